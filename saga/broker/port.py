@@ -1,0 +1,79 @@
+"""The broker as the runtime sees it: an ordered, replayable log of partitioned topics, read by groups of members.
+
+Promises, each shown by a test of `saga.testing.conformance.broker`:
+- Records of one key lie in one partition, in the order in which they were published; equal keys of topics with equal
+  partition counts lie in partitions of equal number.
+- `publish` returns when all is durable; if it raises, any of it may be there, now or later.
+- A member sees every record of its partitions from the group's committed position on, in order, at least once. A group
+  without a position begins at the oldest record.
+- At any time a partition is given to at most one member of the group that is alive and listening. A paused or cut-off
+  member may go on for a while with what it has (a zombie): its commits are refused with `Fenced`.
+- `Listener.revoked` comes before another member gets the partition, which waits for it to return, within bounds.
+- `commit` moves the group's position; when it returns, the position survives what the log survives.
+Not promised: that a record comes once; an order between partitions; that a position never goes back.
+"""
+
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import NamedTuple, Protocol, Self
+
+from saga.messages import Outgoing, Partition, Record
+
+
+class Topic(NamedTuple):
+    """A topic as contracts want it."""
+
+    name: str
+    partitions: int = 12
+    retention_days: float | None = 7
+    """How long records are kept; `None`: for ever."""
+
+
+class Listener(Protocol):
+    """Told by a membership which partitions it has."""
+
+    async def assigned(self, partitions: Mapping[Partition, int]) -> None:
+        """These are ours from now on; each with the offset of the first record that is not committed."""
+
+    async def revoked(self, partitions: Collection[Partition]) -> None:
+        """These are about to go to another member: bring to an end what runs, and commit, before returning."""
+
+    def lost(self, partitions: Collection[Partition]) -> None:
+        """These are gone already, without warning (this member was taken for dead). Commits would be refused."""
+
+
+class Membership(Protocol):
+    """One member of a group, while it is joined."""
+
+    async def poll(
+        self, partitions: Collection[Partition], *, records_max: int, timeout_s: float
+    ) -> Sequence[Record]:
+        """The next records of those of `partitions` that are ours; empty after `timeout_s`. A partition that is left
+        out is paused, and nothing of it is lost. Never called concurrently. Raises `BrokerUnavailable`."""
+
+    async def commit(self, offsets: Mapping[Partition, int]) -> None:
+        """Everything below these offsets is done. Raises `Fenced`, `BrokerUnavailable`."""
+
+
+class Broker(Protocol):
+    """The log."""
+
+    async def __aenter__(self) -> Self:
+        """Connect. Raises `SagaError` within 15 s, saying what to do, if it cannot be reached or used."""
+
+    async def __aexit__(self, *exc: object) -> None:
+        """Disconnect after everything handed to `publish` has come to its end."""
+
+    async def ensure(self, topics: Sequence[Topic]) -> None:
+        """Create those that are missing. Raises `SagaError` for one that is there with other partitions."""
+
+    async def publish(self, messages: Sequence[Outgoing]) -> None:
+        """Append all, in this order per key. Raises `BrokerUnavailable`."""
+
+    def join(
+        self, group: str, topics: Sequence[str], listener: Listener
+    ) -> AbstractAsyncContextManager[Membership]:
+        """Be a member of `group`, which reads `topics`, inside the block. Leaving it revokes what the member has."""
+
+    def scan(self, topic: str) -> AsyncIterator[Record]:
+        """All records of a topic that are there now, partition by partition. For tools only."""

@@ -1,0 +1,78 @@
+"""What travels: events as services see them, messages as the runtime sees them, records as the broker sees them."""
+
+from typing import ClassVar, NamedTuple
+
+from msgspec import Struct
+
+
+class Event:
+    """Something that happened, said once, immutable: the base of the classes that `saga contracts generate` writes.
+
+    Promises: a frozen, keyword-only dataclass with typed fields; equal by value; nothing of the transport is in it.
+    A union of events in a signature means any of them. Do not subclass by hand: a class without contract is a
+    `DeclarationError` where it is used.
+    """
+
+    __slots__ = ()
+
+    __contract__: ClassVar[str]
+    """Where its schema is, below `contracts/`, without `.avsc`: `"payments/PaymentReserved.v1"`."""
+
+
+class Message(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """An event on its way, with its envelope: what decisions read and what a progress keeps of it. Immutable."""
+
+    id: str
+    type: str
+    """The contract's record name, without namespace: `PaymentReserved`."""
+    schema: str
+    """`payments/PaymentReserved.v1`, as in the class's `__contract__`."""
+    saga: str
+    """The saga id: the value of the contract's key field."""
+    source: str
+    """The service that emitted it; `client` for a Client; anything for others."""
+    time: str
+    """When it was recorded, RFC 3339 in milliseconds, UTC."""
+    value: bytes
+    """Avro, as it came."""
+    started: str | None = None
+    """When its saga began; `None` where the sender cannot know (a Client, for a contract that does not start sagas)."""
+    trace: str | None = None
+    """`traceparent`, handed on."""
+
+
+class Partition(NamedTuple):
+    """One ordered part of a topic."""
+
+    topic: str
+    number: int
+
+
+class Position(NamedTuple):
+    """Where a record lies in the log."""
+
+    topic: str
+    partition: int
+    offset: int
+
+
+class Record(NamedTuple):
+    """One entry of the log, as a broker hands it out."""
+
+    topic: str
+    partition: int
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes], ...]
+    time_ms: int
+    """When the broker appended it."""
+
+
+class Outgoing(NamedTuple):
+    """One entry to append: the key chooses the partition."""
+
+    topic: str
+    key: bytes
+    value: bytes | None
+    headers: tuple[tuple[str, bytes], ...]

@@ -1,0 +1,1 @@
+"""Versioned documents: the port with its promises, and an adapter beside it for each store."""

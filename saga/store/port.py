@@ -1,0 +1,64 @@
+"""The store as the runtime sees it: documents with a version, written by compare-and-swap. No query, no transaction.
+
+Promises, each shown by a test of `saga.testing.conformance.store`:
+- `insert` creates exactly one: of several at once, one succeeds and the others raise `Exists`.
+- `replace` and `remove` take effect only on the very version that was read: of several with the same `cas`, one
+  succeeds and the others raise `Conflict`. A `cas` never comes again for a key, not even after a removal.
+- When a write returns, it is durable: it survives the death of this process and, as far as the medium keeps its word,
+  of the machine.
+- A write that raises `StoreUnavailable` has not happened and will not. One that raises `Ambiguous` may have happened,
+  or may happen later. A write whose caller was cancelled may have happened.
+- A read sees every write that had returned when it began.
+- A document past its expiry is not there.
+Not promised: anything across two documents.
+"""
+
+from collections.abc import AsyncIterator
+from typing import NamedTuple, Protocol, Self
+
+
+class Document(NamedTuple):
+    """A document as read."""
+
+    content: bytes
+    """JSON, as it was written."""
+    cas: int
+    """Its version, to be handed to `replace`; opaque."""
+
+
+class Store(Protocol):
+    """Versioned documents in collections. All keys and collections are non-empty texts."""
+
+    async def __aenter__(self) -> Self:
+        """Open. Raises `SagaError` within 15 s, saying what to do, if it cannot be used as promised."""
+
+    async def __aexit__(self, *exc: object) -> None:
+        """Close after all writes under way have come to their end."""
+
+    async def get(self, collection: str, key: str) -> Document | None:
+        """The document as it is now; `None` if absent. Raises `StoreUnavailable`."""
+
+    async def insert(self, collection: str, key: str, content: bytes, *, expiry_s: float | None = None) -> int:
+        """Create it; its `cas`. Raises `Exists`, `Ambiguous`, `StoreUnavailable`."""
+
+    async def replace(
+        self,
+        collection: str,
+        key: str,
+        content: bytes,
+        *,
+        cas: int,
+        expiry_s: float | None = None,
+        keep_expiry: bool = False,
+    ) -> int:
+        """Put `content` in the place of the version `cas`; the new `cas`.
+
+        The document expires `expiry_s` seconds from now, never if `None`, or as before with `keep_expiry`.
+        Raises `Conflict`, `Ambiguous`, `StoreUnavailable`.
+        """
+
+    async def remove(self, collection: str, key: str, *, cas: int) -> None:
+        """Remove the version `cas`. Raises `Conflict`, `Ambiguous`, `StoreUnavailable`."""
+
+    def scan(self, collection: str, prefix: str = "") -> AsyncIterator[tuple[str, Document]]:
+        """All documents of `collection` whose key begins with `prefix`, by key. For tools only, never while handling."""
