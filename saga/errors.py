@@ -1,18 +1,18 @@
 """Every error the toolkit raises, classed by the reaction it calls for.
 
-    SagaError                    what happened, where, and what to do next
-    +- DeclarationError          mend the code: raised while a service is imported, so it never starts
-    +- ConfigurationError        mend the settings: all problems at once, before anything starts
-    +- ContractError             mend `contracts/`: all problems at once, with file and path
-    +- BadInput                  a message that can never be handled: dead letter at once
-    +- Permanent                 a handler that can never succeed on this input: dead letter at once
-    +- StoreError
-    |  +- Exists, Conflict       somebody else wrote: reload and decide again
-    |  +- Ambiguous              it may have been written: reload and decide again, never write it again
-    |  +- StoreUnavailable       certainly not written: wait, nothing is lost
-    +- BrokerError
-       +- Fenced                 the partition belongs to another member by now: let go of it
-       +- BrokerUnavailable      may have been published: wait and publish again
+SagaError                    what happened, where, and what to do next
++- DeclarationError          mend the code: raised while a service is imported, so it never starts
++- ConfigurationError        mend the settings: all problems at once, before anything starts
++- ContractError             mend `contracts/`: all problems at once, with file and path
++- BadInput                  a message that can never be handled: dead letter at once
++- Permanent                 a handler that can never succeed on this input: dead letter at once
++- StoreError
+|  +- Exists, Conflict       somebody else wrote: reload and decide again
+|  +- Ambiguous              it may have been written: reload and decide again, never write it again
+|  +- StoreUnavailable       certainly not written: wait, nothing is lost
++- BrokerError
+   +- Fenced                 the partition belongs to another member by now: let go of it
+   +- BrokerUnavailable      may have been published: wait and publish again
 """
 
 from collections.abc import Sequence

@@ -19,6 +19,11 @@ class Event:
     """Where its schema is, below `contracts/`, without `.avsc`: `"payments/PaymentReserved.v1"`."""
 
 
+def name_of(event: type[Event]) -> str:
+    """The contract's record name: `PaymentReserved`, for a class with `__contract__` `payments/PaymentReserved.v1`."""
+    return event.__contract__.rpartition("/")[2].rpartition(".v")[0]
+
+
 class Message(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """An event on its way, with its envelope: what decisions read and what a progress keeps of it. Immutable."""
 

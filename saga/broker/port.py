@@ -45,9 +45,7 @@ class Listener(Protocol):
 class Membership(Protocol):
     """One member of a group, while it is joined."""
 
-    async def poll(
-        self, partitions: Collection[Partition], *, records_max: int, timeout_s: float
-    ) -> Sequence[Record]:
+    async def poll(self, partitions: Collection[Partition], *, records_max: int, timeout_s: float) -> Sequence[Record]:
         """The next records of those of `partitions` that are ours; empty after `timeout_s`. A partition that is left
         out is paused, and nothing of it is lost. Never called concurrently. Raises `BrokerUnavailable`."""
 
@@ -70,9 +68,7 @@ class Broker(Protocol):
     async def publish(self, messages: Sequence[Outgoing]) -> None:
         """Append all, in this order per key. Raises `BrokerUnavailable`."""
 
-    def join(
-        self, group: str, topics: Sequence[str], listener: Listener
-    ) -> AbstractAsyncContextManager[Membership]:
+    def join(self, group: str, topics: Sequence[str], listener: Listener) -> AbstractAsyncContextManager[Membership]:
         """Be a member of `group`, which reads `topics`, inside the block. Leaving it revokes what the member has."""
 
     def scan(self, topic: str) -> AsyncIterator[Record]:

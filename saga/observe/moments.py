@@ -1,0 +1,137 @@
+"""The moments that the runtime reports: frozen values; logs, metrics and traces listen. New fields break nobody."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from saga.messages import Partition
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moment:
+    """Something that happened in a service."""
+
+    service: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Handled(Moment):
+    """A message has come to its end here: the canonical one, once for each handled message. Times in milliseconds."""
+
+    saga: str
+    message: str
+    type: str
+    topic: str
+    partition: int
+    offset: int
+    outcomes: tuple[tuple[str, str, str | None], ...]
+    """Handler, outcome and reason of each transition; none for a repetition."""
+    queued_ms: float
+    handler_ms: float
+    persisted_ms: float
+    published_ms: float
+    total_ms: float
+    attempts: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepDone(Moment):
+    """A step has got its answer."""
+
+    saga: str
+    handler: str
+    step: str
+    ms: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retrying(Moment):
+    """An attempt has failed; the next one follows after `delay_s` seconds."""
+
+    saga: str
+    handler: str
+    message: str
+    attempt: int
+    attempts_max: int
+    delay_s: float
+    error: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadLettered(Moment):
+    """A message was given up; it lies on `<service>.dead`."""
+
+    reason: str
+    remedy: str
+    saga: str | None = None
+    message: str | None = None
+    type: str | None = None
+    handler: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Escalated(Moment):
+    """Something that only a person can put right."""
+
+    saga: str
+    handler: str
+    reason: str
+    steps: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stuck(Moment):
+    """A lane cannot decide: it waits and tries again; nothing is lost, and other lanes go on."""
+
+    saga: str
+    message: str
+    error: str
+    retry_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unavailable(Moment):
+    """Store or broker cannot be reached: lanes wait. At most one a minute for each."""
+
+    what: str
+    operation: str
+    error: str
+    since_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Started(Moment):
+    """The service takes messages."""
+
+    topics: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stopped(Moment):
+    """The service has drained and left its group."""
+
+    drained_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assigned(Moment):
+    """These partitions are ours from now on."""
+
+    partitions: tuple[Partition, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Revoked(Moment):
+    """These partitions were given back, drained."""
+
+    partitions: tuple[Partition, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lost(Moment):
+    """These partitions were taken away without warning."""
+
+    partitions: tuple[Partition, ...]
+
+
+Report: TypeAlias = Callable[[Moment], None]

@@ -1,0 +1,135 @@
+"""How the compensation of a handler is written down, in any order of arrival: waits, undoes, closes. Pure."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from msgspec.structs import replace
+
+from saga.messages import Message
+from saga.progress import ids, record
+from saga.progress.document import Call, DeadLetter, Intent, Kept, Result, Snapshot
+from saga.progress.record import Hand, Written
+from saga.progress.roles import Role, Roles
+
+
+def undo_waits(p: Snapshot, hand: Hand, role: Role, outcome: Message, bad: str | None) -> Written:
+    """The original has begun: the outcome is kept until it is at its end."""
+    name, reason = _name(role), f"{role.name} has begun and is brought to its end first"
+    kept = Kept(handler=role.name, message=outcome, n=p.n, bad=bad)
+    p = replace(p, compensating=(*p.compensating, kept))
+    return record.append(p, hand, "waiting", name, outcome, reason=reason)
+
+
+def newest(p: Snapshot, handler: str) -> Result:
+    """The result to be undone next."""
+    return next(result for result in reversed(p.results) if result.handler == handler)
+
+
+def undone(
+    p: Snapshot,
+    hand: Hand,
+    roles: Roles,
+    role: Role,
+    result: Result,
+    *,
+    outcome: Message,
+    delta: dict[str, Any],
+    events: Sequence[Message],
+    calls: tuple[Call, ...],
+    attempt: int,
+) -> Written:
+    """One result is undone; with the last one the handler is closed."""
+    cause = result.event.id
+    rest = tuple(r for r in p.results if r.event.id != cause or r.handler != role.name)
+    own = p.own
+    if not any(r.handler == role.name and r.cause == result.cause for r in rest):
+        own = tuple(o for o in own if o.event.id not in result.own)
+    p = replace(
+        p,
+        results=rest,
+        own=own,
+        intents=tuple(i for i in p.intents if not (i.kind == "undo" and i.handler == role.name and i.cause == cause)),
+        state={**p.state, **delta} if delta else p.state,
+    )
+    letters: tuple[DeadLetter, ...] = ()
+    if not any(r.handler == role.name for r in rest) and not any(i.handler == role.name for i in p.intents):
+        p, letters = _close(p, hand, role, outcome)
+    p = record.emitted(p, roles, events)
+    return record.append(
+        p,
+        hand,
+        "compensated",
+        _name(role),
+        outcome,
+        cause=cause,
+        attempt=attempt,
+        delta=delta,
+        events=events,
+        calls=calls,
+        letters=letters,
+    )
+
+
+def closed(p: Snapshot, hand: Hand, role: Role, outcome: Message) -> Written:
+    """Nothing to undo: the handler will never run in this saga."""
+    p, letters = _close(p, hand, role, outcome)
+    reason = f"nothing of {role.name} to undo; it is closed"
+    return record.append(p, hand, "compensated", _name(role), outcome, reason=reason, letters=letters)
+
+
+def lieu(p: Snapshot, role: Role) -> Intent:
+    """The intent that takes the place of a dead original's: from now on nothing revives it."""
+    original = next(i for i in p.intents if i.handler == role.name and i.kind == "do")
+    return replace(original, kind="lieu")
+
+
+def in_lieu(p: Snapshot, hand: Hand, role: Role, outcome: Message, *, stands: Sequence[str]) -> Written:
+    """The dead original is closed; what it did and nobody can undo is shown to a person."""
+    intent = next(i for i in p.intents if i.handler == role.name and i.kind == "lieu")
+    p = replace(p, intents=tuple(i for i in p.intents if i is not intent))
+    p, letters = _close(p, hand, role, outcome)
+    reason = f"{role.name} can never finish: it is a dead letter"
+    if stands:
+        reason += "; what it did stands and has to be put right by hand"
+        escalation = DeadLetter(
+            id=ids.dead_id(p.service, p.saga, f"{role.name}|escalation", outcome.id, p.replays),
+            what="escalation",
+            handler=role.name,
+            reason=reason,
+            remedy="put right each of these calls by hand",
+            message=intent.message,
+            calls=tuple(stands),
+        )
+        letters = (escalation, *letters)
+    return record.append(p, hand, "compensated", _name(role), outcome, reason=reason, letters=letters)
+
+
+def _close(p: Snapshot, hand: Hand, role: Role, outcome: Message) -> tuple[Snapshot, tuple[DeadLetter, ...]]:
+    """The outcome's inbox entry, the dropping of originals, the tombstone; with the ends of dead letters dropped."""
+    letters = tuple(
+        DeadLetter(
+            id=f"{k.dead}-dropped",
+            what="dropped",
+            handler=role.name,
+            reason=f"{outcome.type} has closed {role.name}: the message will never be handled",
+            remedy="nothing to do",
+            message=k.message,
+        )
+        for k in p.queue
+        if k.handler == role.name and k.dead
+    )
+    inbox = record.closed_inbox(p, hand, role, outcome)
+    p = replace(
+        p,
+        inbox=inbox,
+        queue=tuple(k for k in p.queue if k.handler != role.name),
+        waiting=tuple(k for k in p.waiting if k.handler != role.name),
+        compensating=record.without(p.compensating, role.name, [outcome.id]),
+        closed=p.closed if role.name in p.closed else (*p.closed, role.name),
+    )
+    return p, letters
+
+
+def _name(role: Role) -> str:
+    """The compensation's own name, for history."""
+    return role.undo.name if role.undo else role.name

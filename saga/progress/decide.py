@@ -1,0 +1,304 @@
+"""What to do with a message, and what is ready: the table of docs/protocol.md, line by line. Pure.
+
+`Decision` says what to do and why; the runtime does it, `saga.progress.record` writes it down.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+
+from saga.messages import Message
+from saga.progress import ids
+from saga.progress.document import Intent, Kept, Snapshot
+from saga.progress.roles import Role, Roles
+
+
+class Do(Enum):
+    """What a decision says to do with a message for a handler."""
+
+    NOTHING = "nothing"
+    """It is in the inbox."""
+    LEAVE = "leave"
+    """It is kept already; settle goes on with it when it is ready."""
+    GO_ON = "go on"
+    """Its intent is open."""
+    IGNORE = "ignore"
+    OTHER = "dead letter: other content"
+    WAIT = "wait"
+    QUEUE = "queue"
+    RUN = "run"
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What to do, and the reason that people will read."""
+
+    do: Do
+    reason: str | None = None
+    intent: Intent | None = None
+    parts: tuple[Message, ...] = ()
+    """For `RUN`: one for each event parameter of the handler."""
+
+
+NOTHING, LEAVE = Decision(Do.NOTHING), Decision(Do.LEAVE)
+
+
+def decide(p: Snapshot, role: Role, message: Message, *, in_hand: bool, bad: bool = False) -> Decision:
+    """The first line of the table that holds. `bad`: the message cannot be decoded, so it waits for no other part."""
+    if p.inbox and ids.entry(message.id, role.name) in p.inbox:  # line 1
+        return NOTHING
+    if (p.queue or p.waiting) and in_hand and kept(p, role.name, message):  # line 1a
+        return LEAVE
+    if p.intents:  # line 2
+        if any(i.handler == role.name and i.kind == "lieu" for i in p.intents):
+            return LEAVE
+        intent = intent_with(p, role.name, message)
+        if intent is not None:
+            return Decision(Do.GO_ON, intent=intent, parts=intent.parts)
+    if role.name in p.closed:  # line 3
+        return Decision(Do.IGNORE, "its compensation has closed this handler")
+    if role.decides and p.outcome is not None:
+        return Decision(Do.IGNORE, f"the saga has ended here with {p.outcome}")
+    index = role.parameter_of(message.type)
+    if p.ran or p.waiting:  # line 4
+        repeated = _repetition(p, role, index, message)
+        if repeated is not None:
+            return repeated
+    if p.started is None and message.started is None:
+        return Decision(Do.WAIT, "no message has told yet when this saga began")
+    parts: tuple[Message, ...] | None = (message,)
+    if len(role.takes) > 1 and not bad:  # line 5
+        parts = parts_with(p, role, message)
+        if parts is None:
+            return Decision(Do.WAIT, f"for {missing(p, role, message)}")
+    if is_blocked(p, role.name, message):  # line 6
+        return Decision(Do.QUEUE, why_blocked(p))
+    return Decision(Do.RUN, parts=parts or (message,))  # line 7
+
+
+def kept(p: Snapshot, handler: str, message: Message) -> bool:
+    """Whether the message is in queue or waiting for this handler."""
+    return any(k.handler == handler and k.message.id == message.id for k in (*p.queue, *p.waiting))
+
+
+def intent_with(p: Snapshot, handler: str, message: Message) -> Intent | None:
+    """The open intent of `handler` that `message` belongs to."""
+    for intent in p.intents:
+        if intent.kind == "do" and intent.handler == handler and any(m.id == message.id for m in intent.parts):
+            return intent
+    return None
+
+
+def _repetition(p: Snapshot, role: Role, index: int, message: Message) -> Decision | None:
+    """Line 4: it has run, or holds a part for this parameter."""
+    if role.many and index == 0:
+        return None
+    earlier = [
+        (r.type, r.schema, r.content)
+        for r in p.ran
+        if r.handler == role.name and r.parameter == index and r.message != message.id
+    ]
+    earlier += [
+        (k.message.type, k.message.schema, ids.content(k.message.value))
+        for k in p.waiting
+        if k.handler == role.name and k.message.id != message.id and role.parameter_of(k.message.type) == index
+    ]
+    if earlier:
+        mine = ids.content(message.value)
+        for type_, schema, content in earlier:
+            # Two versions of a schema cannot be compared by bytes: such a repetition is given the benefit.
+            if type_ == message.type and schema == message.schema and content != mine:
+                return Decision(Do.OTHER, f"{role.name} has taken another {message.type} in this saga already")
+        return Decision(Do.IGNORE, f"{role.name} has taken a message for this already")
+    if not role.many and any(r.handler == role.name for r in p.ran):
+        return Decision(Do.IGNORE, f"{role.name} has run in this saga already")
+    return None
+
+
+def held(p: Snapshot, role: Role, index: int) -> Iterator[tuple[int, Message]]:
+    """The parts that are there for a parameter, each with the number of the transition since which it is there."""
+    types = role.takes[index]
+    for k in p.waiting:
+        if k.handler == role.name and k.message.type in types:
+            yield k.n, k.message
+    for own in p.own:
+        if own.event.type in types and ids.entry(own.event.id, role.name) not in p.inbox:
+            yield own.n, own.event
+
+
+def parts_with(p: Snapshot, role: Role, message: Message) -> tuple[Message, ...] | None:
+    """All parts of a run that `message` belongs to, in the order of the parameters; `None` if one is missing."""
+    parts = []
+    for index, types in enumerate(role.takes):
+        if message.type in types:
+            parts.append(message)
+            continue
+        part = next(held(p, role, index), None)
+        if part is None:
+            return None
+        parts.append(part[1])
+    return tuple(parts)
+
+
+def missing(p: Snapshot, role: Role, message: Message) -> str:
+    """The types that are not there yet, for people."""
+    gaps = [
+        " or ".join(sorted(types))
+        for index, types in enumerate(role.takes)
+        if message.type not in types and next(held(p, role, index), None) is None
+    ]
+    return ", ".join(gaps)
+
+
+def is_blocked(p: Snapshot, handler: str, message: Message) -> bool:
+    """Line 6: quarantined, another intent open, or not at the head of the queue."""
+    if p.intents or any(k.dead for k in p.compensating):
+        return True
+    if not p.queue:
+        return False
+    head = p.queue[0]
+    return head.dead is not None or not (head.handler == handler and head.message.id == message.id)
+
+
+def why_blocked(p: Snapshot) -> str:
+    """The reason of line 6, for people."""
+    dead = next((k for k in (*p.queue, *p.compensating) if k.dead), None)
+    if dead is not None:
+        return f"the saga is quarantined: {dead.message.type} for {dead.handler} is a dead letter"
+    if p.intents:
+        return f"{p.intents[0].handler} has begun and is not at its end"
+    return "others are queued before it"
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Something to go on with: a message for a handler, or the compensation of a handler because of an outcome."""
+
+    undo: bool
+    role: Role
+    message: Message
+    bad: str | None = None
+    """Why the message can never be decoded."""
+
+
+def jobs(p: Snapshot, roles: Roles, message: Message) -> list[Work]:
+    """What `message` is for, in order: handlers as declared, then compensations, newest result first."""
+    work = [Work(False, role, message) for role in roles.by_type.get(message.type, ())]
+    undone = roles.undone_by.get(message.type)
+    if undone:
+        latest = {result.handler: i for i, result in enumerate(p.results)}
+        work += [Work(True, role, message) for role in sorted(undone, key=lambda r: -latest.get(r.name, -1))]
+    return work
+
+
+def next_ready(p: Snapshot, roles: Roles) -> Work | None:
+    """The next thing to settle, `None` when nothing is ready: open intents whose message is kept, compensations whose
+    originals have ended, the head of the queue, fulfilled waits when the queue is empty."""
+    if p.intents:
+        for intent in p.intents:
+            work = _resumable(p, roles, intent)
+            if work is not None:
+                return work
+    if p.compensating:
+        latest = {result.handler: i for i, result in enumerate(p.results)}
+        for k in sorted(p.compensating, key=lambda k: -latest.get(k.handler, -1)):
+            if k.dead is None and undo_step(p, k.handler) is not Undoing.WAIT:
+                return Work(True, roles.handlers[k.handler], k.message, k.bad)
+    if p.queue:
+        k = p.queue[0]
+        if k.dead is None:
+            role = roles.handlers[k.handler]
+            decision = decide(p, role, k.message, in_hand=False, bad=k.bad is not None)
+            if decision.do not in (Do.QUEUE, Do.LEAVE, Do.NOTHING):
+                return Work(False, role, k.message, k.bad)
+        return None
+    if p.own or p.waiting:
+        return _fulfilled(p, roles)
+    return None
+
+
+def _resumable(p: Snapshot, roles: Roles, intent: Intent) -> Work | None:
+    """An open intent that nobody's redelivery will bring to its end: its message is kept, or is an own event."""
+    if intent.kind != "do":
+        return None
+    parts = {m.id for m in intent.parts}
+    queued = next((k for k in p.queue if k.handler == intent.handler and k.message.id in parts), None)
+    if queued is not None:
+        return None if queued.dead else Work(False, roles.handlers[intent.handler], queued.message)
+    waits = any(k.handler == intent.handler and k.message.id in parts for k in p.waiting)
+    if waits or intent.message.source == p.service:
+        return Work(False, roles.handlers[intent.handler], intent.message)
+    return None
+
+
+def _fulfilled(p: Snapshot, roles: Roles) -> Work | None:
+    """The wait that was fulfilled first, with the message that stands for it: the part that came last."""
+    found: list[tuple[int, Role, Message]] = []
+    waiting_alone = {k.handler for k in p.waiting} if p.started is not None else set()
+    for role in roles.handlers.values():
+        if role.name not in roles.eager and role.name not in waiting_alone:
+            continue
+        if not role.many and any(r.handler == role.name for r in p.ran):
+            continue
+        parts = [next(held(p, role, index), None) for index in range(len(role.takes))]
+        there = [part for part in parts if part is not None]
+        if len(there) == len(parts):
+            _, last = there[0] if role.many else max(there, key=lambda part: part[0])
+            found.append((max(n for n, _ in there), role, last))
+    for _, role, message in sorted(found, key=lambda f: f[0]):
+        if decide(p, role, message, in_hand=False).do not in (Do.QUEUE, Do.LEAVE, Do.WAIT, Do.NOTHING):
+            return Work(False, role, message)
+    return None
+
+
+class Undoing(Enum):
+    """What the compensation of a handler does next."""
+
+    WAIT = "the original has begun and will be brought to its end"
+    LIEU = "the original can never finish: what stands is put right or shown to a person"
+    UNDO = "undo the newest result"
+    CLOSE = "nothing left to undo"
+
+
+def undo_step(p: Snapshot, handler: str) -> Undoing:
+    """Where the compensation of `handler` stands."""
+    originals = [i for i in p.intents if i.handler == handler and i.kind == "do"]
+    if any(not is_dead(p, i) for i in originals):
+        return Undoing.WAIT
+    if any(i.handler == handler and i.kind == "lieu" for i in p.intents):
+        return Undoing.LIEU
+    if any(result.handler == handler for result in p.results):
+        return Undoing.UNDO
+    return Undoing.LIEU if originals else Undoing.CLOSE
+
+
+def is_dead(p: Snapshot, intent: Intent) -> bool:
+    """Whether the message of an open intent is a dead letter."""
+    parts = {m.id for m in intent.parts}
+    return any(k.dead and k.handler == intent.handler and k.message.id in parts for k in p.queue)
+
+
+def knows(p: Snapshot, roles: Roles, message: Message) -> bool:
+    """Whether the progress has a word about the message already: in the inbox, or kept."""
+    if not p.n:
+        return False
+    names = [role.name for role in roles.by_type.get(message.type, ())]
+    names += [undo_name(role.name) for role in roles.undone_by.get(message.type, ())]
+    if p.inbox and any(ids.entry(message.id, name) in p.inbox for name in names):
+        return True
+    return any(k.message.id == message.id for k in (*p.queue, *p.waiting, *p.compensating))
+
+
+def undo_name(handler: str) -> str:
+    """The name under which the inbox holds an outcome for the compensation of `handler`."""
+    return f"undo {handler}"
+
+
+def is_undone(p: Snapshot, role: Role, message: Message) -> bool:
+    """Whether the compensation of `role` has come to its end for this outcome."""
+    return ids.entry(message.id, undo_name(role.name)) in p.inbox
+
+
+def kept_undo(p: Snapshot, handler: str, message: Message) -> Kept | None:
+    """The outcome, kept for the compensation of `handler`."""
+    return next((k for k in p.compensating if k.handler == handler and k.message.id == message.id), None)

@@ -1,0 +1,212 @@
+"""The progress: the one document that a service keeps of a saga. A snapshot that decisions read, and the transitions.
+
+JSON, so that people and tools can read it; the same in every store. All values are immutable: a decision makes a new
+one. The snapshot holds all that decisions read; the transitions are history, and what is not known as published.
+"""
+
+from typing import Any, Literal
+
+import msgspec
+from msgspec import Raw, Struct
+
+from saga.errors import SagaError
+from saga.messages import Message
+
+FORMAT = 1
+
+Outcome = Literal["handled", "ignored", "waiting", "queued", "retrying", "compensated", "dead"]
+Kind = Literal["do", "undo", "lieu"]
+
+
+class Call(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A step, a document update or a document read of a handler, as begun; with its answer, as recorded."""
+
+    kind: Literal["step", "update", "read"]
+    name: str
+    """The function's own name; for a read the document's collection."""
+    number: int
+    """Counted by name, in order of calls."""
+    input: str
+    """Digest of the arguments."""
+    document: str | None = None
+    """`collection/key`, for updates and reads."""
+    value: Raw = Raw(b"null")
+    """What it gave."""
+    answer: str | None = None
+    """The declared exception it raised, by class name; `value` then holds its arguments."""
+
+
+class Intent(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The durable note that a handler has begun on a cause, and all that a rerun of it may see."""
+
+    handler: str
+    kind: Kind
+    cause: str
+    message: Message
+    parts: tuple[Message, ...]
+    """For `do` one for each event parameter; for `undo` the outcome and the result."""
+    state: dict[str, Any]
+    time: str
+    begins: Call | None = None
+    """What began with the write of this note; nobody knows yet how it ended."""
+    calls: tuple[Call, ...] = ()
+
+
+class Kept(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A message kept for a handler, in `queue`, `waiting` or `compensating`."""
+
+    handler: str
+    message: Message
+    n: int
+    """The number of the transition that kept it."""
+    dead: str | None = None
+    """The id of its dead letter: it stays at the head of the queue until a person decides."""
+    bad: str | None = None
+    """Why it can never be decoded."""
+
+
+class Result(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a handler did that can be undone."""
+
+    handler: str
+    cause: str
+    event: Message
+    own: tuple[str, ...]
+    """Ids of the own events of that run, withdrawn as parts with its last result."""
+
+
+class Own(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """An event of this service that a handler here names: a part from the transition that emitted it on."""
+
+    event: Message
+    n: int
+
+
+class Ran(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A handler has run on this message."""
+
+    handler: str
+    parameter: int
+    type: str
+    schema: str
+    content: str
+    message: str
+
+
+class Snapshot(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One service's progress of one saga."""
+
+    service: str
+    saga: str
+    format: int = FORMAT
+    started: str | None = None
+    """When the saga began; `None`: no message has told yet."""
+    state: dict[str, Any] = {}
+    outcome: str | None = None
+    """The outcome that this service emitted."""
+    inbox: dict[str, int] = {}
+    """Entry of (message, handler) -> when, in seconds since 1970."""
+    ran: tuple[Ran, ...] = ()
+    closed: tuple[str, ...] = ()
+    results: tuple[Result, ...] = ()
+    own: tuple[Own, ...] = ()
+    intents: tuple[Intent, ...] = ()
+    queue: tuple[Kept, ...] = ()
+    waiting: tuple[Kept, ...] = ()
+    compensating: tuple[Kept, ...] = ()
+    replays: int = 0
+    n: int = 0
+    """How many transitions there are; the next one gets this number."""
+    published: int = 0
+    """The events of all transitions below this number are published."""
+    hash: str = ""
+    """SHA-256 of the last transition's bytes."""
+    first: int = 0
+    """The number of the first transition that is in here; those before are archived."""
+    transitions: tuple[Raw, ...] = ()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether something of the saga is still to happen here: then the document never expires."""
+        return bool(self.intents or self.queue or self.compensating)
+
+
+class Emitted(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """An event as its transition holds it; the rest of its envelope is the transition's and the saga's."""
+
+    id: str
+    type: str
+    schema: str
+    value: bytes
+
+
+class DeadLetter(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a person has to see: a message that was given up, or an undo that could not be done whole."""
+
+    id: str
+    what: Literal["dead letter", "escalation", "dropped"]
+    handler: str
+    reason: str
+    remedy: str
+    message: Message
+    attempts: int = 0
+    calls: tuple[str, ...] = ()
+    """What ran and what may have happened, for a person to put right."""
+
+
+class Entry(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One transition."""
+
+    n: int
+    previous: str
+    """SHA-256 of the bytes of the transition before; empty for the first."""
+    time: str
+    outcome: Outcome
+    handler: str
+    message: str
+    type: str
+    source: str
+    cause: str = ""
+    position: tuple[str, int, int] | None = None
+    """Where the message lies in the log; only if the progress knew nothing of the message before. Else a zombie's
+    transition under a message that another worker has committed would never be published."""
+    reason: str | None = None
+    attempt: int = 1
+    delta: dict[str, Any] = {}
+    """The fields of the state that changed."""
+    events: tuple[Emitted, ...] = ()
+    calls: tuple[Call, ...] = ()
+    letters: tuple[DeadLetter, ...] = ()
+    trace: str | None = None
+
+
+_encoder = msgspec.json.Encoder()
+_snapshots = msgspec.json.Decoder(Snapshot)
+_entries = msgspec.json.Decoder(Entry)
+encode = _encoder.encode
+
+
+def decode(content: bytes) -> Snapshot:
+    """A progress as read from a store. Raises `SagaError` for one that this version cannot read."""
+    try:
+        snapshot = _snapshots.decode(content)
+    except msgspec.DecodeError as why:
+        raise SagaError(
+            f"a progress document cannot be read: {why}; restore it, or read it with the version that wrote it"
+        ) from why
+    if snapshot.format > FORMAT:
+        raise SagaError(
+            f"the progress of saga {snapshot.saga!r} has format {snapshot.format}, this version reads up to {FORMAT}: "
+            "run the newer version of the toolkit"
+        )
+    return snapshot
+
+
+def decode_entry(raw: Raw) -> Entry:
+    """One transition of a progress."""
+    return _entries.decode(raw)
+
+
+def progress_key(service: str, saga: str) -> str:
+    """The document's key, in collection `saga`."""
+    return f"{service}::{saga}"

@@ -1,0 +1,121 @@
+"""What the transitions are for: publishing what is not known as published, audit, replay, archives. Pure."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any
+
+import msgspec
+from msgspec import Raw, Struct
+from msgspec.structs import replace
+
+from saga.messages import Message, Position
+from saga.progress.document import Entry, Snapshot, decode_entry
+
+TRANSITIONS_MAX = 64
+"""With more transitions than this in a progress, the oldest published ones go to an archive."""
+TRANSITIONS_KEPT = 16
+"""How many stay, for people, when the others go."""
+
+
+def messages_of(p: Snapshot, entry: Entry) -> list[Message]:
+    """The events of a transition, with their whole envelope."""
+    return [
+        Message(
+            id=e.id,
+            type=e.type,
+            schema=e.schema,
+            saga=p.saga,
+            source=p.service,
+            time=entry.time,
+            value=e.value,
+            started=p.started,
+            trace=entry.trace,
+        )
+        for e in entry.events
+    ]
+
+
+def unpublished(p: Snapshot, is_committed: Callable[[Position], bool]) -> Iterator[Entry]:
+    """The transitions whose events are not known as published, oldest first.
+
+    Less those whose message is committed already, by this worker: whoever commits has published before.
+    """
+    for raw in p.transitions[max(0, p.published - p.first) :]:
+        entry = decode_entry(raw)
+        if (entry.events or entry.letters) and not (entry.position and is_committed(Position(*entry.position))):
+            yield entry
+
+
+class Archive(Struct, frozen=True, kw_only=True):
+    """Old transitions of a progress, in a document of their own that never changes."""
+
+    service: str
+    saga: str
+    first: int
+    transitions: tuple[Raw, ...]
+
+
+def decode_archive(content: bytes) -> Archive:
+    """An archive as read from a store."""
+    return msgspec.json.decode(content, type=Archive)
+
+
+def to_archive(p: Snapshot) -> Archive | None:
+    """The oldest published transitions, when there are too many in the progress."""
+    if len(p.transitions) <= TRANSITIONS_MAX:
+        return None
+    count = min(p.published - p.first, len(p.transitions) - TRANSITIONS_KEPT)
+    if count <= 0:
+        return None
+    return Archive(service=p.service, saga=p.saga, first=p.first, transitions=p.transitions[:count])
+
+
+def trimmed(p: Snapshot, archive: Archive) -> Snapshot:
+    """The progress without what the archive contains, and nothing else."""
+    assert archive.first == p.first
+    count = len(archive.transitions)
+    assert p.transitions[:count] == archive.transitions
+    return replace(p, first=p.first + count, transitions=p.transitions[count:])
+
+
+def archive_key(service: str, saga: str, first: int) -> str:
+    """The archive's key, in collection `saga-archive`."""
+    return f"{service}::{saga}::{first:09}"
+
+
+def fold(entries: Iterable[Entry], before: int | None = None) -> dict[str, Any]:
+    """The state as the deltas make it, of all transitions or of those below the number `before`."""
+    state: dict[str, Any] = {}
+    for entry in entries:
+        if before is not None and entry.n >= before:
+            break
+        state.update(entry.delta)
+    return state
+
+
+@dataclass(frozen=True, slots=True)
+class Break:
+    """Where a history is not what was written."""
+
+    n: int
+    what: str
+
+
+def verify(transitions: Sequence[Raw], p: Snapshot) -> Break | None:
+    """The first place where the hash chain of a whole history does not hold; `None` if it does."""
+    previous = ""
+    for n, raw in enumerate(transitions):
+        entry = decode_entry(raw)
+        if entry.n != n:
+            return Break(n, f"transition {n} is missing: {entry.n} follows")
+        if entry.previous != previous:
+            return Break(n, f"transition {n} does not follow what is before it: something there was changed")
+        previous = sha256(bytes(raw)).hexdigest()
+    if len(transitions) != p.n:
+        return Break(len(transitions), f"{p.n} transitions were written, {len(transitions)} are there")
+    if previous != p.hash:
+        return Break(p.n - 1, f"transition {p.n - 1} was changed")
+    if fold(map(decode_entry, transitions)) != p.state:
+        return Break(p.n, "the state is not what the transitions make of it")
+    return None

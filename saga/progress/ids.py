@@ -1,0 +1,47 @@
+"""Ids derive from causes, never from attempts, workers or transition numbers: a replay makes the same ids."""
+
+from hashlib import blake2b
+
+
+def digest(what: str, saga: str, cause: str) -> str:
+    """128 bits as hex. `what` never holds a `|`, and the saga's length is in front of it: so no two inputs collide.
+
+    >>> digest("payment|reserve|0", "order-17", "m-1")
+    '8c69b241c603b6c09313b5993635b204'
+    """
+    return blake2b(f"{what}|{len(saga)}|{saga}{cause}".encode(), digest_size=16).hexdigest()
+
+
+def event_id(type_: str, service: str, saga: str, handler: str, cause: str, index: int) -> str:
+    """The id of the event that `handler` emitted at `index`, because of `cause`."""
+    return f"{type_}-{digest(f'event|{service}|{handler}|{index}', saga, cause)}"
+
+
+def key(name: str, service: str, saga: str, handler: str, cause: str) -> str:
+    """An idempotency key for the outside: at most 80 characters of ASCII letters, digits, `-` and `_`."""
+    readable = "".join(c if (c.isascii() and c.isalnum()) or c == "_" else "-" for c in name)[:40]
+    return f"{readable}-{digest(f'key|{service}|{handler}|{len(name)}|{name}', saga, cause)}"
+
+
+def update_id(service: str, saga: str, handler: str, cause: str, name: str, number: int) -> str:
+    """The marker of a handler's `number`-th update by the function `name`: what makes it happen once."""
+    return digest(f"update|{service}|{handler}|{number}|{name}", saga, cause)
+
+
+def dead_id(service: str, saga: str, handler: str, message: str, replays: int) -> str:
+    """The id of a dead letter; the count of replays is in it, for the same message may die again."""
+    return f"dead-{digest(f'dead|{service}|{handler}|{replays}', saga, message)}"
+
+
+def entry(message: str, handler: str) -> str:
+    """The inbox entry of (message, handler): 96 bits as hex.
+
+    >>> len(entry("m-1", "reserve"))
+    24
+    """
+    return blake2b(f"{handler}|{message}".encode(), digest_size=12).hexdigest()
+
+
+def content(value: bytes) -> str:
+    """What tells two messages of one type apart."""
+    return blake2b(value, digest_size=8).hexdigest()

@@ -1,0 +1,314 @@
+"""How what was decided and done is written down: each function gives the progress with one more transition. Pure."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any
+
+from msgspec import Raw
+from msgspec.structs import replace
+
+from saga.clock import iso
+from saga.messages import Message, Position
+from saga.progress import ids
+from saga.progress.decide import undo_name
+from saga.progress.document import (
+    Call,
+    DeadLetter,
+    Emitted,
+    Entry,
+    Intent,
+    Kept,
+    Outcome,
+    Own,
+    Ran,
+    Result,
+    Snapshot,
+    encode,
+)
+from saga.progress.roles import Role, Roles
+
+INBOX_MAX = 64
+"""With more inbox entries than this, those older than the memory are dropped by the next write."""
+
+REPLAY = "mend the cause; a dead letter cannot be replayed yet: the saga stays quarantined until it can"
+
+
+@dataclass(frozen=True, slots=True)
+class Hand:
+    """The message in hand: what a write is made under."""
+
+    message: Message
+    position: Position | None
+    """Where it lies; `None` once the progress knew of the message before this write."""
+    now_ms: int
+    memory_s: int
+
+    @property
+    def time(self) -> str:
+        return iso(self.now_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A progress to be written, with the transition that is new in it; `None` for an intent."""
+
+    snapshot: Snapshot
+    entry: Entry | None = None
+
+
+def empty(service: str, saga: str) -> Snapshot:
+    """The progress of a saga of which nothing is known yet."""
+    return Snapshot(service=service, saga=saga)
+
+
+def begun(p: Snapshot, hand: Hand, intent: Intent) -> Written:
+    """An intent, new or with its next call: no transition."""
+    others = tuple(i for i in p.intents if not (i.handler == intent.handler and i.cause == intent.cause))
+    return Written(replace(p, intents=(*others, intent), published=p.n, started=p.started or hand.message.started))
+
+
+def append(
+    p: Snapshot,
+    hand: Hand,
+    outcome: Outcome,
+    handler: str,
+    message: Message,
+    *,
+    cause: str = "",
+    reason: str | None = None,
+    attempt: int = 1,
+    delta: dict[str, Any] | None = None,
+    events: Sequence[Message] = (),
+    calls: tuple[Call, ...] = (),
+    letters: tuple[DeadLetter, ...] = (),
+) -> Written:
+    """The progress with one more transition, which is the last thing done to it before the write."""
+    entry = Entry(
+        n=p.n,
+        previous=p.hash,
+        time=hand.time,
+        outcome=outcome,
+        handler=handler,
+        message=message.id,
+        type=message.type,
+        source=message.source,
+        cause="" if cause == message.id else cause,
+        position=hand.position,
+        reason=reason,
+        attempt=attempt,
+        delta=delta or {},
+        events=tuple(Emitted(id=e.id, type=e.type, schema=e.schema, value=e.value) for e in events),
+        calls=calls,
+        letters=letters,
+        trace=message.trace,
+    )
+    raw = encode(entry)
+    inbox = p.inbox
+    if len(inbox) > INBOX_MAX:
+        oldest = hand.now_ms // 1000 - hand.memory_s
+        inbox = {key: at for key, at in inbox.items() if at >= oldest}
+    return Written(
+        replace(
+            p,
+            n=p.n + 1,
+            published=p.n,
+            hash=sha256(raw).hexdigest(),
+            transitions=(*p.transitions, Raw(raw)),
+            inbox=inbox,
+            started=p.started or hand.message.started,
+        ),
+        entry,
+    )
+
+
+def into_inbox(p: Snapshot, hand: Hand, handler: str, messages: Iterable[str]) -> dict[str, int]:
+    """The inbox with these messages."""
+    now = hand.now_ms // 1000
+    return {**p.inbox, **{ids.entry(message, handler): now for message in messages}}
+
+
+def without(kept: tuple[Kept, ...], handler: str, messages: Iterable[str]) -> tuple[Kept, ...]:
+    """What is kept, less these messages of this handler."""
+    if not kept:
+        return kept
+    gone = set(messages)
+    return tuple(k for k in kept if not (k.handler == handler and k.message.id in gone))
+
+
+def ignored(p: Snapshot, hand: Hand, role: Role, message: Message, reason: str) -> Written:
+    """Recorded as ignored, with the reason."""
+    p = _ended(p, hand, role, [message.id])
+    return append(p, hand, "ignored", role.name, message, reason=reason)
+
+
+def other_content(p: Snapshot, hand: Hand, role: Role, message: Message, reason: str) -> Written:
+    """A dead letter that quarantines nothing: what was never due to run cannot block a saga."""
+    letter = DeadLetter(
+        id=ids.dead_id(p.service, p.saga, role.name, message.id, p.replays),
+        what="dead letter",
+        handler=role.name,
+        reason=f"already handled with other content: {reason}",
+        remedy="look why two messages say different things; the first one counts",
+        message=message,
+    )
+    p = _ended(p, hand, role, [message.id])
+    return append(p, hand, "dead", role.name, message, reason=letter.reason, letters=(letter,))
+
+
+def waiting(p: Snapshot, hand: Hand, role: Role, message: Message, reason: str) -> Written:
+    """Kept until the other parts are there."""
+    kept = Kept(handler=role.name, message=message, n=p.n)
+    p = replace(
+        p,
+        queue=without(p.queue, role.name, [message.id]),
+        waiting=(*without(p.waiting, role.name, [message.id]), kept),
+    )
+    return append(p, hand, "waiting", role.name, message, reason=reason)
+
+
+def queued(p: Snapshot, hand: Hand, role: Role, message: Message, reason: str, bad: str | None) -> Written:
+    """Kept behind what blocks the saga, in order."""
+    kept = Kept(handler=role.name, message=message, n=p.n, bad=bad)
+    p = replace(
+        p,
+        queue=(*without(p.queue, role.name, [message.id]), kept),
+        waiting=without(p.waiting, role.name, [message.id]),
+    )
+    return append(p, hand, "queued", role.name, message, reason=reason)
+
+
+def handled(
+    p: Snapshot,
+    hand: Hand,
+    roles: Roles,
+    role: Role,
+    *,
+    cause: str,
+    message: Message,
+    parts: Sequence[Message],
+    delta: dict[str, Any],
+    events: Sequence[Message],
+    calls: tuple[Call, ...],
+    attempt: int,
+) -> Written:
+    """A handler has come to its end: state, inbox, events and results in one transition."""
+    ended = [m for i, m in enumerate(parts) if i == 0 or not role.many]
+    p = _ended(p, hand, role, [m.id for m in ended])
+    intents = tuple(i for i in p.intents if not (i.handler == role.name and i.cause == cause)) if p.intents else ()
+    own = tuple(e.id for e in events if e.type in roles.by_type)
+    results = p.results
+    if role.undo is not None:
+        results += tuple(
+            Result(handler=role.name, cause=cause, event=e, own=own) for e in events if e.type in role.undo.results
+        )
+    ran = p.ran
+    if not role.many:
+        ran += tuple(
+            Ran(
+                handler=role.name,
+                parameter=i,
+                type=m.type,
+                schema=m.schema,
+                content=ids.content(m.value),
+                message=m.id,
+            )
+            for i, m in enumerate(parts)
+        )
+    p = replace(p, intents=intents, ran=ran, results=results, state={**p.state, **delta} if delta else p.state)
+    p = emitted(p, roles, events)
+    return append(
+        p,
+        hand,
+        "handled",
+        role.name,
+        message,
+        cause=cause,
+        attempt=attempt,
+        delta=delta,
+        events=events,
+        calls=calls,
+    )
+
+
+def emitted(p: Snapshot, roles: Roles, events: Sequence[Message]) -> Snapshot:
+    """What emitted events change here: own parts, the outcome, and what a failure outcome sets off."""
+    own = tuple(o for o in p.own if _wanted(p, roles, o.event)) if p.own else ()
+    own += tuple(Own(event=e, n=p.n) for e in events if e.type in roles.by_type)
+    outcome, compensating = p.outcome, p.compensating
+    for e in events:
+        if e.type in roles.outcomes:
+            outcome = outcome or e.type
+        compensating += tuple(Kept(handler=r.name, message=e, n=p.n) for r in roles.undone_by.get(e.type, ()))
+    return replace(p, own=own, outcome=outcome, compensating=compensating)
+
+
+def dead(
+    p: Snapshot,
+    hand: Hand,
+    role: Role,
+    message: Message,
+    *,
+    undo: bool,
+    reason: str,
+    remedy: str,
+    attempts: int,
+    intent: Intent | None,
+) -> Written:
+    """Given up: a dead letter, and the saga is quarantined. `intent`: with the last results, if it has begun."""
+    name = role.undo.name if undo and role.undo else role.name
+    letter = DeadLetter(
+        id=ids.dead_id(p.service, p.saga, name, message.id, p.replays),
+        what="dead letter",
+        handler=name,
+        reason=reason,
+        remedy=remedy,
+        message=message,
+        attempts=attempts,
+    )
+    if intent is not None:
+        p = replace(
+            p,
+            intents=tuple(intent if i.handler == intent.handler and i.cause == intent.cause else i for i in p.intents),
+        )
+    kept = Kept(handler=role.name, message=message, n=p.n, dead=letter.id)
+    if undo:
+        p = replace(p, compensating=(*without(p.compensating, role.name, [message.id]), kept))
+    else:
+        p = replace(
+            p,
+            queue=(kept, *without(p.queue, role.name, [message.id])),
+            waiting=without(p.waiting, role.name, [message.id]),
+        )
+    return append(
+        p,
+        hand,
+        "dead",
+        name,
+        message,
+        reason=reason,
+        attempt=attempts,
+        calls=intent.calls if intent else (),
+        letters=(letter,),
+    )
+
+
+def _ended(p: Snapshot, hand: Hand, role: Role, messages: Sequence[str]) -> Snapshot:
+    """These messages have come to their end for this handler: in the inbox, no longer kept."""
+    return replace(
+        p,
+        inbox=into_inbox(p, hand, role.name, messages),
+        queue=without(p.queue, role.name, messages),
+        waiting=without(p.waiting, role.name, messages),
+    )
+
+
+def _wanted(p: Snapshot, roles: Roles, event: Message) -> bool:
+    """Whether some handler here may still take this own event."""
+    return any(ids.entry(event.id, role.name) not in p.inbox for role in roles.by_type.get(event.type, ()))
+
+
+def closed_inbox(p: Snapshot, hand: Hand, role: Role, outcome: Message) -> dict[str, int]:
+    """The inbox after the compensation of `role` has ended: the outcome, and the originals that will never run."""
+    dropped = [k.message.id for k in (*p.queue, *p.waiting) if k.handler == role.name]
+    return {**into_inbox(p, hand, role.name, dropped), **into_inbox(p, hand, undo_name(role.name), [outcome.id])}

@@ -1,0 +1,73 @@
+"""What decisions have to know of a service's handlers: names of types, no functions."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Undo:
+    """The compensation of a handler."""
+
+    name: str
+    outcomes: frozenset[str]
+    """The failure outcomes it acts on."""
+    results: frozenset[str]
+    """The results of its original that it undoes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Role:
+    """One handler."""
+
+    name: str
+    takes: tuple[frozenset[str], ...]
+    """For each event parameter the types it accepts; never overlapping."""
+    many: bool = False
+    decides: bool = False
+    """Whether it may emit an outcome."""
+    undo: Undo | None = None
+
+    def parameter_of(self, type_: str) -> int:
+        """Which parameter takes `type_`; -1 if none."""
+        for i, types in enumerate(self.takes):
+            if type_ in types:
+                return i
+        return -1
+
+
+@dataclass(frozen=True, slots=True)
+class Roles:
+    """The handlers of one service, in declaration order."""
+
+    service: str
+    handlers: Mapping[str, Role]
+    outcomes: frozenset[str]
+    """Every outcome this service may emit."""
+    by_type: Mapping[str, tuple[Role, ...]] = field(init=False)
+    undone_by: Mapping[str, tuple[Role, ...]] = field(init=False)
+    """For each failure outcome the handlers that it undoes."""
+    eager: frozenset[str] = field(init=False)
+    """The handlers that something kept can make ready: fan-ins, and those of own events."""
+
+    def __init__(
+        self, service: str, handlers: Iterable[Role], *, outcomes: frozenset[str], emitted: frozenset[str]
+    ) -> None:
+        """`emitted`: every type this service may emit."""
+        named = {role.name: role for role in handlers}
+        by_type: dict[str, tuple[Role, ...]] = {}
+        undone: dict[str, tuple[Role, ...]] = {}
+        for role in named.values():
+            for type_ in sorted(set().union(*role.takes)):
+                by_type[type_] = (*by_type.get(type_, ()), role)
+            for outcome in sorted(role.undo.outcomes) if role.undo else ():
+                undone[outcome] = (*undone.get(outcome, ()), role)
+        eager = frozenset(r.name for r in named.values() if len(r.takes) > 1 or any(t & emitted for t in r.takes))
+        for name, value in (
+            ("service", service),
+            ("handlers", named),
+            ("outcomes", outcomes),
+            ("by_type", by_type),
+            ("undone_by", undone),
+            ("eager", eager),
+        ):
+            object.__setattr__(self, name, value)

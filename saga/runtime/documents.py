@@ -1,0 +1,250 @@
+"""Business documents: updated exactly once for each cause, without a transaction. The marker in the document is the
+record; docs/protocol.md, "Business documents", says which loss stands behind each read and write here.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, get_args, get_origin
+
+import msgspec
+from msgspec import Raw, Struct
+
+from saga.errors import Ambiguous, Conflict, Exists, Permanent, SagaError
+from saga.messages import Position
+from saga.progress.document import Kind, progress_key
+from saga.runtime.participant import Participant, Refused
+from saga.runtime.persistence import COLLECTION, patiently
+from saga.runtime.signatures import accepts_none, returns_of
+from saga.runtime.standing import Run
+from saga.service import DocumentKind
+from saga.store.port import Document
+
+PRUNE_FROM = 64
+"""With more markers than this in a document, an update first looks which of them nobody needs any more."""
+MARKERS_MAX = 1000
+"""With so many markers of open intents an update without one fails, transiently."""
+PAUSE_S = 0.002
+PAUSE_S_MAX = 0.1
+
+
+class Marker(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """An update that was made, was refused, or never will be made."""
+
+    saga: str
+    handler: str
+    kind: Kind
+    cause: str
+    value: Raw = Raw(b"null")
+    answer: str | None = None
+    """The declared exception by which the function refused; `value` then holds its arguments."""
+    never: bool = False
+
+
+class Head(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The document's field `_saga`."""
+
+    markers: dict[str, Marker]
+    absent: bool = False
+    """Only markers: for services the document is not there."""
+
+
+class _Headed(Struct):
+    head: Head = msgspec.field(name="_saga", default=Head(markers={}))
+
+
+class _OpenIntent(Struct):
+    handler: str
+    kind: Kind
+    cause: str
+
+
+class _Open(Struct):
+    """Of a progress, only what says which runs are open."""
+
+    intents: tuple[_OpenIntent, ...] = ()
+
+
+_headed = msgspec.json.Decoder(_Headed)
+_open = msgspec.json.Decoder(_Open)
+_fields = msgspec.json.Decoder(dict[str, Raw])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Update:
+    """One update of one run."""
+
+    declared: DocumentKind
+    key: str
+    marker: str
+    saga: str
+    run: Run
+    change: Callable[..., Any]
+    args: Sequence[object]
+    kwargs: Mapping[str, object]
+
+
+def result_of(change: Callable[..., object], kind: type) -> Any:
+    """The type of what an update gives back: what stands beside the document in the return annotation."""
+    returned = returns_of(change)
+    for option in get_args(returned) if get_origin(returned) is not tuple else (returned,):
+        if get_origin(option) is tuple and len(get_args(option)) == 2:
+            return get_args(option)[1]
+    return None
+
+
+async def read(service: Participant, position: Position, declared: DocumentKind, key: str) -> Any:
+    """The document as it is now; `None` if absent."""
+    document = await patiently(service, position, "get", lambda: service.ports.store.get(declared.collection, key))
+    return _body(declared, key, document, _head(document))
+
+
+async def apply(service: Participant, position: Position, update: Update) -> Marker:
+    """Apply it once, or find that it was. Raises `Refused` when nobody asks for it any more, and `Permanent`."""
+    store, collection, key, pause_s = service.ports.store, update.declared.collection, update.key, PAUSE_S
+    while True:
+        document = await patiently(service, position, "get", lambda: store.get(collection, key))
+        head = _head(document)
+        made = head.markers.get(update.marker)
+        if made is not None:
+            if made.never:
+                raise Refused
+            return made
+        # After the document: a worker that has lost its intent meanwhile must not replace what it read before.
+        if not await _stands(service, position, update.saga, update.run):
+            raise Refused
+        marker, body = _changed(update, _body(update.declared, key, document, head))
+        markers = {**await _needed(service, position, head.markers), update.marker: marker}
+        if await _put(
+            service,
+            position,
+            collection,
+            key,
+            document,
+            body,
+            Head(markers=markers, absent=head.absent and body is None),
+        ):
+            return marker
+        await service.ports.pause(pause_s * service.ports.clock.chance(), position)
+        pause_s = min(pause_s * 2, PAUSE_S_MAX)
+
+
+async def never(
+    service: Participant, position: Position, collection: str, key: str, marker: str, mark: Marker
+) -> Marker:
+    """Before an intent is ended otherwise: what its update has done, or the mark that it never will do anything."""
+    store, pause_s = service.ports.store, PAUSE_S
+    while True:
+        document = await patiently(service, position, "get", lambda: store.get(collection, key))
+        head = _head(document)
+        if marker in head.markers:
+            return head.markers[marker]
+        absent = document is None or head.absent
+        markers = {**head.markers, marker: mark}
+        if await _put(service, position, collection, key, document, None, Head(markers=markers, absent=absent)):
+            return mark
+        await service.ports.pause(pause_s * service.ports.clock.chance(), position)
+        pause_s = min(pause_s * 2, PAUSE_S_MAX)
+
+
+def _head(document: Document | None) -> Head:
+    if document is None:
+        return Head(markers={}, absent=True)
+    try:
+        return _headed.decode(document.content).head
+    except msgspec.DecodeError as why:
+        raise Permanent(f"the document is no JSON object as the toolkit writes it: {why}") from why
+
+
+def _body(declared: DocumentKind, key: str, document: Document | None, head: Head) -> Any:
+    """The document as the service's class; `None` if absent. Raises `Permanent` for one that does not fit."""
+    if document is None or head.absent:
+        return None
+    try:
+        return msgspec.json.decode(document.content, type=declared.kind)
+    except msgspec.DecodeError as why:
+        raise Permanent(
+            f"document {key!r} of {declared.collection!r} is no {declared.kind.__name__}: {why}; "
+            "give new fields a default, or mend the document"
+        ) from why
+
+
+def _changed(update: Update, current: Any) -> tuple[Marker, Any]:
+    """The marker, and the new document: `None` where nothing but the markers changes."""
+    kind, name = update.declared.kind, getattr(update.change, "__name__", "the function")
+    run_kind, handler, cause = update.run
+    marker = Marker(saga=update.saga, handler=handler, kind=run_kind, cause=cause)
+    if current is None and not accepts_none(update.change):
+        raise Permanent(
+            f"there is no document {update.key!r} in {update.declared.collection!r}: create it, "
+            f"or let the first parameter of {name} be `{kind.__name__} | None`"
+        )
+    try:
+        returned = update.change(current, *update.args, **update.kwargs)
+    except update.declared.answers as why:
+        return _with(marker, name, why.args, type(why).__name__), None
+    result: object = None
+    if isinstance(returned, tuple) and len(returned) == 2:
+        returned, result = returned
+    if not isinstance(returned, kind):
+        raise Permanent(f"{name} returned {returned!r}: it must return a {kind.__name__}, or one and a result")
+    return _with(marker, name, result, None), returned
+
+
+def _with(marker: Marker, name: str, value: object, answer: str | None) -> Marker:
+    try:
+        return msgspec.structs.replace(marker, value=Raw(msgspec.json.encode(value)), answer=answer)
+    except (TypeError, ValueError, msgspec.MsgspecError) as why:
+        raise Permanent(f"what {name!r} gives back cannot be recorded: {why}; give plain values") from why
+
+
+async def _put(
+    service: Participant,
+    position: Position,
+    collection: str,
+    key: str,
+    document: Document | None,
+    body: Any,
+    head: Head,
+) -> bool:
+    """Insert or replace the very version that was read; whether it happened for certain.
+
+    Fields that the service's class does not know are kept, and the document's expiry too: it is never ours.
+    """
+    fields: dict[str, Any] = {} if document is None else dict(_fields.decode(document.content))
+    if body is not None:
+        fields |= _fields.decode(msgspec.json.encode(body))
+    content = msgspec.json.encode({**fields, "_saga": head})
+    store = service.ports.store
+
+    async def once() -> int:
+        if document is None:
+            return await store.insert(collection, key, content)
+        return await store.replace(collection, key, content, cas=document.cas, keep_expiry=True)
+
+    try:
+        await patiently(service, position, "update", once)
+    except (Conflict, Exists, Ambiguous):
+        return False
+    return True
+
+
+async def _stands(service: Participant, position: Position, saga: str, run: Run) -> bool:
+    """Whether the run's intent is open in the progress as it is now."""
+    return any((i.kind, i.handler, i.cause) == run for i in await _intents(service, position, saga))
+
+
+async def _intents(service: Participant, position: Position, saga: str) -> tuple[_OpenIntent, ...]:
+    key = progress_key(service.name, saga)
+    document = await patiently(service, position, "get", lambda: service.ports.store.get(COLLECTION, key))
+    return () if document is None else _open.decode(document.content).intents
+
+
+async def _needed(service: Participant, position: Position, markers: Mapping[str, Marker]) -> dict[str, Marker]:
+    """The markers less those whose run is not open any more, when there are many. Read after the markers were seen."""
+    if len(markers) <= PRUNE_FROM:
+        return dict(markers)
+    open_ = {saga: await _intents(service, position, saga) for saga in sorted({m.saga for m in markers.values()})}
+    needed = {key: m for key, m in markers.items() if any(i.cause == m.cause for i in open_[m.saga])}
+    if len(needed) >= MARKERS_MAX:
+        raise SagaError(f"{len(needed)} updates of one document are under way: it is too hot, or its sagas are stuck")
+    return needed

@@ -1,0 +1,228 @@
+"""One run of a handler: call it, and write down how it ended. A failed attempt is tried again in place."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from msgspec.structs import replace
+
+from saga.errors import BadInput, Permanent
+from saga.messages import Message
+from saga.observe.moments import Escalated, Retrying
+from saga.policies.retry import delay_s
+from saga.progress import ids, record
+from saga.progress.compensate import undone
+from saga.progress.decide import Decision, Work
+from saga.progress.document import Intent, Result
+from saga.progress.record import Written
+from saga.progress.roles import Role
+from saga.runtime import persistence
+from saga.runtime.participant import Participant
+from saga.runtime.saga import NotDeterministic, RunningSaga
+from saga.runtime.standing import Run, Turn
+from saga.service import Handler
+
+DELAY_S_MAX = 30.0
+"""Attempts are made in place, with the lane waiting: no pause between two is longer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ask:
+    """A run to be made: of a handler on its parts, or of a compensation on an outcome and the result it undoes."""
+
+    role: Role
+    handler: Handler
+    run: Run
+    message: Message
+    parts: tuple[Message, ...]
+    result: Result | None = None
+
+
+async def handle(service: Participant, turn: Turn, work: Work, decision: Decision) -> Turn:
+    """Run a handler on a message, from its start or from its intent."""
+    handler = service.handlers[work.role.name]
+    intent = decision.intent
+    cause = intent.cause if intent else "+".join(sorted(m.id for m in decision.parts))
+    message = intent.message if intent else work.message
+    ask = Ask(role=work.role, handler=handler, run=("do", work.role.name, cause), message=message, parts=decision.parts)
+    return await perform(service, turn, ask)
+
+
+async def perform(service: Participant, turn: Turn, ask: Ask) -> Turn:
+    """Call it once, to the next write of the turn."""
+    kind, name, cause = ask.run
+    p = turn.known
+    open_ = next((i for i in p.intents if (i.kind, i.handler, i.cause) == ask.run), None)
+    intent = open_ or Intent(
+        handler=name, kind=kind, cause=cause, message=ask.message, parts=ask.parts, state=p.state, time=""
+    )
+    saga = RunningSaga(service, turn, ask.handler, ask.run, intent)
+    clock, began = service.ports.clock, service.ports.clock.monotonic_s()
+    try:
+        events, delta = await _called(service, ask, intent.parts, saga)
+    except Exception as why:
+        if saga.halt is not None:
+            raise saga.halt from why
+        return await _failed(service, saga, ask, why)
+    turn = saga.turn
+    turn.stages.handler_s += clock.monotonic_s() - began
+    written = _ended(service, turn, ask, events, delta, saga)
+    return (await persistence.write(service, turn, written)).forgetting(ask.run)
+
+
+async def _called(
+    service: Participant, ask: Ask, parts: Sequence[Message], saga: RunningSaga
+) -> tuple[list[tuple[str, str, bytes]], dict[str, Any]]:
+    """What the handler emits, encoded, and what it changed of the state. Raises whatever fails the attempt."""
+    handler, ports = ask.handler, service.ports
+    try:
+        arguments = _arguments(service, ask, parts, saga)
+        returned = await ports.clock.within(handler.timeout_s, handler.function(**arguments))
+    except TimeoutError as why:
+        if saga.failure is not None:
+            raise saga.failure from why
+        raise TimeoutError(f"{handler.name} took longer than its timeout_s={handler.timeout_s}, or: {why}") from why
+    finally:
+        await saga.settled()
+    if saga.halt is not None:
+        raise saga.halt
+    if saga.failure is not None:
+        raise saga.failure
+    events = handler.events_of(returned)
+    return [service.encode(event, saga.turn.message.saga) for event in events], saga.delta()
+
+
+def _arguments(service: Participant, ask: Ask, parts: Sequence[Message], saga: RunningSaga) -> Mapping[str, object]:
+    """The handler's arguments by name."""
+    arguments: dict[str, object] = {}
+    classes = service.classes[ask.handler.name]
+    for parameter in ask.handler.parameters:
+        if parameter.role == "saga":
+            arguments[parameter.name] = saga
+        elif parameter.role == "resource":
+            assert parameter.gives is not None
+            arguments[parameter.name] = service.resources[parameter.gives]
+        else:
+            part = next(m for m in parts if classes.get(m.type) in parameter.events)
+            arguments[parameter.name] = service.decode(ask.handler.name, part)
+    return arguments
+
+
+def _ended(
+    service: Participant,
+    turn: Turn,
+    ask: Ask,
+    events: Sequence[tuple[str, str, bytes]],
+    delta: dict[str, Any],
+    saga: RunningSaga,
+) -> Written:
+    """The transition of a run that came to its end."""
+    hand = persistence.in_hand(service, turn)
+    p, cause = turn.known, saga.intent.cause
+    emitted = [
+        Message(
+            id=ids.event_id(type_, service.name, p.saga, ask.handler.name, cause, index),
+            type=type_,
+            schema=schema,
+            saga=p.saga,
+            source=service.name,
+            time=hand.time,
+            value=value,
+            started=p.started or turn.message.started,
+            trace=ask.message.trace,
+        )
+        for index, (type_, schema, value) in enumerate(events)
+    ]
+    attempt = turn.attempts_of(ask.run) + 1
+    if ask.result is not None:
+        return undone(
+            p,
+            hand,
+            service.roles,
+            ask.role,
+            ask.result,
+            outcome=ask.message,
+            delta=delta,
+            events=emitted,
+            calls=tuple(saga.calls),
+            attempt=attempt,
+        )
+    return record.handled(
+        p,
+        hand,
+        service.roles,
+        ask.role,
+        cause=cause,
+        message=ask.message,
+        parts=saga.intent.parts,
+        delta=delta,
+        events=emitted,
+        calls=tuple(saga.calls),
+        attempt=attempt,
+    )
+
+
+async def _failed(service: Participant, saga: RunningSaga, ask: Ask, why: Exception) -> Turn:
+    """An attempt has failed: again, with what it has got so far, or a dead letter after the last one."""
+    turn, retry, ports = saga.turn, ask.handler.retry, service.ports
+    calls = tuple(saga.calls)
+    if not turn.certain:  # on an old progress anything may fail: it counts after a rerun on a certain one
+        return turn.unread().carrying(ask.run, calls, turn.attempts_of(ask.run))
+    attempt = turn.attempts_of(ask.run) + 1
+    hopeless = isinstance(why, BadInput | NotDeterministic) or (
+        ask.result is None and (isinstance(why, (Permanent, *retry.never)) or attempt >= retry.attempts_max)
+    )
+    if hopeless:
+        written = record.dead(
+            turn.known,
+            persistence.in_hand(service, turn),
+            ask.role,
+            ask.message,
+            undo=ask.result is not None,
+            reason=f"{type(why).__name__}: {why}",
+            remedy=_remedy(why, retry.attempts_max),
+            attempts=attempt,
+            intent=_with_calls(turn, ask, saga),
+        )
+        return (await persistence.write(service, turn, written)).forgetting(ask.run)
+    wait_s = delay_s(retry, attempt, ports.clock.chance(), limit_s=DELAY_S_MAX)
+    ports.report(
+        Retrying(
+            service=service.name,
+            saga=turn.message.saga,
+            handler=ask.handler.name,
+            message=ask.message.id,
+            attempt=attempt,
+            attempts_max=retry.attempts_max,
+            delay_s=wait_s,
+            error=f"{type(why).__name__}: {why}",
+        )
+    )
+    if attempt % retry.attempts_max == 0:  # only a compensation comes here: it is tried without end, and people told
+        ports.report(
+            Escalated(
+                service=service.name,
+                saga=turn.message.saga,
+                handler=ask.handler.name,
+                reason=f"{attempt} attempts failed, the last with {type(why).__name__}: {why}",
+                steps=(),
+            )
+        )
+    await ports.pause(wait_s, turn.position)
+    return turn.unread().carrying(ask.run, calls, attempt)
+
+
+def _with_calls(turn: Turn, ask: Ask, saga: RunningSaga) -> Intent | None:
+    """The open intent with the last results; `None` if the run had not begun anything."""
+    open_ = next((i for i in turn.known.intents if (i.kind, i.handler, i.cause) == ask.run), None)
+    return None if open_ is None else replace(open_, calls=tuple(saga.calls))
+
+
+def _remedy(why: Exception, attempts_max: int) -> str:
+    if isinstance(why, NotDeterministic):
+        return "let the handler make the same steps, in the same order, with the same arguments in every rerun"
+    if isinstance(why, BadInput):
+        return "mend its sender; the original bytes are in this dead letter"
+    if isinstance(why, Permanent):
+        return "mend the handler"
+    return f"look why {attempts_max} attempts failed; " + record.REPLAY

@@ -1,0 +1,116 @@
+"""One lane for each saga in flight: its messages one after another; all lanes side by side."""
+
+import asyncio
+from collections import OrderedDict, deque
+from collections.abc import Awaitable, Callable, Collection
+from dataclasses import dataclass, field
+
+from saga.messages import Message, Partition, Position
+from saga.progress.document import Snapshot
+from saga.runtime.offsets import Prefix
+
+
+@dataclass(slots=True)
+class Item:
+    """A message on its way through the worker."""
+
+    message: Message
+    position: Position
+    prefix: Prefix
+    """Where to tell that it is finished; belongs to the assignment under which it came."""
+    received_s: float
+
+
+class Cache:
+    """The progresses that were touched last, with their versions. Bounded; what is in it may be old."""
+
+    def __init__(self, entries_max: int) -> None:
+        self._entries: OrderedDict[str, tuple[Snapshot, int]] = OrderedDict()
+        self._entries_max = entries_max
+
+    def take(self, saga: str) -> tuple[Snapshot, int] | None:
+        return self._entries.pop(saga, None)
+
+    def put(self, saga: str, progress: Snapshot, cas: int) -> None:
+        self._entries[saga] = (progress, cas)
+        if len(self._entries) > self._entries_max:
+            self._entries.popitem(last=False)
+
+    def clear(self) -> None:
+        self._entries.clear()
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+
+@dataclass(slots=True)
+class Lanes:
+    """The sagas in flight. `handle` brings one message to its end, or raises `Draining`: then it is left as it is."""
+
+    tasks: asyncio.TaskGroup
+    handle: Callable[[Item], Awaitable[bool]]
+    """Whether the message is finished; if not, the lane forgets it: it is somebody else's."""
+    inflight: int = 0
+    room: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set whenever a message leaves."""
+    _lanes: dict[str, deque[Item]] = field(default_factory=dict)
+    _running: dict[str, asyncio.Task[None]] = field(default_factory=dict)
+    _current: dict[str, Item] = field(default_factory=dict)
+
+    def add(self, item: Item) -> None:
+        """Behind the saga's other messages."""
+        self.inflight += 1
+        saga = item.message.saga
+        lane = self._lanes.get(saga)
+        if lane is not None:
+            lane.append(item)
+            return
+        self._lanes[saga] = deque([item])
+        self._running[saga] = self.tasks.create_task(self._run(saga), name=f"lane {saga}")
+
+    async def _run(self, saga: str) -> None:
+        lane = self._lanes[saga]
+        try:
+            while lane:
+                item = self._current[saga] = lane.popleft()
+                try:
+                    if await self.handle(item):
+                        item.prefix.finished(item.position.offset)
+                finally:
+                    self.inflight -= 1
+                    self.room.set()
+        finally:
+            self.inflight -= len(lane)
+            self.room.set()
+            self._current.pop(saga, None)
+            del self._lanes[saga], self._running[saga]
+
+    def forget(self, partitions: Collection[Partition]) -> None:
+        """Drop what has not begun of these partitions: it is not ours any more."""
+        for lane in self._lanes.values():
+            kept = [i for i in lane if Partition(i.position.topic, i.position.partition) not in partitions]
+            if len(kept) < len(lane):
+                self.inflight -= len(lane) - len(kept)
+                lane.clear()
+                lane.extend(kept)
+
+    async def drained(self, partitions: Collection[Partition] | None, limit_s: float) -> None:
+        """Return when nothing of these partitions (`None`: of any) runs; what still does at the limit is cancelled."""
+        tasks = {
+            task
+            for saga, task in self._running.items()
+            if partitions is None
+            or (saga in self._current and _partition(self._current[saga]) in partitions)
+            or saga not in self._current
+        }
+        if not tasks:
+            return
+        _, late = await asyncio.wait(tasks, timeout=limit_s)
+        for task in late:
+            task.cancel()
+        if late:
+            await asyncio.wait(late)
+
+
+def _partition(item: Item) -> Partition:
+    return Partition(item.position.topic, item.position.partition)

@@ -1,0 +1,56 @@
+"""Which offsets may be committed: the contiguous prefix of finished messages of one partition. Pure.
+
+>>> prefix = Prefix(5)
+>>> for offset in (5, 6, 9):
+...     prefix.begun(offset)
+>>> prefix.finished(6)
+>>> prefix.to_commit() is None
+True
+>>> prefix.finished(5)
+>>> prefix.to_commit()
+9
+>>> prefix.committed(9)
+>>> prefix.is_committed(6), prefix.is_committed(9), prefix.to_commit()
+(True, False, None)
+"""
+
+
+class Prefix:
+    """The messages of one partition during one assignment; another assignment gets another one."""
+
+    __slots__ = ("_committed", "_done", "_end")
+
+    def __init__(self, committed: int) -> None:
+        """`committed`: the group's position at the assignment."""
+        self._committed = self._end = committed
+        self._done: dict[int, bool] = {}
+        """Offsets begun and not below the prefix, in order; whether each is finished."""
+
+    def __len__(self) -> int:
+        """How many are begun and cannot be committed yet."""
+        return len(self._done)
+
+    def begun(self, offset: int) -> None:
+        """A message was taken. Offsets may have gaps; they never go back."""
+        self._done[offset] = False
+        self._end = offset + 1
+
+    def finished(self, offset: int) -> None:
+        """Nothing of the message is left to do."""
+        self._done[offset] = True
+
+    def to_commit(self) -> int | None:
+        """The position to commit, if it has moved since the last `committed`."""
+        for offset in list(self._done):
+            if not self._done[offset]:
+                return offset if offset > self._committed else None
+            del self._done[offset]
+        return self._end if self._end > self._committed else None
+
+    def committed(self, offset: int) -> None:
+        """The broker has acknowledged this position."""
+        self._committed = max(self._committed, offset)
+
+    def is_committed(self, offset: int) -> bool:
+        """Whether the offset lies below the acknowledged position."""
+        return offset < self._committed

@@ -1,0 +1,158 @@
+"""What one running service works with: its declarations made ready for the runtime, and its ports."""
+
+from collections.abc import Coroutine, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+import msgspec
+
+from saga.clock import Clock
+from saga.contracts import codec
+from saga.contracts.library import Contract, Library
+from saga.errors import BadInput, Permanent, SagaError
+from saga.messages import Event, Message, Outgoing, Position, name_of
+from saga.observe.moments import Report
+from saga.progress.roles import Role, Roles, Undo
+from saga.service import Declared, DocumentKind, Handler
+from saga.store.port import Store
+
+T = TypeVar("T")
+
+
+class Halted(BaseException):
+    """This turn goes no further here; whatever it did is repeated or found by the next one. No `except Exception` in
+    a handler swallows it."""
+
+
+class Refused(Halted):
+    """The progress is another one by now: reload and decide again."""
+
+
+class Draining(Halted):
+    """The worker is about to stop or to lose the partition: as by a crash, and no attempt of anything."""
+
+
+class Ports(Protocol):
+    """The outside, as a turn sees it. Whatever a turn awaits is one of these."""
+
+    @property
+    def store(self) -> Store: ...
+    @property
+    def clock(self) -> Clock: ...
+    @property
+    def report(self) -> Report: ...
+
+    async def publish(self, messages: Sequence[Outgoing]) -> None:
+        """Return when all is durable. Raises `BrokerUnavailable`."""
+
+    def is_committed(self, position: Position) -> bool:
+        """Whether the position lies below the committed one of a partition that this worker owns."""
+
+    async def pause(self, seconds: float, position: Position) -> None:
+        """Wait between attempts. Raises `Draining` at once when the worker stops or is to lose the partition."""
+
+    def check_running(self, position: Position) -> None:
+        """Raises `Draining` when nothing new of this partition may begin."""
+
+    def unavailable(self, operation: str, why: SagaError) -> None:
+        """Told each time that store or broker could not be reached; people are told once a minute."""
+
+    def one_run(self) -> "OneRun":
+        """What one run of a handler needs of the event loop, made at its first step."""
+
+
+class OneRun(Protocol):
+    """Steps one after another, writes that a timeout cannot abandon."""
+
+    @property
+    def gate(self) -> AbstractAsyncContextManager[object]:
+        """A lock: steps of one handler never overlap."""
+
+    async def write(self, work: Coroutine[object, object, T]) -> T:
+        """Await a write; it goes on to its end when the awaiting handler is cancelled."""
+
+    async def settled(self) -> None:
+        """Return when no write is under way."""
+
+
+@dataclass(frozen=True, slots=True)
+class Participant:
+    """One service, ready to handle messages."""
+
+    name: str
+    roles: Roles
+    handlers: Mapping[str, Handler]
+    """By the function's name, compensations with them."""
+    classes: Mapping[str, Mapping[str, type[Event]]]
+    """For each handler the class it takes for each type."""
+    contracts: Mapping[str, Contract]
+    """By record name: all that is consumed or emitted."""
+    consumed: frozenset[str]
+    """The types that a handler or a compensation here names and that others may say."""
+    library: Library
+    state: type[Any] | None
+    memory_s: int
+    documents: Mapping[type, DocumentKind]
+    resources: Mapping[type, object]
+    """What each resource gives, by its type."""
+    timeouts: Mapping[type, float]
+    answers: Mapping[str, tuple[type[Exception], ...]]
+    """For each handler the exceptions by which its resources answer."""
+    ports: Ports
+
+    @property
+    def dead_topic(self) -> str:
+        return f"{self.name}.dead"
+
+    def state_of(self, fields: dict[str, Any]) -> Any:
+        """The state as the service's class, from the fields that were recorded."""
+        return None if self.state is None else msgspec.convert(fields, self.state, strict=False)
+
+    def decode(self, handler: str, message: Message) -> Event:
+        """The message as the class that `handler` takes. Raises `BadInput`."""
+        event = codec.decode(message.value, self.classes[handler][message.type], self.library)
+        contract = self.contracts[message.type]
+        said = str(getattr(event, contract.key))
+        if said != message.saga:
+            raise BadInput(f"its {contract.key} is {said!r}, its key {message.saga!r}: both must be the saga id")
+        return event
+
+    def encode(self, event: Event, saga: str) -> tuple[str, str, bytes]:
+        """Type, schema and bytes of an event to be emitted. Raises `Permanent` for one of another saga."""
+        contract = self.contracts[name_of(type(event))]
+        said = str(getattr(event, contract.key))
+        if said != saga:
+            raise Permanent(f"{contract.name} has {contract.key}={said!r}, but this is saga {saga!r}: emit its own id")
+        try:
+            return contract.name, event.__contract__, codec.encode(event)
+        except BadInput as why:
+            raise Permanent(f"{contract.name} cannot be emitted: {why}") from why
+
+
+def roles_of(declared: Declared, contracts: Mapping[str, Contract]) -> Roles:
+    """What decisions have to know of a service's handlers."""
+    undo = {}
+    for compensation in declared.compensations:
+        taken = frozenset(_names(p.events) for p in compensation.parameters if p.role == "event")
+        failures = frozenset(n for names in taken for n in names if contracts[n].outcome == "failure")
+        results = frozenset(n for names in taken for n in names) - failures
+        assert compensation.undoes is not None
+        undo[compensation.undoes] = Undo(name=compensation.name, outcomes=failures, results=results)
+    emitted = {n for h in (*declared.handlers, *declared.compensations) for n in _names(h.emits)}
+    handlers = [
+        Role(
+            name=handler.name,
+            takes=tuple(_names(p.events) for p in handler.parameters if p.role == "event"),
+            many=handler.many,
+            decides=any(contracts[n].outcome for n in _names(handler.emits)),
+            undo=undo.get(handler.name),
+        )
+        for handler in declared.handlers
+    ]
+    outcomes = frozenset(n for n in emitted if contracts[n].outcome)
+    return Roles(declared.name, handlers, outcomes=outcomes, emitted=frozenset(emitted))
+
+
+def _names(events: tuple[type[Event], ...]) -> frozenset[str]:
+    return frozenset(map(name_of, events))

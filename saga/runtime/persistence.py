@@ -1,0 +1,160 @@
+"""Load, write, publish: the only places where a turn touches the progress in the store and the log."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from typing import TypeVar
+
+from saga.clock import from_iso
+from saga.errors import Ambiguous, BrokerUnavailable, Conflict, Exists, SagaError, StoreUnavailable
+from saga.messages import Message, Outgoing, Position
+from saga.observe.moments import DeadLettered, Escalated
+from saga.progress import history, record
+from saga.progress.decide import knows
+from saga.progress.document import DeadLetter, Entry, Snapshot, decode, encode, progress_key
+from saga.progress.record import Hand, Written
+from saga.runtime import deadletters, publishing
+from saga.runtime.participant import Participant, Refused
+from saga.runtime.standing import Turn
+
+T = TypeVar("T")
+
+COLLECTION, ARCHIVES = "saga", "saga-archive"
+WAIT_S_FIRST, WAIT_S_MAX = 0.05, 5.0
+"""The pauses between two tries while store or broker cannot be reached."""
+
+
+async def patiently(service: Participant, position: Position, operation: str, act: Callable[[], Awaitable[T]]) -> T:
+    """What `act` gives. While store or broker cannot be reached the lane waits: no attempt of anything is counted."""
+    pause_s = WAIT_S_FIRST
+    while True:
+        try:
+            return await act()
+        except (StoreUnavailable, BrokerUnavailable) as why:
+            service.ports.unavailable(operation, why)
+            await service.ports.pause(pause_s * (0.5 + service.ports.clock.chance()), position)
+            pause_s = min(pause_s * 2, WAIT_S_MAX)
+
+
+def in_hand(service: Participant, turn: Turn) -> Hand:
+    """What the next write of this turn is made under."""
+    new = not knows(turn.known, service.roles, turn.message)
+    return Hand(
+        message=turn.message,
+        position=turn.position if new else None,
+        now_ms=service.ports.clock.now_ms(),
+        memory_s=service.memory_s,
+    )
+
+
+async def load(service: Participant, turn: Turn) -> Turn:
+    """The progress as the store has it; whoever reads it first publishes what is not known as published."""
+    saga = turn.message.saga
+    key = progress_key(service.name, saga)
+    document = await patiently(service, turn.position, "get", lambda: service.ports.store.get(COLLECTION, key))
+    if document is None:
+        if is_older_than_memory(service, turn.message):
+            await send(service, turn.position, [deadletters.older_than_memory(service.name, turn.message)])
+            return replace(turn, over=True)
+        return replace(turn, progress=record.empty(service.name, saga), cas=0, certain=True)
+    p = decode(document.content)
+    for entry in history.unpublished(p, service.ports.is_committed):
+        await publish(service, turn.position, p, entry)
+    return replace(turn, progress=p, cas=document.cas, certain=True)
+
+
+def is_older_than_memory(service: Participant, message: Message) -> bool:
+    """Whether the message's saga began before what this service remembers: then it cannot be taken for a new one."""
+    if message.started is None:
+        return False
+    return from_iso(message.started) < service.ports.clock.now_ms() - service.memory_s * 1000
+
+
+async def write(service: Participant, turn: Turn, written: Written) -> Turn:
+    """One compare-and-swap of the whole progress, then its events. Raises `Refused`: then nothing was decided."""
+    clock, stages, entry = service.ports.clock, turn.stages, written.entry
+    began = clock.monotonic_s()
+    turn = await save(service, turn, written)
+    saved = clock.monotonic_s()
+    stages.persisted_s += saved - began
+    if entry is not None:
+        await publish(service, turn.position, turn.known, entry)
+        stages.published_s += clock.monotonic_s() - saved
+        stages.outcomes.append((entry.handler, entry.outcome, entry.reason))
+        stages.attempts = max(stages.attempts, entry.attempt)
+    return turn
+
+
+async def save(service: Participant, turn: Turn, written: Written) -> Turn:
+    """The write alone. An ambiguous one is refused as well: it is never made again, for it may still land."""
+    p = await archived(service, turn.position, written.snapshot)
+    store, key, content = service.ports.store, progress_key(service.name, p.saga), encode(p)
+    expiry_s = None if p.is_open else service.memory_s
+
+    async def once() -> int:
+        if turn.cas:
+            return await store.replace(COLLECTION, key, content, cas=turn.cas, expiry_s=expiry_s)
+        return await store.insert(COLLECTION, key, content, expiry_s=expiry_s)
+
+    try:
+        cas = await patiently(service, turn.position, "write", once)
+    except (Conflict, Exists, Ambiguous) as why:
+        raise Refused from why
+    return replace(turn, progress=p, cas=cas, certain=True)
+
+
+async def archived(service: Participant, position: Position, p: Snapshot) -> Snapshot:
+    """The progress within its bound: the oldest published transitions go to an insert-only document of their own."""
+    archive = history.to_archive(p)
+    if archive is None:
+        return p
+    store, key = service.ports.store, history.archive_key(service.name, p.saga, p.first)
+    content = encode(archive)
+
+    async def once() -> None:
+        # Archives live at least as long as the progress, which every write renews.
+        await store.insert(ARCHIVES, key, content)
+
+    try:
+        await patiently(service, position, "archive", once)
+    except Exists:
+        there = await patiently(service, position, "get", lambda: store.get(ARCHIVES, key))
+        if there is None:
+            raise SagaError(f"the archive {key!r} was there and is gone: somebody removes documents by hand") from None
+        archive = history.decode_archive(there.content)
+    except Ambiguous as why:
+        raise Refused from why
+    return history.trimmed(p, archive)
+
+
+async def publish(service: Participant, position: Position, p: Snapshot, entry: Entry) -> None:
+    """The events of a transition, in order; returns when all are acknowledged. Nothing later goes out before."""
+    if not entry.events and not entry.letters:
+        return
+    await send(service, position, publishing.outgoing(service, p, entry))
+    for letter in entry.letters:
+        tell(service, p.saga, letter)
+
+
+async def send(service: Participant, position: Position, outgoing: Sequence[Outgoing]) -> None:
+    """Return when all is acknowledged."""
+    await patiently(service, position, "publish", lambda: service.ports.publish(outgoing))
+
+
+def tell(service: Participant, saga: str, letter: DeadLetter) -> None:
+    """The moment for people."""
+    if letter.what == "escalation":
+        service.ports.report(
+            Escalated(service=service.name, saga=saga, handler=letter.handler, reason=letter.reason, steps=letter.calls)
+        )
+    elif letter.what == "dead letter":
+        service.ports.report(
+            DeadLettered(
+                service=service.name,
+                saga=saga,
+                message=letter.message.id,
+                type=letter.message.type,
+                handler=letter.handler,
+                reason=letter.reason,
+                remedy=letter.remedy,
+            )
+        )

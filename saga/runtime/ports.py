@@ -1,0 +1,112 @@
+"""The ports of a turn in a running worker: store, broker and clock, and when nothing new may begin."""
+
+import asyncio
+from collections.abc import Collection, Coroutine, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from saga.broker.port import Broker
+from saga.clock import Clock
+from saga.errors import SagaError, StoreError
+from saga.messages import Outgoing, Partition, Position
+from saga.observe.moments import Report, Unavailable
+from saga.runtime.offsets import Prefix
+from saga.runtime.participant import Draining
+from saga.store.port import Store
+
+T = TypeVar("T")
+
+MOMENT_EVERY_S = 60.0
+"""How often people are told that store or broker cannot be reached."""
+AWAY_S = 90.0
+"""After so long without a failure the next one begins another outage."""
+
+
+@dataclass(slots=True)
+class RunningPorts:
+    """See `saga.runtime.participant.Ports` for the promises."""
+
+    service: str
+    store: Store
+    broker: Broker
+    clock: Clock
+    report: Report
+    prefixes: dict[Partition, Prefix] = field(default_factory=dict)
+    """The partitions that are ours, each with what of it is done."""
+    leaving: set[Partition] = field(default_factory=set)
+    """Those of which nothing new may begin."""
+    _stopping: bool = False
+    _pauses: set[asyncio.Future[None]] = field(default_factory=set)
+    _away: dict[str, tuple[float, float]] = field(default_factory=dict)
+    """Store or broker -> since when it cannot be reached, and when people were last told."""
+
+    async def publish(self, messages: Sequence[Outgoing]) -> None:
+        await self.broker.publish(messages)
+
+    def is_committed(self, position: Position) -> bool:
+        prefix = self.prefixes.get(Partition(position.topic, position.partition))
+        return prefix is not None and prefix.is_committed(position.offset)
+
+    def check_running(self, position: Position) -> None:
+        partition = Partition(position.topic, position.partition)
+        if self._stopping or partition in self.leaving or partition not in self.prefixes:
+            raise Draining
+
+    async def pause(self, seconds: float, position: Position) -> None:
+        self.check_running(position)
+        woken = asyncio.get_running_loop().create_future()
+        self._pauses.add(woken)
+        try:
+            await self.clock.within(seconds, woken)
+        except TimeoutError:
+            pass
+        finally:
+            self._pauses.discard(woken)
+        self.check_running(position)
+
+    def stop(self) -> None:
+        """Nothing new begins from here on."""
+        self._stopping = True
+        self._wake()
+
+    def leave(self, partitions: Collection[Partition]) -> None:
+        """Nothing new of these begins until they are assigned again."""
+        self.leaving.update(partitions)
+        self._wake()
+
+    def _wake(self) -> None:
+        for woken in self._pauses:
+            if not woken.done():
+                woken.set_result(None)
+
+    def one_run(self) -> "ShieldedRun":
+        return ShieldedRun()
+
+    def unavailable(self, operation: str, why: SagaError) -> None:
+        now, what = self.clock.monotonic_s(), "store" if isinstance(why, StoreError) else "broker"
+        since, told = self._away.get(what, (now, 0.0))
+        if now - told > AWAY_S:  # it was there in between: this is another outage
+            since = now
+        if since == now or now - told >= MOMENT_EVERY_S:
+            self.report(
+                Unavailable(service=self.service, what=what, operation=operation, error=str(why), since_s=now - since)
+            )
+            told = now
+        self._away[what] = since, told
+
+
+@dataclass(slots=True)
+class ShieldedRun:
+    """See `saga.runtime.participant.OneRun` for the promises."""
+
+    gate: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _writing: asyncio.Task[object] | None = None
+
+    async def write(self, work: Coroutine[object, object, T]) -> T:
+        task = asyncio.get_running_loop().create_task(work, name="write")
+        self._writing = task
+        return await asyncio.shield(task)
+
+    async def settled(self) -> None:
+        if self._writing is not None and not self._writing.done():
+            await asyncio.wait([self._writing])

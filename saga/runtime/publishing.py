@@ -1,0 +1,15 @@
+"""A transition's events as records: built from what the progress holds, so that a repeat has the same bytes."""
+
+from saga import envelope
+from saga.messages import Outgoing
+from saga.progress.document import Entry, Snapshot
+from saga.progress.history import messages_of
+from saga.runtime import deadletters
+from saga.runtime.participant import Participant
+
+
+def outgoing(service: Participant, p: Snapshot, entry: Entry) -> list[Outgoing]:
+    """Events first, in recorded order, then dead letters."""
+    records = [envelope.to_record(m, service.contracts[m.type].topic) for m in messages_of(p, entry)]
+    records += [deadletters.letter(service.name, letter, entry.time) for letter in entry.letters]
+    return records

@@ -1,0 +1,279 @@
+"""What a handler sees of its run: steps, updates and reads, each recorded, each answered by a rerun without a call."""
+
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from hashlib import blake2b
+from typing import Any, Concatenate, ParamSpec
+
+import msgspec
+from msgspec import Raw
+from msgspec.structs import replace as with_
+
+from saga.errors import Permanent
+from saga.observe.moments import StepDone
+from saga.progress import ids, record
+from saga.progress.document import Call, Intent
+from saga.runtime import documents, persistence
+from saga.runtime.participant import Halted, OneRun, Participant
+from saga.runtime.signatures import returns_of
+from saga.runtime.standing import Run, Turn
+from saga.service import DocumentKind, Handler
+from saga.view import Saga
+
+P = ParamSpec("P")
+
+_encoder = msgspec.json.Encoder(order="deterministic")
+
+
+class NotDeterministic(Permanent):
+    """A rerun asked for another step, or other input, than recorded."""
+
+
+class RunningSaga(Saga[Any]):
+    """One run of a handler on one cause. Made for each attempt."""
+
+    def __init__(self, service: Participant, turn: Turn, handler: Handler, run: Run, intent: Intent) -> None:
+        """`intent`: as it is open in the progress, or as it will be written before the first step."""
+        self.service, self.turn, self.handler, self.run, self.intent = service, turn, handler, run, intent
+        carried = turn.results_of(run)
+        self.calls = list(carried if len(carried) > len(intent.calls) else intent.calls)
+        """All answers so far, recorded or carried over."""
+        self.failure: Exception | None = None
+        """A step has failed, and with it this attempt, even if the handler catches it."""
+        self.halt: Halted | None = None
+        self._next = 0
+        self._numbers: dict[str, int] = {}
+        self._one_run: OneRun | None = None
+        self._first = self._state = service.state_of(intent.state)
+
+    @property
+    def state(self) -> Any:
+        return self._state
+
+    @state.setter
+    def state(self, state: Any, /) -> None:
+        self._state = state
+
+    def delta(self) -> dict[str, Any]:
+        """The fields of the state that this run has changed."""
+        if self._state is self._first:
+            return {}
+        if self.service.state is None or not isinstance(self._state, self.service.state):
+            raise Permanent(
+                f"{self.handler.name} assigned {self._state!r} to saga.state: it must be an instance of "
+                f"{'the state= of Service(...)' if self.service.state is None else self.service.state.__name__}"
+            )
+        before, after = msgspec.to_builtins(self._first), msgspec.to_builtins(self._state)
+        return {name: value for name, value in after.items() if name not in before or before[name] != value}
+
+    def key(self, name: str, /) -> str:
+        return ids.key(name, self.service.name, self.turn.message.saga, self.handler.name, self.intent.cause)
+
+    async def step(self, call: Callable[P, Awaitable[Any]], /, *args: P.args, **kwargs: P.kwargs) -> Any:
+        async with self._one_at_a_time():
+            name = getattr(call, "__name__", type(call).__name__)
+            asked = self._asked("step", name, args, kwargs)
+            answered = self._recalled(asked)
+            if answered is None:
+                await self._begin(asked)
+                answered = await self._made(asked, call, args, kwargs)
+                self.calls.append(answered)
+            return self._given_back(answered, returns_of(call), self.service.answers[self.handler.name])
+
+    async def _made(
+        self, asked: Call, call: Callable[..., Awaitable[Any]], args: Sequence[object], kwargs: Mapping[str, object]
+    ) -> Call:
+        """The call itself, within its time."""
+        clock, began = self.service.ports.clock, self.service.ports.clock.monotonic_s()
+        timeout_s = self.service.timeouts.get(type(getattr(call, "__self__", None)), self.handler.timeout_s)
+        try:
+            value = await clock.within(timeout_s, call(*args, **kwargs))
+        except self.service.answers[self.handler.name] as why:
+            answered = with_(asked, answer=type(why).__name__, value=recorded(why.args, asked.name, "the answer of"))
+        except TimeoutError as why:
+            self.failure = TimeoutError(f"step {asked.name} gave no answer within {timeout_s} s")
+            raise self.failure from why
+        except Exception as why:
+            self.failure = why
+            raise
+        else:
+            answered = with_(asked, value=recorded(value, asked.name, "what it returned by"))
+        self.service.ports.report(
+            StepDone(
+                service=self.service.name,
+                saga=self.turn.message.saga,
+                handler=self.handler.name,
+                step=asked.name,
+                ms=(clock.monotonic_s() - began) * 1000,
+            )
+        )
+        return answered
+
+    async def update(
+        self,
+        kind: type[Any],
+        key: str,
+        change: Callable[Concatenate[Any, P], Any],
+        /,
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> Any:
+        async with self._one_at_a_time():
+            declared = self._declared(kind)
+            name = getattr(change, "__name__", type(change).__name__)
+            asked = self._asked("update", name, args, kwargs, document=f"{declared.collection}/{key}")
+            answered = self._recalled(asked)
+            if answered is None:
+                await self._begin(asked)
+                update = documents.Update(
+                    declared=declared,
+                    key=key,
+                    marker=self.marker(asked),
+                    saga=self.turn.message.saga,
+                    run=self.run,
+                    change=change,
+                    args=args,
+                    kwargs=kwargs,
+                )
+                marker = await self._shielded(documents.apply(self.service, self.turn.position, update))
+                answered = with_(asked, answer=marker.answer, value=marker.value)
+                self.calls.append(answered)
+            return self._given_back(answered, documents.result_of(change, declared.kind), declared.answers)
+
+    async def read(self, kind: type[Any], key: str, /) -> Any:
+        async with self._one_at_a_time():
+            declared = self._declared(kind)
+            asked = self._asked("read", declared.collection, (), {}, document=f"{declared.collection}/{key}")
+            answered = self._recalled(asked)
+            if answered is None:
+                value = await documents.read(self.service, self.turn.position, declared, key)
+                answered = with_(asked, value=recorded(value, declared.collection, "the document read by"))
+                self.calls.append(answered)
+            return self._given_back(answered, declared.kind | None, ())
+
+    def marker(self, call: Call) -> str:
+        """The id of an update of this run."""
+        return ids.update_id(
+            self.service.name, self.turn.message.saga, self.handler.name, self.intent.cause, call.name, call.number
+        )
+
+    def _one_at_a_time(self) -> AbstractAsyncContextManager[object]:
+        """Steps of one handler never overlap: one begun during another waits."""
+        if self._one_run is None:
+            self._one_run = self.service.ports.one_run()
+        return self._one_run.gate
+
+    async def settled(self) -> None:
+        """Return when no write of this run is under way."""
+        if self._one_run is not None:
+            await self._one_run.settled()
+
+    def _declared(self, kind: type[Any]) -> DocumentKind:
+        declared = self.service.documents.get(kind)
+        if declared is None:
+            raise Permanent(
+                f"{self.handler.name} asks for a {kind.__name__}, which is no document of {self.service.name!r}: "
+                f'declare it with {self.service.name}.document({kind.__name__}, "...")'
+            )
+        return declared
+
+    def _asked(
+        self,
+        kind: Any,
+        name: str,
+        args: Sequence[object],
+        kwargs: Mapping[str, object],
+        document: str | None = None,
+    ) -> Call:
+        """The call as it is compared with what is recorded."""
+        if self.halt is not None:
+            raise self.halt
+        if self.failure is not None:
+            raise self.failure
+        self._numbers[name] = number = self._numbers.get(name, 0) + 1
+        return Call(kind=kind, name=name, number=number, input=_digest(name, args, kwargs), document=document)
+
+    def _recalled(self, asked: Call) -> Call | None:
+        """The recorded answer; `None` if the call has to be made. Raises `NotDeterministic`."""
+        if self._next < len(self.calls):
+            expected = self.calls[self._next]
+        elif self.intent.begins is not None and len(self.intent.calls) == len(self.calls):
+            expected = self.intent.begins
+        else:
+            self._next += 1
+            return None
+        for what in ("kind", "name", "number", "document", "input"):
+            if getattr(asked, what) != getattr(expected, what):
+                self.failure = NotDeterministic(
+                    f"not deterministic: {self.handler.name} recorded {expected.kind} {expected.name!r} "
+                    f"(number {expected.number}) and its rerun asks for {asked.kind} {asked.name!r} "
+                    f"(number {asked.number}){' with other arguments' if what == 'input' else ''}"
+                )
+                raise self.failure
+        self._next += 1
+        return self.calls[self._next - 1] if self._next <= len(self.calls) else None
+
+    async def _begin(self, asked: Call) -> None:
+        """Nothing new begins before its intent is durable, with all answers so far."""
+        try:
+            self.service.ports.check_running(self.turn.position)
+        except Halted as halt:
+            self.halt = halt
+            raise
+        if self.intent.begins is not None and len(self.intent.calls) == len(self.calls):
+            return
+        hand = persistence.in_hand(self.service, self.turn)
+        self.intent = with_(self.intent, begins=asked, calls=tuple(self.calls), time=self.intent.time or hand.time)
+        await self._shielded(self._save(record.begun(self.turn.known, hand, self.intent)))
+
+    async def _save(self, written: record.Written) -> None:
+        self.turn = await persistence.save(self.service, self.turn, written)
+
+    async def _shielded(self, work: Coroutine[object, object, Any]) -> Any:
+        """A timeout abandons the await, never a store write."""
+        assert self._one_run is not None
+        try:
+            return await self._one_run.write(work)
+        except Halted as halt:
+            self.halt = halt
+            raise
+        except Exception as why:
+            self.failure = why
+            raise
+
+    def _given_back(self, call: Call, type_: Any, answers: tuple[type[Exception], ...]) -> Any:
+        """What is recorded, as the first run and every rerun see it."""
+        if call.answer is not None:
+            for answer in answers:
+                if answer.__name__ == call.answer:
+                    raise answer(*msgspec.json.decode(call.value))
+            raise Permanent(
+                f"{self.handler.name} recorded that {call.name!r} answered {call.answer}, which is in no answers=(...) "
+                "any more: put it back until no saga is open"
+            )
+        try:
+            return msgspec.json.decode(call.value, type=type_)
+        except (msgspec.ValidationError, TypeError) as why:
+            self.failure = Permanent(
+                f"the recorded result of {call.name!r} cannot be given back as {type_}: {why}; "
+                "annotate what it returns with a type that can be recorded and read back"
+            )
+            raise self.failure from why
+
+
+def recorded(value: object, name: str, what: str) -> Raw:
+    """A value as it is recorded. Raises `Permanent` for one that cannot be."""
+    try:
+        return Raw(_encoder.encode(value))
+    except (TypeError, ValueError, msgspec.MsgspecError) as why:
+        raise Permanent(f"{what} {name!r} cannot be recorded: {why}; return plain values or dataclasses") from why
+
+
+def _digest(name: str, args: Sequence[object], kwargs: Mapping[str, object]) -> str:
+    """What tells two inputs of a call apart. Raises `Permanent` naming the argument that cannot be recorded."""
+    for where, argument in (*enumerate(args, 1), *kwargs.items()):
+        try:
+            _encoder.encode(argument)
+        except (TypeError, ValueError, msgspec.MsgspecError) as why:
+            raise Permanent(f"argument {where} of {name!r} cannot be recorded: {why}; hand over plain values") from why
+    return blake2b(_encoder.encode((args, kwargs)), digest_size=12).hexdigest()

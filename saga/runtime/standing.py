@@ -1,0 +1,78 @@
+"""Where a turn stands between two writes: all there is to know, as one immutable value."""
+
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias
+
+from saga.messages import Message, Position
+from saga.progress.document import Call, Kind, Snapshot
+
+Run: TypeAlias = tuple[Kind, str, str]
+"""Kind, handler and cause of one run."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """One message in hand, the progress as known, and what earlier attempts of this turn left behind."""
+
+    message: Message
+    position: Position
+    bad: str | None = None
+    """Why the message in hand can never be decoded."""
+    progress: Snapshot | None = None
+    """`None`: to be read."""
+    cas: int = 0
+    """The progress's version; 0: the store holds none."""
+    certain: bool = False
+    """Whether the progress was read or written in this turn; one from a cache may be old."""
+    over: bool = False
+    results: tuple[tuple[Run, tuple[Call, ...]], ...] = ()
+    """Results of runs that were refused their write, or failed: not asked for again."""
+    attempts: tuple[tuple[Run, int], ...] = ()
+
+    stages: "Stages" = field(default_factory=lambda: Stages(), compare=False, repr=False)
+
+    @property
+    def known(self) -> Snapshot:
+        """The progress, where it has been read."""
+        assert self.progress is not None
+        return self.progress
+
+    def knowing(self, progress: Snapshot, cas: int, *, certain: bool) -> "Turn":
+        """With a progress, as it was read or as the cache has it."""
+        return replace(self, progress=progress, cas=cas, certain=certain)
+
+    def unread(self) -> "Turn":
+        """To be decided again on the progress as it is by now."""
+        return replace(self, progress=None, cas=0, certain=False)
+
+    def results_of(self, run: Run) -> tuple[Call, ...]:
+        return next((calls for known, calls in self.results if known == run), ())
+
+    def attempts_of(self, run: Run) -> int:
+        return next((count for known, count in self.attempts if known == run), 0)
+
+    def carrying(self, run: Run, calls: tuple[Call, ...], attempts: int) -> "Turn":
+        """With what an unfinished run has got so far."""
+        return replace(
+            self,
+            results=(*(r for r in self.results if r[0] != run), *(((run, calls),) if calls else ())),
+            attempts=(*(a for a in self.attempts if a[0] != run), *(((run, attempts),) if attempts else ())),
+        )
+
+    def forgetting(self, run: Run) -> "Turn":
+        """After the end of a run."""
+        return self.carrying(run, (), 0) if self.results or self.attempts else self
+
+
+@dataclass(slots=True)
+class Stages:
+    """What became of one message and how long each stage took, in seconds; for people, never read by decisions."""
+
+    received_s: float = 0.0
+    begun_s: float = 0.0
+    handler_s: float = 0.0
+    persisted_s: float = 0.0
+    published_s: float = 0.0
+    outcomes: list[tuple[str, str, str | None]] = field(default_factory=list)
+    """Handler, outcome and reason of each transition written."""
+    attempts: int = 1

@@ -1,0 +1,108 @@
+"""The heart: what a service does with one message. docs/protocol.md gives the reason for each line.
+
+| dies | then |
+|---|---|
+| before the write | redelivered; steps and updates that finished are not repeated, their results are recorded |
+| after the write, before publishing | redelivered; whoever reads the progress publishes what may not be |
+| after publishing, before the commit | redelivered; found in the inbox; receivers drop repeats by id |
+| two workers own the partition | the second write is refused, reloads, decides again |
+| the write's answer is lost | never written again blindly: reload and decide again |
+| the publish's answer is lost | publish again; same ids |
+"""
+
+from dataclasses import replace
+
+from saga.errors import BadInput
+from saga.messages import Message, Position
+from saga.progress import record
+from saga.progress.decide import Decision, Do, Work, decide, jobs, next_ready
+from saga.progress.document import Snapshot
+from saga.runtime import handling, persistence, undoing
+from saga.runtime.participant import Participant, Refused
+from saga.runtime.standing import Stages, Turn
+
+
+async def take_turn(service: Participant, turn: Turn) -> Turn:
+    """Handle one message to its end. When this returns nothing is left to do, and its offset may be committed."""
+    while not turn.over:
+        turn = await advance(service, turn)
+    return turn
+
+
+async def advance(service: Participant, turn: Turn) -> Turn:
+    """Go to the next write, or to the end. What is refused is decided again, on the progress as it is by then."""
+    try:
+        if turn.progress is None:
+            turn = await persistence.load(service, turn)
+            if turn.over:
+                return turn
+        p, only_answered = turn.known, True
+        for work in jobs(p, service.roles, turn.message):  # what the message in hand is for
+            if work.undo:
+                if undoing.is_done(p, work):
+                    continue
+                only_answered = False
+                if not undoing.is_kept_waiting(p, work):
+                    return await undoing.compensate(service, turn, work)
+                continue
+            decision = decide(p, work.role, work.message, in_hand=True, bad=turn.bad is not None)
+            if decision.do is Do.NOTHING:
+                continue
+            only_answered = False
+            if decision.do is not Do.LEAVE:
+                return await go(service, turn, work, decision)
+        ready = next_ready(p, service.roles)
+        if ready is not None:  # settle: whatever of the saga is ready, before the offset is committed
+            if ready.undo:
+                return await undoing.compensate(service, turn, ready)
+            decision = decide(p, ready.role, ready.message, in_hand=False, bad=ready.bad is not None)
+            return await go(service, turn, ready, decision)
+        if not (turn.certain or only_answered):  # what ends without a write is decided on a progress read in this turn
+            return turn.unread()
+        return replace(turn, over=True)
+    except Refused:
+        return turn.unread()
+
+
+async def go(service: Participant, turn: Turn, work: Work, decision: Decision) -> Turn:
+    """Do what was decided for one handler, up to its next write."""
+    p, hand, reason = turn.known, persistence.in_hand(service, turn), decision.reason or ""
+    match decision.do:
+        case Do.IGNORE:
+            written = record.ignored(p, hand, work.role, work.message, reason)
+        case Do.OTHER:
+            written = record.other_content(p, hand, work.role, work.message, reason)
+        case Do.WAIT:
+            written = record.waiting(p, hand, work.role, work.message, reason)
+        case Do.QUEUE:
+            written = record.queued(p, hand, work.role, work.message, reason, work.bad or turn.bad)
+        case _:
+            return await handling.handle(service, turn, work, decision)
+    return await persistence.write(service, turn, written)
+
+
+def begin(
+    service: Participant,
+    message: Message,
+    position: Position,
+    cached: tuple[Snapshot, int] | None,
+    stages: Stages | None = None,
+) -> Turn:
+    """The turn on what the cache has; for a message that starts a young saga on nothing known, without a read."""
+    turn = Turn(message=message, position=position, bad=_bad(service, message), stages=stages or Stages())
+    if cached is not None:
+        return turn.knowing(*cached, certain=False)
+    if service.contracts[message.type].starts and not persistence.is_older_than_memory(service, message):
+        return turn.knowing(record.empty(service.name, message.saga), 0, certain=False)
+    return turn
+
+
+def _bad(service: Participant, message: Message) -> str | None:
+    """Why the message can never be decoded: then it does not wait for other parts."""
+    for role in service.roles.by_type.get(message.type, ()):
+        if len(role.takes) > 1:
+            try:
+                service.decode(role.name, message)
+            except BadInput as why:
+                return str(why)
+    return None

@@ -1,0 +1,270 @@
+"""One worker of a service: one intake, bounded in flight; lanes side by side; commits in the background."""
+
+import asyncio
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+
+from saga import envelope
+from saga.broker.port import Broker, Membership
+from saga.contracts import codec
+from saga.errors import BadInput, BrokerUnavailable, Fenced
+from saga.messages import Partition, Position, Record
+from saga.observe.moments import Assigned, DeadLettered, Handled, Lost, Revoked, Stuck
+from saga.runtime import deadletters, persistence
+from saga.runtime.lanes import Cache, Item, Lanes
+from saga.runtime.offsets import Prefix
+from saga.runtime.participant import Draining, Participant
+from saga.runtime.ports import RunningPorts
+from saga.runtime.standing import Stages
+from saga.runtime.turn import begin, take_turn
+
+POLL_S = 0.2
+"""The longest that the intake waits before it looks whether it has to stop."""
+COMMIT_S = 0.05
+STUCK_S_FIRST, STUCK_S_MAX = 0.5, 30.0
+"""The pauses of a lane that cannot decide: nothing of it is lost, and other lanes go on."""
+WINDOW = 10
+"""A partition is not polled while it holds more than this many times the in-flight bound of finished messages behind
+one that is not."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """The bounds of one worker."""
+
+    inflight_max: int = 1000
+    """Messages begun and not finished."""
+    cache_max: int = 2000
+    """Progresses kept in memory."""
+    drain_s: float = 20
+    """How long what runs may go on when the worker stops or loses a partition."""
+
+
+@dataclass(slots=True)
+class Worker:
+    """Handles what a membership gives. Also the membership's listener."""
+
+    service: Participant
+    ports: RunningPorts
+    limits: Limits
+    tasks: asyncio.TaskGroup
+    """Where lanes run."""
+    _cache: Cache = field(init=False)
+    _lanes: Lanes = field(init=False)
+    _membership: Membership | None = None
+    _committing: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    def __post_init__(self) -> None:
+        self._cache = Cache(self.limits.cache_max)
+        self._lanes = Lanes(self.tasks, self._handle)
+
+    async def run(self, broker: Broker, stop: asyncio.Event) -> None:
+        """Be a member of the service's group until `stop`; then drain: what runs may end, nothing new begins.
+
+        The order of the end: intake, lanes, commits, group.
+        """
+        topics = sorted({self.service.contracts[t].topic for t in self.service.consumed})
+        async with broker.join(self.service.name, topics, self) as membership:
+            self._membership = membership
+            commits = self.tasks.create_task(self._commit_often(), name=f"{self.service.name} commits")
+            try:
+                await self._take_in(membership, stop)
+            finally:
+                self.ports.stop()
+                await self._lanes.drained(None, self.limits.drain_s)
+                commits.cancel()
+                await asyncio.wait([commits])
+                await self._commit()
+
+    # ---------------------------------------------------------------- intake
+
+    async def _take_in(self, membership: Membership, stop: asyncio.Event) -> None:
+        while not stop.is_set():
+            room = self.limits.inflight_max - self._lanes.inflight
+            open_ = [
+                p
+                for p, prefix in self.ports.prefixes.items()
+                if p not in self.ports.leaving and len(prefix) < WINDOW * self.limits.inflight_max
+            ]
+            if room <= 0 or not open_:
+                await self._room()
+                continue
+            try:
+                records = await membership.poll(open_, records_max=min(room, 500), timeout_s=POLL_S)
+            except BrokerUnavailable as why:
+                self.ports.unavailable("poll", why)
+                await self.ports.clock.sleep(POLL_S)
+                continue
+            for record in records:
+                self._take(record)
+
+    async def _room(self) -> None:
+        """Until a message leaves; not longer than a poll would take, for partitions come and go."""
+        self._lanes.room.clear()
+        try:
+            await self.ports.clock.within(POLL_S, self._lanes.room.wait())
+        except TimeoutError:
+            return
+
+    def _take(self, record: Record) -> None:
+        """Into its lane; what no handler here names is finished at once."""
+        prefix = self.ports.prefixes.get(Partition(record.topic, record.partition))
+        if prefix is None or Partition(record.topic, record.partition) in self.ports.leaving:
+            return
+        prefix.begun(record.offset)
+        try:
+            type_, schema = self._identified(record)
+            if type_ not in self.service.consumed:
+                prefix.finished(record.offset)
+                return
+            message = envelope.to_message(record, type_=type_, schema=schema)
+        except BadInput as why:
+            self.tasks.create_task(self._dead(record, prefix, str(why)), name="dead letter")
+            return
+        if message.source == self.service.name:  # the copy of an own event: the progress has it
+            prefix.finished(record.offset)
+            return
+        position = Position(record.topic, record.partition, record.offset)
+        self._lanes.add(Item(message, position, prefix, self.ports.clock.monotonic_s()))
+
+    def _identified(self, record: Record) -> tuple[str, str]:
+        """Type and schema: as the headers say, or, from a sender without headers, as the bytes say."""
+        type_ = envelope.type_of(record)
+        if type_ is not None:
+            return type_, ""
+        version = codec.identify(record.value, self.service.library)
+        return version.name, version.path
+
+    async def _dead(self, record: Record, prefix: Prefix, reason: str) -> None:
+        """A record of which not even the saga can be told: its dead letter is durable before its offset moves."""
+        position = Position(record.topic, record.partition, record.offset)
+        letter = deadletters.unreadable(self.service.name, record, reason, self.ports.clock.now_ms())
+        try:
+            await persistence.send(self.service, position, [letter])
+        except Draining:
+            return
+        prefix.finished(record.offset)
+        self.ports.report(
+            DeadLettered(
+                service=self.service.name, reason=reason, remedy="mend its sender; its bytes are in the dead letter"
+            )
+        )
+
+    # ---------------------------------------------------------------- one message
+
+    async def _handle(self, item: Item) -> bool:
+        """One message to its end, however often it takes; whether it is finished."""
+        pause_s = STUCK_S_FIRST
+        while True:
+            try:
+                self.ports.check_running(item.position)
+                stages = await self._turn(item)
+            except Draining:
+                return False
+            except Exception as why:  # noqa: BLE001 - a lane that cannot decide waits and tells; it never skips a message
+                self.ports.report(
+                    Stuck(
+                        service=self.service.name,
+                        saga=item.message.saga,
+                        message=item.message.id,
+                        error=f"{type(why).__name__}: {why}",
+                        retry_s=pause_s,
+                    )
+                )
+                try:
+                    await self.ports.pause(pause_s, item.position)
+                except Draining:
+                    return False
+                pause_s = min(pause_s * 2, STUCK_S_MAX)
+                continue
+            self._tell(item, stages)
+            return True
+
+    async def _turn(self, item: Item) -> Stages:
+        saga = item.message.saga
+        stages = Stages(received_s=item.received_s, begun_s=self.ports.clock.monotonic_s())
+        turn = await take_turn(
+            self.service, begin(self.service, item.message, item.position, self._cache.take(saga), stages)
+        )
+        if turn.progress is not None and turn.cas:
+            self._cache.put(saga, turn.progress, turn.cas)
+        return stages
+
+    def _tell(self, item: Item, stages: Stages) -> None:
+        now = self.ports.clock.monotonic_s()
+        self.ports.report(
+            Handled(
+                service=self.service.name,
+                saga=item.message.saga,
+                message=item.message.id,
+                type=item.message.type,
+                topic=item.position.topic,
+                partition=item.position.partition,
+                offset=item.position.offset,
+                outcomes=tuple(stages.outcomes),
+                queued_ms=(stages.begun_s - stages.received_s) * 1000,
+                handler_ms=stages.handler_s * 1000,
+                persisted_ms=stages.persisted_s * 1000,
+                published_ms=stages.published_s * 1000,
+                total_ms=(now - stages.received_s) * 1000,
+                attempts=stages.attempts,
+            )
+        )
+
+    # ---------------------------------------------------------------- commits
+
+    async def _commit_often(self) -> None:
+        while True:
+            await self.ports.clock.sleep(COMMIT_S)
+            await self._commit()
+
+    async def _commit(self) -> None:
+        """The contiguous prefix of each partition, if it has moved."""
+        if self._membership is None:
+            return
+        async with self._committing:
+            moved = {
+                partition: (prefix, offset)
+                for partition, prefix in self.ports.prefixes.items()
+                if (offset := prefix.to_commit()) is not None
+            }
+            if not moved:
+                return
+            try:
+                await self._membership.commit({partition: offset for partition, (_, offset) in moved.items()})
+            except Fenced:
+                return  # the partitions are somebody else's by now; `lost` says which
+            except BrokerUnavailable as why:
+                self.ports.unavailable("commit", why)
+                return
+            for prefix, offset in moved.values():
+                prefix.committed(offset)
+
+    # ---------------------------------------------------------------- the listener of the membership
+
+    async def assigned(self, partitions: Mapping[Partition, int]) -> None:
+        for partition, offset in partitions.items():
+            self.ports.prefixes[partition] = Prefix(offset)
+            self.ports.leaving.discard(partition)
+        self._lanes.room.set()
+        self.ports.report(Assigned(service=self.service.name, partitions=tuple(partitions)))
+
+    async def revoked(self, partitions: Collection[Partition]) -> None:
+        """No new message and no new step begins; what runs may end until the limit, then is left as by a crash."""
+        self.ports.leave(partitions)
+        self._lanes.forget(partitions)
+        await self._lanes.drained(partitions, self.limits.drain_s)
+        await self._commit()
+        self._drop(partitions)
+        self.ports.report(Revoked(service=self.service.name, partitions=tuple(partitions)))
+
+    def lost(self, partitions: Collection[Partition]) -> None:
+        self.ports.leave(partitions)
+        self._lanes.forget(partitions)
+        self._drop(partitions)
+        self.ports.report(Lost(service=self.service.name, partitions=tuple(partitions)))
+
+    def _drop(self, partitions: Collection[Partition]) -> None:
+        for partition in partitions:
+            self.ports.prefixes.pop(partition, None)
+        self._cache.clear()

@@ -1,0 +1,70 @@
+"""The search: breadth first through every reachable state, so that the trace to a loss is a shortest one."""
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from saga.testing.exploration.promises import Promises
+from saga.testing.exploration.scenarios import Scenario
+from saga.testing.exploration.world import State, World
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """What a search found."""
+
+    scenario: str
+    states: int
+    ends: int
+    """States in which nothing more can happen."""
+    exhausted: bool
+    loss: str | None = None
+    trace: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        verdict = self.loss or ("holds" if self.exhausted else "holds so far")
+        lines = [f"{self.scenario:<44} {self.states:>8} states {self.ends:>5} ends  {verdict}"]
+        return "\n".join([*lines, *(f"  {i:2}. {move}" for i, move in enumerate(self.trace, 1))])
+
+
+def explore(scenario: Scenario, *, states_max: int = 3_000_000, goes_on: Callable[[], bool] = lambda: True) -> Report:
+    """Visit every state of a scenario, or as many as `states_max` and `goes_on` allow; stop at the first loss."""
+    world = World(scenario.service, scenario.logs)
+    promises = Promises(world, scenario)
+    first = scenario.first(world)
+    parents: dict[State, tuple[State, str] | None] = {first: None}
+    todo, ends, exhausted = deque([first]), 0, True
+    while todo:
+        s = todo.popleft()
+        loss = promises.broken(s)
+        if loss is None:
+            moved = False
+            for what, after in world.moves(s):
+                moved = True
+                if after not in parents:
+                    parents[after] = s, what
+                    todo.append(after)
+            if not moved:
+                ends += 1
+                loss = promises.broken_at_the_end(s)
+        if loss is not None:
+            return Report(
+                scenario=scenario.name,
+                states=len(parents),
+                ends=ends,
+                exhausted=False,
+                loss=loss,
+                trace=_trace(parents, s),
+            )
+        if len(parents) > states_max or (len(parents) % 256 == 0 and not goes_on()):
+            exhausted = False
+            break
+    return Report(scenario=scenario.name, states=len(parents), ends=ends, exhausted=exhausted)
+
+
+def _trace(parents: dict[State, tuple[State, str] | None], s: State) -> tuple[str, ...]:
+    moves = []
+    while (parent := parents[s]) is not None:
+        s, what = parent
+        moves.append(what)
+    return tuple(reversed(moves))

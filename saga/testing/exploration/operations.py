@@ -1,0 +1,186 @@
+"""What a turn asks of the outside, as values: each await of a port is a choice point of the exploration."""
+
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
+from dataclasses import dataclass, field
+from types import coroutine
+from typing import Any, NamedTuple, TypeAlias, TypeVar
+
+from saga.errors import Ambiguous, BrokerUnavailable, Conflict, Exists, SagaError
+from saga.messages import Outgoing, Position
+from saga.observe.moments import Moment
+from saga.store.port import Document
+
+T = TypeVar("T")
+
+
+class Get(NamedTuple):
+    """A read of the store."""
+
+    collection: str
+    key: str
+
+
+class Put(NamedTuple):
+    """An insert (`cas` 0) or replace."""
+
+    collection: str
+    key: str
+    content: bytes
+    cas: int
+
+
+class Publish(NamedTuple):
+    """Records to be appended."""
+
+    records: tuple[Outgoing, ...]
+
+
+class Outside(NamedTuple):
+    """A step: a call to the outside with its idempotency key and input."""
+
+    key: str
+    input: str
+    what: str
+    """Whose effect it is: kind, handler, cause and number."""
+
+
+Operation: TypeAlias = Get | Put | Publish | Outside
+
+
+class Found(NamedTuple):
+    """The answer of a read, with the positions known as committed at that moment."""
+
+    document: Document | None
+    committed: frozenset[Position]
+
+
+class Done(NamedTuple):
+    """The operation happened; `cas` of a write."""
+
+    cas: int = 0
+
+
+class Failed(NamedTuple):
+    """The operation raises: `conflict`, `ambiguous`, `unavailable`, or `broken` for a step."""
+
+    how: str
+
+
+Answer: TypeAlias = Found | Done | Failed
+
+
+class Broken(Exception):
+    """The outside failed, or its answer was lost."""
+
+
+@coroutine
+def ask(operation: Operation) -> Generator[Operation, Answer, Answer]:
+    """Hand the operation to the exploration and get its answer."""
+    return (yield operation)
+
+
+class ExploredStore:
+    """The store's port: only what a turn uses of it."""
+
+    def __init__(self) -> None:
+        self.committed: frozenset[Position] = frozenset()
+        """As told by the last read."""
+
+    async def get(self, collection: str, key: str) -> Document | None:
+        answer = await ask(Get(collection, key))
+        assert isinstance(answer, Found)
+        self.committed = answer.committed
+        return answer.document
+
+    async def insert(self, collection: str, key: str, content: bytes, *, expiry_s: float | None = None) -> int:
+        return _cas(await ask(Put(collection, key, content, 0)), Exists)
+
+    async def replace(
+        self,
+        collection: str,
+        key: str,
+        content: bytes,
+        *,
+        cas: int,
+        expiry_s: float | None = None,
+        keep_expiry: bool = False,
+    ) -> int:
+        return _cas(await ask(Put(collection, key, content, cas)), Conflict)
+
+
+def _cas(answer: Answer, refused: type[SagaError]) -> int:
+    if isinstance(answer, Failed):
+        raise {"conflict": refused, "ambiguous": Ambiguous}[answer.how](answer.how)
+    assert isinstance(answer, Done)
+    return answer.cas
+
+
+class StandingClock:
+    """No time passes: what is recorded does not depend on the schedule."""
+
+    def now_ms(self) -> int:
+        return 1_800_000_000_000
+
+    def monotonic_s(self) -> float:
+        return 0.0
+
+    def chance(self) -> float:
+        return 0.0
+
+    async def sleep(self, seconds: float) -> None:
+        return None
+
+    async def within(self, seconds: float, what: Awaitable[T]) -> T:
+        return await what
+
+
+class PlainRun:
+    """Handlers that are explored make one step after another, and nothing times out."""
+
+    @property
+    def gate(self) -> AbstractAsyncContextManager[object]:
+        return nullcontext()
+
+    async def write(self, work: Coroutine[object, object, T]) -> T:
+        return await work
+
+    async def settled(self) -> None:
+        return None
+
+
+@dataclass
+class ExploredPorts:
+    """The ports of a turn, each await a choice point."""
+
+    store: Any = field(default_factory=ExploredStore)
+    clock: StandingClock = field(default_factory=StandingClock)
+    report: Callable[[Moment], None] = lambda moment: None
+
+    async def publish(self, messages: Sequence[Outgoing]) -> None:
+        answer = await ask(Publish(tuple(messages)))
+        if isinstance(answer, Failed):
+            raise BrokerUnavailable(answer.how)
+
+    def is_committed(self, position: Position) -> bool:
+        return position in self.store.committed
+
+    async def pause(self, seconds: float, position: Position) -> None:
+        return None
+
+    def check_running(self, position: Position) -> None:
+        return None
+
+    def unavailable(self, operation: str, why: SagaError) -> None:
+        return None
+
+    def one_run(self) -> PlainRun:
+        return PlainRun()
+
+
+async def call_outside(key: str, given: str, what: str) -> str:
+    """What explored handlers hand to `saga.step`."""
+    answer = await ask(Outside(key, given, what))
+    if isinstance(answer, Failed):
+        raise Broken(answer.how)
+    return "ok"

@@ -1,0 +1,197 @@
+"""What must hold in every state, and at the end: the four promises of docs/protocol.md, and the books behind them."""
+
+from saga.progress.decide import is_undone, jobs, kept, kept_undo, next_ready
+from saga.progress import ids
+from saga.progress.document import Entry, Snapshot, decode_entry
+from saga.progress.history import verify
+from saga.testing.exploration.scenarios import Scenario
+from saga.testing.exploration.services import Reacts
+from saga.testing.exploration.world import State, World
+
+
+class Promises:
+    """The promises for one scenario."""
+
+    def __init__(self, world: World, scenario: Scenario) -> None:
+        self._world, self._scenario = world, scenario
+        self._handlers = {h.name: h for h in scenario.service.handlers}
+        self._entries: dict[int, tuple[Entry, ...]] = {}
+        self._sound: dict[int, str | None] = {}
+
+    def entries(self, version: int) -> tuple[Entry, ...]:
+        """The transitions of that version of the progress."""
+        known = self._entries.get(version)
+        if known is None:
+            known = self._entries[version] = tuple(map(decode_entry, self._world.snapshot(version).transitions))
+        return known
+
+    # ---------------------------------------------------------------- in every state
+
+    def broken(self, s: State) -> str | None:
+        """What is broken in this state; `None` if nothing is."""
+        if s.progress not in self._sound:
+            self._sound[s.progress] = self._unsound(s.progress)
+        return self._sound[s.progress] or self._once_outside(s) or self._once_in_documents(s) or self._in_order(s)
+
+    def _unsound(self, version: int) -> str | None:
+        """What the progress alone shows."""
+        p, entries = self._world.snapshot(version), self.entries(version)
+        found = verify(p.transitions, p)
+        if found is not None:
+            return f"HISTORY {found}"
+        ids_ = recorded(entries)
+        if len(set(ids_)) != len(ids_):
+            return f"ONE ID TWICE among what is recorded: {ids_}"
+        outcomes = [e.type for t in entries for e in t.events if e.type in self._scenario.service.outcomes]
+        if len(outcomes) > 1:
+            return f"TWO OUTCOMES {outcomes}"
+        ran = [t.handler for t in entries if t.outcome == "handled"]
+        for name in set(ran):
+            if ran.count(name) > 1 and not self._handlers[name].many:
+                return f"HANDLER TWICE {name}"
+        causes = [(t.outcome, t.handler, t.cause or t.message) for t in entries if t.outcome == "handled"]
+        if len(set(causes)) != len(causes):
+            return f"RECORDED TWICE {causes}"
+        dead = [t.reason for t in entries if t.outcome == "dead"]
+        if dead and not self._scenario.may_die:
+            return f"DEAD LETTER {dead}"
+        return self._out_of_log_order(entries) or self._on_a_withdrawn_part(entries)
+
+    def _out_of_log_order(self, entries: tuple[Entry, ...]) -> str | None:
+        alone = {h.name for h in self._handlers.values() if len(h.to) == 1}
+        seen = [t.message for t in entries if t.outcome == "handled" and t.handler in alone]
+        for log in self._world.logs:
+            order = list(dict.fromkeys(m.id for m in log))
+            places = [order.index(i) for i in seen if i in order]
+            if places != sorted(places):
+                return f"OUT OF LOG ORDER {seen}"
+        return None
+
+    def _on_a_withdrawn_part(self, entries: tuple[Entry, ...]) -> str | None:
+        """A fan-in must not run on an event whose result was undone before it began."""
+        emitted: dict[str, set[str]] = {}
+        gone: set[str] = set()
+        for t in entries:
+            if t.outcome == "handled":
+                emitted.setdefault(t.handler, set()).update(e.id for e in t.events)
+                if gone & set((t.cause or t.message).split("+")) and not t.calls:
+                    return f"RAN ON A WITHDRAWN PART {t.handler} on {t.cause or t.message}"
+            if t.outcome == "compensated" and t.cause:
+                gone.add(t.cause)
+        return None
+
+    def _once_outside(self, s: State) -> str | None:
+        inputs: dict[str, str] = {}
+        keys: dict[str, str] = {}
+        for call in s.outside:
+            if inputs.setdefault(call.key, call.input) != call.input:
+                return f"ONE KEY, TWO INPUTS {call.key}: {inputs[call.key]} and {call.input}"
+            if keys.setdefault(call.what, call.key) != call.key:
+                return f"EFFECT TWICE {call.what}: keys {keys[call.what]} and {call.key}"
+        return None
+
+    def _once_in_documents(self, s: State) -> str | None:
+        if len(set(s.ledger)) != len(s.ledger):
+            return f"DOCUMENT UPDATE TWICE {s.ledger}"
+        for t in self.entries(s.progress):
+            for number, call in enumerate(t.calls):
+                if call.kind != "update" or t.outcome == "dead":
+                    continue
+                marker = ids.update_id("explored", "s-1", t.handler, t.cause or t.message, call.name, call.number)
+                if (call.answer is None) != (marker in s.ledger):
+                    return f"RECORD AND DOCUMENT DIFFER {t.handler} call {number}: {call.answer}, {s.ledger}"
+        return None
+
+    def _in_order(self, s: State) -> str | None:
+        order = recorded(self.entries(s.progress))
+        if not set(s.out) <= set(order):
+            return f"PUBLISHED BUT NOT RECORDED {set(s.out) - set(order)}"
+        places = [order.index(i) for i in s.out]
+        return f"ORDER: published {s.out}, recorded {order}" if places != sorted(places) else None
+
+    # ---------------------------------------------------------------- at the end
+
+    def broken_at_the_end(self, s: State) -> str | None:
+        """What is broken when nothing more can happen."""
+        p, entries = self._world.snapshot(s.progress), self.entries(s.progress)
+        lost = [i for i in recorded(entries) if i not in s.out]
+        if lost:
+            return f"LOST EVENT {lost}"
+        dead = any(k.dead for k in (*p.queue, *p.compensating))
+        return (
+            self._stranded(p, dead=dead)
+            or self._lost_message(p)
+            or (None if dead else self._left_standing(s, entries))
+            or self._wrong_books(s)
+            or self._wrong_state(p, entries)
+            or self._scenario.at_the_end(p, entries)
+        )
+
+    def _stranded(self, p: Snapshot, *, dead: bool) -> str | None:
+        if not dead and (p.queue or p.compensating or p.intents):
+            return f"STRANDED queue {p.queue} compensations {p.compensating} intents {p.intents}"
+        ready = next_ready(p, self._world.service.roles)
+        return f"READY AND NOT DONE {ready}" if ready is not None else None
+
+    def _lost_message(self, p: Snapshot) -> str | None:
+        for m in (m for log in self._world.logs for m in log):
+            for work in jobs(p, self._world.service.roles, m):
+                if work.undo:
+                    there = is_undone(p, work.role, m) or kept_undo(p, work.role.name, m)
+                else:
+                    there = ids.entry(m.id, work.role.name) in p.inbox or kept(p, work.role.name, m)
+                if not there:
+                    return f"LOST MESSAGE {m.type}:{m.id} for {work.role.name}"
+        return None
+
+    def _left_standing(self, s: State, entries: tuple[Entry, ...]) -> str | None:
+        """After a failure every effect of a compensable handler is undone, or told to a person; else nothing is."""
+        did = {c.what.removeprefix("do:") for c in s.outside if c.what.startswith("do:")}
+        back = {c.what.removeprefix("undo:") for c in s.outside if c.what.startswith("undo:")}
+        told = {letter.handler for t in entries for letter in t.letters if letter.what == "escalation"}
+        failures = self._scenario.service.failures
+        failed = any(m.type in failures for log in self._world.logs for m in log)
+        failed = failed or any(e.type in failures for t in entries for e in t.events)
+        if not failed:
+            return f"UNDONE WITHOUT FAILURE {back}" if back else None
+        undoable = {h.name for h in self._handlers.values() if h.undo is not None}
+        left = {d for d in did - back if d.split(":")[0] in undoable - told}
+        if left:
+            return f"LEFT STANDING {left}"
+        never = {b for b in back - did if b.split(":")[0] not in told}
+        return f"UNDONE WHAT NEVER WAS {never}" if never else None
+
+    def _wrong_books(self, s: State) -> str | None:
+        """The document holds what it began with, less what was taken, plus what was given."""
+        if self._scenario.stock is None:
+            return None
+        changes = {"take": -1, "take_or_open": -1, "give": 1, "give_or_open": 1}
+        net = 0
+        for t in self.entries(s.progress):
+            for call in t.calls if t.outcome in ("handled", "compensated") else ():
+                if call.kind == "update" and call.answer is None:
+                    net += changes[call.name]
+        left = self._world.stock_left(s.stock)
+        told = any(letter.what == "escalation" for t in self.entries(s.progress) for letter in t.letters)
+        if left != self._scenario.stock + net and not told and not self._scenario.may_die:
+            return f"DOCUMENT WRONG: {left} left, began with {self._scenario.stock}, net {net}"
+        return None
+
+    def _wrong_state(self, p: Snapshot, entries: tuple[Entry, ...]) -> str | None:
+        """A handler's field is set if it has run and is not undone."""
+        if any(h.many for h in self._handlers.values()):
+            return None
+        undone = {t.handler.removeprefix("undo_") for t in entries if t.outcome == "compensated" and t.cause}
+        ran = {t.handler for t in entries if t.outcome == "handled"}
+        said = {name for name, value in p.state.items() if value}
+        return f"STATE WRONG {said}: ran {ran}, undone {undone}" if said != ran - undone else None
+
+
+def recorded(entries: tuple[Entry, ...]) -> list[str]:
+    """The ids of all that the transitions have to publish, in order."""
+    return [i for t in entries for i in (*(e.id for e in t.events), *(letter.id for letter in t.letters))]
+
+
+def must_run(handler: Reacts | str) -> str:
+    """The name of a handler."""
+    return handler if isinstance(handler, str) else handler.name
