@@ -19,6 +19,32 @@ help: ## Show what there is.
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-dev.lock
 	touch $@
 
+demo: .venv/runtime ## Run the order saga: four services, a kill in the middle, every book compared.
+	$(BIN)/python -m services.demo
+
+test: .venv/tools ## Run all tests.
+	$(BIN)/python -m pytest -n auto
+
+check: .venv/tools ## Format, lint, types, import rules, generated code.
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/saga contracts check
+
+bench: .venv/tools ## Print what it reaches, beside the limit, in one run.
+	$(BIN)/python -m benchmarks
+
+explore: .venv/tools ## Explore the protocol with more faults than the tests do; prints the number of states.
+	$(BIN)/python -m saga.testing.exploration --deep
+
+format: .venv/tools ## Format and mend what can be mended.
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+clean: ## Remove what the other targets made.
+	rm -rf .venv .saga build *.egg-info
+
 lock: .venv/tools ## Pin the newest versions that fit, with hashes.
 	$(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url --upgrade --quiet \
 	  --custom-compile-command "make lock" pyproject.toml requirements-build.in -o requirements.lock

@@ -27,11 +27,17 @@ class Handled(Moment):
     outcomes: tuple[tuple[str, str, str | None], ...]
     """Handler, outcome and reason of each transition; none for a repetition."""
     queued_ms: float
+    """From when it was received to when its lane took it."""
     handler_ms: float
+    """In handlers, their steps included, over all attempts."""
     persisted_ms: float
+    """Waiting for the store."""
     published_ms: float
+    """Waiting for the broker's acknowledgement."""
     total_ms: float
+    """From when it was received to its end: more than the sum of the stages, by what the runtime itself takes."""
     attempts: int
+    """Of its handlers, the successful ones included; 0 where none ran."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +48,8 @@ class StepDone(Moment):
     handler: str
     step: str
     ms: float
+    again: bool = False
+    """The answer was on record, from an earlier attempt: nobody was called."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,9 +102,19 @@ class Unavailable(Moment):
     """Store or broker cannot be reached: lanes wait. At most one a minute for each."""
 
     what: str
+    """`store` or `broker`."""
     operation: str
     error: str
     since_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recovered(Moment):
+    """Store or broker can be reached again; it was away for `away_s` seconds."""
+
+    what: str
+    """`store` or `broker`."""
+    away_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

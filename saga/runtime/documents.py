@@ -9,6 +9,7 @@ from typing import Any, get_args, get_origin
 import msgspec
 from msgspec import Raw, Struct
 
+from saga.declarations.values import DocumentKind
 from saga.errors import Ambiguous, Conflict, Exists, Permanent, SagaError
 from saga.messages import Position
 from saga.progress.document import Kind, progress_key
@@ -16,7 +17,6 @@ from saga.runtime.participant import Participant, Refused
 from saga.runtime.persistence import COLLECTION, patiently
 from saga.runtime.signatures import accepts_none, returns_of
 from saga.runtime.standing import Run
-from saga.service import DocumentKind
 from saga.store.port import Document
 
 PRUNE_FROM = 64

@@ -6,6 +6,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from saga.declarations.values import Handler
 from saga.errors import BadInput, Permanent
 from saga.messages import Message
 from saga.observe.moments import Escalated, Retrying
@@ -20,7 +21,6 @@ from saga.runtime import persistence
 from saga.runtime.participant import Participant
 from saga.runtime.saga import NotDeterministic, RunningSaga
 from saga.runtime.standing import Run, Turn
-from saga.service import Handler
 
 DELAY_S_MAX = 30.0
 """Attempts are made in place, with the lane waiting: no pause between two is longer."""

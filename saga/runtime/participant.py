@@ -9,12 +9,12 @@ import msgspec
 
 from saga.clock import Clock
 from saga.contracts import codec
-from saga.contracts.library import Contract, Library
+from saga.contracts.library import Contract, Library, binding_of, contract_of
+from saga.declarations.values import Declared, DocumentKind, Handler
 from saga.errors import BadInput, Permanent, SagaError
 from saga.messages import Event, Message, Outgoing, Position, name_of
 from saga.observe.moments import Report
 from saga.progress.roles import Role, Roles, Undo
-from saga.service import Declared, DocumentKind, Handler
 from saga.store.port import Store
 
 T = TypeVar("T")
@@ -128,6 +128,42 @@ class Participant:
             return contract.name, event.__contract__, codec.encode(event)
         except BadInput as why:
             raise Permanent(f"{contract.name} cannot be emitted: {why}") from why
+
+
+def participant_of(declared: Declared, resources: Mapping[type, object], ports: Ports) -> Participant:
+    """A service's declarations, made ready. `resources`: what each has given, by its type."""
+    everything = (*declared.handlers, *declared.compensations)
+    taken = {e for h in everything for p in h.parameters for e in p.events}
+    emitted = {e for h in everything for e in h.emits}
+    contracts = {name_of(e): contract_of(e) for e in sorted(taken | emitted, key=name_of)}
+    by_type = {resource.gives: resource for resource in declared.resources}
+    return Participant(
+        name=declared.name,
+        roles=roles_of(declared, contracts),
+        handlers={h.name: h for h in everything},
+        classes={h.name: {name_of(e): e for p in h.parameters for e in p.events} for h in everything},
+        contracts=contracts,
+        consumed=consumed_by(declared, contracts),
+        library=binding_of(next(iter(taken))).library,
+        state=declared.state,
+        memory_s=int(declared.memory.total_seconds()),
+        documents={document.kind: document for document in declared.documents},
+        resources=resources,
+        timeouts={type(given): by_type[gives].timeout_s for gives, given in resources.items()},
+        answers={
+            h.name: tuple(a for p in h.parameters if p.gives is not None for a in by_type[p.gives].answers)
+            for h in everything
+        },
+        ports=ports,
+    )
+
+
+def consumed_by(declared: Declared, contracts: Mapping[str, Contract]) -> frozenset[str]:
+    """The types to be read from the log: those that handlers take, less own ones that nobody else may say."""
+    parameters = [p for h in declared.handlers for p in h.parameters]
+    parameters += [p for h in declared.compensations for p in h.parameters]
+    taken = {n for p in parameters for n in _names(p.events)}
+    return frozenset(n for n in taken if contracts[n].owner != declared.name or contracts[n].said_outside)
 
 
 def roles_of(declared: Declared, contracts: Mapping[str, Contract]) -> Roles:

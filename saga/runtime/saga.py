@@ -9,6 +9,7 @@ import msgspec
 from msgspec import Raw
 from msgspec.structs import replace as with_
 
+from saga.declarations.values import DocumentKind, Handler
 from saga.errors import Permanent
 from saga.observe.moments import StepDone
 from saga.progress import ids, record
@@ -17,7 +18,6 @@ from saga.runtime import documents, persistence
 from saga.runtime.participant import Halted, OneRun, Participant
 from saga.runtime.signatures import returns_of
 from saga.runtime.standing import Run, Turn
-from saga.service import DocumentKind, Handler
 from saga.view import Saga
 
 P = ParamSpec("P")

@@ -58,13 +58,17 @@ class Worker:
         self._cache = Cache(self.limits.cache_max)
         self._lanes = Lanes(self.tasks, self._handle)
 
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """Where what the service consumes lies."""
+        return tuple(sorted({self.service.contracts[type_].topic for type_ in self.service.consumed}))
+
     async def run(self, broker: Broker, stop: asyncio.Event) -> None:
         """Be a member of the service's group until `stop`; then drain: what runs may end, nothing new begins.
 
         The order of the end: intake, lanes, commits, group.
         """
-        topics = sorted({self.service.contracts[t].topic for t in self.service.consumed})
-        async with broker.join(self.service.name, topics, self) as membership:
+        async with broker.join(self.service.name, self.topics, self) as membership:
             self._membership = membership
             commits = self.tasks.create_task(self._commit_often(), name=f"{self.service.name} commits")
             try:

@@ -61,4 +61,4 @@ class Store(Protocol):
         """Remove the version `cas`. Raises `Conflict`, `Ambiguous`, `StoreUnavailable`."""
 
     def scan(self, collection: str, prefix: str = "") -> AsyncIterator[tuple[str, Document]]:
-        """All documents of `collection` whose key begins with `prefix`, by key. For tools only, never while handling."""
+        """All documents of `collection` whose key begins with `prefix`, by key. For tools, never while handling."""

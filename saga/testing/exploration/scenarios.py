@@ -1,7 +1,7 @@
 """What is explored: small services, messages in two topics, and how many faults of each kind may happen."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 
@@ -57,6 +57,11 @@ class Scenario:
     lost: int = 0
     """Writes and publishes whose answer is lost, landed or landing later."""
     evict: int = 0
+    """Times that a worker drops its cache."""
+    prune: int = 0
+    """Markers dropped by others, once no intent of their cause is open."""
+    other: int = 0
+    """Times that another saga gives one to the business document."""
     owner: tuple[int, int] = (0, 0)
     may_die: bool = False
     """Whether dead letters are part of it."""
@@ -65,6 +70,11 @@ class Scenario:
     @property
     def logs(self) -> tuple[tuple[Message, ...], tuple[Message, ...]]:
         return self.a, self.b
+
+    def deeper(self) -> "Scenario":
+        """With one more fault of each kind that may happen."""
+        more = {name: count + 1 for name in ("crash", "move", "fail", "lost") if (count := getattr(self, name))}
+        return replace(self, **more)
 
     def first(self, world: World) -> State:
         """Where the search begins."""
@@ -77,6 +87,8 @@ class Scenario:
             fail=self.fail,
             lost=self.lost,
             evict=self.evict,
+            prune=self.prune,
+            other=self.other,
         )
 
 
@@ -401,6 +413,29 @@ def _documents() -> Iterator[Scenario]:
         stock=1,
         fail=1,
         move=2,
+        may_die=True,
+    )
+
+    yield Scenario(name="an update, its marker pruned", service=of(take), a=(O,), b=(X,), stock=2, move=1, prune=1)
+    yield Scenario(
+        name="an update refused while another saga gives", service=of(take), a=(O,), b=(X,), stock=0, move=1, other=1
+    )
+    yield Scenario(
+        name="an update refused while another saga gives, handled",
+        service=of(take, note),
+        a=(O, N),
+        stock=0,
+        move=1,
+        other=1,
+        crash=1,
+    )
+    yield Scenario(
+        name="a dead update, a zombie inside it",
+        service=of(take, attempts_max=1),
+        a=(O,),
+        b=(X,),
+        move=1,
+        other=1,
         may_die=True,
     )
 

@@ -6,12 +6,12 @@ from dataclasses import dataclass, field, make_dataclass, replace
 from typing import Any, Self
 
 from saga.contracts.library import Contract
+from saga.declarations.values import DocumentKind, Handler, Parameter
 from saga.errors import BadInput
 from saga.messages import Event, Message
 from saga.policies.retry import Retry
 from saga.progress.roles import Role, Roles, Undo
 from saga.runtime.participant import Participant
-from saga.service import DocumentKind, Handler, Parameter
 from saga.testing.exploration.operations import Broken, ExploredPorts, call_outside
 from saga.view import Saga
 

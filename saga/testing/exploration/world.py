@@ -63,7 +63,7 @@ class State(NamedTuple):
     outside: tuple[Outside, ...] = ()
     """Calls that took effect: same key, same effect."""
     ledger: tuple[str, ...] = ()
-    """Markers of document updates that took effect."""
+    """Document updates that took effect: kind, handler and marker."""
     late: tuple[Put | Publish, ...] = ()
     """Operations whose answer was lost and that may still land."""
     crash: int = 0
@@ -71,6 +71,8 @@ class State(NamedTuple):
     fail: int = 0
     lost: int = 0
     evict: int = 0
+    prune: int = 0
+    other: int = 0
 
 
 Move: TypeAlias = tuple[str, State]
@@ -176,6 +178,24 @@ class World:
                     yield f"w{w} CRASHES", _put(s, w, Worker(at=(at[0], at[1])), crash=s.crash - 1)
         yield from self._late(s)
         yield from self._rebalances(s)
+        yield from self._others(s)
+
+    def _others(self, s: State) -> Iterator[Move]:
+        """What other sagas do to the business document."""
+        fields = msgspec.json.decode(self._contents[s.stock]) if s.stock else {"left": 0}
+        head = fields.setdefault("_saga", {"markers": {}})
+        if s.other:
+            given = {**fields, "left": fields.get("left", 0) + 1, "_saga": {**head, "absent": False}}
+            yield "another saga gives one", self._with_stock(s, given)._replace(other=s.other - 1)
+        open_ = {i.cause for i in self.snapshot(s.progress).intents} if s.prune else set()
+        for key, marker in head["markers"].items() if s.prune else ():
+            if marker["cause"] not in open_:
+                left = {k: m for k, m in head["markers"].items() if k != key}
+                pruned = {**fields, "_saga": {**head, "markers": left, "pruned": True}}
+                yield f"marker {key[:6]} is pruned", self._with_stock(s, pruned)._replace(prune=s.prune - 1)
+
+    def _with_stock(self, s: State, fields: dict[str, Any]) -> State:
+        return s._replace(stock=self.version(msgspec.json.encode(fields)))
 
     def _commits(self, s: State, w: int) -> Iterator[Move]:
         worker = s.workers[w]
@@ -310,8 +330,9 @@ def id_of(record: Outgoing) -> str:
 
 
 def applied(content: bytes) -> set[str]:
-    """The markers of updates that took effect in a document."""
+    """The updates that took effect in a document, as far as its markers tell."""
     if not content:
         return set()
     markers = msgspec.json.decode(content).get("_saga", {}).get("markers", {})
-    return {key for key, m in markers.items() if not m.get("answer") and not m.get("never")}
+    effective = {key: m for key, m in markers.items() if not m.get("answer") and not m.get("never")}
+    return {f"{m['kind']}:{m['handler']}:{key}" for key, m in effective.items()}

@@ -1,0 +1,199 @@
+"""Who has which partition: the transitions of a group, each one transaction on tables that all members share.
+
+Nobody coordinates. A change of membership makes a generation, and with it everybody's target; a member gives up what is
+not its target any more, and takes for itself what is. So a partition has one owner in the file at any time, and a
+commit is refused unless it comes from that owner, under the generation in which it took the partition.
+"""
+
+import json
+import sqlite3
+from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple
+
+from saga.broker.embedded.log import Kept
+from saga.errors import Fenced
+
+
+class Holding(NamedTuple):
+    """A log that this member has or shall have."""
+
+    log: int
+    owner: int | None
+    granted: int | None
+    target: int | None
+
+
+class View(NamedTuple):
+    """A group as one of its members sees it."""
+
+    alive: bool
+    """Whether the member is still in."""
+    generation: int
+    holdings: tuple[Holding, ...]
+
+
+class Fellow(NamedTuple):
+    """Another member of the group, or oneself."""
+
+    id: int
+    seat: str
+    beats: int
+
+
+class Grant(NamedTuple):
+    """A log that has been taken: from which offset on, and under which generation."""
+
+    log: int
+    granted: int
+    offset: int
+    next: int
+
+
+def ranges(members: Sequence[int], topics: Mapping[int, Collection[str]], kept: Mapping[str, Kept]) -> dict[int, int]:
+    """Log -> the member that shall have it: of each topic a range of its partitions to each member that reads it, so
+    that partitions of equal number of equally divided topics go to the same member.
+
+    >>> ranges([7, 9], {7: ["a"], 9: ["a"]}, {"a": Kept(1, 3, None)})
+    {1: 7, 2: 7, 3: 9}
+    """
+    targets: dict[int, int] = {}
+    for topic in sorted({topic for of_member in topics.values() for topic in of_member} & kept.keys()):
+        readers = [member for member in sorted(members) if topic in topics[member]]
+        first, partitions, _ = kept[topic]
+        each, over = divmod(partitions, len(readers))
+        number = 0
+        for place, reader in enumerate(readers):
+            for _ in range(each + (place < over)):
+                targets[first + number] = reader
+                number += 1
+    return targets
+
+
+class Groups:
+    """The statements. `view` and `fellows` only read; all others are called inside a transaction."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+
+    def view(self, group: str, member: int) -> View:
+        """What concerns `member`."""
+        found = self._connection.execute("SELECT generation FROM groups WHERE name = ?", (group,)).fetchone()
+        alive = self._connection.execute("SELECT 1 FROM members WHERE id = ?", (member,)).fetchone()
+        rows = self._connection.execute(
+            "SELECT log, owner, granted, target FROM positions WHERE grp = ? AND (owner = ? OR target = ?)",
+            (group, member, member),
+        )
+        return View(alive is not None, found[0] if found else 0, tuple(Holding(*row) for row in rows))
+
+    def fellows(self, group: str) -> list[Fellow]:
+        """All members, oneself among them."""
+        rows = self._connection.execute("SELECT id, seat, beats FROM members WHERE grp = ? ORDER BY id", (group,))
+        return [Fellow(*row) for row in rows]
+
+    def enter(self, group: str, seat: str, topics: Sequence[str], kept: Mapping[str, Kept]) -> int:
+        """A new member, in a new generation; its id, which never comes back."""
+        cursor = self._connection.execute(
+            "INSERT INTO members (grp, seat, topics, beats) VALUES (?, ?, ?, 0)", (group, seat, json.dumps(topics))
+        )
+        member = cursor.lastrowid
+        assert member is not None  # an INSERT of one row has one
+        self._regroup(group, kept)
+        return member
+
+    def evict(self, group: str, fellows: Collection[Fellow], kept: Mapping[str, Kept]) -> bool:
+        """Take these for dead, unless they are gone or have stirred since they were seen; whether any was."""
+        cursor = self._connection.executemany(
+            "DELETE FROM members WHERE id = ? AND beats = ?", [(fellow.id, fellow.beats) for fellow in fellows]
+        )
+        if cursor.rowcount < 1:
+            return False
+        self._regroup(group, kept)
+        return True
+
+    def leave(self, group: str, member: int, kept: Mapping[str, Kept]) -> None:
+        """Give up everything, in a new generation."""
+        if self._connection.execute("DELETE FROM members WHERE id = ?", (member,)).rowcount:
+            self._regroup(group, kept)
+
+    def beat(self, member: int) -> bool:
+        """A sign of life; whether the member is still in."""
+        return self._connection.execute("UPDATE members SET beats = beats + 1 WHERE id = ?", (member,)).rowcount == 1
+
+    def release(self, group: str, member: int, logs: Collection[int]) -> None:
+        """These are brought to an end here, and free for their targets."""
+        self._connection.executemany(
+            "UPDATE positions SET owner = NULL, granted = NULL"
+            " WHERE grp = ? AND log = ? AND owner = ? AND target IS NOT owner",
+            [(group, log, member) for log in logs],
+        )
+        self._connection.execute("UPDATE groups SET version = version + 1 WHERE name = ?", (group,))
+
+    def take(self, group: str, member: int, generation: int, logs: Collection[int]) -> list[Grant]:
+        """Those of `logs` that are the member's target in `generation`, whoever had them: all, or none if it is over.
+
+        Whoever had them sees it at once, and has its commits refused."""
+        (current,) = self._connection.execute("SELECT generation FROM groups WHERE name = ?", (group,)).fetchone()
+        if current != generation:
+            return []
+        taken: list[Grant] = []
+        for log in logs:
+            self._connection.execute(
+                "UPDATE positions SET owner = ?, granted = ? WHERE grp = ? AND log = ? AND target = ?",
+                (member, generation, group, log, member),
+            )
+            row = self._connection.execute(
+                "SELECT max(p.offset, l.oldest), l.next FROM positions p JOIN logs l ON l.id = p.log"
+                " WHERE p.grp = ? AND p.log = ? AND p.owner = ?",
+                (group, log, member),
+            ).fetchone()
+            if row is not None:
+                taken.append(Grant(log, generation, *row))
+        if taken:
+            self._connection.execute("UPDATE groups SET version = version + 1 WHERE name = ?", (group,))
+        return taken
+
+    def commit(self, group: str, member: int, offsets: Sequence[tuple[int, int, int]]) -> None:
+        """Log, generation of its grant, offset. Raises `Fenced`, with nothing moved, if any is not the member's."""
+        rows = self._connection.execute(
+            "SELECT log, granted FROM positions WHERE grp = ? AND owner = ?", (group, member)
+        )
+        ours: dict[int, int] = dict(rows)
+        if fenced := [log for log, granted, _ in offsets if ours.get(log) != granted]:
+            raise Fenced(
+                f"group {group!r}: {len(fenced)} of {len(offsets)} partitions to commit have gone to another member; "
+                "nothing was committed: what of them is not committed comes again, there"
+            )
+        self._connection.executemany(
+            "UPDATE positions SET offset = ? WHERE grp = ? AND log = ?",
+            [(offset, group, log) for log, _, offset in offsets],
+        )
+
+    def _regroup(self, group: str, kept: Mapping[str, Kept]) -> None:
+        """A new generation: targets for all logs, and those of members that are gone are free.
+
+        A log gets its position here, at the oldest record, before anybody reads it: from now on retention spares what
+        the group has not committed.
+        """
+        execute, executemany = self._connection.execute, self._connection.executemany
+        rows = execute("SELECT id, topics FROM members WHERE grp = ?", (group,))
+        topics: dict[int, list[str]] = {member: json.loads(text) for member, text in rows}
+        targets = ranges(sorted(topics), topics, kept)
+        executemany(
+            "INSERT OR IGNORE INTO positions (grp, log, offset) SELECT ?, id, oldest FROM logs WHERE id = ?",
+            [(group, log) for log in targets],
+        )
+        execute("UPDATE positions SET target = NULL WHERE grp = ?", (group,))
+        execute(
+            "UPDATE positions SET owner = NULL, granted = NULL"
+            " WHERE grp = ? AND owner IS NOT NULL AND owner NOT IN (SELECT id FROM members WHERE grp = ?)",
+            (group, group),
+        )
+        executemany(
+            "UPDATE positions SET target = ? WHERE grp = ? AND log = ?",
+            [(member, group, log) for log, member in targets.items()],
+        )
+        execute(
+            "INSERT INTO groups VALUES (?, 1, 1)"
+            " ON CONFLICT (name) DO UPDATE SET generation = generation + 1, version = version + 1",
+            (group,),
+        )

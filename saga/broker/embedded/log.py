@@ -1,0 +1,181 @@
+"""The records: which topics there are, where each partition ends, appending, reading, and retention."""
+
+import sqlite3
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple, TypeAlias
+
+import msgspec
+
+from saga.broker.embedded.file import log_table
+from saga.broker.embedded.partitioner import partition_of
+from saga.broker.port import Topic
+from saga.errors import BrokerError
+from saga.messages import Outgoing, Partition, Record
+
+DAY_MS = 86_400_000
+TRIMMED_MAX = 200
+"""Records of one partition that one transaction of retention removes."""
+VALUE_BYTES_MAX = 1 << 24
+"""A larger record would hold up everybody's transaction."""
+
+_pack = msgspec.msgpack.Encoder().encode
+_unpack = msgspec.msgpack.Decoder(tuple[tuple[str, bytes], ...]).decode
+
+Entry: TypeAlias = tuple[int, bytes, bytes | None, bytes | None]
+"""Log, key, value, packed headers."""
+
+
+class Kept(NamedTuple):
+    """A topic as the file has it."""
+
+    first_log: int
+    partitions: int
+    retention_ms: int | None
+
+
+class Log:
+    """What this process knows of the log, and its statements. Nothing here waits."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+        self._seen = -1
+        self.topics: dict[str, Kept] = {}
+        self.heads: dict[int, int] = {}
+        """For each log the offset that its next record gets, as last committed."""
+        self.versions: dict[str, int] = {}
+        """For each group its version."""
+        self._moved: dict[int, int] = {}
+
+    def catch_up(self) -> bool:
+        """Read again what others may have changed; whether anything of the file did change by another's hand."""
+        (seen,) = self._connection.execute("PRAGMA data_version").fetchone()
+        if seen == self._seen:
+            return False
+        self.reload()
+        self._seen = seen
+        return True
+
+    def reload(self) -> None:
+        """Read ends and versions, and topics if there are new ones."""
+        heads: dict[int, int] = dict(self._connection.execute("SELECT id, next FROM logs"))
+        if len(heads) != len(self.heads):
+            rows = self._connection.execute("SELECT name, first_log, partitions, retention_ms FROM topics")
+            self.topics = {name: Kept(*rest) for name, *rest in rows}
+        self.heads = heads
+        self.versions = dict(self._connection.execute("SELECT name, version FROM groups"))
+
+    def entries(self, messages: Sequence[Outgoing]) -> list[Entry]:
+        """Ready to append: each with its log. Raises `BrokerError` for an unknown topic or a value out of bounds."""
+        return [
+            (self._log_of(topic, key, value), key, value, _pack(headers) if headers else None)
+            for topic, key, value, headers in messages
+        ]
+
+    def _log_of(self, topic: str, key: bytes, value: bytes | None) -> int:
+        kept = self.topics.get(topic)
+        if kept is None:
+            self.catch_up()  # another process may have made it
+            kept = self.kept(topic)
+        if value is not None and len(value) > VALUE_BYTES_MAX:
+            raise BrokerError(f"a record of {len(value)} bytes for topic {topic!r}: at most {VALUE_BYTES_MAX} may be")
+        return kept.first_log + partition_of(key, kept.partitions)
+
+    def kept(self, topic: str) -> Kept:
+        """Raises `BrokerError` for a topic that nobody has made."""
+        if topic not in self.topics:
+            raise BrokerError(f"there is no topic {topic!r}: `ensure` makes it, from the contracts; is its name right?")
+        return self.topics[topic]
+
+    def append(self, entries: Iterable[Entry], now_ms: int) -> None:
+        """Inside a transaction: give each its offset and write it. `committed` or `rolled_back` follows."""
+        moved: dict[int, list[tuple[int, bytes, bytes | None, bytes | None, int]]] = {}
+        heads, connection = self.heads, self._connection
+        for log, key, value, headers in entries:
+            rows = moved.get(log)
+            if rows is None:
+                rows = moved[log] = []
+            rows.append((heads[log] + len(rows), key, value, headers, now_ms))
+        for log, rows in moved.items():
+            connection.executemany(f"INSERT INTO log_{log} VALUES (?, ?, ?, ?, ?)", rows)
+        self._moved = {log: heads[log] + len(rows) for log, rows in moved.items()}
+        connection.executemany("UPDATE logs SET next = ? WHERE id = ?", [(n, log) for log, n in self._moved.items()])
+
+    def committed(self) -> Mapping[int, int]:
+        """What the transaction appended is there: the new ends of the logs it touched."""
+        moved, self._moved = self._moved, {}
+        self.heads.update(moved)
+        return moved
+
+    def rolled_back(self) -> None:
+        """It is not there; and what `catch_up` learnt inside may have been undone with it."""
+        self._moved, self._seen = {}, -1
+
+    def read(self, log: int, partition: Partition, offset: int, records_max: int) -> list[Record]:
+        """The next records from `offset` on."""
+        topic, number = partition
+        rows = self._connection.execute(
+            f"SELECT offset, key, value, headers, time_ms FROM log_{log} WHERE offset >= ? ORDER BY offset LIMIT ?",
+            (offset, records_max),
+        ).fetchall()
+        return [
+            Record(topic, number, at, key, value, _unpack(headers) if headers else (), time_ms)
+            for at, key, value, headers, time_ms in rows
+        ]
+
+    # ---------------------------------------------------------------- topics and retention, inside a transaction
+
+    def ensure(self, topics: Sequence[Topic]) -> None:
+        """Make the missing ones. All are checked before anything is written."""
+        rows = self._connection.execute("SELECT name, first_log, partitions, retention_ms FROM topics")
+        there = {name: Kept(*rest) for name, *rest in rows}
+        for topic in topics:
+            kept = there.get(topic.name)
+            if kept is not None and kept.partitions != topic.partitions:
+                raise BrokerError(
+                    f"topic {topic.name!r} has {kept.partitions} partitions, the contracts want {topic.partitions}: "
+                    "keys would change their partition; put the number back, or begin with an empty broker file"
+                )
+            if topic.partitions < 1:
+                raise BrokerError(f"topic {topic.name!r} has {topic.partitions} partitions: at least 1 is needed")
+        for topic in topics:
+            retention_ms = None if topic.retention_days is None else round(topic.retention_days * DAY_MS)
+            kept = there.get(topic.name)
+            if kept is None:
+                there[topic.name] = self._make(topic, retention_ms)
+            elif kept.retention_ms != retention_ms:
+                self._connection.execute(
+                    "UPDATE topics SET retention_ms = ? WHERE name = ?", (retention_ms, topic.name)
+                )
+
+    def _make(self, topic: Topic, retention_ms: int | None) -> Kept:
+        (first,) = self._connection.execute("SELECT coalesce(max(id), 0) + 1 FROM logs").fetchone()
+        for log in range(first, first + topic.partitions):
+            self._connection.execute("INSERT INTO logs VALUES (?, 0, 0)", (log,))
+            self._connection.execute(log_table(log))
+        kept = Kept(first, topic.partitions, retention_ms)
+        self._connection.execute("INSERT INTO topics VALUES (?, ?, ?, ?)", (topic.name, *kept))
+        return kept
+
+    def trim(self, now_ms: int) -> bool:
+        """Remove records past their topic's retention, never one that a known group has not committed, and of each
+        partition a bounded number; whether there may be more to remove."""
+        more = False
+        rows = self._connection.execute(
+            "SELECT l.id, l.oldest, min(l.next, coalesce((SELECT min(p.offset) FROM positions p WHERE p.log = l.id),"
+            " l.next)), t.retention_ms FROM topics t JOIN logs l ON l.id >= t.first_log"
+            " AND l.id < t.first_log + t.partitions WHERE t.retention_ms IS NOT NULL"
+        ).fetchall()
+        for log, oldest, floor, retention_ms in rows:
+            end = min(floor, oldest + TRIMMED_MAX)
+            if end <= oldest:
+                continue
+            (first_kept,) = self._connection.execute(
+                f"SELECT min(offset) FROM log_{log} WHERE offset >= ? AND offset < ? AND time_ms >= ?",
+                (oldest, end, now_ms - retention_ms),
+            ).fetchone()
+            keep = end if first_kept is None else first_kept
+            if keep > oldest:
+                self._connection.execute(f"DELETE FROM log_{log} WHERE offset < ?", (keep,))
+                self._connection.execute("UPDATE logs SET oldest = ? WHERE id = ?", (keep, log))
+                more = more or keep == oldest + TRIMMED_MAX
+        return more

@@ -1,0 +1,337 @@
+"""One member of a group, from joining to leaving: what it has, what it reads, and how it learns what others do."""
+
+import asyncio
+import sqlite3
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from saga.broker.embedded.failures import translated
+from saga.broker.embedded.groups import Fellow, Groups, View
+from saga.broker.embedded.locks import Seat, is_vacant
+from saga.broker.embedded.log import Log
+from saga.broker.embedded.writer import Writer
+from saga.broker.port import Listener
+from saga.clock import Clock
+from saga.errors import BrokerError, BrokerUnavailable, Fenced
+from saga.messages import Partition, Record
+
+AGAIN_S = 0.1
+"""Before a transition that the file refused is tried again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timing:
+    """How long members bear with one another."""
+
+    silence_s: float = 10
+    """A member that lives but has not stirred for so long is a zombie: it loses what it has."""
+    drain_s: float = 5
+    """How long a partition waits for `Listener.revoked` of the member that is to lose it."""
+    watch_s: float = 0.1
+    """How often a member looks whether the others live."""
+
+
+@dataclass(slots=True)
+class Owned:
+    """A partition that is ours."""
+
+    log: int
+    granted: int
+    """The generation under which it was taken."""
+    position: int
+    """The offset to read next."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What the members of one process work with."""
+
+    path: Path
+    writer: Writer
+    log: Log
+    groups: Groups
+    clock: Clock
+    timing: Timing
+
+    def partition_of(self, log: int) -> Partition | None:
+        for topic, (first, partitions, _) in self.log.topics.items():
+            if first <= log < first + partitions:
+                return Partition(topic, log - first)
+        return None
+
+
+class Member:
+    """See `saga.broker.port.Membership` for the promises."""
+
+    def __init__(self, group: str, topics: Sequence[str], listener: Listener, seat: Seat, shared: Shared) -> None:
+        self.group = group
+        self.changed = asyncio.Event()
+        """Set when the group is not what it was."""
+        self._topics, self._listener, self._seat, self._shared = list(topics), listener, seat, shared
+        self._id = 0
+        self._owned: dict[Partition, Owned] = {}
+        self._by_log: dict[int, Partition] = {}
+        """Those that may be read; a partition that is being revoked is owned, but not in here."""
+        self._behind: dict[Partition, Owned] = {}
+        """Those with something to read, longest unread first."""
+        self._news = asyncio.Event()
+        self._generation, self._since_s = 0, 0.0
+        self._broken: BaseException | None = None
+
+    # ---------------------------------------------------------------- the port
+
+    async def poll(self, partitions: Collection[Partition], *, records_max: int, timeout_s: float) -> Sequence[Record]:
+        clock = self._shared.clock
+        deadline_s = clock.monotonic_s() + timeout_s
+        while True:
+            self._check()
+            self._news.clear()
+            if self._behind:
+                await clock.sleep(0)  # a reader that never runs dry would never let anybody else run
+                if records := self._read(partitions, records_max):
+                    return records
+            left_s = deadline_s - clock.monotonic_s()
+            if left_s <= 0:
+                return []
+            try:
+                await clock.within(left_s, self._news.wait())
+            except TimeoutError:
+                return []
+
+    async def commit(self, offsets: Mapping[Partition, int]) -> None:
+        self._check()
+        if not offsets:
+            return
+        rows: list[tuple[int, int, int]] = []
+        for partition, offset in offsets.items():
+            owned = self._owned.get(partition)
+            if owned is None:
+                raise Fenced(
+                    f"group {self.group!r}: {partition} is not this member's; what it did comes again elsewhere"
+                )
+            rows.append((owned.log, owned.granted, offset))
+        member, groups = self._id, self._shared.groups
+        try:
+            await self._shared.writer.do(lambda: groups.commit(self.group, member, rows))
+        except Fenced:
+            self.changed.set()  # so that the listener hears what is lost
+            raise
+
+    def _read(self, partitions: Collection[Partition], records_max: int) -> list[Record]:
+        wanted, heads, records = set(partitions), self._shared.log.heads, list[Record]()
+        try:
+            for partition in list(self._behind):
+                if partition not in wanted:
+                    continue
+                owned = self._behind.pop(partition)
+                read = self._shared.log.read(owned.log, partition, owned.position, records_max - len(records))
+                if read:
+                    owned.position = read[-1].offset + 1
+                    records += read
+                if owned.position < heads[owned.log]:
+                    self._behind[partition] = owned  # at the end: the others come first
+                if len(records) >= records_max:
+                    break
+        except sqlite3.Error as why:
+            if partition in self._owned:
+                self._behind[partition] = self._owned[partition]
+            if not records:
+                raise translated(why, self._shared.path) from why
+        return records
+
+    # ---------------------------------------------------------------- what the broker tells
+
+    def advanced(self, heads: Mapping[int, int]) -> None:
+        """The logs end there now."""
+        found = False
+        for log in self._by_log.keys() & heads.keys():
+            partition = self._by_log[log]
+            owned = self._owned[partition]
+            if heads[log] > owned.position and partition not in self._behind:
+                self._behind[partition] = owned
+                found = True
+        if found:
+            self._news.set()
+
+    # ---------------------------------------------------------------- lifetime
+
+    async def enter(self) -> None:
+        """Join the group. Raises `BrokerError` for a topic that is not there."""
+        log, groups = self._shared.log, self._shared.groups
+        for topic in self._topics:
+            log.kept(topic)
+        self._id = await self._shared.writer.do(
+            lambda: groups.enter(self.group, self._seat.path.name, self._topics, log.topics)
+        )
+
+    async def follow(self) -> None:
+        """Take and give up partitions as the group changes, until cancelled."""
+        try:
+            while True:
+                self.changed.clear()
+                try:
+                    wait_s = await self._step()
+                except BrokerUnavailable:
+                    wait_s = AGAIN_S
+                except sqlite3.Error as why:
+                    if not isinstance(translated(why, self._shared.path), BrokerUnavailable):
+                        raise
+                    wait_s = AGAIN_S
+                if wait_s is None:
+                    await self.changed.wait()
+                    continue
+                try:
+                    await self._shared.clock.within(wait_s, self.changed.wait())
+                except TimeoutError:
+                    continue
+        except Exception as why:  # noqa: BLE001 - a listener's error reaches whoever polls or commits
+            self._broken = why
+            self._news.set()
+
+    async def pulse(self) -> None:
+        """Stir, and see who does not, until cancelled."""
+        try:
+            fellows = Watch(self._shared)
+            while True:
+                await self._shared.clock.sleep(self._shared.timing.watch_s)
+                try:
+                    await self._look(fellows)
+                except (BrokerUnavailable, sqlite3.Error, OSError):
+                    continue  # tried again in a moment; a silent member loses its partitions, and hears of it
+        except Exception as why:  # noqa: BLE001 - as above
+            self._broken = why
+            self._news.set()
+
+    async def drain(self) -> None:
+        """Revoke what is ours, because the member leaves."""
+        await self._revoke(list(self._owned))
+
+    async def leave(self) -> None:
+        """Out of the group, at the latest when the seat is empty."""
+        groups, kept, member = self._shared.groups, self._shared.log.topics, self._id
+        self._lose(list(self._owned))
+        try:
+            await self._shared.writer.do(lambda: groups.leave(self.group, member, kept))
+        except BrokerError:
+            pass  # the others see the empty seat
+        finally:
+            self._seat.leave()
+
+    def _check(self) -> None:
+        if self._broken is not None:
+            raise self._broken
+
+    # ---------------------------------------------------------------- steps of `follow`
+
+    async def _step(self) -> float | None:
+        """Bring what is ours in line with the file; after how long to look again, `None`: when something changes."""
+        shared, now_s = self._shared, self._shared.clock.monotonic_s()
+        view = shared.groups.view(self.group, self._id)
+        if not view.alive:
+            self._lose(list(self._owned))
+            await self.enter()
+            return 0
+        if view.generation != self._generation:
+            self._generation, self._since_s = view.generation, now_s
+        held = {h.log: h.granted for h in view.holdings if h.owner == self._id}
+        self._lose([p for p, owned in self._owned.items() if held.get(owned.log) != owned.granted])
+        if leaving := [h.log for h in view.holdings if h.owner == self._id and h.target != self._id]:
+            await self._revoke([p for p, owned in self._owned.items() if owned.log in leaving])
+            await shared.writer.do(lambda: shared.groups.release(self.group, self._id, leaving))
+            return 0
+        # Two looks of grace: whoever has to drain may have begun that much later.
+        patience_s = self._since_s + shared.timing.drain_s + 2 * shared.timing.watch_s - now_s
+        ours = {owned.log for owned in self._owned.values()}
+        wanted = [h for h in view.holdings if h.target == self._id and h.log not in ours]
+        ready = [h.log for h in wanted if patience_s <= 0 or h.owner is None or h.owner == self._id]
+        if ready:
+            await self._take(view, ready)
+            return 0
+        return patience_s if wanted else None
+
+    async def _take(self, view: View, logs: list[int]) -> None:
+        shared, member = self._shared, self._id
+        grants = await shared.writer.do(lambda: shared.groups.take(self.group, member, view.generation, logs))
+        taken = {partition: g for g in grants if (partition := shared.partition_of(g.log)) is not None}
+        if not taken:
+            return
+        for partition, grant in taken.items():  # ours to commit from here on, and to read once the listener knows
+            self._owned[partition] = Owned(grant.log, grant.granted, grant.offset)
+        await self._listener.assigned({partition: grant.offset for partition, grant in taken.items()})
+        self._by_log.update({grant.log: partition for partition, grant in taken.items()})
+        self.advanced(shared.log.heads)
+
+    async def _revoke(self, partitions: Collection[Partition]) -> None:
+        """Stop reading them, have the listener bring them to an end, and forget them."""
+        if not partitions:
+            return
+        for partition in partitions:
+            self._by_log.pop(self._owned[partition].log, None)
+            self._behind.pop(partition, None)
+        try:
+            await self._shared.clock.within(self._shared.timing.drain_s, self._listener.revoked(partitions))
+        except TimeoutError:
+            self._lose(partitions)
+        for partition in partitions:
+            self._owned.pop(partition, None)
+
+    def _lose(self, partitions: Collection[Partition]) -> None:
+        """They are somebody else's, or will be: without a warning."""
+        if not partitions:
+            return
+        for partition in partitions:
+            self._by_log.pop(self._owned.pop(partition).log, None)
+            self._behind.pop(partition, None)
+        self._listener.lost(partitions)
+
+    # ---------------------------------------------------------------- steps of `pulse`
+
+    async def _look(self, watch: "Watch") -> None:
+        shared, member = self._shared, self._id
+        if watch.is_time_to_stir():
+            if not await shared.writer.do(lambda: shared.groups.beat(member)):
+                self.changed.set()  # taken for dead: `follow` tells, and joins again
+                return
+            watch.stirred()
+        if gone := watch.gone(shared.groups.fellows(self.group), but=member):
+            kept = shared.log.topics
+            if await shared.writer.do(lambda: shared.groups.evict(self.group, gone, kept)):
+                self.changed.set()
+
+
+class Watch:
+    """What one member has seen of the others: dead is who left its seat, a zombie who has not stirred for too long.
+
+    Silence is measured by our own monotonic clock, and only while we stirred in time ourselves: somebody who was frozen,
+    or could not write because somebody frozen held the lock, knows nothing of the others' silence.
+    """
+
+    def __init__(self, shared: Shared) -> None:
+        self._folder, self._clock, self._silence_s = shared.path.parent, shared.clock, shared.timing.silence_s
+        self._stirred_s = self._clock.monotonic_s()
+        self._seen: dict[int, tuple[int, float]] = {}
+        """Member -> its beats, and since when we have seen no more."""
+
+    def is_time_to_stir(self) -> bool:
+        return self._clock.monotonic_s() - self._stirred_s >= self._silence_s / 5
+
+    def stirred(self) -> None:
+        now_s = self._clock.monotonic_s()
+        if now_s - self._stirred_s > self._silence_s / 2:
+            self._seen.clear()
+        self._stirred_s = now_s
+
+    def gone(self, fellows: Sequence[Fellow], *, but: int) -> list[Fellow]:
+        """Whom to take for dead."""
+        now_s, seen = self._clock.monotonic_s(), self._seen
+        gone: list[Fellow] = []
+        self._seen = {}
+        for fellow in fellows:
+            beats, since_s = seen.get(fellow.id, (-1, now_s))
+            if beats != fellow.beats:
+                since_s = now_s
+            self._seen[fellow.id] = fellow.beats, since_s
+            if fellow.id != but and (now_s - since_s >= self._silence_s or is_vacant(self._folder / fellow.seat)):
+                gone.append(fellow)
+        return gone

@@ -1,0 +1,66 @@
+"""The command `saga`: finds the subcommand, and says what is wrong without a traceback."""
+
+from importlib import import_module
+
+import click
+
+from saga.errors import SagaError
+
+COMMANDS = {
+    "run": ("saga.cli.run:run", "Run the services declared in MODULES, for example `saga run services.payment`."),
+    "publish": ("saga.cli.publish:publish", "Publish EVENT once for each line of JSON."),
+    "list": ("saga.cli.list:list_sagas", "List the sagas that the services know, newest change first."),
+    "show": ("saga.cli.show:show", "Show what happened in a saga, in all services, as one timeline."),
+    "verify-history": (
+        "saga.cli.verify_history:verify_history",
+        "Check that what the services have written down of their sagas is unchanged.",
+    ),
+    "contracts": ("saga.cli.contracts:contracts", "Make event classes of the schemas in contracts/, and check them."),
+}
+"""Each command with where it is, and its sentence in `saga --help`: so that the help imports none of them."""
+
+
+class Commands(click.Group):
+    """A group that imports a command when it is called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module, _, name = COMMANDS[cmd_name][0].partition(":")
+        command = getattr(import_module(module), name)
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, sentence) for name, (_, sentence) in COMMANDS.items()])
+
+    def invoke(self, ctx: click.Context) -> object:
+        """Call the command. An error of the toolkit is printed, with all its problems, and the exit code is 2."""
+        try:
+            return super().invoke(ctx)
+        except SagaError as why:
+            click.echo(f"saga: {why}", err=True)
+            ctx.exit(2)
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(package_name="saga-choreography", prog_name="saga", message="%(prog)s %(version)s")
+def main() -> None:
+    """Choreographed sagas: independent services, no coordinator, every effect once.
+
+    Services are told by their environment which broker and stores to use, and so are these commands: SAGA_BROKER
+    (embedded:///.saga/broker.db), SAGA_STORE (sqlite:///.saga/{service}.db), SAGA_CONTRACTS (the nearest contracts/).
+
+    \b
+    Exit code 0: yes, or done.
+    Exit code 1: the answer is no; standard output or standard error says what.
+    Exit code 2: asked wrongly, or it could not start; what to do is on standard error.
+    """
+
+
+if __name__ == "__main__":
+    main()

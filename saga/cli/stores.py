@@ -1,0 +1,172 @@
+"""The stores that commands read: found, opened for reading only, and what is in them of sagas."""
+
+import re
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from glob import escape, glob
+from heapq import heapify, heappop, heapreplace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+import msgspec
+
+from saga.clock import Clock
+from saga.config import Settings
+from saga.errors import ConfigurationError, SagaError
+from saga.progress import history
+from saga.progress.document import Snapshot, decode, progress_key
+from saga.progress.timeline import History
+from saga.runtime.persistence import ARCHIVES, COLLECTION
+from saga.store.port import Document, Store
+from saga.store.sqlite import SqliteStore
+from saga.store.sqlite_file import NotAStore
+
+F = TypeVar("F", bound=Callable[..., Any])
+SERVICE = "{service}"
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One service in one store."""
+
+    service: str
+    store: Store
+
+
+class Unreadable(SagaError):
+    """What a service keeps of a saga is not what it wrote, or was written by a newer version."""
+
+
+def store_option(command: F) -> F:
+    """The option `--store` that all reading commands have."""
+    return click.option(
+        "--store",
+        "addresses",
+        multiple=True,
+        metavar="URL",
+        help="A store to be read, sqlite:///FILE; {service} in it stands for any service. May be given several times. "
+        "Without it: SAGA_STORE, by default sqlite:///.saga/{service}.db.",
+    )(command)
+
+
+def warn(what: object) -> None:
+    """Tell of something that keeps a part of the answer from being given."""
+    click.echo(f"saga: {what}", err=True)
+
+
+@asynccontextmanager
+async def sources_of(addresses: Sequence[str], clock: Clock) -> AsyncIterator[list[Source]]:
+    """Every service in the stores at `addresses`, or at the setting `SAGA_STORE`, by name.
+
+    Nothing is created or changed. Raises `SagaError` if there is no store, or one cannot be read.
+    """
+    async with AsyncExitStack() as stack:
+        sources = []
+        for address in addresses or [Settings.from_environment().store]:
+            for path, service in files_of(address):
+                try:
+                    store = await stack.enter_async_context(SqliteStore(path, clock=clock, readonly=True))
+                except NotAStore:
+                    if service is None:
+                        raise
+                    continue  # a broker, say, that lies beside the stores
+                services = [service] if service else await _services_in(store)
+                sources += [Source(name, store) for name in services]
+        yield sorted(sources, key=lambda source: source.service)
+
+
+def files_of(address: str) -> list[tuple[Path, str | None]]:
+    """The files that an address means, each with its service; `None` where only the content can tell.
+
+    Raises `ConfigurationError` if it means none.
+    """
+    template = str(Settings.store_path_of(address))
+    parts = template.split(SERVICE)
+    if len(parts) == 1:
+        return [(Path(template), None)]
+    first, *rest = map(re.escape, parts)
+    named = re.compile(f"{first}(?P<service>[a-z0-9-]+)" + "(?P=service)".join(rest))
+    found = [(Path(path), match["service"]) for path in sorted(glob("*".join(map(escape, parts))))
+             if (match := named.fullmatch(path))]  # fmt: skip
+    if not found:
+        raise ConfigurationError(
+            "there is no store to be read:",
+            [f"no file matches {template}; run a service first (`saga run`), or name its store with --store"],
+        )
+    return found
+
+
+async def progresses(source: Source) -> AsyncIterator[tuple[str, Document]]:
+    """The progress documents of a service, with their saga ids, in the order of these."""
+    prefix = progress_key(source.service, "")
+    async for key, document in source.store.scan(COLLECTION, prefix):
+        yield key.removeprefix(prefix), document
+
+
+async def by_saga(sources: Sequence[Source]) -> AsyncIterator[tuple[str, list[tuple[Source, Document]]]]:
+    """Each saga with what every service keeps of it, in the order of the ids: one saga at a time is in memory."""
+    streams = [progresses(source) for source in sources]
+    heads = [(*head, i) for i, stream in enumerate(streams) if (head := await anext(stream, None))]
+    heapify(heads)
+    saga, found = "", list[tuple[Source, Document]]()
+    while heads:
+        next_saga, document, i = heads[0]
+        if found and next_saga != saga:
+            yield saga, found
+            found = []
+        saga = next_saga
+        found.append((sources[i], document))
+        head = await anext(streams[i], None)
+        if head is None:
+            heappop(heads)
+        else:
+            heapreplace(heads, (*head, i))
+    if found:
+        yield saga, found
+
+
+def snapshot_of(source: Source, saga: str, document: Document) -> Snapshot:
+    """The progress in a document. Raises `Unreadable`."""
+    try:
+        return decode(document.content)
+    except SagaError as why:
+        raise Unreadable(f"saga {saga} in {source.service}: {why}") from why
+
+
+async def history_of(source: Source, saga: str, since: int = 0) -> History | None:
+    """All transitions of a saga in a service, archived ones with them; `None` if the service does not know the saga.
+
+    Archives are left alone when the progress itself reaches back to the transition `since`. Raises `Unreadable`.
+    """
+    document = await source.store.get(COLLECTION, progress_key(source.service, saga))
+    if document is None:
+        return None
+    return await whole_history(source, snapshot_of(source, saga, document), since)
+
+
+async def whole_history(source: Source, p: Snapshot, since: int = 0) -> History:
+    """As `history_of`, of a progress that was read."""
+    if p.first <= since:
+        return History(p, p.transitions)
+    archived = []
+    # The progress was read before, so nothing can have moved to an archive unseen. An archive that the progress does
+    # not know of yet repeats what the progress has.
+    prefix = history.archive_key(source.service, p.saga, 0)[:-9]
+    async for key, document in source.store.scan(ARCHIVES, prefix):
+        try:
+            archive = history.decode_archive(document.content)
+        except msgspec.DecodeError as why:
+            raise Unreadable(f"the archive {key} of {source.service} cannot be read: {why}") from why
+        if archive.saga == p.saga and archive.first < p.first:
+            archived += archive.transitions
+    return History(p, (*archived, *p.transitions))
+
+
+async def _services_in(store: Store) -> list[str]:
+    """The services whose progress is in a store, of which the address says nothing."""
+    services = dict[str, None]()
+    async for key, _ in store.scan(COLLECTION):
+        services[key.partition("::")[0]] = None
+    return list(services)

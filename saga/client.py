@@ -1,0 +1,88 @@
+"""Publishing from outside any service: a web page, a script, a person's answer."""
+
+from contextlib import AsyncExitStack
+from typing import Self
+
+from saga import envelope, wiring
+from saga.clock import Clock, SystemClock, iso
+from saga.contracts import codec
+from saga.contracts.library import binding_of
+from saga.errors import BadInput, BrokerUnavailable, SagaError
+from saga.messages import Event, Message, Outgoing
+from saga.progress import ids
+
+ACKNOWLEDGED_S_MAX = 30.0
+"""How long `publish` waits for the broker."""
+
+
+class Client:
+    """Publishes events from outside any service.
+
+    `async with Client() as client: await client.publish(OrderPlaced(...))`
+    """
+
+    def __init__(self, broker: str | None = None) -> None:
+        """`broker`: its address (`embedded:///path`); by default the setting `SAGA_BROKER`, as for services. Nothing is
+        opened before `async with`."""
+        self._address = broker
+        self._clock: Clock = SystemClock()
+        self._stack = AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        """Connect. Raises `SagaError` when the broker cannot be reached or refuses, within 15 s, saying what to do."""
+        self._broker = await self._stack.enter_async_context(wiring.broker_of(self._address, self._clock))
+        self._known: set[str] = set()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        """Disconnect. Nothing is pending: what `publish` returned for is durable."""
+        await self._stack.aclose()
+
+    async def publish(self, *events: Event) -> None:
+        """Publish, in the order given. Returns when all are durable.
+
+        Promises: an event's id is made of its contract, saga id and content, so publishing an equal event again, after
+        an error, a timeout or a crash, now or in another process, is the same event. So build it once: with a new
+        timestamp in it, it is another one. Two events that both count must differ in a field.
+
+        Raises `SagaError`: a field that its contract does not allow (nothing was published), or the broker did not
+        acknowledge in time (any of them may have been published; publish again).
+        """
+        records = [to_record(event, self._clock.now_ms()) for event in events]
+        for topic in {binding_of(type(event)).contract.topic for event in events} - self._known:
+            library = next(b.library for b in map(binding_of, map(type, events)) if b.contract.topic == topic)
+            await self._broker.ensure([wiring.topic_of(library.topics[topic])])
+            self._known.add(topic)
+        try:
+            await self._clock.within(ACKNOWLEDGED_S_MAX, self._broker.publish(records))
+        except (TimeoutError, BrokerUnavailable) as why:
+            raise SagaError(
+                f"the broker did not acknowledge within {ACKNOWLEDGED_S_MAX:.0f} s ({why}): any of the {len(events)} "
+                "events may have been published; publish them again, an equal event is the same event"
+            ) from why
+
+
+def to_record(event: Event, now_ms: int) -> Outgoing:
+    """An event as a Client publishes it. Raises `SagaError` for one that a Client may not publish."""
+    contract = binding_of(type(event)).contract
+    if not contract.said_outside:
+        raise SagaError(
+            f'only {contract.owner!r} may say {contract.name}; its contract has no "said": "outside", with which '
+            "clients could"
+        )
+    try:
+        value = codec.encode(event)
+    except BadInput as why:
+        raise SagaError(f"{contract.name} was not published: {why}") from why
+    saga, time = str(getattr(event, contract.key)), iso(now_ms)
+    message = Message(
+        id=f"{contract.name}-{ids.digest(f'client|{contract.name}', saga, codec.content(event).hex())}",
+        type=contract.name,
+        schema=type(event).__contract__,
+        saga=saga,
+        source="client",
+        time=time,
+        value=value,
+        started=time if contract.starts else None,
+    )
+    return envelope.to_record(message, contract.topic)

@@ -1,0 +1,228 @@
+"""Events to bytes and back: Avro's single-object encoding, C3 01, the schema's fingerprint, the record.
+
+No registry is needed: every version's fingerprint is in `contracts/`. What was written with one version is read as
+another by Avro's schema resolution. fastavro does the bytes; logical types are applied by `saga.contracts.convert`.
+"""
+
+import json
+import struct
+from collections.abc import Callable
+from io import BytesIO
+from typing import Any, TypeAlias
+
+from fastavro import parse_schema, schemaless_reader, schemaless_writer
+from fastavro.read import SchemaResolutionError
+
+from saga.contracts import jsonform
+from saga.contracts.contract import Version
+from saga.contracts.convert import from_raw, to_raw
+from saga.contracts.library import Binding, Library, binding_of
+from saga.contracts.scalars import Convert, Wrong
+from saga.contracts.schema import MISSING, ArrayType, MapType, OptionalType, RecordType, Type, without_logical_types
+from saga.errors import BadInput
+from saga.messages import Event
+
+MARKER = b"\xc3\x01"
+HEADER_SIZE = 10
+
+_Read: TypeAlias = Callable[[bytes], Any]
+# What fastavro raises for bytes that are not of the schema; anything else would be a mistake of ours.
+_CORRUPT = (EOFError, ValueError, IndexError, KeyError, TypeError, OverflowError, struct.error, SchemaResolutionError)
+
+
+def encode(event: Event) -> bytes:
+    """The bytes of an event. Raises `BadInput` naming the path of a field that its contract does not allow."""
+    codec = _codec(type(event))
+    out = BytesIO()
+    out.write(codec.header)
+    try:
+        schemaless_writer(out, codec.schema, codec.to_raw(event))
+    except Wrong as why:
+        raise BadInput(f"{codec.name}: {why}") from None
+    except UnicodeEncodeError:
+        raise BadInput(
+            f"{codec.name}: {_unwritable(codec.to_raw(event))}: half of a surrogate pair is no text"
+        ) from None
+    return out.getvalue()
+
+
+def decode(value: bytes | None, to: type[Event], library: Library) -> Event:
+    """The event in `value`, whichever version wrote it, as the class `to`.
+
+    Raises `BadInput` with the reason: empty, partial, no single object, a fingerprint that is not in the library,
+    another type, bytes left over, bytes that are not of the schema, a field with what its type does not allow.
+    """
+    codec = _codec(to)
+    value = value or b""
+    read = codec.readers.get(value[:HEADER_SIZE])
+    if read is None:
+        version = identify(value, library)
+        if version.name != codec.name:
+            raise BadInput(f"it is a {version.name} ({version.path}), not a {codec.name}")
+        read = codec.add_reader(version)
+    try:
+        event: Event = codec.from_raw(read(value))
+    except Wrong as why:
+        raise BadInput(f"{codec.name}: {why}") from None
+    return event
+
+
+def identify(value: bytes | None, library: Library) -> Version:
+    """The version that wrote `value`. Raises `BadInput` as `decode`, for what the header tells."""
+    if not value:
+        raise BadInput("the message is empty: it has no value to decode")
+    if value[:2] != MARKER[: len(value)]:
+        registry = "; it looks like the registry's wire format" if value[0] == 0 else ""
+        raise BadInput(f"the value is no Avro single object: it begins with {value[:2].hex(' ')}, not c3 01{registry}")
+    if len(value) < HEADER_SIZE:
+        raise BadInput(f"the value is partial: {len(value)} bytes, and the header alone has {HEADER_SIZE}")
+    version = library.by_fingerprint(value[2:HEADER_SIZE])
+    if version is None:
+        raise BadInput(
+            f"no schema in {library.folder} has the fingerprint {value[2:HEADER_SIZE].hex()}; get the newest contracts"
+        )
+    return version
+
+
+def content(event: Event) -> bytes:
+    """What is the same for equal events: contract name without version, and the fields after encoding and decoding.
+
+    Fields equal to their default are left out, so a version that adds one changes nothing. The ids of a Client's
+    events are made of it. Raises `BadInput` as `encode`.
+    """
+    codec = _codec(type(event))
+    fields = codec.essentials(codec.from_raw(codec.read_own(encode(event))))
+    text = json.dumps(fields, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
+    return f"{codec.name}\n{text}".encode()
+
+
+def to_json(event: Event) -> dict[str, object]:
+    """The event's fields as JSON has them. Raises `BadInput` for a field that its contract does not allow."""
+    codec = _codec(type(event))
+    codec.check(event)
+    fields: dict[str, object] = codec.to_json(event)
+    return fields
+
+
+def from_json(data: object, to: type[Event]) -> Event:
+    """The event of that class with these fields. Raises `BadInput` naming the path of the field that is wrong."""
+    codec = _codec(to)
+    try:
+        event: Event = codec.from_json(data)
+    except Wrong as why:
+        raise BadInput(f"{codec.name}: {why}") from None
+    codec.check(event)
+    return event
+
+
+class _Codec:
+    """What is needed to encode and decode one class, compiled once."""
+
+    def __init__(self, binding: Binding, cls: type[Event]) -> None:
+        version = binding.version
+        self.name = version.name
+        self.version = version
+        self.header = MARKER + version.fingerprint
+        self.schema = parse_schema(without_logical_types(version.schema))
+        self.to_raw = to_raw(version.record, binding.classes)
+        self.from_raw: Convert = from_raw(version.record, binding.classes) or cls
+        self.to_json = jsonform.to_json(version.record, binding.classes)
+        self.essentials = jsonform.to_json(version.record, binding.classes, essential=True)
+        self.from_json = jsonform.from_json(version.record, binding.classes)
+        self.read_own = _reader(self.schema, None)
+        self.readers: dict[bytes, _Read] = {self.header: self.read_own}
+        """By header: one for every version that was met."""
+
+    def add_reader(self, writer: Version) -> _Read:
+        """Get ready for another version: it is read as the version of the class."""
+        reader_schema = parse_schema(without_logical_types(self.version.schema))
+        _set_defaults(reader_schema, self.version.record)
+        read = _reader(parse_schema(without_logical_types(writer.schema)), reader_schema)
+        self.readers[MARKER + writer.fingerprint] = read
+        return read
+
+    def check(self, event: Event) -> None:
+        """Raise `BadInput` for a field that the contract does not allow."""
+        try:
+            raw = self.to_raw(event)
+        except Wrong as why:
+            raise BadInput(f"{self.name}: {why}") from None
+        if where := _unwritable(raw):
+            raise BadInput(f"{self.name}: {where}: half of a surrogate pair is no text")
+
+
+_codecs: dict[type[Event], _Codec] = {}
+
+
+def _codec(event: type[Event]) -> _Codec:
+    codec = _codecs.get(event)
+    if codec is None:
+        codec = _codecs[event] = _Codec(binding_of(event), event)
+    return codec
+
+
+def _reader(writer: Any, reader: Any) -> _Read:
+    """A function from a value, of which the header is known, to the raw record."""
+
+    def read(value: bytes) -> Any:
+        body = BytesIO(value)
+        body.seek(HEADER_SIZE)
+        try:
+            raw = schemaless_reader(body, writer, reader)
+        except EOFError:
+            raise BadInput(f"the value is partial: it ends in the middle of {writer['name']}") from None
+        except _CORRUPT as why:
+            raise BadInput(f"the value cannot be read as {writer['name']}: {why}") from why
+        if body.tell() != len(value):
+            extra = len(value) - body.tell()
+            raise BadInput(f"the value has {extra} bytes behind the end of {writer['name']}")
+        return raw
+
+    return read
+
+
+def _set_defaults(schema: Any, type_: Type) -> None:
+    """Give a parsed reader's schema raw defaults: fastavro hands out what stands there, and JSON has no bytes."""
+    match type_:
+        case RecordType(fields=fields) if isinstance(schema, dict):
+            for parsed, field in zip(schema["fields"], fields, strict=True):
+                if field.default is not MISSING:
+                    parsed["default"] = field.default
+                _set_defaults(parsed["type"], field.type)
+        case ArrayType(items):
+            _set_defaults(schema["items"], items)
+        case MapType(values):
+            _set_defaults(schema["values"], values)
+        case OptionalType(inner):
+            for branch in schema:
+                if branch != "null":
+                    _set_defaults(branch, inner)
+        case _:
+            pass  # a primitive, or a record met before, of which only the name stands here
+
+
+def _unwritable(raw: Any) -> str | None:
+    """The path of a text that UTF-8 does not have."""
+    match raw:
+        case str():
+            return None if raw.isascii() or _is_text(raw) else ""
+        case dict():
+            parts: Any = ((name, part) for name, value in raw.items() for part in (name, value))
+        case list():
+            parts = enumerate(raw)
+        case _:
+            return None
+    for name, part in parts:
+        below = _unwritable(part)
+        if below is not None:
+            key = f"[{name}]" if isinstance(name, int) else ascii(name)[1:-1]
+            return f"{key}{'.' if below and not below.startswith('[') else ''}{below}"
+    return None
+
+
+def _is_text(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -1,0 +1,131 @@
+"""All contracts of a folder: finding the folder, looking things up in it, and telling whether a class fits."""
+
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Self
+
+from saga.contracts.binding import classes_of
+from saga.contracts.contract import Contract, Topic, Version
+from saga.contracts.convert import Classes
+from saga.contracts.loading import load
+from saga.errors import DeclarationError
+from saga.messages import Event
+
+__all__ = ["Binding", "Contract", "Library", "Topic", "Version", "binding_of", "contract_of", "find"]
+
+
+@dataclass(frozen=True)
+class Library:
+    """The contracts of one folder, without a problem in them."""
+
+    folder: Path
+    contracts: Mapping[str, Contract] = field(repr=False)
+    """By name."""
+    topics: Mapping[str, Topic] = field(repr=False)
+    """By name."""
+    _versions: Mapping[str, Version] = field(repr=False, compare=False)
+    _fingerprints: Mapping[bytes, Version] = field(repr=False, compare=False)
+
+    @classmethod
+    def load(cls, folder: Path) -> Self:
+        """Read the folder. Raises `ContractError` with all its problems, each with file and path inside."""
+        contracts, topics = load(folder)
+        versions = [version for contract in contracts.values() for version in contract.versions]
+        by_path = {version.path: version for version in versions}
+        return cls(folder, contracts, topics, by_path, {version.fingerprint: version for version in versions})
+
+    def version(self, path: str) -> Version | None:
+        """The version at `payments/PaymentReserved.v1`, if there is one."""
+        return self._versions.get(path)
+
+    def by_fingerprint(self, fingerprint: bytes) -> Version | None:
+        """The version whose header says these 8 bytes; the newest, if versions differ only in what Avro ignores."""
+        return self._fingerprints.get(fingerprint)
+
+
+@dataclass(frozen=True)
+class Binding:
+    """A class with the version it was generated from."""
+
+    contract: Contract
+    version: Version
+    library: Library
+    classes: Classes
+    """The classes of its nested types."""
+
+
+def find(start: Path | None = None) -> Library:
+    """The library at `SAGA_CONTRACTS`, else at the nearest `contracts/` above `start` that holds schemas.
+
+    `start`: a file or folder; `None`: the current folder. A folder is read once in the life of a process. Raises
+    `DeclarationError` if there is none, `ContractError` if it cannot be used.
+    """
+    if given := os.environ.get("SAGA_CONTRACTS"):
+        folder = Path(given).resolve()
+        if not folder.is_dir():
+            raise DeclarationError(f"SAGA_CONTRACTS is {given!r}, which is no folder; name the folder of the schemas")
+        return _loaded(folder)
+    begin = (start or Path.cwd()).resolve()
+    for above in (begin, *begin.parents):
+        folder = above / "contracts"
+        # A package or a folder of tests may be called so too; only schemas make it one of ours.
+        if folder.is_dir() and next(folder.glob("*/*.avsc"), None) is not None:
+            return _loaded(folder)
+    raise DeclarationError(
+        f"there is no folder contracts/ with schemas in it at or above {begin}; make one "
+        "(contracts/<topic>/<Name>.v1.avsc), or set SAGA_CONTRACTS"
+    )
+
+
+def contract_of(event: type[Event]) -> Contract:
+    """The contract of a generated class, found from the file of its module.
+
+    Raises `DeclarationError`: no contract, none that is known, or fields that are no longer those of the schema.
+    """
+    return binding_of(event).contract
+
+
+_bindings: dict[type[Event], Binding] = {}
+
+
+def binding_of(event: type[Event]) -> Binding:
+    """As `contract_of`, with the version and the nested classes: what a codec is made of."""
+    binding = _bindings.get(event)
+    if binding is None:
+        binding = _bindings[event] = _bind(event)
+    return binding
+
+
+def _bind(event: type[Event]) -> Binding:
+    where = f"{event.__module__}.{event.__qualname__}"
+    path = getattr(event, "__contract__", None)
+    if not isinstance(path, str):
+        raise DeclarationError(
+            f"{where} has no contract: write contracts/<topic>/{event.__name__}.v1.avsc and run "
+            "saga contracts generate; events are not subclassed by hand"
+        )
+    file = getattr(sys.modules.get(event.__module__), "__file__", None)
+    library = find(None if file is None else Path(file).parent)
+    version = library.version(path)
+    if version is None:
+        raise DeclarationError(
+            f"{where} is of {path}, but there is no {library.folder / path}.avsc; correct the path, or run "
+            "saga contracts generate with the names the module needs"
+        )
+    if event.__name__ != version.name:
+        raise DeclarationError(f"{where} is of {path}: call the class {version.name}; run saga contracts generate")
+    classes, differences = classes_of(event, version.record)
+    if differences:
+        raise DeclarationError(
+            f"{where} is not what {path} says: {'; '.join(differences)}; run saga contracts generate"
+        )
+    return Binding(library.contracts[version.name], version, library, classes)
+
+
+@cache
+def _loaded(folder: Path) -> Library:
+    return Library.load(folder)

@@ -1,0 +1,281 @@
+"""Reads a contracts folder: `<topic>/<Name>.v<N>.avsc` and `<topic>/topic.json`; tells all its problems at once."""
+
+import json
+import math
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from itertools import combinations
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, Never
+
+from fastavro import parse_schema
+from fastavro.schema import SchemaParseException, UnknownType, fingerprint, to_parsing_canonical_form
+
+from saga.contracts.contract import Contract, Topic, Version
+from saga.contracts.reading import read_record
+from saga.contracts.schema import ScalarType, meaning_changes
+from saga.errors import ContractError
+
+_FILE = re.compile(r"(?P<name>[A-Za-z_][A-Za-z0-9_]*)\.v(?P<number>[1-9][0-9]*)\.avsc")
+_TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
+_OWNER = re.compile(r"[a-z0-9][a-z0-9-]*")
+_OURS = ("topic", "key", "owner", "starts", "outcome", "said", "heard")
+_AVROS = ("type", "name", "namespace", "doc", "aliases", "fields")
+_FINGERPRINT = "CRC-64-AVRO"
+
+
+class Terms(NamedTuple):
+    """What must be the same in every version of a contract, with where to look when it is not."""
+
+    topic: str
+    key: str
+    owner: str
+    starts: bool
+    outcome: Literal["success", "failure"] | None
+    said: str | None
+    heard: str | None
+    namespace: str
+
+
+@dataclass(frozen=True)
+class _File:
+    """One `.avsc` that was read without problems of its own."""
+
+    place: str
+    version: Version
+    terms: Terms
+
+
+def load(folder: Path) -> tuple[Mapping[str, Contract], Mapping[str, Topic]]:
+    """Contracts by name and topics by name, both sorted. Raises `ContractError` with everything that is wrong."""
+    if not folder.is_dir():
+        raise ContractError(f"{folder} cannot be read:", ["there is no such folder: make it, or set SAGA_CONTRACTS"])
+    problems: list[str] = []
+    files: list[_File] = []
+    numbers: dict[tuple[str, str], list[int]] = defaultdict(list)
+    for path in sorted(folder.rglob("*.avsc")):
+        place = path.relative_to(folder).as_posix()
+        match = _FILE.fullmatch(path.name)
+        if match is None or path.parent.parent != folder or not _TOPIC.fullmatch(path.parent.name):
+            problems.append(f"{place}: a schema belongs at <topic>/<Name>.v<N>.avsc, with N from 1")
+            continue
+        numbers[path.parent.name, match["name"]].append(int(match["number"]))
+        read, wrong = _read(path, place, match["name"], int(match["number"]))
+        problems += [f"{place}: {problem}" for problem in wrong]
+        if read is not None:
+            files.append(read)
+    problems += _gaps(numbers)
+    problems += _owners(files)
+    problems += _disagreements(files)
+    topics = _topics(folder, {topic for topic, _ in numbers}, problems)
+    if problems:
+        raise ContractError(f"the contracts in {folder} cannot be used:", problems)
+    return _contracts(files), topics
+
+
+def _read(path: Path, place: str, name: str, number: int) -> tuple[_File | None, list[str]]:
+    """The version in a file, or what is wrong with it."""
+    try:
+        schema = json.loads(path.read_text("utf-8"), object_pairs_hook=_object, parse_constant=_no_constant)
+    except (ValueError, OSError) as why:
+        return None, [f"is no JSON: {why}"]
+    if not isinstance(schema, dict) or schema.get("type") != "record":
+        return None, ['must be an object with "type": "record"']
+    problems = [] if schema.get("name") == name else [f"the record is called {schema.get('name')!r}, the file {name!r}"]
+    record, wrong = read_record(schema)
+    problems += [*_wrong_terms(schema, path.parent.name), *wrong]
+    if record is None or problems:
+        return None, problems
+    key = record.field(schema["key"])
+    if key is None:
+        return None, [f"its key {schema['key']!r} is none of its fields"]
+    if key.type not in (ScalarType("string"), ScalarType("uuid")):
+        return None, [f"field {key.name}: the key must be a string (or a uuid), because it is the saga id"]
+    try:
+        canonical = to_parsing_canonical_form(parse_schema(schema))
+    except (SchemaParseException, UnknownType, ValueError, TypeError, KeyError) as why:
+        return None, [f"is no Avro schema: {why}"]
+    version = Version(
+        name=name,
+        number=number,
+        path=place.removesuffix(".avsc"),
+        schema=schema,
+        fingerprint=bytes.fromhex(fingerprint(canonical, _FINGERPRINT)),
+        record=record,
+    )
+    return _File(place, version, _terms(schema)), []
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of which no name comes twice: JSON lets the last one win, and nobody notices."""
+    read = dict(pairs)
+    if len(read) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"the name {next(n for n in names if names.count(n) > 1)!r} comes twice in one object")
+    return read
+
+
+def _no_constant(constant: str) -> Never:
+    raise ValueError(f"{constant} is no number in JSON")
+
+
+def _terms(schema: dict[str, Any]) -> Terms:
+    return Terms(
+        topic=schema["topic"],
+        key=schema["key"],
+        owner=schema["owner"],
+        starts=schema.get("starts", False),
+        outcome=schema.get("outcome"),
+        said=schema.get("said"),
+        heard=schema.get("heard"),
+        namespace=schema.get("namespace", ""),
+    )
+
+
+def _wrong_terms(schema: dict[str, Any], folder: str) -> Iterator[str]:
+    for name in ("topic", "key", "owner"):
+        if name not in schema:
+            yield f'"{name}" is missing'
+        elif not isinstance(schema[name], str):
+            yield f'"{name}" must be text, not {schema[name]!r}'
+    topic, owner = schema.get("topic", folder), schema.get("owner")
+    if isinstance(topic, str) and topic != folder:
+        yield f'"topic" is {topic!r}, but the file is in the folder {folder!r}'
+    if isinstance(owner, str) and not _OWNER.fullmatch(owner):
+        yield f'"owner" is {owner!r}: the name of a service is lower case letters, digits and -'
+    if not isinstance(schema.get("starts", False), bool):
+        yield f'"starts" is true or false, not {schema["starts"]!r}'
+    if "outcome" in schema and schema["outcome"] not in ("success", "failure"):
+        yield f'"outcome" is "success" or "failure", not {schema["outcome"]!r}'
+    for name in ("said", "heard"):
+        if name in schema and schema[name] != "outside":
+            yield f'"{name}" can only be "outside", not {schema[name]!r}'
+    for name in schema:
+        close = get_close_matches(name, _OURS, n=1, cutoff=0.75)
+        if name not in _OURS and name not in _AVROS and close:
+            yield f'"{name}" means nothing here: is it "{close[0]}"?'
+
+
+def _gaps(numbers: Mapping[tuple[str, str], list[int]]) -> Iterator[str]:
+    """Versions that are missing, and names that stand in two folders."""
+    for (topic, name), found in numbers.items():
+        for number in sorted(set(range(1, max(found))) - set(found)):
+            yield f"{topic}/{name}.v{number}.avsc: is missing, though v{max(found)} is there: keep every version"
+    homes = defaultdict(list)
+    for topic, name in numbers:
+        homes[name].append(topic)
+    for name, topics in homes.items():
+        for topic in topics[1:]:
+            yield f"{topic}/{name}: the name is taken by {topics[0]}/{name}; names are unique over all topics"
+
+
+def _owners(files: list[_File]) -> Iterator[str]:
+    """Topics, and outcomes of a kind of saga, that belong to more than one service."""
+    of_topic: dict[str, _File] = {}
+    of_kind: dict[str, _File] = {}
+    for file in files:
+        first = of_topic.setdefault(file.terms.topic, file)
+        if first.terms.owner != file.terms.owner:
+            yield (
+                f"{file.place}: its owner is {file.terms.owner!r}, that of {first.place} is {first.terms.owner!r}; "
+                f"a topic has one owner: give each its own topic"
+            )
+        if file.terms.outcome is None:
+            continue
+        first = of_kind.setdefault(file.terms.key, file)
+        if first.terms.owner != file.terms.owner:
+            yield (
+                f"{file.place}: is an outcome owned by {file.terms.owner!r}, {first.place} one owned by "
+                f"{first.terms.owner!r}; one service decides how a saga of kind {file.terms.key!r} ends"
+            )
+
+
+def _disagreements(files: list[_File]) -> Iterator[str]:
+    """What differs between versions of one contract and must not."""
+    versions: dict[str, list[_File]] = defaultdict(list)
+    for file in files:
+        versions[file.version.name].append(file)
+    for group in versions.values():
+        group.sort(key=lambda file: file.version.number)
+        first = group[0]
+        for file in group[1:]:
+            for name, then, now in zip(Terms._fields, first.terms, file.terms, strict=True):
+                if then != now:
+                    yield f'{file.place}: "{name}" is {now!r}, in {first.place} {then!r}; it never changes'
+        for one, other in combinations(group, 2):
+            changes = meaning_changes(one.version.record, other.version.record)
+            if changes and one.version.fingerprint == other.version.fingerprint:
+                yield (
+                    f"{other.place}: has the same fingerprint as {one.place}, but other logical types, so one would be "
+                    f"read as the other: {'; '.join(changes)}; give the field another name"
+                )
+            elif changes:
+                yield (
+                    f"{other.place}: its logical types are not those of {one.place}, and Avro does not look at them: "
+                    f"{'; '.join(changes)}; give the field another name"
+                )
+
+
+def _topics(folder: Path, named: set[str], problems: list[str]) -> dict[str, Topic]:
+    """The topics of the folders that hold contracts; `problems` grows by what is wrong with their `topic.json`."""
+    topics = {name: Topic(name) for name in sorted(named)}
+    for path in sorted(folder.rglob("topic.json")):
+        place, name = path.relative_to(folder).as_posix(), path.parent.name
+        if path.parent.parent != folder or name not in named:
+            problems.append(f"{place}: there is no contract beside it")
+            continue
+        try:
+            given = json.loads(path.read_text("utf-8"), object_pairs_hook=_object, parse_constant=_no_constant)
+        except (ValueError, OSError) as why:
+            problems.append(f"{place}: is no JSON: {why}")
+            continue
+        wrong = list(_wrong_topic(given))
+        problems += [f"{place}: {problem}" for problem in wrong]
+        if not wrong:
+            topics[name] = Topic(name, **given)
+    return topics
+
+
+def _wrong_topic(given: object) -> Iterator[str]:
+    if not isinstance(given, dict):
+        yield 'must be an object: {"partitions": 12, "retention_days": 7}'
+        return
+    for name, value in given.items():
+        match name:
+            case "partitions":
+                if type(value) is not int or not 1 <= value <= 10_000:
+                    yield f'"partitions" is a whole number from 1 to 10000, not {value!r}'
+            case "retention_days":
+                number = type(value) in (int, float) and math.isfinite(value) and value > 0
+                if value is not None and not number:
+                    yield f'"retention_days" is a number above 0, or null for ever, not {value!r}'
+            case _:
+                yield f'"{name}" means nothing here; there are "partitions" and "retention_days"'
+
+
+def _contracts(files: list[_File]) -> dict[str, Contract]:
+    versions: dict[str, list[Version]] = defaultdict(list)
+    terms = {}
+    for file in files:
+        versions[file.version.name].append(file.version)
+        terms[file.version.name] = file.terms
+    contracts = {}
+    for name in sorted(versions):
+        numbered = tuple(sorted(versions[name], key=lambda version: version.number))
+        agreed = terms[name]
+        contracts[name] = Contract(
+            name=name,
+            topic=agreed.topic,
+            key=agreed.key,
+            owner=agreed.owner,
+            starts=agreed.starts,
+            outcome=agreed.outcome,
+            said_outside=agreed.said == "outside",
+            heard_outside=agreed.heard == "outside",
+            doc=numbered[-1].record.doc,
+            versions=numbered,
+        )
+    return contracts

@@ -1,0 +1,208 @@
+"""Reads the JSON of an `.avsc` file into a `RecordType`, and says all at once what in it cannot be used."""
+
+import keyword
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from saga.contracts.schema import (
+    LOGICAL,
+    MISSING,
+    PRIMITIVES,
+    ArrayType,
+    DecimalType,
+    EnumType,
+    Field,
+    MapType,
+    OptionalType,
+    RecordType,
+    ScalarType,
+    Type,
+    raw_default,
+)
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_NULLS = ("null", {"type": "null"})
+
+
+def read_record(schema: Mapping[str, Any]) -> tuple[RecordType | None, list[str]]:
+    """The record of a file, and everything in it that cannot be used; without problems there is a record."""
+    reading = _Reading()
+    try:
+        record = reading.record(schema, "", "")
+    except _Unusable as why:
+        return None, [*reading.problems, str(why)]
+    return (None if reading.problems else record), reading.problems
+
+
+class _Unusable(Exception):
+    """This type cannot be used; the fields beside it are read on."""
+
+    def __init__(self, at: str, problem: str) -> None:
+        super().__init__(f"field {at}: {problem}" if at else problem)
+
+
+class _Reading:
+    """The reading of one file: which types it has defined so far, and what is wrong with it."""
+
+    def __init__(self) -> None:
+        self.problems: list[str] = []
+        self.named: dict[str, Type | None] = {}
+        """By full name; `None` for one with problems of its own, which are not repeated where it is used."""
+        self.open: set[str] = set()
+        """The records around the place that is read: using one of them would be recursion."""
+
+    def type_(self, schema: Any, at: str, namespace: str) -> Type:
+        if isinstance(schema, list):
+            return self.union(schema, at, namespace)
+        if isinstance(schema, str):
+            return self.by_name(schema, at, namespace)
+        if not isinstance(schema, dict):
+            raise _Unusable(at, f"{schema!r} is no type")
+        match schema.get("type"):
+            case "record":
+                return self.record(schema, at, namespace)
+            case "enum":
+                return self.enum(schema, at, namespace)
+            case "array":
+                return ArrayType(self.type_(schema.get("items"), f"{at}[]", namespace))
+            case "map":
+                return MapType(self.type_(schema.get("values"), f"{at}{{}}", namespace))
+            case str() as kind if "logicalType" in schema:
+                return self.logical(schema, kind, at)
+            case kind:
+                return self.type_(kind, at, namespace)
+
+    def by_name(self, name: str, at: str, namespace: str) -> Type:
+        if name in PRIMITIVES:
+            return ScalarType(PRIMITIVES[name])
+        full = _full(name, namespace)
+        if full in self.open:
+            raise _Unusable(at, f"{name} contains itself; recursive types are not supported")
+        if full in self.named:
+            known = self.named[full]
+            if known is None:
+                raise _Unusable(at, f"its type {name} cannot be used, see above")
+            return known
+        if name == "fixed":
+            raise _Unusable(at, "fixed is not supported; use bytes")
+        if name == "null":
+            raise _Unusable(at, 'null stands only in a union: ["null", type]')
+        raise _Unusable(at, f"there is no type {name!r}")
+
+    def union(self, branches: list[Any], at: str, namespace: str) -> Type:
+        others = [branch for branch in branches if branch not in _NULLS]
+        if len(branches) != 2 or len(others) != 1:
+            raise _Unusable(at, "a union may only make a field optional: null and one other type")
+        inner = self.type_(others[0], at, namespace)
+        if isinstance(inner, OptionalType):
+            raise _Unusable(at, "a union may not stand directly in a union")
+        return OptionalType(inner)
+
+    def logical(self, schema: dict[str, Any], kind: str, at: str) -> Type:
+        logical = schema["logicalType"]
+        if logical == "decimal":
+            return self.decimal(schema, kind, at)
+        if not isinstance(logical, str) or logical not in LOGICAL:
+            known = ", ".join(["decimal", *LOGICAL])
+            raise _Unusable(at, f"logical type {logical!r} is not supported; there are {known}")
+        expected, found = LOGICAL[logical]
+        if kind != expected:
+            raise _Unusable(at, f"logical type {logical} goes with {expected}, not with {kind}")
+        return ScalarType(found)
+
+    def decimal(self, schema: dict[str, Any], kind: str, at: str) -> Type:
+        if kind != "bytes":
+            raise _Unusable(at, f"logical type decimal goes with bytes, not with {kind}")
+        precision, scale = schema.get("precision"), schema.get("scale", 0)
+        if type(precision) is int and type(scale) is int and precision > 0 and 0 <= scale <= precision:
+            return DecimalType(precision, scale)
+        raise _Unusable(
+            at, f"decimal needs whole numbers 0 <= scale <= precision, not scale {scale!r} and precision {precision!r}"
+        )
+
+    def enum(self, schema: dict[str, Any], at: str, namespace: str) -> Type:
+        full = self.new_name(schema, at, namespace)
+        symbols = schema.get("symbols")
+        if not isinstance(symbols, list) or not symbols or not all(map(_is_name, symbols)):
+            raise _Unusable(at, "an enum needs symbols: a list of names (letters, digits, _)")
+        if len(set(symbols)) != len(symbols):
+            raise _Unusable(at, "an enum's symbols must differ from each other")
+        if "default" in schema and schema["default"] not in symbols:
+            raise _Unusable(at, f"the enum's default {schema['default']!r} is none of its symbols")
+        read = EnumType(full.rpartition(".")[2], tuple(symbols), str(schema.get("doc", "")))
+        self.named[full] = read
+        return read
+
+    def record(self, schema: Mapping[str, Any], at: str, namespace: str) -> RecordType:
+        full = self.new_name(schema, at, namespace)
+        space, _, name = full.rpartition(".")
+        fields = schema.get("fields")
+        if not isinstance(fields, list) or not fields:
+            raise _Unusable(at, f"record {name} has no fields")
+        before = len(self.problems)
+        self.open.add(full)
+        read: list[Field] = []
+        for field in fields:
+            try:
+                read.append(self.field(field, at, space))
+            except _Unusable as why:
+                self.problems.append(str(why))
+        self.open.discard(full)
+        names = [field.name for field in read]
+        self.problems += [
+            str(_Unusable(at, f"record {name} has the field {twice} twice"))
+            for twice in sorted({n for n in names if names.count(n) > 1})
+        ]
+        record = RecordType(name, tuple(read), str(schema.get("doc", "")))
+        self.named[full] = record if len(self.problems) == before else None
+        return record
+
+    def field(self, field: Any, at: str, namespace: str) -> Field:
+        if not isinstance(field, dict) or not _is_name(field.get("name")):
+            raise _Unusable(at, f"a field needs a name (letters, digits, _): {field!r}")
+        name: str = field["name"]
+        at = f"{at}.{name}" if at else name
+        if keyword.iskeyword(name) or name.startswith("__"):
+            raise _Unusable(at, "this name cannot be an attribute in Python; choose another")
+        if not isinstance(field.get("sensitive", False), bool):
+            raise _Unusable(at, f'"sensitive" is true or false, not {field["sensitive"]!r}')
+        aliases = field.get("aliases", [])
+        if not isinstance(aliases, list) or not all(map(_is_name, aliases)):
+            raise _Unusable(at, '"aliases" is a list of names')
+        type_ = self.type_(field.get("type"), at, namespace)
+        if "default" not in field:
+            return Field(name, type_, MISSING, tuple(aliases))
+        try:
+            default = raw_default(type_, field["default"])
+        except ValueError as why:
+            raise _Unusable(at, f"its default {why}") from why
+        if isinstance(type_, OptionalType) and _null_first(field["type"]) is not (default is None):
+            raise _Unusable(at, "its default must be of the union's first type: change their order")
+        return Field(name, type_, default, tuple(aliases))
+
+    def new_name(self, schema: Mapping[str, Any], at: str, around: str) -> str:
+        """The full name of the type that is defined here."""
+        name, namespace = schema.get("name"), schema.get("namespace", around)
+        if not isinstance(namespace, str) or not all(map(_is_name, namespace.split(".") if namespace else [])):
+            raise _Unusable(at, f'"namespace" is names with dots between, not {namespace!r}')
+        if not isinstance(name, str) or not all(map(_is_name, name.split("."))) or keyword.iskeyword(name):
+            raise _Unusable(at, f"{name!r} is no name for a type (letters, digits, _; no word of Python)")
+        full = _full(name, namespace)
+        if full in self.named or full in self.open:
+            raise _Unusable(at, f"the type {full} is defined twice")
+        return full
+
+
+def _is_name(name: object) -> bool:
+    return isinstance(name, str) and _NAME.fullmatch(name) is not None
+
+
+def _full(name: str, namespace: str) -> str:
+    return name if "." in name or not namespace else f"{namespace}.{name}"
+
+
+def _null_first(union: Any) -> bool:
+    while isinstance(union, dict):
+        union = union["type"]
+    return union[0] in _NULLS

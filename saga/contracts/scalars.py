@@ -1,0 +1,231 @@
+"""The typed and the raw form of values that have no parts, and what is said of a value that fits neither."""
+
+from collections.abc import Callable, Mapping
+from datetime import UTC, date, datetime, timedelta
+from decimal import Context, Decimal, Inexact
+from typing import Any, Final, TypeAlias
+from uuid import UUID
+
+from saga.contracts.schema import BOUNDS, FLOAT_MAX, DecimalType, Kind
+
+Convert: TypeAlias = Callable[[Any], Any]
+
+PYTHON_TYPES: Final[Mapping[Kind, type]] = {
+    "boolean": bool,
+    "int": int,
+    "long": int,
+    "float": float,
+    "double": float,
+    "string": str,
+    "bytes": bytes,
+    "uuid": UUID,
+    "date": date,
+    "timestamp-millis": datetime,
+    "timestamp-micros": datetime,
+}
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_EPOCH_DAY = date(1970, 1, 1).toordinal()
+_WORDS: Final[Mapping[type, str]] = {
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    str: "text",
+    bytes: "bytes",
+    Decimal: "a Decimal",
+    UUID: "a UUID",
+    date: "a date",
+    datetime: "a datetime",
+    type(None): "None",
+}
+
+
+class Wrong(Exception):
+    """A value does not fit; each record, array and map around it puts its part before the path."""
+
+    def __init__(self, reason: str, path: str = "") -> None:
+        super().__init__(reason)
+        self.reason, self.path = reason, path
+
+    def under(self, part: str) -> "Wrong":
+        """The same, seen from one level further out."""
+        between = "." if self.path and not self.path.startswith("[") else ""
+        return Wrong(self.reason, f"{part}{between}{self.path}")
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.reason}" if self.path else self.reason
+
+
+def is_not(value: object, wanted: type) -> Wrong:
+    """What to say of a value of another type: the types, never the value."""
+    found = _WORDS.get(type(value), type(value).__name__)
+    return Wrong(f"is {found}, not {_WORDS.get(wanted, wanted.__name__)}")
+
+
+def exact(precision: int) -> Context:
+    """A decimal context in which nothing is ever rounded: what would be, raises."""
+    return Context(prec=precision, traps=[Inexact])
+
+
+def decimal_to_raw(type_: DecimalType) -> Convert:
+    """A function from `Decimal` to bytes. It refuses what it would have to round."""
+    limit, scale = 10**type_.precision, type_.scale
+    before = type_.precision - scale
+    scaleb = exact(type_.precision + 400).scaleb
+
+    def convert(value: Any) -> Any:
+        if type(value) is not Decimal:
+            raise is_not(value, Decimal)
+        if not value.is_finite() or value.adjusted() > before:
+            raise Wrong(f"must be a number with at most {before} digits before the point")
+        try:
+            scaled = scaleb(value, scale)
+        except Inexact:
+            raise Wrong(f"has more than {scale} digits after the point; round it before") from None
+        whole = int(scaled)
+        if whole != scaled:
+            raise Wrong(f"has more than {scale} digits after the point; round it before")
+        if not -limit < whole < limit:
+            raise Wrong(f"must be a number with at most {before} digits before the point")
+        return whole.to_bytes((whole + (whole < 0)).bit_length() // 8 + 1, "big", signed=True)
+
+    return convert
+
+
+def decimal_from_raw(type_: DecimalType) -> Convert:
+    """A function from bytes to `Decimal`, with all digits of the scale. It refuses more digits than the precision."""
+    limit, scale = 10**type_.precision, type_.scale
+    scaleb = exact(type_.precision).scaleb
+    from_bytes = int.from_bytes
+
+    def convert(value: Any) -> Any:
+        whole = from_bytes(value, "big", signed=True)
+        if not -limit < whole < limit:
+            raise Wrong(f"has more than {type_.precision} digits")
+        return scaleb(Decimal(whole), -scale)
+
+    return convert
+
+
+def _boolean_to_raw(value: Any) -> Any:
+    if type(value) is bool:
+        return value
+    raise is_not(value, bool)
+
+
+def _whole_to_raw(kind: Kind) -> Convert:
+    least, most = BOUNDS[kind]
+
+    def convert(value: Any) -> Any:
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise is_not(value, int)
+        if least <= value <= most:
+            return int(value)
+        raise Wrong(f"must lie between {least} and {most}")
+
+    return convert
+
+
+def _double_to_raw(value: Any) -> Any:
+    if isinstance(value, float):
+        return float(value)
+    if type(value) is not int:
+        raise is_not(value, float)
+    try:
+        number = float(value)
+    except OverflowError:
+        number = 0.0
+    if number != value:
+        raise Wrong("is a whole number with more digits than a float can hold")
+    return number
+
+
+def _float_to_raw(value: Any) -> Any:
+    number = _double_to_raw(value)
+    if FLOAT_MAX < abs(number) < float("inf"):
+        raise Wrong("is too great for 32 bits")
+    return number
+
+
+def _string_to_raw(value: Any) -> Any:
+    if isinstance(value, str):
+        return str.__str__(value)
+    raise is_not(value, str)
+
+
+def _bytes_to_raw(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return bytes(value)
+    raise is_not(value, bytes)
+
+
+def _uuid_to_raw(value: Any) -> Any:
+    if isinstance(value, UUID):
+        return str(value)
+    raise is_not(value, UUID)
+
+
+def _uuid_from_raw(value: Any) -> Any:
+    try:
+        return UUID(value)
+    except ValueError:
+        raise Wrong("is no UUID") from None
+
+
+def _date_to_raw(value: Any) -> Any:
+    if type(value) is not date:
+        raise is_not(value, date)
+    return value.toordinal() - _EPOCH_DAY
+
+
+def _date_from_raw(value: Any) -> Any:
+    try:
+        return date.fromordinal(value + _EPOCH_DAY)
+    except (ValueError, OverflowError):
+        raise Wrong("is a date before year 1 or after 9999") from None
+
+
+def _micros_to_raw(value: Any) -> Any:
+    if not isinstance(value, datetime):
+        raise is_not(value, datetime)
+    if value.utcoffset() is None:
+        raise Wrong("has no time zone; give it one: datetime(..., tzinfo=UTC)")
+    since = value - _EPOCH
+    return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
+
+
+def _millis_to_raw(value: Any) -> Any:
+    millis, rest = divmod(_micros_to_raw(value), 1000)
+    if rest:
+        raise Wrong("has microseconds, and its contract keeps milliseconds; round it before")
+    return millis
+
+
+def _timestamp_from_raw(unit: str) -> Convert:
+    def convert(value: Any) -> Any:
+        try:
+            return _EPOCH + timedelta(**{unit: value})
+        except OverflowError:
+            raise Wrong("is a time before year 1 or after 9999") from None
+
+    return convert
+
+
+TO_RAW: Final[Mapping[Kind, Convert]] = {
+    "boolean": _boolean_to_raw,
+    "int": _whole_to_raw("int"),
+    "long": _whole_to_raw("long"),
+    "float": _float_to_raw,
+    "double": _double_to_raw,
+    "string": _string_to_raw,
+    "bytes": _bytes_to_raw,
+    "uuid": _uuid_to_raw,
+    "date": _date_to_raw,
+    "timestamp-millis": _millis_to_raw,
+    "timestamp-micros": _micros_to_raw,
+}
+FROM_RAW: Final[Mapping[Kind, Convert]] = {
+    "uuid": _uuid_from_raw,
+    "date": _date_from_raw,
+    "timestamp-millis": _timestamp_from_raw("milliseconds"),
+    "timestamp-micros": _timestamp_from_raw("microseconds"),
+}

@@ -1,0 +1,268 @@
+"""What a schema may consist of: `saga.contracts.reading` makes it of an `.avsc` file and refuses everything else.
+
+The rest of the toolkit sees `RecordType` and its parts, never the JSON. Values come in three forms:
+- typed: what services see (`Decimal`, `UUID`, tuples, frozen dataclasses);
+- raw: what Avro itself writes (bytes, int, str, lists, dicts), with logical types not yet applied. Defaults are raw;
+- JSON: what people write in lines for `saga publish` (`saga.contracts.jsonform`).
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Literal, TypeAlias
+from uuid import UUID
+
+Kind: TypeAlias = Literal[
+    "boolean",
+    "int",
+    "long",
+    "float",
+    "double",
+    "string",
+    "bytes",
+    "uuid",
+    "date",
+    "timestamp-millis",
+    "timestamp-micros",
+]
+
+PRIMITIVES: Final[Mapping[str, Kind]] = {
+    name: name for name in ("boolean", "int", "long", "float", "double", "string", "bytes")
+}
+LOGICAL: Final[Mapping[str, tuple[str, Kind]]] = {
+    "uuid": ("string", "uuid"),
+    "date": ("int", "date"),
+    "timestamp-millis": ("long", "timestamp-millis"),
+    "timestamp-micros": ("long", "timestamp-micros"),
+}
+"""For each logical type, besides decimal, the type it must annotate."""
+
+BOUNDS: Final[Mapping[Kind, tuple[int, int]]] = {
+    "int": (-(2**31), 2**31 - 1),
+    "long": (-(2**63), 2**63 - 1),
+    "date": (-719_162, 2_932_896),
+    "timestamp-millis": (-62_135_596_800_000, 253_402_300_799_999),
+    "timestamp-micros": (-62_135_596_800_000_000, 253_402_300_799_999_999),
+}
+"""The smallest and the greatest raw value; of dates and timestamps those that Python has, years 1 to 9999."""
+FLOAT_MAX = float.fromhex("0x1.fffffep+127")
+
+
+class Missing:
+    """The type of `MISSING`."""
+
+
+MISSING: Final = Missing()
+"""The default of a field that has none."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScalarType:
+    """A primitive type, or one with a logical type that needs no parameters."""
+
+    kind: Kind
+
+
+@dataclass(frozen=True, slots=True)
+class DecimalType:
+    """Exact numbers with `scale` digits behind the point and at most `precision` digits in all, as bytes."""
+
+    precision: int
+    scale: int
+
+
+@dataclass(frozen=True, slots=True)
+class EnumType:
+    """One of a few words."""
+
+    name: str
+    symbols: tuple[str, ...]
+    doc: str
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayType:
+    """Many of one type, in order."""
+
+    items: "Type"
+
+
+@dataclass(frozen=True, slots=True)
+class MapType:
+    """Values of one type by text keys."""
+
+    values: "Type"
+
+
+@dataclass(frozen=True, slots=True)
+class OptionalType:
+    """A value that may be absent: a union with null."""
+
+    inner: "Type"
+
+
+@dataclass(frozen=True)
+class Field:
+    """One field of a record. `default` is raw, or `MISSING`."""
+
+    name: str
+    type: "Type"
+    default: object
+    aliases: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class RecordType:
+    """A record: an event, or a part of one."""
+
+    name: str
+    """Without namespace."""
+    fields: tuple[Field, ...]
+    doc: str
+
+    def field(self, name: str) -> Field | None:
+        """The field of that name, if there is one."""
+        return next((field for field in self.fields if field.name == name), None)
+
+
+Type: TypeAlias = ScalarType | DecimalType | EnumType | ArrayType | MapType | OptionalType | RecordType
+
+
+def raw_default(type_: Type, default: object) -> object:
+    """A default as the file has it, in raw form. Raises `ValueError` if it is none of the type."""
+    match type_:
+        case ScalarType(kind):
+            return _scalar_default(kind, default)
+        case DecimalType():
+            raw = _latin(default)
+            if abs(int.from_bytes(raw, "big", signed=True)) >= 10**type_.precision:
+                raise ValueError(f"has more than {type_.precision} digits")
+            return raw
+        case EnumType(symbols=symbols) if isinstance(default, str) and default in symbols:
+            return default
+        case ArrayType(items) if isinstance(default, list):
+            return [raw_default(items, item) for item in default]
+        case MapType(values) if isinstance(default, dict):
+            return {str(key): raw_default(values, value) for key, value in default.items()}
+        case OptionalType(inner):
+            return None if default is None else raw_default(inner, default)
+        case RecordType(fields=fields) if isinstance(default, dict):
+            for name in default:
+                if type_.field(name) is None:
+                    raise ValueError(f"names {name!r}, which is no field of {type_.name}")
+            return {field.name: _part_default(field, default) for field in fields}
+        case _:
+            raise ValueError(f"is {default!r}, which is no {described(type_)}")
+
+
+def described(type_: Type) -> str:
+    """A type in words, for messages."""
+    match type_:
+        case ScalarType(kind):
+            return kind
+        case DecimalType(precision, scale):
+            return f"decimal({precision},{scale})"
+        case EnumType(name=name):
+            return f"enum {name}"
+        case ArrayType(items):
+            return f"array of {described(items)}"
+        case MapType(values):
+            return f"map of {described(values)}"
+        case OptionalType(inner):
+            return f"optional {described(inner)}"
+        case RecordType(name=name):
+            return f"record {name}"
+
+
+def meaning_changes(one: Type, other: Type, at: str = "") -> list[str]:
+    """Where two versions mean different things by the same bytes: fields whose logical types differ.
+
+    Avro's resolution ignores logical types, so an amount would be misread tenfold without anybody noticing. A decimal's
+    precision may differ: it only limits what is written.
+    """
+    match one, other:
+        case OptionalType(inner), _:
+            return meaning_changes(inner, other, at)
+        case _, OptionalType(inner):
+            return meaning_changes(one, inner, at)
+        case ArrayType(first), ArrayType(second):
+            return meaning_changes(first, second, f"{at}[]")
+        case MapType(first), MapType(second):
+            return meaning_changes(first, second, f"{at}{{}}")
+        case RecordType(), RecordType():
+            pairs = [(a, b) for a in one.fields for b in other.fields if _same_field(a, b)]
+            return [c for a, b in pairs for c in meaning_changes(a.type, b.type, f"{at}.{a.name}".lstrip("."))]
+        case _ if _meaning(one) != _meaning(other):
+            return [f"{at} is {described(one)} in one and {described(other)} in the other"]
+        case _:
+            return []
+
+
+def without_logical_types(schema: Any) -> Any:
+    """A schema's JSON as Avro writes it: raw values, with the names, aliases, defaults that resolution needs."""
+    if isinstance(schema, list):
+        return [without_logical_types(branch) for branch in schema]
+    if not isinstance(schema, dict):
+        return schema
+    kept = ("name", "namespace", "aliases", "symbols", "default")
+    plain = {key: schema[key] for key in kept if key in schema}
+    for key in ("type", "items", "values"):
+        if key in schema:
+            plain[key] = without_logical_types(schema[key])
+    if "fields" in schema:
+        plain["fields"] = [without_logical_types(field) for field in schema["fields"]]
+    return plain
+
+
+def _meaning(type_: Type) -> object:
+    """What the bytes stand for beyond themselves; `None` for types without a logical type."""
+    match type_:
+        case DecimalType(scale=scale):
+            return "decimal", scale
+        case ScalarType(kind) if kind not in PRIMITIVES:
+            return kind
+        case _:
+            return None
+
+
+def _same_field(one: Field, other: Field) -> bool:
+    return one.name == other.name or one.name in other.aliases or other.name in one.aliases
+
+
+def _part_default(field: Field, given: dict[str, object]) -> object:
+    if field.name in given:
+        return raw_default(field.type, given[field.name])
+    if field.default is MISSING:
+        raise ValueError(f"leaves out {field.name!r}, which has no default")
+    return field.default
+
+
+def _latin(default: object) -> bytes:
+    if not isinstance(default, str):
+        raise ValueError(f"is {default!r}; bytes are written as text of the characters U+0000 to U+00FF")
+    try:
+        return default.encode("latin-1")
+    except UnicodeEncodeError as why:
+        raise ValueError("has characters above U+00FF: bytes are written with U+0000 to U+00FF") from why
+
+
+def _scalar_default(kind: Kind, default: object) -> object:
+    match kind, default:
+        case "boolean", bool():
+            return default
+        case (("int" | "long" | "date" | "timestamp-millis" | "timestamp-micros"), int()) if type(default) is int:
+            if BOUNDS[kind][0] <= default <= BOUNDS[kind][1]:
+                return default
+            raise ValueError(f"is {default}, which is outside of what {kind} can be")
+        case (("float" | "double"), (int() | float())) if type(default) is not bool:
+            if math.isfinite(float(default)):
+                return float(default)
+            raise ValueError("is no finite number")
+        case "string", str():
+            return default
+        case "uuid", str():
+            return str(UUID(default))
+        case "bytes", _:
+            return _latin(default)
+        case _:
+            raise ValueError(f"is {default!r}, which is no {kind}")

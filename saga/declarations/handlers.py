@@ -1,0 +1,258 @@
+"""Handlers and compensations: what their parameters are given, and the rules for all of one service together."""
+
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from inspect import isasyncgenfunction, iscoroutinefunction, isfunction, ismethod
+from types import NoneType
+from typing import get_args, get_origin
+
+from saga.contracts import library
+from saga.contracts.library import Contract
+from saga.declarations.annotations import hints_of, options_of, parameters_of, spelt
+from saga.declarations.returns import shape_of
+from saga.declarations.values import Declared, Handler, Parameter
+from saga.errors import DeclarationError
+from saga.messages import Event, name_of
+from saga.policies.retry import RETRY, Retry
+from saga.view import Saga
+
+TIMEOUT_S = 60.0
+"""What one attempt of a handler may take that says nothing about it."""
+
+
+def handler_of(
+    declared: Declared,
+    function: Callable[..., Awaitable[object]],
+    *,
+    many: bool = False,
+    retry: Retry = RETRY,
+    timeout_s: float = TIMEOUT_S,
+    undoes: str | None = None,
+) -> Handler:
+    """A handler as its signature says. Raises `DeclarationError` for what could not work, alone or beside others."""
+    where = _where(declared, function)
+    found = parameters_of(function, where)
+    hints = hints_of(function, where)
+    if "return" not in hints:
+        raise DeclarationError(f"{where} has no return annotation: say what it emits, `-> None` for nothing")
+    parameters = tuple(_parameter(declared, name, hints[name], f"{where}, parameter {name}") for name in found)
+    shape = shape_of(hints["return"], where)
+    handler = Handler(
+        service=declared.name,
+        name=function.__name__,
+        function=function,
+        parameters=parameters,
+        emits=shape.events,
+        many=many,
+        retry=retry,
+        timeout_s=timeout_s,
+        undoes=undoes,
+        shape=shape,
+    )
+    _check_parameters(handler, where)
+    for event in handler.emits:
+        _check_owner(declared, contract_of(event, f"{where} returns {event.__name__}"), where)
+    _check_name(declared, handler)
+    _check_kind(declared, handler, where)
+    return handler
+
+
+def check_alone(declared: Declared, handler: Handler) -> None:
+    """Raises `DeclarationError` if another handler already reacts to one of its events, and to nothing else."""
+    events = _events(handler)
+    if len(events) > 1:
+        return
+    for other in declared.handlers:
+        shared = _names(events[0]) & _names(_events(other)[0])
+        if len(_events(other)) == 1 and shared:
+            raise DeclarationError(
+                f"{declared.name!r} handles {min(shared)} twice: in {other.name} and in {handler.name}. "
+                "Keep one, or split the service"
+            )
+
+
+def original_of(declared: Declared, original: Callable[..., object]) -> Handler:
+    """The handler `original` was declared as. Raises `DeclarationError` if there is none, or it is undone already."""
+    name = getattr(original, "__name__", repr(original))
+    found = next((h for h in declared.handlers if h.function is original), None)
+    if found is None:
+        raise DeclarationError(
+            f"{name} is no handler of {declared.name!r}, so it cannot have a compensation here: "
+            f"declare it above with @{variable(declared)}.handler; each service undoes its own work only"
+        )
+    other = next((c for c in declared.compensations if c.undoes == found.name), None)
+    if other is not None:
+        raise DeclarationError(f"{declared.name}.{name} already has a compensation, {other.name}: keep one")
+    return found
+
+
+def check_compensation(declared: Declared, original: Handler, compensation: Handler) -> None:
+    """Raises `DeclarationError` unless it takes a failure outcome and a result of `original`, and emits no outcome."""
+    where = f"{declared.name}.{compensation.name}"
+    rule = f"a compensation takes the failure outcome it acts on and the result of {original.name} that it undoes"
+    events = _events(compensation)
+    if len(events) != 2:
+        raise DeclarationError(f"{where} has {len(events)} event parameters: {rule}; no other events")
+    failures = [p for p in events if all(contract_of(e, where).outcome == "failure" for e in p)]
+    if not failures:
+        raise DeclarationError(
+            f'{where}: neither {_either(events[0])} nor {_either(events[1])} is an outcome "failure" by its contract: '
+            f"{rule}; a neighbour's failure is not for it, the outcome is"
+        )
+    if len(failures) == 2:
+        raise DeclarationError(f'{where}: both events are outcomes "failure", and an outcome stands: {rule}')
+    (results,) = (p for p in events if p is not failures[0])
+    strange = sorted(_names(results) - _names(original.emits))
+    if strange:
+        raise DeclarationError(
+            f"{where}: {original.name} never returns {' or '.join(strange)}: {rule}, "
+            f"so one of {_either(original.emits) or 'nothing: it emits no event'}"
+        )
+    for event in compensation.emits:
+        if contract_of(event, where).outcome is not None:
+            raise DeclarationError(
+                f"{where} returns {event.__name__}, an outcome: when a compensation runs the saga has ended; "
+                "let a handler decide"
+            )
+
+
+def contract_of(event: type[Event], where: str) -> Contract:
+    """The event's contract. Raises `DeclarationError`, beginning with `where`."""
+    try:
+        return library.contract_of(event)
+    except DeclarationError as why:
+        raise DeclarationError(f"{where}: {why}") from why
+
+
+def variable(declared: Declared) -> str:
+    """What the service's variable is called, most likely: for examples in messages."""
+    return declared.name.replace("-", "_")
+
+
+def _where(declared: Declared, function: Callable[..., object]) -> str:
+    """How messages call a function. Raises `DeclarationError` if it is no coroutine function."""
+    if not (isfunction(function) or ismethod(function)):
+        raise DeclarationError(f"{declared.name!r}: {function!r} is no function: a handler is an `async def`")
+    where = f"{declared.name}.{function.__name__}"
+    if isasyncgenfunction(function):
+        raise DeclarationError(f"{where} yields: a handler returns its events, several as a tuple or a list")
+    if not iscoroutinefunction(function):
+        raise DeclarationError(f"{where} is not async: write `async def {function.__name__}`")
+    return where
+
+
+def _parameter(declared: Declared, name: str, annotation: object, where: str) -> Parameter:
+    options = options_of(annotation)
+    if any(o is Saga or get_origin(o) is Saga for o in options):
+        _check_saga(declared, annotation, where)
+        return Parameter(name=name, role="saga")
+    events = [o for o in options if isinstance(o, type) and issubclass(o, Event)]
+    if len(events) == len(options):
+        for event in events:
+            if event is Event:
+                raise DeclarationError(f"{where}: it would take any Event; name the events it reacts to, A | B")
+            contract_of(event, where)
+        return Parameter(name=name, role="event", events=tuple(events))
+    gives = next((r.gives for r in declared.resources if r.gives is options[0] and len(options) == 1), None)
+    if gives is not None:
+        return Parameter(name=name, role="resource", gives=gives)
+    raise DeclarationError(f"{where}: {_unknown(declared, annotation, events)}")
+
+
+def _check_saga(declared: Declared, annotation: object, where: str) -> None:
+    """`Saga` alone is for every service: a handler may do without the state."""
+    options = options_of(annotation)
+    if len(options) > 1:
+        raise DeclarationError(f"{where}: it is {spelt(annotation)}, but a saga is always there: write Saga")
+    states = get_args(options[0]) or (NoneType,)
+    if states[0] not in (NoneType, declared.state):
+        mend = (
+            f"Saga[{declared.state.__name__}]" if declared.state else f"Saga, or Service({declared.name!r}, state=...)"
+        )
+        raise DeclarationError(
+            f"{where}: it is {spelt(annotation)}, but the state of {declared.name!r} is "
+            f"{declared.state.__name__ if declared.state else 'none'}: write {mend}"
+        )
+
+
+def _unknown(declared: Declared, annotation: object, events: Sequence[type[Event]]) -> str:
+    """What is wrong with an annotation that is no event, saga or resource; and what to do."""
+    if events and NoneType in options_of(annotation):
+        return (
+            f"{_either(events)} may be absent by its annotation, which is not supported: a handler runs when all its "
+            "events are there. Leave out `| None`, or handle it in a handler of its own"
+        )
+    if events:
+        return f"{spelt(annotation)} mixes events with what is none: give each a parameter of its own"
+    inside = [a for a in get_args(annotation) if isinstance(a, type) and issubclass(a, Event)]
+    if inside:
+        return (
+            f"it takes {spelt(annotation)}, but is given one event at a time (a compensation one result): "
+            f"annotate it with {_either(inside)}"
+        )
+    for resource in declared.resources:
+        if isinstance(annotation, type) and (
+            issubclass(resource.gives, annotation) or issubclass(annotation, resource.gives)
+        ):
+            return f"nothing gives a {spelt(annotation)}; {resource.name} gives {spelt(resource.gives)}: annotate it so"
+    return (
+        f"nothing gives a {spelt(annotation)}: it is no event, and no resource of {declared.name!r} yields one. "
+        f"Declare it above this function: an async generator that yields it, with @{variable(declared)}.resource"
+    )
+
+
+def _check_parameters(handler: Handler, where: str) -> None:
+    """At least one event; at most one saga; no event in two places."""
+    if not _events(handler):
+        raise DeclarationError(f"{where} reacts to nothing: give it a parameter annotated with an event")
+    if sum(p.role == "saga" for p in handler.parameters) > 1:
+        raise DeclarationError(f"{where} has two parameters that are the saga: keep one")
+    taken: dict[str, str] = {}
+    for parameter in handler.parameters:
+        for event in parameter.events:
+            name = name_of(event)
+            if name in taken:
+                places = "twice" if taken[name] == parameter.name else f"in {taken[name]} and in {parameter.name}"
+                raise DeclarationError(f"{where} takes {name} {places}: one message is one part; keep one")
+            taken[name] = parameter.name
+
+
+def _check_owner(declared: Declared, contract: Contract, where: str) -> None:
+    if contract.owner != declared.name and not contract.said_outside:
+        raise DeclarationError(
+            f"{where} returns {contract.name}, which only its owner {contract.owner!r} may say: return an event of "
+            f"{declared.name!r}, or let {contract.owner!r} react to one and decide"
+        )
+
+
+def _check_name(declared: Declared, handler: Handler) -> None:
+    if any(h.name == handler.name for h in (*declared.handlers, *declared.compensations)):
+        raise DeclarationError(
+            f"{declared.name!r} has two functions called {handler.name}: names are part of ids; rename one"
+        )
+
+
+def _check_kind(declared: Declared, handler: Handler, where: str) -> None:
+    """All events of a service belong to one kind of saga: the key field of their contracts has one name."""
+    first = next((h for h in (*declared.handlers, *declared.compensations)), handler)
+    known = _events(first)[0][0]
+    kind = contract_of(known, where).key
+    for event in (*(e for p in _events(handler) for e in p), *handler.emits):
+        key = contract_of(event, where).key
+        if key != kind:
+            raise DeclarationError(
+                f"{where} names {event.__name__}, of sagas known by {key!r}, but {known.__name__} is of sagas known by "
+                f"{kind!r}: a service follows one kind of saga; use events of one kind, or split the service"
+            )
+
+
+def _events(handler: Handler) -> list[tuple[type[Event], ...]]:
+    """What each event parameter takes."""
+    return [p.events for p in handler.parameters if p.role == "event"]
+
+
+def _names(events: Iterable[type[Event]]) -> frozenset[str]:
+    return frozenset(map(name_of, events))
+
+
+def _either(events: Iterable[type[Event]]) -> str:
+    return " | ".join(event.__name__ for event in events)

@@ -1,0 +1,169 @@
+"""What a service uses beside events: its resources, its state, its business documents."""
+
+import re
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterator
+from dataclasses import MISSING, fields, is_dataclass
+from inspect import isasyncgenfunction, signature
+from math import isfinite
+from typing import get_args, get_origin
+
+from saga.declarations.annotations import hints_of, spelt
+from saga.declarations.values import Declared, DocumentKind, Resource
+from saga.errors import DeclarationError
+from saga.messages import Event
+from saga.policies.retry import is_exceptions
+from saga.view import Saga
+
+_COLLECTION = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,79}")
+MARKERS = "_saga"
+"""The field of a business document in which the toolkit notes which updates were made."""
+
+
+def resource_of(
+    declared: Declared,
+    opener: Callable[[], AsyncIterator[object]],
+    timeout_s: float,
+    answers: tuple[type[Exception], ...],
+) -> Resource:
+    """A resource as its opener's signature says. Raises `DeclarationError`."""
+    name = getattr(opener, "__name__", repr(opener))
+    where = f"{declared.name}.{name}"
+    if not isasyncgenfunction(opener):
+        raise DeclarationError(
+            f"{where} is no async generator: write `async def {name}() -> AsyncIterator[...]` and yield the resource "
+            "once; what stands after the `yield` closes it"
+        )
+    if signature(opener).parameters:
+        raise DeclarationError(f"{where} takes parameters, but is opened without: read settings inside it")
+    check_seconds(timeout_s, "timeout_s", where)
+    _check_answers(declared, answers, where)
+    gives = _yielded(hints_of(opener, where).get("return"), where)
+    for other in declared.resources:
+        if issubclass(gives, other.gives):
+            raise DeclarationError(
+                f"{where} gives {spelt(gives)} and {other.name} gives {spelt(other.gives)}: parameters are told apart "
+                "by their types, so no two resources of a service may give one type, or one a subclass of the other's; "
+                "keep one, or wrap one in a class of its own"
+            )
+    return Resource(name=name, opener=opener, gives=gives, timeout_s=timeout_s, answers=answers)
+
+
+def document_of(declared: Declared, kind: type, collection: str, answers: tuple[type[Exception], ...]) -> DocumentKind:
+    """A kind of business document. Raises `DeclarationError`."""
+    where = f"{declared.name}.document({spelt(kind)}, {collection!r})"
+    check_dataclass(kind, where)
+    if not _COLLECTION.fullmatch(collection):
+        raise DeclarationError(f"{where}: name the collection with at most 80 letters, digits, `-` and `_`")
+    if collection.partition("-")[0] == "saga":
+        raise DeclarationError(f"{where}: the toolkit keeps its own documents there; choose another collection")
+    if any(f.name == MARKERS for f in fields(kind)):
+        raise DeclarationError(f"{where}: the field {MARKERS!r} belongs to the toolkit; rename it")
+    for other in declared.documents:
+        if other.kind is kind:
+            raise DeclarationError(f"{where}: {spelt(kind)} is already declared, in {other.collection!r}; keep one")
+        if other.collection == collection:
+            raise DeclarationError(
+                f"{where}: the documents of {collection!r} are {spelt(other.kind)} already; choose another collection"
+            )
+    _check_answers(declared, answers, where)
+    return DocumentKind(kind=kind, collection=collection, answers=answers)
+
+
+def check_state(state: object, where: str) -> type:
+    """The class, if it is a frozen dataclass of plain fields, all with defaults; else raises `DeclarationError`."""
+    kind = check_dataclass(state, where)
+    for field in fields(kind):
+        if field.default is MISSING and field.default_factory is MISSING:
+            raise DeclarationError(
+                f"{where}: the field {field.name!r} of {spelt(kind)} has no default, but a saga begins with "
+                f"{spelt(kind)}(): give it one"
+            )
+    return kind
+
+
+def check_dataclass(kind: object, where: str) -> type:
+    """The class, if it is a frozen dataclass of plain fields; otherwise raises `DeclarationError`."""
+    if not isinstance(kind, type) or not is_dataclass(kind):
+        raise DeclarationError(f"{where}: {spelt(kind)} is no dataclass; write @dataclass(frozen=True) above its class")
+    if not kind.__dataclass_params__.frozen:  # type: ignore[attr-defined] # typeshed leaves it out
+        raise DeclarationError(
+            f"{where}: {spelt(kind)} can be changed in place, which nobody would notice; write @dataclass(frozen=True)"
+        )
+    try:
+        odd = next(_odd(kind), None)
+    except (TypeError, NameError) as why:
+        raise DeclarationError(f"{where}: {spelt(kind)} cannot be written and read back: {why}") from why
+    if odd is not None:
+        raise DeclarationError(
+            f"{where}: {spelt(kind)} holds a {spelt(odd)}, which cannot be written and read back; use plain types "
+            "(numbers, texts, Decimal, datetime, UUID, Enum), tuples, mappings and frozen dataclasses of them"
+        )
+    return kind
+
+
+def check_seconds(value: object, name: str, where: str) -> None:
+    """Raises `DeclarationError` unless it is a positive number."""
+    if not isinstance(value, int | float) or isinstance(value, bool) or not isfinite(value) or value <= 0:
+        raise DeclarationError(f"{where}: {name}={value!r} is no time; give seconds, more than 0")
+
+
+def _yielded(annotation: object, where: str) -> type:
+    origin, args = get_origin(annotation), get_args(annotation)
+    if origin not in (AsyncIterator, AsyncGenerator, AsyncIterable) or not args:
+        raise DeclarationError(f"{where} does not say what it gives: annotate it with `-> AsyncIterator[TheType]`")
+    gives = args[0]
+    if not isinstance(gives, type) or get_origin(gives) is not None:
+        raise DeclarationError(
+            f"{where} gives {spelt(gives)}, by which no parameter can be told: yield a class of yours"
+        )
+    if gives is object or issubclass(gives, Event | Saga):
+        raise DeclarationError(
+            f"{where} gives {spelt(gives)}, which means something else already: yield a class of yours"
+        )
+    return gives
+
+
+def _check_answers(declared: Declared, answers: object, where: str) -> None:
+    """Answers are recorded by the name of their class: within a service a name must tell them apart."""
+    if not is_exceptions(answers):
+        raise DeclarationError(
+            f"{where}: answers={answers!r}: give a tuple of exception classes; of one it is (Declined,)"
+        )
+    if Exception in answers:
+        raise DeclarationError(f"{where}: an answer is a business no; Exception is every failure: name the answers")
+    lists = (*(r.answers for r in declared.resources), *(d.answers for d in declared.documents))
+    known = {answer.__name__: answer for list_ in lists for answer in list_}
+    for answer in answers:
+        if known.setdefault(answer.__name__, answer) is not answer:
+            raise DeclarationError(
+                f"{where}: two answers of {declared.name!r} are called {answer.__name__}, and they are recorded by "
+                "their names; rename one"
+            )
+
+
+def _odd(kind: type) -> Iterator[object]:
+    """The types inside that msgspec has to be told about: those nobody could read back."""
+    from msgspec import inspect  # only services with states or documents pay for it
+
+    seen: set[type] = set()
+
+    def walk(info: inspect.Type) -> Iterator[object]:
+        match info:
+            case inspect.CustomType(cls=odd):
+                yield odd
+            case inspect.DataclassType(cls=cls, fields=inside) if cls not in seen:
+                seen.add(cls)
+                for field in inside:
+                    yield from walk(field.type)
+            case inspect.UnionType(types=types) | inspect.TupleType(item_types=types):
+                for type_ in types:
+                    yield from walk(type_)
+            case inspect.CollectionType(item_type=item):
+                yield from walk(item)
+            case inspect.DictType(key_type=key, value_type=value):
+                yield from walk(key)
+                yield from walk(value)
+            case _:
+                pass
+
+    yield from walk(inspect.type_info(kind))

@@ -1,0 +1,103 @@
+"""What a service declares, as frozen values: what the runtime reads of it."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Literal
+
+from saga.declarations.returns import Either, One, Shape, any_of, described
+from saga.errors import Permanent
+from saga.messages import Event
+from saga.policies.retry import Retry
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parameter:
+    """A parameter of a handler, and what it is given."""
+
+    name: str
+    role: Literal["event", "saga", "resource"]
+    events: tuple[type[Event], ...] = ()
+    """`event`: the classes it takes, any of them."""
+    gives: type | None = None
+    """`resource`: the type of the resource it is given."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Handler:
+    """A handler, or a compensation."""
+
+    service: str
+    name: str
+    function: Callable[..., Awaitable[object]]
+    parameters: tuple[Parameter, ...]
+    """In the order of the signature."""
+    emits: tuple[type[Event], ...]
+    """All that it may emit."""
+    many: bool
+    retry: Retry
+    timeout_s: float
+    undoes: str | None
+    """The handler that it undoes; `None` for one that is no compensation."""
+    shape: Shape | None = None
+    """The ways in which it may return events; left out, any number of what it emits."""
+    _alone: frozenset[type] = field(init=False, repr=False, compare=False)
+    """What it may return as it is: the common case, and cheap to see."""
+
+    def __post_init__(self) -> None:
+        shape = any_of(self.emits) if self.shape is None else self.shape
+        options = shape.options if isinstance(shape, Either) else (shape,)
+        object.__setattr__(self, "shape", shape)
+        object.__setattr__(self, "_alone", frozenset(option.event for option in options if isinstance(option, One)))
+
+    def events_of(self, returned: object) -> tuple[Event, ...]:
+        """The events in what the function returned, in order. Raises `Permanent` for what its annotation denies."""
+        if type(returned) in self._alone:
+            return (returned,)  # type: ignore[return-value] # all of `_alone` are classes of events
+        assert self.shape is not None
+        events = self.shape.fit(returned)
+        if events is None:
+            raise Permanent(
+                f"{self.service}.{self.name} returned {described(returned)}, which its return annotation does not "
+                f"allow: return {_names(self.emits)} as it says, or mend the annotation"
+            )
+        return events
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resource:
+    """Something outside that handlers use."""
+
+    name: str
+    opener: Callable[[], AsyncIterator[object]]
+    """Yields it once; what comes after the `yield` closes it."""
+    gives: type
+    timeout_s: float
+    """How long one call by `saga.step` may take."""
+    answers: tuple[type[Exception], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DocumentKind:
+    """A kind of business document."""
+
+    kind: type
+    collection: str
+    answers: tuple[type[Exception], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Declared:
+    """All that a service has declared so far, in the order of declaration."""
+
+    name: str
+    state: type | None
+    memory: timedelta
+    handlers: list[Handler] = field(default_factory=list)
+    compensations: list[Handler] = field(default_factory=list)
+    resources: list[Resource] = field(default_factory=list)
+    documents: list[DocumentKind] = field(default_factory=list)
+
+
+def _names(events: tuple[type[Event], ...]) -> str:
+    return " or ".join(event.__name__ for event in events) or "nothing"

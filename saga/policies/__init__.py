@@ -1,0 +1,1 @@
+"""Rules of reaction as pure functions over frozen values: one file per policy."""

@@ -1,0 +1,168 @@
+"""What people are shown of a saga: one line for each transition of all services, and how it stands in each. Pure."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from msgspec import Raw
+
+from saga.progress.document import Call, Entry, Outcome, Snapshot, decode_entry
+from saga.progress.history import fold
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """All that one service has written down of a saga."""
+
+    snapshot: Snapshot
+    transitions: tuple[Raw, ...]
+    """Oldest first, archived ones with them, as they were written: what `saga.progress.history.verify` checks."""
+
+    @property
+    def service(self) -> str:
+        return self.snapshot.service
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """One transition of one service."""
+
+    time: str
+    """When it was written, by the clock of the service; RFC 3339 in milliseconds, UTC."""
+    service: str
+    transition: int
+    handler: str
+    outcome: Outcome
+    reason: str | None
+    type: str
+    """Of the message that it was about."""
+    message: str
+    """The message's id."""
+    source: str
+    """Who emitted the message."""
+    attempt: int
+    emitted: tuple[str, ...]
+    """The types of the events that it emitted."""
+    steps: tuple[str, ...]
+    """What the handler called, as people read it: `reserve`, `update set_aside stock/tea`, `read stock/tea`."""
+    delta: dict[str, Any]
+    """The fields of the state that changed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """How a saga stands in one service."""
+
+    service: str
+    saga: str
+    state: str
+    """In a word: `quarantined`, `begun` (a handler is at it), or the outcome of the last transition."""
+    outcome: str | None
+    """The event with which this service ended the saga."""
+    started: str | None
+    changed: str
+    """When the last transition was written; of a saga without any, when its handler began. Empty if neither."""
+    queue: int
+    waiting: int
+    intents: int
+    compensating: int
+    dead: int
+    """Dead letters that block the saga. They are counted in `queue` or `compensating` as well."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether something is kept that has not come to its end."""
+        return bool(self.queue or self.waiting or self.intents or self.compensating)
+
+
+def standing(p: Snapshot) -> Standing:
+    """How the saga stands in the service whose progress this is."""
+    last = decode_entry(p.transitions[-1]) if p.transitions else None
+    dead = sum(1 for kept in (*p.queue, *p.compensating) if kept.dead)
+    if dead:
+        state = "quarantined"
+    elif p.intents or last is None:
+        state = "begun"
+    else:
+        state = last.outcome
+    return Standing(
+        service=p.service,
+        saga=p.saga,
+        state=state,
+        outcome=p.outcome,
+        started=p.started,
+        changed=max([last.time if last else "", *(intent.time for intent in p.intents)]),
+        queue=len(p.queue),
+        waiting=len(p.waiting),
+        intents=len(p.intents),
+        compensating=len(p.compensating),
+        dead=dead,
+    )
+
+
+def timeline(histories: Iterable[History]) -> list[Line]:
+    """The transitions of all services in one order: by time, but never before the transition that emitted the message.
+
+    So an effect stands below its cause even where the clocks of two machines differ, and within a service the numbers
+    go up.
+    """
+    entries = {h.service: [decode_entry(raw) for raw in h.transitions] for h in histories}
+    emitters = {
+        event.id: (service, entry.n)
+        for service, of_one in entries.items()
+        for entry in of_one
+        for event in entry.events
+    }
+    heads = dict.fromkeys(entries, 0)
+    lines = []
+    while left := [service for service in sorted(entries) if heads[service] < len(entries[service])]:
+        nexts = {service: entries[service][heads[service]] for service in left}
+
+        def is_due(service: str, nexts: dict[str, Entry] = nexts) -> bool:
+            by, n = emitters.get(nexts[service].message, (service, -1))
+            return by == service or by not in nexts or nexts[by].n > n
+
+        # Chains that were tampered with may name each other as causes: then time alone decides.
+        chosen = min([s for s in left if is_due(s)] or left, key=lambda service: nexts[service].time)
+        lines.append(_line(chosen, nexts[chosen]))
+        heads[chosen] += 1
+    return lines
+
+
+def state_after(transitions: Sequence[Raw], n: int) -> dict[str, Any]:
+    """The state as it was when transition `n` had been written, with the fields that had ever been assigned.
+
+    Raises `LookupError` if there is no transition `n`.
+    """
+    entries = [decode_entry(raw) for raw in transitions]
+    if all(entry.n != n for entry in entries):
+        raise LookupError(n)
+    return fold(entries, before=n + 1)
+
+
+def _line(service: str, entry: Entry) -> Line:
+    return Line(
+        time=entry.time,
+        service=service,
+        transition=entry.n,
+        handler=entry.handler,
+        outcome=entry.outcome,
+        reason=entry.reason,
+        type=entry.type,
+        message=entry.message,
+        source=entry.source,
+        attempt=entry.attempt,
+        emitted=tuple(event.type for event in entry.events),
+        steps=tuple(map(_step, entry.calls)),
+        delta=entry.delta,
+    )
+
+
+def _step(call: Call) -> str:
+    match call.kind:
+        case "step":
+            return call.name
+        case "update":
+            return f"update {call.name} {call.document}"
+        case "read":
+            return f"read {call.document}"

@@ -1,0 +1,89 @@
+"""The life of one running service: what is opened in which order, and closed in which.
+
+Opening: resources, worker, group. Closing, once `stop` is set: intake, lanes (within the limit), commits, group,
+resources. Store and broker belong to the caller, who closes them last.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+
+from saga.broker.port import Broker
+from saga.clock import Clock
+from saga.declarations.values import Declared, Resource
+from saga.errors import ConfigurationError, DeclarationError
+from saga.observe.moments import Report, Started, Stopped
+from saga.runtime.participant import participant_of
+from saga.runtime.ports import RunningPorts
+from saga.runtime.worker import Limits, Worker
+from saga.store.port import Store
+
+OPEN_S_MAX = 15.0
+"""A resource that does not open within this many seconds keeps the service from starting."""
+
+
+async def serve(
+    declared: Declared,
+    *,
+    store: Store,
+    broker: Broker,
+    clock: Clock,
+    report: Report,
+    limits: Limits,
+    stop: asyncio.Event,
+    use: Sequence[object] = (),
+) -> None:
+    """Run one worker of a service until `stop`, then drain. `use`: fakes in the place of resources.
+
+    Raises `ConfigurationError` for a resource that does not open: then nothing was taken from the log.
+    """
+    async with AsyncExitStack() as stack:
+        resources = await open_resources(declared, stack, clock, use)
+        ports = RunningPorts(declared.name, store, broker, clock, report)
+        service = participant_of(declared, resources, ports)
+        async with asyncio.TaskGroup() as tasks:
+            worker = Worker(service, ports, limits, tasks)
+            report(Started(service=declared.name, topics=worker.topics))
+            await worker.run(broker, stop)
+            report(Stopped(service=declared.name))
+
+
+async def open_resources(
+    declared: Declared, stack: AsyncExitStack, clock: Clock, use: Sequence[object] = ()
+) -> Mapping[type, object]:
+    """What each resource gives, by its type: a fake of `use`, else what its opener yields. All problems at once."""
+    fakes = {resource.gives: _fake(resource, use) for resource in declared.resources}
+    unused = [fake for fake in use if not any(fake is given for given in fakes.values())]
+    if unused:
+        raise DeclarationError(
+            f"{declared.name!r} has no resource for {', '.join(type(fake).__name__ for fake in unused)}: "
+            "a fake is an instance of a subclass of what the resource gives"
+        )
+    given: dict[type, object] = {}
+    problems = []
+    for resource in declared.resources:
+        fake = fakes[resource.gives]
+        if fake is not None:
+            given[resource.gives] = fake
+            continue
+        try:
+            given[resource.gives] = await clock.within(OPEN_S_MAX, stack.enter_async_context(_opened(resource)))
+        except TimeoutError:
+            problems.append(f"resource {resource.name} did not open within {OPEN_S_MAX:.0f} s: is it there?")
+        except Exception as why:  # noqa: BLE001 - a driver may raise anything; all problems are told at once
+            problems.append(f"resource {resource.name} does not open: {type(why).__name__}: {why}")
+    if problems:
+        raise ConfigurationError(f"service {declared.name!r} cannot start:", problems)
+    return given
+
+
+def _fake(resource: Resource, use: Sequence[object]) -> object | None:
+    return next((fake for fake in use if isinstance(fake, resource.gives)), None)
+
+
+@asynccontextmanager
+async def _opened(resource: Resource) -> AsyncIterator[object]:
+    """The opener as a context manager, as a fixture of pytest."""
+    opener = asynccontextmanager(resource.opener)
+    async with opener() as given:
+        yield given

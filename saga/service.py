@@ -1,0 +1,190 @@
+"""A service's declarations: `Service` and its decorators. The types of the decorated functions are the declaration."""
+
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Concatenate, Generic, Never, TypeAlias, overload
+
+from typing_extensions import TypeVar
+
+from saga.declarations.handlers import TIMEOUT_S, check_alone, check_compensation, handler_of, original_of
+from saga.declarations.outside import check_seconds, check_state, document_of, resource_of
+from saga.declarations.values import Declared, DocumentKind, Handler, Parameter, Resource
+from saga.errors import DeclarationError
+from saga.messages import Event
+from saga.policies.retry import RETRY, Retry
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+__all__ = ["Declared", "DocumentKind", "Handler", "Parameter", "Resource", "Service"]
+
+_NAME = re.compile(r"[a-z][a-z0-9-]{0,63}")
+_TAKEN = {"client": "clients publish under that name", "saga": "the toolkit's own topics and documents are called so"}
+
+_Reaction: TypeAlias = Event | Sequence[Event | None] | None
+_S_co = TypeVar("_S_co", bound="DataclassInstance | None", default=None, covariant=True)
+_D = TypeVar("_D", bound="DataclassInstance")
+# `Never` as a parameter: any type will do, but there has to be one. A compensation has two at least.
+_Handler = TypeVar("_Handler", bound=Callable[Concatenate[Never, ...], Awaitable[_Reaction]])
+_Compensation = TypeVar("_Compensation", bound=Callable[Concatenate[Never, Never, ...], Awaitable[_Reaction]])
+_Opener = TypeVar("_Opener", bound=Callable[[], AsyncIterator[object]])
+
+
+class Service(Generic[_S_co]):
+    """One independently deployed participant: its handlers, one store, one consumer group, one kind of saga.
+
+    The types are the declaration. A parameter annotated with an event, or a union of events, says what is consumed;
+    `Saga` is this run; anything else must be what one of the service's resources gives, declared above it. The return
+    annotation says what may be emitted: `A | B` one of them, `tuple[A, B]` both, `list[A]` many, `| None` maybe
+    nothing. Order and names of parameters do not matter.
+
+    Every decorator returns its function unchanged: checkers see its own type, and a plain call tests it.
+    Mistakes that types cannot show are a `DeclarationError` while the module is imported.
+    """
+
+    def __init__(
+        self, name: str, *, state: Callable[[], _S_co] | None = None, memory: timedelta = timedelta(days=30)
+    ) -> None:
+        """Begin the declaration of a service.
+
+        `name`: part of document keys, topics and ids; at most 64 lower case letters, digits and `-`. Never change it
+        while sagas are open.
+        `state`: the class of `saga.state`: a frozen dataclass in which every field has a default, because a saga
+        begins with `state()`. A field with a default may be added at any time. Left out: no state, plain `Saga`.
+        `memory`: how long a saga is kept after its last message when nothing of it is open. A duplicate is known as one
+        for that long; a handler may not wait longer in all. What is open is kept without limit.
+
+        Raises `DeclarationError`: a name with other characters; a state that is no frozen dataclass.
+        """
+        if not _NAME.fullmatch(name):
+            raise DeclarationError(
+                f"Service({name!r}): a name is at most 64 lower case letters, digits and `-`, and begins with a letter"
+            )
+        if name in _TAKEN:
+            raise DeclarationError(f"Service({name!r}): {_TAKEN[name]}; choose another name")
+        kind = None if state is None else check_state(state, f"Service({name!r}, state=...)")
+        if not isinstance(memory, timedelta) or memory <= timedelta(0):
+            raise DeclarationError(f"Service({name!r}, memory={memory!r}): give a timedelta, more than zero")
+        self._declared = Declared(name=name, state=kind, memory=memory)
+
+    @property
+    def declared(self) -> Declared:
+        """All that has been declared so far."""
+        return self._declared
+
+    def __repr__(self) -> str:
+        return f"Service({self._declared.name!r})"
+
+    @overload
+    def handler(self, handler: _Handler, /) -> _Handler: ...
+    @overload
+    def handler(
+        self, /, *, many: bool = False, retry: Retry = RETRY, timeout_s: float = TIMEOUT_S
+    ) -> Callable[[_Handler], _Handler]: ...
+    def handler(
+        self,
+        handler: _Handler | None = None,
+        /,
+        *,
+        many: bool = False,
+        retry: Retry = RETRY,
+        timeout_s: float = TIMEOUT_S,
+    ) -> _Handler | Callable[[_Handler], _Handler]:
+        """Declare the reaction to an event, or to several (fan-in: it runs when all are there).
+
+        Promises: for each saga it runs to its end once, whatever crashes or is repeated; its state and what it emits
+        are saved in one write, then published in order. A crash or a failure runs it again with the same input; steps
+        and updates already recorded answer at once.
+
+        `many`: the event (of several, the one of the first parameter) may rightly come several times in a saga, and the
+        handler runs for each. Without it a repetition with the same content is ignored, visibly, and one with other
+        content is a dead letter.
+        `retry`: how often and when it is tried again.
+        `timeout_s`: seconds that one attempt may take.
+
+        Raises `DeclarationError`: not `async`; a parameter without annotation, or of a type that nothing gives; no
+        event among the parameters, or one in two of them; one event handled by two handlers alone; `Saga[X]` with X not
+        the service's state; an event of another owner returned; events of two kinds of saga.
+        """
+
+        def declare(function: _Handler) -> _Handler:
+            where = f"{self._declared.name}.{getattr(function, '__name__', function)}"
+            check_seconds(timeout_s, "timeout_s", where)
+            if not isinstance(retry, Retry):
+                raise DeclarationError(f"{where}: retry={retry!r}: give a Retry(...)")
+            found = handler_of(self._declared, function, many=many, retry=retry, timeout_s=timeout_s)
+            check_alone(self._declared, found)
+            self._declared.handlers.append(found)
+            return function
+
+        return declare if handler is None else declare(handler)
+
+    def compensation(
+        self, original: Callable[..., Awaitable[_Reaction]], /
+    ) -> Callable[[_Compensation], _Compensation]:
+        """Declare what undoes `original`, a handler of this service.
+
+        Its parameters: the outcome `failure` it acts on (or a union of them); the result of `original` that it undoes
+        (an event that `original` may return, or a union: its other results have nothing to undo); resources, `Saga`.
+
+        Promises: it runs once for each recorded result, newest first: the parameter is one event, with `many=True`
+        too. If `original` has begun it is brought to its end first; if it has not, it never will: from here on it is
+        closed in this saga. A failing compensation is tried again with growing delay and escalated, never dropped.
+
+        Raises `DeclarationError`: `original` is no handler of this service, or already has a compensation; the result
+        parameter is nothing that `original` returns; the other event is no `failure` outcome; it returns an outcome.
+        """
+
+        def declare(function: _Compensation) -> _Compensation:
+            undone = original_of(self._declared, original)
+            found = handler_of(self._declared, function, undoes=undone.name)
+            check_compensation(self._declared, undone, found)
+            self._declared.compensations.append(found)
+            return function
+
+        return declare
+
+    @overload
+    def resource(self, opener: _Opener, /) -> _Opener: ...
+    @overload
+    def resource(
+        self, /, *, timeout_s: float = 10, answers: tuple[type[Exception], ...] = ()
+    ) -> Callable[[_Opener], _Opener]: ...
+    def resource(
+        self,
+        opener: _Opener | None = None,
+        /,
+        *,
+        timeout_s: float = 10,
+        answers: tuple[type[Exception], ...] = (),
+    ) -> _Opener | Callable[[_Opener], _Opener]:
+        """Declare something outside (a bank, a carrier): an async generator that yields it once, as a pytest fixture.
+
+        Promises: opened at start, closed after the last handler; given to parameters annotated with the type it
+        yields. In tests an instance of a subclass in `use=` takes its place, and the opener is not called.
+
+        `timeout_s`: seconds that one call through `saga.step` may take; longer is a transient failure.
+        `answers`: exceptions by which it answers a call: `saga.step` records them (class and `args`, plain values) and
+        raises them, and a rerun raises them again without calling. All other exceptions are failures.
+
+        Raises `DeclarationError`: two resources of one type; the yielded type is missing.
+        """
+
+        def declare(function: _Opener) -> _Opener:
+            self._declared.resources.append(resource_of(self._declared, function, timeout_s, answers))
+            return function
+
+        return declare if opener is None else declare(opener)
+
+    def document(self, kind: type[_D], collection: str, /, *, answers: tuple[type[Exception], ...] = ()) -> None:
+        """Declare a business document: instances of the frozen dataclass `kind` are the JSON documents of `collection`.
+
+        A document's key is the string given to `saga.update` and `saga.read`, as it is. Fields of the JSON that `kind`
+        does not know are kept; fields it lacks need a default.
+
+        `answers`: exceptions by which a pure function refuses a change: recorded, raised again by a rerun.
+
+        Raises `DeclarationError`: not a frozen dataclass of plain fields; two kinds for one collection.
+        """
+        self._declared.documents.append(document_of(self._declared, kind, collection, answers))

@@ -1,0 +1,387 @@
+"""The store on one SQLite file: what a service uses unless told otherwise. Several processes may use it at once.
+
+Statements run where they are called, on the event loop's thread: a `get` takes microseconds, and handing it to a worker
+thread costs up to 5 ms under load. Writes that come up in one turn of the loop go into one transaction, with one fsync,
+by a flush that runs once all of them are there; each has its own answer, given after the commit.
+
+A writer holds `flock` on `<file>.lock` around its transaction. It is asked for without blocking, so that a process that
+was frozen while it held the lock cannot freeze another one. SQLite's own busy handler would block the loop, and is less
+fair. Which error means what is decided in `saga.store.sqlite_errors`. Linux and macOS, local disks: neither `flock` nor
+SQLite's write-ahead log can be trusted over a network.
+"""
+
+import asyncio
+import fcntl
+import os
+import sqlite3
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import NamedTuple, Self
+
+from saga.clock import Clock
+from saga.errors import Conflict, Exists, StoreError, StoreUnavailable
+from saga.store import sqlite_file
+from saga.store.port import Document
+from saga.store.sqlite_errors import Doing, is_busy, meaning
+
+WRITES_MAX = 256
+"""How many writes share a transaction: more would hold up the loop for more than about 5 ms."""
+LOCK_WAIT_S = 10.0
+"""How long a write waits for other processes before it is refused."""
+PAUSE_S_FIRST, PAUSE_S_MAX = 0.001, 0.02
+"""Between two looks at the lock; the first is what the loop can measure, the last is felt by nobody."""
+PURGE_EVERY_MS = 60_000
+"""How often a flush looks for expired documents, when it found no more than it could remove the last time."""
+PAGE_KEYS = 200
+"""How many documents a scan reads at a time."""
+
+GET = "SELECT content, cas, expires_at_ms FROM documents WHERE collection = ? AND key = ?"
+INSERT = (
+    "INSERT INTO documents (collection, key, cas, expires_at_ms, expiry_hour, content) VALUES (?, ?, ?, ?, ?, ?)"
+    " ON CONFLICT (collection, key) DO NOTHING"
+)
+LIVE = "collection = ? AND key = ? AND cas = ? AND (expires_at_ms IS NULL OR expires_at_ms > ?)"
+REPLACE = f"UPDATE documents SET content = ?, cas = ?, expires_at_ms = ?, expiry_hour = ? WHERE {LIVE}"
+REPLACE_IN_HOUR = f"UPDATE documents SET content = ?, cas = ?, expires_at_ms = ? WHERE {LIVE} AND expiry_hour IS ?"
+REPLACE_CONTENT = f"UPDATE documents SET content = ?, cas = ? WHERE {LIVE}"
+REMOVE = f"DELETE FROM documents WHERE {LIVE}"
+EXPIRED = "SELECT id, cas FROM documents WHERE expiry_hour < ? LIMIT ?"
+EXPIRED_HERE = "SELECT id, cas FROM documents WHERE collection = ? AND key = ? AND expires_at_ms <= ?"
+SCAN = (
+    "SELECT key, content, cas, expires_at_ms FROM documents"
+    " WHERE collection = ? AND key >= ? AND key > ? ORDER BY key LIMIT ?"
+)
+
+
+class Write(NamedTuple):
+    """A write that waits for the next flush."""
+
+    apply: Callable[[], int]
+    """Carries it out inside the transaction; the new `cas`. Raises what the caller is to be told."""
+    answer: asyncio.Future[int]
+
+
+class SqliteStore:
+    """See `saga.store.port.Store` for the promises.
+
+    `readonly` is for tools: nothing is created or changed, and writes raise `StoreUnavailable`. `bytes_max` bounds the
+    file: beyond it writes raise `StoreUnavailable`. `connection` is the class of the connection, for tests.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        clock: Clock,
+        readonly: bool = False,
+        bytes_max: int | None = None,
+        connection: type[sqlite3.Connection] = sqlite3.Connection,
+    ) -> None:
+        self.path = path
+        self._clock = clock
+        self._readonly = readonly
+        self._bytes_max = bytes_max
+        self._factory = connection
+        self._connection: sqlite3.Connection | None = None
+        self._lock: int | None = None
+        """Of a store that is open for writing."""
+        self._queue: list[Write] = []
+        self._flushing: asyncio.Handle | None = None
+        self._drained: asyncio.Future[None] | None = None
+        self._refused_since_s: float | None = None
+        self._pause_s = PAUSE_S_FIRST
+        self._purge_at_ms = 0
+        self._now_ms = 0
+        """The time of the flush under way."""
+        self._cas_removed: int | None = None
+        """What the file says of removed versions, once the flush under way has read it."""
+
+    async def __aenter__(self) -> Self:
+        """Open, and make the file where it is missing. Raises `ConfigurationError` for a file that cannot be the
+        store's, `StoreUnavailable` for one that cannot be written now."""
+        if self._readonly:
+            self._connection = sqlite_file.open_to_read(self.path, self._factory)
+            return self
+        self._lock = sqlite_file.open_lock(self.path)
+        try:
+            since_s, pause_s = self._clock.monotonic_s(), PAUSE_S_FIRST
+            while (connection := self._try_to_open(self._lock)) is None:
+                if self._clock.monotonic_s() - since_s > LOCK_WAIT_S:
+                    raise self._too_busy()
+                await self._clock.sleep(pause_s)
+                pause_s = min(pause_s * 1.5, PAUSE_S_MAX)
+        except BaseException:
+            os.close(self._lock)
+            self._lock = None
+            raise
+        self._connection = connection
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        try:
+            if self._queue:
+                self._drained = asyncio.get_running_loop().create_future()
+                await self._drained
+        finally:
+            if self._flushing is not None:
+                self._flushing.cancel()
+            connection, self._connection = self._connection, None
+            if connection is not None:
+                connection.close()
+            if self._lock is not None:
+                os.close(self._lock)
+                self._lock = None
+
+    # ---------------------------------------------------------------- reading
+
+    async def get(self, collection: str, key: str) -> Document | None:
+        try:
+            row = self._opened().execute(GET, (collection, key)).fetchone()
+        except sqlite3.Error as why:
+            raise meaning(why, Doing.READ, self.path) from why
+        if row is None or (row[2] is not None and row[2] <= self._clock.now_ms()):
+            return None
+        return Document(row[0], row[1])
+
+    async def scan(self, collection: str, prefix: str = "") -> AsyncIterator[tuple[str, Document]]:
+        after = ""
+        while True:
+            try:
+                rows = self._opened().execute(SCAN, (collection, prefix, after, PAGE_KEYS)).fetchall()
+            except sqlite3.Error as why:
+                raise meaning(why, Doing.READ, self.path) from why
+            now_ms = self._clock.now_ms()
+            for key, content, cas, expires_at_ms in rows:
+                if not key.startswith(prefix):
+                    return
+                if expires_at_ms is None or expires_at_ms > now_ms:
+                    yield key, Document(content, cas)
+            if len(rows) < PAGE_KEYS:
+                return
+            after = rows[-1][0]
+
+    # ---------------------------------------------------------------- writing
+
+    async def insert(self, collection: str, key: str, content: bytes, *, expiry_s: float | None = None) -> int:
+        return await self._write(lambda: self._insert(collection, key, content, expiry_s))
+
+    async def replace(
+        self,
+        collection: str,
+        key: str,
+        content: bytes,
+        *,
+        cas: int,
+        expiry_s: float | None = None,
+        keep_expiry: bool = False,
+    ) -> int:
+        if keep_expiry:
+            return await self._write(lambda: self._replace_content(collection, key, content, cas))
+        return await self._write(lambda: self._replace(collection, key, content, cas, expiry_s))
+
+    async def remove(self, collection: str, key: str, *, cas: int) -> None:
+        await self._write(lambda: self._remove(collection, key, cas))
+
+    def _write(self, apply: Callable[[], int]) -> asyncio.Future[int]:
+        """Queue it: it lands even if the caller goes away meanwhile."""
+        if self._lock is None:
+            how = "open for reading only" if self._readonly else "not open: use it inside `async with`"
+            raise StoreUnavailable(f"the store {self.path} is {how}; nothing was written")
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[int] = loop.create_future()
+        self._queue.append(Write(apply, answer))
+        if self._flushing is None:
+            self._flushing = loop.call_soon(self._flush)
+        return answer
+
+    def _opened(self) -> sqlite3.Connection:
+        if self._connection is None:
+            if self._lock is None:
+                raise StoreUnavailable(f"the store {self.path} is not open: use it inside `async with`")
+            self._connection = sqlite_file.connect(self.path, self._factory, self._bytes_max)
+        return self._connection
+
+    # ---------------------------------------------------------------- one write, inside the transaction
+
+    def _insert(self, collection: str, key: str, content: bytes, expiry_s: float | None) -> int:
+        connection = self._opened()
+        expires_at_ms, hour = self._expiry(expiry_s)
+        if self._cas_removed is None:
+            self._cas_removed = sqlite_file.cas_removed(connection)
+        cas = self._cas_removed + 1
+        row = (collection, key, cas, expires_at_ms, hour, content)
+        if connection.execute(INSERT, row).rowcount == 1:
+            return cas
+        expired = connection.execute(EXPIRED_HERE, (collection, key, self._now_ms)).fetchall()
+        if not expired:
+            raise Exists(f"there is a document {key!r} in {collection!r} of {self.path} already")
+        self._cas_removed = None
+        sqlite_file.remove_rows(connection, expired)
+        return self._insert(collection, key, content, expiry_s)
+
+    def _replace(self, collection: str, key: str, content: bytes, cas: int, expiry_s: float | None) -> int:
+        connection = self._opened()
+        expires_at_ms, hour = self._expiry(expiry_s)
+        which = (collection, key, cas, self._now_ms)
+        # Setting the hour rewrites its index, which costs another page; most writes find the hour as it should be.
+        if connection.execute(REPLACE_IN_HOUR, (content, cas + 1, expires_at_ms, *which, hour)).rowcount == 1:
+            return cas + 1
+        if connection.execute(REPLACE, (content, cas + 1, expires_at_ms, hour, *which)).rowcount == 1:
+            return cas + 1
+        raise self._conflict("replaced", collection, key, cas)
+
+    def _replace_content(self, collection: str, key: str, content: bytes, cas: int) -> int:
+        which = (collection, key, cas, self._now_ms)
+        if self._opened().execute(REPLACE_CONTENT, (content, cas + 1, *which)).rowcount == 1:
+            return cas + 1
+        raise self._conflict("replaced", collection, key, cas)
+
+    def _remove(self, collection: str, key: str, cas: int) -> int:
+        connection = self._opened()
+        if connection.execute(REMOVE, (collection, key, cas, self._now_ms)).rowcount == 1:
+            self._cas_removed = None
+            sqlite_file.note_removed(connection, cas)
+            return cas
+        raise self._conflict("removed", collection, key, cas)
+
+    def _expiry(self, expiry_s: float | None) -> tuple[int | None, int | None]:
+        """When it expires, and the hour after which it is looked for to be purged."""
+        if expiry_s is None:
+            return None, None
+        expires_at_ms = self._now_ms + round(expiry_s * 1000)
+        return expires_at_ms, expires_at_ms // sqlite_file.HOUR_MS
+
+    def _conflict(self, verb: str, collection: str, key: str, cas: int) -> Conflict:
+        return Conflict(
+            f"document {key!r} in {collection!r} of {self.path} was not {verb}: version {cas} is no longer there; "
+            "read it again"
+        )
+
+    # ---------------------------------------------------------------- the flush
+
+    def _flush(self) -> None:
+        """Carry out what is queued, if the file is free; else look again in a moment."""
+        self._flushing = None
+        assert self._lock is not None, "only an open store has a queue"
+        if not sqlite_file.try_lock(self._lock):
+            self._look_again()
+            return
+        try:
+            batch = self._transact()
+        finally:
+            fcntl.flock(self._lock, fcntl.LOCK_UN)
+        if batch is None:
+            self._look_again()
+            return
+        self._refused_since_s, self._pause_s = None, PAUSE_S_FIRST
+        del self._queue[: len(batch)]
+        for write, outcome in batch:
+            _give(write.answer, outcome)
+        self._go_on()
+
+    def _transact(self) -> list[tuple[Write, int | Exception]] | None:
+        """One transaction with the head of the queue, and what came of each write; `None` if SQLite is busy."""
+        writes = self._queue[:WRITES_MAX]
+        self._now_ms, self._cas_removed = self._clock.now_ms(), None
+        doing, outcomes = Doing.WRITE, list[tuple[Write, int | Exception]]()
+        try:
+            connection = self._opened()
+            connection.execute("BEGIN IMMEDIATE")
+            for write in writes:
+                outcomes.append((write, _attempt(write)))
+            self._purge(connection, len(writes))
+            doing = Doing.COMMIT
+            connection.execute("COMMIT")
+        except sqlite3.Error as why:
+            if is_busy(why) and not outcomes:
+                return None
+            self._roll_back()
+            return [(write, meaning(why, doing, self.path)) for write in writes]
+        return outcomes
+
+    def _purge(self, connection: sqlite3.Connection, writes: int) -> None:
+        """Remove some of the expired, at most twice as many as were written: so they cannot pile up, nor cost much."""
+        if self._now_ms < self._purge_at_ms:
+            return
+        expired = connection.execute(EXPIRED, (self._now_ms // sqlite_file.HOUR_MS, 2 * writes)).fetchall()
+        if len(expired) < 2 * writes:
+            self._purge_at_ms = self._now_ms + PURGE_EVERY_MS
+        if expired:
+            sqlite_file.remove_rows(connection, expired)
+
+    def _roll_back(self) -> None:
+        """Leave nothing of a failed transaction; the next use opens a new connection if this one is beyond use."""
+        if self._connection is not None and self._connection.in_transaction:
+            try:
+                self._connection.execute("ROLLBACK")
+            except sqlite3.Error:
+                self._connection.close()
+                self._connection = None
+
+    def _try_to_open(self, lock: int) -> sqlite3.Connection | None:
+        """The connection, if no other process is writing."""
+        if not sqlite_file.try_lock(lock):
+            return None
+        try:
+            return sqlite_file.open_to_write(self.path, self._factory, self._bytes_max)
+        except sqlite3.Error as why:
+            if is_busy(why):
+                return None
+            raise meaning(why, Doing.WRITE, self.path) from why
+        finally:
+            fcntl.flock(lock, fcntl.LOCK_UN)
+
+    def _look_again(self) -> None:
+        """Wait a moment for the other process, or refuse all that is queued when it took too long.
+
+        By the loop's timer, not the clock's: other processes live in real time.
+        """
+        now_s = self._clock.monotonic_s()
+        if self._refused_since_s is None:
+            self._refused_since_s = now_s
+        if now_s - self._refused_since_s > LOCK_WAIT_S:
+            self._refused_since_s, self._pause_s = None, PAUSE_S_FIRST
+            refused, self._queue = self._queue, []
+            for write in refused:
+                _give(write.answer, self._too_busy())
+            self._go_on()
+            return
+        pause_s = self._pause_s * (0.5 + self._clock.chance())  # spread, so that two do not meet again and again
+        self._pause_s = min(self._pause_s * 1.5, PAUSE_S_MAX)
+        self._flushing = asyncio.get_running_loop().call_later(pause_s, self._flush)
+
+    def _go_on(self) -> None:
+        if self._queue:
+            if self._flushing is None:
+                self._flushing = asyncio.get_running_loop().call_soon(self._flush)
+        elif self._drained is not None and not self._drained.done():
+            self._drained.set_result(None)
+
+    def _too_busy(self) -> StoreUnavailable:
+        return StoreUnavailable(
+            f"another process has been writing to {self.path} for {LOCK_WAIT_S:.0f} s; nothing was written. See who "
+            f"holds it (`lsof {self.path}.lock`): a stopped process must go on or end"
+        )
+
+
+def _attempt(write: Write) -> int | Exception:
+    """What came of one write. Raises only what ends the whole transaction."""
+    try:
+        return write.apply()
+    except StoreError as why:
+        return why
+    except sqlite3.DataError as why:  # too big for SQLite: this statement did nothing, the others are as good as before
+        return StoreError(f"not written: {why}; the limit is about 1 GB a document")
+    except sqlite3.Error:
+        raise
+    except Exception as why:  # noqa: BLE001 - a value that SQLite cannot take is its caller's fault, and nobody else's
+        return why
+
+
+def _give(answer: asyncio.Future[int], outcome: int | Exception) -> None:
+    if answer.done():  # cancelled: nobody listens
+        return
+    if isinstance(outcome, Exception):
+        answer.set_exception(outcome)
+    else:
+        answer.set_result(outcome)

@@ -1,0 +1,273 @@
+"""What every store must show: one test for each promise of `saga.store.port`.
+
+An adapter's test subclasses `StoreConformance` and gives two fixtures:
+
+    class TestSqliteStore(StoreConformance):
+        @pytest.fixture
+        def opens(self, tmp_path: Path, clock: SettableClock) -> Opens: ...
+        @pytest.fixture
+        def passes(self, clock: SettableClock) -> Passes: ...
+
+A death of the process and faults of the medium differ from store to store: the adapter's own tests show those.
+"""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import TypeAlias
+
+import pytest
+
+from saga.errors import Conflict, Exists, SagaError
+from saga.store.port import Document, Store
+
+Opens: TypeAlias = Callable[[], Store]
+"""Each call gives another store object, not yet entered, on the same empty place."""
+Passes: TypeAlias = Callable[[float], Awaitable[None]]
+"""Let so many seconds pass, for expiry."""
+
+
+class StoreConformance:
+    """The promises; `store` and `other` are two open stores on one place, as two processes would have them."""
+
+    expiry_grain_s: float = 1.0
+    """How exact the store's expiry is."""
+
+    @pytest.fixture
+    def opens(self) -> Opens:
+        raise NotImplementedError("give the fixture `opens`: a function that makes a store on the same place each time")
+
+    @pytest.fixture
+    def passes(self) -> Passes:
+        raise NotImplementedError("give the fixture `passes`: a coroutine function that lets seconds pass")
+
+    @pytest.fixture
+    async def store(self, opens: Opens) -> AsyncIterator[Store]:
+        async with opens() as store:
+            yield store
+
+    @pytest.fixture
+    async def other(self, store: Store, opens: Opens) -> AsyncIterator[Store]:
+        async with opens() as other:
+            yield other
+
+    # ---------------------------------------------------------------- get
+
+    async def test_an_absent_document_reads_as_none(self, store: Store) -> None:
+        assert await store.get("saga", "a") is None
+
+    async def test_a_document_reads_as_it_was_written(self, store: Store) -> None:
+        content = json.dumps({"text": "Grüße ✓ \0", "many": ["x" * 50_000]}, ensure_ascii=False).encode()
+        cas = await store.insert("saga", "payment::order 1/ü", content)
+        assert await store.get("saga", "payment::order 1/ü") == Document(content, cas)
+
+    async def test_collections_do_not_mix(self, store: Store) -> None:
+        await store.insert("saga", "a", b"1")
+        await store.insert("stock", "a", b"2")
+        first, second = await store.get("saga", "a"), await store.get("stock", "a")
+        assert first is not None
+        assert second is not None
+        assert (first.content, second.content) == (b"1", b"2")
+
+    async def test_a_read_sees_every_write_that_had_returned(self, store: Store, other: Store) -> None:
+        cas = await store.insert("saga", "a", b"0")
+        for number in range(1, 20):
+            writer, reader = (store, other) if number % 2 else (other, store)
+            cas = await writer.replace("saga", "a", b"%d" % number, cas=cas)
+            assert await reader.get("saga", "a") == Document(b"%d" % number, cas)
+
+    # ---------------------------------------------------------------- insert
+
+    async def test_of_several_inserts_at_once_one_succeeds(self, store: Store, other: Store) -> None:
+        attempts = [(store, other)[number % 2].insert("saga", "a", b"%d" % number) for number in range(10)]
+        results = await asyncio.gather(*attempts, return_exceptions=True)
+        won = [number for number, result in enumerate(results) if isinstance(result, int)]
+        assert len(won) == 1
+        assert all(isinstance(result, Exists) for result in results if not isinstance(result, int))
+        document = await store.get("saga", "a")
+        assert document is not None
+        assert document.content == b"%d" % won[0]
+
+    async def test_an_insert_on_a_document_that_is_there_changes_nothing(self, store: Store) -> None:
+        cas = await store.insert("saga", "a", b"first")
+        with pytest.raises(Exists):
+            await store.insert("saga", "a", b"second")
+        assert await store.get("saga", "a") == Document(b"first", cas)
+
+    # ---------------------------------------------------------------- replace
+
+    async def test_a_replace_gives_the_version_for_the_next_one(self, store: Store) -> None:
+        cas = await store.insert("saga", "a", b"0")
+        for number in range(1, 5):
+            cas = await store.replace("saga", "a", b"%d" % number, cas=cas)
+        assert await store.get("saga", "a") == Document(b"4", cas)
+
+    async def test_of_several_replaces_of_one_version_one_succeeds(self, store: Store, other: Store) -> None:
+        cas = await store.insert("saga", "a", b"0")
+        attempts = [(store, other)[number % 2].replace("saga", "a", b"%d" % number, cas=cas) for number in range(10)]
+        results = await asyncio.gather(*attempts, return_exceptions=True)
+        won = [number for number, result in enumerate(results) if isinstance(result, int)]
+        assert len(won) == 1
+        assert all(isinstance(result, Conflict) for result in results if not isinstance(result, int))
+        document = await store.get("saga", "a")
+        assert document is not None
+        assert document.content == b"%d" % won[0]
+
+    async def test_of_a_replace_and_a_remove_of_one_version_one_succeeds(self, store: Store, other: Store) -> None:
+        cas = await store.insert("saga", "a", b"0")
+        replaced, removed = await asyncio.gather(
+            store.replace("saga", "a", b"1", cas=cas), other.remove("saga", "a", cas=cas), return_exceptions=True
+        )
+        assert isinstance(replaced, Conflict) != isinstance(removed, Conflict)
+        document = await store.get("saga", "a")
+        assert (document is None) == isinstance(replaced, Conflict)
+
+    async def test_a_replace_of_an_absent_document_is_a_conflict(self, store: Store) -> None:
+        with pytest.raises(Conflict):
+            await store.replace("saga", "a", b"1", cas=1)
+        assert await store.get("saga", "a") is None
+
+    async def test_a_refused_write_does_not_fail_the_others(self, store: Store) -> None:
+        cas = await store.insert("saga", "a", b"0")
+        results = await asyncio.gather(
+            store.insert("saga", "b", b"1"),
+            store.replace("saga", "a", b"stale", cas=cas + 100),
+            store.replace("saga", "a", b"1", cas=cas),
+            store.insert("saga", "a", b"there"),
+            store.insert("saga", "c", b"1"),
+            return_exceptions=True,
+        )
+        assert [type(result) for result in results] == [int, Conflict, int, Exists, int]
+
+    # ---------------------------------------------------------------- remove
+
+    async def test_a_removed_document_is_gone(self, store: Store, other: Store) -> None:
+        cas = await store.insert("saga", "a", b"0")
+        await store.remove("saga", "a", cas=cas)
+        assert await other.get("saga", "a") is None
+        with pytest.raises(Conflict):
+            await other.remove("saga", "a", cas=cas)
+
+    async def test_a_remove_of_another_version_is_a_conflict(self, store: Store) -> None:
+        old = await store.insert("saga", "a", b"0")
+        new = await store.replace("saga", "a", b"1", cas=old)
+        with pytest.raises(Conflict):
+            await store.remove("saga", "a", cas=old)
+        assert await store.get("saga", "a") == Document(b"1", new)
+
+    async def test_a_version_never_comes_again_not_even_after_a_removal(self, opens: Opens) -> None:
+        seen: list[int] = []
+        for _ in range(3):
+            async with opens() as store:  # a new object each time: the memory is in the place, not in the object
+                cas = await store.insert("saga", "a", b"0")
+                seen.append(cas)
+                for _ in range(3):
+                    cas = await store.replace("saga", "a", b"0", cas=cas)
+                    seen.append(cas)
+                await store.remove("saga", "a", cas=cas)
+        assert len(set(seen)) == len(seen)
+
+    # ---------------------------------------------------------------- expiry
+
+    async def test_a_document_past_its_expiry_is_not_there(self, store: Store, passes: Passes) -> None:
+        cas = await store.insert("saga", "a", b"0", expiry_s=10)
+        await store.insert("saga", "b", b"0")
+        assert await store.get("saga", "a") is not None
+        await passes(10 + self.expiry_grain_s)
+        assert await store.get("saga", "a") is None
+        assert [key async for key, _ in store.scan("saga")] == ["b"]
+        with pytest.raises(Conflict):
+            await store.replace("saga", "a", b"1", cas=cas)
+        with pytest.raises(Conflict):
+            await store.replace("saga", "a", b"1", cas=cas, keep_expiry=True)
+        with pytest.raises(Conflict):
+            await store.remove("saga", "a", cas=cas)
+
+    async def test_an_expired_document_can_be_inserted_anew(self, store: Store, passes: Passes) -> None:
+        old = await store.insert("saga", "a", b"0", expiry_s=5)
+        old = await store.replace("saga", "a", b"1", cas=old, expiry_s=5)
+        await passes(5 + self.expiry_grain_s)
+        new = await store.insert("saga", "a", b"2")
+        assert new != old
+        assert await store.get("saga", "a") == Document(b"2", new)
+        with pytest.raises(Conflict):
+            await store.replace("saga", "a", b"late", cas=old)
+
+    async def test_a_replace_sets_the_expiry_anew(self, store: Store, passes: Passes) -> None:
+        later = await store.insert("saga", "later", b"0", expiry_s=5)
+        never = await store.insert("saga", "never", b"0", expiry_s=5)
+        sooner = await store.insert("saga", "sooner", b"0")
+        await store.replace("saga", "later", b"1", cas=later, expiry_s=20)
+        await store.replace("saga", "never", b"1", cas=never)
+        await store.replace("saga", "sooner", b"1", cas=sooner, expiry_s=5)
+        await passes(10)
+        assert [key async for key, _ in store.scan("saga")] == ["later", "never"]
+        await passes(10 + self.expiry_grain_s)
+        assert [key async for key, _ in store.scan("saga")] == ["never"]
+
+    async def test_a_replace_can_keep_the_expiry(self, store: Store, passes: Passes) -> None:
+        expiring = await store.insert("saga", "expiring", b"0", expiry_s=5)
+        lasting = await store.insert("saga", "lasting", b"0")
+        await store.replace("saga", "expiring", b"1", cas=expiring, keep_expiry=True)
+        await store.replace("saga", "lasting", b"1", cas=lasting, keep_expiry=True)
+        assert await store.get("saga", "expiring") is not None
+        await passes(5 + self.expiry_grain_s)
+        assert await store.get("saga", "expiring") is None
+        assert await store.get("saga", "lasting") is not None
+
+    # ---------------------------------------------------------------- durability, cancellation
+
+    async def test_what_was_written_is_there_when_the_store_is_opened_again(self, opens: Opens) -> None:
+        async with opens() as store:
+            kept = await store.insert("saga", "kept", b"0")
+            kept = await store.replace("saga", "kept", b"1", cas=kept)
+            gone = await store.insert("saga", "gone", b"0")
+            await store.remove("saga", "gone", cas=gone)
+        async with opens() as store:
+            assert await store.get("saga", "kept") == Document(b"1", kept)
+            assert await store.get("saga", "gone") is None
+
+    async def test_closing_waits_for_the_writes_under_way(self, opens: Opens) -> None:
+        async with opens() as store:
+            writes = [asyncio.ensure_future(store.insert("saga", f"{n}", b"0")) for n in range(20)]  # noqa: TID251
+            await asyncio.wait(writes, timeout=0)  # let them begin
+        assert [isinstance(result, int) for result in await asyncio.gather(*writes)] == [True] * 20
+
+    async def test_a_write_whose_caller_went_away_has_happened_or_not(self, store: Store) -> None:
+        cas = await store.insert("saga", "a", b"0")
+        write = asyncio.ensure_future(store.replace("saga", "a", b"1", cas=cas))  # noqa: TID251
+        await asyncio.wait([write], timeout=0)
+        write.cancel()
+        await asyncio.wait([write])
+        await store.insert("saga", "b", b"0")  # whatever was before it has come to its end now
+        document = await store.get("saga", "a")
+        assert document is not None
+        assert document.content in (b"0", b"1")
+        assert (document.content == b"0") == (document.cas == cas)
+
+    async def test_a_store_that_is_not_open_says_so(self, opens: Opens) -> None:
+        store = opens()
+        with pytest.raises(SagaError, match="open"):
+            await store.get("saga", "a")
+        with pytest.raises(SagaError, match="open"):
+            await store.insert("saga", "a", b"0")
+
+    # ---------------------------------------------------------------- scan
+
+    async def test_a_scan_gives_all_documents_with_the_prefix_by_key(self, store: Store) -> None:
+        keys = [f"order::{number:04}" for number in range(450)]
+        await asyncio.gather(*(store.insert("saga", key, key.encode()) for key in reversed(keys)))
+        await asyncio.gather(*(store.insert("saga", key, b"0") for key in ("order", "ordes::1", "payment::1", "a")))
+        await store.insert("stock", "order::1", b"0")
+        found = [(key, document.content) async for key, document in store.scan("saga", "order::")]
+        assert found == [(key, key.encode()) for key in keys]
+
+    async def test_a_scan_without_prefix_gives_the_whole_collection(self, store: Store) -> None:
+        cas = {key: await store.insert("saga", key, b"0") for key in ("b", "ä", "a", "%", "_")}
+        assert [key async for key, _ in store.scan("saga")] == sorted(cas)
+        assert [document.cas async for _, document in store.scan("saga")] == [cas[key] for key in sorted(cas)]
+
+    async def test_a_prefix_means_its_characters(self, store: Store) -> None:
+        for key in ("a%b", "a_b", "axb"):
+            await store.insert("saga", key, b"0")
+        assert [key async for key, _ in store.scan("saga", "a_")] == ["a_b"]

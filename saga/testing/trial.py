@@ -1,0 +1,208 @@
+"""`trial`: one service on its real runtime, in memory and in milliseconds, for the tests of its author."""
+
+from collections.abc import Awaitable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+import msgspec
+
+from saga.clock import iso
+from saga.contracts import codec
+from saga.contracts.library import contract_of
+from saga.errors import SagaError
+from saga.messages import Event, Message, Outgoing, Position, name_of
+from saga.observe.moments import Moment
+from saga.progress import ids
+from saga.progress.document import Snapshot, decode, progress_key
+from saga.progress.look import Progress, looked_at
+from saga.runtime.lifecycle import open_resources
+from saga.runtime.participant import Participant, participant_of
+from saga.runtime.persistence import COLLECTION
+from saga.runtime.ports import ShieldedRun
+from saga.runtime.turn import begin, take_turn
+from saga.service import Service
+from saga.store.sqlite import SqliteStore
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+from typing_extensions import TypeVar as DefaultTypeVar
+
+T = TypeVar("T")
+_S = DefaultTypeVar("_S", bound="DataclassInstance | None", default=None)
+_S_co = DefaultTypeVar("_S_co", bound="DataclassInstance | None", default=None, covariant=True)
+_D = TypeVar("_D", bound="DataclassInstance")
+
+PAUSES_MAX = 1000
+"""A trial in which more attempts than this fail will not come to an end."""
+
+
+class TrialClock:
+    """Waits take no time; calls to the outside are real, and so is their limit."""
+
+    def __init__(self) -> None:
+        self._now_ms = round(datetime(2026, 1, 1, tzinfo=UTC).timestamp() * 1000)
+
+    def now_ms(self) -> int:
+        return self._now_ms
+
+    def monotonic_s(self) -> float:
+        return self._now_ms / 1000
+
+    def chance(self) -> float:
+        return 0.5
+
+    async def sleep(self, seconds: float) -> None:
+        self._now_ms += round(seconds * 1000)
+
+    async def within(self, seconds: float, what: Awaitable[T]) -> T:
+        from asyncio import timeout
+
+        async with timeout(seconds):
+            return await what
+
+
+@dataclass
+class TrialPorts:
+    """The ports of a trial: a real store, and a broker's place where what is published is collected."""
+
+    store: SqliteStore
+    clock: TrialClock
+    published: list[Outgoing] = field(default_factory=list)
+    moments: list[Moment] = field(default_factory=list)
+    pauses: int = 0
+
+    async def publish(self, messages: Sequence[Outgoing]) -> None:
+        self.published.extend(messages)
+
+    def is_committed(self, position: Position) -> bool:
+        return False
+
+    async def pause(self, seconds: float, position: Position) -> None:
+        self.pauses += 1
+        if self.pauses > PAUSES_MAX:
+            failures = [moment for moment in self.moments if hasattr(moment, "error")]
+            raise SagaError(
+                f"the trial does not come to an end: {PAUSES_MAX} attempts failed, the last: {failures[-1:]}"
+            )
+        await self.clock.sleep(seconds)
+
+    def check_running(self, position: Position) -> None:
+        return None
+
+    def unavailable(self, operation: str, why: SagaError) -> None:
+        raise SagaError(f"the store of the trial cannot be used: {why}") from why
+
+    def one_run(self) -> ShieldedRun:
+        return ShieldedRun()
+
+    def report(self, moment: Moment) -> None:
+        self.moments.append(moment)
+
+
+class Trial(Generic[_S_co]):
+    """What a trial left behind."""
+
+    def __init__(
+        self, emitted: Sequence[Event], progress: Progress[_S_co], documents: Mapping[tuple[type, str], object]
+    ) -> None:
+        self._emitted, self._progress, self._documents = emitted, progress, documents
+
+    @property
+    def emitted(self) -> Sequence[Event]:
+        """What the service emitted, in order."""
+        return self._emitted
+
+    @property
+    def state(self) -> _S_co:
+        """The saga's state at the end; `None` for a service without state."""
+        return self._progress.state
+
+    @property
+    def progress(self) -> Progress[_S_co]:
+        """What the service keeps of the saga, with each transition: what was ignored, and why."""
+        return self._progress
+
+    def read(self, kind: type[_D], key: str, /) -> _D | None:
+        """The document as the service left it."""
+        document = self._documents.get((kind, key))
+        assert document is None or isinstance(document, kind)
+        return document
+
+
+async def trial(
+    service: Service[_S],
+    *script: Event,
+    use: Sequence[object] = (),
+    documents: "Mapping[str, DataclassInstance]" = {},  # noqa: B006 - never changed
+) -> Trial[_S]:
+    """Run one service on its real runtime in memory: `await trial(payment, an_order(), cancelled(), use=[FakeBank()])`.
+
+    `script`: what arrives, in this order, each when nothing is left to do for those before. All of one saga. `use`:
+    fakes, each in the place of the resources whose type it is an instance of. `documents`: key to document, there from
+    the beginning.
+
+    Promises: milliseconds, no server, no real time. A dead letter does not raise: look at `progress.transitions`.
+    Raises `DeclarationError` for a resource without a fake that cannot be opened, or a fake that nothing uses.
+    """
+    declared, clock = service.declared, TrialClock()
+    async with AsyncExitStack() as stack:
+        folder = stack.enter_context(TemporaryDirectory(prefix="saga-trial-"))
+        ports = TrialPorts(await stack.enter_async_context(SqliteStore(Path(folder) / "store.db", clock=clock)), clock)
+        resources = await open_resources(declared, stack, clock, use)
+        participant = participant_of(declared, resources, ports)
+        kinds = {document.kind: document.collection for document in declared.documents}
+        for key, document in documents.items():
+            if type(document) not in kinds:
+                raise SagaError(f"{declared.name!r} declares no document {type(document).__name__}")
+            await ports.store.insert(kinds[type(document)], key, msgspec.json.encode(document))
+        sagas = [await _arrives(participant, ports, number, event) for number, event in enumerate(script)]
+        if len(set(sagas)) != 1:
+            raise SagaError(f"a trial is of one saga, the script is of {sorted(set(sagas))}")
+        found = await ports.store.get(COLLECTION, progress_key(declared.name, sagas[0]))
+        p = Snapshot(service=declared.name, saga=sagas[0]) if found is None else decode(found.content)
+        left = {
+            (kind, key): msgspec.json.decode(document.content, type=kind)
+            for kind, collection in kinds.items()
+            async for key, document in ports.store.scan(collection)
+        }
+        return Trial(_emitted(participant, service, ports), looked_at(p, participant.state_of(p.state)), left)
+
+
+async def _arrives(service: Participant, ports: TrialPorts, number: int, event: Event) -> str:
+    """One event of the script, handled to its end; its saga."""
+    contract = service.contracts.get(name_of(type(event)))
+    value = codec.encode(event)
+    key = contract_of(type(event)).key
+    saga, time = str(getattr(event, key)), iso(ports.clock.now_ms())
+    if contract is None:
+        return saga
+    message = Message(
+        id=f"{contract.name}-{ids.digest('trial', saga, codec.content(event).hex())}",
+        type=contract.name,
+        schema=type(event).__contract__,
+        saga=saga,
+        source="trial",
+        time=time,
+        value=value,
+        started=time,
+    )
+    await take_turn(service, begin(service, message, Position(contract.topic, 0, number), None))
+    return saga
+
+
+def _emitted(participant: Participant, service: Service[Any], ports: TrialPorts) -> list[Event]:
+    """What was published, each once, as the classes that the service's handlers emit."""
+    declared = service.declared
+    classes = {name_of(e): e for h in (*declared.handlers, *declared.compensations) for e in h.emits}
+    first: dict[str, Outgoing] = {}
+    for record in ports.published:
+        headers = dict(record.headers)
+        if "dead_id" not in headers:
+            first.setdefault(headers["ce_id"].decode(), record)
+    return [
+        codec.decode(r.value, classes[dict(r.headers)["ce_type"].decode()], participant.library) for r in first.values()
+    ]

@@ -1,0 +1,96 @@
+"""A saga as one handler sees it: the abstract `Saga` that the runtime and plain calls in tests implement."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import date, timedelta
+from decimal import Decimal
+from enum import Enum
+from typing import TYPE_CHECKING, Concatenate, Generic, ParamSpec, TypeAlias, Union
+from uuid import UUID
+
+from typing_extensions import TypeVar
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+Recordable: TypeAlias = Union[
+    bool, int, float, str, bytes, Decimal, UUID, date, timedelta, Enum,
+    "DataclassInstance", Sequence["Recordable"], Mapping[str, "Recordable"], None,
+]  # fmt: skip
+"""What can be written into a progress and read back equal: the result of a step, of an update."""
+
+_S = TypeVar("_S", bound="DataclassInstance | None", default=None)
+_D = TypeVar("_D", bound="DataclassInstance")
+_P = ParamSpec("_P")
+_T = TypeVar("_T", bound=Recordable)
+_R = TypeVar("_R", bound=Recordable, default=None)
+
+
+class Saga(ABC, Generic[_S]):
+    """This run of the business process, as one handler sees it. `Saga` alone where the service has no state."""
+
+    __slots__ = ()
+
+    @property
+    @abstractmethod
+    def state(self) -> _S:
+        """What this service remembers of this saga; `state()` of the service before the first handler.
+
+        Assign a new value (`saga.state = replace(saga.state, paid=True)`); it is saved with the handler's transition,
+        so only if the handler comes to its end, and a rerun begins with the value of before.
+        """
+
+    @state.setter
+    @abstractmethod
+    def state(self, state: _S, /) -> None: ...
+
+    @abstractmethod
+    def key(self, name: str, /) -> str:
+        """The idempotency key to hand to the outside: the same for the same name in every rerun of this handler on
+        this message, different for any other handler, message or saga. At most 80 characters of ASCII letters,
+        digits, `-` and `_`."""
+
+    @abstractmethod
+    async def step(self, call: Callable[_P, Awaitable[_T]], /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        """Call the outside once: `charge = await saga.step(bank.reserve, saga.key("charge"), order.card, order.total)`.
+
+        Promises: typed as the call itself. The result is durable before the next step or update begins, and a rerun
+        gets it without calling. A crash between call and record calls again with equal arguments: hand over a
+        `saga.key` so that the outside sees one call. A step's name is the function's own, counted in order of calls.
+
+        Raises what `call` raises. One of the `answers` of this handler's resources is a result like any other. After
+        any other exception, and after the resource's `timeout_s`, this attempt has failed even if the handler catches
+        it: the handler runs again by its `retry`.
+        A rerun that asks for other steps or arguments than recorded is a dead letter "not deterministic".
+        """
+
+    @abstractmethod
+    async def update(
+        self,
+        kind: type[_D],
+        key: str,
+        change: Callable[Concatenate[_D, _P], _D | tuple[_D, _R]],
+        /,
+        *args: _P.args,
+        **kwargs: _P.kwargs,
+    ) -> _R:
+        """Change one business document by a pure function: `await saga.update(Stock, sku, Stock.set_aside, quantity)`.
+
+        `change` gets the document and the arguments, and returns the new document, or the new document and a result
+        to hand back. It may be called several times, when others change the document too.
+        An absent document: if `change` accepts `None` first (`Stock | None`) it is given `None` and what it returns is
+        created; if not, a missing document is a permanent failure that says so.
+
+        Promises: applied exactly once for each cause, without a transaction; durable when this returns; the result, or
+        the refusal, is recorded, and a rerun gets it without applying again.
+
+        Raises an exception declared in the document's `answers` when `change` raises it: nothing was changed.
+        """
+
+    @abstractmethod
+    async def read(self, kind: type[_D], key: str, /) -> _D | None:
+        """One business document as it is now, `None` if absent.
+
+        Promises: no write of its own, but recorded with the next one: a rerun sees what this run saw. Others may change
+        the document at any moment: what must hold is decided inside `update`.
+        """

@@ -1,0 +1,124 @@
+"""From settings to running services: the only file that knows all adapters.
+
+A driver is imported when it is chosen; a missing one fails here, with the `pip install` that mends it.
+"""
+
+import asyncio
+import importlib
+import sys
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+from saga.broker.port import Broker, Topic
+from saga.clock import Clock, SystemClock
+from saga.config import Settings
+from saga.contracts.contract import Topic as ContractTopic
+from saga.contracts.library import binding_of
+from saga.declarations.values import Declared
+from saga.errors import ConfigurationError, SagaError
+from saga.observe.moments import Report
+from saga.runtime.lifecycle import serve
+from saga.runtime.worker import Limits
+from saga.service import Service
+from saga.store.port import Store
+
+START_S_MAX = 15.0
+"""Broker and stores that cannot be opened within this many seconds keep services from starting."""
+
+AnyService = Service[object]
+
+
+def load_services(names: Iterable[str]) -> list[Declared]:
+    """The services declared in these modules. Raises `ConfigurationError` with all that cannot be loaded."""
+    if "" not in sys.path:
+        sys.path.insert(0, "")  # services are packages of the folder in which the command is called
+    found: dict[str, Declared] = {}
+    problems = []
+    for name in names:
+        try:
+            module = importlib.import_module(name)
+        except SagaError as why:
+            problems.append(f"{name}: {why}")
+            continue
+        except ImportError as why:
+            problems.append(f"{name}: cannot be imported: {why}; name modules as Python does: services.payment")
+            continue
+        declared = [value.declared for value in vars(module).values() if isinstance(value, Service)]
+        if not declared:
+            problems.append(f"{name}: declares no service; it needs a `name = Service(...)`")
+        found |= {d.name: d for d in declared}
+    if problems:
+        raise ConfigurationError("some services cannot be loaded:", problems)
+    return list(found.values())
+
+
+@asynccontextmanager
+async def broker_of(address: str | None, clock: Clock, settings: Settings | None = None) -> AsyncIterator[Broker]:
+    """The broker at `address`, or at the setting `SAGA_BROKER`, open."""
+    settings = settings or Settings.from_environment()
+    from saga.broker.embedded import EmbeddedBroker
+
+    path = settings.broker_path if address is None else Settings.broker_path_of(address)
+    async with AsyncExitStack() as stack:
+        yield await _in_time(stack, EmbeddedBroker(path, clock=clock), f"the broker {path}", clock)
+
+
+@asynccontextmanager
+async def store_of(service: str, clock: Clock, settings: Settings | None = None) -> AsyncIterator[Store]:
+    """The store of a service, open."""
+    settings = settings or Settings.from_environment()
+    from saga.store.sqlite import SqliteStore
+
+    path = settings.store_path(service)
+    async with AsyncExitStack() as stack:
+        yield await _in_time(stack, SqliteStore(path, clock=clock), f"the store {path}", clock)
+
+
+def topic_of(topic: ContractTopic) -> Topic:
+    """A topic as the broker wants it."""
+    return Topic(topic.name, topic.partitions, topic.retention_days)
+
+
+def topics_of(declared: Declared) -> list[Topic]:
+    """The topics that a service reads or writes, its dead letters with them."""
+    handlers = (*declared.handlers, *declared.compensations)
+    events = {e for h in handlers for e in (*h.emits, *(e for p in h.parameters for e in p.events))}
+    bindings = [binding_of(event) for event in events]
+    topics = {b.contract.topic: topic_of(b.library.topics[b.contract.topic]) for b in bindings}
+    dead = Topic(f"{declared.name}.dead", retention_days=None)
+    return [*(topics[name] for name in sorted(topics)), dead]
+
+
+async def run(
+    services: Sequence[Declared], settings: Settings, report: Report, stop: asyncio.Event, clock: Clock | None = None
+) -> None:
+    """Run services in this process until `stop`; then drain. Raises `SagaError` for what keeps them from starting."""
+    clock = clock or SystemClock()
+    limits = Limits(inflight_max=settings.inflight_max, cache_max=settings.cache_max, drain_s=settings.drain_s)
+    async with AsyncExitStack() as stack:
+        broker = await stack.enter_async_context(broker_of(None, clock, settings))
+        for declared in services:
+            await broker.ensure(topics_of(declared))
+        stores = {d.name: await stack.enter_async_context(store_of(d.name, clock, settings)) for d in services}
+        async with asyncio.TaskGroup() as tasks:
+            for declared in services:
+                tasks.create_task(
+                    serve(
+                        declared,
+                        store=stores[declared.name],
+                        broker=broker,
+                        clock=clock,
+                        report=report,
+                        limits=limits,
+                        stop=stop,
+                    ),
+                    name=declared.name,
+                )
+
+
+async def _in_time(stack: AsyncExitStack, opened: "Broker | Store", what: str, clock: Clock):
+    try:
+        return await clock.within(START_S_MAX, stack.enter_async_context(opened))
+    except TimeoutError as why:
+        raise ConfigurationError("nothing was started:", [f"{what} did not open within {START_S_MAX:.0f} s"]) from why

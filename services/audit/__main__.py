@@ -1,0 +1,77 @@
+"""Prints the audit of a run and exits with 1 if the books differ: `python -m services.audit --dir .saga/demo`."""
+
+import asyncio
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+import msgspec
+
+from saga import SagaError
+from services.audit.books import read_books
+from services.audit.checks import Check, audit, outcomes
+
+SHOWN_MAX = 20
+"""How many differences of a check are printed; `--json` gives all."""
+
+
+@click.command()
+@click.option("--dir", "folder", type=click.Path(path_type=Path), default=Path(".saga/demo"), show_default=True,
+              help="Where the stores of the four services and the two ledgers are.")  # fmt: skip
+@click.option("--orders", type=click.Path(exists=True, dir_okay=False, path_type=Path),
+              help="Lines of JSON: each `order_id` in there must be in the books.")  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="One JSON object, with all differences.")
+def main(folder: Path, orders: Path | None, as_json: bool) -> None:
+    """Compare the books of all services, the bank and the carrier, order by order.
+
+    Exits with 0 if they agree, with 1 if they differ, with 2 if they cannot be read.
+    """
+    expected = frozenset(_order_ids(orders) if orders else ())
+    try:
+        books = asyncio.run(read_books(folder, expected))
+    except (SagaError, FileNotFoundError) as why:
+        raise click.UsageError(str(why)) from why
+    checks, ended = audit(books), outcomes(books)
+    if as_json:
+        balanced = not any(check.differences for check in checks)
+        click.echo(json.dumps({"balanced": balanced, "outcomes": ended, "checks": [asdict(c) for c in checks]}))
+    else:
+        click.echo("\n".join([*table(ended), "", *report(checks)]))
+    if any(check.differences for check in checks):
+        raise SystemExit(1)
+
+
+def table(ended: dict[str, int]) -> list[str]:
+    """The outcomes, a line each."""
+    width = max(map(len, ended), default=0)
+    return [f"{outcome:<{width}}  {count:>6}" for outcome, count in ended.items()]
+
+
+def report(checks: Sequence[Check]) -> list[str]:
+    """The checks, a line each, with the differences below."""
+    width = max(len(check.name) for check in checks)
+    lines: list[str] = []
+    for check in checks:
+        lines.append(f"{'DIFFERS' if check.differences else 'ok':<7}  {check.name:<{width}}  {check.figures}")
+        lines += [f"         - {difference}" for difference in check.differences[:SHOWN_MAX]]
+        if len(check.differences) > SHOWN_MAX:
+            lines.append(f"         - and {len(check.differences) - SHOWN_MAX} more: --json shows all")
+    return lines
+
+
+def _order_ids(file: Path) -> Iterator[str]:
+    for number, line in enumerate(file.read_text("utf-8").splitlines(), start=1):
+        try:
+            yield msgspec.json.decode(line, type=_Placed).order_id
+        except msgspec.DecodeError as why:
+            raise click.BadParameter(f"{file}, line {number}: {why}", param_hint="--orders") from why
+
+
+class _Placed(msgspec.Struct):
+    order_id: str
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,202 @@
+"""Reads all books: what each service keeps of each order, the shelves, the ledgers of the bank and of the carrier."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+from msgspec import Raw
+
+from saga import Event
+from saga.clock import SystemClock
+from saga.contracts.codec import decode as decode_event
+from saga.contracts.library import Library, find
+from saga.messages import name_of
+from saga.progress.document import Entry, Snapshot, decode, decode_entry
+from saga.progress.history import decode_archive
+from saga.store.port import Store
+from saga.store.sqlite import SqliteStore
+from services import ledger
+from services.audit.checks import Booking, Books, Charge, Ending, Goods, Order, Shelf
+from services.inventory.events import InventoryHandedOut, InventoryPutBack, InventoryReserved
+from services.inventory.items import items
+from services.inventory.stock import Stock
+from services.order.events import OrderCancelled, OrderConfirmed
+from services.payment.events import PaymentReserved
+from services.shipping.events import ShipmentBooked
+
+E = TypeVar("E", bound=Event)
+
+SERVICES = ("order", "payment", "inventory", "shipping")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kept:
+    """What one service keeps of one order."""
+
+    snapshot: Snapshot
+    entries: tuple[Entry, ...]
+    """Its whole history, archives included."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sources:
+    """All that was read, before it is put together."""
+
+    kept: Mapping[str, Mapping[str, Kept]]
+    """By service and order."""
+    stock: Mapping[str, Stock]
+    bank: Iterable[ledger.Row]
+    carrier: Iterable[ledger.Row]
+    seeded: Mapping[str, int]
+    """How many of each article there were at first."""
+
+
+async def read_books(folder: Path, expected: frozenset[str] = frozenset()) -> Books:
+    """All books of a run: `<service>.db` for each service, `bank.db` and `carrier.db`, all in `folder`.
+
+    `expected`: orders that must be among them. Raises `SagaError` or `FileNotFoundError` for what cannot be read.
+    """
+    kept: dict[str, Mapping[str, Kept]] = {}
+    stock: dict[str, Stock] = {}
+    for service in SERVICES:
+        path = folder / f"{service}.db"
+        if not path.is_file():
+            raise FileNotFoundError(f"there is no store {path}: run the services first, or name another folder")
+        async with SqliteStore(path, clock=SystemClock(), readonly=True) as store:
+            kept[service] = await progresses(store)
+            if service == "inventory":
+                stock = {key: _stock(document.content) async for key, document in store.scan("stock")}
+    sources = Sources(
+        kept=kept,
+        stock=stock,
+        bank=ledger.read(folder / "bank.db"),
+        carrier=ledger.read(folder / "carrier.db"),
+        seeded={item.sku: item.left for item in items()},
+    )
+    return assemble(sources, find(Path(__file__).parent), expected)
+
+
+async def progresses(store: Store) -> dict[str, Kept]:
+    """What a service keeps, by order."""
+    archived: dict[str, list[Raw]] = defaultdict(list)
+    async for _, document in store.scan("saga-archive"):  # by key: the oldest transitions of an order come first
+        archive = decode_archive(document.content)
+        archived[archive.saga] += archive.transitions
+    kept: dict[str, Kept] = {}
+    async for _, document in store.scan("saga"):
+        snapshot = decode(document.content)
+        # An archive is written before the progress is trimmed: what is in both counts once.
+        raws = (*archived[snapshot.saga][: snapshot.first], *snapshot.transitions)
+        kept[snapshot.saga] = Kept(snapshot=snapshot, entries=tuple(map(decode_entry, raws)))
+    return kept
+
+
+def assemble(sources: Sources, library: Library, expected: frozenset[str] = frozenset()) -> Books:
+    """Order by order: which charge, booking and goods belong to it, by what the services said."""
+    charges, bookings = _charges(sources.bank), _bookings(sources.carrier)
+    orders = {
+        id_: _order(id_, {s: sources.kept[s][id_] for s in SERVICES if id_ in sources.kept[s]}, library)
+        for id_ in sorted({id_ for kept in sources.kept.values() for id_ in kept})
+    }
+    strays = [f"charge {id_}: no order knows it" for id_ in charges.keys() - _ids(o.charges for o in orders.values())]
+    strays += [
+        f"booking {id_}: no order knows it" for id_ in bookings.keys() - _ids(o.bookings for o in orders.values())
+    ]
+    return Books(
+        orders={
+            id_: replace(
+                order,
+                charges=tuple(charges[charge.id] for charge in order.charges if charge.id in charges),
+                bookings=tuple(bookings[booking.id] for booking in order.bookings if booking.id in bookings),
+            )
+            for id_, order in orders.items()
+        },
+        shelves=[_shelf(sku, sources) for sku in sorted(sources.seeded.keys() | sources.stock.keys())],
+        strays=sorted(strays),
+        expected=expected,
+    )
+
+
+def _order(id_: str, kept: Mapping[str, Kept], library: Library) -> Order:
+    """What the services said of an order; its charges and bookings by their ids alone."""
+
+    def said(service: str, event: type[E]) -> list[tuple[Entry, E]]:
+        return [
+            (entry, _event(emitted.value, event, library))
+            for entry in (kept[service].entries if service in kept else ())
+            for emitted in entry.events
+            if emitted.type == name_of(event)
+        ]
+
+    def goods(event: type[InventoryReserved] | type[InventoryHandedOut] | type[InventoryPutBack]) -> tuple[Goods, ...]:
+        return tuple(Goods(sku=e.sku, quantity=e.quantity, time=entry.time) for entry, e in said("inventory", event))
+
+    reserved = [event for _, event in said("payment", PaymentReserved)]
+    endings = [
+        Ending(confirmed=isinstance(event, OrderConfirmed), because=entry.type, time=entry.time)
+        for entry, event in [*said("order", OrderConfirmed), *said("order", OrderCancelled)]
+    ]
+    return Order(
+        id=id_,
+        endings=tuple(endings),
+        reserved=tuple(event.amount for event in reserved),
+        charges=tuple(Charge(id=event.charge_id, amount=event.amount) for event in reserved),
+        bookings=tuple(Booking(id=event.booking_id) for _, event in said("shipping", ShipmentBooked)),
+        set_aside=goods(InventoryReserved),
+        handed_out=goods(InventoryHandedOut),
+        put_back=goods(InventoryPutBack),
+        open_in=tuple(service for service in kept if kept[service].snapshot.is_open),
+    )
+
+
+def _event(value: bytes, event: type[E], library: Library) -> E:
+    decoded = decode_event(value, event, library)
+    assert isinstance(decoded, event)
+    return decoded
+
+
+def _charges(rows: Iterable[ledger.Row]) -> dict[str, Charge]:
+    charges: dict[str, Charge] = {}
+    for row in rows:
+        if row.answer.refused:
+            continue
+        operation, id_, arguments = row.call
+        if operation == "reserve":
+            charges[id_] = Charge(id=id_, amount=Decimal(arguments[1]))
+        elif operation == "capture":
+            charges[id_] = replace(charges[id_], captured=(*charges[id_].captured, row.time))
+        else:
+            charges[id_] = replace(charges[id_], released=(*charges[id_].released, row.time))
+    return charges
+
+
+def _bookings(rows: Iterable[ledger.Row]) -> dict[str, Booking]:
+    bookings: dict[str, Booking] = {}
+    for row in rows:
+        if row.answer.refused:
+            continue
+        operation, id_, _ = row.call
+        if operation == "book":
+            bookings[id_] = Booking(id=id_)
+        elif operation == "dispatch":
+            bookings[id_] = replace(bookings[id_], dispatched=(*bookings[id_].dispatched, row.time))
+        else:
+            bookings[id_] = replace(bookings[id_], unbooked=(*bookings[id_].unbooked, row.time))
+    return bookings
+
+
+def _ids(several: Iterable[Iterable[Charge | Booking]]) -> set[str]:
+    return {each.id for some in several for each in some}
+
+
+def _shelf(sku: str, sources: Sources) -> Shelf:
+    there = sources.stock.get(sku, Stock(left=0))
+    return Shelf(sku=sku, seeded=sources.seeded.get(sku, 0), left=there.left, aside=there.aside)
+
+
+def _stock(content: bytes) -> Stock:
+    return msgspec.json.decode(content, type=Stock)

@@ -1,0 +1,283 @@
+"""What must be true of all books together: pure functions from plain records to the differences, order by order."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ending:
+    """An outcome that the order service said."""
+
+    confirmed: bool
+    because: str
+    """The type of the event that decided."""
+    time: str
+    """All times are RFC 3339 in milliseconds, UTC: they sort as texts."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Charge:
+    """An amount that the bank set aside, with all that the bank did to it."""
+
+    id: str
+    amount: Decimal
+    captured: tuple[str, ...] = ()
+    """When."""
+    released: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Booking:
+    """What the carrier was to take, with all that the carrier did to it."""
+
+    id: str
+    dispatched: tuple[str, ...] = ()
+    unbooked: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Goods:
+    """Something that inventory said it did."""
+
+    sku: str
+    quantity: int
+    time: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Order:
+    """Everything that the books say of one order."""
+
+    id: str
+    endings: tuple[Ending, ...] = ()
+    reserved: tuple[Decimal, ...] = ()
+    """The amounts that payment said were set aside."""
+    charges: tuple[Charge, ...] = ()
+    bookings: tuple[Booking, ...] = ()
+    set_aside: tuple[Goods, ...] = ()
+    handed_out: tuple[Goods, ...] = ()
+    put_back: tuple[Goods, ...] = ()
+    open_in: tuple[str, ...] = ()
+    """Services in which something of it is still to happen, or waits for a person."""
+
+    @property
+    def confirmed(self) -> bool | None:
+        """What became of it; `None`: it did not end, or not in one way."""
+        said = {ending.confirmed for ending in self.endings}
+        return said.pop() if len(said) == 1 else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shelf:
+    """An article: how many there were at first, and what is there now."""
+
+    sku: str
+    seeded: int
+    left: int
+    aside: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Books:
+    """All of it."""
+
+    orders: Mapping[str, Order]
+    shelves: Sequence[Shelf] = ()
+    strays: Sequence[str] = ()
+    """Charges and bookings that no service knows of, each in words."""
+    expected: frozenset[str] = field(default_factory=frozenset)
+    """Orders that must be among them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check:
+    """One thing that must be true."""
+
+    name: str
+    figures: str
+    differences: tuple[str, ...]
+    """Where it is not, each beginning with the order or the article."""
+
+
+def audit(books: Books) -> list[Check]:
+    """All checks, in the order in which people want to read them."""
+    checks = (ends, money, stock, carried_out, undone, order_of_events, once, rest)
+    return [check(books) for check in checks]
+
+
+def outcomes(books: Books) -> dict[str, int]:
+    """How many orders ended how, most first."""
+    names = Counter(_ending_in_words(order) for order in books.orders.values())
+    return dict(names.most_common())
+
+
+def ends(books: Books) -> Check:
+    """Every order ended exactly once."""
+    differences = [f"{id_}: no service knows it" for id_ in sorted(books.expected - books.orders.keys())]
+    for order in _sorted(books):
+        if len(order.endings) != 1:
+            said = ", ".join("confirmed" if e.confirmed else "cancelled" for e in order.endings) or "not at all"
+            differences.append(f"{order.id}: ended {len(order.endings)} times: {said}")
+    confirmed = sum(order.confirmed is True for order in books.orders.values())
+    cancelled = sum(order.confirmed is False for order in books.orders.values())
+    figures = f"{len(books.orders)} orders = {confirmed} confirmed + {cancelled} cancelled"
+    return Check(name="every order ended once", figures=figures, differences=tuple(differences))
+
+
+def money(books: Books) -> Check:
+    """What was set aside was captured or released, once, and is what payment said."""
+    aside = captured = released = Decimal("0.00")
+    differences: list[str] = []
+    for order in _sorted(books):
+        for charge in order.charges:
+            aside += charge.amount
+            captured += charge.amount * len(charge.captured)
+            released += charge.amount * len(charge.released)
+            if not charge.captured and not charge.released:
+                differences.append(f"{order.id}: {charge.amount} is still set aside (charge {charge.id})")
+            elif len(charge.captured) + len(charge.released) > 1:
+                differences.append(
+                    f"{order.id}: charge {charge.id} was captured {len(charge.captured)} times "
+                    f"and released {len(charge.released)} times"
+                )
+        said, held = sum(order.reserved, Decimal()), sum((c.amount for c in order.charges), Decimal())
+        if said != held:
+            differences.append(f"{order.id}: payment says {said} was set aside, the bank says {held}")
+    figures = f"{aside} set aside = {captured} captured + {released} released"
+    return Check(name="the money balances", figures=figures, differences=tuple(differences))
+
+
+def stock(books: Books) -> Check:
+    """What was there was handed out or is left, and nothing is set aside any more."""
+    out: Counter[str] = Counter()
+    for order in books.orders.values():
+        for goods in order.handed_out:
+            out[goods.sku] += goods.quantity
+    shelves = sorted(books.shelves, key=lambda shelf: shelf.sku)
+    differences = [
+        f"{s.sku}: {s.seeded} at first, {out[s.sku]} handed out, {s.left} left, {s.aside} set aside"
+        for s in shelves
+        if s.seeded != s.left + out[s.sku] or s.aside
+    ]
+    known = {shelf.sku for shelf in shelves}
+    differences += [f"{sku}: handed out, and on no shelf" for sku in sorted(out.keys() - known)]
+    seeded, left = sum(shelf.seeded for shelf in books.shelves), sum(shelf.left for shelf in books.shelves)
+    figures = f"{seeded} articles = {out.total()} handed out + {left} left"
+    return Check(name="the stock balances", figures=figures, differences=tuple(differences))
+
+
+def carried_out(books: Books) -> Check:
+    """Every confirmed order was paid, handed out and sent."""
+    differences: list[str] = []
+    count = 0
+    for order in _sorted(books):
+        if order.confirmed is not True:
+            continue
+        count += 1
+        missing = [
+            what
+            for what, done in (
+                ("paid", any(charge.captured for charge in order.charges)),
+                ("handed out", _amounts(order.handed_out) == _amounts(order.set_aside) != Counter()),
+                ("dispatched", any(booking.dispatched for booking in order.bookings)),
+            )
+            if not done
+        ]
+        if missing:
+            differences.append(f"{order.id}: confirmed, and not {' and not '.join(missing)}")
+    figures = f"{count} orders paid, handed out and dispatched"
+    return Check(name="confirmed orders are carried out", figures=figures, differences=tuple(differences))
+
+
+def undone(books: Books) -> Check:
+    """Of a cancelled order nothing stands."""
+    differences: list[str] = []
+    count = effects = 0
+    for order in _sorted(books):
+        if order.confirmed is not False:
+            continue
+        count += 1
+        effects += len(order.charges) + len(order.bookings) + len(order.set_aside)
+        standing = [f"charge {c.id}" for c in order.charges if c.captured or not c.released]
+        standing += [f"booking {b.id}" for b in order.bookings if b.dispatched or not b.unbooked]
+        if _amounts(order.put_back) != _amounts(order.set_aside) or order.handed_out:
+            standing.append(f"goods: {_in_words(order)}")
+        if standing:
+            differences.append(f"{order.id}: cancelled, and there stands {'; '.join(standing)}")
+    figures = f"{count} orders, {effects} effects taken back"
+    return Check(name="cancelled orders are undone", figures=figures, differences=tuple(differences))
+
+
+def order_of_events(books: Books) -> Check:
+    """Nothing irreversible happened before its order was confirmed."""
+    differences: list[str] = []
+    count = 0
+    for order in _sorted(books):
+        confirmed = min((ending.time for ending in order.endings if ending.confirmed), default=None)
+        for what, time in _irreversible(order):
+            count += 1
+            if confirmed is None:
+                differences.append(f"{order.id}: {what} at {time}, and never confirmed")
+            elif time < confirmed:
+                differences.append(f"{order.id}: {what} at {time}, confirmed only at {confirmed}")
+    figures = f"{count} captures, hand-outs and dispatches, each after its confirmation"
+    return Check(name="nothing irreversible came early", figures=figures, differences=tuple(differences))
+
+
+def once(books: Books) -> Check:
+    """Each effect happened once, and none without a service that knows of it."""
+    differences, count = list(books.strays), 0
+    for order in _sorted(books):
+        effects = (
+            ("charged", len(order.charges)),
+            ("captured", sum(len(charge.captured) for charge in order.charges)),
+            ("released", sum(len(charge.released) for charge in order.charges)),
+            ("booked", len(order.bookings)),
+            ("dispatched", sum(len(booking.dispatched) for booking in order.bookings)),
+            ("unbooked", sum(len(booking.unbooked) for booking in order.bookings)),
+            ("set aside", len(order.set_aside)),
+            ("handed out", len(order.handed_out)),
+            ("put back", len(order.put_back)),
+        )
+        count += sum(times for _, times in effects)
+        differences += [f"{order.id}: {what} {times} times" for what, times in effects if times > 1]
+    return Check(name="every effect happened once", figures=f"{count} effects", differences=tuple(differences))
+
+
+def rest(books: Books) -> Check:
+    """Nothing is under way any more, and nothing waits for a person."""
+    differences = [f"{o.id}: not at rest in {', '.join(o.open_in)}" for o in _sorted(books) if o.open_in]
+    figures = f"{len(books.orders) - len(differences)} of {len(books.orders)} orders at rest in all services"
+    return Check(name="nothing is left to do", figures=figures, differences=tuple(differences))
+
+
+def _sorted(books: Books) -> list[Order]:
+    return [books.orders[id_] for id_ in sorted(books.orders)]
+
+
+def _irreversible(order: Order) -> Iterator[tuple[str, str]]:
+    for charge in order.charges:
+        yield from (("captured", time) for time in charge.captured)
+    for booking in order.bookings:
+        yield from (("dispatched", time) for time in booking.dispatched)
+    yield from (("handed out", goods.time) for goods in order.handed_out)
+
+
+def _amounts(several: Sequence[Goods]) -> Counter[str]:
+    amounts: Counter[str] = Counter()
+    for goods in several:
+        amounts[goods.sku] += goods.quantity
+    return amounts
+
+
+def _in_words(order: Order) -> str:
+    of = {"set aside": order.set_aside, "put back": order.put_back, "handed out": order.handed_out}
+    return ", ".join(f"{_amounts(goods).total()} {what}" for what, goods in of.items())
+
+
+def _ending_in_words(order: Order) -> str:
+    if order.confirmed is None:
+        return "not ended" if not order.endings else "ended in two ways"
+    return "confirmed" if order.confirmed else f"cancelled: {order.endings[0].because}"

@@ -1,0 +1,154 @@
+"""The ledger of a pretended outside system, a bank or a carrier: one SQLite file with one row for each call.
+
+What a good outside system promises its callers: a call with a key that was used before gets the answer of that time,
+and does nothing again. The row is on the disk before the caller has its answer. Several processes may share a file.
+"""
+
+import json
+import sqlite3
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import NamedTuple, Self, TypeAlias, TypeVar
+
+from saga.clock import SystemClock
+
+T = TypeVar("T")
+
+BUSY_S_MAX = 4.0
+"""How long a call waits for other processes that write: less than the 5 s after which its caller gives it up."""
+BUSY_S_PAUSE = 0.005
+
+_clock = SystemClock()
+_TABLE = """
+CREATE TABLE IF NOT EXISTS calls (
+    number INTEGER PRIMARY KEY,
+    key TEXT NOT NULL UNIQUE,
+    operation TEXT NOT NULL,
+    subject TEXT NOT NULL,
+    arguments TEXT NOT NULL,
+    answer TEXT NOT NULL,
+    refused INTEGER NOT NULL,
+    time TEXT NOT NULL DEFAULT (strftime('%Y-%m-%dT%H:%M:%fZ', 'now'))
+);
+CREATE INDEX IF NOT EXISTS calls_by_subject ON calls (subject);
+"""
+_ROWS = "SELECT key, operation, subject, arguments, answer, refused, time FROM calls"
+_ABOUT = f"{_ROWS} WHERE key = ? OR (subject = ? AND NOT refused) ORDER BY number"
+_ADD = "INSERT INTO calls (key, operation, subject, arguments, answer, refused) VALUES (?, ?, ?, ?, ?, ?)"
+
+
+class Contradiction(Exception):
+    """A call that no correct client makes: a key used again for something else, a charge taken after its release."""
+
+
+class Call(NamedTuple):
+    """What a client asks for."""
+
+    operation: str
+    subject: str
+    """The charge or the booking that it is about."""
+    arguments: tuple[str, ...] = ()
+
+
+class Answer(NamedTuple):
+    """What the outside system says to it."""
+
+    text: str
+    refused: bool = False
+
+
+class Row(NamedTuple):
+    """One call, as the ledger keeps it."""
+
+    key: str
+    call: Call
+    answer: Answer
+    time: str
+    """When it was made, RFC 3339 in milliseconds, UTC."""
+
+
+Rule: TypeAlias = Callable[[Sequence[str]], Answer]
+"""The answer to a call that is new, from the operations carried out on its subject so far, in order. It may raise
+`Contradiction`: then nothing is written."""
+
+
+def was_made(calls: Mapping[str, Call], key: str, call: Call) -> bool:
+    """Whether this very call was made before. Raises `Contradiction` when its key was used for another one."""
+    before = calls.get(key, call)
+    if before != call:
+        raise Contradiction(f"key {key!r} was used for {before} and is now used for {call}: a new call needs a new key")
+    return key in calls
+
+
+class Ledger:
+    """The file, opened by `async with`.
+
+    Its statements run on the caller's thread: they take a third of a millisecond, but in another thread, beside a busy
+    event loop, each would wait for the interpreter's lock, 27 ms a call in all. Only for other processes is waited.
+    """
+
+    def __init__(self, path: Path, *, latency_s: float = 0.0) -> None:
+        """`latency_s`: how long each answer is on its way back, as over a network."""
+        self._path, self._latency_s = path, latency_s
+
+    async def __aenter__(self) -> Self:
+        self._file = await _when_free(lambda: _open(self._path))
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        self._file.close()
+
+    async def once(self, key: str, call: Call, rule: Rule) -> Answer:
+        """The answer that `key` was given before, else the one that `rule` gives now; on the disk when it is returned.
+
+        Raises `Contradiction`, and `sqlite3.OperationalError` when the file cannot be written: then nothing was.
+        """
+        answer = await _when_free(lambda: _once(self._file, key, call, rule))
+        if self._latency_s:
+            await _clock.sleep(self._latency_s)
+        return answer
+
+
+async def _when_free(act: Callable[[], T]) -> T:
+    """What `act` gives, once no other process holds the file."""
+    until_s = _clock.monotonic_s() + BUSY_S_MAX
+    while True:
+        try:
+            return act()
+        except sqlite3.OperationalError as why:
+            if why.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or _clock.monotonic_s() > until_s:
+                raise
+        await _clock.sleep(BUSY_S_PAUSE * _clock.chance())
+
+
+def read(path: Path) -> list[Row]:
+    """All calls, in the order in which they were made. Raises `FileNotFoundError`."""
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no ledger {path}: it is made by the first call")
+    with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as file:
+        return [_row(*values) for values in file.execute(f"{_ROWS} ORDER BY number")]
+
+
+def _open(path: Path) -> sqlite3.Connection:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    file = sqlite3.connect(path, timeout=0, isolation_level=None)
+    file.execute("PRAGMA journal_mode = WAL")
+    file.execute("PRAGMA synchronous = FULL")
+    file.executescript(_TABLE)
+    return file
+
+
+def _once(file: sqlite3.Connection, key: str, call: Call, rule: Rule) -> Answer:
+    with file:  # commits, or rolls back whatever is raised
+        file.execute("BEGIN IMMEDIATE")  # before the look: no other process may come in between
+        rows = {row.key: row for row in (_row(*values) for values in file.execute(_ABOUT, (key, call.subject)))}
+        if was_made({row.key: row.call for row in rows.values()}, key, call):
+            return rows[key].answer
+        answer = rule([row.call.operation for row in rows.values()])
+        file.execute(_ADD, (key, call.operation, call.subject, json.dumps(call.arguments), *answer))
+        return answer
+
+
+def _row(key: str, operation: str, subject: str, arguments: str, answer: str, refused: int, time: str) -> Row:
+    return Row(key, Call(operation, subject, tuple(json.loads(arguments))), Answer(answer, bool(refused)), time)

@@ -1,0 +1,94 @@
+"""The bank's client. A real one would talk HTTP behind the same methods; the pretended bank is a ledger in a file."""
+
+import os
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+from decimal import Decimal
+from pathlib import Path
+
+from services.ledger import Answer, Call, Contradiction, Ledger, was_made
+
+
+class Declined(Exception):
+    """The bank's no: the card is blocked."""
+
+
+def is_blocked(card: str) -> bool:
+    return card.startswith("declined")
+
+
+class Bank:
+    """Keeps its books in memory: the one for tests. `Bank.connect()` gives the one that survives its process."""
+
+    def __init__(self) -> None:
+        self.held: dict[str, Decimal] = {}
+        self.taken: dict[str, Decimal] = {}
+        self.calls: dict[str, Call] = {}
+
+    @classmethod
+    @asynccontextmanager
+    async def connect(cls) -> AsyncGenerator["Bank"]:
+        """The bank whose ledger is PAYMENT_LEDGER; it answers after PAYMENT_LATENCY_MS."""
+        path = Path(os.environ.get("PAYMENT_LEDGER", ".saga/bank.db"))
+        async with Ledger(path, latency_s=float(os.environ.get("PAYMENT_LATENCY_MS", "0")) / 1000) as ledger:
+            yield LedgerBank(ledger)
+
+    async def reserve(self, key: str, card: str, amount: Decimal) -> str:
+        """Set `amount` aside; the charge. Raises `Declined`."""
+        call = Call("reserve", key, (card, str(amount)))
+        repeated = was_made(self.calls, key, call)
+        self.calls[key] = call
+        if is_blocked(card):
+            raise Declined("card declined")
+        if not repeated:
+            self.held[key] = amount
+        return key
+
+    async def capture(self, key: str, charge_id: str) -> None:
+        """Take what is set aside. Raises `Contradiction` for a charge that is unknown or was released."""
+        call = Call("capture", charge_id)
+        if not was_made(self.calls, key, call):
+            self.taken[charge_id] = self._no_longer_held(call)
+            self.calls[key] = call
+
+    async def release(self, key: str, charge_id: str) -> None:
+        """Let go what is set aside. Raises `Contradiction` for a charge that is unknown or was captured."""
+        call = Call("release", charge_id)
+        if not was_made(self.calls, key, call):
+            self._no_longer_held(call)
+            self.calls[key] = call
+
+    def _no_longer_held(self, call: Call) -> Decimal:
+        if call.subject not in self.held:
+            raise Contradiction(f"{call.operation} of charge {call.subject!r}, of which nothing is held")
+        return self.held.pop(call.subject)
+
+
+class LedgerBank(Bank):
+    """Keeps its books in a ledger."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        super().__init__()
+        self._ledger = ledger
+
+    async def reserve(self, key: str, card: str, amount: Decimal) -> str:
+        answer = Answer("card declined", refused=True) if is_blocked(card) else Answer(key)
+        given = await self._ledger.once(key, Call("reserve", key, (card, str(amount))), lambda _: answer)
+        if given.refused:
+            raise Declined(given.text)
+        return given.text
+
+    async def capture(self, key: str, charge_id: str) -> None:
+        await self._settle(key, Call("capture", charge_id))
+
+    async def release(self, key: str, charge_id: str) -> None:
+        await self._settle(key, Call("release", charge_id))
+
+    async def _settle(self, key: str, call: Call) -> None:
+        def rule(done: Sequence[str]) -> Answer:
+            if list(done) != ["reserve"]:
+                said = f"was {done[-1]}d" if done else "is unknown"
+                raise Contradiction(f"{call.operation} of charge {call.subject!r}, which {said}")
+            return Answer("done")
+
+        await self._ledger.once(key, call, rule)

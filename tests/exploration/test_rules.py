@@ -1,0 +1,243 @@
+"""Each rule of docs/protocol.md is there for a loss: take the rule away, and the exploration finds it."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from saga.errors import Ambiguous, BrokerUnavailable
+from saga.messages import Message, Outgoing, Position
+from saga.progress import compensate, decide, history, record
+from saga.progress.document import Snapshot, progress_key
+from saga.progress.record import Hand, Written
+from saga.progress.roles import Role, Roles
+from saga.runtime import documents, handling, persistence, turn, undoing
+from saga.runtime.participant import Participant, Refused
+from saga.runtime.saga import RunningSaga
+from saga.runtime.standing import Turn
+from saga.testing.exploration.explore import explore
+from saga.testing.exploration.scenarios import scenarios
+
+Take = Callable[[pytest.MonkeyPatch], None]
+SCENARIOS = {scenario.name: scenario for scenario in scenarios()}
+
+
+def keys_from_transition_numbers(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(RunningSaga, "key", lambda self, name: f"{name}-{self.turn.known.n}")
+
+
+def readers_do_not_publish(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(history, "unpublished", lambda p, is_committed: ())
+
+
+def a_cache_is_taken_for_certain(patch: pytest.MonkeyPatch) -> None:
+    knowing = Turn.knowing
+    patch.setattr(Turn, "knowing", lambda self, p, cas, *, certain: knowing(self, p, cas, certain=True))
+
+
+def no_intent(patch: pytest.MonkeyPatch) -> None:
+    async def begin(self: RunningSaga, asked: Any) -> None:
+        return None
+
+    patch.setattr(RunningSaga, "_begin", begin)
+
+
+def an_open_intent_blocks_nobody(patch: pytest.MonkeyPatch) -> None:
+    blocked = decide.is_blocked
+    patch.setattr(decide, "is_blocked", lambda p, handler, m: blocked(replace(p, intents=()), handler, m))
+
+
+def a_rerun_writes_the_whole_state_back(patch: pytest.MonkeyPatch) -> None:
+    delta = RunningSaga.delta
+    patch.setattr(RunningSaga, "delta", lambda self: {**self.intent.state, **delta(self)})
+
+
+def a_rerun_sees_the_state_of_now(patch: pytest.MonkeyPatch) -> None:
+    init = RunningSaga.__init__
+
+    def look(self: Any, service: Any, turn: Turn, handler: Any, run: Any, intent: Any) -> None:
+        init(self, service, turn, handler, run, replace(intent, state=turn.known.state))
+
+    patch.setattr(RunningSaga, "__init__", look)
+
+
+def compensations_close_nothing(patch: pytest.MonkeyPatch) -> None:
+    close = compensate._close
+
+    def leave_open(p: Snapshot, hand: Hand, role: Role, outcome: Message) -> Any:
+        after, letters = close(p, hand, role, outcome)
+        return replace(after, closed=p.closed), letters
+
+    patch.setattr(compensate, "_close", leave_open)
+
+
+def a_second_outcome(patch: pytest.MonkeyPatch) -> None:
+    emitted = record.emitted
+    patch.setattr(record, "emitted", lambda p, roles, events: replace(emitted(p, roles, events), outcome=None))
+
+
+def handlers_run_for_every_message(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(decide, "_repetition", lambda p, role, index, m: None)
+
+
+def nothing_is_settled(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(turn, "next_ready", lambda p, roles: None)
+
+
+def compensations_do_not_wait_for_originals(patch: pytest.MonkeyPatch) -> None:
+    def step(p: Snapshot, handler: str) -> decide.Undoing:
+        if any(result.handler == handler for result in p.results):
+            return decide.Undoing.UNDO
+        return decide.Undoing.CLOSE
+
+    for module in (decide, undoing):
+        patch.setattr(module, "undo_step", step)
+
+
+def originals_are_not_dropped(patch: pytest.MonkeyPatch) -> None:
+    close = compensate._close
+
+    def keep(p: Snapshot, hand: Hand, role: Role, outcome: Message) -> Any:
+        after, letters = close(p, hand, role, outcome)
+        return replace(after, queue=p.queue, waiting=p.waiting), letters
+
+    patch.setattr(compensate, "_close", keep)
+
+
+def own_events_are_no_parts(patch: pytest.MonkeyPatch) -> None:
+    emitted = record.emitted
+    patch.setattr(record, "emitted", lambda p, roles, events: replace(emitted(p, roles, events), own=()))
+
+
+def own_parts_are_not_withdrawn(patch: pytest.MonkeyPatch) -> None:
+    undone = compensate.undone
+
+    def keep(p: Snapshot, hand: Hand, roles: Roles, role: Role, result: Any, **rest: Any) -> Written:
+        return undone(p, hand, roles, role, replace(result, own=()), **rest)
+
+    patch.setattr(handling, "undone", keep)
+
+
+def only_the_newest_result_is_undone(patch: pytest.MonkeyPatch) -> None:
+    undone = compensate.undone
+
+    def forget(p: Snapshot, hand: Hand, roles: Roles, role: Role, result: Any, **rest: Any) -> Written:
+        others = tuple(r for r in p.results if r is result or r.handler != role.name)
+        return undone(replace(p, results=others), hand, roles, role, result, **rest)
+
+    patch.setattr(handling, "undone", forget)
+
+
+def updates_do_not_look_at_the_progress(patch: pytest.MonkeyPatch) -> None:
+    async def stands(*_: Any) -> bool:
+        return True
+
+    patch.setattr(documents, "_stands", stands)
+
+
+def refusals_leave_no_marker(patch: pytest.MonkeyPatch) -> None:
+    put = documents._put
+
+    async def skip(service: Any, position: Any, collection: str, key: str, document: Any, body: Any, head: Any) -> bool:
+        if body is None:
+            return True
+        return await put(service, position, collection, key, document, body, head)
+
+    patch.setattr(documents, "_put", skip)
+
+
+def a_dead_intent_leaves_no_never(patch: pytest.MonkeyPatch) -> None:
+    async def look(service: Participant, position: Position, collection: str, key: str, marker: str, mark: Any) -> Any:
+        document = await service.ports.store.get(collection, key)
+        return documents._head(document).markers.get(marker, mark)
+
+    patch.setattr(documents, "never", look)
+
+
+def every_transition_records_its_position(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(persistence, "knows", lambda p, roles, m: False)
+
+
+def open_intents_are_not_settled(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(decide, "_resumable", lambda p, roles, intent: None)
+
+
+def a_kept_message_in_hand_is_decided_again(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(decide, "kept", lambda p, handler, m: False)
+
+
+def a_failed_send_is_forgotten(patch: pytest.MonkeyPatch) -> None:
+    async def send(service: Participant, position: Position, outgoing: Sequence[Outgoing]) -> None:
+        try:
+            await service.ports.publish(outgoing)
+        except BrokerUnavailable:
+            return
+
+    patch.setattr(persistence, "send", send)
+
+
+def an_ambiguous_write_is_taken_for_done(patch: pytest.MonkeyPatch) -> None:
+    save = persistence.save
+
+    async def believe(service: Participant, turn: Turn, written: Written) -> Turn:
+        try:
+            return await save(service, turn, written)
+        except Refused as why:
+            if not isinstance(why.__cause__, Ambiguous):
+                raise
+            return turn.knowing(written.snapshot, turn.cas, certain=True)
+
+    patch.setattr(persistence, "save", believe)
+
+
+def an_ambiguous_write_is_written_over(patch: pytest.MonkeyPatch) -> None:
+    save = persistence.save
+
+    async def insist(service: Participant, turn: Turn, written: Written) -> Turn:
+        try:
+            return await save(service, turn, written)
+        except Refused as why:
+            if not isinstance(why.__cause__, Ambiguous):
+                raise
+            key = progress_key(service.name, turn.message.saga)
+            there = await service.ports.store.get("saga", key)
+            return await save(service, turn.knowing(turn.known, there.cas if there else 0, certain=True), written)
+
+    patch.setattr(persistence, "save", insist)
+
+
+RULES: dict[Take, str] = {
+    keys_from_transition_numbers: "two steps: a step fails",
+    readers_do_not_publish: "two steps: a step fails",
+    no_intent: "two steps: a step fails",
+    an_open_intent_blocks_nobody: "two steps: a step fails",
+    a_rerun_writes_the_whole_state_back: "the outcome: two handlers undone",
+    a_rerun_sees_the_state_of_now: "the outcome: two handlers undone",
+    compensations_close_nothing: "an own failure outcome",
+    a_second_outcome: "the decider's race: crash",
+    handlers_run_for_every_message: "a repetition with equal content",
+    nothing_is_settled: "two steps: a step fails",
+    compensations_do_not_wait_for_originals: "the outcome, at any time: a step fails, zombie",
+    originals_are_not_dropped: "the outcome: two handlers undone",
+    own_events_are_no_parts: "a settle chain of three",
+    own_parts_are_not_withdrawn: "the outcome: an own part withdrawn",
+    only_the_newest_result_is_undone: "many: a step fails",
+    updates_do_not_look_at_the_progress: "an update, its marker pruned",
+    refusals_leave_no_marker: "an update refused while another saga gives",
+    a_dead_intent_leaves_no_never: "a dead update, a zombie inside it",
+    every_transition_records_its_position: "a zombie settles a chain",
+    open_intents_are_not_settled: "a step on an own event fails",
+    a_kept_message_in_hand_is_decided_again: "two steps: a step fails",
+    a_failed_send_is_forgotten: "a step fails, lost answers",
+    an_ambiguous_write_is_taken_for_done: "a step fails, lost answers",
+    an_ambiguous_write_is_written_over: "two steps: lost answers",
+}
+
+
+@pytest.mark.parametrize("take_away", RULES, ids=lambda rule: rule.__name__)
+def test_without_the_rule_there_is_a_loss(take_away: Take, monkeypatch: pytest.MonkeyPatch) -> None:
+    take_away(monkeypatch)
+    report = explore(SCENARIOS[RULES[take_away]], states_max=100_000)
+    assert report.loss is not None
+    assert report.trace

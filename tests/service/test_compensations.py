@@ -1,0 +1,140 @@
+"""What may undo a handler, and what is refused about it."""
+
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from saga import DeclarationError, Saga, Service
+from services.payment.events import (
+    OrderCancelled,
+    OrderConfirmed,
+    OrderPlaced,
+    PaymentCaptured,
+    PaymentDeclined,
+    PaymentReleased,
+    PaymentReserved,
+)
+from tests.service.events import OrderExpired
+
+
+async def reserve(order: OrderPlaced) -> PaymentReserved | PaymentCaptured | None:
+    return None
+
+
+async def capture(confirmed: OrderConfirmed) -> None: ...
+
+
+def a_service() -> Service:
+    """Payment, with a handler to be undone and one that emits nothing."""
+    payment = Service("payment")
+    payment.handler(reserve)
+    payment.handler(capture)
+    return payment
+
+
+def refusal(compensation: Callable[..., Awaitable[None]], original: Callable[..., Awaitable[object]] = reserve) -> str:
+    """Why it is refused; nothing was declared."""
+    service = a_service()
+    with pytest.raises(DeclarationError) as refused:
+        service.compensation(original)(compensation)  # type: ignore[arg-type] # some are mistakes
+    assert service.declared.compensations == []
+    return str(refused.value)
+
+
+async def release(cancelled: OrderCancelled, reserved: PaymentReserved) -> None: ...
+
+
+def test_a_compensation_knows_what_it_undoes() -> None:
+    payment = a_service()
+
+    @payment.compensation(reserve)
+    async def let_go(reserved: PaymentReserved, why: OrderCancelled, saga: Saga) -> PaymentReleased | None: ...
+
+    (compensation,) = payment.declared.compensations
+    assert (compensation.name, compensation.undoes, compensation.emits) == ("let_go", "reserve", (PaymentReleased,))
+    assert [h.name for h in payment.declared.handlers] == ["reserve", "capture"]
+
+
+def test_a_compensation_may_act_on_several_failures_and_undo_several_results() -> None:
+    payment = a_service()
+
+    @payment.compensation(reserve)
+    async def let_go(why: OrderCancelled | OrderExpired, done: PaymentReserved | PaymentCaptured) -> None: ...
+
+    assert payment.declared.compensations[0].parameters[0].events == (OrderCancelled, OrderExpired)
+
+
+def test_what_is_no_handler_of_the_service_cannot_be_undone() -> None:
+    async def elsewhere(order: OrderPlaced) -> PaymentReserved | None: ...
+
+    told = refusal(release, elsewhere)
+    assert "elsewhere is no handler of 'payment'" in told
+    assert "each service undoes its own work only" in told
+
+
+def test_a_compensation_cannot_be_undone() -> None:
+    payment = a_service()
+    payment.compensation(reserve)(release)
+    with pytest.raises(DeclarationError, match="release is no handler of 'payment'"):
+        payment.compensation(release)(release)
+
+
+def test_a_handler_is_undone_by_one_compensation() -> None:
+    async def again(cancelled: OrderCancelled, reserved: PaymentReserved) -> None: ...
+
+    payment = a_service()
+    payment.compensation(reserve)(release)
+    with pytest.raises(DeclarationError, match=r"payment\.reserve already has a compensation, release: keep one"):
+        payment.compensation(reserve)(again)
+
+
+def test_a_compensation_takes_an_outcome_and_a_result_and_nothing_else() -> None:
+    async def short(cancelled: OrderCancelled) -> None: ...
+    async def long(cancelled: OrderCancelled, reserved: PaymentReserved, order: OrderPlaced) -> None: ...
+
+    assert "payment.short has 1 event parameters: a compensation takes the failure outcome" in refusal(short)
+    assert "payment.long has 3 event parameters" in refusal(long)
+
+
+def test_a_compensation_acts_on_the_outcome_failure_only() -> None:
+    async def neighbour(declined: PaymentDeclined, reserved: PaymentReserved) -> None: ...
+    async def success(confirmed: OrderConfirmed, reserved: PaymentReserved) -> None: ...
+    async def either(ended: OrderConfirmed | OrderCancelled, reserved: PaymentReserved) -> None: ...
+    async def failures(cancelled: OrderCancelled, expired: OrderExpired) -> None: ...
+
+    assert 'neither PaymentDeclined nor PaymentReserved is an outcome "failure"' in refusal(neighbour)
+    assert 'neither OrderConfirmed nor PaymentReserved is an outcome "failure"' in refusal(success)
+    assert 'neither OrderConfirmed | OrderCancelled nor PaymentReserved is an outcome "failure"' in refusal(either)
+    assert 'both events are outcomes "failure"' in refusal(failures)
+
+
+def test_a_compensation_undoes_what_its_original_returns() -> None:
+    async def other(cancelled: OrderCancelled, declined: PaymentDeclined) -> None: ...
+    async def partly(cancelled: OrderCancelled, done: PaymentReserved | PaymentDeclined) -> None: ...
+
+    assert "reserve never returns PaymentDeclined" in (told := refusal(other))
+    assert "so one of PaymentReserved | PaymentCaptured" in told
+    assert "reserve never returns PaymentDeclined" in refusal(partly)
+    assert "so one of nothing: it emits no event" in refusal(release, capture)
+
+
+def test_a_compensation_is_given_one_result_at_a_time() -> None:
+    async def all_at_once(cancelled: OrderCancelled, reserved: list[PaymentReserved]) -> None: ...
+
+    assert "takes list[PaymentReserved], but is given one event at a time (a compensation one result)" in refusal(
+        all_at_once
+    )
+
+
+def test_a_compensation_emits_no_outcome() -> None:
+    async def expire(cancelled: OrderCancelled, reserved: PaymentReserved) -> OrderExpired | None: ...
+
+    payment = a_service()
+    with pytest.raises(DeclarationError, match=r"payment\.expire returns OrderExpired, an outcome"):
+        payment.compensation(reserve)(expire)
+
+
+def test_a_compensation_has_a_name_of_its_own() -> None:
+    async def capture(cancelled: OrderCancelled, reserved: PaymentReserved) -> None: ...
+
+    assert "'payment' has two functions called capture" in refusal(capture)

@@ -1,0 +1,307 @@
+"""What a service declares by its handlers' signatures, and what is refused about them."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import pytest
+
+from saga import DeclarationError, Event, Retry, Saga, Service
+from saga.service import Parameter
+from services.payment.bank import Bank
+from services.payment.events import (
+    OrderCancelled,
+    OrderConfirmed,
+    OrderPlaced,
+    PaymentCaptured,
+    PaymentDeclined,
+    PaymentReserved,
+)
+from tests.service import postponed
+from tests.service.events import TripBooked
+
+
+@dataclass(frozen=True)
+class Account:
+    owed: int = 0
+
+
+@dataclass(frozen=True)
+class Other:
+    owed: int = 0
+
+
+Ending: TypeAlias = OrderConfirmed | OrderCancelled
+
+
+def a_service() -> Service:
+    """Payment, with a bank."""
+    payment = Service("payment")
+
+    @payment.resource
+    async def bank() -> AsyncIterator[Bank]:
+        yield Bank()
+
+    return payment
+
+
+def refusal(service: Service | Service[Account], handler: Callable[..., Awaitable[None]]) -> str:
+    """Why the service refuses a handler; it is as it was before."""
+    before = list(service.declared.handlers)
+    with pytest.raises(DeclarationError) as refused:
+        service.handler(handler)
+    assert service.declared.handlers == before
+    return str(refused.value)
+
+
+def test_a_handler_is_what_its_signature_says() -> None:
+    payment = a_service()
+
+    @payment.handler(many=True, retry=Retry(attempts_max=3), timeout_s=5)
+    async def reserve(order: OrderPlaced, bank: Bank, saga: Saga) -> PaymentReserved | PaymentDeclined | None:
+        return None
+
+    (handler,) = payment.declared.handlers
+    assert (handler.service, handler.name, handler.function) == ("payment", "reserve", reserve)
+    assert handler.parameters == (
+        Parameter(name="order", role="event", events=(OrderPlaced,)),
+        Parameter(name="bank", role="resource", gives=Bank),
+        Parameter(name="saga", role="saga"),
+    )
+    assert handler.emits == (PaymentReserved, PaymentDeclined)
+    assert (handler.many, handler.retry, handler.timeout_s, handler.undoes) == (True, Retry(attempts_max=3), 5, None)
+
+
+def test_a_union_parameter_takes_any_of_its_events_also_by_another_name() -> None:
+    payment = a_service()
+
+    @payment.handler
+    async def told(end: Ending) -> None: ...
+
+    assert payment.declared.handlers[0].parameters[0].events == (OrderConfirmed, OrderCancelled)
+
+
+def test_order_and_kind_of_parameters_do_not_matter() -> None:
+    payment = a_service()
+
+    @payment.handler
+    async def capture(saga: Saga, *, reserved: PaymentReserved, confirmed: OrderConfirmed) -> PaymentCaptured:
+        return PaymentCaptured(order_id="", amount=reserved.amount)
+
+    assert [p.role for p in payment.declared.handlers[0].parameters] == ["saga", "event", "event"]
+
+
+def test_annotations_may_be_evaluated_late() -> None:
+    assert [p.role for p in postponed.payment.declared.handlers[0].parameters] == ["event", "resource", "saga"]
+
+
+def test_fan_ins_may_share_the_event_of_a_handler() -> None:
+    payment = a_service()
+
+    @payment.handler
+    async def reserve(order: OrderPlaced) -> PaymentReserved | None: ...
+
+    @payment.handler
+    async def both(order: OrderPlaced, reserved: PaymentReserved) -> None: ...
+
+    @payment.handler
+    async def again(order: OrderPlaced, reserved: PaymentReserved) -> None: ...
+
+    assert [h.name for h in payment.declared.handlers] == ["reserve", "both", "again"]
+
+
+def test_a_handler_may_do_without_the_state() -> None:
+    dunning = Service("dunning", state=Account)
+
+    @dunning.handler
+    async def one(order: OrderPlaced, saga: Saga[Account]) -> None: ...
+
+    @dunning.handler
+    async def two(confirmed: OrderConfirmed, saga: Saga) -> None: ...
+
+    assert [h.parameters[1].role for h in dunning.declared.handlers] == ["saga", "saga"]
+
+
+def test_a_handler_that_is_not_async_is_refused() -> None:
+    def confirm(order: OrderPlaced) -> None: ...
+
+    async def stream(order: OrderPlaced) -> AsyncIterator[PaymentReserved]:
+        yield PaymentReserved(order_id="", charge_id="", amount=order.total)
+
+    with pytest.raises(DeclarationError, match=r"payment\.confirm is not async: write `async def confirm`"):
+        a_service().handler(confirm)  # type: ignore[type-var] # the mistake
+    with pytest.raises(DeclarationError, match=r"payment\.stream yields: a handler returns its events"):
+        a_service().handler(stream)  # type: ignore[type-var] # the mistake
+
+
+def test_a_parameter_that_cannot_be_given_by_name_is_refused() -> None:
+    async def stars(order: OrderPlaced, *more: Bank) -> None: ...
+    async def doubled(order: OrderPlaced, **more: Bank) -> None: ...
+    async def position(order: OrderPlaced, /) -> None: ...
+    async def default(order: OrderPlaced, bank: Bank = Bank()) -> None: ...  # noqa: B008 # never made twice
+
+    assert "takes *more: name each parameter" in refusal(a_service(), stars)
+    assert "takes **more: name each parameter" in refusal(a_service(), doubled)
+    assert "takes order by position only" in refusal(a_service(), position)
+    assert "parameter bank: a default is never used" in refusal(a_service(), default)
+
+
+def test_a_signature_without_annotations_is_refused() -> None:
+    async def bare(order) -> None: ...  # type: ignore[no-untyped-def] # the mistake
+    async def silent(order: OrderPlaced): ...  # type: ignore[no-untyped-def] # the mistake
+
+    assert "payment.bare, parameter order: annotate it" in refusal(a_service(), bare)
+    assert "payment.silent has no return annotation: say what it emits" in refusal(a_service(), silent)
+
+
+def test_an_annotation_that_names_what_is_not_there_is_refused() -> None:
+    told = refusal(a_service(), postponed.lost)
+    assert "the annotations of payment.lost cannot be read while its module is imported" in told
+    assert "name 'Decimal' is not defined" in told
+    assert "not under TYPE_CHECKING" in told
+
+
+def test_a_handler_without_an_event_is_refused() -> None:
+    async def idle(saga: Saga, bank: Bank) -> None: ...
+
+    assert "payment.idle reacts to nothing" in refusal(a_service(), idle)
+
+
+def test_a_parameter_that_nothing_gives_is_refused() -> None:
+    class Branch(Bank): ...
+
+    async def missing(order: OrderPlaced, bank: Bank) -> None: ...
+    async def special(order: OrderPlaced, branch: Branch) -> None: ...
+    async def number(order: OrderPlaced, rate: int) -> None: ...
+
+    told = refusal(Service("order"), missing)
+    assert "order.missing, parameter bank: nothing gives a Bank" in told
+    assert "Declare it above this function" in told
+    assert "@order.resource" in told
+    assert "nothing gives a Branch; bank gives Bank: annotate it so" in refusal(a_service(), special)
+    assert "nothing gives a int" in refusal(a_service(), number)
+
+
+def test_an_event_parameter_that_is_more_than_events_is_refused() -> None:
+    async def maybe(order: OrderPlaced, told: OrderCancelled | None) -> None: ...
+    async def mixed(order: OrderPlaced | Bank) -> None: ...
+    async def several(orders: list[OrderPlaced]) -> None: ...
+    async def anything(event: Event) -> None: ...
+    async def perhaps(order: OrderPlaced, saga: Saga | None) -> None: ...
+
+    assert "OrderCancelled may be absent by its annotation, which is not supported" in refusal(a_service(), maybe)
+    assert "OrderPlaced | Bank mixes events with what is none" in refusal(a_service(), mixed)
+    assert "takes list[OrderPlaced], but is given one event at a time" in refusal(a_service(), several)
+    assert "would take any Event; name the events" in refusal(a_service(), anything)
+    assert "it is Saga | None, but a saga is always there" in refusal(a_service(), perhaps)
+
+
+def test_an_event_without_contract_is_refused() -> None:
+    class ByHand(Event): ...
+
+    async def take(event: ByHand) -> None: ...
+    async def give(order: OrderPlaced) -> ByHand | None: ...
+
+    assert "payment.take, parameter event: " in (told := refusal(a_service(), take))
+    assert "ByHand has no contract" in told
+    with pytest.raises(DeclarationError, match=r"payment\.give returns ByHand: .*has no contract"):
+        a_service().handler(give)
+
+
+def test_one_event_in_two_parameters_is_refused() -> None:
+    async def twice(one: OrderPlaced | OrderConfirmed, two: OrderConfirmed | OrderCancelled) -> None: ...
+
+    assert "payment.twice takes OrderConfirmed in one and in two" in refusal(a_service(), twice)
+
+
+def test_the_saga_in_two_parameters_is_refused() -> None:
+    async def twice(order: OrderPlaced, saga: Saga, again: Saga) -> None: ...
+
+    assert "payment.twice has two parameters that are the saga" in refusal(a_service(), twice)
+
+
+def test_the_saga_of_another_state_is_refused() -> None:
+    async def remind(order: OrderPlaced, saga: Saga[Other]) -> None: ...
+
+    told = refusal(Service("dunning", state=Account), remind)
+    assert "it is Saga[Other], but the state of 'dunning' is Account: write Saga[Account]" in told
+    told = refusal(Service("dunning"), remind)
+    assert "the state of 'dunning' is none: write Saga, or Service('dunning', state=...)" in told
+
+
+def test_an_event_handled_alone_by_two_handlers_is_refused() -> None:
+    payment = a_service()
+
+    @payment.handler
+    async def first(end: OrderConfirmed | OrderCancelled) -> None: ...
+
+    async def second(cancelled: OrderCancelled) -> None: ...
+
+    assert refusal(payment, second) == (
+        "'payment' handles OrderCancelled twice: in first and in second. Keep one, or split the service"
+    )
+
+
+def test_two_functions_of_one_name_are_refused() -> None:
+    payment = a_service()
+
+    @payment.handler
+    async def take(order: OrderPlaced) -> None: ...
+
+    async def again(confirmed: OrderConfirmed) -> None: ...
+
+    again.__name__ = "take"
+    assert "'payment' has two functions called take" in refusal(payment, again)
+
+
+def test_an_event_of_another_owner_is_refused_unless_it_is_said_outside() -> None:
+    payment = a_service()
+
+    async def decide(order: OrderPlaced) -> OrderCancelled | None: ...
+
+    with pytest.raises(DeclarationError, match=r"decide returns OrderCancelled, which only its owner 'order' may say"):
+        payment.handler(decide)
+
+    @payment.handler
+    async def order_again(cancelled: OrderCancelled) -> OrderPlaced | None: ...
+
+    assert payment.declared.handlers[0].emits == (OrderPlaced,)
+
+
+def test_events_of_two_kinds_of_saga_are_refused() -> None:
+    payment = a_service()
+
+    @payment.handler
+    async def reserve(order: OrderPlaced) -> PaymentReserved | None: ...
+
+    async def trip(booked: TripBooked) -> None: ...
+    async def book(confirmed: OrderConfirmed) -> TripBooked | None: ...
+
+    assert "TripBooked, of sagas known by 'trip_id', but OrderPlaced is of sagas known by 'order_id'" in refusal(
+        payment, trip
+    )
+    with pytest.raises(DeclarationError, match="a service follows one kind of saga"):
+        payment.handler(book)
+
+
+@pytest.mark.parametrize("timeout_s", [0, -1, float("nan"), float("inf"), True, "5"])
+def test_a_timeout_that_is_no_time_is_refused(timeout_s: float) -> None:
+    async def reserve(order: OrderPlaced) -> None: ...
+
+    with pytest.raises(DeclarationError, match=r"payment\.reserve: timeout_s=.* is no time"):
+        a_service().handler(timeout_s=timeout_s)(reserve)
+
+
+def test_a_retry_that_is_none_is_refused() -> None:
+    async def reserve(order: OrderPlaced) -> None: ...
+
+    with pytest.raises(DeclarationError, match=r"retry=3: give a Retry"):
+        a_service().handler(retry=3)(reserve)  # type: ignore[call-overload] # the mistake
+
+
+@pytest.mark.parametrize("returns", [str, list[int], Sequence[object], Event, list, dict[str, OrderPlaced]])
+def test_a_return_annotation_that_is_no_event_is_refused(returns: type) -> None:
+    async def reserve(order: OrderPlaced) -> None: ...
+
+    reserve.__annotations__["return"] = returns
+    assert "which says of no event that it may be emitted" in refusal(a_service(), reserve)

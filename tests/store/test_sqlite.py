@@ -1,0 +1,235 @@
+"""The SQLite store keeps the promises of the port, and its own: group commit, purging, formats, reading for tools."""
+
+import asyncio
+import hashlib
+import os
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from saga.errors import ConfigurationError, StoreUnavailable
+from saga.store.port import Document
+from saga.store.sqlite import WRITES_MAX, SqliteStore
+from saga.testing.conformance.store import Opens, Passes, StoreConformance
+from tests.store.conftest import SettableClock
+
+
+class TestSqliteStore(StoreConformance):
+    expiry_grain_s = 0.001
+
+    @pytest.fixture
+    def opens(self, path: Path, clock: SettableClock) -> Opens:
+        return lambda: SqliteStore(path, clock=clock)
+
+    @pytest.fixture
+    def passes(self, clock: SettableClock) -> Passes:
+        async def pass_(seconds: float) -> None:
+            clock.ahead_s += seconds
+
+        return pass_
+
+
+class Counting(sqlite3.Connection):
+    """Counts transactions."""
+
+    commits = 0
+
+    def execute(self, sql: str, parameters: object = (), /) -> sqlite3.Cursor:
+        Counting.commits += sql == "COMMIT"
+        return super().execute(sql, parameters)  # type: ignore[arg-type]  # the stub's type of parameters is private
+
+
+@pytest.fixture
+def counting() -> type[Counting]:
+    Counting.commits = 0
+    return Counting
+
+
+# -------------------------------------------------------------------- group commit
+
+
+async def test_a_hundred_writes_at_once_share_one_commit(
+    path: Path, clock: SettableClock, counting: type[Counting]
+) -> None:
+    async with SqliteStore(path, clock=clock, connection=counting) as store:
+        versions = await asyncio.gather(*(store.insert("saga", f"{n}", b"0") for n in range(100)))
+        before = counting.commits
+        await asyncio.gather(*(store.replace("saga", f"{n}", b"1", cas=versions[n]) for n in range(100)))
+        assert counting.commits - before == 1
+
+
+async def test_a_transaction_is_not_larger_than_the_loop_can_bear(
+    path: Path, clock: SettableClock, counting: type[Counting]
+) -> None:
+    async with SqliteStore(path, clock=clock, connection=counting) as store:
+        before = counting.commits
+        await asyncio.gather(*(store.insert("saga", f"{n}", b"0") for n in range(3 * WRITES_MAX)))
+        assert counting.commits - before == 3
+
+
+async def test_a_value_that_sqlite_cannot_take_fails_alone(path: Path, clock: SettableClock) -> None:
+    async with SqliteStore(path, clock=clock) as store:
+        good, bad = await asyncio.gather(
+            store.insert("saga", "good", b"0"), store.insert("saga", "\ud800", b"0"), return_exceptions=True
+        )
+        assert isinstance(bad, UnicodeEncodeError)
+        assert await store.get("saga", "good") == Document(b"0", good)  # type: ignore[arg-type]  # an int, as it says
+
+
+async def test_a_write_whose_caller_was_cancelled_lands(path: Path, clock: SettableClock) -> None:
+    async with SqliteStore(path, clock=clock) as store:
+        async with asyncio.TaskGroup() as tasks:
+            write = tasks.create_task(store.insert("saga", "a", b"0"))
+            await asyncio.wait([write], timeout=0)
+            write.cancel()
+        assert write.cancelled()
+        await store.insert("saga", "b", b"0")
+        assert await store.get("saga", "a") is not None
+
+
+async def test_closing_waits_for_writes_whose_callers_were_cancelled(path: Path, clock: SettableClock) -> None:
+    async with SqliteStore(path, clock=clock) as store, asyncio.TaskGroup() as tasks:
+        write = tasks.create_task(store.insert("saga", "a", b"0"))
+        await asyncio.wait([write], timeout=0)
+        write.cancel()
+    async with SqliteStore(path, clock=clock, readonly=True) as store:
+        assert await store.get("saga", "a") is not None
+
+
+# -------------------------------------------------------------------- expired documents
+
+
+def rows(path: Path) -> int:
+    with closing(sqlite3.connect(path)) as connection:
+        count: int = connection.execute("SELECT count(*) FROM documents").fetchone()[0]
+    return count
+
+
+async def test_expired_documents_are_purged_by_later_writes(path: Path, clock: SettableClock) -> None:
+    async with SqliteStore(path, clock=clock) as store:
+        await asyncio.gather(*(store.insert("saga", f"old {n}", b"0", expiry_s=60) for n in range(30)))
+        await store.insert("saga", "kept", b"0")
+        clock.ahead_s += 2 * 3600
+        for n in range(20):  # two are purged for each that is written
+            await store.insert("saga", f"new {n}", b"0", expiry_s=60)
+        assert rows(path) == 1 + 20
+        assert await store.get("saga", "kept") is not None
+
+
+async def test_a_version_does_not_come_again_after_its_document_was_purged(path: Path, clock: SettableClock) -> None:
+    async with SqliteStore(path, clock=clock) as store:
+        cas = await store.insert("saga", "a", b"0", expiry_s=60)
+        for _ in range(5):
+            cas = await store.replace("saga", "a", b"0", cas=cas, expiry_s=60)
+        clock.ahead_s += 2 * 3600
+        await store.insert("saga", "b", b"0")
+        assert rows(path) == 1
+        assert await store.insert("saga", "a", b"0") > cas
+
+
+# -------------------------------------------------------------------- what kind of file
+
+
+def digest(path: Path) -> bytes:
+    return hashlib.sha256(path.read_bytes()).digest()
+
+
+def write_nonsense(path: Path) -> None:
+    path.parent.mkdir()
+    path.write_text("once upon a time " * 100)
+
+
+async def test_missing_folders_are_made(tmp_path: Path, clock: SettableClock) -> None:
+    async with SqliteStore(tmp_path / "a" / "b" / "payment.db", clock=clock) as store:
+        await store.insert("saga", "a", b"0")
+    assert (tmp_path / "a" / "b" / "payment.db").is_file()
+
+
+@pytest.mark.parametrize("readonly", [False, True])
+async def test_a_newer_format_is_refused(path: Path, clock: SettableClock, readonly: bool) -> None:
+    async with SqliteStore(path, clock=clock):
+        pass
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA user_version = 2")
+    with pytest.raises(ConfigurationError, match=r"payment.db has format 2, .* knows format 1; use the newer version"):
+        await SqliteStore(path, clock=clock, readonly=readonly).__aenter__()
+
+
+@pytest.mark.parametrize("readonly", [False, True])
+async def test_a_file_of_something_else_is_refused_and_left_alone(
+    path: Path, clock: SettableClock, readonly: bool
+) -> None:
+    path.parent.mkdir()
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("CREATE TABLE customers (name TEXT)")
+    before = digest(path)
+    with pytest.raises(ConfigurationError, match="something else made; point SAGA_STORE to a file of its own"):
+        await SqliteStore(path, clock=clock, readonly=readonly).__aenter__()
+    assert digest(path) == before
+
+
+@pytest.mark.parametrize("readonly", [False, True])
+async def test_a_file_that_is_not_a_database_is_refused(path: Path, clock: SettableClock, readonly: bool) -> None:
+    write_nonsense(path)
+    with pytest.raises(StoreUnavailable, match="is not an SQLite file"):
+        await SqliteStore(path, clock=clock, readonly=readonly).__aenter__()
+
+
+async def test_a_folder_that_cannot_be_made_is_said(tmp_path: Path, clock: SettableClock) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(ConfigurationError, match="make the folder writable, or point SAGA_STORE elsewhere"):
+        await SqliteStore(tmp_path / "file" / "payment.db", clock=clock).__aenter__()
+
+
+# -------------------------------------------------------------------- reading for tools
+
+
+async def test_a_reader_sees_what_a_service_writes_meanwhile(path: Path, clock: SettableClock) -> None:
+    async with SqliteStore(path, clock=clock) as store:
+        cas = await store.insert("saga", "a", b"0")
+        async with SqliteStore(path, clock=clock, readonly=True) as tool:
+            cas = await store.replace("saga", "a", b"1", cas=cas)
+            assert await tool.get("saga", "a") == Document(b"1", cas)
+            assert [key async for key, _ in tool.scan("saga")] == ["a"]
+
+
+async def test_a_reader_writes_nothing(path: Path, clock: SettableClock) -> None:
+    async with SqliteStore(path, clock=clock) as store:
+        cas = await store.insert("saga", "a", b"0", expiry_s=1)
+    before = digest(path)
+    clock.ahead_s += 2 * 3600
+    async with SqliteStore(path, clock=clock, readonly=True) as tool:
+        assert await tool.get("saga", "a") is None
+        with pytest.raises(StoreUnavailable, match="open for reading only; nothing was written"):
+            await tool.insert("saga", "b", b"0")
+        with pytest.raises(StoreUnavailable, match="open for reading only"):
+            await tool.remove("saga", "a", cas=cas)
+    assert digest(path) == before
+
+
+async def test_a_reader_makes_no_file(path: Path, clock: SettableClock) -> None:
+    with pytest.raises(ConfigurationError, match="there is no such file; has the service ever run"):
+        await SqliteStore(path, clock=clock, readonly=True).__aenter__()
+    assert not path.parent.exists()
+
+
+async def test_a_long_scan_goes_on_while_documents_change(path: Path, clock: SettableClock) -> None:
+    async with SqliteStore(path, clock=clock) as store:
+        versions = await asyncio.gather(*(store.insert("saga", f"{n:04}", b"0") for n in range(500)))
+        seen = []
+        async for key, _ in store.scan("saga"):
+            seen.append(key)
+            if len(seen) == 100:
+                await store.remove("saga", "0450", cas=versions[450])
+                await store.insert("saga", "0000 new", b"0")
+        assert seen == [f"{n:04}" for n in range(500) if n != 450]
+
+
+async def test_nothing_is_left_open_when_opening_fails(path: Path, clock: SettableClock) -> None:
+    write_nonsense(path)
+    before = len(os.listdir("/dev/fd"))
+    with pytest.raises(StoreUnavailable):
+        await SqliteStore(path, clock=clock).__aenter__()
+    assert len(os.listdir("/dev/fd")) == before

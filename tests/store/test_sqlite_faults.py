@@ -1,0 +1,265 @@
+"""When the file is full, cannot be written, or SQLite fails: what callers are told, and that the store recovers."""
+
+import asyncio
+import os
+import resource
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from saga.errors import Ambiguous, StoreError, StoreUnavailable
+from saga.store.port import Document
+from saga.store.sqlite import SqliteStore
+from saga.store.sqlite_errors import MEANINGS, Doing, meaning, primary_code
+from tests.store.conftest import SettableClock
+
+KIB = 1024
+
+
+class Faulty(sqlite3.Connection):
+    """Fails where it is told to, with an error of SQLite's own making as far as callers can tell."""
+
+    before: dict[str, int]
+    """First word of a statement -> the code it fails with, instead of being carried out."""
+    after: dict[str, int]
+    """The same, once it was carried out."""
+
+    def execute(self, sql: str, parameters: object = (), /) -> sqlite3.Cursor:
+        word = sql.split(maxsplit=1)[0] if sql.strip() else ""
+        if (code := Faulty.before.pop(word, None)) is not None:
+            raise failure(code)
+        cursor = super().execute(sql, parameters)  # type: ignore[arg-type]  # the stub's type of parameters is private
+        if (code := Faulty.after.pop(word, None)) is not None:
+            raise failure(code)
+        return cursor
+
+
+def failure(code: int) -> sqlite3.OperationalError:
+    error = sqlite3.OperationalError(f"planted {code}")
+    error.sqlite_errorcode = code
+    return error
+
+
+@pytest.fixture
+def faulty() -> type[Faulty]:
+    Faulty.before, Faulty.after = {}, {}
+    return Faulty
+
+
+# -------------------------------------------------------------------- full, read-only
+
+
+async def test_a_full_store_refuses_and_takes_writes_again_once_there_is_room(path: Path, clock: SettableClock) -> None:
+    async with SqliteStore(path, clock=clock, bytes_max=200 * KIB) as store:
+        kept: dict[str, int] = {}
+
+        async def fill() -> None:
+            for n in range(100):
+                kept[f"{n}"] = await store.insert("saga", f"{n}", b"x" * 8 * KIB)
+
+        with pytest.raises(StoreUnavailable, match=r"payment.db is full .*; nothing was written: make room"):
+            await fill()
+        assert 10 < len(kept) < 25
+        assert [key async for key, _ in store.scan("saga")] == sorted(kept)
+        for key in ("0", "1"):
+            await store.remove("saga", key, cas=kept[key])
+        again = await store.insert("saga", "again", b"x" * 8 * KIB)
+        assert await store.get("saga", "again") == Document(b"x" * 8 * KIB, again)
+
+
+async def test_a_full_store_refuses_the_whole_transaction_and_keeps_nothing_of_it(
+    path: Path, clock: SettableClock
+) -> None:
+    async with SqliteStore(path, clock=clock, bytes_max=200 * KIB) as store:
+        writes = [store.insert("saga", f"{n}", b"x" * 8 * KIB) for n in range(100)]
+        results = await asyncio.gather(*writes, return_exceptions=True)
+        assert {type(result) for result in results} == {StoreUnavailable}
+        assert [key async for key, _ in store.scan("saga")] == []
+        await store.insert("saga", "small", b"0")
+
+
+async def test_a_full_store_is_found_when_it_is_opened(path: Path, clock: SettableClock) -> None:
+    with pytest.raises(StoreUnavailable, match="is full"):
+        await SqliteStore(path, clock=clock, bytes_max=7 * 4 * KIB).__aenter__()
+
+
+async def test_a_full_disk_refuses_and_takes_writes_again(path: Path, clock: SettableClock) -> None:
+    """The disk is full, to this process, above a limit of the operating system's; SQLite calls it an I/O error."""
+    async with SqliteStore(path, clock=clock) as store:
+        cas = await store.insert("saga", "a", b"0")
+        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (os.stat(f"{path}-wal").st_size + 8 * KIB, hard))
+        try:
+            with pytest.raises(StoreError) as refused:
+                await store.replace("saga", "a", b"x" * 100 * KIB, cas=cas)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        assert isinstance(refused.value, Ambiguous | StoreUnavailable)
+        assert await store.get("saga", "a") == Document(b"0", cas)
+        await store.replace("saga", "a", b"1", cas=cas)
+
+
+async def test_a_file_that_must_not_be_written_is_found_when_it_is_opened(
+    path: Path, clock: SettableClock, faulty: type[Faulty]
+) -> None:
+    async with SqliteStore(path, clock=clock):
+        pass
+    faulty.before = {"BEGIN": sqlite3.SQLITE_READONLY}  # planted: permissions do not bind every user that runs tests
+    with pytest.raises(StoreUnavailable, match=r"cannot be written .*give this user write access"):
+        await SqliteStore(path, clock=clock, connection=faulty).__aenter__()
+
+
+async def test_a_file_that_becomes_read_only_refuses_and_recovers(path: Path, clock: SettableClock) -> None:
+    class Closable(sqlite3.Connection):
+        query_only = False
+
+        def execute(self, sql: str, parameters: object = (), /) -> sqlite3.Cursor:
+            if sql.startswith("BEGIN"):
+                super().execute(f"PRAGMA query_only = {int(Closable.query_only)}")
+            return super().execute(sql, parameters)  # type: ignore[arg-type]  # the stub's type of it is private
+
+    async with SqliteStore(path, clock=clock, connection=Closable) as store:
+        cas = await store.insert("saga", "a", b"0")
+        Closable.query_only = True
+        with pytest.raises(StoreUnavailable, match=r"cannot be written .*; nothing was written"):
+            await store.replace("saga", "a", b"1", cas=cas)
+        Closable.query_only = False
+        await store.replace("saga", "a", b"2", cas=cas)
+
+
+# -------------------------------------------------------------------- errors of SQLite
+
+
+async def test_a_commit_whose_answer_is_lost_is_ambiguous(
+    path: Path, clock: SettableClock, faulty: type[Faulty]
+) -> None:
+    async with SqliteStore(path, clock=clock, connection=faulty) as store:
+        cas = await store.insert("saga", "a", b"0")
+        faulty.after = {"COMMIT": sqlite3.SQLITE_IOERR_FSYNC}
+        with pytest.raises(Ambiguous, match="whether this was written is not known"):
+            await store.replace("saga", "a", b"1", cas=cas)
+        document = await store.get("saga", "a")
+        assert document is not None
+        assert document.content == b"1"
+        await store.replace("saga", "a", b"2", cas=document.cas)
+
+
+async def test_a_commit_that_was_not_done_can_be_ambiguous_too(
+    path: Path, clock: SettableClock, faulty: type[Faulty]
+) -> None:
+    async with SqliteStore(path, clock=clock, connection=faulty) as store:
+        cas = await store.insert("saga", "a", b"0")
+        faulty.before = {"COMMIT": sqlite3.SQLITE_IOERR}
+        with pytest.raises(Ambiguous):
+            await store.replace("saga", "a", b"1", cas=cas)
+        assert await store.get("saga", "a") == Document(b"0", cas)
+        await store.replace("saga", "a", b"2", cas=cas)
+
+
+async def test_a_commit_that_did_not_fit_was_not_written(
+    path: Path, clock: SettableClock, faulty: type[Faulty]
+) -> None:
+    async with SqliteStore(path, clock=clock, connection=faulty) as store:
+        faulty.before = {"COMMIT": sqlite3.SQLITE_FULL}
+        with pytest.raises(StoreUnavailable, match="is full"):
+            await store.insert("saga", "a", b"0")
+        assert await store.get("saga", "a") is None
+
+
+async def test_a_connection_beyond_use_is_replaced(path: Path, clock: SettableClock, faulty: type[Faulty]) -> None:
+    async with SqliteStore(path, clock=clock, connection=faulty) as store:
+        cas = await store.insert("saga", "a", b"0")
+        faulty.before = {"UPDATE": sqlite3.SQLITE_IOERR, "ROLLBACK": sqlite3.SQLITE_IOERR}
+        with pytest.raises(StoreUnavailable, match="nothing was written"):
+            await store.replace("saga", "a", b"1", cas=cas)
+        assert await store.get("saga", "a") == Document(b"0", cas)
+        await store.replace("saga", "a", b"2", cas=cas)
+
+
+async def test_a_store_that_cannot_connect_again_says_so_until_it_can(
+    path: Path, clock: SettableClock, faulty: type[Faulty]
+) -> None:
+    async with SqliteStore(path, clock=clock, connection=faulty) as store:
+        cas = await store.insert("saga", "a", b"0")
+        faulty.before = {"UPDATE": sqlite3.SQLITE_IOERR, "ROLLBACK": sqlite3.SQLITE_IOERR}
+        with pytest.raises(StoreUnavailable):
+            await store.replace("saga", "a", b"1", cas=cas)
+        faulty.before = {"PRAGMA": sqlite3.SQLITE_CANTOPEN}
+        with pytest.raises(StoreUnavailable, match="cannot be opened"):
+            await store.replace("saga", "a", b"1", cas=cas)
+        await store.replace("saga", "a", b"2", cas=cas)
+
+
+async def test_a_read_that_fails_is_unavailable(path: Path, clock: SettableClock, faulty: type[Faulty]) -> None:
+    async with SqliteStore(path, clock=clock, connection=faulty) as store:
+        faulty.before = {"SELECT": sqlite3.SQLITE_IOERR}
+        with pytest.raises(StoreUnavailable, match="look at the disk"):
+            await store.get("saga", "a")
+        faulty.before = {"SELECT": sqlite3.SQLITE_CORRUPT}
+        with pytest.raises(StoreUnavailable, match="is damaged"):
+            _ = [found async for found in store.scan("saga")]
+
+
+# -------------------------------------------------------------------- the table
+
+
+@pytest.mark.parametrize("code", sorted(MEANINGS))
+def test_only_a_commit_can_be_ambiguous(code: int) -> None:
+    said = {doing: type(meaning(failure(code), doing, Path("payment.db"))) for doing in Doing}
+    assert said[Doing.READ] is said[Doing.WRITE] is StoreUnavailable
+    assert said[Doing.COMMIT] is (StoreUnavailable if MEANINGS[code].undone else Ambiguous)
+
+
+def test_only_what_sqlite_says_before_the_commit_frame_counts_as_undone() -> None:
+    undone = {code for code, known in MEANINGS.items() if known.undone}
+    names = ("BUSY", "LOCKED", "PROTOCOL", "FULL", "READONLY", "PERM")
+    assert undone == {getattr(sqlite3, f"SQLITE_{name}") for name in names}
+
+
+def test_an_extended_code_means_what_its_primary_code_means() -> None:
+    assert primary_code(failure(sqlite3.SQLITE_IOERR_FSYNC)) == sqlite3.SQLITE_IOERR
+
+
+def test_an_error_without_code_is_ambiguous_at_commit() -> None:
+    assert isinstance(meaning(sqlite3.ProgrammingError("closed"), Doing.COMMIT, Path("payment.db")), Ambiguous)
+
+
+AUTHORIZER = """DENY IGNORE ANALYZE ATTACH DELETE DETACH FUNCTION INSERT PRAGMA READ RECURSIVE REINDEX SAVEPOINT SELECT
+TRANSACTION UPDATE""".split()  # noqa: SIM905 - a list of sixteen strings is no easier to read
+NOT_ERRORS: tuple[Callable[[str], bool], ...] = (
+    lambda name: name in ("SQLITE_OK", "SQLITE_DONE", "SQLITE_ROW") or name.startswith("SQLITE_OK_"),
+    lambda name: name.startswith(("SQLITE_LIMIT_", "SQLITE_DBCONFIG_")),
+    # What an authorizer is asked about, and answers.
+    lambda name: name.startswith(("SQLITE_CREATE_", "SQLITE_DROP_", "SQLITE_ALTER_")),
+    lambda name: name in {f"SQLITE_{word}" for word in AUTHORIZER},
+)
+
+
+def test_every_error_that_sqlite_knows_has_a_meaning() -> None:
+    codes = {
+        name: getattr(sqlite3, name)
+        for name in dir(sqlite3)
+        if name.startswith("SQLITE_") and not any(is_none(name) for is_none in NOT_ERRORS)
+    }
+    assert len(codes) > 25
+    assert {name for name, code in codes.items() if code & 0xFF not in MEANINGS} == set()
+
+
+def test_every_error_class_of_the_module_is_known() -> None:
+    def below(kind: type[sqlite3.Error]) -> set[type[sqlite3.Error]]:
+        return {kind}.union(*(below(child) for child in kind.__subclasses__()))
+
+    names = {kind.__name__ for kind in below(sqlite3.Error) if kind.__module__ == "sqlite3"}
+    assert names == {
+        "Error",
+        "DatabaseError",
+        "DataError",
+        "IntegrityError",
+        "InterfaceError",
+        "InternalError",
+        "NotSupportedError",
+        "OperationalError",
+        "ProgrammingError",
+    }

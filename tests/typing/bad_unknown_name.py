@@ -1,0 +1,5 @@
+"""A name that the front door does not have. Rejected by: mypy, basedpyright."""
+
+import saga
+
+saga.Srevice  # bad
