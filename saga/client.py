@@ -3,7 +3,8 @@
 from contextlib import AsyncExitStack
 from typing import Self
 
-from saga import envelope, wiring
+from saga import envelope
+from saga import wiring as wiring
 from saga.clock import Clock, SystemClock, iso
 from saga.contracts import codec
 from saga.contracts.library import binding_of

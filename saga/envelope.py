@@ -10,7 +10,7 @@ _FIXED = (("content-type", CONTENT_TYPE), ("ce_specversion", b"1.0"))
 
 def headers_of(message: Message) -> tuple[tuple[str, bytes], ...]:
     """The envelope of a message as headers."""
-    headers = (
+    headers: tuple[tuple[str, bytes], ...] = (
         *_FIXED,
         ("ce_id", message.id.encode()),
         ("ce_type", message.type.encode()),

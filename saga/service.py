@@ -55,7 +55,8 @@ class Service(Generic[_S_co]):
         `memory`: how long a saga is kept after its last message when nothing of it is open. A duplicate is known as one
         for that long; a handler may not wait longer in all. What is open is kept without limit.
 
-        Raises `DeclarationError`: a name with other characters; a state that is no frozen dataclass.
+        Raises `DeclarationError`: a name with other characters; a state that is no frozen dataclass of plain fields, or
+        one without a default; a memory that is no time.
         """
         if not _NAME.fullmatch(name):
             raise DeclarationError(

@@ -5,14 +5,15 @@ A driver is imported when it is chosen; a missing one fails here, with the `pip 
 
 import asyncio
 import importlib
+import os
 import sys
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
-from pathlib import Path
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from typing import TypeVar
 
 from saga.broker.port import Broker, Topic
 from saga.clock import Clock, SystemClock
-from saga.config import Settings
+from saga.config import Settings, embedded_path, sqlite_path
 from saga.contracts.contract import Topic as ContractTopic
 from saga.contracts.library import binding_of
 from saga.declarations.values import Declared
@@ -23,10 +24,10 @@ from saga.runtime.worker import Limits
 from saga.service import Service
 from saga.store.port import Store
 
+Opened = TypeVar("Opened")
+
 START_S_MAX = 15.0
 """Broker and stores that cannot be opened within this many seconds keep services from starting."""
-
-AnyService = Service[object]
 
 
 def load_services(names: Iterable[str]) -> list[Declared]:
@@ -56,10 +57,13 @@ def load_services(names: Iterable[str]) -> list[Declared]:
 @asynccontextmanager
 async def broker_of(address: str | None, clock: Clock, settings: Settings | None = None) -> AsyncIterator[Broker]:
     """The broker at `address`, or at the setting `SAGA_BROKER`, open."""
-    settings = settings or Settings.from_environment()
     from saga.broker.embedded import EmbeddedBroker
 
-    path = settings.broker_path if address is None else Settings.broker_path_of(address)
+    address = address or (settings or Settings.read(os.environ)).broker
+    try:
+        path = embedded_path(address)
+    except ValueError as why:
+        raise ConfigurationError("there is no such broker:", [f"{address!r}: {why}"]) from why
     async with AsyncExitStack() as stack:
         yield await _in_time(stack, EmbeddedBroker(path, clock=clock), f"the broker {path}", clock)
 
@@ -67,10 +71,9 @@ async def broker_of(address: str | None, clock: Clock, settings: Settings | None
 @asynccontextmanager
 async def store_of(service: str, clock: Clock, settings: Settings | None = None) -> AsyncIterator[Store]:
     """The store of a service, open."""
-    settings = settings or Settings.from_environment()
     from saga.store.sqlite import SqliteStore
 
-    path = settings.store_path(service)
+    path = sqlite_path((settings or Settings.read(os.environ)).store, service)
     async with AsyncExitStack() as stack:
         yield await _in_time(stack, SqliteStore(path, clock=clock), f"the store {path}", clock)
 
@@ -94,10 +97,23 @@ async def run(
     services: Sequence[Declared], settings: Settings, report: Report, stop: asyncio.Event, clock: Clock | None = None
 ) -> None:
     """Run services in this process until `stop`; then drain. Raises `SagaError` for what keeps them from starting."""
+    # One that cannot start, or ends, takes the others of its process with it: they drain, and the process ends.
     clock = clock or SystemClock()
+    async with broker_of(None, clock, settings) as broker:
+        await run_on(broker, services, settings, report, stop, clock)
+
+
+async def run_on(
+    broker: Broker,
+    services: Sequence[Declared],
+    settings: Settings,
+    report: Report,
+    stop: asyncio.Event,
+    clock: Clock,
+) -> None:
+    """As `run`, on a broker that is open."""
     limits = Limits(inflight_max=settings.inflight_max, cache_max=settings.cache_max, drain_s=settings.drain_s)
     async with AsyncExitStack() as stack:
-        broker = await stack.enter_async_context(broker_of(None, clock, settings))
         for declared in services:
             await broker.ensure(topics_of(declared))
         stores = {d.name: await stack.enter_async_context(store_of(d.name, clock, settings)) for d in services}
@@ -117,7 +133,9 @@ async def run(
                 )
 
 
-async def _in_time(stack: AsyncExitStack, opened: "Broker | Store", what: str, clock: Clock):
+async def _in_time(
+    stack: AsyncExitStack, opened: AbstractAsyncContextManager[Opened], what: str, clock: Clock
+) -> Opened:
     try:
         return await clock.within(START_S_MAX, stack.enter_async_context(opened))
     except TimeoutError as why:

@@ -132,6 +132,8 @@ def _table(found: Sequence[Listed]) -> list[str]:
     for each in found:
         still_open = " ".join(f"{sort}:{count}" for sort, count in each.open.items())
         services = " ".join(f"{s.service}:{s.state}" for s in each.standings)
-        rows.append((each.saga, each.outcome or "-", each.started or "-", each.changed or "-", still_open or "-", services))
+        rows.append(
+            (each.saga, each.outcome or "-", each.started or "-", each.changed or "-", still_open or "-", services)
+        )
     widths = [max(len(row[column]) for row in rows) for column in range(5)]
     return ["  ".join([*(f"{row[i]:<{width}}" for i, width in enumerate(widths)), row[5]]) for row in rows]

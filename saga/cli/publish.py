@@ -7,7 +7,6 @@ import types
 from collections.abc import Iterator
 from difflib import get_close_matches
 from itertools import islice
-from pathlib import Path
 from tempfile import SpooledTemporaryFile
 from typing import IO, NamedTuple, Never
 

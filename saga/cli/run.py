@@ -1,15 +1,16 @@
 """`saga run`: run services in this process until it is told to stop."""
 
 import asyncio
+import os
 import signal
 import sys
-from pathlib import Path
+from collections.abc import Sequence
 
 import click
 
 from saga import wiring
 from saga.config import Settings
-from saga.errors import SagaError
+from saga.declarations.values import Declared
 from saga.observe.logs import log_to
 
 
@@ -27,12 +28,12 @@ def run(modules: tuple[str, ...]) -> None:
     Exit code 0: stopped as told.
     Exit code 2: could not start; what to do is on standard error.
     """
-    settings = Settings.from_environment()
+    settings = Settings.read(os.environ)
     services = wiring.load_services(modules)
     asyncio.run(_until_stopped(services, settings))
 
 
-async def _until_stopped(services: list[wiring.Declared], settings: Settings) -> None:
+async def _until_stopped(services: Sequence[Declared], settings: Settings) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for name in (signal.SIGTERM, signal.SIGINT):

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import click
 import msgspec
+from msgspec import Raw
 
 from saga.clock import Clock
 from saga.config import Settings
@@ -33,6 +34,10 @@ class Source:
 
     service: str
     store: Store
+
+
+class NoStore(ConfigurationError):
+    """No file is where stores are looked for."""
 
 
 class Unreadable(SagaError):
@@ -80,7 +85,7 @@ async def sources_of(addresses: Sequence[str], clock: Clock) -> AsyncIterator[li
 def files_of(address: str) -> list[tuple[Path, str | None]]:
     """The files that an address means, each with its service; `None` where only the content can tell.
 
-    Raises `ConfigurationError` if it means none.
+    Raises `NoStore` if it means none.
     """
     template = str(Settings.store_path_of(address))
     parts = template.split(SERVICE)
@@ -91,7 +96,7 @@ def files_of(address: str) -> list[tuple[Path, str | None]]:
     found = [(Path(path), match["service"]) for path in sorted(glob("*".join(map(escape, parts))))
              if (match := named.fullmatch(path))]  # fmt: skip
     if not found:
-        raise ConfigurationError(
+        raise NoStore(
             "there is no store to be read:",
             [f"no file matches {template}; run a service first (`saga run`), or name its store with --store"],
         )
@@ -108,11 +113,11 @@ async def progresses(source: Source) -> AsyncIterator[tuple[str, Document]]:
 async def by_saga(sources: Sequence[Source]) -> AsyncIterator[tuple[str, list[tuple[Source, Document]]]]:
     """Each saga with what every service keeps of it, in the order of the ids: one saga at a time is in memory."""
     streams = [progresses(source) for source in sources]
-    heads = [(*head, i) for i, stream in enumerate(streams) if (head := await anext(stream, None))]
+    heads = [(head[0], i, head[1]) for i, stream in enumerate(streams) if (head := await anext(stream, None))]
     heapify(heads)
     saga, found = "", list[tuple[Source, Document]]()
     while heads:
-        next_saga, document, i = heads[0]
+        next_saga, i, document = heads[0]
         if found and next_saga != saga:
             yield saga, found
             found = []
@@ -122,7 +127,7 @@ async def by_saga(sources: Sequence[Source]) -> AsyncIterator[tuple[str, list[tu
         if head is None:
             heappop(heads)
         else:
-            heapreplace(heads, (*head, i))
+            heapreplace(heads, (head[0], i, head[1]))
     if found:
         yield saga, found
 
@@ -150,7 +155,7 @@ async def whole_history(source: Source, p: Snapshot, since: int = 0) -> History:
     """As `history_of`, of a progress that was read."""
     if p.first <= since:
         return History(p, p.transitions)
-    archived = []
+    archived = list[Raw]()
     # The progress was read before, so nothing can have moved to an archive unseen. An archive that the progress does
     # not know of yet repeats what the progress has.
     prefix = history.archive_key(source.service, p.saga, 0)[:-9]

@@ -197,7 +197,7 @@ def _disagreements(files: list[_File]) -> Iterator[str]:
     """What differs between versions of one contract and must not."""
     versions: dict[str, list[_File]] = defaultdict(list)
     for file in files:
-        versions[file.version.name].append(file)
+        versions[file.version.path.rpartition(".v")[0]].append(file)
     for group in versions.values():
         group.sort(key=lambda file: file.version.number)
         first = group[0]

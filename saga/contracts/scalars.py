@@ -190,7 +190,11 @@ def _micros_to_raw(value: Any) -> Any:
     if value.utcoffset() is None:
         raise Wrong("has no time zone; give it one: datetime(..., tzinfo=UTC)")
     since = value - _EPOCH
-    return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
+    micros = (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
+    least, most = BOUNDS["timestamp-micros"]
+    if least <= micros <= most:
+        return micros
+    raise Wrong("is, in UTC, a time before year 1 or after 9999")
 
 
 def _millis_to_raw(value: Any) -> Any:

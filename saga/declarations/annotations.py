@@ -41,20 +41,16 @@ def hints_of(function: Callable[..., object], where: str) -> Mapping[str, object
 
 
 def options_of(annotation: object) -> tuple[object, ...]:
-    """The members of a union; of anything else, itself.
+    """The members of a union, whatever names they go by; of anything else, itself.
 
     >>> options_of(int | None), options_of(int)
     ((<class 'int'>, <class 'NoneType'>), (<class 'int'>,))
     """
-    annotation = unaliased(annotation)
-    return get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
-
-
-def unaliased(annotation: object) -> object:
-    """What the name of a `type` statement stands for."""
     while isinstance(annotation, TypeAliasType):
         annotation = annotation.__value__
-    return annotation
+    if get_origin(annotation) not in (Union, UnionType):
+        return (annotation,)
+    return tuple(option for member in get_args(annotation) for option in options_of(member))
 
 
 def spelt(annotation: object) -> str:

@@ -189,10 +189,10 @@ def _unknown(declared: Declared, annotation: object, events: Sequence[type[Event
             f"it takes {spelt(annotation)}, but is given one event at a time (a compensation one result): "
             f"annotate it with {_either(inside)}"
         )
+    asked = [o for o in options_of(annotation) if isinstance(o, type) and get_origin(o) is None]
     for resource in declared.resources:
-        if isinstance(annotation, type) and (
-            issubclass(resource.gives, annotation) or issubclass(annotation, resource.gives)
-        ):
+        # By `__mro__`, for a protocol can be asked for too, and `issubclass` fails on those.
+        if any(o in resource.gives.__mro__ or resource.gives in o.__mro__ for o in asked):
             return f"nothing gives a {spelt(annotation)}; {resource.name} gives {spelt(resource.gives)}: annotate it so"
     return (
         f"nothing gives a {spelt(annotation)}: it is no event, and no resource of {declared.name!r} yields one. "

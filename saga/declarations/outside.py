@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callab
 from dataclasses import MISSING, fields, is_dataclass
 from inspect import isasyncgenfunction, signature
 from math import isfinite
-from typing import get_args, get_origin
+from typing import Any, get_args, get_origin
 
 from saga.declarations.annotations import hints_of, spelt
 from saga.declarations.values import Declared, DocumentKind, Resource
@@ -39,7 +39,8 @@ def resource_of(
     _check_answers(declared, answers, where)
     gives = _yielded(hints_of(opener, where).get("return"), where)
     for other in declared.resources:
-        if issubclass(gives, other.gives):
+        # By `__mro__`, for a resource may give a protocol, and `issubclass` fails on those.
+        if other.gives in gives.__mro__ or gives in other.gives.__mro__:
             raise DeclarationError(
                 f"{where} gives {spelt(gives)} and {other.name} gives {spelt(other.gives)}: parameters are told apart "
                 "by their types, so no two resources of a service may give one type, or one a subclass of the other's; "
@@ -116,7 +117,7 @@ def _yielded(annotation: object, where: str) -> type:
         raise DeclarationError(
             f"{where} gives {spelt(gives)}, by which no parameter can be told: yield a class of yours"
         )
-    if gives is object or issubclass(gives, Event | Saga):
+    if gives in (object, Any) or issubclass(gives, Event | Saga):
         raise DeclarationError(
             f"{where} gives {spelt(gives)}, which means something else already: yield a class of yours"
         )

@@ -44,8 +44,8 @@ async def serve(
         async with asyncio.TaskGroup() as tasks:
             worker = Worker(service, ports, limits, tasks)
             report(Started(service=declared.name, topics=worker.topics))
-            await worker.run(broker, stop)
-            report(Stopped(service=declared.name))
+            drained_s = await worker.run(broker, stop)
+            report(Stopped(service=declared.name, drained_s=drained_s))
 
 
 async def open_resources(

@@ -63,8 +63,9 @@ class Worker:
         """Where what the service consumes lies."""
         return tuple(sorted({self.service.contracts[type_].topic for type_ in self.service.consumed}))
 
-    async def run(self, broker: Broker, stop: asyncio.Event) -> None:
+    async def run(self, broker: Broker, stop: asyncio.Event) -> float:
         """Be a member of the service's group until `stop`; then drain: what runs may end, nothing new begins.
+        Returns how many seconds draining took.
 
         The order of the end: intake, lanes, commits, group.
         """
@@ -74,11 +75,13 @@ class Worker:
             try:
                 await self._take_in(membership, stop)
             finally:
+                began = self.ports.clock.monotonic_s()
                 self.ports.stop()
                 await self._lanes.drained(None, self.limits.drain_s)
                 commits.cancel()
                 await asyncio.wait([commits])
                 await self._commit()
+            return self.ports.clock.monotonic_s() - began
 
     # ---------------------------------------------------------------- intake
 

@@ -50,6 +50,10 @@ PRAGMA user_version = {FORMAT};
 """
 
 
+class NotAStore(ConfigurationError):
+    """No store of ours is in the file: tools that look at all files of a folder pass over it."""
+
+
 def open_to_write(path: Path, factory: type[sqlite3.Connection], bytes_max: int | None) -> sqlite3.Connection:
     """A connection to a file that was shown to take writes; made if it is not there. The lock must be held.
 
@@ -89,7 +93,7 @@ def open_to_read(path: Path, factory: type[sqlite3.Connection]) -> sqlite3.Conne
         )
         try:
             if not _is_ours(connection, path):
-                raise _refused(path, "is empty", "start the service once, which makes its tables")
+                raise NotAStore(*_refusal(path, "is empty", "start the service once, which makes its tables"))
         except BaseException:
             connection.close()
             raise
@@ -172,12 +176,18 @@ def _is_ours(connection: sqlite3.Connection, path: Path) -> bool:
             "use the newer version that wrote it, or another file",
         )
     if application or version or connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]:
-        raise _refused(path, "is an SQLite file that something else made", "point SAGA_STORE to a file of its own")
+        raise NotAStore(
+            *_refusal(path, "is an SQLite file that something else made", "point SAGA_STORE to a file of its own")
+        )
     return False
 
 
 def _refused(path: Path, what: str, remedy: str) -> ConfigurationError:
-    return ConfigurationError("The store cannot be used", [f"{path} {what}; {remedy}"])
+    return ConfigurationError(*_refusal(path, what, remedy))
+
+
+def _refusal(path: Path, what: str, remedy: str) -> tuple[str, list[str]]:
+    return "The store cannot be used", [f"{path} {what}; {remedy}"]
 
 
 def _try_writing(connection: sqlite3.Connection) -> None:

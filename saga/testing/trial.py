@@ -164,7 +164,7 @@ async def trial(
             raise SagaError(f"a trial is of one saga, the script is of {sorted(set(sagas))}")
         found = await ports.store.get(COLLECTION, progress_key(declared.name, sagas[0]))
         p = Snapshot(service=declared.name, saga=sagas[0]) if found is None else decode(found.content)
-        left = {
+        left: dict[tuple[type, str], object] = {
             (kind, key): msgspec.json.decode(document.content, type=kind)
             for kind, collection in kinds.items()
             async for key, document in ports.store.scan(collection)

@@ -2,9 +2,10 @@
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 import pytest
+from typing_extensions import TypeAliasType
 
 from saga import DeclarationError, Event, Retry, Saga, Service
 from saga.service import Parameter
@@ -32,6 +33,7 @@ class Other:
 
 
 Ending: TypeAlias = OrderConfirmed | OrderCancelled
+Named = TypeAliasType("Named", OrderPlaced | PaymentDeclined)
 
 
 def a_service() -> Service:
@@ -78,7 +80,11 @@ def test_a_union_parameter_takes_any_of_its_events_also_by_another_name() -> Non
     @payment.handler
     async def told(end: Ending) -> None: ...
 
+    @payment.handler
+    async def began(event: "Named | PaymentReserved") -> None: ...
+
     assert payment.declared.handlers[0].parameters[0].events == (OrderConfirmed, OrderCancelled)
+    assert payment.declared.handlers[1].parameters[0].events == (OrderPlaced, PaymentDeclined, PaymentReserved)
 
 
 def test_order_and_kind_of_parameters_do_not_matter() -> None:
@@ -107,7 +113,13 @@ def test_fan_ins_may_share_the_event_of_a_handler() -> None:
     @payment.handler
     async def again(order: OrderPlaced, reserved: PaymentReserved) -> None: ...
 
-    assert [h.name for h in payment.declared.handlers] == ["reserve", "both", "again"]
+    @payment.handler
+    async def take(reserved: PaymentReserved, order: OrderPlaced) -> None: ...
+
+    @payment.handler
+    async def reserved_alone(reserved: PaymentReserved) -> None: ...
+
+    assert [h.name for h in payment.declared.handlers] == ["reserve", "both", "again", "take", "reserved_alone"]
 
 
 def test_a_handler_may_do_without_the_state() -> None:
@@ -170,16 +182,24 @@ def test_a_handler_without_an_event_is_refused() -> None:
 def test_a_parameter_that_nothing_gives_is_refused() -> None:
     class Branch(Bank): ...
 
+    class Port(Protocol): ...
+
     async def missing(order: OrderPlaced, bank: Bank) -> None: ...
     async def special(order: OrderPlaced, branch: Branch) -> None: ...
+    async def perhaps(order: OrderPlaced, bank: Bank | None) -> None: ...
+    async def port(order: OrderPlaced, bank: Port) -> None: ...
     async def number(order: OrderPlaced, rate: int) -> None: ...
+    async def several(order: OrderPlaced, banks: list[Bank]) -> None: ...
 
     told = refusal(Service("order"), missing)
     assert "order.missing, parameter bank: nothing gives a Bank" in told
     assert "Declare it above this function" in told
     assert "@order.resource" in told
     assert "nothing gives a Branch; bank gives Bank: annotate it so" in refusal(a_service(), special)
-    assert "nothing gives a int" in refusal(a_service(), number)
+    assert "nothing gives a Bank | None; bank gives Bank: annotate it so" in refusal(a_service(), perhaps)
+    assert "nothing gives a Port: it is no event" in refusal(a_service(), port)
+    assert "nothing gives a int: it is no event" in refusal(a_service(), number)
+    assert "nothing gives a list[Bank]: it is no event" in refusal(a_service(), several)
 
 
 def test_an_event_parameter_that_is_more_than_events_is_refused() -> None:

@@ -4,6 +4,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from decimal import Decimal
+from typing import Any, Protocol
 
 import pytest
 
@@ -27,6 +28,11 @@ class Account:
     lines: tuple[Line, ...] = ()
     since: datetime | None = None
     notes: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Tree:
+    branches: tuple["Tree", ...] = ()
 
 
 class Ledger:
@@ -83,6 +89,10 @@ def test_a_state_that_cannot_begin_by_itself_is_refused() -> None:
 
     with pytest.raises(DeclarationError, match=r"the field 'owed' of Needy has no default, .* begins with Needy\(\)"):
         Service("dunning", state=Needy)  # type: ignore[arg-type] # the mistake
+
+
+def test_a_state_may_hold_itself() -> None:
+    assert Service("forest", state=Tree).declared.state is Tree
 
 
 def test_a_state_that_cannot_be_read_back_is_refused() -> None:
@@ -158,6 +168,10 @@ async def anything() -> AsyncIterator[object]:
     yield Bank()
 
 
+async def whatever() -> AsyncIterator[Any]:
+    yield Bank()
+
+
 async def event() -> AsyncIterator[OrderPlaced]:
     yield OrderPlaced(order_id="", customer_id="", sku="", quantity=1, total=Decimal(1), card="", address="")
 
@@ -173,6 +187,7 @@ async def a_run() -> AsyncIterator[Saga]:
         (bare, "bare does not say what it gives"),
         (generic, r"gives dict\[str, str\], by which no parameter can be told"),
         (either, r"gives Bank \| None, by which no parameter can be told"),
+        (whatever, "gives .*Any, which means something else already"),
         (anything, "gives object, which means something else already"),
         (event, "gives OrderPlaced, which means something else already"),
         (a_run, "gives Saga, which means something else already"),
@@ -181,6 +196,23 @@ async def a_run() -> AsyncIterator[Saga]:
 def test_a_resource_of_no_type_of_its_own_is_refused(opener: Callable[[], AsyncIterator[object]], why: str) -> None:
     with pytest.raises(DeclarationError, match=why):
         Service("payment").resource(opener)
+
+
+def test_resources_may_give_protocols() -> None:
+    class Bookings(Protocol): ...
+
+    class Seats(Protocol): ...
+
+    async def bookings() -> AsyncIterator[Bookings]:
+        yield Bank()
+
+    async def seats() -> AsyncIterator[Seats]:
+        yield Bank()
+
+    travel = Service("travel")
+    travel.resource(bookings)
+    travel.resource(seats)
+    assert [r.gives for r in travel.declared.resources] == [Bookings, Seats]
 
 
 def test_two_resources_of_one_type_are_refused_also_of_a_subclass() -> None:

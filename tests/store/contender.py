@@ -1,6 +1,7 @@
 """A process that works on a store, for tests: `contender.py PATH count NAME TIMES` or `contender.py PATH write`."""
 
 import asyncio
+import contextlib
 import sys
 from pathlib import Path
 
@@ -15,10 +16,8 @@ async def count(store: SqliteStore, name: str, times: int) -> None:
     while done < times:
         document = await store.get("counter", "one")
         if document is None:
-            try:
+            with contextlib.suppress(Exists):
                 await store.insert("counter", "one", b"0")
-            except Exists:
-                pass
             continue
         value = int(document.content) + 1
         try:

@@ -80,7 +80,9 @@ class EmbeddedBroker:
                 appended=self._appended,
             )
             opened.push_async_callback(writer.close)
-            self._shared = Shared(self.path, writer, log, Groups(connection), self._clock, self._timing)
+            self._shared = Shared(
+                self.path, writer, log, Groups(connection), self._clock, self._timing, self._group_changed
+            )
             await opened.enter_async_context(_running(self._look(), self._trim_often()))
             self._closing = opened.pop_all()
         return self
@@ -92,7 +94,7 @@ class EmbeddedBroker:
     async def _connect(self, lock: locks.WriteLock) -> sqlite3.Connection:
         """Open the file while nobody writes to it, makes it or closes it."""
         deadline_s = self._clock.monotonic_s() + self._lock_s
-        while not lock.taken():
+        while not self._taken(lock):
             if self._clock.monotonic_s() >= deadline_s:
                 raise BrokerUnavailable(
                     f"broker file {self.path}: another process has held its lock for {self._lock_s:g} s: "
@@ -104,6 +106,14 @@ class EmbeddedBroker:
             return open_file(self.path, bytes_max=self._bytes_max)
         finally:
             lock.release()
+
+    def _taken(self, lock: locks.WriteLock) -> bool:
+        try:
+            return lock.taken()
+        except OSError as why:
+            raise BrokerUnavailable(
+                f"broker file {self.path}: its lock failed ({why.strerror}): it has to lie on a local disk"
+            ) from why
 
     @property
     def _open(self) -> Shared:
@@ -146,7 +156,6 @@ class EmbeddedBroker:
             seat.leave()
             raise
         self._members.append(member)
-        self._group_changed(group)
         try:
             async with _running(member.pulse()):  # it stirs while it drains
                 try:
@@ -157,11 +166,10 @@ class EmbeddedBroker:
         finally:
             self._members.remove(member)
             await member.leave()
-            self._group_changed(group)
 
     async def scan(self, topic: str) -> AsyncIterator[Record]:
         log = self._open.log
-        log.catch_up()
+        log.reload()
         kept = log.kept(topic)
         for number in range(kept.partitions):
             at, end = 0, log.heads[kept.first_log + number]

@@ -46,7 +46,6 @@ class Grant(NamedTuple):
     log: int
     granted: int
     offset: int
-    next: int
 
 
 def ranges(members: Sequence[int], topics: Mapping[int, Collection[str]], kept: Mapping[str, Kept]) -> dict[int, int]:
@@ -90,8 +89,17 @@ class Groups:
         rows = self._connection.execute("SELECT id, seat, beats FROM members WHERE grp = ? ORDER BY id", (group,))
         return [Fellow(*row) for row in rows]
 
-    def enter(self, group: str, seat: str, topics: Sequence[str], kept: Mapping[str, Kept]) -> int:
-        """A new member, in a new generation; its id, which never comes back."""
+    def enter(
+        self,
+        group: str,
+        seat: str,
+        topics: Sequence[str],
+        kept: Mapping[str, Kept],
+        *,
+        instead_of: Collection[Fellow] = (),
+    ) -> int:
+        """A new member, and those dead ones out, in a new generation; its id, which never comes back."""
+        self._connection.executemany("DELETE FROM members WHERE id = ?", [(fellow.id,) for fellow in instead_of])
         cursor = self._connection.execute(
             "INSERT INTO members (grp, seat, topics, beats) VALUES (?, ?, ?, 0)", (group, seat, json.dumps(topics))
         )
@@ -142,12 +150,12 @@ class Groups:
                 (member, generation, group, log, member),
             )
             row = self._connection.execute(
-                "SELECT max(p.offset, l.oldest), l.next FROM positions p JOIN logs l ON l.id = p.log"
+                "SELECT max(p.offset, l.oldest) FROM positions p JOIN logs l ON l.id = p.log"
                 " WHERE p.grp = ? AND p.log = ? AND p.owner = ?",
                 (group, log, member),
             ).fetchone()
             if row is not None:
-                taken.append(Grant(log, generation, *row))
+                taken.append(Grant(log, generation, row[0]))
         if taken:
             self._connection.execute("UPDATE groups SET version = version + 1 WHERE name = ?", (group,))
         return taken

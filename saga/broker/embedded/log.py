@@ -74,7 +74,7 @@ class Log:
     def _log_of(self, topic: str, key: bytes, value: bytes | None) -> int:
         kept = self.topics.get(topic)
         if kept is None:
-            self.catch_up()  # another process may have made it
+            self.reload()  # another process may have made it
             kept = self.kept(topic)
         if value is not None and len(value) > VALUE_BYTES_MAX:
             raise BrokerError(f"a record of {len(value)} bytes for topic {topic!r}: at most {VALUE_BYTES_MAX} may be")

@@ -2,7 +2,7 @@
 
 import asyncio
 import sqlite3
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -53,6 +53,8 @@ class Shared:
     groups: Groups
     clock: Clock
     timing: Timing
+    changed: Callable[[str], None]
+    """To be called when we have changed that group: its members in this process have to look."""
 
     def partition_of(self, log: int) -> Partition | None:
         for topic, (first, partitions, _) in self.log.topics.items():
@@ -161,9 +163,12 @@ class Member:
         log, groups = self._shared.log, self._shared.groups
         for topic in self._topics:
             log.kept(topic)
+        folder = self._shared.path.parent
+        dead = [fellow for fellow in groups.fellows(self.group) if is_vacant(folder / fellow.seat)]
         self._id = await self._shared.writer.do(
-            lambda: groups.enter(self.group, self._seat.path.name, self._topics, log.topics)
+            lambda: groups.enter(self.group, self._seat.path.name, self._topics, log.topics, instead_of=dead)
         )
+        self._shared.changed(self.group)
 
     async def follow(self) -> None:
         """Take and give up partitions as the group changes, until cancelled."""
@@ -217,6 +222,7 @@ class Member:
             pass  # the others see the empty seat
         finally:
             self._seat.leave()
+            self._shared.changed(self.group)
 
     def _check(self) -> None:
         if self._broken is not None:
@@ -239,6 +245,7 @@ class Member:
         if leaving := [h.log for h in view.holdings if h.owner == self._id and h.target != self._id]:
             await self._revoke([p for p, owned in self._owned.items() if owned.log in leaving])
             await shared.writer.do(lambda: shared.groups.release(self.group, self._id, leaving))
+            shared.changed(self.group)
             return 0
         # Two looks of grace: whoever has to drain may have begun that much later.
         patience_s = self._since_s + shared.timing.drain_s + 2 * shared.timing.watch_s - now_s
@@ -253,6 +260,7 @@ class Member:
     async def _take(self, view: View, logs: list[int]) -> None:
         shared, member = self._shared, self._id
         grants = await shared.writer.do(lambda: shared.groups.take(self.group, member, view.generation, logs))
+        shared.changed(self.group)
         taken = {partition: g for g in grants if (partition := shared.partition_of(g.log)) is not None}
         if not taken:
             return
@@ -297,14 +305,14 @@ class Member:
         if gone := watch.gone(shared.groups.fellows(self.group), but=member):
             kept = shared.log.topics
             if await shared.writer.do(lambda: shared.groups.evict(self.group, gone, kept)):
-                self.changed.set()
+                shared.changed(self.group)
 
 
 class Watch:
     """What one member has seen of the others: dead is who left its seat, a zombie who has not stirred for too long.
 
-    Silence is measured by our own monotonic clock, and only while we stirred in time ourselves: somebody who was frozen,
-    or could not write because somebody frozen held the lock, knows nothing of the others' silence.
+    Silence is measured by our own monotonic clock, and only while we stirred in time ourselves: somebody who was
+    frozen, or could not write because somebody frozen held the lock, knows nothing of the others' silence.
     """
 
     def __init__(self, shared: Shared) -> None:

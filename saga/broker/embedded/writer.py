@@ -182,7 +182,9 @@ class Writer:
             self._connection.execute("BEGIN IMMEDIATE")
         except sqlite3.Error as why:
             self._lock.release()
-            if why.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY:  # a shell, perhaps: wait as for the lock
+            if (
+                getattr(why, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY
+            ):  # a shell, perhaps: wait as for the lock
                 return False
             self._fail_all(translated(why, self._path))
             return True

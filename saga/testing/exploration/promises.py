@@ -141,7 +141,7 @@ class Promises:
         for m in (m for log in self._world.logs for m in log):
             for work in jobs(p, self._world.service.roles, m):
                 if work.undo:
-                    there = is_undone(p, work.role, m) or kept_undo(p, work.role.name, m)
+                    there = is_undone(p, work.role, m) or kept_undo(p, work.role.name, m) is not None
                 else:
                     there = ids.entry(m.id, work.role.name) in p.inbox or kept(p, work.role.name, m)
                 if not there:

@@ -205,9 +205,16 @@ def scenarios() -> Iterator[Scenario]:
 
 def _deciding() -> Iterator[Scenario]:
     decider = of(place, confirm, cancel)
-    for name, faults in (("crash", {"crash": 1}), ("rebalance", {"move": 1}), ("lost answers", {"lost": 1, "move": 1})):
+    for name, crash, move, lost in (("crash", 1, 0, 0), ("rebalance", 0, 1, 0), ("lost answers", 0, 1, 1)):
         yield Scenario(
-            name=f"the decider's race: {name}", service=decider, a=(O, S), b=(F,), at_the_end=has_ended, **faults
+            name=f"the decider's race: {name}",
+            service=decider,
+            a=(O, S),
+            b=(F,),
+            crash=crash,
+            move=move,
+            lost=lost,
+            at_the_end=has_ended,
         )
     by_step = of(place, cancel_by_step)
     yield Scenario(
@@ -234,13 +241,22 @@ def _deciding() -> Iterator[Scenario]:
 
 
 def _outcomes() -> Iterator[Scenario]:
-    for name, faults in (
-        ("crash, rebalance", {"crash": 1, "move": 1}),
-        ("a step fails, zombie", {"fail": 2, "move": 1}),
-        ("lost answers, zombie", {"lost": 1, "move": 1}),
-        ("lost answers, crash", {"lost": 1, "crash": 1, "move": 1}),
+    for name, crash, move, fail, lost in (
+        ("crash, rebalance", 1, 1, 0, 0),
+        ("a step fails, zombie", 0, 1, 2, 0),
+        ("lost answers, zombie", 0, 1, 0, 1),
+        ("lost answers, crash", 1, 1, 0, 1),
     ):
-        yield Scenario(name=f"the outcome, at any time: {name}", service=of(reserve), a=(O,), b=(X,), **faults)
+        yield Scenario(
+            name=f"the outcome, at any time: {name}",
+            service=of(reserve),
+            a=(O,),
+            b=(X,),
+            crash=crash,
+            move=move,
+            fail=fail,
+            lost=lost,
+        )
     yield Scenario(name="the outcome: two steps to undo", service=of(two_undone), a=(O,), b=(X,), crash=1, move=1)
     yield Scenario(
         name="the outcome: with a note",

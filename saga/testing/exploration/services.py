@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, make_dataclass, replace
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from saga.contracts.library import Contract
 from saga.declarations.values import DocumentKind, Handler, Parameter
@@ -83,6 +83,13 @@ class Explored:
     patch: Callable[[], Any] | None = field(default=None, compare=False)
 
 
+@dataclass(frozen=True)
+class ExploredEvent(Event):
+    """What all explored events are: a text."""
+
+    content: str
+
+
 class ExploredParticipant(Participant):
     """Events are a text, so that the search spends its time on the protocol."""
 
@@ -118,15 +125,14 @@ def participant(explored: Explored, ports: ExploredPorts) -> Participant:
     """The service, ready to handle messages."""
     types = {t for h in explored.handlers for ts in (*h.to, h.emits) for t in ts}
     types |= explored.failures
-    classes: dict[str, type[Event]] = {}
+    classes: dict[str, type[ExploredEvent]] = {}
     for name in sorted(types):
-        made = make_dataclass(name, [("content", str)], bases=(Event,), frozen=True)
-        made.__contract__ = f"explored/{name}.v1"
-        classes[name] = made
+        contract = {"__contract__": f"explored/{name}.v1"}
+        classes[name] = make_dataclass(name, [("content", str)], bases=(ExploredEvent,), frozen=True, namespace=contract)
     state = make_dataclass("State", [(h.name, bool, False) for h in explored.handlers], frozen=True)
     handlers: dict[str, Handler] = {}
     roles = []
-    takes: dict[str, dict[str, type[Event]]] = {}
+    takes: dict[str, dict[str, type[ExploredEvent]]] = {}
     for h in explored.handlers:
         handlers[h.name] = _handler(h, classes, explored.attempts_max)
         takes[h.name] = {t: classes[t] for ts in h.to for t in ts}
@@ -164,7 +170,9 @@ def participant(explored: Explored, ports: ExploredPorts) -> Participant:
 
 
 def _contract(name: str, explored: Explored) -> Contract:
-    outcome = "failure" if name in explored.failures else "success" if name in explored.outcomes else None
+    outcome: Literal["failure", "success"] | None = None
+    if name in explored.outcomes:
+        outcome = "failure" if name in explored.failures else "success"
     return Contract(
         name=name,
         topic="explored",
@@ -197,7 +205,7 @@ async def _act(saga: Saga[Any], does: Sequence[str], who: str, given: str) -> li
     return results
 
 
-def _handler(h: Reacts, classes: dict[str, type[Event]], attempts_max: int) -> Handler:
+def _handler(h: Reacts, classes: dict[str, type[ExploredEvent]], attempts_max: int) -> Handler:
     async def function(saga: Saga[Any], **events: Any) -> tuple[Event, ...]:
         parts = [events[f"p{i}"] for i in range(len(h.to))]
         if h.needs is not None and not getattr(saga.state, h.needs):
@@ -220,7 +228,7 @@ def _handler(h: Reacts, classes: dict[str, type[Event]], attempts_max: int) -> H
     )
 
 
-def _compensation(h: Reacts, classes: dict[str, type[Event]], explored: Explored) -> Handler:
+def _compensation(h: Reacts, classes: dict[str, type[ExploredEvent]], explored: Explored) -> Handler:
     async def function(saga: Saga[Any], **events: Any) -> tuple[Event, ...]:
         content, _, results = events["p1"].content.rpartition("/")
         did = results.split(",")
@@ -236,9 +244,9 @@ def _compensation(h: Reacts, classes: dict[str, type[Event]], explored: Explored
 def _declared(
     name: str,
     function: Callable[..., Any],
-    events: tuple[tuple[type[Event], ...], ...],
+    events: tuple[tuple[type[ExploredEvent], ...], ...],
     emits: tuple[str, ...],
-    classes: dict[str, type[Event]],
+    classes: dict[str, type[ExploredEvent]],
     attempts_max: int,
     many: bool,
     undoes: str | None,

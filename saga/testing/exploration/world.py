@@ -150,7 +150,8 @@ class World:
         except StopIteration as stop:
             return self._turn(stop.value)
         coroutine.close()
-        return operation
+        asked: Operation = operation
+        return asked
 
     def _settled(self, worker: Worker) -> tuple[Worker, Operation | None]:
         """The worker at its next operation; without one when its turn is over."""
@@ -182,7 +183,7 @@ class World:
 
     def _others(self, s: State) -> Iterator[Move]:
         """What other sagas do to the business document."""
-        fields = msgspec.json.decode(self._contents[s.stock]) if s.stock else {"left": 0}
+        fields: dict[str, Any] = msgspec.json.decode(self._contents[s.stock]) if s.stock else {"left": 0}
         head = fields.setdefault("_saga", {"markers": {}})
         if s.other:
             given = {**fields, "left": fields.get("left", 0) + 1, "_saga": {**head, "absent": False}}

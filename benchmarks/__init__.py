@@ -1,0 +1,1 @@
+"""What the toolkit reaches, measured beside the limit, in one run."""

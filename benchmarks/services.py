@@ -1,0 +1,64 @@
+"""The services that are measured: a plain chain of four without steps, and one that answers each message with one."""
+
+from saga import Service
+from benchmarks.events import (
+    GoodsRefused,
+    GoodsSetAside,
+    OrderCancelled,
+    OrderConfirmed,
+    OrderPlaced,
+    OrderRequested,
+    Paid,
+    Pinged,
+    Ponged,
+    Refunded,
+    Shipped,
+)
+
+order, payment, stock, shipping = Service("order"), Service("payment"), Service("stock"), Service("shipping")
+echo = Service("echo")
+
+REFUSED = "gone"
+"""The article that is never there."""
+
+
+@order.handler
+async def place(asked: OrderRequested) -> OrderPlaced:
+    return OrderPlaced(order_id=asked.order_id, sku=asked.sku, quantity=asked.quantity, total=asked.total)
+
+
+@payment.handler
+async def pay(placed: OrderPlaced) -> Paid:
+    return Paid(order_id=placed.order_id, amount=placed.total, sku=placed.sku, quantity=placed.quantity)
+
+
+@payment.compensation(pay)
+async def refund(cancelled: OrderCancelled, paid: Paid) -> Refunded:
+    return Refunded(order_id=cancelled.order_id, amount=paid.amount)
+
+
+@stock.handler
+async def set_aside(paid: Paid) -> GoodsSetAside | GoodsRefused:
+    if paid.sku == REFUSED:
+        return GoodsRefused(order_id=paid.order_id, reason="sold out")
+    return GoodsSetAside(order_id=paid.order_id, sku=paid.sku, quantity=paid.quantity)
+
+
+@shipping.handler
+async def ship(goods: GoodsSetAside) -> Shipped:
+    return Shipped(order_id=goods.order_id, tracking=f"t-{goods.order_id}")
+
+
+@order.handler
+async def confirm(shipped: Shipped) -> OrderConfirmed:
+    return OrderConfirmed(order_id=shipped.order_id)
+
+
+@order.handler
+async def cancel(refused: GoodsRefused) -> OrderCancelled:
+    return OrderCancelled(order_id=refused.order_id, reason=refused.reason)
+
+
+@echo.handler
+async def answer(pinged: Pinged) -> Ponged:
+    return Ponged(order_id=pinged.order_id, text=pinged.text, amount=pinged.amount)

@@ -1,0 +1,212 @@
+"""`saga show`: one saga as a timeline over all services, as it goes on, or as it was."""
+
+import asyncio
+import json
+import sys
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+
+import click
+import msgspec
+
+from saga.cli.stores import NoStore, Unreadable, history_of, sources_of, store_option, warn
+from saga.clock import Clock, SystemClock
+from saga.errors import SagaError
+from saga.progress.document import Snapshot
+from saga.progress.timeline import History, Line, Standing, standing, state_after, timeline
+
+FOLLOW_S = 0.5
+"""How often `--follow` looks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What there is to see of a saga."""
+
+    histories: tuple[History, ...]
+    """One for each service that knows it."""
+    lines: tuple[Line, ...]
+    standings: tuple[Standing, ...]
+
+
+@click.command()
+@click.argument("saga_id")
+@store_option
+@click.option("--follow", "-f", is_flag=True, help="Go on with what is new, as it comes, until Ctrl-C.")
+@click.option("--transition", type=click.IntRange(0), metavar="N", help="The state when transition N was written.")
+@click.option("--service", help="Only what this service has written down.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON document; with --follow one for each transition.")
+def show(
+    saga_id: str, addresses: tuple[str, ...], follow: bool, transition: int | None, service: str | None, as_json: bool
+) -> None:
+    """Show what happened in a saga, in all services, as one timeline.
+
+    A line for each transition: when, service and number, handler, what became of the message and why, the message, the
+    events that followed, and the steps that were taken. Lines are in order of time, but an effect never stands above
+    its cause. Below: what has not come to its end.
+
+    `--transition 3 --service payment` shows one transition, and the state as it was when it had been written.
+
+    \b
+    Exit code 0: shown.
+    Exit code 1: no service knows the saga, or it has no such transition.
+    Exit code 2: no store, one that cannot be read, or options that do not go together.
+    """
+    if follow and transition is not None:
+        raise click.UsageError("--follow shows what comes, --transition what was: give one of them")
+    if follow:
+        with suppress(KeyboardInterrupt):
+            asyncio.run(_follow(saga_id, addresses, service, as_json))
+        return
+    shown = asyncio.run(seen(saga_id, addresses, SystemClock(), service))
+    if not shown.histories:
+        where = f"{service} does not know" if service else "no service knows"
+        click.echo(f"{where} saga {saga_id}; `saga list` shows those that are known", err=True)
+        sys.exit(1)
+    if transition is not None:
+        _tell_transition(_only(shown, saga_id), transition, as_json)
+    elif as_json:
+        click.echo(json.dumps(_as_json(saga_id, shown)))
+    else:
+        click.echo("\n".join([*_heading(saga_id, shown), "", *_table(shown.lines), *_left(shown)]))
+
+
+async def seen(saga: str, addresses: Sequence[str], clock: Clock, service: str | None = None) -> Shown:
+    """What the services in these stores, or one of them, have written down of a saga.
+
+    Services whose progress cannot be read are warned about and left out.
+    """
+    return await _seen(saga, addresses, clock, service, {})
+
+
+async def followed(saga: str, addresses: Sequence[str], service: str | None, clock: Clock) -> AsyncIterator[list[Line]]:
+    """The transitions of a saga that are there, then again and again those that are new. Without end.
+
+    It waits for a saga or a store that is not there yet.
+    """
+    known: dict[str, int] = {}
+    while True:
+        try:
+            shown = await _seen(saga, addresses, clock, service, known)
+        except NoStore:
+            shown = Shown((), (), ())
+        lines = [line for line in shown.lines if line.transition >= known.get(line.service, 0)]
+        known |= {h.service: h.snapshot.n for h in shown.histories}
+        if lines:
+            yield lines
+        await clock.sleep(FOLLOW_S)
+
+
+async def _seen(saga: str, addresses: Sequence[str], clock: Clock, service: str | None, known: dict[str, int]) -> Shown:
+    """`known`: for each service how many transitions nobody needs to see again."""
+    histories = []
+    async with sources_of(addresses, clock) as sources:
+        for source in sources:
+            if service not in (None, source.service):
+                continue
+            try:
+                found = await history_of(source, saga, known.get(source.service, 0))
+            except Unreadable as why:
+                warn(why)
+                continue
+            if found is not None:
+                histories.append(found)
+    try:
+        return Shown(tuple(histories), tuple(timeline(histories)), tuple(standing(h.snapshot) for h in histories))
+    except msgspec.DecodeError as why:
+        raise SagaError(
+            f"a transition of saga {saga} cannot be read: {why}; `saga verify-history {saga}` says where it was changed"
+        ) from why
+
+
+async def _follow(saga: str, addresses: Sequence[str], service: str | None, as_json: bool) -> None:
+    async for lines in followed(saga, addresses, service, SystemClock()):
+        for line in lines:
+            click.echo(json.dumps(asdict(line)) if as_json else _row(line))
+
+
+def _only(shown: Shown, saga: str) -> History:
+    """The one service that is meant."""
+    if len(shown.histories) > 1:
+        names = ", ".join(h.service for h in shown.histories)
+        raise click.UsageError(f"each service counts its own transitions: name one of {names} with --service")
+    return shown.histories[0]
+
+
+def _tell_transition(history: History, n: int, as_json: bool) -> None:
+    """The transition and the state then; exit code 1 if there is none."""
+    try:
+        state = state_after(history.transitions, n)
+    except LookupError:
+        click.echo(
+            f"{history.service} has no transition {n} of saga {history.snapshot.saga}: it has 0 to "
+            f"{history.snapshot.n - 1}",
+            err=True,
+        )
+        sys.exit(1)
+    line = next(line for line in timeline([history]) if line.transition == n)
+    if as_json:
+        click.echo(json.dumps({"saga": history.snapshot.saga, **asdict(line), "state": state}))
+        return
+    click.echo(f"{_row(line)}\n\nstate after transition {n}: {json.dumps(state, indent=2, ensure_ascii=False)}")
+
+
+def _as_json(saga: str, shown: Shown) -> dict[str, object]:
+    return {
+        "saga": saga,
+        "services": {
+            s.service: {**asdict(s), "transitions": h.snapshot.n, "fields": h.snapshot.state}
+            for h, s in zip(shown.histories, shown.standings, strict=True)
+        },
+        "timeline": [asdict(line) for line in shown.lines],
+    }
+
+
+def _heading(saga: str, shown: Shown) -> list[str]:
+    outcome = next((s.outcome for s in shown.standings if s.outcome), None)
+    ended = f"ended with {outcome}" if outcome else "no outcome yet"
+    return [f"saga {saga}: {ended}; known to {', '.join(s.service for s in shown.standings)}"]
+
+
+def _table(lines: Sequence[Line]) -> list[str]:
+    widths = [max((len(cell(line)) for line in lines), default=0) for cell in _CELLS]
+    return [_row(line, widths) for line in lines]
+
+
+def _row(line: Line, widths: Sequence[int] = (24, 14, 14, 11)) -> str:
+    cells = "  ".join(f"{cell(line):<{width}}" for cell, width in zip(_CELLS, widths, strict=True))
+    return f"{cells}  {_story(line)}"
+
+
+_CELLS: tuple[Callable[[Line], str], ...] = (
+    lambda line: line.time,
+    lambda line: f"{line.service} {line.transition}",
+    lambda line: line.handler,
+    lambda line: line.outcome,
+)
+
+
+def _story(line: Line) -> str:
+    """The message and what came of it."""
+    story = line.type + (f" -> {', '.join(line.emitted)}" if line.emitted else "")
+    if line.steps:
+        story += f"  [{', '.join(line.steps)}]"
+    if line.attempt > 1:
+        story += f"  attempt {line.attempt}"
+    return story + (f"  ({line.reason})" if line.reason else "")
+
+
+def _left(shown: Shown) -> list[str]:
+    """What has not come to its end, a line each."""
+    left = [f"  {h.service}: {what}" for h in shown.histories for what in _open_in(h.snapshot)]
+    return ["", "still open:", *left] if left else []
+
+
+def _open_in(p: Snapshot) -> list[str]:
+    found = [f"{i.handler} has begun on {i.message.type}" for i in p.intents]
+    dead = [k for k in (*p.queue, *p.compensating) if k.dead]
+    found += [f"{k.message.type} for {k.handler} is a dead letter and blocks the saga: {k.dead}" for k in dead]
+    found += [f"{k.handler} is to be undone because of {k.message.type}" for k in p.compensating if not k.dead]
+    found += [f"{k.message.type} for {k.handler} is queued" for k in p.queue if not k.dead]
+    return found + [f"{k.message.type} for {k.handler} is waiting" for k in p.waiting]

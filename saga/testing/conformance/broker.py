@@ -1,0 +1,394 @@
+"""The promises of `saga.broker.port`, one test each: subclass `BrokerConformance` and give it your broker.
+
+    class TestMine(BrokerConformance):
+        @pytest.fixture
+        def connect(self) -> Connect:
+            return lambda: MyBroker(...)
+
+Each call of `connect` gives a broker that is not open yet; all of one test are of the same log, as different processes
+would be. Runs with pytest-asyncio in its automatic mode.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import pytest
+
+from saga.broker.port import Broker, Membership, Topic
+from saga.clock import SystemClock
+from saga.errors import Fenced, SagaError
+from saga.messages import Outgoing, Partition, Record
+
+Connect: TypeAlias = Callable[[], Broker]
+
+CLOCK = SystemClock()
+LOOK_S = 0.005
+
+
+@dataclass
+class Listening:
+    """A listener that remembers what it was told, and does not let go of a partition before `may_end` is set."""
+
+    has: dict[Partition, int] = field(default_factory=dict)
+    told: list[tuple[str, frozenset[Partition]]] = field(default_factory=list)
+    may_end: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __post_init__(self) -> None:
+        self.may_end.set()
+
+    async def assigned(self, partitions: Mapping[Partition, int]) -> None:
+        self.told.append(("assigned", frozenset(partitions)))
+        self.has.update(partitions)
+
+    async def revoked(self, partitions: Collection[Partition]) -> None:
+        self.told.append(("revoked", frozenset(partitions)))
+        await self.may_end.wait()
+        for partition in partitions:
+            self.has.pop(partition, None)
+
+    def lost(self, partitions: Collection[Partition]) -> None:
+        self.told.append(("lost", frozenset(partitions)))
+        for partition in partitions:
+            self.has.pop(partition, None)
+
+    def heard(self, what: str) -> frozenset[Partition]:
+        """All partitions of which it was told that."""
+        return frozenset().union(*(partitions for told, partitions in self.told if told == what))
+
+
+def event(topic: str, key: str, value: str | None = "") -> Outgoing:
+    """A record to append, in few words."""
+    return Outgoing(topic, key.encode(), None if value is None else value.encode(), ())
+
+
+def values(records: Collection[Record]) -> list[str]:
+    """What was written, in order."""
+    return [(record.value or b"").decode() for record in records]
+
+
+class BrokerConformance:
+    """One test per promise. Abilities that honestly differ are these attributes."""
+
+    partitions = 4
+    within_s = 10.0
+    """How long anything that has to happen may take."""
+    drain_s = 5.0
+    """How long a partition waits at least for `revoked` of the member that is to lose it."""
+
+    @pytest.fixture
+    def connect(self) -> Connect:
+        """A new, closed broker on this test's log."""
+        raise NotImplementedError("give the fixture `connect` in the subclass")
+
+    @pytest.fixture
+    def prefix(self) -> str:
+        """What makes this test's names its own, where the log outlives it."""
+        return ""
+
+    @pytest.fixture
+    def topic(self, prefix: str) -> str:
+        return f"{prefix}orders"
+
+    @pytest.fixture
+    def group(self, prefix: str) -> str:
+        return f"{prefix}payment"
+
+    @pytest.fixture
+    async def broker(self, connect: Connect, topic: str) -> AsyncIterator[Broker]:
+        async with connect() as broker:
+            await broker.ensure([Topic(topic, self.partitions)])
+            yield broker
+
+    # ---------------------------------------------------------------- what tests do
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Return once it holds; fail after `within_s`."""
+
+        async def holds() -> None:
+            while not condition():
+                await CLOCK.sleep(LOOK_S)
+
+        await CLOCK.within(self.within_s, holds())
+
+    @asynccontextmanager
+    async def member(self, broker: Broker, group: str, *topics: str) -> AsyncIterator[tuple[Membership, Listening]]:
+        """Join, and wait until all partitions that are free have come."""
+        listener = Listening()
+        async with broker.join(group, topics, listener) as membership:
+            await self.until(lambda: bool(listener.has))
+            yield membership, listener
+
+    async def read(
+        self,
+        membership: Membership,
+        count: int,
+        partitions: Collection[Partition] | None = None,
+        *,
+        listener: Listening,
+    ) -> list[Record]:
+        """The next `count` records, and no more than come with them."""
+        records: list[Record] = []
+
+        async def fill() -> None:
+            while len(records) < count:
+                wanted = list(listener.has) if partitions is None else partitions
+                records.extend(await membership.poll(wanted, records_max=100, timeout_s=0.1))
+
+        await CLOCK.within(self.within_s, fill())
+        return records
+
+    # ---------------------------------------------------------------- publish and read
+
+    async def test_records_of_one_key_come_in_the_order_in_which_they_were_published(
+        self, broker: Broker, topic: str, group: str
+    ) -> None:
+        for number in range(20):
+            await broker.publish([event(topic, f"k{number % 3}", f"{number}")])
+        async with self.member(broker, group, topic) as (membership, listener):
+            await self.until(lambda: len(listener.has) == self.partitions)
+            records = await self.read(membership, 20, listener=listener)
+        for key in range(3):
+            of_key = [r for r in records if r.key == f"k{key}".encode()]
+            assert len({r.partition for r in of_key}) == 1
+            assert values(of_key) == [f"{n}" for n in range(20) if n % 3 == key]
+
+    async def test_what_is_published_at_once_keeps_its_order_per_key(
+        self, broker: Broker, topic: str, group: str
+    ) -> None:
+        await broker.publish([event(topic, f"k{n % 5}", f"{n}") for n in range(50)])
+        records = [record async for record in broker.scan(topic)]
+        for key in range(5):
+            of_key = [r for r in records if r.key == f"k{key}".encode()]
+            assert values(of_key) == [f"{n}" for n in range(50) if n % 5 == key]
+
+    async def test_equal_keys_lie_in_partitions_of_equal_number(self, broker: Broker, topic: str, group: str) -> None:
+        other = f"{topic}.other"
+        await broker.ensure([Topic(other, self.partitions)])
+        await broker.publish([event(t, f"key {n}") for n in range(30) for t in (topic, other)])
+        places = [{r.key: r.partition async for r in broker.scan(t)} for t in (topic, other)]
+        assert places[0] == places[1]
+        assert len(set(places[0].values())) > 1
+
+    async def test_a_record_comes_as_it_was_published(self, broker: Broker, topic: str, group: str) -> None:
+        headers = (("ce_id", b"1"), ("many", b"a"), ("many", b"b"), ("empty", b""), ("bytes", bytes(range(256))))
+        before_ms = CLOCK.now_ms()
+        await broker.publish([Outgoing(topic, b"k\x00\xff", b"v\x00\xff", headers)])
+        (record,) = [record async for record in broker.scan(topic)]
+        assert (record.topic, record.key, record.value) == (topic, b"k\x00\xff", b"v\x00\xff")
+        assert record.headers == headers
+        assert before_ms - 1000 <= record.time_ms <= CLOCK.now_ms() + 1000
+
+    async def test_a_record_without_value_comes_as_none(self, broker: Broker, topic: str, group: str) -> None:
+        await broker.publish([event(topic, "k", None), event(topic, "k", "")])
+        assert [record.value async for record in broker.scan(topic)] == [None, b""]
+
+    async def test_what_was_published_is_there_for_those_who_connect_later(
+        self, connect: Connect, topic: str, group: str
+    ) -> None:
+        async with connect() as broker:
+            await broker.ensure([Topic(topic, self.partitions)])
+            await broker.publish([event(topic, "k", "kept")])
+        async with connect() as broker:
+            assert values([record async for record in broker.scan(topic)]) == ["kept"]
+
+    async def test_disconnecting_waits_for_what_was_handed_over(self, connect: Connect, topic: str, group: str) -> None:
+        async with connect() as broker:
+            await broker.ensure([Topic(topic, self.partitions)])
+            publishing = asyncio.gather(*(broker.publish([event(topic, f"k{n}", f"{n}")]) for n in range(50)))
+            await CLOCK.sleep(0)  # all have begun, none has returned
+        await CLOCK.within(self.within_s, publishing)
+        async with connect() as broker:
+            assert sorted(values([record async for record in broker.scan(topic)])) == sorted(map(str, range(50)))
+
+    async def test_publishing_to_a_topic_that_is_not_there_is_refused(
+        self, broker: Broker, topic: str, group: str
+    ) -> None:
+        with pytest.raises(SagaError, match="nowhere"):
+            await broker.publish([event("nowhere", "k")])
+
+    # ---------------------------------------------------------------- topics
+
+    async def test_ensuring_a_topic_again_changes_nothing(self, broker: Broker, topic: str, group: str) -> None:
+        await broker.publish([event(topic, "k", "kept")])
+        await broker.ensure([Topic(topic, self.partitions), Topic(f"{topic}.new", 1)])
+        assert values([record async for record in broker.scan(topic)]) == ["kept"]
+
+    async def test_a_topic_with_other_partitions_is_refused(self, broker: Broker, topic: str, group: str) -> None:
+        with pytest.raises(SagaError, match=f"{topic}.*{self.partitions} partitions"):
+            await broker.ensure([Topic(topic, self.partitions + 1)])
+
+    # ---------------------------------------------------------------- polling
+
+    async def test_a_new_group_begins_at_the_oldest_record(self, broker: Broker, topic: str, group: str) -> None:
+        await broker.publish([event(topic, "k", "old")])
+        async with self.member(broker, group, topic) as (membership, listener):
+            await self.until(lambda: len(listener.has) == self.partitions)
+            assert set(listener.has.values()) == {0}
+            assert values(await self.read(membership, 1, listener=listener)) == ["old"]
+
+    async def test_polling_returns_as_soon_as_there_is_something(self, broker: Broker, topic: str, group: str) -> None:
+        async with self.member(broker, group, topic) as (membership, listener):
+            await self.until(lambda: len(listener.has) == self.partitions)
+            polling = asyncio.gather(membership.poll(list(listener.has), records_max=10, timeout_s=2 * self.within_s))
+            await CLOCK.sleep(LOOK_S)
+            await broker.publish([event(topic, "k", "new")])
+            ((record,),) = await CLOCK.within(self.within_s, polling)
+            assert record.value == b"new"
+
+    async def test_polling_gives_nothing_when_its_time_is_over(self, broker: Broker, topic: str, group: str) -> None:
+        async with self.member(broker, group, topic) as (membership, listener):
+            began_s = CLOCK.monotonic_s()
+            assert list(await membership.poll(list(listener.has), records_max=10, timeout_s=0.1)) == []
+            assert 0.09 <= CLOCK.monotonic_s() - began_s < self.within_s
+
+    async def test_polling_gives_no_more_than_asked_for_and_leaves_nothing_out(
+        self, broker: Broker, topic: str, group: str
+    ) -> None:
+        await broker.publish([event(topic, f"k{n}", f"{n}") for n in range(30)])
+        async with self.member(broker, group, topic) as (membership, listener):
+            await self.until(lambda: len(listener.has) == self.partitions)
+            records: list[Record] = []
+            while len(records) < 30:
+                some = await membership.poll(list(listener.has), records_max=7, timeout_s=self.within_s)
+                assert 1 <= len(some) <= 7
+                records.extend(some)
+        assert sorted(values(records)) == sorted(map(str, range(30)))
+
+    async def test_a_partition_that_is_left_out_is_paused_and_nothing_of_it_is_lost(
+        self, broker: Broker, topic: str, group: str
+    ) -> None:
+        await broker.publish([event(topic, f"k{n}", f"{n}") for n in range(40)])
+        everything = [record async for record in broker.scan(topic)]
+        paused = Partition(topic, everything[0].partition)
+        kept_back = [r for r in everything if r.partition == paused.number]
+        async with self.member(broker, group, topic) as (membership, listener):
+            await self.until(lambda: len(listener.has) == self.partitions)
+            others = [p for p in listener.has if p != paused]
+            records = await self.read(membership, 40 - len(kept_back), others, listener=listener)
+            assert paused.number not in {r.partition for r in records}
+            assert list(await membership.poll(others, records_max=10, timeout_s=0.05)) == []
+            assert await self.read(membership, len(kept_back), [paused], listener=listener) == kept_back
+
+    # ---------------------------------------------------------------- positions
+
+    async def test_the_next_member_goes_on_at_the_committed_position(
+        self, connect: Connect, topic: str, group: str
+    ) -> None:
+        async with connect() as broker:
+            await broker.ensure([Topic(topic, 1)])
+            await broker.publish([event(topic, "k", f"{n}") for n in range(5)])
+            async with self.member(broker, group, topic) as (membership, listener):
+                await self.read(membership, 5, listener=listener)
+                await membership.commit({Partition(topic, 0): 3})
+        async with connect() as broker, self.member(broker, group, topic) as (membership, listener):
+            assert listener.has == {Partition(topic, 0): 3}
+            assert values(await self.read(membership, 2, listener=listener)) == ["3", "4"]
+
+    async def test_what_is_not_committed_comes_again(self, broker: Broker, topic: str, group: str) -> None:
+        await broker.publish([event(topic, "k", "again")])
+        for _ in range(2):
+            async with self.member(broker, group, topic) as (membership, listener):
+                await self.until(lambda listening=listener: len(listening.has) == self.partitions)  # type: ignore[misc]  # mypy: a lambda's default has no type
+                assert values(await self.read(membership, 1, listener=listener)) == ["again"]
+
+    async def test_each_group_reads_everything(self, broker: Broker, topic: str, group: str) -> None:
+        await broker.publish([event(topic, "k", "for both")])
+        async with (
+            self.member(broker, group, topic) as (first, hears_first),
+            self.member(broker, f"{group}.other", topic) as (second, hears_second),
+        ):
+            for membership, listener in ((first, hears_first), (second, hears_second)):
+                assert values(await self.read(membership, 1, listener=listener)) == ["for both"]
+
+    # ---------------------------------------------------------------- members
+
+    async def test_members_share_the_partitions_and_none_has_two_members(
+        self, connect: Connect, broker: Broker, topic: str, group: str
+    ) -> None:
+        all_ = {Partition(topic, number) for number in range(self.partitions)}
+        async with connect() as other, self.member(broker, group, topic) as (_, first):
+            await self.until(lambda: first.has.keys() == all_)
+            async with self.member(other, group, topic) as (_, second):
+                await self.until(lambda: first.has.keys() | second.has.keys() == all_ and len(first.has) < len(all_))
+                assert not first.has.keys() & second.has.keys()
+                assert first.has
+
+    async def test_partitions_of_equal_number_go_to_the_same_member(
+        self, connect: Connect, broker: Broker, topic: str, group: str
+    ) -> None:
+        other_topic = f"{topic}.other"
+        await broker.ensure([Topic(other_topic, self.partitions)])
+        topics = (topic, other_topic)
+        async with (
+            connect() as other,
+            self.member(broker, group, *topics) as (_, first),
+            self.member(other, group, *topics) as (_, second),
+        ):
+            await self.until(lambda: len(first.has) + len(second.has) == 2 * self.partitions and bool(second.has))
+            for listener in (first, second):
+                numbers = [{p.number for p in listener.has if p.topic == t} for t in topics]
+                assert numbers[0] == numbers[1]
+
+    async def test_nobody_gets_a_partition_before_its_member_has_brought_it_to_an_end(
+        self, connect: Connect, broker: Broker, topic: str, group: str
+    ) -> None:
+        async with connect() as other, self.member(broker, group, topic) as (membership, first):
+            await self.until(lambda: len(first.has) == self.partitions)
+            first.may_end.clear()
+            second = Listening()
+            async with other.join(group, [topic], second):
+                await self.until(lambda: bool(first.heard("revoked")))
+                leaving = first.heard("revoked")
+                await CLOCK.sleep(min(0.3, self.drain_s / 4))  # it would have come by then
+                assert not second.has
+                await membership.commit(dict.fromkeys(leaving, 0))  # still ours
+                first.may_end.set()
+                await self.until(lambda: second.has.keys() == leaving)
+                assert not first.heard("lost")
+
+    async def test_leaving_revokes_and_hands_over(
+        self, connect: Connect, broker: Broker, topic: str, group: str
+    ) -> None:
+        async with connect() as other:
+            second = Listening()
+            async with self.member(broker, group, topic) as (_, first):
+                await self.until(lambda: len(first.has) == self.partitions)
+                staying = other.join(group, [topic], second)
+                await staying.__aenter__()
+                await self.until(lambda: bool(second.has))
+            assert not first.has
+            assert first.heard("revoked") == {Partition(topic, number) for number in range(self.partitions)}
+            await self.until(lambda: len(second.has) == self.partitions)
+            await staying.__aexit__(None, None, None)
+
+    async def test_a_commit_of_a_partition_that_went_to_another_member_is_fenced(
+        self, connect: Connect, broker: Broker, topic: str, group: str
+    ) -> None:
+        await broker.publish([event(topic, f"k{n}", f"{n}") for n in range(40)])
+        async with connect() as other, self.member(broker, group, topic) as (membership, first):
+            await self.until(lambda: len(first.has) == self.partitions)
+            await self.read(membership, 40, listener=first)
+            async with self.member(other, group, topic) as (_, second):
+                gone = next(iter(second.has))
+                with pytest.raises(Fenced):
+                    await membership.commit({gone: 1})
+            await self.until(lambda: len(first.has) == self.partitions)
+            assert first.has[gone] == 0
+
+    async def test_a_member_that_gets_a_partition_reads_on_where_the_last_one_committed(
+        self, connect: Connect, broker: Broker, topic: str, group: str
+    ) -> None:
+        await broker.publish([event(topic, f"k{n}", f"{n}") for n in range(40)])
+        async with connect() as other:
+            async with self.member(broker, group, topic) as (membership, first):
+                await self.until(lambda: len(first.has) == self.partitions)
+                records = await self.read(membership, 40, listener=first)
+                ends = {Partition(r.topic, r.partition): r.offset + 1 for r in records}
+                await membership.commit(ends)
+            await broker.publish([event(topic, "k0", "new")])
+            async with self.member(other, group, topic) as (membership, second):
+                await self.until(lambda: len(second.has) == self.partitions)
+                assert values(await self.read(membership, 1, listener=second)) == ["new"]

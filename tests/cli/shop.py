@@ -1,0 +1,134 @@
+"""Runs services of the example on the real runtime and real stores, in this process, until nothing is left to do."""
+
+from collections import deque
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from decimal import Decimal
+from pathlib import Path
+
+import msgspec
+
+from saga import Event, Saga, Service, envelope
+from saga.client import to_record
+from saga.errors import Exists, Permanent
+from saga.messages import Outgoing, Position, Record
+from saga.runtime.lifecycle import open_resources
+from saga.runtime.participant import Participant, participant_of
+from saga.runtime.turn import begin, take_turn
+from saga.store.sqlite import SqliteStore
+from saga.testing.trial import TrialClock, TrialPorts
+from services.inventory import inventory
+from services.inventory.stock import Stock
+from services.order import order
+from services.order.events import OrderConfirmed
+from services.payment import payment
+from services.payment.bank import Bank
+from services.payment.events import OrderPlaced
+from services.shipping import shipping
+from services.shipping.carrier import Carrier
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tally:
+    """The state of the service `tally`, which counts what it sees of an order."""
+
+    seen: int = 0
+    last: str = ""
+
+
+tally = Service("tally", state=Tally)
+
+
+@tally.handler(many=True)
+async def count_placed(placed: OrderPlaced, saga: Saga[Tally]) -> None:
+    saga.state = Tally(seen=saga.state.seen + 1, last=placed.sku)
+
+
+@tally.handler
+async def count_confirmed(confirmed: OrderConfirmed, saga: Saga[Tally]) -> None:
+    saga.state = Tally(seen=saga.state.seen + 1, last=saga.state.last)
+
+
+class ShopBank(Bank):
+    """Cannot make sense of one card, for ever."""
+
+    async def reserve(self, key: str, card: str, amount: Decimal) -> str:
+        if card == "broken":
+            raise Permanent("the bank does not know such cards")
+        return await super().reserve(key, card, amount)
+
+
+@dataclass(frozen=True)
+class Shop:
+    """Its services and their topics. What is published waits until `settle`."""
+
+    clock: TrialClock
+    participants: Sequence[Participant]
+    published: deque[Outgoing]
+    offsets: dict[str, int]
+
+    async def settle(self, *events: Event) -> None:
+        """Publish events as a client does, and go on until every service has handled everything."""
+        self.published.extend(to_record(event, self.clock.now_ms()) for event in events)
+        while self.published:
+            await self._deliver(self.published.popleft())
+
+    async def again(self, event: Event, times: int) -> None:
+        """The same event by senders who each call it by an id of their own."""
+        once = to_record(event, self.clock.now_ms())
+        for i in range(times):
+            headers = tuple((n, b"%s-%d" % (v, i) if n == "ce_id" else v) for n, v in once.headers)
+            self.published.append(once._replace(headers=headers))
+        await self.settle()
+
+    async def _deliver(self, out: Outgoing) -> None:
+        offset = self.offsets[out.topic] = self.offsets.get(out.topic, -1) + 1
+        record = Record(out.topic, 0, offset, out.key, out.value, out.headers, self.clock.now_ms())
+        type_ = envelope.type_of(record)
+        for participant in self.participants:
+            if type_ not in participant.consumed:
+                continue
+            schema = participant.contracts[type_].versions[-1].path
+            message = envelope.to_message(record, type_=type_, schema=schema)
+            await take_turn(participant, begin(participant, message, Position(out.topic, 0, offset), None))
+            await self.clock.sleep(0.25)
+
+
+@dataclass
+class ShopPorts(TrialPorts):
+    """Publishes to the log of the shop."""
+
+    log: deque[Outgoing] = field(default_factory=deque)
+
+    async def publish(self, messages: Sequence[Outgoing]) -> None:
+        self.log.extend(messages)
+
+
+@asynccontextmanager
+async def open_shop(folder: Path, *names: str) -> AsyncIterator[Shop]:
+    """Services of the example and `tally`, all of them or those named, each with a store of its own in `folder`."""
+    clock, log, participants = TrialClock(), deque[Outgoing](), []
+    fakes: dict[str, list[object]] = {"payment": [ShopBank()], "shipping": [Carrier()]}
+    async with AsyncExitStack() as stack:
+        for declared in (s.declared for s in (order, payment, inventory, shipping, tally)):
+            if names and declared.name not in names:
+                continue
+            store = await stack.enter_async_context(SqliteStore(folder / f"{declared.name}.db", clock=clock))
+            resources = await open_resources(declared, stack, clock, fakes.get(declared.name, []))
+            participants.append(participant_of(declared, resources, ShopPorts(store, clock, log=log)))
+            with suppress(Exists):
+                await store.insert("stock", "tea", msgspec.json.encode(Stock(left=100)))
+        yield Shop(clock, participants, log, {})
+
+
+def an_order(order_id: str = "order-1", *, card: str = "visa-1", quantity: int = 1) -> OrderPlaced:
+    return OrderPlaced(
+        order_id=order_id,
+        customer_id="customer-1",
+        sku="tea",
+        quantity=quantity,
+        total=Decimal("9.80"),
+        card=card,
+        address="Kiel",
+    )

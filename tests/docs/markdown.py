@@ -1,0 +1,54 @@
+"""Reads the documents: their fenced blocks, headings, links, and the names in them."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+DOCUMENTS = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md")])
+
+_FENCE = re.compile(r"^```(?P<info>[^\n]*)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
+_CODE = re.compile(r"`[^`\n]+`")
+_LINK = re.compile(r"\[[^\]]*\]\((?P<target>[^)\s]+)\)")
+_HEADING = re.compile(r"^#+ (?P<text>.+)$", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """One fenced block."""
+
+    language: str
+    title: str | None
+    """The file it is, as `title="..."` says."""
+    body: str
+
+
+def blocks(text: str) -> list[Block]:
+    """All fenced blocks, in order."""
+    found = []
+    for match in _FENCE.finditer(text):
+        language, _, rest = match["info"].partition(" ")
+        title = re.search(r'title="([^"]+)"', rest)
+        found.append(Block(language, title[1] if title else None, match["body"]))
+    return found
+
+
+def prose(text: str) -> str:
+    """The text without its fenced blocks."""
+    return _FENCE.sub("", text)
+
+
+def links(text: str) -> list[str]:
+    """The targets of all links."""
+    return [match["target"] for match in _LINK.finditer(_CODE.sub("", prose(text)))]
+
+
+def code_spans(text: str) -> list[str]:
+    """What stands between single backticks."""
+    return [span.strip("`") for span in _CODE.findall(prose(text))]
+
+
+def anchors(text: str) -> set[str]:
+    """The names by which headings can be linked to."""
+    headings = (match["text"] for match in _HEADING.finditer(prose(text)))
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}

@@ -1,0 +1,182 @@
+"""What the documents say is so: links lead somewhere, names exist, quoted code is the code."""
+
+import ast
+import re
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from saga import Saga
+from tests.docs.markdown import DOCUMENTS, ROOT, anchors, blocks, code_spans, links
+
+documents = pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())
+
+FOLDERS = ("saga", "services", "contracts", "docs", "tests", "benchmarks")
+_PATH = re.compile(rf"(?:{'|'.join(FOLDERS)})/[\w./-]*")
+_MODULE = re.compile(r"saga(?:\.\w+)+")
+
+
+def paragraphs(code: str) -> list[str]:
+    """Its parts between two empty lines."""
+    return [part.strip("\n") for part in code.split("\n\n\n")]
+
+
+@documents
+def test_every_link_leads_somewhere(document: Path) -> None:
+    for target in links(document.read_text("utf-8")):
+        if target.startswith(("https://", "http://")):
+            continue
+        file, _, anchor = target.partition("#")
+        there = (document.parent / file).resolve() if file else document
+        assert there.exists(), f"{target} leads nowhere"
+        assert there.is_relative_to(ROOT), f"{target} leads out of the project"
+        if anchor:
+            assert anchor in anchors(there.read_text("utf-8")), f"{target}: there is no such heading"
+
+
+@documents
+def test_every_path_and_module_that_is_named_exists(document: Path) -> None:
+    for span in code_spans(document.read_text("utf-8")):
+        if _PATH.fullmatch(span):
+            assert (ROOT / span).exists(), f"`{span}` does not exist"
+        if _MODULE.fullmatch(span):
+            assert exists(span), f"`{span}` does not exist"
+
+
+@documents
+def test_no_line_is_longer_than_120_columns(document: Path) -> None:
+    long = [line for line in document.read_text("utf-8").splitlines() if len(line) > 120 and not line.startswith("|")]
+    assert not long
+
+
+def exists(name: str) -> bool:
+    """Whether a dotted name is a module, or a name in one; `saga.step` is what a handler's parameter `saga` has."""
+    if name.partition(".")[2] in dir(Saga):
+        return True
+    try:
+        if find_spec(name) is not None:
+            return True
+    except ModuleNotFoundError:
+        pass
+    module, _, attribute = name.rpartition(".")
+    try:
+        found = find_spec(module)
+    except ModuleNotFoundError:
+        return False
+    if found is None or found.origin is None:
+        return False
+    return attribute in names_in(Path(found.origin))
+
+
+def names_in(module: Path) -> set[str]:
+    """What a module defines or imports at its top."""
+    names: set[str] = set()
+    for node in ast.parse(module.read_text("utf-8")).body:
+        match node:
+            case ast.ClassDef() | ast.FunctionDef() | ast.AsyncFunctionDef():
+                names.add(node.name)
+            case ast.Assign():
+                names.update(target.id for target in node.targets if isinstance(target, ast.Name))
+            case ast.AnnAssign(target=ast.Name(id=name)):
+                names.add(name)
+            case ast.ImportFrom():
+                names.update(alias.asname or alias.name for alias in node.names)
+            case _:
+                continue
+    return names
+
+
+def test_a_name_that_is_not_there_is_found() -> None:
+    assert exists("saga.runtime.turn")
+    assert exists("saga.errors.BadInput")
+    assert exists("saga.step")
+    assert not exists("saga.nowhere")
+    assert not exists("saga.runtime.nowhere")
+    assert not exists("saga.errors.Nothing")
+
+
+def modules_named_in(path: Path) -> set[str]:
+    """The modules of the toolkit that the docstrings of a file name."""
+    tree = ast.parse(path.read_text("utf-8"))
+    kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    docstrings = [ast.get_docstring(node) or "" for node in ast.walk(tree) if isinstance(node, kinds)]
+    return {name for text in docstrings for name in re.findall(r"`(saga(?:\.\w+)+)`", text)}
+
+
+def test_every_module_that_a_docstring_names_exists() -> None:
+    wrong = [
+        f"{path.relative_to(ROOT)}: {name}"
+        for path in sorted((ROOT / "saga").rglob("*.py"))
+        for name in sorted(modules_named_in(path))
+        if not exists(name)
+    ]
+    assert not wrong
+
+
+def test_every_page_that_a_docstring_names_exists() -> None:
+    wrong = [
+        f"{path.relative_to(ROOT)}: {name}"
+        for path in sorted((ROOT / "saga").rglob("*.py"))
+        for name in re.findall(r"\bdocs/[\w/-]+\.md", path.read_text("utf-8"))
+        if not (ROOT / name).exists()
+    ]
+    assert not wrong
+
+
+def test_the_service_in_the_readme_is_the_one_that_runs() -> None:
+    [quoted] = [b.body for b in blocks((ROOT / "README.md").read_text("utf-8")) if b.language == "python"]
+    code = (ROOT / "services/payment/__init__.py").read_text("utf-8")
+    places = [code.find(f"\n{part}\n") for part in paragraphs(quoted.strip("\n"))]
+    assert -1 not in places, "a paragraph of the README is not in services/payment"
+    assert places == sorted(places)
+
+
+def test_the_crash_table_in_the_readme_is_that_of_the_heart() -> None:
+    heart = ast.get_docstring(ast.parse((ROOT / "saga/runtime/turn.py").read_text("utf-8"))) or ""
+    table = [line for line in heart.splitlines() if line.startswith("|")]
+    assert len(table) > 5
+    assert "\n".join(table) in (ROOT / "README.md").read_text("utf-8")
+
+
+def test_the_commands_in_the_readme_are_targets_of_the_makefile() -> None:
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE))
+    named = set(re.findall(r"\bmake ([a-z]+)\b", (ROOT / "README.md").read_text("utf-8")))
+    assert named >= {"demo", "test"}
+    assert named <= targets
+
+
+def test_the_commands_in_the_documents_are_those_of_the_command_line() -> None:
+    from saga.cli.main import COMMANDS
+
+    text = "\n".join(document.read_text("utf-8") for document in DOCUMENTS)
+    named = set(re.findall(r"(?:^|`)saga ([a-z][a-z-]+)", text, re.MULTILINE))
+    assert named >= {"run", "publish", "show"}
+    assert named <= set(COMMANDS)
+
+
+def test_every_rule_that_the_protocol_names_is_taken_away_by_a_test() -> None:
+    text = (ROOT / "docs/protocol.md").read_text("utf-8")
+    lists = re.findall(r"\*\*Without it\*\*:(?: for [^`]*)?((?:\s*[^`.]*`\w+`,?)+)", text)
+    named = {name for part in lists for name in re.findall(r"`(\w+)`", part)}
+    tree = ast.parse((ROOT / "tests/exploration/test_rules.py").read_text("utf-8"))
+    taken = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+    assert len(named) >= 12
+    assert named <= taken, f"{sorted(named - taken)} are not in tests/exploration/test_rules.py"
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs/decisions").glob("*.md")), ids=lambda path: path.stem)
+def test_a_decision_says_its_context_what_was_decided_and_what_was_given_up(page: Path) -> None:
+    text = page.read_text("utf-8")
+    assert re.findall(r"^## (.+)$", text, re.MULTILINE) == ["Context", "Decision", "Given up"]
+    assert text.startswith(f"# {int(page.name[:4])}. "), "the heading begins with the page's number"
+    assert f"decisions/{page.name}" in (ROOT / "docs/index.md").read_text("utf-8"), "it is not in docs/index.md"
+
+
+def test_every_dependency_has_its_reason_on_record() -> None:
+    import tomllib
+
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    names = {re.split(r"[><=~!]", dependency)[0].strip() for dependency in project["dependencies"]}
+    page = (ROOT / "docs/decisions/0001-dependencies.md").read_text("utf-8")
+    assert set(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)) == names

@@ -1,0 +1,37 @@
+"""How the code reads: every module says what it is for, none is too long, and none speaks of this machine."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.docs.markdown import ROOT
+
+LINES_MAX = 400
+MODULES = sorted((ROOT / "saga").rglob("*.py"))
+modules = pytest.mark.parametrize("module", MODULES, ids=lambda path: path.relative_to(ROOT).as_posix())
+
+
+def first_sentence(docstring: str) -> str:
+    """Up to the first full stop that ends a sentence, or all of the first paragraph."""
+    paragraph = " ".join(docstring.partition("\n\n")[0].split())
+    return re.split(r"(?<=\.)\s", paragraph)[0]
+
+
+@modules
+def test_a_module_says_in_its_first_sentence_what_it_is_for(module: Path) -> None:
+    docstring = ast.get_docstring(ast.parse(module.read_text("utf-8")))
+    assert docstring, "it has no docstring"
+    sentence = first_sentence(docstring)
+    assert sentence.endswith("."), f"{sentence!r} does not end with a full stop"
+    assert len(sentence.split()) >= 3, f"{sentence!r} says too little"
+
+
+@modules
+def test_a_module_is_no_longer_than_400_lines(module: Path) -> None:
+    assert len(module.read_text("utf-8").splitlines()) <= LINES_MAX
+
+
+def test_there_are_modules_to_look_at() -> None:
+    assert len(MODULES) > 40

@@ -1,0 +1,101 @@
+"""The tutorial is run as a reader would: its files are written, its commands called, its output is what it says."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.docs.markdown import ROOT, blocks
+
+SHOWS_WITHIN_S = 30.0
+"""What is expected of a command may take other processes so long; it is called again until then."""
+CALL_S_MAX = 30.0
+
+
+class Shell:
+    """Calls commands in a folder. Whatever they leave running ends with the shell."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._groups: list[int] = []
+        self._environment = {name: value for name, value in os.environ.items() if not name.startswith("SAGA_")}
+        self._environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+
+    def call(self, script: str) -> str:
+        """What it prints. Fails when one of its commands does."""
+        with subprocess.Popen(
+            ["bash", "-euc", script],
+            cwd=self._folder,
+            env=self._environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        ) as process:
+            self._groups.append(process.pid)
+            printed, _ = process.communicate(timeout=CALL_S_MAX)
+        assert process.returncode == 0, f"{script}\nended with {process.returncode}:\n{printed}\n{self.logs()}"
+        return printed
+
+    def logs(self) -> str:
+        """What runs in the background has to say."""
+        return "\n".join(f"{file.name}:\n{file.read_text()}" for file in sorted(self._folder.glob("*.log")))
+
+    def end(self) -> None:
+        for group in self._groups:
+            try:
+                os.killpg(group, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Iterator[Shell]:
+    folder = tmp_path / "shop"
+    folder.mkdir()
+    shell = Shell(folder)
+    try:
+        yield shell
+    finally:
+        shell.end()
+
+
+def first_missing(expected: str, printed: str) -> str | None:
+    """The first expected line that no line of the output matches, in order; `...` stands for anything."""
+    lines = iter(printed.splitlines())
+    for wanted in expected.splitlines():
+        words = (".*" if word == "..." else re.escape(word) for word in wanted.split())
+        pattern = re.compile(r"\s*" + r"\s+".join(words).replace(r".*\s+", ".*").replace(r"\s+.*", ".*") + r"\s*")
+        if not any(pattern.fullmatch(line) for line in lines):
+            return wanted
+    return None
+
+
+def test_the_tutorial_does_what_it_says(shell: Shell, tmp_path: Path) -> None:
+    script = ""
+    for block in blocks((ROOT / "docs/tutorial.md").read_text("utf-8")):
+        if block.title is not None:
+            file = tmp_path / "shop" / block.title
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(block.body, "utf-8")
+        elif block.language == "sh":
+            script, printed = block.body, shell.call(block.body)
+        elif block.language == "text":
+            until = time.monotonic() + SHOWS_WITHIN_S
+            while (missing := first_missing(block.body, printed)) is not None:
+                assert time.monotonic() < until, f"{script}\nnever printed {missing!r}, but:\n{printed}\n{shell.logs()}"
+                printed = shell.call(script)
+
+
+def test_an_expected_line_is_found_in_order_only() -> None:
+    printed = "10:00 stock 0 set_aside handled -> GoodsSetAside\n10:01 order 1 decide handled\n"
+    assert first_missing("... stock ... handled ...\n... order ... decide handled\n", printed) is None
+    assert first_missing("... order ... decide handled\n... stock ... handled ...\n", printed) is not None
+    assert first_missing("... order ... waiting ...\n", printed) == "... order ... waiting ..."
