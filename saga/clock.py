@@ -3,8 +3,10 @@
 import asyncio
 import random
 import time
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Coroutine, Generator
 from datetime import UTC, datetime
+from functools import lru_cache, partial
+from types import coroutine
 from typing import Protocol, TypeVar
 
 T = TypeVar("T")
@@ -45,8 +47,33 @@ class SystemClock:
         await asyncio.sleep(seconds)
 
     async def within(self, seconds: float, what: Awaitable[T]) -> T:
+        if not isinstance(what, Coroutine):
+            async with asyncio.timeout(seconds):
+                return await what
+        try:
+            waits_for = what.send(None)
+        except StopIteration as ended:  # most handlers never wait: only those that do pay for a timer
+            value: T = ended.value
+            return value
         async with asyncio.timeout(seconds):
-            return await what
+            return await _going_on(what, waits_for)
+
+
+@coroutine
+def _going_on(what: Coroutine[object, object, T], waits_for: object) -> Generator[object, object, T]:
+    """The rest of a coroutine that has begun, and waits for what it has yielded."""
+    while True:
+        try:
+            sent = yield waits_for
+        except BaseException as thrown:  # noqa: BLE001 - handed on, as `yield from` does
+            step = partial(what.throw, thrown)
+        else:
+            step = partial(what.send, sent)
+        try:
+            waits_for = step()
+        except StopIteration as ended:
+            value: T = ended.value
+            return value
 
 
 def iso(ms: int) -> str:
@@ -56,7 +83,12 @@ def iso(ms: int) -> str:
     '2026-11-21T14:06:40.123Z'
     """
     seconds, rest = divmod(ms, 1000)
-    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{rest:03}Z"
+    return f"{_to_the_second(seconds)}.{rest:03}Z"
+
+
+@lru_cache(maxsize=8)  # most times that are asked for lie within the second of now
+def _to_the_second(seconds: int) -> str:
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}"
 
 
 def from_iso(text: str) -> int:

@@ -11,13 +11,13 @@ _FIXED = (("content-type", CONTENT_TYPE), ("ce_specversion", b"1.0"))
 def headers_of(message: Message) -> tuple[tuple[str, bytes], ...]:
     """The envelope of a message as headers."""
     headers: tuple[tuple[str, bytes], ...] = (
-        *_FIXED,
+        ("ce_type", message.type.encode()),  # first: it decides whether the rest is looked at
         ("ce_id", message.id.encode()),
-        ("ce_type", message.type.encode()),
         ("ce_source", message.source.encode()),
         ("ce_time", message.time.encode()),
         ("ce_subject", message.saga.encode()),
         ("ce_dataschema", message.schema.encode()),
+        *_FIXED,
     )
     if message.started is not None:
         headers += (("ce_sagastart", message.started.encode()),)

@@ -34,9 +34,9 @@ def generate_(module: Path | None, names: tuple[str, ...]) -> None:
         writes every generated module below the current folder anew
     """
     modules = _generated(module)
+    if module is not None and not module.exists() and not names:
+        raise click.UsageError(f"{module} is not there yet; name its classes")
     if names and module is not None:
-        if module.exists() and not is_generated(module.read_text("utf-8", "replace")):
-            raise click.UsageError(f"{module} was not generated, and is not overwritten; name another file")
         unknown = [name for name in names if name not in _library(module).contracts]
         if unknown:
             raise click.UsageError(f"there is no contract {', '.join(unknown)} in {_library(module).folder}")
@@ -87,6 +87,8 @@ def check(module: Path | None) -> None:
 def _generated(module: Path | None) -> list[Path]:
     """The modules that are meant: the one that is named, or all below the current folder."""
     if module is not None:
+        if module.exists() and not is_generated(module.read_text("utf-8", "replace")):
+            raise click.UsageError(f"{module} was not generated, and is not overwritten; name another file")
         return [module]
     found = [path.relative_to(Path.cwd()) for path in generated_below(Path.cwd())]
     if not found:

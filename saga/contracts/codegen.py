@@ -181,7 +181,7 @@ class _Module:
         lines = [
             f"@{self.use('dataclass')}(frozen=True, kw_only=True, slots=True)",
             f"class {record.name}{base}:",
-            *_docstring(record.doc or f"The {kind} {record.name}."),
+            *_docstring(record.doc.strip() or f"The {kind} {record.name}."),
             "",
         ]
         if path is not None:
@@ -195,7 +195,7 @@ class _Module:
         members = _members(enum)
         lines = [
             f"class {enum.name}({self.use('StrEnum')}):",
-            *_docstring(enum.doc or f"The words of {enum.name}."),
+            *_docstring(enum.doc.strip() or f"The words of {enum.name}."),
             "",
             *(_line(f'{members[symbol]} = "{symbol}"') for symbol in enum.symbols),
         ]
@@ -271,7 +271,7 @@ class _Module:
                     parts.pop()
                 return f"{self.use('datetime')}({', '.join(map(str, parts))}, tzinfo={self.use('UTC')})"
             case _:
-                return repr(raw)
+                return repr(raw).replace("e+", "e")
 
 
 def _parts(type_: Type) -> Iterator["RecordType | EnumType"]:
@@ -320,7 +320,7 @@ def _docstring(doc: str) -> list[str]:
     """A schema's doc as the first statement of a class."""
     width = _LINE_LENGTH - len(_INDENT) - 3
     lines: list[str] = []
-    for line in doc.strip().splitlines():
+    for line in doc.splitlines():
         words = " ".join(line.replace("\\", "\\\\").split())
         text = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in words)
         text = text.replace('"""', '\\"\\"\\"')

@@ -110,6 +110,11 @@ class Field:
     default: object
     aliases: tuple[str, ...]
 
+    @property
+    def has_default(self) -> bool:
+        """Whether it may be left out."""
+        return self.default is not MISSING
+
 
 @dataclass(frozen=True)
 class RecordType:

@@ -4,10 +4,12 @@ The event's name is that of the moment's class in snake case and never changes w
 `handled` line for each handled message: `grep` for a saga or a message id finds its whole way through a service.
 """
 
+import json
 import logging
 import re
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import fields
 from typing import IO, Literal
 
@@ -59,8 +61,9 @@ _encode = msgspec.json.Encoder(decimal_format="string", enc_hook=str).encode
 def log_to(stream: IO[str] | None = None, settings: Settings | None = None, *, clock: Clock | None = None) -> Report:
     """A listener that writes a line for each moment to `stream`, by default standard error.
 
-    `settings.log` says how, `settings.log_level` what is the least. Each line is handed to the stream whole and flushed,
-    so that lines of several processes do not mix and the last one before a death is there.
+    `settings.log` says how, `settings.log_level` what is the least. Each line is handed to the stream whole and
+    flushed, so that lines of several processes do not mix and the last one before a death is there. Never raises: a
+    service whose log cannot be written goes on.
     """
     stream, settings, clock = stream or sys.stderr, settings or Settings(), clock or SystemClock()
     form: Literal["json", "text"] = "json"
@@ -95,8 +98,9 @@ class Lines:
 
     def msg(self, line: str) -> None:
         """Write one line, whole."""
-        self._write(line + "\n")
-        self._flush()
+        with suppress(OSError, ValueError):  # full, gone, closed, or of another encoding
+            self._write(line + "\n")
+            self._flush()
 
     debug = info = warning = error = critical = msg
 
@@ -149,10 +153,14 @@ def _processors(form: Literal["json", "text"], clock: Clock, *, colours: bool) -
     now_ms = clock.now_ms
 
     def stamp(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
-        return {"time": iso(now_ms()), "level": method, **event}
+        return {"time": iso(now_ms()), "level": method, "event": event.pop("event"), **event}
 
     def as_json(logger: WrappedLogger, method: str, event: EventDict) -> str:
-        return _encode(stamp(logger, method, event)).decode()
+        event = stamp(logger, method, event)
+        try:
+            return _encode(event).decode()
+        except UnicodeEncodeError:  # half a surrogate pair, say in the message of an exception
+            return json.dumps(event, default=str)
 
     if form == "json":
         return [as_json]

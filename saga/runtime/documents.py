@@ -99,31 +99,56 @@ async def read(service: Participant, position: Position, declared: DocumentKind,
 
 
 async def apply(service: Participant, position: Position, update: Update) -> Marker:
-    """Apply it once, or find that it was. Raises `Refused` when nobody asks for it any more, and `Permanent`."""
-    store, collection, key, pause_s = service.ports.store, update.declared.collection, update.key, PAUSE_S
+    """Apply it once, or find that it was. Raises `Refused` when nobody asks for it any more, and `Permanent`.
+
+    Updates of one document that come up meanwhile in this process go into one replace.
+    """
+    made = await service.ports.together(
+        f"{update.declared.collection}/{update.key}",
+        update,
+        lambda updates: apply_all(service, position, updates),
+    )
+    if isinstance(made, BaseException):
+        raise made
+    return made
+
+
+async def apply_all(
+    service: Participant, position: Position, updates: Sequence[Update]
+) -> Sequence[Marker | Exception | Refused]:
+    """What became of each of these updates of one document: its marker, or what it raises."""
+    collection, key = updates[0].declared.collection, updates[0].key
+    store, pause_s = service.ports.store, PAUSE_S
     while True:
         document = await patiently(service, position, "get", lambda: store.get(collection, key))
         head = _head(document)
-        made = head.markers.get(update.marker)
-        if made is not None:
-            if made.never:
-                raise Refused
+        body = _body(updates[0].declared, key, document, head)
+        made: list[Marker | Exception | Refused] = []
+        new: dict[str, Marker] = {}
+        changed = False
+        for update in updates:
+            known = head.markers.get(update.marker)
+            # After the document: a worker that has lost its intent meanwhile must not replace what it read before.
+            if known is None and not await _stands(service, position, update.saga, update.run):
+                made.append(Refused())
+            elif known is not None:
+                made.append(Refused() if known.never else known)
+            else:
+                try:
+                    marker, after = _changed(update, body)
+                except Exception as why:  # noqa: BLE001 - the function is the service's own; its failure is this update's
+                    made.append(why)
+                    continue
+                new[update.marker] = marker
+                made.append(marker)
+                if after is not None:
+                    body, changed = after, True
+        if not new:
             return made
-        # After the document: a worker that has lost its intent meanwhile must not replace what it read before.
-        if not await _stands(service, position, update.saga, update.run):
-            raise Refused
-        marker, body = _changed(update, _body(update.declared, key, document, head))
-        markers = {**await _needed(service, position, head.markers), update.marker: marker}
-        if await _put(
-            service,
-            position,
-            collection,
-            key,
-            document,
-            body,
-            Head(markers=markers, absent=head.absent and body is None),
-        ):
-            return marker
+        markers = {**await _needed(service, position, head.markers), **new}
+        head = Head(markers=markers, absent=head.absent and not changed)
+        if await _put(service, position, collection, key, document, body if changed else None, head):
+            return made
         await service.ports.pause(pause_s * service.ports.clock.chance(), position)
         pause_s = min(pause_s * 2, PAUSE_S_MAX)
 
@@ -181,7 +206,8 @@ def _changed(update: Update, current: Any) -> tuple[Marker, Any]:
     try:
         returned = update.change(current, *update.args, **update.kwargs)
     except update.declared.answers as why:
-        return _with(marker, name, why.args, type(why).__name__), None
+        answer = next(a.__name__ for a in update.declared.answers if isinstance(why, a))
+        return _with(marker, name, why.args, answer), None
     result: object = None
     if isinstance(returned, tuple) and len(returned) == 2:
         returned, result = returned

@@ -1,6 +1,6 @@
 """What one running service works with: its declarations made ready for the runtime, and its ports."""
 
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
@@ -18,6 +18,7 @@ from saga.progress.roles import Role, Roles, Undo
 from saga.store.port import Store
 
 T = TypeVar("T")
+Item = TypeVar("Item")
 
 
 class Halted(BaseException):
@@ -57,6 +58,9 @@ class Ports(Protocol):
 
     def unavailable(self, operation: str, why: SagaError) -> None:
         """Told each time that store or broker could not be reached; people are told once a minute."""
+
+    async def together(self, what: str, item: Item, act: Callable[[Sequence[Item]], Awaitable[Sequence[T]]]) -> T:
+        """What `act` gives for `item`. Items of one `what` that come up while others are acted on, go together."""
 
     def one_run(self) -> "OneRun":
         """What one run of a handler needs of the event loop, made at its first step."""

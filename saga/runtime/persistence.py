@@ -1,10 +1,11 @@
 """Load, write, publish: the only places where a turn touches the progress in the store and the log."""
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
 from typing import TypeVar
 
-from saga.clock import from_iso
+from msgspec.structs import replace
+
+from saga.clock import iso
 from saga.errors import Ambiguous, BrokerUnavailable, Conflict, Exists, SagaError, StoreUnavailable
 from saga.messages import Message, Outgoing, Position
 from saga.observe.moments import DeadLettered, Escalated
@@ -66,7 +67,7 @@ def is_older_than_memory(service: Participant, message: Message) -> bool:
     """Whether the message's saga began before what this service remembers: then it cannot be taken for a new one."""
     if message.started is None:
         return False
-    return from_iso(message.started) < service.ports.clock.now_ms() - service.memory_s * 1000
+    return message.started < iso(service.ports.clock.now_ms() - service.memory_s * 1000)
 
 
 async def write(service: Participant, turn: Turn, written: Written) -> Turn:

@@ -1,7 +1,7 @@
 """The ports of a turn in a running worker: store, broker and clock, and when nothing new may begin."""
 
 import asyncio
-from collections.abc import Collection, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -10,11 +10,13 @@ from saga.clock import Clock
 from saga.errors import SagaError, StoreError
 from saga.messages import Outgoing, Partition, Position
 from saga.observe.moments import Report, Unavailable
+from saga.runtime.batches import Batches
 from saga.runtime.offsets import Prefix
 from saga.runtime.participant import Draining
 from saga.store.port import Store
 
 T = TypeVar("T")
+Item = TypeVar("Item")
 
 MOMENT_EVERY_S = 60.0
 """How often people are told that store or broker cannot be reached."""
@@ -35,6 +37,7 @@ class RunningPorts:
     """The partitions that are ours, each with what of it is done."""
     leaving: set[Partition] = field(default_factory=set)
     """Those of which nothing new may begin."""
+    _batches: Batches = field(default_factory=Batches)
     _stopping: bool = False
     _pauses: set[asyncio.Future[None]] = field(default_factory=set)
     _away: dict[str, tuple[float, float]] = field(default_factory=dict)
@@ -78,6 +81,9 @@ class RunningPorts:
         for woken in self._pauses:
             if not woken.done():
                 woken.set_result(None)
+
+    async def together(self, what: str, item: Item, act: Callable[[Sequence[Item]], Awaitable[Sequence[T]]]) -> T:
+        return await self._batches.together(what, item, act)
 
     def one_run(self) -> "ShieldedRun":
         return ShieldedRun()

@@ -44,7 +44,8 @@ class RunningSaga(Saga[Any]):
         self._next = 0
         self._numbers: dict[str, int] = {}
         self._one_run: OneRun | None = None
-        self._first = self._state = service.state_of(intent.state)
+        self._state = service.state_of(intent.state)
+        self._before: dict[str, Any] = msgspec.to_builtins(self._state) if service.state else {}
 
     @property
     def state(self) -> Any:
@@ -56,14 +57,14 @@ class RunningSaga(Saga[Any]):
 
     def delta(self) -> dict[str, Any]:
         """The fields of the state that this run has changed."""
-        if self._state is self._first:
+        if self.service.state is None and self._state is None:
             return {}
         if self.service.state is None or not isinstance(self._state, self.service.state):
             raise Permanent(
                 f"{self.handler.name} assigned {self._state!r} to saga.state: it must be an instance of "
                 f"{'the state= of Service(...)' if self.service.state is None else self.service.state.__name__}"
             )
-        before, after = msgspec.to_builtins(self._first), msgspec.to_builtins(self._state)
+        before, after = self._before, msgspec.to_builtins(self._state)
         return {name: value for name, value in after.items() if name not in before or before[name] != value}
 
     def key(self, name: str, /) -> str:
@@ -89,7 +90,8 @@ class RunningSaga(Saga[Any]):
         try:
             value = await clock.within(timeout_s, call(*args, **kwargs))
         except self.service.answers[self.handler.name] as why:
-            answered = with_(asked, answer=type(why).__name__, value=recorded(why.args, asked.name, "the answer of"))
+            answer = declared_answer(why, self.service.answers[self.handler.name])
+            answered = with_(asked, answer=answer, value=recorded(why.args, asked.name, "the answer of"))
         except TimeoutError as why:
             self.failure = TimeoutError(f"step {asked.name} gave no answer within {timeout_s} s")
             raise self.failure from why
@@ -259,6 +261,11 @@ class RunningSaga(Saga[Any]):
                 "annotate what it returns with a type that can be recorded and read back"
             )
             raise self.failure from why
+
+
+def declared_answer(why: Exception, answers: tuple[type[Exception], ...]) -> str:
+    """The name under which an answer is recorded: of the class that was declared, not of a subclass of it."""
+    return next(answer.__name__ for answer in answers if isinstance(why, answer))
 
 
 def recorded(value: object, name: str, what: str) -> Raw:

@@ -1,7 +1,10 @@
 """Where a turn stands between two writes: all there is to know, as one immutable value."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TypeAlias
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from saga.messages import Message, Position
 from saga.progress.document import Call, Kind, Snapshot
@@ -10,8 +13,21 @@ Run: TypeAlias = tuple[Kind, str, str]
 """Kind, handler and cause of one run."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Turn:
+@dataclass(slots=True)
+class Stages:
+    """What became of one message and how long each stage took, in seconds; for people, never read by decisions."""
+
+    received_s: float = 0.0
+    begun_s: float = 0.0
+    handler_s: float = 0.0
+    persisted_s: float = 0.0
+    published_s: float = 0.0
+    outcomes: list[tuple[str, str, str | None]] = field(default_factory=list)
+    """Handler, outcome and reason of each transition written."""
+    attempts: int = 1
+
+
+class Turn(Struct, frozen=True, kw_only=True):
     """One message in hand, the progress as known, and what earlier attempts of this turn left behind."""
 
     message: Message
@@ -29,7 +45,7 @@ class Turn:
     """Results of runs that were refused their write, or failed: not asked for again."""
     attempts: tuple[tuple[Run, int], ...] = ()
 
-    stages: "Stages" = field(default_factory=lambda: Stages(), compare=False, repr=False)
+    stages: Stages
 
     @property
     def known(self) -> Snapshot:
@@ -62,17 +78,3 @@ class Turn:
     def forgetting(self, run: Run) -> "Turn":
         """After the end of a run."""
         return self.carrying(run, (), 0) if self.results or self.attempts else self
-
-
-@dataclass(slots=True)
-class Stages:
-    """What became of one message and how long each stage took, in seconds; for people, never read by decisions."""
-
-    received_s: float = 0.0
-    begun_s: float = 0.0
-    handler_s: float = 0.0
-    persisted_s: float = 0.0
-    published_s: float = 0.0
-    outcomes: list[tuple[str, str, str | None]] = field(default_factory=list)
-    """Handler, outcome and reason of each transition written."""
-    attempts: int = 1

@@ -10,7 +10,7 @@
 | the publish's answer is lost | publish again; same ids |
 """
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from saga.errors import BadInput
 from saga.messages import Message, Position

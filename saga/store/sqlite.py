@@ -28,8 +28,11 @@ WRITES_MAX = 256
 """How many writes share a transaction: more would hold up the loop for more than about 5 ms."""
 LOCK_WAIT_S = 10.0
 """How long a write waits for other processes before it is refused."""
-PAUSE_S_FIRST, PAUSE_S_MAX = 0.001, 0.02
-"""Between two looks at the lock; the first is what the loop can measure, the last is felt by nobody."""
+CONTENDED_S = 0.5
+"""For so long after it found the lock taken, a store leaves a moment between its transactions for the other process."""
+PAUSE_S_FIRST, PAUSE_S_MAX = 0.001, 0.004
+"""Between two looks at the lock; the first is the least that the loop can measure. A process that writes all the time
+leaves the lock free only for moments, so the last one is short too: else the others starve."""
 PURGE_EVERY_MS = 60_000
 """How often a flush looks for expired documents, when it found no more than it could remove the last time."""
 PAGE_KEYS = 200
@@ -90,6 +93,7 @@ class SqliteStore:
         self._drained: asyncio.Future[None] | None = None
         self._refused_since_s: float | None = None
         self._pause_s = PAUSE_S_FIRST
+        self._contended_until_s = 0.0
         self._purge_at_ms = 0
         self._now_ms = 0
         """The time of the flush under way."""
@@ -109,7 +113,7 @@ class SqliteStore:
                 if self._clock.monotonic_s() - since_s > LOCK_WAIT_S:
                     raise self._too_busy()
                 await self._clock.sleep(pause_s)
-                pause_s = min(pause_s * 1.5, PAUSE_S_MAX)
+                pause_s = min(pause_s * 1.2, PAUSE_S_MAX)
         except BaseException:
             os.close(self._lock)
             self._lock = None
@@ -187,12 +191,20 @@ class SqliteStore:
         if self._lock is None:
             how = "open for reading only" if self._readonly else "not open: use it inside `async with`"
             raise StoreUnavailable(f"the store {self.path} is {how}; nothing was written")
-        loop = asyncio.get_running_loop()
-        answer: asyncio.Future[int] = loop.create_future()
+        answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._queue.append(Write(apply, answer))
         if self._flushing is None:
-            self._flushing = loop.call_soon(self._flush)
+            self._schedule()
         return answer
+
+    def _schedule(self) -> None:
+        """Flush once the loop has run what is ready: as many writes as possible are there by then."""
+        loop = asyncio.get_running_loop()
+        if self._contended_until_s and self._clock.monotonic_s() < self._contended_until_s:
+            self._flushing = loop.call_later(PAUSE_S_FIRST, self._flush)
+        else:
+            self._contended_until_s = 0.0
+            self._flushing = loop.call_soon(self._flush)
 
     def _opened(self) -> sqlite3.Connection:
         if self._connection is None:
@@ -346,14 +358,15 @@ class SqliteStore:
                 _give(write.answer, self._too_busy())
             self._go_on()
             return
+        self._contended_until_s = now_s + CONTENDED_S
         pause_s = self._pause_s * (0.5 + self._clock.chance())  # spread, so that two do not meet again and again
-        self._pause_s = min(self._pause_s * 1.5, PAUSE_S_MAX)
+        self._pause_s = min(self._pause_s * 1.2, PAUSE_S_MAX)
         self._flushing = asyncio.get_running_loop().call_later(pause_s, self._flush)
 
     def _go_on(self) -> None:
         if self._queue:
             if self._flushing is None:
-                self._flushing = asyncio.get_running_loop().call_soon(self._flush)
+                self._schedule()
         elif self._drained is not None and not self._drained.done():
             self._drained.set_result(None)
 

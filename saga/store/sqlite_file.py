@@ -10,12 +10,13 @@ they spill. The content comes last in the row, so that nothing else has to be lo
 import fcntl
 import os
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import quote
 
 from saga.errors import ConfigurationError
-from saga.store.sqlite_errors import Doing, meaning
+from saga.store.sqlite_errors import Doing, meaning, primary_code
 
 FORMAT = 1
 """`PRAGMA user_version` of the files that this version reads and writes."""
@@ -50,6 +51,9 @@ PRAGMA user_version = {FORMAT};
 """
 
 
+FILE_OF_ITS_OWN = "point SAGA_STORE to a file of its own"
+
+
 class NotAStore(ConfigurationError):
     """No store of ours is in the file: tools that look at all files of a folder pass over it."""
 
@@ -57,13 +61,16 @@ class NotAStore(ConfigurationError):
 def open_to_write(path: Path, factory: type[sqlite3.Connection], bytes_max: int | None) -> sqlite3.Connection:
     """A connection to a file that was shown to take writes; made if it is not there. The lock must be held.
 
-    Raises `ConfigurationError` for a file of another kind or a newer format, `sqlite3.Error` for the rest.
+    Raises `NotAStore`, `ConfigurationError` for a newer format, `sqlite3.Error` for the rest.
     """
-    connection = connect(path, factory, bytes_max)
+    with _refusing_what_is_no_database(path):
+        connection = connect(path, factory, bytes_max)
     try:
         is_new = not _is_ours(connection, path)
         if connection.execute("PRAGMA journal_mode = WAL").fetchone()[0] != "wal":
-            raise _refused(path, "lies where SQLite cannot keep a log beside it", "put it on a local disk")
+            raise _refused(
+                ConfigurationError, path, "lies where SQLite cannot keep a log beside it", "put it on a local disk"
+            )
         if is_new:
             connection.execute("BEGIN IMMEDIATE")
             for statement in TABLES.split(";"):
@@ -77,7 +84,7 @@ def open_to_write(path: Path, factory: type[sqlite3.Connection], bytes_max: int 
 
 
 def open_to_read(path: Path, factory: type[sqlite3.Connection]) -> sqlite3.Connection:
-    """A connection that cannot write. Raises `ConfigurationError`, also if there is no file, and `StoreUnavailable`."""
+    """A connection that cannot write. Raises `NotAStore`, `ConfigurationError`, `StoreUnavailable`."""
     if not path.is_file():
         raise ConfigurationError(
             "The store cannot be read",
@@ -92,8 +99,9 @@ def open_to_read(path: Path, factory: type[sqlite3.Connection]) -> sqlite3.Conne
             factory=factory,
         )
         try:
-            if not _is_ours(connection, path):
-                raise NotAStore(*_refusal(path, "is empty", "start the service once, which makes its tables"))
+            with _refusing_what_is_no_database(path):
+                if not _is_ours(connection, path):
+                    raise _refused(NotAStore, path, "is empty", "start the service once, which makes its tables")
         except BaseException:
             connection.close()
             raise
@@ -171,23 +179,28 @@ def _is_ours(connection: sqlite3.Connection, path: Path) -> bool:
         return True
     if application == APPLICATION:
         raise _refused(
+            ConfigurationError,
             path,
             f"has format {version}, and this version of saga knows format {FORMAT}",
             "use the newer version that wrote it, or another file",
         )
     if application or version or connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]:
-        raise NotAStore(
-            *_refusal(path, "is an SQLite file that something else made", "point SAGA_STORE to a file of its own")
-        )
+        raise _refused(NotAStore, path, "is an SQLite file that something else made", FILE_OF_ITS_OWN)
     return False
 
 
-def _refused(path: Path, what: str, remedy: str) -> ConfigurationError:
-    return ConfigurationError(*_refusal(path, what, remedy))
+@contextmanager
+def _refusing_what_is_no_database(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except sqlite3.DatabaseError as why:
+        if primary_code(why) != sqlite3.SQLITE_NOTADB:
+            raise
+        raise _refused(NotAStore, path, "is not an SQLite file", FILE_OF_ITS_OWN) from why
 
 
-def _refusal(path: Path, what: str, remedy: str) -> tuple[str, list[str]]:
-    return "The store cannot be used", [f"{path} {what}; {remedy}"]
+def _refused(kind: type[ConfigurationError], path: Path, what: str, remedy: str) -> ConfigurationError:
+    return kind("The store cannot be used", [f"{path} {what}; {remedy}"])
 
 
 def _try_writing(connection: sqlite3.Connection) -> None:

@@ -1,6 +1,7 @@
 """`trial`: one service on its real runtime, in memory and in milliseconds, for the tests of its author."""
 
-from collections.abc import Awaitable, Mapping, Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 from typing_extensions import TypeVar as DefaultTypeVar
 
 T = TypeVar("T")
+Item = TypeVar("Item")
 _S = DefaultTypeVar("_S", bound="DataclassInstance | None", default=None)
 _S_co = DefaultTypeVar("_S_co", bound="DataclassInstance | None", default=None, covariant=True)
 _D = TypeVar("_D", bound="DataclassInstance")
@@ -59,9 +61,7 @@ class TrialClock:
         self._now_ms += round(seconds * 1000)
 
     async def within(self, seconds: float, what: Awaitable[T]) -> T:
-        from asyncio import timeout
-
-        async with timeout(seconds):
+        async with asyncio.timeout(seconds):
             return await what
 
 
@@ -95,6 +95,10 @@ class TrialPorts:
 
     def unavailable(self, operation: str, why: SagaError) -> None:
         raise SagaError(f"the store of the trial cannot be used: {why}") from why
+
+    async def together(self, what: str, item: Item, act: Callable[[Sequence[Item]], Awaitable[Sequence[T]]]) -> T:
+        (made,) = await act([item])
+        return made
 
     def one_run(self) -> ShieldedRun:
         return ShieldedRun()

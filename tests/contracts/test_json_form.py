@@ -122,11 +122,11 @@ def test_the_field_that_is_wrong_is_named(said: Any, change: dict[str, Any], pro
 
 
 def test_a_missing_field_is_named(said: Any) -> None:
-    with pytest.raises(BadInput, match="^Said: order_id: is missing$"):
+    with pytest.raises(BadInput, match=r"^Said: order_id: is missing$"):
         codec.from_json({}, said.Said)
 
 
 @pytest.mark.parametrize("data", [None, [], "text", 5])
 def test_an_event_is_an_object(said: Any, data: object) -> None:
-    with pytest.raises(BadInput, match="^Said: must be an object with the fields of Said$"):
+    with pytest.raises(BadInput, match=r"^Said: must be an object with the fields of Said$"):
         codec.from_json(data, said.Said)

@@ -309,7 +309,6 @@ def test_a_folder_that_is_not_there_is_told(tmp_path: Path) -> None:
 
 
 def test_the_nearest_folder_with_schemas_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("SAGA_CONTRACTS", raising=False)
     write(tmp_path, schema("Said"))
     (tmp_path / "services/contracts").mkdir(parents=True)  # holds no schema: a package, say
     library = find(tmp_path / "services/payment")
@@ -331,8 +330,7 @@ def test_the_environment_says_where_contracts_are(tmp_path: Path, monkeypatch: p
         find(tmp_path / "here")
 
 
-def test_no_contracts_at_all_is_a_declaration_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("SAGA_CONTRACTS", raising=False)
+def test_no_contracts_at_all_is_a_declaration_error(tmp_path: Path) -> None:
     with pytest.raises(DeclarationError, match=r"there is no folder contracts/ with schemas in it at or above"):
         find(tmp_path)
 
@@ -368,7 +366,7 @@ SOURCE_OF_SAID = """
         (
             "tuple[Line, ...]",
             "tuple[Color, ...]",
-            r"lines\[\]: is Color in the class, record Line in the schema|is Color, not Line",
+            r"lines\[\]: is Color, not Line",
         ),
         ("str | None = None", "str | None", "note: its default is None in the schema"),
         ("str | None = None", 'str | None = ""', "note: its default is None in the schema"),
@@ -384,7 +382,6 @@ SOURCE_OF_SAID = """
 def test_a_class_that_drifted_from_its_schema_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, then: str, now: str, difference: str
 ) -> None:
-    monkeypatch.delenv("SAGA_CONTRACTS", raising=False)
     line = {"type": "record", "name": "Line", "fields": [field("size", "int")]}
     color = {"type": "enum", "name": "Color", "symbols": ["RED", "GREEN"]}
     said = schema(

@@ -160,9 +160,15 @@ def test_every_rule_that_the_protocol_names_is_taken_away_by_a_test() -> None:
     lists = re.findall(r"\*\*Without it\*\*:(?: for [^`]*)?((?:\s*[^`.]*`\w+`,?)+)", text)
     named = {name for part in lists for name in re.findall(r"`(\w+)`", part)}
     tree = ast.parse((ROOT / "tests/exploration/test_rules.py").read_text("utf-8"))
-    taken = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+    [rules] = [
+        node.value
+        for node in tree.body
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.target.id == "RULES"
+    ]
+    assert isinstance(rules, ast.Dict)
+    taken = {key.id for key in rules.keys if isinstance(key, ast.Name)}
     assert len(named) >= 12
-    assert named <= taken, f"{sorted(named - taken)} are not in tests/exploration/test_rules.py"
+    assert named == taken, f"{sorted(named ^ taken)} are in one of the protocol and tests/exploration/test_rules.py"
 
 
 @pytest.mark.parametrize("page", sorted((ROOT / "docs/decisions").glob("*.md")), ids=lambda path: path.stem)
@@ -180,3 +186,14 @@ def test_every_dependency_has_its_reason_on_record() -> None:
     names = {re.split(r"[><=~!]", dependency)[0].strip() for dependency in project["dependencies"]}
     page = (ROOT / "docs/decisions/0001-dependencies.md").read_text("utf-8")
     assert set(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)) == names
+
+
+def test_a_requirement_is_listed_once_with_a_module_and_what_shows_it() -> None:
+    text = (ROOT / "docs/requirements.md").read_text("utf-8")
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line.startswith("|")]
+    listed = [row for row in rows if re.fullmatch(r"[A-Z]\d+", row[0])]
+    assert len(listed) == len(rows) - 2, "a row has no id"
+    assert len({row[0] for row in listed}) == len(listed)
+    for _, _, module, shown_by in listed:
+        assert "`saga/" in module
+        assert "`tests/" in shown_by

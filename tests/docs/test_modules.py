@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.markdown import ROOT
+from tests.docs.markdown import DOCUMENTS, ROOT
 
 LINES_MAX = 400
+_MACHINE = re.compile(r"(?<![\w.:/])/(?:home|root|work|Users|tmp|opt|mnt)/")
 MODULES = sorted((ROOT / "saga").rglob("*.py"))
 modules = pytest.mark.parametrize("module", MODULES, ids=lambda path: path.relative_to(ROOT).as_posix())
 
@@ -31,6 +32,11 @@ def test_a_module_says_in_its_first_sentence_what_it_is_for(module: Path) -> Non
 @modules
 def test_a_module_is_no_longer_than_400_lines(module: Path) -> None:
     assert len(module.read_text("utf-8").splitlines()) <= LINES_MAX
+
+
+@pytest.mark.parametrize("file", [*MODULES, *DOCUMENTS], ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_no_file_names_a_folder_of_one_machine(file: Path) -> None:
+    assert not _MACHINE.search(file.read_text("utf-8"))
 
 
 def test_there_are_modules_to_look_at() -> None:

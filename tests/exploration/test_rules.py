@@ -31,11 +31,6 @@ def readers_do_not_publish(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(history, "unpublished", lambda p, is_committed: ())
 
 
-def a_cache_is_taken_for_certain(patch: pytest.MonkeyPatch) -> None:
-    knowing = Turn.knowing
-    patch.setattr(Turn, "knowing", lambda self, p, cas, *, certain: knowing(self, p, cas, certain=True))
-
-
 def no_intent(patch: pytest.MonkeyPatch) -> None:
     async def begin(self: RunningSaga, asked: Any) -> None:
         return None

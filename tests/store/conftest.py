@@ -1,5 +1,7 @@
-"""A clock that a test sets, and places for stores."""
+"""A clock that a test sets, places for stores, and their lock in other hands."""
 
+import fcntl
+import os
 from pathlib import Path
 
 import pytest
@@ -18,6 +20,17 @@ class SettableClock(SystemClock):
 
     def monotonic_s(self) -> float:
         return super().monotonic_s() + self.ahead_s
+
+
+class Held:
+    """The lock of a store in the hands of somebody else, as by a process that was frozen inside a transaction."""
+
+    def __init__(self, path: Path) -> None:
+        self.descriptor = os.open(f"{path}.lock", os.O_RDWR)
+        fcntl.flock(self.descriptor, fcntl.LOCK_EX)
+
+    def release(self) -> None:
+        os.close(self.descriptor)
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ import asyncio
 import hashlib
 import os
 import sqlite3
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -12,8 +13,9 @@ import pytest
 from saga.errors import ConfigurationError, StoreUnavailable
 from saga.store.port import Document
 from saga.store.sqlite import WRITES_MAX, SqliteStore
+from saga.store.sqlite_file import NotAStore
 from saga.testing.conformance.store import Opens, Passes, StoreConformance
-from tests.store.conftest import SettableClock
+from tests.store.conftest import Held, SettableClock
 
 
 class TestSqliteStore(StoreConformance):
@@ -78,24 +80,56 @@ async def test_a_value_that_sqlite_cannot_take_fails_alone(path: Path, clock: Se
         assert await store.get("saga", "good") == Document(b"0", good)  # type: ignore[arg-type]  # an int, as it says
 
 
+async def cancelled(held: Held, writes: Sequence[asyncio.Task[int]]) -> None:
+    """Cancel the first caller while its write waits for the lock; then let the writes go on."""
+    await asyncio.wait(writes, timeout=0.01)
+    writes[0].cancel()
+    await asyncio.wait(writes[:1])
+    assert writes[0].cancelled()
+    held.release()
+
+
 async def test_a_write_whose_caller_was_cancelled_lands(path: Path, clock: SettableClock) -> None:
     async with SqliteStore(path, clock=clock) as store:
         async with asyncio.TaskGroup() as tasks:
-            write = tasks.create_task(store.insert("saga", "a", b"0"))
-            await asyncio.wait([write], timeout=0)
-            write.cancel()
-        assert write.cancelled()
+            held = Held(path)
+            await cancelled(held, [tasks.create_task(store.insert("saga", "a", b"0"))])
         await store.insert("saga", "b", b"0")
         assert await store.get("saga", "a") is not None
 
 
+async def test_the_other_writes_of_a_transaction_are_answered_when_one_caller_is_gone(
+    path: Path, clock: SettableClock
+) -> None:
+    async with SqliteStore(path, clock=clock) as store:
+        async with asyncio.TaskGroup() as tasks:
+            held = Held(path)
+            writes = [tasks.create_task(store.insert("saga", f"{n}", b"0")) for n in range(3)]
+            await cancelled(held, writes)
+        assert all(isinstance(write.result(), int) for write in writes[1:])
+
+
 async def test_closing_waits_for_writes_whose_callers_were_cancelled(path: Path, clock: SettableClock) -> None:
     async with SqliteStore(path, clock=clock) as store, asyncio.TaskGroup() as tasks:
-        write = tasks.create_task(store.insert("saga", "a", b"0"))
-        await asyncio.wait([write], timeout=0)
-        write.cancel()
+        held = Held(path)
+        await cancelled(held, [tasks.create_task(store.insert("saga", "a", b"0"))])
     async with SqliteStore(path, clock=clock, readonly=True) as store:
         assert await store.get("saga", "a") is not None
+
+
+async def test_a_commit_reaches_the_medium_before_it_is_answered(path: Path, clock: SettableClock) -> None:
+    """A power cut cannot be had in a test; that SQLite is told to sync its log at each commit can be seen."""
+    made: list[sqlite3.Connection] = []
+
+    class Kept(sqlite3.Connection):
+        def __init__(self, *arguments: str, **options: object) -> None:
+            super().__init__(*arguments, **options)  # type: ignore[arg-type]  # handed on as they came
+            made.append(self)
+
+    async with SqliteStore(path, clock=clock, connection=Kept):
+        told = {name: made[-1].execute(f"PRAGMA {name}").fetchone()[0] for name in ("synchronous", "journal_mode")}
+    full = 2
+    assert told == {"synchronous": full, "journal_mode": "wal"}
 
 
 # -------------------------------------------------------------------- expired documents
@@ -165,7 +199,7 @@ async def test_a_file_of_something_else_is_refused_and_left_alone(
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("CREATE TABLE customers (name TEXT)")
     before = digest(path)
-    with pytest.raises(ConfigurationError, match="something else made; point SAGA_STORE to a file of its own"):
+    with pytest.raises(NotAStore, match="something else made; point SAGA_STORE to a file of its own"):
         await SqliteStore(path, clock=clock, readonly=readonly).__aenter__()
     assert digest(path) == before
 
@@ -173,7 +207,7 @@ async def test_a_file_of_something_else_is_refused_and_left_alone(
 @pytest.mark.parametrize("readonly", [False, True])
 async def test_a_file_that_is_not_a_database_is_refused(path: Path, clock: SettableClock, readonly: bool) -> None:
     write_nonsense(path)
-    with pytest.raises(StoreUnavailable, match="is not an SQLite file"):
+    with pytest.raises(NotAStore, match="is not an SQLite file; point SAGA_STORE"):
         await SqliteStore(path, clock=clock, readonly=readonly).__aenter__()
 
 
@@ -230,6 +264,8 @@ async def test_a_long_scan_goes_on_while_documents_change(path: Path, clock: Set
 async def test_nothing_is_left_open_when_opening_fails(path: Path, clock: SettableClock) -> None:
     write_nonsense(path)
     before = len(os.listdir("/dev/fd"))
-    with pytest.raises(StoreUnavailable):
+    with pytest.raises(NotAStore):
         await SqliteStore(path, clock=clock).__aenter__()
+    with pytest.raises(NotAStore):
+        await SqliteStore(path, clock=clock, readonly=True).__aenter__()
     assert len(os.listdir("/dev/fd")) == before

@@ -1,7 +1,6 @@
 """Several processes on one store file: they exclude each other, die, and freeze, and nothing acknowledged is lost."""
 
 import asyncio
-import fcntl
 import os
 import sys
 from asyncio.subprocess import PIPE, Process
@@ -12,7 +11,7 @@ import pytest
 from saga.clock import SystemClock
 from saga.errors import StoreUnavailable
 from saga.store.sqlite import LOCK_WAIT_S, SqliteStore
-from tests.store.conftest import SettableClock
+from tests.store.conftest import Held, SettableClock
 
 
 async def contender(path: Path, *arguments: str) -> Process:
@@ -63,17 +62,6 @@ async def test_a_reader_sees_what_a_killed_process_left_and_changes_nothing(path
     assert os.stat(path).st_size == size
     async with SqliteStore(path, clock=clock) as store:
         assert len([key async for key, _ in store.scan("saga")]) >= acknowledged
-
-
-class Held:
-    """The lock of a store in the hands of somebody else, as by a process that was frozen inside a transaction."""
-
-    def __init__(self, path: Path) -> None:
-        self.descriptor = os.open(f"{path}.lock", os.O_RDWR)
-        fcntl.flock(self.descriptor, fcntl.LOCK_EX)
-
-    def release(self) -> None:
-        os.close(self.descriptor)
 
 
 async def test_a_write_waits_for_the_lock_without_holding_up_the_loop(path: Path, clock: SettableClock) -> None:

@@ -65,7 +65,6 @@ class EmbeddedBroker:
                 ) from why
             opened.callback(lock.close)
             connection = await self._connect(lock)
-            self.connection = connection
             opened.callback(connection.close)
             log = Log(connection)
             log.catch_up()
@@ -81,7 +80,7 @@ class EmbeddedBroker:
             )
             opened.push_async_callback(writer.close)
             self._shared = Shared(
-                self.path, writer, log, Groups(connection), self._clock, self._timing, self._group_changed
+                self.path, connection, writer, log, Groups(connection), self._clock, self._timing, self._group_changed
             )
             await opened.enter_async_context(_running(self._look(), self._trim_often()))
             self._closing = opened.pop_all()
@@ -127,11 +126,14 @@ class EmbeddedBroker:
         """As promised; retention follows whoever said it last."""
         log = self._open.log
         await self._open.writer.do(lambda: log.ensure(topics))
-        log.reload()
 
     async def publish(self, messages: Sequence[Outgoing]) -> None:
         """As promised; what is handed over is appended even if the caller is cancelled."""
-        writer, entries = self._open.writer, self._open.log.entries(messages)
+        writer = self._open.writer
+        try:
+            entries = self._open.log.entries(messages)
+        except sqlite3.Error as why:
+            raise translated(why, self.path) from why
         if len(entries) <= RECORDS_MAX:
             if entries:
                 await writer.append(entries)
@@ -169,7 +171,10 @@ class EmbeddedBroker:
 
     async def scan(self, topic: str) -> AsyncIterator[Record]:
         log = self._open.log
-        log.reload()
+        try:
+            log.reload()
+        except sqlite3.Error as why:
+            raise translated(why, self.path) from why
         kept = log.kept(topic)
         for number in range(kept.partitions):
             at, end = 0, log.heads[kept.first_log + number]
@@ -185,6 +190,11 @@ class EmbeddedBroker:
                 await self._clock.sleep(0)
 
     # ---------------------------------------------------------------- beyond the port
+
+    @property
+    def connection(self) -> sqlite3.Connection:
+        """What all goes through, for tests and for looking; never in the middle of a transaction."""
+        return self._open.connection
 
     async def trim(self) -> None:
         """Remove what is past its topic's retention; done every minute anyhow. Raises `BrokerUnavailable`."""

@@ -57,10 +57,12 @@ class Log:
 
     def reload(self) -> None:
         """Read ends and versions, and topics if there are new ones."""
-        heads: dict[int, int] = dict(self._connection.execute("SELECT id, next FROM logs"))
+        ends = "SELECT id, next FROM logs"
+        heads: dict[int, int] = dict(self._connection.execute(ends))
         if len(heads) != len(self.heads):
             rows = self._connection.execute("SELECT name, first_log, partitions, retention_ms FROM topics")
             self.topics = {name: Kept(*rest) for name, *rest in rows}
+            heads = dict(self._connection.execute(ends))  # after the topics: every known topic has its ends
         self.heads = heads
         self.versions = dict(self._connection.execute("SELECT name, version FROM groups"))
 
@@ -72,16 +74,15 @@ class Log:
         ]
 
     def _log_of(self, topic: str, key: bytes, value: bytes | None) -> int:
-        kept = self.topics.get(topic)
-        if kept is None:
-            self.reload()  # another process may have made it
-            kept = self.kept(topic)
+        kept = self.topics.get(topic) or self.kept(topic)
         if value is not None and len(value) > VALUE_BYTES_MAX:
             raise BrokerError(f"a record of {len(value)} bytes for topic {topic!r}: at most {VALUE_BYTES_MAX} may be")
         return kept.first_log + partition_of(key, kept.partitions)
 
     def kept(self, topic: str) -> Kept:
         """Raises `BrokerError` for a topic that nobody has made."""
+        if topic not in self.topics:
+            self.reload()  # another process may have made it
         if topic not in self.topics:
             raise BrokerError(f"there is no topic {topic!r}: `ensure` makes it, from the contracts; is its name right?")
         return self.topics[topic]

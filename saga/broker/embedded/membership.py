@@ -48,6 +48,7 @@ class Shared:
     """What the members of one process work with."""
 
     path: Path
+    connection: sqlite3.Connection
     writer: Writer
     log: Log
     groups: Groups
@@ -161,10 +162,13 @@ class Member:
     async def enter(self) -> None:
         """Join the group. Raises `BrokerError` for a topic that is not there."""
         log, groups = self._shared.log, self._shared.groups
-        for topic in self._topics:
-            log.kept(topic)
         folder = self._shared.path.parent
-        dead = [fellow for fellow in groups.fellows(self.group) if is_vacant(folder / fellow.seat)]
+        try:
+            for topic in self._topics:
+                log.kept(topic)
+            dead = [fellow for fellow in groups.fellows(self.group) if is_vacant(folder / fellow.seat)]
+        except sqlite3.Error as why:
+            raise translated(why, self._shared.path) from why
         self._id = await self._shared.writer.do(
             lambda: groups.enter(self.group, self._seat.path.name, self._topics, log.topics, instead_of=dead)
         )
@@ -214,10 +218,10 @@ class Member:
 
     async def leave(self) -> None:
         """Out of the group, at the latest when the seat is empty."""
-        groups, kept, member = self._shared.groups, self._shared.log.topics, self._id
+        groups, log, member = self._shared.groups, self._shared.log, self._id
         self._lose(list(self._owned))
         try:
-            await self._shared.writer.do(lambda: groups.leave(self.group, member, kept))
+            await self._shared.writer.do(lambda: groups.leave(self.group, member, log.topics))
         except BrokerError:
             pass  # the others see the empty seat
         finally:
@@ -302,10 +306,9 @@ class Member:
                 self.changed.set()  # taken for dead: `follow` tells, and joins again
                 return
             watch.stirred()
-        if gone := watch.gone(shared.groups.fellows(self.group), but=member):
-            kept = shared.log.topics
-            if await shared.writer.do(lambda: shared.groups.evict(self.group, gone, kept)):
-                shared.changed(self.group)
+        gone = watch.gone(shared.groups.fellows(self.group), but=member)
+        if gone and await shared.writer.do(lambda: shared.groups.evict(self.group, gone, shared.log.topics)):
+            shared.changed(self.group)
 
 
 class Watch:

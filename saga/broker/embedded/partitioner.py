@@ -31,7 +31,7 @@ def murmur2(key: bytes) -> int:
 def partition_of(key: bytes, partitions: int) -> int:
     """The number of the partition, from 0.
 
-    >>> partition_of(b"O-1", 12)
-    10
+    >>> partition_of(b"foobar", 12)
+    6
     """
     return (murmur2(key) & 0x7FFFFFFF) % partitions

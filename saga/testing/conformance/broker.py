@@ -113,6 +113,10 @@ class BrokerConformance:
 
         await CLOCK.within(self.within_s, holds())
 
+    async def complete(self, listener: Listening) -> None:
+        """Return once it has all partitions of one topic."""
+        await self.until(lambda: len(listener.has) == self.partitions)
+
     @asynccontextmanager
     async def member(self, broker: Broker, group: str, *topics: str) -> AsyncIterator[tuple[Membership, Listening]]:
         """Join, and wait until all partitions that are free have come."""
@@ -148,7 +152,7 @@ class BrokerConformance:
         for number in range(20):
             await broker.publish([event(topic, f"k{number % 3}", f"{number}")])
         async with self.member(broker, group, topic) as (membership, listener):
-            await self.until(lambda: len(listener.has) == self.partitions)
+            await self.complete(listener)
             records = await self.read(membership, 20, listener=listener)
         for key in range(3):
             of_key = [r for r in records if r.key == f"k{key}".encode()]
@@ -225,13 +229,13 @@ class BrokerConformance:
     async def test_a_new_group_begins_at_the_oldest_record(self, broker: Broker, topic: str, group: str) -> None:
         await broker.publish([event(topic, "k", "old")])
         async with self.member(broker, group, topic) as (membership, listener):
-            await self.until(lambda: len(listener.has) == self.partitions)
+            await self.complete(listener)
             assert set(listener.has.values()) == {0}
             assert values(await self.read(membership, 1, listener=listener)) == ["old"]
 
     async def test_polling_returns_as_soon_as_there_is_something(self, broker: Broker, topic: str, group: str) -> None:
         async with self.member(broker, group, topic) as (membership, listener):
-            await self.until(lambda: len(listener.has) == self.partitions)
+            await self.complete(listener)
             polling = asyncio.gather(membership.poll(list(listener.has), records_max=10, timeout_s=2 * self.within_s))
             await CLOCK.sleep(LOOK_S)
             await broker.publish([event(topic, "k", "new")])
@@ -249,7 +253,7 @@ class BrokerConformance:
     ) -> None:
         await broker.publish([event(topic, f"k{n}", f"{n}") for n in range(30)])
         async with self.member(broker, group, topic) as (membership, listener):
-            await self.until(lambda: len(listener.has) == self.partitions)
+            await self.complete(listener)
             records: list[Record] = []
             while len(records) < 30:
                 some = await membership.poll(list(listener.has), records_max=7, timeout_s=self.within_s)
@@ -265,7 +269,7 @@ class BrokerConformance:
         paused = Partition(topic, everything[0].partition)
         kept_back = [r for r in everything if r.partition == paused.number]
         async with self.member(broker, group, topic) as (membership, listener):
-            await self.until(lambda: len(listener.has) == self.partitions)
+            await self.complete(listener)
             others = [p for p in listener.has if p != paused]
             records = await self.read(membership, 40 - len(kept_back), others, listener=listener)
             assert paused.number not in {r.partition for r in records}
@@ -291,7 +295,7 @@ class BrokerConformance:
         await broker.publish([event(topic, "k", "again")])
         for _ in range(2):
             async with self.member(broker, group, topic) as (membership, listener):
-                await self.until(lambda listening=listener: len(listening.has) == self.partitions)  # type: ignore[misc]  # mypy: a lambda's default has no type
+                await self.complete(listener)
                 assert values(await self.read(membership, 1, listener=listener)) == ["again"]
 
     async def test_each_group_reads_everything(self, broker: Broker, topic: str, group: str) -> None:
@@ -336,7 +340,7 @@ class BrokerConformance:
         self, connect: Connect, broker: Broker, topic: str, group: str
     ) -> None:
         async with connect() as other, self.member(broker, group, topic) as (membership, first):
-            await self.until(lambda: len(first.has) == self.partitions)
+            await self.complete(first)
             first.may_end.clear()
             second = Listening()
             async with other.join(group, [topic], second):
@@ -352,30 +356,28 @@ class BrokerConformance:
     async def test_leaving_revokes_and_hands_over(
         self, connect: Connect, broker: Broker, topic: str, group: str
     ) -> None:
-        async with connect() as other:
-            second = Listening()
+        second = Listening()
+        async with connect() as other, AsyncExitStack() as staying:
             async with self.member(broker, group, topic) as (_, first):
-                await self.until(lambda: len(first.has) == self.partitions)
-                staying = other.join(group, [topic], second)
-                await staying.__aenter__()
+                await self.complete(first)
+                await staying.enter_async_context(other.join(group, [topic], second))
                 await self.until(lambda: bool(second.has))
             assert not first.has
             assert first.heard("revoked") == {Partition(topic, number) for number in range(self.partitions)}
-            await self.until(lambda: len(second.has) == self.partitions)
-            await staying.__aexit__(None, None, None)
+            await self.complete(second)
 
     async def test_a_commit_of_a_partition_that_went_to_another_member_is_fenced(
         self, connect: Connect, broker: Broker, topic: str, group: str
     ) -> None:
         await broker.publish([event(topic, f"k{n}", f"{n}") for n in range(40)])
         async with connect() as other, self.member(broker, group, topic) as (membership, first):
-            await self.until(lambda: len(first.has) == self.partitions)
+            await self.complete(first)
             await self.read(membership, 40, listener=first)
             async with self.member(other, group, topic) as (_, second):
                 gone = next(iter(second.has))
                 with pytest.raises(Fenced):
                     await membership.commit({gone: 1})
-            await self.until(lambda: len(first.has) == self.partitions)
+            await self.complete(first)
             assert first.has[gone] == 0
 
     async def test_a_member_that_gets_a_partition_reads_on_where_the_last_one_committed(
@@ -384,11 +386,11 @@ class BrokerConformance:
         await broker.publish([event(topic, f"k{n}", f"{n}") for n in range(40)])
         async with connect() as other:
             async with self.member(broker, group, topic) as (membership, first):
-                await self.until(lambda: len(first.has) == self.partitions)
+                await self.complete(first)
                 records = await self.read(membership, 40, listener=first)
                 ends = {Partition(r.topic, r.partition): r.offset + 1 for r in records}
                 await membership.commit(ends)
             await broker.publish([event(topic, "k0", "new")])
             async with self.member(other, group, topic) as (membership, second):
-                await self.until(lambda: len(second.has) == self.partitions)
+                await self.complete(second)
                 assert values(await self.read(membership, 1, listener=second)) == ["new"]

@@ -12,6 +12,7 @@ from saga.observe.moments import Moment
 from saga.store.port import Document
 
 T = TypeVar("T")
+Item = TypeVar("Item")
 
 
 class Get(NamedTuple):
@@ -173,6 +174,10 @@ class ExploredPorts:
 
     def unavailable(self, operation: str, why: SagaError) -> None:
         return None
+
+    async def together(self, what: str, item: Item, act: Callable[[Sequence[Item]], Awaitable[Sequence[T]]]) -> T:
+        (made,) = await act([item])
+        return made
 
     def one_run(self) -> PlainRun:
         return PlainRun()

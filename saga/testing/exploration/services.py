@@ -128,7 +128,9 @@ def participant(explored: Explored, ports: ExploredPorts) -> Participant:
     classes: dict[str, type[ExploredEvent]] = {}
     for name in sorted(types):
         contract = {"__contract__": f"explored/{name}.v1"}
-        classes[name] = make_dataclass(name, [("content", str)], bases=(ExploredEvent,), frozen=True, namespace=contract)
+        classes[name] = make_dataclass(
+            name, [("content", str)], bases=(ExploredEvent,), frozen=True, namespace=contract
+        )
     state = make_dataclass("State", [(h.name, bool, False) for h in explored.handlers], frozen=True)
     handlers: dict[str, Handler] = {}
     roles = []

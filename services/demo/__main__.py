@@ -1,0 +1,197 @@
+"""The story that `make demo` tells: orders in, a service killed and started again, and every book compared."""
+
+import asyncio
+import json
+import shutil
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import click
+
+from saga import Client, SagaError, wiring
+from saga.broker.port import Broker
+from saga.clock import Clock, SystemClock
+from saga.contracts.codec import from_json
+from saga.contracts.library import find
+from saga.store.sqlite import SqliteStore
+from services.audit.__main__ import report, table
+from services.audit.books import read_books
+from services.audit.checks import audit, outcomes
+from services.demo.fleet import ROOT, Fallen, Fleet
+from services.demo.watch import CANCELLED, CONFIRMED, TOPIC, Watch, unsettled
+from services.inventory.seed import seed
+from services.order.events import OrderPlaced
+
+FOLDER = Path(".saga/demo")
+ORDERS = ROOT / "services" / "orders.jsonl"
+VICTIM = "payment"
+ORDERS_PER_S = 80
+"""The pace at which customers order."""
+BATCH = 8
+KILL_AFTER = 0.3
+"""The share of the orders that have ended when the victim is killed: customers are still ordering."""
+DEAD_S = 1.0
+"""How long it stays dead: the others go on with what they can."""
+ENDED_S_MAX, SETTLED_S_MAX = 45.0, 15.0
+LOOK_S = 0.1
+ON_TERMINAL = sys.stdout.isatty()
+
+
+@click.command()
+def main() -> None:
+    """Run the order saga: four services as four processes, 640 orders, a kill -9 in the middle, and an audit.
+
+    Everything is kept in .saga/demo, which is made anew. Exits with 1 if the books differ or an order did not end.
+    """
+    clock = SystemClock()
+    shutil.rmtree(FOLDER, ignore_errors=True)
+    with Fleet(FOLDER, clock) as fleet:
+        try:
+            differs = asyncio.run(_unless_told_to_end(fleet, clock))
+        except (Fallen, SagaError) as why:
+            raise click.ClickException(f"{why}\nThe logs of the services are in {FOLDER}.") from why
+        except (KeyboardInterrupt, asyncio.CancelledError):
+            click.echo("\nended early; all services are stopped")
+            raise SystemExit(130) from None
+    raise SystemExit(differs)
+
+
+async def _unless_told_to_end(fleet: Fleet, clock: Clock) -> bool:
+    task = asyncio.current_task()
+    assert task is not None  # a coroutine that runs is a task's
+    for name in (signal.SIGTERM, signal.SIGHUP):
+        asyncio.get_running_loop().add_signal_handler(name, task.cancel)
+    return await story(fleet, clock)
+
+
+async def story(fleet: Fleet, clock: Clock) -> bool:
+    """Tell it; whether the books differ."""
+    began_s = clock.monotonic_s()
+    orders = list(read_orders(ORDERS))
+    async with SqliteStore(FOLDER / "inventory.db", clock=clock) as store:
+        articles = await seed(store)
+    click.echo(f"{articles} articles are in stock, {len(orders)} orders are to come")
+    pids = fleet.start_all()
+    click.echo(f"four services run: {', '.join(f'{service} ({pid})' for service, pid in pids.items())}")
+    async with wiring.broker_of(fleet.broker, clock) as broker:
+        watch = await _all_ended(fleet, broker, orders, clock)
+    await _all_settled(fleet, orders, clock)
+    await fleet.stop()
+    click.echo(f"all settled after {clock.monotonic_s() - began_s:.0f} s; the services are stopped\n")
+    return await _compare(orders, min(watch.ended[CANCELLED], default=orders[0].order_id))
+
+
+async def _all_ended(fleet: Fleet, broker: Broker, orders: list[OrderPlaced], clock: Clock) -> Watch:
+    """Place the orders and kill a service, until every order has its outcome."""
+    await broker.ensure([wiring.topic_of(find(ROOT).topics[TOPIC])])
+    progress, began_s = Progress(len(orders), clock), clock.monotonic_s()
+    accident = Accident(fleet, progress, clock)
+    async with Watch().on(broker) as watch, Client(fleet.broker) as client:
+        while watch.count < len(orders):
+            while progress.placed < min(len(orders), ORDERS_PER_S * (clock.monotonic_s() - began_s)):
+                batch = orders[progress.placed : progress.placed + BATCH]
+                await client.publish(*batch)
+                progress.placed += len(batch)
+            await watch.look(LOOK_S)
+            progress.show(watch)
+            accident.happen(watch.count / len(orders))
+            fleet.check()
+            if clock.monotonic_s() - began_s > ENDED_S_MAX:
+                raise Fallen(f"{len(orders) - watch.count} orders have not ended after {ENDED_S_MAX:.0f} s")
+    progress.show(watch, last=True)
+    return watch
+
+
+async def _all_settled(fleet: Fleet, orders: list[OrderPlaced], clock: Clock) -> None:
+    """Every order has its outcome; now wait until all of them are carried out or undone, everywhere."""
+    ids, until_s = [order.order_id for order in orders], clock.monotonic_s() + SETTLED_S_MAX
+    while left := await unsettled(fleet.folder, ids, clock):
+        fleet.check()
+        if clock.monotonic_s() > until_s:
+            where = "; ".join(f"{len(of)} in {service}, {of[0]} for one" for service, of in left.items())
+            raise Fallen(f"after {SETTLED_S_MAX:.0f} s these orders are not settled: {where}")
+        await clock.sleep(LOOK_S)
+
+
+async def _compare(orders: list[OrderPlaced], one: str) -> bool:
+    """Print outcomes and audit, and where to look further; whether the books differ."""
+    books = await read_books(FOLDER, frozenset(order.order_id for order in orders))
+    checks = audit(books)
+    click.echo("\n".join([*table(outcomes(books)), "", *report(checks), ""]))
+    saga = _shown(Path(sys.executable).with_name("saga"))
+    stores = f"SAGA_STORE='sqlite:///{FOLDER}/{{service}}.db'"
+    click.echo("To look further:")
+    click.echo(f"  {stores} {saga} show {one}")
+    click.echo(f"  {stores} {saga} list")
+    click.echo(f"  {stores} {saga} verify-history")
+    return any(check.differences for check in checks)
+
+
+def read_orders(file: Path) -> Iterator[OrderPlaced]:
+    """The orders in lines of JSON. Raises `SagaError` naming the line's field."""
+    for line in file.read_text("utf-8").splitlines():
+        order = from_json(json.loads(line), OrderPlaced)
+        assert isinstance(order, OrderPlaced)
+        yield order
+
+
+def _shown(path: Path) -> Path:
+    """As short as it can be typed from here."""
+    with suppress(ValueError):
+        return path.relative_to(Path.cwd())
+    return path
+
+
+class Accident:
+    """Kills a service once, and starts it again."""
+
+    def __init__(self, fleet: Fleet, progress: "Progress", clock: Clock) -> None:
+        self._fleet, self._progress, self._clock = fleet, progress, clock
+        self._killed_s: float | None = None
+        self._over = False
+
+    def happen(self, ended: float) -> None:
+        """Do what is due. `ended`: the share of the orders that have."""
+        now_s = self._clock.monotonic_s()
+        if self._killed_s is None and ended >= KILL_AFTER:
+            self._killed_s = now_s
+            self._progress.say(f"kill -9 {self._fleet.kill(VICTIM)}: {VICTIM} is dead, customers go on ordering")
+        elif self._killed_s is not None and not self._over and now_s >= self._killed_s + DEAD_S:
+            self._over = True
+            self._progress.say(f"{VICTIM} is started again, as process {self._fleet.start(VICTIM)}")
+
+
+class Progress:
+    """One line that is rewritten on a terminal; elsewhere a line when a tenth of the orders more has ended."""
+
+    def __init__(self, total: int, clock: Clock) -> None:
+        self.placed = 0
+        self._total, self._clock, self._began_s = total, clock, clock.monotonic_s()
+        self._tenths = 0
+
+    def show(self, watch: Watch, *, last: bool = False) -> None:
+        """How far the orders are."""
+        tenths = watch.count * 10 // self._total
+        if not ON_TERMINAL and tenths == self._tenths:
+            return
+        self._tenths = tenths
+        confirmed, cancelled = (len(watch.ended[outcome]) for outcome in (CONFIRMED, CANCELLED))
+        line = (
+            f"{self._seconds()} {self.placed:>4} placed  {confirmed:>4} confirmed  {cancelled:>4} cancelled  "
+            f"{self.placed - watch.count:>4} under way"
+        )
+        click.echo(f"\r\033[K{line}" if ON_TERMINAL else line, nl=last or not ON_TERMINAL)
+
+    def say(self, what: str) -> None:
+        """Something that stays on the terminal."""
+        click.echo(f"{chr(13)}\033[K{self._seconds()} {what}" if ON_TERMINAL else f"{self._seconds()} {what}")
+
+    def _seconds(self) -> str:
+        return f"{self._clock.monotonic_s() - self._began_s:5.1f} s"
+
+
+if __name__ == "__main__":
+    main()

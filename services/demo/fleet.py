@@ -1,0 +1,120 @@
+"""The four services, each in a process of its own: started, killed, started again, stopped, and never left running."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from saga.clock import Clock
+from services.audit.books import SERVICES
+
+ROOT = Path(__file__).parents[2]
+"""Where `services` can be imported from."""
+STOP_S_MAX = 30.0
+"""How long a service may take to drain: its own limit is 20 s."""
+LOOK_S = 0.02
+LOG_LINES = 10
+"""What is shown of the log of a service that fell."""
+
+
+class Fallen(Exception):
+    """A service has ended by itself."""
+
+
+class Fleet:
+    """Processes whose files all lie in one folder: stores, broker, ledgers, and a log for each service.
+
+    Leaving the `with` block kills what still runs: services survive that, it is what they are made for.
+    """
+
+    def __init__(self, folder: Path, clock: Clock, services: Sequence[str] = SERVICES) -> None:
+        self.folder, self.services = folder.absolute(), services
+        self._clock = clock
+        self._running: dict[str, subprocess.Popen[bytes]] = {}
+
+    @property
+    def broker(self) -> str:
+        """The address of the broker that they share."""
+        return f"embedded:///{self.folder}/broker.db"
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """What tells a service where everything is. Nothing of the caller's own settings gets in."""
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("SAGA_")}
+        return kept | {
+            "SAGA_BROKER": self.broker,
+            "SAGA_STORE": f"sqlite:///{self.folder}/{{service}}.db",
+            "SAGA_CONTRACTS": str(ROOT / "contracts"),
+            "SAGA_LOG": "json",
+            "PAYMENT_LEDGER": str(self.folder / "bank.db"),
+            "SHIPPING_LEDGER": str(self.folder / "carrier.db"),
+        }
+
+    def __enter__(self) -> Self:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, why: BaseException | None, at: TracebackType | None) -> None:
+        for service in list(self._running):
+            self.kill(service)
+
+    def start(self, service: str) -> int:
+        """Start it; the id of its process. It goes on where it was, whether it was stopped or killed."""
+        with (self.folder / f"{service}.log").open("ab") as log:
+            # A session of its own: Ctrl-C in the terminal reaches us alone, and we end the services in order.
+            process = subprocess.Popen(
+                [sys.executable, "-m", "saga.cli.main", "run", f"services.{service}"],
+                cwd=ROOT,
+                env=self.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        self._running[service] = process
+        return process.pid
+
+    def start_all(self) -> dict[str, int]:
+        """Start each; the ids of their processes."""
+        return {service: self.start(service) for service in self.services}
+
+    def kill(self, service: str) -> int:
+        """SIGKILL, which nobody can catch; the id of the process, which is gone."""
+        process = self._running.pop(service)
+        process.kill()
+        process.wait()
+        return process.pid
+
+    async def stop(self) -> None:
+        """SIGTERM to all; return when they have drained. Raises `Fallen` for one that did not end well."""
+        self.check()
+        for process in self._running.values():
+            process.send_signal(signal.SIGTERM)
+        until_s = self._clock.monotonic_s() + STOP_S_MAX
+        while any(process.poll() is None for process in self._running.values()):
+            if self._clock.monotonic_s() > until_s:
+                late = [service for service, process in self._running.items() if process.poll() is None]
+                raise Fallen(f"{', '.join(late)} did not stop within {STOP_S_MAX:.0f} s of SIGTERM")
+            await self._clock.sleep(LOOK_S)
+        self._tell_of({service: process for service, process in self._running.items() if process.returncode})
+        self._running.clear()
+
+    def check(self) -> None:
+        """Raises `Fallen` if a service that was started has ended by itself."""
+        self._tell_of({service: process for service, process in self._running.items() if process.poll() is not None})
+
+    def _tell_of(self, ended: Mapping[str, subprocess.Popen[bytes]]) -> None:
+        if ended:
+            raise Fallen("\n".join(f"{s} ended with {p.returncode}:\n{self._last_lines(s)}" for s, p in ended.items()))
+
+    def _last_lines(self, service: str) -> str:
+        log = self.folder / f"{service}.log"
+        with suppress(OSError):
+            lines = log.read_text("utf-8", "replace").splitlines()[-LOG_LINES:]
+            return "\n".join([*(f"  {line}" for line in lines), f"  (all of it: {log})"])
+        return f"  (no log in {log})"

@@ -1,0 +1,78 @@
+"""How far the orders are: outcomes as they are said, from the log; and from the stores, whether all is settled."""
+
+from collections.abc import AsyncIterator, Collection, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from saga import envelope
+from saga.broker.port import Broker, Membership
+from saga.clock import Clock
+from saga.messages import Partition, name_of
+from saga.store.sqlite import SqliteStore
+from services.audit.books import SERVICES, progresses
+from services.order.events import OrderCancelled, OrderConfirmed
+
+CONFIRMED, CANCELLED = name_of(OrderConfirmed), name_of(OrderCancelled)
+TOPIC = "orders"
+RECORDS_MAX = 500
+
+
+class Watch:
+    """Reads the orders' topic as a group of its own, and keeps which orders ended how. Its group's listener too."""
+
+    def __init__(self) -> None:
+        self.ended: dict[str, set[str]] = {CONFIRMED: set(), CANCELLED: set()}
+        """Outcome -> the ids of its orders."""
+        self._partitions: set[Partition] = set()
+        self._membership: Membership | None = None
+
+    @property
+    def count(self) -> int:
+        """Orders that have ended."""
+        return sum(map(len, self.ended.values()))
+
+    @asynccontextmanager
+    async def on(self, broker: Broker) -> AsyncIterator["Watch"]:
+        """Read inside the block. The topic must be there."""
+        async with broker.join("demo", [TOPIC], self) as self._membership:
+            yield self
+
+    async def look(self, timeout_s: float) -> None:
+        """Take in what is new; return when there was something, or after `timeout_s`."""
+        assert self._membership is not None, "look inside `async with watch.on(broker)`"
+        for record in await self._membership.poll(self._partitions, records_max=RECORDS_MAX, timeout_s=timeout_s):
+            type_ = envelope.type_of(record)
+            if type_ in self.ended and record.key is not None:
+                self.ended[type_].add(record.key.decode())
+
+    async def assigned(self, partitions: Mapping[Partition, int]) -> None:
+        self._partitions |= partitions.keys()
+
+    async def revoked(self, partitions: Collection[Partition]) -> None:
+        self._partitions.difference_update(partitions)
+
+    def lost(self, partitions: Collection[Partition]) -> None:
+        self._partitions.difference_update(partitions)
+
+
+async def unsettled(folder: Path, orders: Collection[str], clock: Clock) -> dict[str, list[str]]:
+    """By service the orders that it has not brought to their end; services that have are left out.
+
+    An order is settled in a service that has carried out the order's outcome and has nothing open of it: whatever comes
+    of the order afterwards is ignored there.
+    """
+    waiting: dict[str, list[str]] = {}
+    for service in SERVICES:
+        async with SqliteStore(folder / f"{service}.db", clock=clock, readonly=True) as store:
+            kept = await progresses(store)
+        settled = {
+            id_
+            for id_, of in kept.items()
+            if not of.snapshot.is_open and (of.snapshot.outcome or any(e.type in _OUTCOMES for e in of.entries))
+        }
+        if left := sorted(set(orders) - settled):
+            waiting[service] = left
+    return waiting
+
+
+_OUTCOMES = frozenset({CONFIRMED, CANCELLED})

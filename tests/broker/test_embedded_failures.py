@@ -1,0 +1,269 @@
+"""What the embedded broker does when its file, its disk or another process fails it."""
+
+import asyncio
+import sqlite3
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from saga.broker.embedded import EmbeddedBroker
+from saga.broker.embedded.failures import DAMAGED, DEFECT, WAIT, translated
+from saga.broker.embedded.file import FORMAT
+from saga.broker.embedded.locks import WriteLock
+from saga.broker.port import Topic
+from saga.clock import SystemClock
+from saga.errors import BrokerError, BrokerUnavailable, Fenced
+from saga.messages import Outgoing, Partition
+from saga.testing.conformance.broker import BrokerConformance, Listening, event, values
+
+CLOCK = SystemClock()
+conformance = BrokerConformance()
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "broker.db"
+
+
+@pytest.fixture
+async def broker(path: Path) -> AsyncIterator[EmbeddedBroker]:
+    async with EmbeddedBroker(path, clock=CLOCK, lock_s=0.3) as broker:
+        await broker.ensure([Topic("orders", 4)])
+        yield broker
+
+
+async def refusal(path: Path) -> str:
+    with pytest.raises(BrokerError) as refused:
+        async with EmbeddedBroker(path, clock=CLOCK, lock_s=0.1):
+            pytest.fail("it opened")
+    return str(refused.value)
+
+
+# ---------------------------------------------------------------- opening
+
+
+async def test_a_file_of_a_newer_format_is_refused(path: Path) -> None:
+    async with EmbeddedBroker(path, clock=CLOCK):
+        pass
+    with sqlite3.connect(path) as connection:
+        connection.execute(f"PRAGMA user_version = {FORMAT + 1}")
+    connection.close()
+    message = await refusal(path)
+    assert f"is of format {FORMAT + 1}, newer than {FORMAT}" in message
+    assert "run the version of saga that wrote it" in message
+
+
+def test_another_programs_sqlite_file_is_refused_and_left_as_it_is(path: Path) -> None:
+    with sqlite3.connect(path) as connection:
+        connection.execute("CREATE TABLE theirs (a)")
+    connection.close()
+    before = path.read_bytes()
+    assert "another program's SQLite file" in asyncio.run(refusal(path))
+    assert path.read_bytes() == before
+
+
+def test_a_file_that_is_no_database_is_refused(path: Path) -> None:
+    path.write_bytes(b"to be or not to be, that is the question " * 100)
+    assert "it is no broker file: give another path" in asyncio.run(refusal(path))
+
+
+def test_a_folder_that_cannot_be_made_is_refused(path: Path) -> None:
+    path.write_bytes(b"")
+    assert "check that its folder is there" in asyncio.run(refusal(path / "below.db"))
+
+
+async def test_opening_gives_up_when_the_lock_is_held(path: Path) -> None:
+    lock = WriteLock(path.with_name(f"{path.name}.lock"))
+    assert lock.taken()
+    assert "another process has held its lock" in await refusal(path)
+    lock.close()
+    async with EmbeddedBroker(path, clock=CLOCK):
+        pass
+
+
+async def test_publishing_outside_of_the_block_is_refused(path: Path) -> None:
+    broker = EmbeddedBroker(path, clock=CLOCK)
+    async with broker:
+        await broker.ensure([Topic("orders", 4)])
+    with pytest.raises(BrokerError, match="inside its `async with`"):
+        await broker.publish([event("orders", "k")])
+
+
+# ---------------------------------------------------------------- writing
+
+
+async def test_a_full_file_makes_the_broker_unavailable_until_there_is_room(path: Path) -> None:
+    async with EmbeddedBroker(path, clock=CLOCK, bytes_max=200_000) as broker:
+        await broker.ensure([Topic("orders", 4)])
+        accepted = 0
+
+        async def fill() -> None:
+            nonlocal accepted
+            while accepted < 1000:
+                await broker.publish([Outgoing("orders", b"k%d" % accepted, b"%d" % accepted + b" " * 1000, ())])
+                accepted += 1
+
+        with pytest.raises(BrokerUnavailable, match="full: make room"):
+            await fill()
+        assert 20 < accepted < 200
+        with pytest.raises(BrokerUnavailable):
+            await broker.publish([Outgoing("orders", b"k", b" " * 10_000, ())])
+        broker.connection.execute("PRAGMA max_page_count = 100000")
+        await broker.publish([event("orders", "k", f"{accepted}")])
+        records = [record async for record in broker.scan("orders")]
+        assert sorted(int(text) for text in values(records)) == list(range(accepted + 1))
+        for number in range(4):
+            offsets = [r.offset for r in records if r.partition == number]
+            assert offsets == list(range(len(offsets)))
+
+
+async def test_a_full_file_keeps_the_members_and_what_they_read(path: Path) -> None:
+    listener = Listening()
+    async with EmbeddedBroker(path, clock=CLOCK) as broker:
+        await broker.ensure([Topic("orders", 4)])
+        await broker.publish([event("orders", "k", "before")])
+        async with broker.join("payment", ["orders"], listener) as membership:
+            await conformance.complete(listener)
+            (pages,) = broker.connection.execute("PRAGMA page_count").fetchone()
+            broker.connection.execute(f"PRAGMA max_page_count = {pages}")
+            with pytest.raises(BrokerUnavailable):
+                await broker.publish([Outgoing("orders", b"k", b" " * 100_000, ())])
+            assert values(await conformance.read(membership, 1, listener=listener)) == ["before"]
+            broker.connection.execute("PRAGMA max_page_count = 100000")
+            await broker.publish([event("orders", "k", "after")])
+            assert values(await conformance.read(membership, 1, listener=listener)) == ["after"]
+            assert not listener.heard("lost")
+
+
+async def test_a_read_only_file_makes_the_broker_unavailable_until_it_can_be_written(broker: EmbeddedBroker) -> None:
+    broker.connection.execute("PRAGMA query_only = ON")
+    with pytest.raises(BrokerUnavailable, match="check its owner, its mode"):
+        await broker.publish([event("orders", "k", "refused")])
+    broker.connection.execute("PRAGMA query_only = OFF")
+    await broker.publish([event("orders", "k", "written")])
+    assert values([record async for record in broker.scan("orders")]) == ["written"]
+
+
+async def test_a_process_that_holds_the_lock_for_long_makes_the_broker_unavailable_and_never_blocks_the_loop(
+    broker: EmbeddedBroker, path: Path
+) -> None:
+    lock = WriteLock(path.with_name(f"{path.name}.lock"))
+    assert lock.taken()
+    publishing = asyncio.gather(broker.publish([event("orders", "k")]), return_exceptions=True)
+    turns = 0
+    while not publishing.done():
+        await CLOCK.sleep(0.001)
+        turns += 1
+    (outcome,) = await publishing
+    assert isinstance(outcome, BrokerUnavailable)
+    assert "resume it or end it" in str(outcome)
+    assert turns > 30
+    lock.release()
+    await broker.publish([event("orders", "k", "after")])
+    assert values([record async for record in broker.scan("orders")]) == ["after"]
+    lock.close()
+
+
+async def test_a_short_wait_for_the_lock_goes_unnoticed(broker: EmbeddedBroker, path: Path) -> None:
+    lock = WriteLock(path.with_name(f"{path.name}.lock"))
+    assert lock.taken()
+    publishing = asyncio.gather(*(broker.publish([event("orders", "k", f"{n}")]) for n in range(3)))
+    await CLOCK.sleep(0.02)
+    lock.close()
+    await CLOCK.within(5, publishing)
+    assert values([record async for record in broker.scan("orders")]) == ["0", "1", "2"]
+
+
+async def test_another_program_inside_a_transaction_is_waited_for(broker: EmbeddedBroker, path: Path) -> None:
+    shell = sqlite3.connect(path, isolation_level=None)
+    shell.execute("BEGIN IMMEDIATE")
+    with pytest.raises(BrokerUnavailable):
+        await broker.publish([event("orders", "k")])
+    shell.execute("ROLLBACK")
+    shell.close()
+    await broker.publish([event("orders", "k", "after")])
+    assert values([record async for record in broker.scan("orders")]) == ["after"]
+
+
+async def test_what_is_published_together_is_one_transaction(broker: EmbeddedBroker) -> None:
+    statements: list[str] = []
+    broker.connection.set_trace_callback(statements.append)
+    await asyncio.gather(*(broker.publish([event("orders", f"k{n}", f"{n}")]) for n in range(100)))
+    broker.connection.set_trace_callback(None)
+    assert statements.count("COMMIT") == 1
+
+
+async def test_what_a_cancelled_caller_published_is_there(broker: EmbeddedBroker) -> None:
+    publishing = asyncio.gather(broker.publish([event("orders", "k", "kept")]))
+    await CLOCK.sleep(0)
+    publishing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await publishing
+    await broker.publish([event("orders", "k", "next")])
+    assert values([record async for record in broker.scan("orders")]) == ["kept", "next"]
+
+
+async def test_a_large_call_of_publish_keeps_its_order(broker: EmbeddedBroker) -> None:
+    await broker.publish([event("orders", "k", f"{n}") for n in range(4500)])
+    assert values([record async for record in broker.scan("orders")]) == [f"{n}" for n in range(4500)]
+
+
+async def test_a_refused_commit_fails_alone(broker: EmbeddedBroker) -> None:
+    listener = Listening()
+    async with broker.join("payment", ["orders"], listener) as membership:
+        await conformance.complete(listener)
+        broker.connection.execute("UPDATE positions SET granted = granted + 1 WHERE log = 1")
+        outcomes = await asyncio.gather(
+            broker.publish([event("orders", "k", "0")]),
+            membership.commit({Partition("orders", 0): 1, Partition("orders", 1): 1}),
+            membership.commit({Partition("orders", 2): 1}),
+            broker.publish([event("orders", "k", "1")]),
+            return_exceptions=True,
+        )
+        assert [type(outcome) for outcome in outcomes] == [type(None), Fenced, type(None), type(None)]
+        assert values([record async for record in broker.scan("orders")]) == ["0", "1"]
+        positions = dict(broker.connection.execute("SELECT log, offset FROM positions"))
+        assert positions == {1: 0, 2: 0, 3: 1, 4: 0}
+
+
+async def test_a_record_beyond_all_bounds_is_refused_before_it_is_queued(broker: EmbeddedBroker) -> None:
+    with pytest.raises(BrokerError, match="at most 16777216"):
+        await broker.publish([Outgoing("orders", b"k", bytes(2**24 + 1), ())])
+
+
+# ---------------------------------------------------------------- the table of failures
+
+
+def test_every_result_code_of_sqlite_is_in_the_table() -> None:
+    primary = {
+        name
+        for name in dir(sqlite3)
+        if name.startswith("SQLITE_")
+        and isinstance(code := getattr(sqlite3, name), int)
+        # Names of limits and of authorizer actions share the prefix; result codes are what SQLite can raise.
+        and not name.startswith(("SQLITE_LIMIT_", "SQLITE_CREATE_", "SQLITE_DROP_", "SQLITE_ALTER_"))
+        and _is_primary_result(name, code)
+    }
+    assert primary >= {"SQLITE_FULL", "SQLITE_IOERR", "SQLITE_CORRUPT"}
+    assert primary <= WAIT.keys() | DAMAGED.keys() | DEFECT
+
+
+def _is_primary_result(name: str, code: int) -> bool:
+    actions = (
+        "ANALYZE ATTACH DELETE DENY DETACH FUNCTION IGNORE INSERT PRAGMA READ RECURSIVE REINDEX SAVEPOINT SELECT "
+        "TRANSACTION UPDATE"
+    )
+    return code < 256 and name.removeprefix("SQLITE_") not in actions.split()
+
+
+@pytest.mark.parametrize(
+    ("code", "unavailable"),
+    [("SQLITE_FULL", True), ("SQLITE_IOERR_FSYNC", True), ("SQLITE_CORRUPT_VTAB", False), ("SQLITE_ERROR", False)],
+)
+def test_an_extended_code_is_what_its_first_part_is(code: str, unavailable: bool) -> None:
+    why = sqlite3.OperationalError("why")
+    why.sqlite_errorname = code
+    error = translated(why, Path("broker.db"))
+    assert isinstance(error, BrokerUnavailable) == unavailable
+    assert code in str(error)

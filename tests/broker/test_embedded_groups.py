@@ -1,0 +1,285 @@
+"""Members, generations and zombies of the embedded broker, and how long it keeps what."""
+
+import asyncio
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from saga.broker.embedded import EmbeddedBroker
+from saga.broker.embedded.groups import ranges
+from saga.broker.embedded.log import DAY_MS, Kept
+from saga.broker.embedded.membership import Timing
+from saga.broker.embedded.partitioner import partition_of
+from saga.broker.port import Topic
+from saga.clock import SystemClock
+from saga.errors import BrokerError, Fenced
+from saga.messages import Outgoing, Partition
+from saga.testing.conformance.broker import BrokerConformance, Listening, event, values
+
+CLOCK = SystemClock()
+conformance = BrokerConformance()
+ORDERS = Topic("orders", 4)
+
+
+class Freezing(SystemClock):
+    """A clock on which all that sleeps goes on sleeping while it is frozen, as in a stopped process."""
+
+    def __init__(self) -> None:
+        self.running = asyncio.Event()
+        self.running.set()
+
+    async def sleep(self, seconds: float) -> None:
+        await super().sleep(seconds)
+        await self.running.wait()
+
+
+class Later(SystemClock):
+    """A clock that may be set on."""
+
+    def __init__(self) -> None:
+        self.days = 0.0
+
+    def now_ms(self) -> int:
+        return super().now_ms() + round(self.days * DAY_MS)
+
+
+def seats(folder: Path) -> list[Path]:
+    return list(folder.glob("*.member-*"))
+
+
+# ---------------------------------------------------------------- who has what
+
+
+@given(st.sets(st.integers(1, 50), min_size=1, max_size=9), st.integers(1, 40))
+def test_a_topics_partitions_are_divided_evenly_in_ranges(members: set[int], partitions: int) -> None:
+    kept = {"a": Kept(1, partitions, None), "b": Kept(1 + partitions, partitions, None)}
+    targets = ranges(sorted(members), {member: ["a", "b"] for member in members}, kept)
+    first = [targets[1 + number] for number in range(partitions)]
+    assert first == sorted(first)
+    assert first == [targets[1 + partitions + number] for number in range(partitions)]
+    counts = [first.count(member) for member in members]
+    assert max(counts) - min(counts) <= 1
+
+
+def test_a_topic_goes_to_those_who_read_it() -> None:
+    kept = {"a": Kept(1, 2, None), "b": Kept(3, 2, None)}
+    assert ranges([5, 6], {5: ["a"], 6: ["a", "b"]}, kept) == {1: 5, 2: 6, 3: 6, 4: 6}
+
+
+async def test_joining_for_a_topic_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    async with EmbeddedBroker(tmp_path / "broker.db", clock=CLOCK) as broker:
+        with pytest.raises(BrokerError, match="no topic 'orders'"):
+            async with broker.join("payment", ["orders"], Listening()):
+                pytest.fail("it joined")
+        assert not seats(tmp_path)
+
+
+async def test_a_partition_moves_after_the_drain_even_if_its_member_does_not_let_go(tmp_path: Path) -> None:
+    timing = Timing(drain_s=0.3)
+    async with (
+        EmbeddedBroker(tmp_path / "broker.db", clock=CLOCK, timing=timing) as broker,
+        EmbeddedBroker(tmp_path / "broker.db", clock=CLOCK, timing=timing) as other,
+    ):
+        await broker.ensure([ORDERS])
+        first, second = Listening(), Listening()
+        async with broker.join("payment", ["orders"], first) as membership:
+            await conformance.complete(first)
+            first.may_end.clear()
+            async with other.join("payment", ["orders"], second):
+                await conformance.until(lambda: len(second.has) == 2)
+                assert first.heard("lost") == second.has.keys()
+                with pytest.raises(Fenced):
+                    await membership.commit(dict.fromkeys(second.has, 1))
+                first.may_end.set()
+
+
+async def test_who_was_taken_for_dead_is_fenced_by_the_file_then_hears_of_it_and_joins_again(tmp_path: Path) -> None:
+    clock, timing = Freezing(), Timing(silence_s=0.5)
+    async with (
+        EmbeddedBroker(tmp_path / "broker.db", clock=clock, timing=timing) as broker,
+        EmbeddedBroker(tmp_path / "broker.db", clock=CLOCK, timing=timing) as other,
+    ):
+        await broker.ensure([ORDERS])
+        zombie, second = Listening(), Listening()
+        async with broker.join("payment", ["orders"], zombie) as membership:
+            await conformance.complete(zombie)
+            async with other.join("payment", ["orders"], second):
+                await conformance.until(lambda: len(zombie.has) == 2 and len(second.has) == 2)
+                had = dict(zombie.has)
+                clock.running.clear()
+                await conformance.complete(second)
+                assert zombie.has == had  # it does not know yet
+                with pytest.raises(Fenced, match="2 of 2 partitions"):
+                    await membership.commit(dict.fromkeys(had, 1))
+                clock.running.set()
+                await conformance.until(lambda: zombie.heard("lost") == had.keys() and len(zombie.has) == 2)
+                assert set(zombie.has.values()) == {0}
+
+
+async def test_who_was_frozen_itself_takes_nobody_for_dead(tmp_path: Path) -> None:
+    clock, timing = Freezing(), Timing(silence_s=0.4)
+    async with (
+        EmbeddedBroker(tmp_path / "broker.db", clock=clock, timing=timing) as broker,
+        EmbeddedBroker(tmp_path / "broker.db", clock=clock, timing=timing) as other,
+    ):
+        await broker.ensure([ORDERS])
+        first, second = Listening(), Listening()
+        async with broker.join("payment", ["orders"], first), other.join("payment", ["orders"], second):
+            await conformance.until(lambda: len(first.has) == 2 and len(second.has) == 2)
+            await CLOCK.sleep(0.3)  # they have seen one another's beats
+            clock.running.clear()  # the machine sleeps
+            await CLOCK.sleep(1)
+            clock.running.set()
+            await CLOCK.sleep(0.3)
+            assert not first.heard("lost") | second.heard("lost")
+
+
+async def test_a_member_that_comes_after_a_crash_gets_all_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "broker.db"
+    async with EmbeddedBroker(path, clock=CLOCK) as broker:
+        await broker.ensure([ORDERS])
+        broker.connection.execute(
+            "INSERT INTO members (grp, seat, topics, beats) VALUES ('payment', ?, ?, 7)",
+            ("broker.db.member-0-0", '["orders"]'),
+        )
+        listener = Listening()
+        async with broker.join("payment", ["orders"], listener):
+            await conformance.complete(listener)
+            assert [len(partitions) for _, partitions in listener.told] == [4]
+
+
+async def test_an_error_of_the_listener_comes_out_of_polling(tmp_path: Path) -> None:
+    class Failing(Listening):
+        async def assigned(self, partitions: Mapping[Partition, int]) -> None:
+            raise ZeroDivisionError("a defect")
+
+    async with EmbeddedBroker(tmp_path / "broker.db", clock=CLOCK) as broker:
+        await broker.ensure([ORDERS])
+        with pytest.raises(ZeroDivisionError, match="a defect"):
+            async with broker.join("payment", ["orders"], Failing()) as membership:
+                await membership.poll([Partition("orders", 0)], records_max=1, timeout_s=5)
+
+
+async def test_an_error_in_the_block_comes_out_as_it_is_and_the_partitions_are_given_back(tmp_path: Path) -> None:
+    listener = Listening()
+    async with EmbeddedBroker(tmp_path / "broker.db", clock=CLOCK) as broker:
+        await broker.ensure([ORDERS])
+
+        async def failing() -> None:
+            async with broker.join("payment", ["orders"], listener):
+                await conformance.complete(listener)
+                raise ZeroDivisionError
+
+        with pytest.raises(ZeroDivisionError):
+            await failing()
+        assert not listener.has
+        assert not seats(tmp_path)
+
+
+async def test_several_services_of_one_process_share_one_broker(tmp_path: Path) -> None:
+    async with EmbeddedBroker(tmp_path / "broker.db", clock=CLOCK) as broker:
+        await broker.ensure([ORDERS])
+        first, second = Listening(), Listening()
+        async with (
+            broker.join("payment", ["orders"], first) as payment,
+            broker.join("shipping", ["orders"], second) as shipping,
+        ):
+            await conformance.complete(first)
+            await conformance.complete(second)
+            await broker.publish([event("orders", "k", "for both")])
+            for membership, listener in ((payment, first), (shipping, second)):
+                assert values(await conformance.read(membership, 1, listener=listener)) == ["for both"]
+
+
+async def test_partitions_take_turns_when_one_has_much_to_read(tmp_path: Path) -> None:
+    listener = Listening()
+    async with EmbeddedBroker(tmp_path / "broker.db", clock=CLOCK) as broker:
+        await broker.ensure([ORDERS])
+        await broker.publish([event("orders", "busy", "busy") for _ in range(100)])
+        async with broker.join("payment", ["orders"], listener) as membership:
+            await conformance.complete(listener)
+            read = await membership.poll(list(listener.has), records_max=10, timeout_s=1)
+            busy = read[0].partition
+            quiet = next(key for key in "abcdefgh" if partition_of(key.encode(), 4) != busy)
+            await broker.publish([event("orders", quiet, "quiet")])
+            turns = [await membership.poll(list(listener.has), records_max=20, timeout_s=1) for _ in range(2)]
+            assert [values(turn) for turn in turns] == [["busy"] * 20, ["quiet", *["busy"] * 19]]
+
+
+# ---------------------------------------------------------------- how long records are kept
+
+
+async def test_records_past_their_retention_go_but_none_that_a_known_group_has_not_committed(tmp_path: Path) -> None:
+    clock, listener = Later(), Listening()
+    topic = Topic("orders", 1, retention_days=7)
+    partition = Partition("orders", 0)
+
+    async def there(broker: EmbeddedBroker) -> list[str]:
+        return values([record async for record in broker.scan("orders")])
+
+    async with EmbeddedBroker(tmp_path / "broker.db", clock=clock) as broker:
+        await broker.ensure([topic])
+        await broker.publish([event("orders", "k", f"{n}") for n in range(500)])
+        async with broker.join("payment", ["orders"], listener) as membership:
+            await conformance.until(lambda: bool(listener.has))
+            await membership.commit({partition: 450})
+        clock.days = 6.9
+        await broker.publish([event("orders", "k", "new")])
+        await broker.trim()
+        assert len(await there(broker)) == 501
+        clock.days = 7.1
+        await broker.trim()
+        assert await there(broker) == [*(f"{n}" for n in range(450, 500)), "new"]
+        async with broker.join("payment", ["orders"], listener) as membership:
+            await conformance.until(lambda: bool(listener.has))
+            await membership.commit({partition: 501})
+        await broker.trim()
+        assert await there(broker) == ["new"]
+        newcomer = Listening()
+        async with broker.join("shipping", ["orders"], newcomer) as membership:
+            await conformance.until(lambda: bool(newcomer.has))
+            assert newcomer.has == {partition: 500}
+            assert values(await conformance.read(membership, 1, listener=newcomer)) == ["new"]
+
+
+async def test_a_topic_without_limit_keeps_everything_and_an_emptied_one_keeps_counting(tmp_path: Path) -> None:
+    clock = Later()
+    async with EmbeddedBroker(tmp_path / "broker.db", clock=clock) as broker:
+        await broker.ensure([Topic("kept", 1, retention_days=None), Topic("emptied", 1, retention_days=1)])
+        for topic in ("kept", "emptied"):
+            await broker.publish([event(topic, "k", "old")])
+        clock.days = 1000
+        await broker.trim()
+        assert values([record async for record in broker.scan("kept")]) == ["old"]
+        assert [record async for record in broker.scan("emptied")] == []
+        await broker.publish([event("emptied", "k", "new")])
+        assert [record.offset async for record in broker.scan("emptied")] == [1]
+
+
+async def test_retention_follows_whoever_said_it_last(tmp_path: Path) -> None:
+    clock = Later()
+    async with EmbeddedBroker(tmp_path / "broker.db", clock=clock) as broker:
+        await broker.ensure([Topic("orders", 1, retention_days=7)])
+        await broker.publish([Outgoing("orders", b"k", b"old", ())])
+        await broker.ensure([Topic("orders", 1, retention_days=1)])
+        clock.days = 2
+        await broker.trim()
+        assert [record async for record in broker.scan("orders")] == []
+
+
+async def test_a_listener_that_is_called_again_after_leaving_gets_nothing(tmp_path: Path) -> None:
+    class Late(Listening):
+        async def revoked(self, partitions: Collection[Partition]) -> None:
+            await super().revoked(partitions)
+            assert await membership.poll(list(partitions), records_max=1, timeout_s=0) == []
+
+    listener = Late()
+    async with EmbeddedBroker(tmp_path / "broker.db", clock=CLOCK) as broker:
+        await broker.ensure([ORDERS])
+        async with broker.join("payment", ["orders"], listener) as membership:
+            await conformance.complete(listener)
+            await broker.publish([event("orders", "k", "too late")])
+        assert listener.heard("revoked")
