@@ -2,65 +2,123 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from saga import wiring
+from saga.broker.embedded import EmbeddedBroker
 from saga.broker.port import Broker
 from saga.clock import SystemClock
 from saga.config import Settings
 from saga.declarations.values import Declared
 from saga.messages import Outgoing, Partition, Record
 from saga.observe.moments import Handled, Moment
+from saga.store.port import Document
+from saga.store.sqlite import SqliteStore
+
+
+@dataclass
+class Counted:
+    """What services asked of the outside, and reported."""
+
+    reads: int = 0
+    writes: int = 0
+    published: int = 0
+    handled: int = 0
+    last_handled_s: float = 0.0
+    troubles: list[Moment] = field(default_factory=list)
+
+    def report(self, moment: Moment) -> None:
+        """Listen to the runtime: whatever is worse than a handled message is a trouble."""
+        if isinstance(moment, Handled):
+            self.handled += 1
+            self.last_handled_s = time.perf_counter()
+        elif type(moment).__name__ in ("DeadLettered", "Stuck", "Unavailable", "Escalated", "Lost", "Retrying"):
+            self.troubles.append(moment)
+
+
+class CountingStore(SqliteStore):
+    """The store, counting."""
+
+    counted: Counted
+
+    async def get(self, collection: str, key: str) -> Document | None:
+        self.counted.reads += 1
+        return await super().get(collection, key)
+
+    async def insert(self, collection: str, key: str, content: bytes, *, expiry_s: float | None = None) -> int:
+        self.counted.writes += 1
+        return await super().insert(collection, key, content, expiry_s=expiry_s)
+
+    async def replace(
+        self,
+        collection: str,
+        key: str,
+        content: bytes,
+        *,
+        cas: int,
+        expiry_s: float | None = None,
+        keep_expiry: bool = False,
+    ) -> int:
+        self.counted.writes += 1
+        return await super().replace(collection, key, content, cas=cas, expiry_s=expiry_s, keep_expiry=keep_expiry)
+
+
+class CountingBroker(EmbeddedBroker):
+    """The broker, counting."""
+
+    counted: Counted
+
+    async def publish(self, messages: Sequence[Outgoing]) -> None:
+        self.counted.published += len(messages)
+        await super().publish(messages)
 
 
 @dataclass
 class Running:
-    """Services that run, and what they have reported."""
+    """Services that run."""
 
     broker: Broker
-    handled: int = 0
-    transitions: int = 0
-    moments: list[Moment] = field(default_factory=list)
-
-    def report(self, moment: Moment) -> None:
-        if isinstance(moment, Handled):
-            self.handled += 1
-            self.transitions += len(moment.outcomes)
-        else:
-            self.moments.append(moment)
+    stores: Mapping[str, SqliteStore]
+    counted: Counted
 
 
 @asynccontextmanager
-async def running(folder: Path, services: Sequence[Declared]) -> AsyncIterator[Running]:
+async def running(
+    folder: Path, services: Sequence[Declared], use: Mapping[str, Sequence[object]], topics: Sequence[str] = ()
+) -> AsyncIterator[Running]:
     """Run services on files in `folder` until the block ends; then they drain."""
-    clock = SystemClock()
-    settings = Settings(
-        broker=f"embedded:///{folder}/broker.db", store=f"sqlite:///{folder}/{{service}}.db", inflight_max=1000
-    )
+    clock, counted, settings = SystemClock(), Counted(), Settings()
     async with AsyncExitStack() as stack:
-        broker = await stack.enter_async_context(wiring.broker_of(None, clock, settings))
-        run = Running(broker)
+        broker = await stack.enter_async_context(CountingBroker(folder / "broker.db", clock=clock))
+        broker.counted = counted
+        stores = {}
         for declared in services:
+            store = CountingStore(folder / f"{declared.name}.db", clock=clock)
+            store.counted = counted
+            stores[declared.name] = await stack.enter_async_context(store)
             await broker.ensure(wiring.topics_of(declared))
         stop = asyncio.Event()
         async with asyncio.TaskGroup() as tasks:
-            task = tasks.create_task(wiring.run_on(broker, services, settings, run.report, stop, clock))
+            serving = wiring.serve_all(
+                services, broker, stores, settings=settings, report=counted.report, stop=stop, clock=clock, use=use
+            )
+            tasks.create_task(serving)
             try:
-                yield run
+                yield Running(broker, stores, counted)
             finally:
                 stop.set()
-                await asyncio.wait([task])
 
 
 class Driver:
     """Publishes and waits for the last word of each saga: a member of a group of its own."""
 
-    def __init__(self, broker: Broker, last_words: Collection[str]) -> None:
-        self._broker, self._last = broker, {word.encode() for word in last_words}
-        self._waiting: dict[bytes, asyncio.Future[None]] = {}
+    def __init__(self, broker: Broker, last_words: Mapping[str, int]) -> None:
+        """`last_words`: the types that end a saga, and how many of such words each saga says at its end."""
+        self._broker, self._last = broker, {word.encode(): count for word, count in last_words.items()}
+        self._waiting: dict[bytes, tuple[asyncio.Future[None], list[bytes]]] = {}
         self._partitions: set[Partition] = set()
 
     async def assigned(self, partitions: Mapping[Partition, int]) -> None:
@@ -82,7 +140,7 @@ class Driver:
                     for record in await membership.poll(self._partitions, records_max=500, timeout_s=1):
                         self._heard(record)
 
-            task = asyncio.get_running_loop().create_task(hear())
+            task = asyncio.create_task(hear())
             try:
                 yield
             finally:
@@ -90,30 +148,37 @@ class Driver:
                 await asyncio.wait([task])
 
     def _heard(self, record: Record) -> None:
-        if any(name == "ce_type" and value in self._last for name, value in record.headers):
-            waiting = self._waiting.pop(record.key or b"", None)
-            if waiting is not None:
-                waiting.set_result(None)
+        word = next((value for name, value in record.headers if name == "ce_type"), b"")
+        count = self._last.get(word)
+        waiting = self._waiting.get(record.key or b"")
+        if count is None or waiting is None:
+            return
+        ended, words = waiting
+        words.append(word)
+        if len(words) == count:
+            del self._waiting[record.key or b""]
+            ended.set_result(None)
 
     async def saga(self, first: Outgoing) -> float:
         """Publish, wait for the end; how many seconds it took."""
         began = time.perf_counter()
-        ended = self._waiting[first.key] = asyncio.get_running_loop().create_future()
+        ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting[first.key] = ended, []
         await self._broker.publish([first])
         await ended
         return time.perf_counter() - began
 
 
-async def in_flight(count: int, many: int, saga: Callable[[int], object]) -> list[float]:
+async def in_flight(count: int, many: int, saga: Callable[[int], Awaitable[float]]) -> list[float]:
     """`count` sagas, `many` at a time; how long each took."""
     numbers = iter(range(count))
     took: list[float] = []
 
     async def one_after_another() -> None:
         for number in numbers:
-            took.append(await saga(number))  # type: ignore[misc]
+            took.append(await saga(number))
 
     async with asyncio.TaskGroup() as tasks:
         for _ in range(many):
             tasks.create_task(one_after_another())
-    return took
+    return sorted(took)

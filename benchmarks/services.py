@@ -1,6 +1,5 @@
 """The services that are measured: a plain chain of four without steps, and one that answers each message with one."""
 
-from saga import Service
 from benchmarks.events import (
     GoodsRefused,
     GoodsSetAside,
@@ -14,6 +13,7 @@ from benchmarks.events import (
     Refunded,
     Shipped,
 )
+from saga import Service
 
 order, payment, stock, shipping = Service("order"), Service("payment"), Service("stock"), Service("shipping")
 echo = Service("echo")

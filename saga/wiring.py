@@ -7,8 +7,9 @@ import asyncio
 import importlib
 import os
 import sys
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from types import MappingProxyType
 from typing import TypeVar
 
 from saga.broker.port import Broker, Topic
@@ -99,38 +100,40 @@ async def run(
     """Run services in this process until `stop`; then drain. Raises `SagaError` for what keeps them from starting."""
     # One that cannot start, or ends, takes the others of its process with it: they drain, and the process ends.
     clock = clock or SystemClock()
-    async with broker_of(None, clock, settings) as broker:
-        await run_on(broker, services, settings, report, stop, clock)
+    async with AsyncExitStack() as stack:
+        broker = await stack.enter_async_context(broker_of(None, clock, settings))
+        stores = {d.name: await stack.enter_async_context(store_of(d.name, clock, settings)) for d in services}
+        await serve_all(services, broker, stores, settings=settings, report=report, stop=stop, clock=clock)
 
 
-async def run_on(
-    broker: Broker,
+async def serve_all(
     services: Sequence[Declared],
+    broker: Broker,
+    stores: Mapping[str, Store],
+    *,
     settings: Settings,
     report: Report,
     stop: asyncio.Event,
     clock: Clock,
+    use: Mapping[str, Sequence[object]] = MappingProxyType({}),
 ) -> None:
-    """As `run`, on a broker that is open."""
+    """As `run`, on a broker and on stores that are open. `use`: fakes of resources, for each service."""
     limits = Limits(inflight_max=settings.inflight_max, cache_max=settings.cache_max, drain_s=settings.drain_s)
-    async with AsyncExitStack() as stack:
+    for declared in services:
+        await broker.ensure(topics_of(declared))
+    async with asyncio.TaskGroup() as tasks:
         for declared in services:
-            await broker.ensure(topics_of(declared))
-        stores = {d.name: await stack.enter_async_context(store_of(d.name, clock, settings)) for d in services}
-        async with asyncio.TaskGroup() as tasks:
-            for declared in services:
-                tasks.create_task(
-                    serve(
-                        declared,
-                        store=stores[declared.name],
-                        broker=broker,
-                        clock=clock,
-                        report=report,
-                        limits=limits,
-                        stop=stop,
-                    ),
-                    name=declared.name,
-                )
+            work = serve(
+                declared,
+                store=stores[declared.name],
+                broker=broker,
+                clock=clock,
+                report=report,
+                limits=limits,
+                stop=stop,
+                use=use.get(declared.name, ()),
+            )
+            tasks.create_task(work, name=declared.name)
 
 
 async def _in_time(

@@ -4,8 +4,9 @@
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from enum import Enum
+
+from msgspec import Struct
 
 from saga.messages import Message
 from saga.progress import ids
@@ -29,8 +30,7 @@ class Do(Enum):
     RUN = "run"
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(Struct, frozen=True, gc=False):
     """What to do, and the reason that people will read."""
 
     do: Do
@@ -170,8 +170,7 @@ def why_blocked(p: Snapshot) -> str:
     return "others are queued before it"
 
 
-@dataclass(frozen=True, slots=True)
-class Work:
+class Work(Struct, frozen=True, gc=False):
     """Something to go on with: a message for a handler, or the compensation of a handler because of an outcome."""
 
     undo: bool

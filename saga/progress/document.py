@@ -18,7 +18,7 @@ Outcome = Literal["handled", "ignored", "waiting", "queued", "retrying", "compen
 Kind = Literal["do", "undo", "lieu"]
 
 
-class Call(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Call(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """A step, a document update or a document read of a handler, as begun; with its answer, as recorded."""
 
     kind: Literal["step", "update", "read"]
@@ -36,7 +36,7 @@ class Call(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The declared exception it raised, by class name; `value` then holds its arguments."""
 
 
-class Intent(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Intent(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """The durable note that a handler has begun on a cause, and all that a rerun of it may see."""
 
     handler: str
@@ -52,7 +52,7 @@ class Intent(Struct, frozen=True, kw_only=True, omit_defaults=True):
     calls: tuple[Call, ...] = ()
 
 
-class Kept(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Kept(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """A message kept for a handler, in `queue`, `waiting` or `compensating`."""
 
     handler: str
@@ -65,7 +65,7 @@ class Kept(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Why it can never be decoded."""
 
 
-class Result(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Result(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """What a handler did that can be undone."""
 
     handler: str
@@ -75,14 +75,14 @@ class Result(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Ids of the own events of that run, withdrawn as parts with its last result."""
 
 
-class Own(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Own(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """An event of this service that a handler here names: a part from the transition that emitted it on."""
 
     event: Message
     n: int
 
 
-class Ran(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Ran(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """A handler has run on this message."""
 
     handler: str
@@ -93,7 +93,7 @@ class Ran(Struct, frozen=True, kw_only=True, omit_defaults=True):
     message: str
 
 
-class Snapshot(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Snapshot(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """One service's progress of one saga."""
 
     service: str
@@ -131,7 +131,7 @@ class Snapshot(Struct, frozen=True, kw_only=True, omit_defaults=True):
         return bool(self.intents or self.queue or self.compensating)
 
 
-class Emitted(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Emitted(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """An event as its transition holds it; the rest of its envelope is the transition's and the saga's."""
 
     id: str
@@ -140,7 +140,7 @@ class Emitted(Struct, frozen=True, kw_only=True, omit_defaults=True):
     value: bytes
 
 
-class DeadLetter(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class DeadLetter(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """What a person has to see: a message that was given up, or an undo that could not be done whole."""
 
     id: str
@@ -154,7 +154,7 @@ class DeadLetter(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What ran and what may have happened, for a person to put right."""
 
 
-class Entry(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Entry(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """One transition."""
 
     n: int

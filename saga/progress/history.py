@@ -47,7 +47,7 @@ def unpublished(p: Snapshot, is_committed: Callable[[Position], bool]) -> Iterat
             yield entry
 
 
-class Archive(Struct, frozen=True, kw_only=True):
+class Archive(Struct, frozen=True, kw_only=True, gc=False):
     """Old transitions of a progress, in a document of their own that never changes."""
 
     service: str

@@ -1,5 +1,6 @@
 """Ids derive from causes, never from attempts, workers or transition numbers: a replay makes the same ids."""
 
+from functools import lru_cache
 from hashlib import blake2b
 
 
@@ -33,6 +34,7 @@ def dead_id(service: str, saga: str, handler: str, message: str, replays: int) -
     return f"dead-{digest(f'dead|{service}|{handler}|{replays}', saga, message)}"
 
 
+@lru_cache(maxsize=4096)  # asked for several times while a message is in hand
 def entry(message: str, handler: str) -> str:
     """The inbox entry of (message, handler): 96 bits as hex.
 

@@ -1,11 +1,10 @@
 """How what was decided and done is written down: each function gives the progress with one more transition. Pure."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
 
-from msgspec import Raw
+from msgspec import Raw, Struct
 from msgspec.structs import replace
 
 from saga.clock import iso
@@ -34,8 +33,7 @@ INBOX_MAX = 64
 REPLAY = "mend the cause; a dead letter cannot be replayed yet: the saga stays quarantined until it can"
 
 
-@dataclass(frozen=True, slots=True)
-class Hand:
+class Hand(Struct, frozen=True, kw_only=True, gc=False):
     """The message in hand: what a write is made under."""
 
     message: Message
@@ -49,8 +47,7 @@ class Hand:
         return iso(self.now_ms)
 
 
-@dataclass(frozen=True, slots=True)
-class Written:
+class Written(Struct, frozen=True, gc=False):
     """A progress to be written, with the transition that is new in it; `None` for an intent."""
 
     snapshot: Snapshot

@@ -1,9 +1,9 @@
 """One run of a handler: call it, and write down how it ended. A failed attempt is tried again in place."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from saga.declarations.values import Handler
@@ -26,8 +26,7 @@ DELAY_S_MAX = 30.0
 """Attempts are made in place, with the lane waiting: no pause between two is longer."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ask:
+class Ask(Struct, frozen=True, kw_only=True, gc=False):
     """A run to be made: of a handler on its parts, or of a compensation on an outcome and the result it undoes."""
 
     role: Role

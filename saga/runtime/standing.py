@@ -1,6 +1,5 @@
 """Where a turn stands between two writes: all there is to know, as one immutable value."""
 
-from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from msgspec import Struct
@@ -13,8 +12,7 @@ Run: TypeAlias = tuple[Kind, str, str]
 """Kind, handler and cause of one run."""
 
 
-@dataclass(slots=True)
-class Stages:
+class Stages(Struct):
     """What became of one message and how long each stage took, in seconds; for people, never read by decisions."""
 
     received_s: float = 0.0
@@ -22,12 +20,12 @@ class Stages:
     handler_s: float = 0.0
     persisted_s: float = 0.0
     published_s: float = 0.0
-    outcomes: list[tuple[str, str, str | None]] = field(default_factory=list)
+    outcomes: list[tuple[str, str, str | None]] = []
     """Handler, outcome and reason of each transition written."""
     attempts: int = 1
 
 
-class Turn(Struct, frozen=True, kw_only=True):
+class Turn(Struct, frozen=True, kw_only=True, gc=False):
     """One message in hand, the progress as known, and what earlier attempts of this turn left behind."""
 
     message: Message

@@ -52,9 +52,9 @@ def main() -> None:
         try:
             differs = asyncio.run(_unless_told_to_end(fleet, clock))
         except (Fallen, SagaError) as why:
-            raise click.ClickException(f"{why}\nThe logs of the services are in {FOLDER}.") from why
+            raise click.ClickException(str(why)) from why
         except (KeyboardInterrupt, asyncio.CancelledError):
-            click.echo("\nended early; all services are stopped")
+            click.echo("\nended early; nothing is left running")
             raise SystemExit(130) from None
     raise SystemExit(differs)
 

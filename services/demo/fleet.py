@@ -18,8 +18,8 @@ ROOT = Path(__file__).parents[2]
 STOP_S_MAX = 30.0
 """How long a service may take to drain: its own limit is 20 s."""
 LOOK_S = 0.02
-LOG_LINES = 10
-"""What is shown of the log of a service that fell."""
+LOG_LINES, LOG_CHARACTERS = 3, 400
+"""What is shown of the log of a service that fell: its last lines, and how much of each."""
 
 
 class Fallen(Exception):
@@ -101,8 +101,8 @@ class Fleet:
                 late = [service for service, process in self._running.items() if process.poll() is None]
                 raise Fallen(f"{', '.join(late)} did not stop within {STOP_S_MAX:.0f} s of SIGTERM")
             await self._clock.sleep(LOOK_S)
-        self._tell_of({service: process for service, process in self._running.items() if process.returncode})
-        self._running.clear()
+        ended, self._running = self._running, {}
+        self._tell_of({service: process for service, process in ended.items() if process.returncode})
 
     def check(self) -> None:
         """Raises `Fallen` if a service that was started has ended by itself."""
@@ -110,11 +110,14 @@ class Fleet:
 
     def _tell_of(self, ended: Mapping[str, subprocess.Popen[bytes]]) -> None:
         if ended:
-            raise Fallen("\n".join(f"{s} ended with {p.returncode}:\n{self._last_lines(s)}" for s, p in ended.items()))
+            told = [
+                f"{s} ended by itself, with {p.returncode}; its log:\n{self._last_lines(s)}" for s, p in ended.items()
+            ]
+            raise Fallen("\n".join(told))
 
     def _last_lines(self, service: str) -> str:
         log = self.folder / f"{service}.log"
         with suppress(OSError):
             lines = log.read_text("utf-8", "replace").splitlines()[-LOG_LINES:]
-            return "\n".join([*(f"  {line}" for line in lines), f"  (all of it: {log})"])
-        return f"  (no log in {log})"
+            return "\n".join([*(f"  {line[:LOG_CHARACTERS]}" for line in lines), f"  all of it: {log}"])
+        return f"  there is none in {log}"

@@ -27,8 +27,13 @@ class Watch:
         self._membership: Membership | None = None
 
     @property
+    def known(self) -> set[str]:
+        """The orders that have ended."""
+        return set().union(*self.ended.values())
+
+    @property
     def count(self) -> int:
-        """Orders that have ended."""
+        """How many that are."""
         return sum(map(len, self.ended.values()))
 
     @asynccontextmanager

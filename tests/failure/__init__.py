@@ -1,0 +1,1 @@
+"""What happens when things fail: processes that die, calls that fail, ground that gives way."""

@@ -12,8 +12,9 @@ FORMAT = 1
 """Raised with every change of the tables. A file of another format is refused."""
 STATEMENTS_KEPT = 1024
 """Two for each partition: compiling one costs more than running it."""
-BUSY_S = 0.25
-"""How long a statement may wait for SQLite's own locks; only recovery after a crash holds them without ours."""
+BUSY_S_OPENING, BUSY_MS = 0.25, 20
+"""How long a statement may wait for SQLite's own locks, and the event loop with it. Only recovery after a crash, and
+other programs, hold them without holding ours."""
 
 TABLES = (
     # A topic's partitions are the logs first_log, first_log + 1, ...; each log's records are in a table of its own,
@@ -45,7 +46,9 @@ def open_file(path: Path, *, bytes_max: int | None) -> sqlite3.Connection:
     read or written.
     """
     try:
-        connection = sqlite3.connect(path, timeout=BUSY_S, isolation_level=None, cached_statements=STATEMENTS_KEPT)
+        connection = sqlite3.connect(
+            path, timeout=BUSY_S_OPENING, isolation_level=None, cached_statements=STATEMENTS_KEPT
+        )
     except sqlite3.Error as why:
         raise translated(why, path) from why
     try:
@@ -82,6 +85,7 @@ def _set_up(connection: sqlite3.Connection, path: Path) -> None:
     if mode != "wal":
         raise BrokerError(f"broker file {path} cannot have a write-ahead log ({mode}): it has to be on a local disk")
     connection.execute("PRAGMA synchronous = FULL")
+    connection.execute(f"PRAGMA busy_timeout = {BUSY_MS}")
     # Without these, macOS leaves what was synced in the drive's cache.
     connection.execute("PRAGMA fullfsync = ON")
     connection.execute("PRAGMA checkpoint_fullfsync = ON")

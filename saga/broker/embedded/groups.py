@@ -108,15 +108,13 @@ class Groups:
         self._regroup(group, kept)
         return member
 
-    def evict(self, group: str, fellows: Collection[Fellow], kept: Mapping[str, Kept]) -> bool:
-        """Take these for dead, unless they are gone or have stirred since they were seen; whether any was."""
+    def evict(self, group: str, fellows: Collection[Fellow], kept: Mapping[str, Kept]) -> None:
+        """Take these for dead, unless they are gone or have stirred since they were seen."""
         cursor = self._connection.executemany(
             "DELETE FROM members WHERE id = ? AND beats = ?", [(fellow.id, fellow.beats) for fellow in fellows]
         )
-        if cursor.rowcount < 1:
-            return False
-        self._regroup(group, kept)
-        return True
+        if cursor.rowcount > 0:
+            self._regroup(group, kept)
 
     def leave(self, group: str, member: int, kept: Mapping[str, Kept]) -> None:
         """Give up everything, in a new generation."""

@@ -307,7 +307,8 @@ class Member:
                 return
             watch.stirred()
         gone = watch.gone(shared.groups.fellows(self.group), but=member)
-        if gone and await shared.writer.do(lambda: shared.groups.evict(self.group, gone, shared.log.topics)):
+        if gone:
+            await shared.writer.do(lambda: shared.groups.evict(self.group, gone, shared.log.topics))
             shared.changed(self.group)
 
 

@@ -22,8 +22,8 @@ T = TypeVar("T")
 
 RECORDS_MAX = 2000
 """Records that one transaction takes, so that it holds the loop for a bounded time; the rest goes into the next."""
-PAUSE_S_FIRST, PAUSE_S_MAX = 0.0005, 0.005
-"""Between two attempts at a lock that another process holds."""
+PAUSE_S = 0.02
+"""Between two attempts while another program, a shell perhaps, is inside a transaction."""
 
 
 class Queued(Protocol):
@@ -131,6 +131,7 @@ class Writer:
         finally:
             self._closed = True
             if self._waiting is not None:
+                self._waiting.cancel()
                 await asyncio.wait([self._waiting])
 
     def _enqueue(self, item: Append | Change) -> None:
@@ -146,45 +147,62 @@ class Writer:
 
     def _flush(self) -> None:
         self._scheduled = False
-        if self._queue and not self._written():
+        if not self._queue:
+            return
+        try:
+            written = self._lock.taken() and self._written()
+        except OSError as why:
+            self._fail_all(self._lock_failed(why))
+            return
+        if not written:
             self._waiting = self._loop.create_task(self._wait(), name="broker file lock")
 
     async def _wait(self) -> None:
-        """Until the other process is done with its transaction, or for so long that something must be wrong."""
-        deadline_s, pause_s = self._clock.monotonic_s() + self._lock_s, PAUSE_S_FIRST
-        await self._clock.sleep(pause_s)
-        while not self._written():
-            if self._clock.monotonic_s() >= deadline_s:
-                self._fail_all(
-                    BrokerUnavailable(
-                        f"broker file {self._path}: another process has held its lock for {self._lock_s:g} s: "
-                        "resume it or end it (a stopped process keeps its locks)"
-                    )
-                )
-                break
-            await self._clock.sleep(pause_s)
-            pause_s = min(pause_s * 1.3, PAUSE_S_MAX)
-        self._waiting = None
+        """Until the other process is done with its transaction; what is queued fails when that takes too long."""
+        deadline_s = self._clock.monotonic_s() + self._lock_s
+        try:
+            while True:
+                await self._in_turn()
+                if self._written():
+                    break
+                if self._clock.monotonic_s() >= deadline_s:
+                    self._fail_all(self._held())
+                    break
+                await self._clock.sleep(PAUSE_S)
+        except OSError as why:
+            self._fail_all(self._lock_failed(why))
+        finally:
+            self._waiting = None
         if self._queue:
             self._schedule()
 
+    async def _in_turn(self) -> None:
+        turn = self._lock.turn()
+        while True:
+            try:
+                return await self._clock.within(self._lock_s, asyncio.shield(turn))
+            except TimeoutError:
+                self._fail_all(self._held())
+
+    def _held(self) -> BrokerUnavailable:
+        return BrokerUnavailable(
+            f"broker file {self._path}: another process has held its lock for {self._lock_s:g} s: "
+            "resume it or end it (a stopped process keeps its locks)"
+        )
+
+    def _lock_failed(self, why: OSError) -> BrokerUnavailable:
+        return BrokerUnavailable(f"broker file {self._path}: its lock failed ({why}): it has to lie on a local disk")
+
     def _written(self) -> bool:
-        """One group commit, with its result told to everybody in it; false when somebody else holds a lock."""
-        try:
-            if not self._lock.taken():
-                return False
-        except OSError as why:
-            self._fail_all(BrokerUnavailable(f"broker file {self._path}: its lock failed: {why}"))
-            return True
+        """With the lock held, which is given up: one group commit, with its result told to everybody in it; false when
+        another program is inside a transaction without having asked for the lock."""
         try:
             if self._connection.in_transaction:  # a rollback failed, with the disk perhaps
                 self._connection.execute("ROLLBACK")
             self._connection.execute("BEGIN IMMEDIATE")
         except sqlite3.Error as why:
             self._lock.release()
-            if (
-                getattr(why, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY
-            ):  # a shell, perhaps: wait as for the lock
+            if getattr(why, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY:
                 return False
             self._fail_all(translated(why, self._path))
             return True

@@ -1,0 +1,41 @@
+"""`make bench`: what the toolkit reaches, beside its limit, in one run; also to build/figures/bench.jsonl.
+
+Each part runs in a process of its own, so that none sees what another left in memory.
+"""
+
+import json
+import os
+import platform
+import sys
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+
+from benchmarks import parts
+from benchmarks.parts import Figure
+
+FIGURES = Path("build/figures/bench.jsonl")
+PARTS = (parts.messages, parts.chain, parts.example, parts.one_at_a_time, parts.memory)
+
+
+def main() -> None:
+    """Print each figure as it is there, and write them all."""
+    chosen = [part for part in PARTS if len(sys.argv) == 1 or part.__name__ in sys.argv[1:]]
+    print(
+        f"{os.cpu_count()} cores, Python {platform.python_version()}, {platform.system()}; fsync as the disk keeps it"
+    )
+    figures: list[Figure] = []
+    for part in chosen:
+        print(f"\n{(part.__doc__ or '').splitlines()[0]}")
+        with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
+            for figure in process.submit(part).result():
+                print(f"  {figure.name:<58} {figure.value:>10,.5g} {figure.unit}")
+                figures.append(figure)
+    FIGURES.parent.mkdir(parents=True, exist_ok=True)
+    lines = (json.dumps({"name": f.name, "value": f.value, "unit": f.unit}) for f in figures)
+    FIGURES.write_text("\n".join(lines) + "\n")
+    print(f"\nwritten to {FIGURES}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,227 @@
+"""The parts of `make bench`: each gives its figures."""
+
+import asyncio
+import resource
+import statistics
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from decimal import Decimal
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import NamedTuple
+
+import msgspec
+
+from benchmarks import raw
+from benchmarks.events import OrderRequested, Pinged
+from benchmarks.running import Driver, Running, in_flight, running
+from benchmarks.services import REFUSED, echo, order, payment, shipping, stock
+from saga.client import to_record
+from saga.clock import SystemClock
+from saga.messages import Outgoing
+from services.inventory import inventory
+from services.inventory.stock import Stock
+from services.order import order as example_order
+from services.order.events import OrderPlaced
+from services.payment import payment as example_payment
+from services.payment.bank import Bank
+from services.shipping import shipping as example_shipping
+from services.shipping.carrier import Carrier
+
+MESSAGES, ROUNDS, SAGAS, FEW, MANY = 10_000, 3, 3_000, 300, 30_000
+IN_FLIGHT = 100
+CHAIN = [service.declared for service in (order, payment, stock, shipping)]
+CHAIN_ENDS = {"OrderConfirmed": 1, "Refunded": 1}
+clock = SystemClock()
+
+
+class Figure(NamedTuple):
+    """One thing measured."""
+
+    name: str
+    value: float
+    unit: str
+
+
+# ---------------------------------------------------------------- (a) messages
+
+
+def messages() -> list[Figure]:
+    """(a) One worker, each message answered with one event, beside a raw loop over the same SQLite files"""
+    ours, limit = [], []
+    for _ in range(ROUNDS):
+        with TemporaryDirectory() as folder:
+            ours.append(asyncio.run(_handled(Path(folder))))
+            limit.append(raw.loop(Path(folder), MESSAGES))
+    per_s, cpu_us = (statistics.median(MESSAGES / wall for wall, _ in ours), _cpu_us(ours))
+    raw_per_s, raw_cpu_us = (statistics.median(MESSAGES / wall for wall, _ in limit), _cpu_us(limit))
+    return [
+        Figure("a messages handled", per_s, "messages/s"),
+        Figure("a CPU of it", cpu_us, "us/message"),
+        Figure("a raw loop", raw_per_s, "messages/s"),
+        Figure("a CPU of the raw loop", raw_cpu_us, "us/message"),
+        Figure("a runtime overhead beyond the raw loop", cpu_us - raw_cpu_us, "us CPU/message"),
+        Figure("a of the raw loop's rate", per_s / raw_per_s, "ratio"),
+    ]
+
+
+def _cpu_us(runs: Sequence[tuple[float, float]]) -> float:
+    return statistics.median(cpu / MESSAGES * 1e6 for _, cpu in runs)
+
+
+async def _handled(folder: Path) -> tuple[float, float]:
+    """Seconds and CPU seconds from the start of the worker until all that lay in the log is handled."""
+    text = "x" * 100
+    pings = [
+        to_record(Pinged(order_id=f"p-{n:06}", text=text, amount=Decimal("9.80")), clock.now_ms())
+        for n in range(MESSAGES)
+    ]
+    async with running(folder, [], {}) as before:
+        from saga import wiring
+
+        await before.broker.ensure(wiring.topics_of(echo.declared))
+        for begin in range(0, MESSAGES, 500):
+            await before.broker.publish(pings[begin : begin + 500])
+    async with running(folder, [echo.declared], {}) as run:
+        while not run.counted.handled:
+            await asyncio.sleep(0)
+        first, wall, cpu = run.counted.handled, time.perf_counter(), time.process_time()
+        while run.counted.handled < MESSAGES:
+            await asyncio.sleep(0.005)
+        wall, cpu = run.counted.last_handled_s - wall, time.process_time() - cpu
+        assert not run.counted.troubles, run.counted.troubles[:3]
+    share = MESSAGES / (MESSAGES - first)
+    return wall * share, cpu * share
+
+
+# ---------------------------------------------------------------- (b) (d) the plain chain
+
+
+def _first(number: int) -> Outgoing:
+    """The first word of a saga of the chain; one in ten will be refused and undone."""
+    sku = REFUSED if number % 10 == 0 else "tea"
+    asked = OrderRequested(
+        order_id=f"order-{number:06}",
+        customer_id=f"c-{number % 97}",
+        sku=sku,
+        quantity=2,
+        total=Decimal("9.80"),
+        address="Kiel",
+    )
+    return to_record(asked, clock.now_ms())
+
+
+async def _sagas(count: int, many: int) -> tuple[float, float, list[float], Running]:
+    """Wall and CPU seconds for `count` sagas of the chain, and how long each took, in order of length."""
+    with TemporaryDirectory() as folder:
+        async with running(Path(folder), CHAIN, {}) as run:
+            driver = Driver(run.broker, CHAIN_ENDS)
+            async with driver.listening(["orders", "payments"]):
+                await in_flight(IN_FLIGHT, many, lambda n: driver.saga(_first(n + 900_000)))  # everybody is awake
+                wall, cpu = time.perf_counter(), time.process_time()
+                took = await in_flight(count, many, lambda n: driver.saga(_first(n)))
+                wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+        assert not run.counted.troubles, run.counted.troubles[:3]
+        return wall, cpu, took, run
+
+
+def chain() -> list[Figure]:
+    """(b) place -> pay -> stock -> ship -> confirm, 10 % refused and undone, four services in this process"""
+    runs = [asyncio.run(_sagas(SAGAS, IN_FLIGHT)) for _ in range(ROUNDS)]
+    return [
+        Figure("b sagas, 100 in flight", statistics.median(SAGAS / wall for wall, *_ in runs), "sagas/s"),
+        Figure("b CPU of it, driver included", statistics.median(cpu / SAGAS * 1e3 for _, cpu, *_ in runs), "ms/saga"),
+        Figure("b p50 at 100 in flight", statistics.median(_p(took, 50) for *_, took, _ in runs), "ms"),
+    ]
+
+
+def one_at_a_time() -> list[Figure]:
+    """(d) The same chain, one saga at a time"""
+    _, _, took, _ = asyncio.run(_sagas(FEW, 1))
+    return [Figure("d p50", _p(took, 50), "ms"), Figure("d p99", _p(took, 99), "ms")]
+
+
+def _p(took: Sequence[float], percent: int) -> float:
+    return took[min(len(took) - 1, len(took) * percent // 100)] * 1e3
+
+
+# ---------------------------------------------------------------- (c) the example
+
+
+def example() -> list[Figure]:
+    """(c) The example of services/: steps and document updates, 10 % declined, everything counted"""
+    return asyncio.run(_example())
+
+
+async def _example() -> list[Figure]:
+    services = [s.declared for s in (example_order, example_payment, inventory, example_shipping)]
+    use: Mapping[str, Sequence[object]] = {"payment": [Bank()], "shipping": [Carrier()]}
+    items = [f"item-{n}" for n in range(20)]
+    # The last words of a saga that succeeds, and of one whose card is declined.
+    ends = {"PaymentCaptured": 3, "InventoryHandedOut": 3, "ShipmentDispatched": 3, "InventoryPutBack": 1}
+    with TemporaryDirectory() as folder:
+        async with running(Path(folder), services, use) as run:
+            for item in items:
+                await run.stores["inventory"].insert("stock", item, msgspec.json.encode(Stock(left=1_000_000)))
+
+            def first(number: int) -> Outgoing:
+                placed = OrderPlaced(
+                    order_id=f"order-{number:06}",
+                    customer_id=f"c-{number % 97}",
+                    sku=items[number % 20],
+                    quantity=2,
+                    total=Decimal("9.80"),
+                    card="declined-1" if number % 10 == 9 else "4242",
+                    address="Kiel",
+                )
+                return to_record(placed, clock.now_ms())
+
+            driver = Driver(run.broker, ends)
+            async with driver.listening(["payments", "inventory", "shipments"]):
+                await in_flight(IN_FLIGHT, IN_FLIGHT, lambda n: driver.saga(first(n + 900_000)))
+                counted = run.counted
+                counted.reads = counted.writes = counted.published = 0
+                wall, cpu = time.perf_counter(), time.process_time()
+                took = await in_flight(SAGAS, IN_FLIGHT, lambda n: driver.saga(first(n)))
+                wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+                figures = [
+                    Figure("c sagas, 100 in flight", SAGAS / wall, "sagas/s"),
+                    Figure("c CPU of it, driver included", cpu / SAGAS * 1e3, "ms/saga"),
+                    Figure("c p50 at 100 in flight", _p(took, 50), "ms"),
+                    Figure("c store writes", counted.writes / SAGAS, "per saga"),
+                    Figure("c store reads", counted.reads / SAGAS, "per saga"),
+                    Figure("c messages published", counted.published / SAGAS, "per saga"),
+                ]
+        assert not run.counted.troubles, run.counted.troubles[:3]
+    return figures
+
+
+# ---------------------------------------------------------------- (e) memory
+
+
+def memory() -> list[Figure]:
+    """(e) Memory after 10,000 sagas of the chain and after 30,000"""
+    return asyncio.run(_memory())
+
+
+async def _memory() -> list[Figure]:
+    with TemporaryDirectory() as folder:
+        async with running(Path(folder), CHAIN, {}) as run:
+            driver = Driver(run.broker, CHAIN_ENDS)
+            async with driver.listening(["orders", "payments"]):
+                await in_flight(MANY // 3, IN_FLIGHT, lambda n: driver.saga(_first(n)))
+                third = _peak_mb()
+                await in_flight(MANY - MANY // 3, IN_FLIGHT, lambda n: driver.saga(_first(n + MANY // 3)))
+                whole = _peak_mb()
+    return [
+        Figure(f"e peak memory after {MANY // 3:,} sagas", third, "MB"),
+        Figure(f"e peak memory after {MANY:,} sagas", whole, "MB"),
+        Figure("e growth", whole / third, "ratio"),
+    ]
+
+
+def _peak_mb() -> float:
+    """The most this process has had, so far; the unit of `ru_maxrss` differs between systems."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / (1e6 if sys.platform == "darwin" else 1e3)

@@ -1,0 +1,74 @@
+"""The limit: a raw loop over the same SQLite files, with the same bytes, tables and fsyncs, and no toolkit."""
+
+import sqlite3
+import time
+from pathlib import Path
+
+from saga.store.sqlite import WRITES_MAX
+
+INSERT = (
+    "INSERT INTO documents (collection, key, cas, expires_at_ms, expiry_hour, content) VALUES (?, ?, ?, ?, ?, ?)"
+    " ON CONFLICT (collection, key) DO NOTHING"
+)
+
+
+def loop(folder: Path, messages: int) -> tuple[float, float]:
+    """Read what lay in the log, write the documents and the answers that the toolkit wrote, in batches of its size.
+
+    `folder`: what a run of the toolkit left behind. Seconds and CPU seconds.
+    """
+    with sqlite3.connect(folder / "broker.db") as broker:
+        logs = {
+            topic: [first + number for number in range(partitions)]
+            for topic, first, partitions in broker.execute("SELECT name, first_log, partitions FROM topics")
+        }
+        answers = [
+            (log, broker.execute(f"SELECT offset, key, value, headers, time_ms FROM log_{log}").fetchall())
+            for log in logs["pongs"]
+        ]
+        schema = broker.execute("SELECT sql FROM sqlite_master WHERE sql LIKE 'CREATE TABLE log_%'").fetchall()
+    with sqlite3.connect(folder / "echo.db") as store:
+        documents = store.execute(
+            "SELECT collection, key, cas, expires_at_ms, expiry_hour, content FROM documents ORDER BY id"
+        ).fetchall()
+        tables = store.execute("SELECT sql FROM sqlite_master WHERE sql IS NOT NULL").fetchall()
+    rows = [(log, row) for log, of_log in answers for row in of_log]
+    assert len(rows) == len(documents) == messages
+    asked = sqlite3.connect(folder / "broker.db", isolation_level=None)
+    log_file = _made(folder / "raw-broker.db", [*schema, ("CREATE TABLE positions (log INTEGER PRIMARY KEY, next)",)])
+    doc_file = _made(folder / "raw-store.db", tables)
+    wall, cpu, done = time.perf_counter(), time.process_time(), 0
+    for log in logs["pings"]:
+        position = 0
+        while True:
+            query = (
+                f"SELECT offset, key, value, headers, time_ms FROM log_{log} WHERE offset >= ? ORDER BY offset LIMIT ?"
+            )
+            found = asked.execute(query, (position, WRITES_MAX)).fetchall()
+            if not found:
+                break
+            position = found[-1][0] + 1
+            doc_file.execute("BEGIN IMMEDIATE")
+            doc_file.executemany(INSERT, documents[done : done + len(found)])
+            doc_file.execute("COMMIT")
+            log_file.execute("BEGIN IMMEDIATE")
+            for to, row in rows[done : done + len(found)]:
+                log_file.execute(f"INSERT INTO log_{to} VALUES (?, ?, ?, ?, ?)", row)
+            log_file.execute("INSERT OR REPLACE INTO positions VALUES (?, ?)", (log, position))
+            log_file.execute("COMMIT")
+            done += len(found)
+    wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+    assert done == messages
+    for connection in (asked, log_file, doc_file):
+        connection.close()
+    return wall, cpu
+
+
+def _made(path: Path, tables: list[tuple[str]]) -> sqlite3.Connection:
+    """A file with these tables, as durable as those of the toolkit."""
+    connection = sqlite3.connect(path, isolation_level=None, cached_statements=1024)
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("PRAGMA synchronous = FULL")
+    for (statement,) in tables:
+        connection.execute(statement)
+    return connection
