@@ -13,6 +13,7 @@ from pathlib import Path
 
 from benchmarks import parts
 from benchmarks.parts import Figure
+from saga import wiring
 
 FIGURES = Path("build/figures/bench.jsonl")
 PARTS = (parts.messages, parts.chain, parts.example, parts.one_at_a_time, parts.memory)
@@ -28,6 +29,7 @@ def main() -> None:
     for part in chosen:
         print(f"\n{(part.__doc__ or '').splitlines()[0]}")
         with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
+            process.submit(wiring.tune_collector).result()  # as `saga run` does
             for figure in process.submit(part).result():
                 print(f"  {figure.name:<58} {figure.value:>10,.5g} {figure.unit}")
                 figures.append(figure)

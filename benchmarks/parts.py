@@ -17,6 +17,7 @@ from benchmarks import raw
 from benchmarks.events import OrderRequested, Pinged
 from benchmarks.running import Driver, Running, in_flight, running
 from benchmarks.services import REFUSED, echo, order, payment, shipping, stock
+from saga import wiring
 from saga.client import to_record
 from saga.clock import SystemClock
 from saga.messages import Outgoing
@@ -78,8 +79,6 @@ async def _handled(folder: Path) -> tuple[float, float]:
         for n in range(MESSAGES)
     ]
     async with running(folder, [], {}) as before:
-        from saga import wiring
-
         await before.broker.ensure(wiring.topics_of(echo.declared))
         for begin in range(0, MESSAGES, 500):
             await before.broker.publish(pings[begin : begin + 500])

@@ -4,6 +4,7 @@ A driver is imported when it is chosen; a missing one fails here, with the `pip 
 """
 
 import asyncio
+import gc
 import importlib
 import os
 import sys
@@ -92,6 +93,17 @@ def topics_of(declared: Declared) -> list[Topic]:
     topics = {b.contract.topic: topic_of(b.library.topics[b.contract.topic]) for b in bindings}
     dead = Topic(f"{declared.name}.dead", retention_days=None)
     return [*(topics[name] for name in sorted(topics)), dead]
+
+
+def tune_collector() -> None:
+    """Let Python's cyclic collector look less often: for a process that does nothing but run services.
+
+    A message in hand is some hundred objects, none of them in a cycle, and a thousand are in flight: with the defaults
+    the collector takes a fifth of the time and finds nothing. What was there at the start is not looked at again.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 50)
 
 
 async def run(

@@ -30,6 +30,7 @@ def run(modules: tuple[str, ...]) -> None:
     """
     settings = Settings.read(os.environ)
     services = wiring.load_services(modules)
+    wiring.tune_collector()
     asyncio.run(_until_stopped(services, settings))
 
 

@@ -67,12 +67,12 @@ class Standing:
     intents: int
     compensating: int
     dead: int
-    """Dead letters that block the saga. They are counted in `queue` or `compensating` as well."""
+    """Dead letters that block the saga; they are not counted in `queue` and `compensating`."""
 
     @property
     def is_open(self) -> bool:
         """Whether something is kept that has not come to its end."""
-        return bool(self.queue or self.waiting or self.intents or self.compensating)
+        return bool(self.queue or self.waiting or self.intents or self.compensating or self.dead)
 
 
 def standing(p: Snapshot) -> Standing:
@@ -92,10 +92,10 @@ def standing(p: Snapshot) -> Standing:
         outcome=p.outcome,
         started=p.started,
         changed=max([last.time if last else "", *(intent.time for intent in p.intents)]),
-        queue=len(p.queue),
+        queue=sum(1 for kept in p.queue if not kept.dead),
         waiting=len(p.waiting),
         intents=len(p.intents),
-        compensating=len(p.compensating),
+        compensating=sum(1 for kept in p.compensating if not kept.dead),
         dead=dead,
     )
 

@@ -11,6 +11,7 @@ import msgspec
 
 from saga import Event, Saga, Service, envelope
 from saga.client import to_record
+from saga.clock import SystemClock
 from saga.errors import Exists, Permanent
 from saga.messages import Outgoing, Position, Record
 from saga.runtime.lifecycle import open_resources
@@ -59,6 +60,14 @@ class ShopBank(Bank):
         return await super().reserve(key, card, amount)
 
 
+class ShopClock(TrialClock):
+    """Begins now: commands look at stores by the real clock, and what expired is not there."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._now_ms = SystemClock().now_ms()
+
+
 @dataclass(frozen=True)
 class Shop:
     """Its services and their topics. What is published waits until `settle`."""
@@ -87,8 +96,8 @@ class Shop:
         record = Record(out.topic, 0, offset, out.key, out.value, out.headers, self.clock.now_ms())
         type_ = envelope.type_of(record)
         for participant in self.participants:
-            if type_ not in participant.consumed:
-                continue
+            if type_ not in participant.consumed or participant.contracts[type_].topic != out.topic:
+                continue  # a dead letter has the type of what died, and a topic of its own
             schema = participant.contracts[type_].versions[-1].path
             message = envelope.to_message(record, type_=type_, schema=schema)
             await take_turn(participant, begin(participant, message, Position(out.topic, 0, offset), None))
@@ -108,7 +117,7 @@ class ShopPorts(TrialPorts):
 @asynccontextmanager
 async def open_shop(folder: Path, *names: str) -> AsyncIterator[Shop]:
     """Services of the example and `tally`, all of them or those named, each with a store of its own in `folder`."""
-    clock, log, participants = TrialClock(), deque[Outgoing](), []
+    clock, log, participants = ShopClock(), deque[Outgoing](), []
     fakes: dict[str, list[object]] = {"payment": [ShopBank()], "shipping": [Carrier()]}
     async with AsyncExitStack() as stack:
         for declared in (s.declared for s in (order, payment, inventory, shipping, tally)):

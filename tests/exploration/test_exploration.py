@@ -3,7 +3,8 @@
 import pytest
 
 from saga.testing.exploration.explore import explore
-from saga.testing.exploration.scenarios import Scenario, scenarios
+from saga.testing.exploration.scenario import Scenario
+from saga.testing.exploration.scenarios import scenarios
 
 EVERY = list(scenarios())
 

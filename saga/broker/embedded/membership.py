@@ -169,6 +169,8 @@ class Member:
             dead = [fellow for fellow in groups.fellows(self.group) if is_vacant(folder / fellow.seat)]
         except sqlite3.Error as why:
             raise translated(why, self._shared.path) from why
+        except OSError as why:
+            raise BrokerUnavailable(f"broker file {self._shared.path}: a member's lock failed: {why}") from why
         self._id = await self._shared.writer.do(
             lambda: groups.enter(self.group, self._seat.path.name, self._topics, log.topics, instead_of=dead)
         )

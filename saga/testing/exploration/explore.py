@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from saga.testing.exploration.promises import Promises
-from saga.testing.exploration.scenarios import Scenario
+from saga.testing.exploration.scenario import Scenario
 from saga.testing.exploration.world import State, World
 
 

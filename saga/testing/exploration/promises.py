@@ -4,7 +4,7 @@ from saga.progress import ids
 from saga.progress.decide import is_undone, jobs, kept, kept_undo, next_ready
 from saga.progress.document import Entry, Snapshot, decode_entry
 from saga.progress.history import verify
-from saga.testing.exploration.scenarios import Scenario
+from saga.testing.exploration.scenario import Scenario
 from saga.testing.exploration.world import State, World
 
 TRANSITIONS_MAX = 30

@@ -5,7 +5,8 @@ from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 
 from saga.testing.exploration.explore import Report, explore
-from saga.testing.exploration.scenarios import Scenario, scenarios
+from saga.testing.exploration.scenario import Scenario
+from saga.testing.exploration.scenarios import scenarios
 
 DEEP_STATES_MAX = 1_000_000
 """Of one scenario with more faults; most end earlier."""

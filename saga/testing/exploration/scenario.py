@@ -1,0 +1,92 @@
+"""What a scenario is: a small service, messages in two topics, and how many faults of each kind may happen."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import msgspec
+
+from saga.messages import Message
+from saga.progress.document import Entry, Snapshot
+from saga.testing.exploration.services import Explored
+from saga.testing.exploration.world import State, World
+
+AtTheEnd = Callable[[Snapshot, tuple[Entry, ...]], str | None]
+
+
+def nothing_more(p: Snapshot, entries: tuple[Entry, ...]) -> str | None:
+    """No promise of the scenario's own."""
+    return None
+
+
+def has_run(*names: str) -> AtTheEnd:
+    """These handlers have run."""
+
+    def check(p: Snapshot, entries: tuple[Entry, ...]) -> str | None:
+        ran = {t.handler for t in entries if t.outcome == "handled"}
+        return next((f"NEVER RAN {name}" for name in names if name not in ran), None)
+
+    return check
+
+
+def has_ended(p: Snapshot, entries: tuple[Entry, ...]) -> str | None:
+    """The service has decided."""
+    return None if p.outcome else "NO OUTCOME"
+
+
+def told_of_other_content(p: Snapshot, entries: tuple[Entry, ...]) -> str | None:
+    """A repetition with other content is a dead letter."""
+    told = any(letter.reason.startswith("already handled with other content") for t in entries for letter in t.letters)
+    return None if told else "OTHER CONTENT NOT TOLD"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario:
+    """One thing to explore."""
+
+    name: str
+    service: Explored
+    a: tuple[Message, ...]
+    b: tuple[Message, ...] = ()
+    stock: int | None = None
+    """How much the business document holds at first; `None`: there is none."""
+    crash: int = 0
+    move: int = 0
+    """Rebalances; the old worker goes on as a zombie."""
+    fail: int = 0
+    """Steps that fail or whose answer is lost."""
+    lost: int = 0
+    """Writes and publishes whose answer is lost, landed or landing later."""
+    evict: int = 0
+    """Times that a worker drops its cache."""
+    prune: int = 0
+    """Markers dropped by others, once no intent of their cause is open."""
+    other: int = 0
+    """Times that another saga gives one to the business document."""
+    owner: tuple[int, int] = (0, 0)
+    may_die: bool = False
+    """Whether dead letters are part of it."""
+    at_the_end: AtTheEnd = nothing_more
+
+    @property
+    def logs(self) -> tuple[tuple[Message, ...], tuple[Message, ...]]:
+        return self.a, self.b
+
+    def deeper(self) -> "Scenario":
+        """With one more fault of each kind that may happen."""
+        more = {name: count + 1 for name in ("crash", "move", "fail", "lost") if (count := getattr(self, name))}
+        return replace(self, **more)
+
+    def first(self, world: World) -> State:
+        """Where the search begins."""
+        stock = 0 if self.stock is None else world.version(msgspec.json.encode({"left": self.stock}))
+        return State(
+            stock=stock,
+            owner=self.owner,
+            crash=self.crash,
+            move=self.move,
+            fail=self.fail,
+            lost=self.lost,
+            evict=self.evict,
+            prune=self.prune,
+            other=self.other,
+        )

@@ -1,0 +1,333 @@
+"""Services in this process, on real stores and a real broker, whose every call can be counted and made to fail."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from decimal import Decimal
+from pathlib import Path
+from typing import Literal, NamedTuple, Self, TypeVar
+
+from saga import Service, wiring
+from saga.broker.embedded import EmbeddedBroker
+from saga.broker.port import Listener, Membership
+from saga.client import to_record
+from saga.clock import Clock, SystemClock
+from saga.contracts.library import find
+from saga.errors import Ambiguous, BrokerUnavailable, StoreUnavailable
+from saga.messages import Event, Outgoing, Partition, Record
+from saga.observe.moments import Moment
+from saga.progress.document import Entry, decode, decode_entry, progress_key
+from saga.runtime.lifecycle import serve
+from saga.runtime.worker import Limits
+from saga.store.port import Document, Store
+from saga.store.sqlite import SqliteStore
+from services.demo.fleet import ROOT
+from services.inventory import inventory
+from services.inventory.seed import seed
+from services.ledger import Ledger
+from services.order import order
+from services.payment import payment
+from services.payment.bank import Bank, LedgerBank
+from services.shipping import shipping
+from services.shipping.carrier import Carrier, LedgerCarrier
+
+T = TypeVar("T")
+
+FASTER = 20
+REST_S_MAX = 20.0
+LOOK_S = 0.002
+
+Mode = Literal["before", "lost", "after", "late"]
+"""How a call fails: before it takes effect, by an error that says so; the same, by one that leaves it open; after it
+has taken effect; and as if it had not, taking effect later."""
+
+
+class Hasty(SystemClock):
+    """Whoever waits, waits a fraction of the time: pauses between attempts are not what is tested."""
+
+    async def sleep(self, seconds: float) -> None:
+        await super().sleep(seconds / FASTER)
+
+    async def within(self, seconds: float, what: Awaitable[T]) -> T:
+        return await super().within(seconds / FASTER, what)
+
+
+class Fault(NamedTuple):
+    """The `n`-th call of one kind fails."""
+
+    kind: str
+    n: int
+    mode: Mode
+
+
+class Plan:
+    """Counts calls, and fails the one that is to fail."""
+
+    def __init__(self) -> None:
+        self.calls: Counter[str] = Counter()
+        self.modes: dict[str, tuple[Mode, ...]] = {}
+        """Kind of call -> the ways in which it can fail, of those that were counted."""
+        self.fault: Fault | None = None
+        self.fired = False
+
+    def begin(self, fault: Fault | None) -> None:
+        """Count from here on, with another fault."""
+        self.calls.clear()
+        self.modes.clear()
+        self.fault, self.fired = fault, False
+
+    def due(self, kind: str, *modes: Mode) -> Mode | None:
+        """Count a call; how it is to fail."""
+        self.calls[kind] += 1
+        self.modes[kind] = modes
+        if self.fault is None or (kind, self.calls[kind]) != self.fault[:2] or self.fired:
+            return None
+        self.fired = True
+        return self.fault.mode
+
+
+class FailingStore:
+    """A store whose calls fail as planned."""
+
+    def __init__(self, service: str, store: SqliteStore, plan: Plan) -> None:
+        self.service, self.store, self.plan = service, store, plan
+        self._late: list[Callable[[], Awaitable[object]]] = []
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        return None
+
+    async def get(self, collection: str, key: str) -> Document | None:
+        if self.plan.due(f"{self.service}.get", "before"):
+            raise StoreUnavailable("planted: the store cannot be reached")
+        document = await self.store.get(collection, key)
+        while self._late:  # right behind a read: whoever decides on what was read decides on what is over
+            await self._late.pop()()
+        return document
+
+    async def insert(self, collection: str, key: str, content: bytes, *, expiry_s: float | None = None) -> int:
+        return await self._write("insert", lambda: self.store.insert(collection, key, content, expiry_s=expiry_s))
+
+    async def replace(
+        self,
+        collection: str,
+        key: str,
+        content: bytes,
+        *,
+        cas: int,
+        expiry_s: float | None = None,
+        keep_expiry: bool = False,
+    ) -> int:
+        return await self._write(
+            "replace",
+            lambda: self.store.replace(collection, key, content, cas=cas, expiry_s=expiry_s, keep_expiry=keep_expiry),
+        )
+
+    async def remove(self, collection: str, key: str, *, cas: int) -> None:
+        await self._write("remove", lambda: self.store.remove(collection, key, cas=cas))
+
+    def scan(self, collection: str, prefix: str = "") -> AsyncIterator[tuple[str, Document]]:
+        return self.store.scan(collection, prefix)
+
+    async def _write(self, operation: str, act: Callable[[], Awaitable[T]]) -> T:
+        match self.plan.due(f"{self.service}.{operation}", "before", "lost", "after", "late"):
+            case None:
+                return await act()
+            case "before":
+                raise StoreUnavailable("planted: the store is full")
+            case "lost":
+                raise Ambiguous("planted: the answer was lost, and the request before it")
+            case "after":
+                await act()
+                raise Ambiguous("planted: the answer was lost")
+            case "late":
+                self._late.append(lambda: _landing(act))
+                raise Ambiguous("planted: the answer was lost, and the request takes its time")
+
+
+async def _landing(act: Callable[[], Awaitable[object]]) -> None:
+    """A write that lands late finds its version gone, or takes effect: nobody is told."""
+    await asyncio.gather(act(), return_exceptions=True)
+
+
+class FailingBroker:
+    """A broker whose calls fail as planned, as one service uses it."""
+
+    def __init__(self, service: str, broker: EmbeddedBroker, plan: Plan) -> None:
+        self.service, self.broker, self.plan = service, broker, plan
+        self.ensure, self.scan = broker.ensure, broker.scan
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        return None
+
+    async def publish(self, messages: Sequence[Outgoing]) -> None:
+        mode = self.plan.due(f"{self.service}.publish", "before", "after")
+        if mode != "before":
+            await self.broker.publish(messages)
+        if mode is not None:
+            raise BrokerUnavailable(f"planted: the broker failed, {mode} it appended")
+
+    @asynccontextmanager
+    async def join(self, group: str, topics: Sequence[str], listener: Listener) -> AsyncIterator[Membership]:
+        async with self.broker.join(group, topics, listener) as membership:
+            yield FailingMembership(self.service, membership, self.plan)
+
+
+class FailingMembership:
+    """A membership whose calls fail as planned."""
+
+    def __init__(self, service: str, membership: Membership, plan: Plan) -> None:
+        self.service, self.membership, self.plan = service, membership, plan
+        self._held: Sequence[Record] = ()
+        """Polled, and not handed out: nothing of it is lost."""
+
+    async def poll(self, partitions: Collection[Partition], *, records_max: int, timeout_s: float) -> Sequence[Record]:
+        held, self._held = self._held, ()
+        if held:
+            return held
+        records = await self.membership.poll(partitions, records_max=records_max, timeout_s=timeout_s)
+        # How often nothing comes is a matter of time: only polls that give something are counted.
+        if records and self.plan.due(f"{self.service}.poll", "before"):
+            self._held = records
+            raise BrokerUnavailable("planted: the broker cannot be reached")
+        return records
+
+    async def commit(self, offsets: Mapping[Partition, int]) -> None:
+        mode = self.plan.due(f"{self.service}.commit", "before", "after")
+        if mode != "before":
+            await self.membership.commit(offsets)
+        if mode is not None:
+            raise BrokerUnavailable(f"planted: the broker failed, {mode} it committed")
+
+
+class Outage(Exception):
+    """What a step raises when the network fails."""
+
+
+async def _call(plan: Plan, kind: str, act: Callable[[], Awaitable[T]]) -> T:
+    mode = plan.due(kind, "before", "after")
+    if mode == "before":
+        raise Outage("planted: no connection")
+    answer = await act()
+    if mode == "after":
+        raise Outage("planted: the connection broke")
+    return answer
+
+
+class FailingBank(Bank):
+    """A bank with a ledger, whose calls fail as planned."""
+
+    def __init__(self, ledger: Ledger, plan: Plan) -> None:
+        super().__init__()
+        self.bank, self.plan = LedgerBank(ledger), plan
+
+    async def reserve(self, key: str, card: str, amount: Decimal) -> str:
+        return await _call(self.plan, "bank.reserve", lambda: self.bank.reserve(key, card, amount))
+
+    async def capture(self, key: str, charge_id: str) -> None:
+        await _call(self.plan, "bank.capture", lambda: self.bank.capture(key, charge_id))
+
+    async def release(self, key: str, charge_id: str) -> None:
+        await _call(self.plan, "bank.release", lambda: self.bank.release(key, charge_id))
+
+
+class FailingCarrier(Carrier):
+    """A carrier with a ledger, whose calls fail as planned."""
+
+    def __init__(self, ledger: Ledger, plan: Plan) -> None:
+        super().__init__()
+        self.carrier, self.plan = LedgerCarrier(ledger), plan
+
+    async def book(self, key: str, address: str, parcels: int) -> str:
+        return await _call(self.plan, "carrier.book", lambda: self.carrier.book(key, address, parcels))
+
+    async def dispatch(self, key: str, booking_id: str) -> str:
+        return await _call(self.plan, "carrier.dispatch", lambda: self.carrier.dispatch(key, booking_id))
+
+    async def unbook(self, key: str, booking_id: str) -> None:
+        await _call(self.plan, "carrier.unbook", lambda: self.carrier.unbook(key, booking_id))
+
+
+class House:
+    """Running services, with all that they use."""
+
+    def __init__(self, folder: Path, clock: Clock) -> None:
+        self.folder, self.clock = folder, clock
+        self.plan = Plan()
+        self.moments: list[Moment] = []
+        self.stores: dict[str, Store] = {}
+        self.broker = EmbeddedBroker(folder / "broker.db", clock=SystemClock())
+
+    async def publish(self, *events: Event) -> None:
+        """As a Client does."""
+        await self.broker.publish([to_record(event, self.clock.now_ms()) for event in events])
+
+    async def at_rest(self) -> None:
+        """Return when everything in the log is handled and committed by all who read it."""
+        until_s = self.clock.monotonic_s() + REST_S_MAX
+        while behind := self.behind():
+            assert self.clock.monotonic_s() < until_s, f"{behind} after {REST_S_MAX} s; {self.moments[-5:]}"
+            await SystemClock().sleep(LOOK_S)
+
+    def behind(self) -> list[tuple[str, int]]:
+        """Each group that has something to do, with how many partitions."""
+        return self.broker.connection.execute(
+            "SELECT grp, count(*) FROM positions JOIN logs ON id = log WHERE offset < next GROUP BY grp"
+        ).fetchall()
+
+    async def history(self, service: str, saga: str) -> list[Entry]:
+        """What a service did with a saga."""
+        document = await self.stores[service].get("saga", progress_key(service, saga))
+        return [] if document is None else [decode_entry(raw) for raw in decode(document.content).transitions]
+
+
+EVERYBODY: Sequence[Service] = (order, payment, inventory, shipping)
+
+
+@asynccontextmanager
+async def house_of(
+    folder: Path, services: Sequence[Service] = EVERYBODY, *, stores: Mapping[str, Store] | None = None
+) -> AsyncIterator[House]:
+    """These services, running; stock is seeded. `stores`: open ones, for services that shall not have a usual one."""
+    clock, stop = Hasty(), asyncio.Event()
+    async with AsyncExitStack() as stack:
+        house = House(folder, clock)
+        await stack.enter_async_context(house.broker)
+        await house.broker.ensure([wiring.topic_of(topic) for topic in find(ROOT).topics.values()])
+        bank = FailingBank(await stack.enter_async_context(Ledger(folder / "bank.db")), house.plan)
+        carrier = FailingCarrier(await stack.enter_async_context(Ledger(folder / "carrier.db")), house.plan)
+        use: dict[str, Sequence[object]] = {"payment": [bank], "shipping": [carrier]}
+        for name in (service.declared.name for service in services):
+            if stores and name in stores:
+                house.stores[name] = stores[name]
+                continue
+            store = await stack.enter_async_context(SqliteStore(folder / f"{name}.db", clock=SystemClock()))
+            if name == "inventory":
+                await seed(store)
+            house.stores[name] = FailingStore(name, store, house.plan)
+        async with asyncio.TaskGroup() as tasks:
+            for service in services:
+                name = service.declared.name
+                await house.broker.ensure(wiring.topics_of(service.declared))
+                tasks.create_task(
+                    serve(
+                        service.declared,
+                        store=house.stores[name],
+                        broker=FailingBroker(name, house.broker, house.plan),
+                        clock=clock,
+                        report=house.moments.append,
+                        limits=Limits(),
+                        stop=stop,
+                        use=use.get(name, ()),
+                    )
+                )
+            try:
+                yield house
+            finally:
+                stop.set()
