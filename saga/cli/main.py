@@ -7,7 +7,7 @@ import click
 from saga.errors import SagaError
 
 COMMANDS = {
-    "run": ("saga.cli.run:run", "Run the services declared in MODULES, for example `saga run services.payment`."),
+    "run": ("saga.cli.run:run", "Run the services declared in MODULES."),
     "publish": ("saga.cli.publish:publish", "Publish EVENT once for each line of JSON."),
     "list": ("saga.cli.list:list_sagas", "List the sagas that the services know, newest change first."),
     "show": ("saga.cli.show:show", "Show what happened in a saga, in all services, as one timeline."),
@@ -15,7 +15,7 @@ COMMANDS = {
         "saga.cli.verify_history:verify_history",
         "Check that what the services have written down of their sagas is unchanged.",
     ),
-    "contracts": ("saga.cli.contracts:contracts", "Make event classes of the schemas in contracts/, and check them."),
+    "contracts": ("saga.cli.contracts:contracts", "Event classes from contracts: write them, or check them."),
 }
 """Each command with where it is, and its sentence in `saga --help`: so that the help imports none of them."""
 

@@ -69,7 +69,7 @@ def show(
     elif as_json:
         click.echo(json.dumps(_as_json(saga_id, shown)))
     else:
-        click.echo("\n".join([*_heading(saga_id, shown), "", *_table(shown.lines), *_left(shown)]))
+        click.echo("\n".join([*_heading(saga_id, shown, service), "", *_table(shown.lines), *_left(shown)]))
 
 
 async def seen(saga: str, addresses: Sequence[str], clock: Clock, service: str | None = None) -> Shown:
@@ -163,8 +163,10 @@ def _as_json(saga: str, shown: Shown) -> dict[str, object]:
     }
 
 
-def _heading(saga: str, shown: Shown) -> list[str]:
+def _heading(saga: str, shown: Shown, service: str | None) -> list[str]:
     outcome = next((s.outcome for s in shown.standings if s.outcome), None)
+    if service is not None:  # the outcome may stand in another one
+        return [f"saga {saga} in {service}"]
     ended = f"ended with {outcome}" if outcome else "no outcome yet"
     return [f"saga {saga}: {ended}; known to {', '.join(s.service for s in shown.standings)}"]
 

@@ -59,6 +59,9 @@ class Ports(Protocol):
     def unavailable(self, operation: str, why: SagaError) -> None:
         """Told each time that store or broker could not be reached; people are told once a minute."""
 
+    def recovered(self, why: SagaError) -> None:
+        """Told when what raised `why` has answered again."""
+
     async def together(self, what: str, item: Item, act: Callable[[Sequence[Item]], Awaitable[Sequence[T]]]) -> T:
         """What `act` gives for `item`. Items of one `what` that come up while others are acted on, go together."""
 

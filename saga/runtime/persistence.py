@@ -26,14 +26,19 @@ WAIT_S_FIRST, WAIT_S_MAX = 0.05, 5.0
 
 async def patiently(service: Participant, position: Position, operation: str, act: Callable[[], Awaitable[T]]) -> T:
     """What `act` gives. While store or broker cannot be reached the lane waits: no attempt of anything is counted."""
-    pause_s = WAIT_S_FIRST
+    pause_s, away = WAIT_S_FIRST, None
     while True:
         try:
-            return await act()
+            value = await act()
         except (StoreUnavailable, BrokerUnavailable) as why:
+            away = why
             service.ports.unavailable(operation, why)
             await service.ports.pause(pause_s * (0.5 + service.ports.clock.chance()), position)
             pause_s = min(pause_s * 2, WAIT_S_MAX)
+        else:
+            if away is not None:
+                service.ports.recovered(away)
+            return value
 
 
 def in_hand(service: Participant, turn: Turn) -> Hand:

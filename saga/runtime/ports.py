@@ -3,13 +3,13 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 from saga.broker.port import Broker
 from saga.clock import Clock
 from saga.errors import SagaError, StoreError
 from saga.messages import Outgoing, Partition, Position
-from saga.observe.moments import Report, Unavailable
+from saga.observe.moments import Recovered, Report, Unavailable
 from saga.runtime.batches import Batches
 from saga.runtime.offsets import Prefix
 from saga.runtime.participant import Draining
@@ -20,8 +20,6 @@ Item = TypeVar("Item")
 
 MOMENT_EVERY_S = 60.0
 """How often people are told that store or broker cannot be reached."""
-AWAY_S = 90.0
-"""After so long without a failure the next one begins another outage."""
 
 
 @dataclass(slots=True)
@@ -40,8 +38,10 @@ class RunningPorts:
     _batches: Batches = field(default_factory=Batches)
     _stopping: bool = False
     _pauses: set[asyncio.Future[None]] = field(default_factory=set)
-    _away: dict[str, tuple[float, float]] = field(default_factory=dict)
-    """Store or broker -> since when it cannot be reached, and when people were last told."""
+    _away: dict[str, float] = field(default_factory=dict)
+    """Store or broker -> since when it cannot be reached."""
+    _told: dict[str, float] = field(default_factory=dict)
+    """Store or broker -> when people were last told so."""
 
     async def publish(self, messages: Sequence[Outgoing]) -> None:
         await self.broker.publish(messages)
@@ -89,16 +89,27 @@ class RunningPorts:
         return ShieldedRun()
 
     def unavailable(self, operation: str, why: SagaError) -> None:
-        now, what = self.clock.monotonic_s(), "store" if isinstance(why, StoreError) else "broker"
-        since, told = self._away.get(what, (now, 0.0))
-        if now - told > AWAY_S:  # it was there in between: this is another outage
-            since = now
-        if since == now or now - told >= MOMENT_EVERY_S:
+        now, what = self.clock.monotonic_s(), _what(why)
+        since = self._away.setdefault(what, now)
+        told = self._told.get(what)
+        if told is None or now - told >= MOMENT_EVERY_S:
+            self._told[what] = now
             self.report(
                 Unavailable(service=self.service, what=what, operation=operation, error=str(why), since_s=now - since)
             )
-            told = now
-        self._away[what] = since, told
+
+    def recovered(self, why: SagaError) -> None:
+        self.answered(_what(why))
+
+    def answered(self, what: Literal["store", "broker"]) -> None:
+        """It can be reached: told if it was told that it could not."""
+        since = self._away.pop(what, None)
+        if since is not None and self._told.get(what, since - 1) >= since:
+            self.report(Recovered(service=self.service, what=what, away_s=self.clock.monotonic_s() - since))
+
+
+def _what(why: SagaError) -> Literal["store", "broker"]:
+    return "store" if isinstance(why, StoreError) else "broker"
 
 
 @dataclass(slots=True)

@@ -102,6 +102,7 @@ class Worker:
                 self.ports.unavailable("poll", why)
                 await self.ports.clock.sleep(POLL_S)
                 continue
+            self.ports.answered("broker")
             for record in records:
                 self._take(record)
 
@@ -244,6 +245,7 @@ class Worker:
             except BrokerUnavailable as why:
                 self.ports.unavailable("commit", why)
                 return
+            self.ports.answered("broker")
             for prefix, offset in moved.values():
                 prefix.committed(offset)
 

@@ -96,6 +96,9 @@ class TrialPorts:
     def unavailable(self, operation: str, why: SagaError) -> None:
         raise SagaError(f"the store of the trial cannot be used: {why}") from why
 
+    def recovered(self, why: SagaError) -> None:
+        return None
+
     async def together(self, what: str, item: Item, act: Callable[[Sequence[Item]], Awaitable[Sequence[T]]]) -> T:
         (made,) = await act([item])
         return made

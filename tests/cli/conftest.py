@@ -1,5 +1,7 @@
 """A folder to call commands in, with the example's contracts, and the command line to call."""
 
+import asyncio
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -7,6 +9,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from saga.cli.main import main
+from tests.cli.shop import an_order, open_shop
 
 Call = Callable[..., Result]
 ROOT = Path(__file__).parents[2]
@@ -28,6 +31,32 @@ def saga(folder: Path) -> Call:
     """The command `saga`: `saga("list", "--json")`."""
 
     def call(*args: str, stdin: str | bytes | None = None) -> Result:
-        return CliRunner().invoke(main, args, input=stdin, catch_exceptions=False)
+        return CliRunner().invoke(main, args, input=stdin, catch_exceptions=False, prog_name="saga")
 
     return call
+
+
+@pytest.fixture(scope="session")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Stores of a shop in which order-1 was confirmed, order-2 cancelled, order-3 died in payment; order-4 has seen so
+    many repetitions that its oldest transitions are archived."""
+    folder = tmp_path_factory.mktemp("built")
+    asyncio.run(_build(folder))
+    return folder
+
+
+@pytest.fixture
+def shop(folder: Path, built: Path) -> Path:
+    """The folder with copies of these stores, for a test of its own."""
+    shutil.copytree(built, folder / ".saga", dirs_exist_ok=True)
+    return folder
+
+
+async def _build(folder: Path) -> None:
+    async with open_shop(folder) as shop:
+        await shop.settle(an_order("order-1"))
+        await shop.settle(an_order("order-2", card="declined-1"))
+        await shop.settle(an_order("order-3", card="broken"))
+    async with open_shop(folder, "payment", "tally") as shop:
+        await shop.settle(an_order("order-4"))
+        await shop.again(an_order("order-4"), 70)

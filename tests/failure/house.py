@@ -275,11 +275,12 @@ class House:
             assert self.clock.monotonic_s() < until_s, f"{behind} after {REST_S_MAX} s; {self.moments[-5:]}"
             await SystemClock().sleep(LOOK_S)
 
-    def behind(self) -> list[tuple[str, int]]:
-        """Each group that has something to do, with how many partitions."""
-        return self.broker.connection.execute(
-            "SELECT grp, count(*) FROM positions JOIN logs ON id = log WHERE offset < next GROUP BY grp"
-        ).fetchall()
+    def behind(self) -> list[str]:
+        """Each service that has something to do, or has not joined its group yet."""
+        execute = self.broker.connection.execute
+        groups = {group for (group,) in execute("SELECT name FROM groups")}
+        rows = execute("SELECT DISTINCT grp FROM positions JOIN logs ON id = log WHERE offset < next")
+        return sorted((self.stores.keys() - groups) | {group for (group,) in rows if group in self.stores})
 
     async def history(self, service: str, saga: str) -> list[Entry]:
         """What a service did with a saga."""

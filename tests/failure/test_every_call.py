@@ -64,7 +64,7 @@ async def every_call(house: House, shop: Shop) -> list[Fault]:
     needed = dict(house.plan.calls)
     return [
         fault
-        for kind, modes in sorted(house.plan.modes.copy().items())
+        for kind, modes in sorted(house.plan.modes.items())
         for mode in modes
         for n in range(1, needed[kind] + 1)
         # How many polls and commits there are is a matter of time: sometimes the last one does not come.

@@ -175,6 +175,9 @@ class ExploredPorts:
     def unavailable(self, operation: str, why: SagaError) -> None:
         return None
 
+    def recovered(self, why: SagaError) -> None:
+        return None
+
     async def together(self, what: str, item: Item, act: Callable[[Sequence[Item]], Awaitable[Sequence[T]]]) -> T:
         (made,) = await act([item])
         return made

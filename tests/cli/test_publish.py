@@ -1,0 +1,165 @@
+"""`saga publish`: lines of JSON become events in the embedded broker, or nothing does and the reason is told."""
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+
+from saga.broker.embedded import EmbeddedBroker
+from saga.cli.publish import BATCH, LINE_BYTES_MAX
+from saga.clock import SystemClock
+from saga.contracts import codec
+from saga.contracts.library import binding_of
+from saga.messages import Record
+from services.order.events import OrderConfirmed
+from services.payment.events import OrderPlaced
+from tests.cli.conftest import Call
+
+
+def a_line(order_id: str = "order-1", **changed: object) -> dict[str, object]:
+    line: dict[str, object] = {
+        "order_id": order_id,
+        "customer_id": "customer-1",
+        "sku": "tea",
+        "quantity": 2,
+        "total": "9.80",
+        "card": "visa-1",
+        "address": "Kiel, Hafenstraße 1",
+    }
+    return {name: value for name, value in {**line, **changed}.items() if value is not None}
+
+
+def lines(*each: dict[str, object]) -> str:
+    return "".join(f"{json.dumps(line, ensure_ascii=False)}\n" for line in each)
+
+
+def published(folder: Path, topic: str = "orders") -> list[Record]:
+    async def scanned() -> list[Record]:
+        async with EmbeddedBroker(folder / ".saga" / "broker.db", clock=SystemClock()) as broker:
+            return [record async for record in broker.scan(topic)]
+
+    return asyncio.run(scanned())
+
+
+def test_each_line_becomes_an_event_with_its_envelope(folder: Path, saga: Call) -> None:
+    result = saga("publish", "OrderPlaced", stdin=lines(a_line("order-1"), a_line("order-2", total="10")))
+    assert result.exit_code == 0, result.output
+    assert result.stdout == "2 OrderPlaced published to orders\n"
+    records = {record.key: record for record in published(folder)}
+    assert set(records) == {b"order-1", b"order-2"}
+    headers = dict(records[b"order-2"].headers)
+    assert headers["ce_type"].endswith(b"OrderPlaced")
+    assert headers["ce_source"] == b"client"
+    assert headers["ce_sagastart"] == headers["ce_time"]
+    event = codec.decode(records[b"order-2"].value, OrderPlaced, binding_of(OrderPlaced).library)
+    assert codec.to_json(event) == a_line("order-2", total="10.00")
+
+
+def test_an_order_sent_twice_is_one_order(folder: Path, saga: Call) -> None:
+    saga("publish", "OrderPlaced", stdin=lines(a_line(total="9.8"), a_line(total="9.80")))
+    saga("publish", "OrderPlaced", stdin=lines(a_line(total="9.80")))
+    ids = [dict(record.headers)["ce_id"] for record in published(folder)]
+    assert len(ids) == 3
+    assert len(set(ids)) == 1
+
+
+def test_of_a_file_with_a_wrong_line_nothing_is_published_and_each_line_and_field_is_named(
+    folder: Path, saga: Call
+) -> None:
+    wrong = [
+        a_line("order-2", total=9.8),
+        a_line("order-3", quantity="two"),
+        a_line("order-4", sku=None),
+        a_line("order-5", colour="red"),
+        a_line(""),
+    ]
+    text = lines(a_line()) + "\n" + lines(*wrong) + '{"order_id": \n' + '{"sku": "a", "sku": "b"}\n' + "[" * 100_000
+    result = saga("publish", "OrderPlaced", stdin=text)
+    assert result.exit_code == 1
+    told = [line for line in result.stderr.splitlines() if line.startswith("line ")]
+    for line, (number, field) in zip(
+        told,
+        [
+            (3, "total"),
+            (4, "quantity"),
+            (5, "sku"),
+            (6, "colour"),
+            (7, "order_id"),
+            (8, "no JSON"),
+            (9, "sku"),
+            (10, ""),
+        ],
+        strict=True,
+    ):
+        assert line.startswith(f"line {number}: ")
+        assert field in line
+    assert "nothing was published: 8 lines are wrong" in result.stderr
+    assert result.stdout == ""
+    assert not (folder / ".saga" / "broker.db").exists()
+
+
+def test_problems_come_as_json_when_asked_for(folder: Path, saga: Call) -> None:
+    result = saga("publish", "OrderPlaced", "--json", stdin=lines(a_line(), a_line(card=5)))
+    assert result.exit_code == 1
+    told = json.loads(result.stdout)
+    assert told["published"] == 0
+    assert [problem["line"] for problem in told["problems"]] == [2]
+    assert "card" in told["problems"][0]["what"]
+    good = json.loads(saga("publish", "OrderPlaced", "--json", stdin=lines(a_line())).stdout)
+    assert good == {"event": "OrderPlaced", "topic": "orders", "published": 1}
+
+
+def test_the_value_of_a_sensitive_field_is_not_told(folder: Path, saga: Call) -> None:
+    result = saga("publish", "OrderPlaced", stdin=lines(a_line(card=4242424242)))
+    assert "card" in result.stderr
+    assert "4242424242" not in result.output
+
+
+def test_more_than_a_batch_is_published_whole_and_in_order(folder: Path, saga: Call) -> None:
+    count = 2 * BATCH + 3
+    (folder / "orders.jsonl").write_text(lines(*(a_line(quantity=n + 1) for n in range(count))))
+    result = saga("publish", "OrderPlaced", "--file", "orders.jsonl")
+    assert result.stdout == f"{count} OrderPlaced published to orders\n"
+    library = binding_of(OrderPlaced).library
+    events = [codec.decode(record.value, OrderPlaced, library) for record in published(folder)]
+    assert [codec.to_json(event)["quantity"] for event in events] == list(range(1, count + 1))
+
+
+def test_a_line_without_end_is_refused_before_it_fills_the_memory(folder: Path, saga: Call) -> None:
+    result = saga("publish", "OrderPlaced", stdin=lines(a_line()) + "x" * (LINE_BYTES_MAX + 1))
+    assert result.exit_code == 1
+    assert "line 2: is longer than 1000000 bytes" in result.stderr
+
+
+def test_text_that_is_not_utf_8_is_refused(folder: Path, saga: Call) -> None:
+    result = saga("publish", "OrderPlaced", stdin=b'{"order_id": "\xff"}\n')
+    assert result.exit_code == 1
+    assert "line 1: is no JSON" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("OrderPlacd", "is it OrderPlaced?"),
+        ("Nothing", "is no contract in"),
+        (OrderConfirmed.__name__, "only the service 'order' may say OrderConfirmed"),
+    ],
+)
+def test_what_cannot_be_published_at_all_was_asked_wrongly(folder: Path, saga: Call, name: str, told: str) -> None:
+    result = saga("publish", name, stdin=lines(a_line()))
+    assert result.exit_code == 2
+    assert told in result.stderr
+
+
+def test_without_contracts_or_a_broker_it_cannot_start(
+    folder: Path, saga: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / ".saga" / "broker.db").write_bytes(b"not a database, but long enough to be taken for one" * 100)
+    no_broker = saga("publish", "OrderPlaced", stdin=lines(a_line()))
+    assert no_broker.exit_code == 2
+    assert "broker.db" in no_broker.stderr
+    monkeypatch.delenv("SAGA_CONTRACTS")
+    no_contracts = saga("publish", "OrderPlaced", stdin=lines(a_line()))
+    assert no_contracts.exit_code == 2
+    assert "there is no folder contracts/" in no_contracts.stderr

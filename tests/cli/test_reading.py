@@ -1,0 +1,373 @@
+"""What `saga list`, `saga show` and `saga verify-history` tell of stores that real services have written."""
+
+import asyncio
+import json
+import sqlite3
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from saga.cli.show import followed
+from saga.cli.stores import files_of, sources_of
+from saga.clock import SystemClock
+from saga.errors import SagaError
+from saga.progress.document import decode, encode
+from saga.progress.history import decode_archive
+from saga.progress.timeline import Line
+from saga.store.sqlite import SqliteStore
+from tests.cli.conftest import Call
+from tests.cli.shop import ShopClock, an_order, open_shop
+
+ALL = ["inventory", "order", "payment", "shipping", "tally"]
+
+
+def change(file: Path, collection: str, key: str, how: Callable[[bytes], bytes]) -> None:
+    """What somebody with access to the file can do."""
+
+    async def changed() -> None:
+        async with SqliteStore(file, clock=SystemClock()) as store:
+            document = await store.get(collection, key)
+            assert document is not None
+            new = how(document.content)
+            assert new != document.content
+            await store.replace(collection, key, new, cas=document.cas, keep_expiry=True)
+
+    asyncio.run(changed())
+
+
+# ---------------------------------------------------------------- list
+
+
+def test_sagas_are_listed_newest_change_first_with_their_state_in_each_service(shop: Path, saga: Call) -> None:
+    listed = saga("list", "--json")
+    assert listed.exit_code == 0
+    found = json.loads(listed.stdout)
+    assert [each["saga"] for each in found["sagas"]] == ["order-4", "order-3", "order-2", "order-1"]
+    assert [each["outcome"] for each in found["sagas"]] == [None, None, "OrderCancelled", "OrderConfirmed"]
+    states = {service: kept["state"] for service, kept in found["sagas"][2]["services"].items()}
+    assert states == dict(zip(ALL, ["compensated", "handled", "compensated", "compensated", "handled"], strict=True))
+    changes = [each["changed"] for each in found["sagas"]]
+    assert changes == sorted(changes, reverse=True)
+    assert all(each["started"] <= each["changed"] for each in found["sagas"])
+
+
+def test_the_limit_keeps_the_newest_and_tells_how_many_more_there_are(shop: Path, saga: Call) -> None:
+    found = json.loads(saga("list", "--json", "--limit", "2").stdout)
+    assert [each["saga"] for each in found["sagas"]] == ["order-4", "order-3"]
+    assert found["more"] == 2
+    assert "and 2 more" in saga("list", "--limit", "2").stdout
+
+
+def test_only_what_is_open_or_dead_is_listed_when_asked_for(shop: Path, saga: Call) -> None:
+    [dead] = json.loads(saga("list", "--json", "--dead").stdout)["sagas"]
+    assert dead["saga"] == "order-3"
+    assert dead["open"] == {"waiting": 2, "intents": 1, "dead": 1}
+    assert dead["services"]["payment"]["state"] == "quarantined"
+    [still_open] = json.loads(saga("list", "--json", "--open").stdout)["sagas"]
+    assert still_open == dead
+
+
+def test_the_table_says_the_same_for_people(shop: Path, saga: Call) -> None:
+    heading, *rows = saga("list").stdout.splitlines()
+    assert heading.split() == ["SAGA", "OUTCOME", "STARTED", "CHANGED", "OPEN", "SERVICES"]
+    assert len(rows) == 4
+    assert "waiting:2 intents:1 dead:1" in rows[1]
+    assert "payment:quarantined" in rows[1]
+
+
+def test_a_progress_that_cannot_be_read_is_told_and_the_others_are_listed(shop: Path, saga: Call) -> None:
+    change(shop / ".saga" / "payment.db", "saga", "payment::order-1", lambda _: b'{"service": 7}')
+    listed = saga("list", "--json")
+    assert listed.exit_code == 0
+    assert "saga order-1 in payment" in listed.stderr
+    [first] = [each for each in json.loads(listed.stdout)["sagas"] if each["saga"] == "order-1"]
+    assert "payment" not in first["services"]
+    assert "order" in first["services"]
+
+
+def test_several_services_in_one_file_are_told_apart(folder: Path, saga: Call) -> None:
+    asyncio.run(_shared(folder / "all.db"))
+    found = json.loads(saga("list", "--json", "--store", "sqlite:///all.db").stdout)["sagas"]
+    assert {each["saga"]: sorted(each["services"]) for each in found} == {"a": ["x", "y"], "b::c": ["x", "y"]}
+    assert saga("verify-history", "--store", "sqlite:///all.db", "b::c").stdout.startswith("0 transitions in 2 ")
+
+
+async def _shared(file: Path) -> None:
+    async with SqliteStore(file, clock=SystemClock()) as store:
+        for service in ("x", "y"):
+            for id_ in ("b::c", "a"):
+                content = msgspec.json.encode({"service": service, "saga": id_})
+                await store.insert("saga", f"{service}::{id_}", content)
+
+
+# ---------------------------------------------------------------- which stores
+
+
+@pytest.mark.parametrize("command", [["list"], ["show", "order-1"], ["verify-history"]])
+def test_without_a_store_the_exit_code_is_2_and_what_to_do_is_said(
+    folder: Path, saga: Call, command: list[str]
+) -> None:
+    result = saga(*command)
+    assert result.exit_code == 2
+    assert "there is no store to be read" in result.stderr
+    assert "--store" in result.stderr
+    missing = saga(*command, "--store", "sqlite:///missing.db")
+    assert missing.exit_code == 2
+    assert "missing.db: there is no such file" in missing.stderr
+
+
+def test_files_of_others_beside_the_stores_are_passed_over_unless_they_are_named(shop: Path, saga: Call) -> None:
+    with sqlite3.connect(shop / ".saga" / "bank.db") as connection:
+        connection.execute("CREATE TABLE calls (key TEXT)")
+    connection.close()
+    assert saga("list").exit_code == 0
+    named = saga("list", "--store", "sqlite:///.saga/bank.db")
+    assert named.exit_code == 2
+    assert "something else made" in named.stderr
+
+
+def test_a_store_of_a_newer_version_is_not_passed_over(shop: Path, saga: Call) -> None:
+    with sqlite3.connect(shop / ".saga" / "payment.db") as connection:
+        connection.execute("PRAGMA user_version = 99")
+    connection.close()
+    listed = saga("list")
+    assert listed.exit_code == 2
+    assert "format 99" in listed.stderr
+
+
+def test_all_problems_of_the_settings_are_told_at_once(shop: Path, saga: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SAGA_STORE", "couch://x")
+    monkeypatch.setenv("SAGA_DRAIN_S", "long")
+    listed = saga("list")
+    assert listed.exit_code == 2
+    assert "SAGA_STORE" in listed.stderr
+    assert "SAGA_DRAIN_S" in listed.stderr
+    assert "Traceback" not in listed.output
+
+
+def test_a_pattern_finds_the_service_of_each_file(folder: Path) -> None:
+    for name in ("a/order-1.db", "b/order-1.db", "a/Not a service.db", "[x]/payment.db"):
+        path = folder / name
+        path.parent.mkdir(exist_ok=True)
+        path.touch()
+    assert files_of("sqlite:///a/{service}.db") == [(Path("a/order-1.db"), "order-1")]
+    assert files_of("sqlite:///[x]/{service}.db") == [(Path("[x]/payment.db"), "payment")]
+    assert files_of("sqlite:///a/order-1.db") == [(Path("a/order-1.db"), None)]
+    (folder / "order" / "x").mkdir(parents=True)
+    (folder / "order" / "order.db").touch()
+    (folder / "order" / "payment.db").touch()
+    assert files_of("sqlite:///{service}/{service}.db") == [(Path("order/order.db"), "order")]
+
+
+async def test_reading_changes_nothing(shop: Path) -> None:
+    before = {path.name: path.read_bytes() for path in (shop / ".saga").glob("*.db")}
+    async with sources_of([], SystemClock()) as sources:
+        assert [source.service for source in sources] == ALL
+        with pytest.raises(SagaError, match="for reading only"):
+            await sources[0].store.insert("saga", "x", b"{}")
+    assert {path.name: path.read_bytes() for path in (shop / ".saga").glob("*.db")} == before
+
+
+# ---------------------------------------------------------------- show
+
+
+def test_a_saga_is_one_timeline_over_all_services(shop: Path, saga: Call) -> None:
+    shown = saga("show", "order-1", "--json")
+    assert shown.exit_code == 0
+    lines = json.loads(shown.stdout)["timeline"]
+    told = [(line["service"], line["handler"], line["outcome"], line["emitted"]) for line in lines]
+    assert told[0] == ("payment", "reserve", "handled", ["PaymentReserved"])
+    assert ("shipping", "book", "waiting", []) in told
+    assert told.index(("shipping", "book", "handled", ["ShipmentBooked"])) < told.index(
+        ("order", "confirm", "handled", ["OrderConfirmed"])
+    )
+    assert sorted({line["service"] for line in lines}) == ALL
+    assert [line["steps"] for line in lines if line["handler"] in ("reserve", "set_aside")] == [
+        ["reserve"],
+        ["update set_aside stock/tea"],
+    ]
+    assert [line["time"] for line in lines] == sorted(line["time"] for line in lines)
+
+
+def test_the_timeline_for_people_says_what_is_open_and_why(shop: Path, saga: Call) -> None:
+    text = saga("show", "order-3").stdout
+    assert text.startswith("saga order-3: no outcome yet; known to inventory, payment, shipping, tally\n")
+    assert "(Permanent: the bank does not know such cards)" in text
+    still_open = text.partition("still open:\n")[2]
+    assert "payment: OrderPlaced for reserve is a dead letter and blocks the saga: dead-" in still_open
+    assert "shipping: InventoryReserved for book is waiting" in still_open
+    assert "still open" not in saga("show", "order-1").stdout
+
+
+def test_one_service_is_shown_alone_when_asked_for(shop: Path, saga: Call) -> None:
+    lines = json.loads(saga("show", "order-2", "--service", "payment", "--json").stdout)["timeline"]
+    assert [(line["handler"], line["outcome"]) for line in lines] == [
+        ("reserve", "handled"),
+        ("release", "compensated"),
+    ]
+
+
+def test_an_unknown_saga_is_a_no(shop: Path, saga: Call) -> None:
+    shown = saga("show", "order-99")
+    assert shown.exit_code == 1
+    assert shown.stdout == ""
+    assert "no service knows saga order-99" in shown.stderr
+    assert saga("show", "order-4", "--service", "order").exit_code == 1
+
+
+def test_the_state_is_shown_as_it_was_after_a_transition(shop: Path, saga: Call) -> None:
+    def state(n: int) -> object:
+        shown = saga("show", "order-1", "--service", "tally", "--transition", str(n), "--json")
+        return json.loads(shown.stdout)["state"]
+
+    assert [state(0), state(1)] == [{"seen": 1, "last": "tea"}, {"seen": 2, "last": "tea"}]
+    beyond = saga("show", "order-1", "--service", "tally", "--transition", "2")
+    assert beyond.exit_code == 1
+    assert "it has 0 to 1" in beyond.stderr
+
+
+def test_archived_transitions_are_shown_and_their_state_too(shop: Path, saga: Call) -> None:
+    shown = json.loads(saga("show", "order-4", "--service", "tally", "--json").stdout)
+    assert [line["transition"] for line in shown["timeline"]] == list(range(71))
+    early = saga("show", "order-4", "--service", "tally", "--transition", "3", "--json")
+    assert json.loads(early.stdout)["state"]["seen"] == 4
+    assert shown["services"]["tally"]["fields"]["seen"] == 71
+
+
+def test_a_transition_needs_a_service_when_several_know_the_saga(shop: Path, saga: Call) -> None:
+    shown = saga("show", "order-1", "--transition", "0")
+    assert shown.exit_code == 2
+    assert "name one of inventory, order, payment, shipping, tally with --service" in shown.stderr
+    assert saga("show", "order-1", "--follow", "--transition", "0").exit_code == 2
+
+
+class Interrupted(Exception):
+    """The person has seen enough."""
+
+
+class Paced(ShopClock):
+    """Does the next thing whenever the follower sleeps."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self._folder, self.sleeps = folder, 0
+
+    async def sleep(self, seconds: float) -> None:
+        self.sleeps += 1
+        match self.sleeps:
+            case 2:
+                async with open_shop(self._folder) as shop:
+                    await shop.settle(an_order("order-9"))
+            case 4:
+                async with open_shop(self._folder, "payment") as shop:
+                    await shop.again(an_order("order-9"), 70)
+            case 6:
+                raise Interrupted
+
+
+async def test_following_waits_for_the_saga_and_tells_each_transition_once(folder: Path) -> None:
+    seen: list[Line] = []
+    clock = Paced(folder / ".saga")
+    with suppress(Interrupted):
+        async for lines in followed("order-9", [], None, clock):
+            seen += lines
+    assert clock.sleeps == 6
+    of_payment = [line.transition for line in seen if line.service == "payment"]
+    assert of_payment == list(range(72))
+    assert sorted({line.service for line in seen}) == ALL
+
+
+# ---------------------------------------------------------------- verify-history
+
+
+def test_histories_as_they_were_written_are_counted(shop: Path, saga: Call) -> None:
+    verified = saga("verify-history", "--json")
+    assert verified.exit_code == 0
+    counts = json.loads(verified.stdout)
+    assert counts["services"] == ALL
+    assert counts["histories"] == 5 + 5 + 4 + 2
+    assert counts["broken"] == []
+    of_one = saga("verify-history", "order-4")
+    assert (
+        of_one.stdout == "142 transitions in 2 histories of inventory, order, payment, shipping, tally: all unchanged\n"
+    )
+
+
+def test_a_transition_that_was_changed_is_named(shop: Path, saga: Call) -> None:
+    change(
+        shop / ".saga" / "payment.db",
+        "saga",
+        "payment::order-1",
+        lambda content: content.replace(b'"handler":"reserve","message"', b'"handler":"reverse","message"'),
+    )
+    verified = saga("verify-history")
+    assert verified.exit_code == 1
+    assert "saga order-1 in payment: transition 1 does not follow what is before it" in verified.stdout
+    assert "1 histories are not as they were written" in verified.stdout
+    assert saga("verify-history", "order-2").exit_code == 0
+    assert saga("verify-history", "order-1").exit_code == 1
+
+
+def test_a_state_that_no_transition_made_is_found(shop: Path, saga: Call) -> None:
+    def richer(content: bytes) -> bytes:
+        p = decode(content)
+        return encode(msgspec.structs.replace(p, state={**p.state, "seen": 100}))
+
+    change(shop / ".saga" / "tally.db", "saga", "tally::order-1", richer)
+    [broken] = json.loads(saga("verify-history", "--json").stdout)["broken"]
+    assert (broken["saga"], broken["service"]) == ("order-1", "tally")
+    assert broken["what"] == "the state is not what the transitions make of it"
+
+
+def test_a_transition_that_was_left_out_of_an_archive_is_found(shop: Path, saga: Call) -> None:
+    def shorter(content: bytes) -> bytes:
+        archive = decode_archive(content)
+        kept = (*archive.transitions[:7], *archive.transitions[8:])
+        return encode(msgspec.structs.replace(archive, transitions=kept))
+
+    change(shop / ".saga" / "payment.db", "saga-archive", "payment::order-4::000000000", shorter)
+    [broken] = json.loads(saga("verify-history", "--json").stdout)["broken"]
+    assert broken == {
+        "saga": "order-4",
+        "service": "payment",
+        "transition": 7,
+        "what": "transition 7 is missing: 8 follows",
+    }
+
+
+def test_what_cannot_be_read_is_broken_and_not_a_crash(shop: Path, saga: Call) -> None:
+    change(shop / ".saga" / "order.db", "saga", "order::order-1", lambda _: b"{}")
+    change(
+        shop / ".saga" / "payment.db",
+        "saga",
+        "payment::order-2",
+        lambda content: content.replace(b'"outcome":"compensated"', b'"outcome":"enjoyed"'),
+    )
+    change(shop / ".saga" / "tally.db", "saga-archive", "tally::order-4::000000000", lambda _: b"{}")
+    verified = saga("verify-history", "--json")
+    assert verified.exit_code == 1
+    broken = {(each["saga"], each["service"]) for each in json.loads(verified.stdout)["broken"]}
+    assert broken == {("order-1", "order"), ("order-2", "payment"), ("order-4", "tally")}
+    shown = saga("show", "order-2")
+    assert shown.exit_code == 2
+    assert "`saga verify-history order-2` says where it was changed" in shown.stderr
+
+
+def test_a_progress_under_the_key_of_another_saga_is_found(shop: Path, saga: Call) -> None:
+    change(
+        shop / ".saga" / "payment.db",
+        "saga",
+        "payment::order-1",
+        lambda content: encode(msgspec.structs.replace(decode(content), saga="order-2")),
+    )
+    [broken] = json.loads(saga("verify-history", "--json").stdout)["broken"]
+    assert broken["what"] == "it is of saga order-2 in payment, under the key of another"
+
+
+def test_verifying_a_saga_that_nobody_knows_is_a_no(shop: Path, saga: Call) -> None:
+    verified = saga("verify-history", "order-99")
+    assert verified.exit_code == 1
+    assert "no service knows saga order-99" in verified.stderr

@@ -1,0 +1,96 @@
+"""The order of lines in a timeline, where clocks differ and histories are strange."""
+
+import pytest
+from msgspec import Raw
+
+from saga.messages import Message
+from saga.progress.document import Emitted, Entry, Intent, Kept, Snapshot, encode
+from saga.progress.timeline import History, standing, state_after, timeline
+
+
+def an_entry(n: int, second: int, message: str, emits: tuple[str, ...] = (), **delta: object) -> Entry:
+    return Entry(
+        n=n,
+        previous="",
+        time=f"2026-01-01T00:00:{second:02}.000Z",
+        outcome="handled",
+        handler="react",
+        message=message,
+        type="Said",
+        source="other",
+        delta=delta,
+        events=tuple(Emitted(id=id_, type=id_.upper(), schema="", value=b"") for id_ in emits),
+    )
+
+
+def a_history(service: str, *entries: Entry) -> History:
+    return History(Snapshot(service=service, saga="s"), tuple(Raw(encode(entry)) for entry in entries))
+
+
+def told(*histories: History) -> list[tuple[str, int]]:
+    return [(line.service, line.transition) for line in timeline(histories)]
+
+
+def a_message(id_: str) -> Message:
+    return Message(id=id_, type="Said", schema="", saga="s", source="other", time="", value=b"")
+
+
+def test_lines_of_independent_services_stand_by_time() -> None:
+    a = a_history("a", an_entry(0, 1, "m"), an_entry(1, 4, "n"))
+    b = a_history("b", an_entry(0, 2, "m"), an_entry(1, 3, "n"))
+    assert told(a, b) == told(b, a) == [("a", 0), ("b", 0), ("b", 1), ("a", 1)]
+
+
+def test_an_effect_stands_below_its_cause_though_its_clock_is_behind() -> None:
+    cause = a_history("late", an_entry(0, 30, "m", emits=("x",)))
+    effect = a_history("early", an_entry(0, 10, "x", emits=("y",)), an_entry(1, 11, "z"))
+    last = a_history("third", an_entry(0, 5, "y"))
+    assert told(cause, effect, last) == [("late", 0), ("early", 0), ("third", 0), ("early", 1)]
+
+
+def test_an_effect_at_the_very_time_of_its_cause_stands_below_it() -> None:
+    cause = a_history("z", an_entry(0, 1, "m", emits=("x",)))
+    assert told(cause, a_history("a", an_entry(0, 1, "x"))) == [("z", 0), ("a", 0)]
+
+
+def test_within_a_service_numbers_go_up_though_its_clock_went_back() -> None:
+    assert told(a_history("a", an_entry(0, 9, "m"), an_entry(1, 3, "n"))) == [("a", 0), ("a", 1)]
+
+
+def test_causes_that_go_in_a_circle_are_told_all_the_same() -> None:
+    a = a_history("a", an_entry(0, 2, "y", emits=("x",)))
+    b = a_history("b", an_entry(0, 1, "x", emits=("y",)))
+    assert told(a, b) == [("b", 0), ("a", 0)]
+
+
+def test_an_own_event_is_no_reason_to_wait() -> None:
+    assert told(a_history("a", an_entry(0, 1, "m", emits=("x",)), an_entry(1, 2, "x"))) == [("a", 0), ("a", 1)]
+
+
+def test_the_state_after_a_transition_is_made_of_the_deltas_up_to_it() -> None:
+    h = a_history("a", an_entry(0, 1, "m", x=1), an_entry(1, 2, "n", x=2, y=1), an_entry(2, 3, "o", y=5))
+    assert [state_after(h.transitions, n) for n in range(3)] == [{"x": 1}, {"x": 2, "y": 1}, {"x": 2, "y": 5}]
+    with pytest.raises(LookupError):
+        state_after(h.transitions, 3)
+
+
+def test_a_handler_that_has_begun_before_any_transition_is_open() -> None:
+    intent = Intent(
+        handler="react",
+        kind="do",
+        cause="m",
+        message=a_message("m"),
+        parts=(),
+        state={},
+        time="2026-01-01T00:00:00.000Z",
+    )
+    begun = standing(Snapshot(service="a", saga="s", intents=(intent,)))
+    assert (begun.state, begun.is_open, begun.changed) == ("begun", True, intent.time)
+
+
+def test_a_dead_letter_quarantines_and_is_counted_once() -> None:
+    kept = Kept(handler="react", message=a_message("m"), n=0)
+    dead = Kept(handler="react", message=a_message("n"), n=0, dead="dead-1")
+    p = Snapshot(service="a", saga="s", queue=(dead, kept), compensating=(kept,))
+    stands = standing(p)
+    assert (stands.state, stands.dead, stands.queue, stands.compensating) == ("quarantined", 1, 1, 1)
