@@ -8,7 +8,7 @@ import gc
 import importlib
 import os
 import sys
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from types import MappingProxyType
 from typing import TypeVar
@@ -133,19 +133,36 @@ async def serve_all(
     limits = Limits(inflight_max=settings.inflight_max, cache_max=settings.cache_max, drain_s=settings.drain_s)
     for declared in services:
         await broker.ensure(topics_of(declared))
-    async with asyncio.TaskGroup() as tasks:
-        for declared in services:
-            work = serve(
-                declared,
-                store=stores[declared.name],
-                broker=broker,
-                clock=clock,
-                report=report,
-                limits=limits,
-                stop=stop,
-                use=use.get(declared.name, ()),
-            )
-            tasks.create_task(work, name=declared.name)
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            for declared in services:
+                work = serve(
+                    declared,
+                    store=stores[declared.name],
+                    broker=broker,
+                    clock=clock,
+                    report=report,
+                    limits=limits,
+                    stop=stop,
+                    use=use.get(declared.name, ()),
+                )
+                tasks.create_task(work, name=declared.name)
+    except ExceptionGroup as several:
+        errors = list(_single(several))
+        if not all(isinstance(error, SagaError) for error in errors):
+            raise  # a defect: its traceback is wanted
+        if len(errors) == 1:
+            raise errors[0] from several
+        raise ConfigurationError("several services cannot run:", [str(error) for error in errors]) from several
+
+
+def _single(group: ExceptionGroup[Exception]) -> Iterator[Exception]:
+    """The errors that people are to see: groups only say which tasks they came through."""
+    for error in group.exceptions:
+        if isinstance(error, ExceptionGroup):
+            yield from _single(error)
+        else:
+            yield error
 
 
 async def _in_time(

@@ -25,6 +25,7 @@ class Do(Enum):
     """Its intent is open."""
     IGNORE = "ignore"
     OTHER = "dead letter: other content"
+    OLD = "dead letter: older than memory"
     WAIT = "wait"
     QUEUE = "queue"
     RUN = "run"
@@ -43,8 +44,12 @@ class Decision(Struct, frozen=True, gc=False):
 NOTHING, LEAVE = Decision(Do.NOTHING), Decision(Do.LEAVE)
 
 
-def decide(p: Snapshot, role: Role, message: Message, *, in_hand: bool, bad: bool = False) -> Decision:
-    """The first line of the table that holds. `bad`: the message cannot be decoded, so it waits for no other part."""
+def decide(
+    p: Snapshot, role: Role, message: Message, *, in_hand: bool, bad: bool = False, forgotten: str = ""
+) -> Decision:
+    """The first line of the table that holds. `bad`: the message cannot be decoded, so it waits for nothing.
+    `forgotten`: a message from before this time may have been handled and be out of the inbox again.
+    """
     if p.inbox and ids.entry(message.id, role.name) in p.inbox:  # line 1
         return NOTHING
     if (p.queue or p.waiting) and in_hand and kept(p, role.name, message):  # line 1a
@@ -64,8 +69,10 @@ def decide(p: Snapshot, role: Role, message: Message, *, in_hand: bool, bad: boo
         repeated = _repetition(p, role, index, message)
         if repeated is not None:
             return repeated
-    if p.started is None and message.started is None:
+    if p.started is None and message.started is None and not bad:
         return Decision(Do.WAIT, "no message has told yet when this saga began")
+    if role.many and index == 0 and message.time < forgotten:
+        return Decision(Do.OLD, f"older than memory: it is of {message.time}, and may have been handled then")
     parts: tuple[Message, ...] | None = (message,)
     if len(role.takes) > 1 and not bad:  # line 5
         parts = parts_with(p, role, message)

@@ -184,6 +184,8 @@ _encoder = msgspec.json.Encoder()
 _snapshots = msgspec.json.Decoder(Snapshot)
 _entries = msgspec.json.Decoder(Entry)
 encode = _encoder.encode
+UNENCODABLE = (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError)
+"""What is raised for a value that cannot be written as JSON."""
 
 
 def decode(content: bytes) -> Snapshot:

@@ -139,14 +139,14 @@ def ignored(p: Snapshot, hand: Hand, role: Role, message: Message, reason: str) 
     return append(p, hand, "ignored", role.name, message, reason=reason)
 
 
-def other_content(p: Snapshot, hand: Hand, role: Role, message: Message, reason: str) -> Written:
+def refused(p: Snapshot, hand: Hand, role: Role, message: Message, reason: str, remedy: str) -> Written:
     """A dead letter that quarantines nothing: what was never due to run cannot block a saga."""
     letter = DeadLetter(
         id=ids.dead_id(p.service, p.saga, role.name, message.id, p.replays),
         what="dead letter",
         handler=role.name,
-        reason=f"already handled with other content: {reason}",
-        remedy="look why two messages say different things; the first one counts",
+        reason=reason,
+        remedy=remedy,
         message=message,
     )
     p = _ended(p, hand, role, [message.id])

@@ -12,7 +12,7 @@ from msgspec import Raw, Struct
 from saga.declarations.values import DocumentKind
 from saga.errors import Ambiguous, Conflict, Exists, Permanent, SagaError
 from saga.messages import Position
-from saga.progress.document import Kind, progress_key
+from saga.progress.document import UNENCODABLE, Kind, progress_key
 from saga.runtime.participant import Participant, Refused
 from saga.runtime.persistence import COLLECTION, patiently
 from saga.runtime.signatures import accepts_none, returns_of
@@ -219,7 +219,7 @@ def _changed(update: Update, current: Any) -> tuple[Marker, Any]:
 def _with(marker: Marker, name: str, value: object, answer: str | None) -> Marker:
     try:
         return msgspec.structs.replace(marker, value=Raw(msgspec.json.encode(value)), answer=answer)
-    except (TypeError, ValueError, msgspec.MsgspecError) as why:
+    except UNENCODABLE as why:
         raise Permanent(f"what {name!r} gives back cannot be recorded: {why}; give plain values") from why
 
 

@@ -1,5 +1,6 @@
 """One run of a handler: call it, and write down how it ended. A failed attempt is tried again in place."""
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -8,7 +9,7 @@ from msgspec.structs import replace
 
 from saga.declarations.values import Handler
 from saga.errors import BadInput, Permanent
-from saga.messages import Message
+from saga.messages import Event, Message, name_of
 from saga.observe.moments import Escalated, Retrying
 from saga.policies.retry import delay_s
 from saga.progress import ids, record
@@ -24,6 +25,8 @@ from saga.runtime.standing import Run, Turn
 
 DELAY_S_MAX = 30.0
 """Attempts are made in place, with the lane waiting: no pause between two is longer."""
+REASON_MAX = 2000
+"""Of what an exception says, no more characters than this are kept: a reason stands in progress, log and headers."""
 
 
 class Ask(Struct, frozen=True, kw_only=True, gc=False):
@@ -81,14 +84,31 @@ async def _called(
         if saga.failure is not None:
             raise saga.failure from why
         raise TimeoutError(f"{handler.name} took longer than its timeout_s={handler.timeout_s}, or: {why}") from why
+    except asyncio.CancelledError as why:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        if saga.failure is not None:
+            raise saga.failure from why
+        # Nobody cancels this lane: something that the handler waited for was, and that is a failure as any other.
+        raise RuntimeError(f"{handler.name} waited for something that was cancelled") from why
     finally:
         await saga.settled()
     if saga.halt is not None:
         raise saga.halt
     if saga.failure is not None:
         raise saga.failure
+    saga.check_whole()
     events = handler.events_of(returned)
+    if len(events) > 1:
+        _check_one_outcome(service, handler, events)
     return [service.encode(event, saga.turn.message.saga) for event in events], saga.delta()
+
+
+def _check_one_outcome(service: Participant, handler: Handler, events: Sequence[Event]) -> None:
+    outcomes = [name for name in map(name_of, map(type, events)) if name in service.roles.outcomes]
+    if len(outcomes) > 1:
+        raise Permanent(f"{handler.name} returned {' and '.join(outcomes)}: a saga ends with one outcome; return one")
 
 
 def _arguments(service: Participant, ask: Ask, parts: Sequence[Message], saga: RunningSaga) -> Mapping[str, object]:
@@ -164,7 +184,8 @@ def _ended(
 async def _failed(service: Participant, saga: RunningSaga, ask: Ask, why: Exception) -> Turn:
     """An attempt has failed: again, with what it has got so far, or a dead letter after the last one."""
     turn, retry, ports = saga.turn, ask.handler.retry, service.ports
-    calls = tuple(saga.calls)
+    # Without an intent nothing is promised to a rerun: it reads documents anew.
+    calls = tuple(saga.calls) if saga.intent.begins is not None else ()
     if not turn.certain:  # on an old progress anything may fail: it counts after a rerun on a certain one
         return turn.unread().carrying(ask.run, calls, turn.attempts_of(ask.run))
     attempt = turn.attempts_of(ask.run) + 1
@@ -178,7 +199,7 @@ async def _failed(service: Participant, saga: RunningSaga, ask: Ask, why: Except
             ask.role,
             ask.message,
             undo=ask.result is not None,
-            reason=f"{type(why).__name__}: {why}",
+            reason=said_by(why),
             remedy=_remedy(why, retry.attempts_max),
             attempts=attempt,
             intent=_with_calls(turn, ask, saga),
@@ -194,7 +215,7 @@ async def _failed(service: Participant, saga: RunningSaga, ask: Ask, why: Except
             attempt=attempt,
             attempts_max=retry.attempts_max,
             delay_s=wait_s,
-            error=f"{type(why).__name__}: {why}",
+            error=said_by(why),
         )
     )
     if attempt % retry.attempts_max == 0:  # only a compensation comes here: it is tried without end, and people told
@@ -203,12 +224,23 @@ async def _failed(service: Participant, saga: RunningSaga, ask: Ask, why: Except
                 service=service.name,
                 saga=turn.message.saga,
                 handler=ask.handler.name,
-                reason=f"{attempt} attempts failed, the last with {type(why).__name__}: {why}",
+                reason=f"{attempt} attempts failed, the last with {said_by(why)}",
                 steps=(),
             )
         )
     await ports.pause(wait_s, turn.position)
     return turn.unread().carrying(ask.run, calls, attempt)
+
+
+def said_by(why: Exception) -> str:
+    """What an exception says, as it can be written down: bounded, and text whatever it is made of."""
+    try:
+        text = f"{type(why).__name__}: {why}"
+    except Exception as worse:  # noqa: BLE001 - a handler may raise anything
+        text = f"{type(why).__name__}: (its text raises {type(worse).__name__})"
+    if len(text) > REASON_MAX:
+        text = f"{text[:REASON_MAX]} ..."
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def _with_calls(turn: Turn, ask: Ask, saga: RunningSaga) -> Intent | None:

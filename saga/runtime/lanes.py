@@ -10,7 +10,7 @@ from saga.progress.document import Snapshot
 from saga.runtime.offsets import Prefix
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Item:
     """A message on its way through the worker."""
 
@@ -19,6 +19,8 @@ class Item:
     prefix: Prefix
     """Where to tell that it is finished; belongs to the assignment under which it came."""
     received_s: float
+    left: asyncio.Future[None] | None = None
+    """Done when the message is finished or left; made when somebody waits for it."""
 
 
 class Cache:
@@ -56,6 +58,8 @@ class Lanes:
     _lanes: dict[str, deque[Item]] = field(default_factory=dict)
     _running: dict[str, asyncio.Task[None]] = field(default_factory=dict)
     _current: dict[str, Item] = field(default_factory=dict)
+    _late: set[Item] = field(default_factory=set)
+    """Those in hand that are to be left as by a crash."""
 
     def add(self, item: Item) -> None:
         """Behind the saga's other messages."""
@@ -74,16 +78,30 @@ class Lanes:
             while lane:
                 item = self._current[saga] = lane.popleft()
                 try:
-                    if await self.handle(item):
+                    if await self._handled(item):
                         item.prefix.finished(item.position.offset)
                 finally:
                     self.inflight -= 1
                     self.room.set()
+                    if item.left is not None and not item.left.done():
+                        item.left.set_result(None)
         finally:
             self.inflight -= len(lane)
             self.room.set()
             self._current.pop(saga, None)
             del self._lanes[saga], self._running[saga]
+
+    async def _handled(self, item: Item) -> bool:
+        """Whether the message is finished. One that took too long to drain is left; the lane goes on with others."""
+        try:
+            return await self.handle(item)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if item not in self._late or task is None or task.uncancel():
+                raise
+            return False
+        finally:
+            self._late.discard(item)
 
     def forget(self, partitions: Collection[Partition]) -> None:
         """Drop what has not begun of these partitions: it is not ours any more."""
@@ -95,19 +113,22 @@ class Lanes:
                 lane.extend(kept)
 
     async def drained(self, partitions: Collection[Partition] | None, limit_s: float) -> None:
-        """Return when nothing of these partitions (`None`: of any) runs; what still does at the limit is cancelled."""
-        tasks = {
-            task
-            for saga, task in self._running.items()
-            if partitions is None
-            or (saga in self._current and _partition(self._current[saga]) in partitions)
-            or saga not in self._current
-        }
-        if not tasks:
+        """Return when no message of these partitions (`None`: of any) is in hand; what is at the limit is left."""
+        in_hand = [
+            (self._running[saga], item)
+            for saga, item in self._current.items()
+            if partitions is None or _partition(item) in partitions
+        ]
+        if not in_hand:
             return
-        _, late = await asyncio.wait(tasks, timeout=limit_s)
-        for task in late:
-            task.cancel()
+        loop = asyncio.get_running_loop()
+        for _, item in in_hand:
+            item.left = item.left or loop.create_future()
+        _, late = await asyncio.wait([item.left for _, item in in_hand if item.left], timeout=limit_s)
+        for task, item in in_hand:
+            if item.left in late:
+                self._late.add(item)
+                task.cancel()
         if late:
             await asyncio.wait(late)
 

@@ -72,7 +72,12 @@ def is_older_than_memory(service: Participant, message: Message) -> bool:
     """Whether the message's saga began before what this service remembers: then it cannot be taken for a new one."""
     if message.started is None:
         return False
-    return message.started < iso(service.ports.clock.now_ms() - service.memory_s * 1000)
+    return message.started < forgotten_before(service)
+
+
+def forgotten_before(service: Participant) -> str:
+    """What is older than this the service need not know any more."""
+    return iso(service.ports.clock.now_ms() - service.memory_s * 1000)
 
 
 async def write(service: Participant, turn: Turn, written: Written) -> Turn:

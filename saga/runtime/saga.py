@@ -1,9 +1,10 @@
 """What a handler sees of its run: steps, updates and reads, each recorded, each answered by a rerun without a call."""
 
+import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from hashlib import blake2b
-from typing import Any, Concatenate, ParamSpec
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import msgspec
 from msgspec import Raw
@@ -13,7 +14,7 @@ from saga.declarations.values import DocumentKind, Handler
 from saga.errors import Permanent
 from saga.observe.moments import StepDone
 from saga.progress import ids, record
-from saga.progress.document import Call, Intent
+from saga.progress.document import UNENCODABLE, Call, Intent
 from saga.runtime import documents, persistence
 from saga.runtime.participant import Halted, OneRun, Participant
 from saga.runtime.signatures import returns_of
@@ -21,6 +22,7 @@ from saga.runtime.standing import Run, Turn
 from saga.view import Saga
 
 P = ParamSpec("P")
+T = TypeVar("T")
 
 _encoder = msgspec.json.Encoder(order="deterministic")
 
@@ -41,6 +43,7 @@ class RunningSaga(Saga[Any]):
         self.failure: Exception | None = None
         """A step has failed, and with it this attempt, even if the handler catches it."""
         self.halt: Halted | None = None
+        self._ended = False
         self._next = 0
         self._numbers: dict[str, int] = {}
         self._one_run: OneRun | None = None
@@ -72,14 +75,21 @@ class RunningSaga(Saga[Any]):
 
     async def step(self, call: Callable[P, Awaitable[Any]], /, *args: P.args, **kwargs: P.kwargs) -> Any:
         async with self._one_at_a_time():
-            name = getattr(call, "__name__", type(call).__name__)
-            asked = self._asked("step", name, args, kwargs)
-            answered = self._recalled(asked)
-            if answered is None:
-                await self._begin(asked)
-                answered = await self._made(asked, call, args, kwargs)
-                self.calls.append(answered)
-            return self._given_back(answered, returns_of(call), self.service.answers[self.handler.name])
+            answered, type_ = await self._or_failed(self._stepped(call, args, kwargs))
+            return self._given_back(answered, type_, self.service.answers[self.handler.name])
+
+    async def _stepped(
+        self, call: Callable[..., Awaitable[Any]], args: Sequence[object], kwargs: Mapping[str, object]
+    ) -> tuple[Call, Any]:
+        """The answer as it is recorded, and the type as which it is given back."""
+        name = getattr(call, "__name__", type(call).__name__)
+        asked, type_ = self._asked("step", name, args, kwargs), returns_of(call)
+        answered = self._recalled(asked)
+        if answered is None:
+            await self._begin(asked)
+            answered = await self._made(asked, call, args, kwargs)
+            self.calls.append(answered)
+        return answered, type_
 
     async def _made(
         self, asked: Call, call: Callable[..., Awaitable[Any]], args: Sequence[object], kwargs: Mapping[str, object]
@@ -93,10 +103,9 @@ class RunningSaga(Saga[Any]):
             answer = declared_answer(why, self.service.answers[self.handler.name])
             answered = with_(asked, answer=answer, value=recorded(why.args, asked.name, "the answer of"))
         except TimeoutError as why:
-            self.failure = TimeoutError(f"step {asked.name} gave no answer within {timeout_s} s")
-            raise self.failure from why
-        except Exception as why:
-            self.failure = why
+            raise TimeoutError(f"step {asked.name} gave no answer within {timeout_s} s") from why
+        except asyncio.CancelledError:  # no `Exception`: nobody would know, if the handler went on
+            self.failure = TimeoutError(f"step {asked.name} was cancelled before it answered")
             raise
         else:
             answered = with_(asked, value=recorded(value, asked.name, "what it returned by"))
@@ -121,37 +130,60 @@ class RunningSaga(Saga[Any]):
         **kwargs: P.kwargs,
     ) -> Any:
         async with self._one_at_a_time():
-            declared = self._declared(kind)
-            name = getattr(change, "__name__", type(change).__name__)
-            asked = self._asked("update", name, args, kwargs, document=f"{declared.collection}/{key}")
-            answered = self._recalled(asked)
-            if answered is None:
-                await self._begin(asked)
-                update = documents.Update(
-                    declared=declared,
-                    key=key,
-                    marker=self.marker(asked),
-                    saga=self.turn.message.saga,
-                    run=self.run,
-                    change=change,
-                    args=args,
-                    kwargs=kwargs,
-                )
-                marker = await self._shielded(documents.apply(self.service, self.turn.position, update))
-                answered = with_(asked, answer=marker.answer, value=marker.value)
-                self.calls.append(answered)
-            return self._given_back(answered, documents.result_of(change, declared.kind), declared.answers)
+            answered, type_ = await self._or_failed(self._updated(kind, key, change, args, kwargs))
+            return self._given_back(answered, type_, self._declared(kind).answers)
+
+    async def _updated(
+        self,
+        kind: type[Any],
+        key: str,
+        change: Callable[..., Any],
+        args: Sequence[object],
+        kwargs: Mapping[str, object],
+    ) -> tuple[Call, Any]:
+        declared = self._declared(kind)
+        name = getattr(change, "__name__", type(change).__name__)
+        asked = self._asked("update", name, args, kwargs, document=f"{declared.collection}/{key}")
+        type_ = documents.result_of(change, declared.kind)
+        answered = self._recalled(asked)
+        if answered is None:
+            await self._begin(asked)
+            update = documents.Update(
+                declared=declared,
+                key=key,
+                marker=self.marker(asked),
+                saga=self.turn.message.saga,
+                run=self.run,
+                change=change,
+                args=args,
+                kwargs=kwargs,
+            )
+            marker = await self._shielded(documents.apply(self.service, self.turn.position, update))
+            answered = with_(asked, answer=marker.answer, value=marker.value)
+            self.calls.append(answered)
+        return answered, type_
 
     async def read(self, kind: type[Any], key: str, /) -> Any:
         async with self._one_at_a_time():
-            declared = self._declared(kind)
-            asked = self._asked("read", declared.collection, (), {}, document=f"{declared.collection}/{key}")
-            answered = self._recalled(asked)
-            if answered is None:
-                value = await documents.read(self.service, self.turn.position, declared, key)
-                answered = with_(asked, value=recorded(value, declared.collection, "the document read by"))
-                self.calls.append(answered)
-            return self._given_back(answered, declared.kind | None, ())
+            return self._given_back(*await self._or_failed(self._looked_up(kind, key)), ())
+
+    async def _looked_up(self, kind: type[Any], key: str) -> tuple[Call, Any]:
+        declared = self._declared(kind)
+        asked = self._asked("read", declared.collection, (), {}, document=f"{declared.collection}/{key}")
+        answered = self._recalled(asked)
+        if answered is None:
+            value = await documents.read(self.service, self.turn.position, declared, key)
+            answered = with_(asked, value=recorded(value, declared.collection, "the document read by"))
+            self.calls.append(answered)
+        return answered, declared.kind | None
+
+    async def _or_failed(self, work: Coroutine[object, object, T]) -> T:
+        """What is no answer fails this attempt, even if the handler catches it."""
+        try:
+            return await work
+        except Exception as why:
+            self.failure = self.failure or why
+            raise
 
     def marker(self, call: Call) -> str:
         """The id of an update of this run."""
@@ -166,9 +198,20 @@ class RunningSaga(Saga[Any]):
         return self._one_run.gate
 
     async def settled(self) -> None:
-        """Return when no write of this run is under way."""
+        """Return when nothing of this run is under way; nothing of it begins any more."""
+        self._ended = True
         if self._one_run is not None:
-            await self._one_run.settled()
+            async with self._one_run.gate:  # a step that the handler did not wait for comes to its end
+                await self._one_run.settled()
+
+    def check_whole(self) -> None:
+        """Raises `NotDeterministic` if something is recorded that this run has not asked for."""
+        left = self._expected()
+        if left is not None:
+            raise NotDeterministic(
+                f"not deterministic: {self.handler.name} recorded {left.kind} {left.name!r} (number {left.number}) "
+                "and its rerun has ended without asking for it"
+            )
 
     def _declared(self, kind: type[Any]) -> DocumentKind:
         declared = self.service.documents.get(kind)
@@ -188,6 +231,8 @@ class RunningSaga(Saga[Any]):
         document: str | None = None,
     ) -> Call:
         """The call as it is compared with what is recorded."""
+        if self._ended:
+            raise Permanent(f"{self.handler.name} asks for {kind} {name!r} after its end: await what it begins")
         if self.halt is not None:
             raise self.halt
         if self.failure is not None:
@@ -197,23 +242,26 @@ class RunningSaga(Saga[Any]):
 
     def _recalled(self, asked: Call) -> Call | None:
         """The recorded answer; `None` if the call has to be made. Raises `NotDeterministic`."""
-        if self._next < len(self.calls):
-            expected = self.calls[self._next]
-        elif self.intent.begins is not None and len(self.intent.calls) == len(self.calls):
-            expected = self.intent.begins
-        else:
+        expected = self._expected()
+        if expected is None:
             self._next += 1
             return None
         for what in ("kind", "name", "number", "document", "input"):
             if getattr(asked, what) != getattr(expected, what):
-                self.failure = NotDeterministic(
+                raise NotDeterministic(
                     f"not deterministic: {self.handler.name} recorded {expected.kind} {expected.name!r} "
                     f"(number {expected.number}) and its rerun asks for {asked.kind} {asked.name!r} "
                     f"(number {asked.number}){' with other arguments' if what == 'input' else ''}"
                 )
-                raise self.failure
         self._next += 1
         return self.calls[self._next - 1] if self._next <= len(self.calls) else None
+
+    def _expected(self) -> Call | None:
+        """What is recorded, and has to be asked for next."""
+        if self._next < len(self.calls):
+            return self.calls[self._next]
+        begun = self.intent.begins
+        return begun if self._next == len(self.calls) == len(self.intent.calls) else None
 
     async def _begin(self, asked: Call) -> None:
         """Nothing new begins before its intent is durable, with all answers so far."""
@@ -239,9 +287,6 @@ class RunningSaga(Saga[Any]):
         except Halted as halt:
             self.halt = halt
             raise
-        except Exception as why:
-            self.failure = why
-            raise
 
     def _given_back(self, call: Call, type_: Any, answers: tuple[type[Exception], ...]) -> Any:
         """What is recorded, as the first run and every rerun see it."""
@@ -249,10 +294,11 @@ class RunningSaga(Saga[Any]):
             for answer in answers:
                 if answer.__name__ == call.answer:
                     raise answer(*msgspec.json.decode(call.value))
-            raise Permanent(
+            self.failure = Permanent(
                 f"{self.handler.name} recorded that {call.name!r} answered {call.answer}, which is in no answers=(...) "
                 "any more: put it back until no saga is open"
             )
+            raise self.failure
         try:
             return msgspec.json.decode(call.value, type=type_)
         except (msgspec.ValidationError, TypeError) as why:
@@ -272,7 +318,7 @@ def recorded(value: object, name: str, what: str) -> Raw:
     """A value as it is recorded. Raises `Permanent` for one that cannot be."""
     try:
         return Raw(_encoder.encode(value))
-    except (TypeError, ValueError, msgspec.MsgspecError) as why:
+    except UNENCODABLE as why:
         raise Permanent(f"{what} {name!r} cannot be recorded: {why}; return plain values or dataclasses") from why
 
 
@@ -281,6 +327,6 @@ def _digest(name: str, args: Sequence[object], kwargs: Mapping[str, object]) -> 
     for where, argument in (*enumerate(args, 1), *kwargs.items()):
         try:
             _encoder.encode(argument)
-        except (TypeError, ValueError, msgspec.MsgspecError) as why:
+        except UNENCODABLE as why:
             raise Permanent(f"argument {where} of {name!r} cannot be recorded: {why}; hand over plain values") from why
     return blake2b(_encoder.encode((args, kwargs)), digest_size=12).hexdigest()

@@ -45,7 +45,8 @@ async def advance(service: Participant, turn: Turn) -> Turn:
                 if not undoing.is_kept_waiting(p, work):
                     return await undoing.compensate(service, turn, work)
                 continue
-            decision = decide(p, work.role, work.message, in_hand=True, bad=turn.bad is not None)
+            forgotten = persistence.forgotten_before(service) if work.role.many else ""
+            decision = decide(p, work.role, work.message, in_hand=True, bad=turn.bad is not None, forgotten=forgotten)
             if decision.do is Do.NOTHING:
                 continue
             only_answered = False
@@ -71,7 +72,14 @@ async def go(service: Participant, turn: Turn, work: Work, decision: Decision) -
         case Do.IGNORE:
             written = record.ignored(p, hand, work.role, work.message, reason)
         case Do.OTHER:
-            written = record.other_content(p, hand, work.role, work.message, reason)
+            reason, remedy = (
+                f"already handled with other content: {reason}",
+                "look why two differ; the first one counts",
+            )
+            written = record.refused(p, hand, work.role, work.message, reason, remedy)
+        case Do.OLD:
+            remedy = "look why it comes so late; a longer memory= of the service would know it"
+            written = record.refused(p, hand, work.role, work.message, reason, remedy)
         case Do.WAIT:
             written = record.waiting(p, hand, work.role, work.message, reason)
         case Do.QUEUE:
@@ -98,9 +106,9 @@ def begin(
 
 
 def _bad(service: Participant, message: Message) -> str | None:
-    """Why the message can never be decoded: then it does not wait for other parts."""
+    """Why the message can never be decoded: then it waits for nothing. Looked at only where it may have to wait."""
     for role in service.roles.by_type.get(message.type, ()):
-        if len(role.takes) > 1:
+        if len(role.takes) > 1 or message.started is None:
             try:
                 service.decode(role.name, message)
             except BadInput as why:

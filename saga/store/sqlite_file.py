@@ -28,7 +28,8 @@ PAGE_BYTES = 4096
 CHECKPOINT_PAGES = 1000
 """After so many pages (4 MB) the log is copied into the file: seldom enough to cost little, often enough to stall the
 loop only for a few milliseconds."""
-CACHE_KIB = 32_768
+CACHE_KIB = 8 * 1024
+"""Pages kept in memory, for each store: so much is taken after some thousand sagas, and no more."""
 BUSY_S = 0.02
 """How long SQLite itself may block the loop; `flock` makes it rare that it has to."""
 

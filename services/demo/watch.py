@@ -1,6 +1,6 @@
 """How far the orders are: outcomes as they are said, from the log; and from the stores, whether all is settled."""
 
-from collections.abc import AsyncIterator, Collection, Mapping
+from collections.abc import AsyncGenerator, Collection, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -29,7 +29,7 @@ class Watch:
     @property
     def known(self) -> set[str]:
         """The orders that have ended."""
-        return set().union(*self.ended.values())
+        return self.ended[CONFIRMED] | self.ended[CANCELLED]
 
     @property
     def count(self) -> int:
@@ -37,7 +37,7 @@ class Watch:
         return sum(map(len, self.ended.values()))
 
     @asynccontextmanager
-    async def on(self, broker: Broker) -> AsyncIterator["Watch"]:
+    async def on(self, broker: Broker) -> AsyncGenerator["Watch"]:
         """Read inside the block. The topic must be there."""
         async with broker.join("demo", [TOPIC], self) as self._membership:
             yield self

@@ -9,8 +9,9 @@ import pytest
 
 from saga.broker.embedded import EmbeddedBroker
 from saga.broker.embedded.failures import DAMAGED, DEFECT, WAIT, translated
-from saga.broker.embedded.file import FORMAT
+from saga.broker.embedded.file import FORMAT, open_file
 from saga.broker.embedded.locks import WriteLock
+from saga.broker.embedded.log import Log
 from saga.broker.port import Topic
 from saga.clock import SystemClock
 from saga.errors import BrokerError, BrokerUnavailable, Fenced
@@ -143,6 +144,30 @@ async def test_a_read_only_file_makes_the_broker_unavailable_until_it_can_be_wri
     broker.connection.execute("PRAGMA query_only = OFF")
     await broker.publish([event("orders", "k", "written")])
     assert values([record async for record in broker.scan("orders")]) == ["written"]
+
+
+async def test_nothing_of_a_transaction_that_failed_halfway_is_there(broker: EmbeddedBroker) -> None:
+    broker.connection.execute("CREATE TEMP TRIGGER failing BEFORE UPDATE ON logs BEGIN SELECT RAISE(FAIL, 'why'); END")
+    with pytest.raises(BrokerError, match="SQLITE_CONSTRAINT"):
+        await broker.publish([event("orders", "k", f"{n}") for n in range(3)])
+    assert not broker.connection.in_transaction  # or reading, which shares the connection, would see it
+    broker.connection.execute("DROP TRIGGER failing")
+    await broker.publish([event("orders", "k", "whole")])
+    assert [(r.offset, r.value) async for r in broker.scan("orders")] == [(0, b"whole")]
+
+
+def test_what_others_wrote_is_news_again_after_a_transaction_that_learnt_it_failed(path: Path) -> None:
+    ours, theirs = open_file(path, bytes_max=None), open_file(path, bytes_max=None)
+    log = Log(ours)
+    assert log.catch_up()
+    assert not log.catch_up()
+    theirs.execute("INSERT INTO groups VALUES ('payment', 1, 1)")
+    assert log.catch_up()
+    log.rolled_back()
+    assert log.catch_up()
+    assert log.versions == {"payment": 1}
+    ours.close()
+    theirs.close()
 
 
 async def test_a_process_that_holds_the_lock_for_long_makes_the_broker_unavailable_and_never_blocks_the_loop(

@@ -1,8 +1,9 @@
 """Members, generations and zombies of the embedded broker, and how long it keeps what."""
 
 import asyncio
-from collections.abc import Collection, Mapping
+from collections.abc import Awaitable, Collection, Mapping
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 from hypothesis import given
@@ -22,6 +23,7 @@ from saga.testing.conformance.broker import BrokerConformance, Listening, event,
 CLOCK = SystemClock()
 conformance = BrokerConformance()
 ORDERS = Topic("orders", 4)
+T = TypeVar("T")
 
 
 class Freezing(SystemClock):
@@ -34,6 +36,12 @@ class Freezing(SystemClock):
     async def sleep(self, seconds: float) -> None:
         await super().sleep(seconds)
         await self.running.wait()
+
+    async def within(self, seconds: float, what: Awaitable[T]) -> T:
+        try:
+            return await super().within(seconds, what)
+        finally:
+            await self.running.wait()
 
 
 class Later(SystemClock):
@@ -96,6 +104,26 @@ async def test_a_partition_moves_after_the_drain_even_if_its_member_does_not_let
                 first.may_end.set()
 
 
+async def test_a_partition_moves_after_the_drain_from_a_member_that_was_frozen_meanwhile(tmp_path: Path) -> None:
+    clock, timing = Freezing(), Timing(silence_s=60, drain_s=0.2)
+    async with (
+        EmbeddedBroker(tmp_path / "broker.db", clock=clock, timing=timing) as broker,
+        EmbeddedBroker(tmp_path / "broker.db", clock=CLOCK, timing=timing) as other,
+    ):
+        await broker.ensure([ORDERS])
+        first, second = Listening(), Listening()
+        async with broker.join("payment", ["orders"], first):
+            await conformance.complete(first)
+            first.may_end.clear()
+            clock.running.clear()
+            async with other.join("payment", ["orders"], second):
+                await conformance.until(lambda: len(second.has) == 2)
+                assert len(first.has) == 4  # it does not know yet
+                clock.running.set()
+                first.may_end.set()
+                await conformance.until(lambda: len(first.has) == 2)
+
+
 async def test_who_was_taken_for_dead_is_fenced_by_the_file_then_hears_of_it_and_joins_again(tmp_path: Path) -> None:
     clock, timing = Freezing(), Timing(silence_s=0.5)
     async with (
@@ -120,20 +148,24 @@ async def test_who_was_taken_for_dead_is_fenced_by_the_file_then_hears_of_it_and
 
 
 async def test_who_was_frozen_itself_takes_nobody_for_dead(tmp_path: Path) -> None:
-    clock, timing = Freezing(), Timing(silence_s=0.4)
+    clocks, timing = (Freezing(), Freezing()), Timing(silence_s=1)
     async with (
-        EmbeddedBroker(tmp_path / "broker.db", clock=clock, timing=timing) as broker,
-        EmbeddedBroker(tmp_path / "broker.db", clock=clock, timing=timing) as other,
+        EmbeddedBroker(tmp_path / "broker.db", clock=clocks[0], timing=timing) as broker,
+        EmbeddedBroker(tmp_path / "broker.db", clock=clocks[1], timing=timing) as other,
     ):
         await broker.ensure([ORDERS])
         first, second = Listening(), Listening()
+        beats = "SELECT min(beats) FROM members"
         async with broker.join("payment", ["orders"], first), other.join("payment", ["orders"], second):
             await conformance.until(lambda: len(first.has) == 2 and len(second.has) == 2)
-            await CLOCK.sleep(0.3)  # they have seen one another's beats
-            clock.running.clear()  # the machine sleeps
-            await CLOCK.sleep(1)
-            clock.running.set()
-            await CLOCK.sleep(0.3)
+            await conformance.until(lambda: broker.connection.execute(beats).fetchone()[0] >= 1)
+            await CLOCK.sleep(2 * timing.watch_s)  # they have seen one another stir
+            for clock in clocks:  # the machine sleeps
+                clock.running.clear()
+            await CLOCK.sleep(timing.silence_s + timing.watch_s)
+            for clock in clocks:  # one is up again before the other
+                clock.running.set()
+                await CLOCK.sleep(3 * timing.watch_s)
             assert not first.heard("lost") | second.heard("lost")
 
 

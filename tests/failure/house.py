@@ -1,6 +1,7 @@
 """Services in this process, on real stores and a real broker, whose every call can be counted and made to fail."""
 
 import asyncio
+import sqlite3
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -293,10 +294,14 @@ EVERYBODY: Sequence[Service] = (order, payment, inventory, shipping)
 
 @asynccontextmanager
 async def house_of(
-    folder: Path, services: Sequence[Service] = EVERYBODY, *, stores: Mapping[str, Store] | None = None
+    folder: Path,
+    services: Sequence[Service] = EVERYBODY,
+    *,
+    clock: Clock | None = None,
+    connection: type[sqlite3.Connection] = sqlite3.Connection,
 ) -> AsyncIterator[House]:
-    """These services, running; stock is seeded. `stores`: open ones, for services that shall not have a usual one."""
-    clock, stop = Hasty(), asyncio.Event()
+    """These services, running; stock is seeded. `connection`: the class of their stores' connections."""
+    clock, stop = clock or Hasty(), asyncio.Event()
     async with AsyncExitStack() as stack:
         house = House(folder, clock)
         await stack.enter_async_context(house.broker)
@@ -305,10 +310,8 @@ async def house_of(
         carrier = FailingCarrier(await stack.enter_async_context(Ledger(folder / "carrier.db")), house.plan)
         use: dict[str, Sequence[object]] = {"payment": [bank], "shipping": [carrier]}
         for name in (service.declared.name for service in services):
-            if stores and name in stores:
-                house.stores[name] = stores[name]
-                continue
-            store = await stack.enter_async_context(SqliteStore(folder / f"{name}.db", clock=SystemClock()))
+            usual = SqliteStore(folder / f"{name}.db", clock=SystemClock(), connection=connection)
+            store = await stack.enter_async_context(usual)
             if name == "inventory":
                 await seed(store)
             house.stores[name] = FailingStore(name, store, house.plan)

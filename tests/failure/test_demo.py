@@ -1,0 +1,89 @@
+"""The demonstration, as `make demo` runs it: it ends well, what it tells people to type works, and nothing stays."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from services.demo.fleet import ROOT
+
+ENDED_S_MAX = 60.0
+OK = re.compile(r"^ok {7}(every|the|confirmed|cancelled|nothing) ", re.MULTILINE)
+
+
+def demo(folder: Path) -> subprocess.Popen[str]:
+    """Started as from the root of the repository, but with its files in `folder`."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "services.demo"],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def pids(said: str) -> list[int]:
+    """Of all services that were started."""
+    (line,) = re.findall(r"four services run: (.*)", said)
+    return [int(pid) for pid in re.findall(r"\((\d+)\)", line) + re.findall(r"as process (\d+)", said)]
+
+
+def test_the_demonstration_ends_with_balanced_books_and_commands_that_work(tmp_path: Path) -> None:
+    process = demo(tmp_path)
+    said, _ = process.communicate(timeout=ENDED_S_MAX)
+    assert process.returncode == 0, said
+    assert re.search(r"kill -9 \d+: payment is dead", said)
+    assert "payment is started again" in said
+    assert len(OK.findall(said)) == 8, said
+    assert "640 orders = " in said
+    assert [pid for pid in pids(said) if is_running(pid)] == []
+    commands = said.partition("To look further:\n")[2].splitlines()
+    for command, shown in zip(commands, ("OrderCancelled", "order-0640", "all unchanged"), strict=True):
+        looked = subprocess.run(command, shell=True, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert looked.returncode == 0, f"{command}: {looked.stderr}"
+        assert shown in looked.stdout, f"{command}: {looked.stdout[:2000]}"
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_a_demonstration_that_is_ended_early_leaves_nothing_running(tmp_path: Path, how: signal.Signals) -> None:
+    process = demo(tmp_path)
+    assert process.stdout is not None
+    lines: list[str] = []
+    while not (lines and "placed" in lines[-1]):
+        lines.append(process.stdout.readline())
+        assert lines[-1], lines
+    process.send_signal(how)
+    said, _ = process.communicate(timeout=ENDED_S_MAX)
+    assert process.returncode == 130, said
+    assert "nothing is left running" in said
+    assert [pid for pid in pids("".join([*lines, said])) if is_running(pid)] == []
+
+
+def test_a_service_that_falls_ends_the_demonstration_with_its_name_and_its_log(tmp_path: Path) -> None:
+    process = demo(tmp_path)
+    assert process.stdout is not None
+    line = ""
+    while "four services run" not in line:
+        line = process.stdout.readline()
+        assert line
+    shipping = pids(line)[3]
+    os.kill(shipping, signal.SIGKILL)
+    said, _ = process.communicate(timeout=ENDED_S_MAX)
+    assert process.returncode == 1, said
+    assert "shipping ended by itself, with -9; its log:" in said
+    assert f"{tmp_path}/.saga/demo/shipping.log" in said
+    assert "Traceback" not in said
+    assert [pid for pid in pids(line) if is_running(pid)] == []

@@ -1,0 +1,186 @@
+"""One service at a real worker, on a real store and a real log in a folder, with a clock that does not let it wait."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, TypeVar
+
+from saga import Event, Service, envelope, wiring
+from saga.broker.embedded import EmbeddedBroker
+from saga.clock import SystemClock, iso
+from saga.contracts import codec
+from saga.contracts.library import binding_of, find
+from saga.messages import Message, Outgoing, Partition, Record
+from saga.observe.moments import Moment
+from saga.progress import ids
+from saga.progress.document import Entry, Snapshot, decode, decode_entry, progress_key
+from saga.runtime.lifecycle import serve
+from saga.runtime.worker import Limits
+from saga.store.sqlite import SqliteStore
+from services.payment.events import OrderPlaced
+
+T = TypeVar("T")
+M = TypeVar("M", bound=Moment)
+
+ROOT = Path(__file__).parents[2]
+FASTER = 50
+AWAITED_S_MAX = 8.0
+LOOK_S = 0.002
+SAGA = "order-1"
+
+
+class Impatient(SystemClock):
+    """Pauses are remembered, and take a fraction of their time; calls have the time that they are given."""
+
+    def __init__(self) -> None:
+        self.pauses: list[float] = []
+
+    def chance(self) -> float:
+        return 0.0
+
+    async def within(self, seconds: float, what: Awaitable[T]) -> T:
+        if isinstance(what, asyncio.Future):  # a pause between two attempts, which only draining ends earlier
+            self.pauses.append(seconds)
+            seconds /= FASTER
+        return await super().within(seconds, what)
+
+
+class Workplace:
+    """The log, the store of the service, and all that is reported."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.clock = folder, Impatient()
+        self.moments: list[Moment] = []
+        self.broker = EmbeddedBroker(folder / "broker.db", clock=SystemClock())
+        self.store = SqliteStore(folder / "store.db", clock=self.clock)
+
+    async def publish(self, *events: Event, source: str = "somebody", started: str | None = "now", id: str = "") -> None:
+        """As another service does. `id`: in the place of one made of the content."""
+        await self.broker.publish([self.record_of(e, source=source, started=started, id=id) for e in events])
+
+    def record_of(
+        self, event: Event, *, source: str = "somebody", started: str | None = "now", id: str = ""
+    ) -> Outgoing:
+        """An event as another service publishes it."""
+        now = iso(self.clock.now_ms())
+        started = now if started == "now" else started
+        return envelope.to_record(message_of(event, time=now, source=source, started=started, id=id), topic_of(event))
+
+    async def until(self, holds: Callable[[], bool]) -> None:
+        """Return when it does."""
+        until_s = self.clock.monotonic_s() + AWAITED_S_MAX
+        while not holds():
+            assert self.clock.monotonic_s() < until_s, f"not within {AWAITED_S_MAX} s; {self.moments[-5:]}"
+            await self.clock.sleep(LOOK_S)
+
+    async def at_rest(self, service: Service[Any]) -> None:
+        """Return when the service has handled and committed everything in the log."""
+        await self.until(lambda: not self.is_behind(service))
+
+    def is_behind(self, service: Service[Any]) -> bool:
+        """Whether it has something to do, or has not joined its group yet."""
+        behind = "SELECT 1 FROM positions JOIN logs ON id = log WHERE grp = ? AND offset < next LIMIT 1"
+        name, execute = service.declared.name, self.broker.connection.execute
+        joined = execute("SELECT 1 FROM groups WHERE name = ?", (name,)).fetchone()
+        return not joined or execute(behind, (name,)).fetchone() is not None
+
+    def committed(self, service: Service[Any], partition: Partition) -> int:
+        """The group's position in a partition."""
+        first = "SELECT first_log FROM topics WHERE name = ?"
+        position = f"SELECT offset FROM positions WHERE grp = ? AND log = ({first}) + ?"
+        row = self.broker.connection.execute(position, (service.declared.name, *partition)).fetchone()
+        return int(row[0]) if row else 0
+
+    async def records(self, topic: str) -> list[Record]:
+        """Everything in a topic."""
+        return [record async for record in self.broker.scan(topic)]
+
+    async def dead(self, service: Service[Any]) -> list[tuple[Record, dict[str, str]]]:
+        """The service's dead letters, each with its headers as text where they are text."""
+        records = await self.records(f"{service.declared.name}.dead")
+        return [(r, {name: value.decode("utf-8", "replace") for name, value in r.headers}) for r in records]
+
+    async def progress(self, service: Service[Any], saga: str = SAGA) -> Snapshot | None:
+        """What the service keeps of a saga."""
+        document = await self.store.get("saga", progress_key(service.declared.name, saga))
+        return None if document is None else decode(document.content)
+
+    async def history(self, service: Service[Any], saga: str = SAGA) -> list[Entry]:
+        """What it did with a saga."""
+        p = await self.progress(service, saga)
+        return [] if p is None else [decode_entry(raw) for raw in p.transitions]
+
+    def told(self, kind: type[M]) -> list[M]:
+        """What was reported of one kind."""
+        return [moment for moment in self.moments if isinstance(moment, kind)]
+
+
+@asynccontextmanager
+async def workplace(folder: Path) -> AsyncIterator[Workplace]:
+    """Open, with all topics of the example."""
+    place = Workplace(folder)
+    async with place.broker, place.store:
+        await place.broker.ensure([wiring.topic_of(topic) for topic in find(ROOT).topics.values()])
+        yield place
+
+
+@asynccontextmanager
+async def at_work(
+    place: Workplace, service: Service[Any], *, use: Sequence[object] = (), limits: Limits | None = None
+) -> AsyncIterator[asyncio.Event]:
+    """The service runs inside the block, or until the event is set; then it drains."""
+    declared, stop = service.declared, asyncio.Event()
+    await place.broker.ensure(wiring.topics_of(declared))
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(
+            serve(
+                declared,
+                store=place.store,
+                broker=place.broker,
+                clock=place.clock,
+                report=place.moments.append,
+                limits=limits or Limits(),
+                stop=stop,
+                use=use,
+            )
+        )
+        try:
+            yield stop
+        finally:
+            stop.set()
+
+
+def message_of(
+    event: Event, *, time: str = "2026-01-01T00:00:00.000Z", source: str = "somebody", started: str | None, id: str = ""
+) -> Message:
+    """An event on its way."""
+    contract = binding_of(type(event)).contract
+    value, saga = codec.encode(event), str(getattr(event, contract.key))
+    return Message(
+        id=id or f"{contract.name}-{ids.digest('test', saga, value.hex())}",
+        type=contract.name,
+        schema=type(event).__contract__,
+        saga=saga,
+        source=source,
+        time=time,
+        value=value,
+        started=started,
+    )
+
+
+def topic_of(event: Event) -> str:
+    return binding_of(type(event)).contract.topic
+
+
+def an_order(saga: str = SAGA, *, quantity: int = 1, card: str = "visa-1", sku: str = "tea") -> OrderPlaced:
+    return OrderPlaced(
+        order_id=saga,
+        customer_id="customer-1",
+        sku=sku,
+        quantity=quantity,
+        total=Decimal("9.80"),
+        card=card,
+        address="Kiel",
+    )
