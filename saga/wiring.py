@@ -21,15 +21,12 @@ from saga.contracts.library import binding_of
 from saga.declarations.values import Declared
 from saga.errors import ConfigurationError, SagaError
 from saga.observe.moments import Report
-from saga.runtime.lifecycle import serve
+from saga.runtime.lifecycle import OPEN_S_MAX, serve
 from saga.runtime.worker import Limits
 from saga.service import Service
 from saga.store.port import Store
 
 Opened = TypeVar("Opened")
-
-START_S_MAX = 15.0
-"""Broker and stores that cannot be opened within this many seconds keep services from starting."""
 
 
 def load_services(names: Iterable[str]) -> list[Declared]:
@@ -57,8 +54,10 @@ def load_services(names: Iterable[str]) -> list[Declared]:
 
 
 @asynccontextmanager
-async def broker_of(address: str | None, clock: Clock, settings: Settings | None = None) -> AsyncIterator[Broker]:
-    """The broker at `address`, or at the setting `SAGA_BROKER`, open."""
+async def broker_of(
+    address: str | None, clock: Clock, settings: Settings | None = None, open_by_s: float | None = None
+) -> AsyncIterator[Broker]:
+    """The broker at `address`, or at the setting `SAGA_BROKER`, open. `open_by_s`: by the clock's monotonic time."""
     from saga.broker.embedded import EmbeddedBroker
 
     address = address or (settings or Settings.read(os.environ)).broker
@@ -67,17 +66,19 @@ async def broker_of(address: str | None, clock: Clock, settings: Settings | None
     except ValueError as why:
         raise ConfigurationError("there is no such broker:", [f"{address!r}: {why}"]) from why
     async with AsyncExitStack() as stack:
-        yield await _in_time(stack, EmbeddedBroker(path, clock=clock), f"the broker {path}", clock)
+        yield await _in_time(stack, EmbeddedBroker(path, clock=clock), f"the broker {path}", clock, open_by_s)
 
 
 @asynccontextmanager
-async def store_of(service: str, clock: Clock, settings: Settings | None = None) -> AsyncIterator[Store]:
+async def store_of(
+    service: str, clock: Clock, settings: Settings | None = None, open_by_s: float | None = None
+) -> AsyncIterator[Store]:
     """The store of a service, open."""
     from saga.store.sqlite import SqliteStore
 
     path = sqlite_path((settings or Settings.read(os.environ)).store, service)
     async with AsyncExitStack() as stack:
-        yield await _in_time(stack, SqliteStore(path, clock=clock), f"the store {path}", clock)
+        yield await _in_time(stack, SqliteStore(path, clock=clock), f"the store {path}", clock, open_by_s)
 
 
 def topic_of(topic: ContractTopic) -> Topic:
@@ -112,10 +113,22 @@ async def run(
     """Run services in this process until `stop`; then drain. Raises `SagaError` for what keeps them from starting."""
     # One that cannot start, or ends, takes the others of its process with it: they drain, and the process ends.
     clock = clock or SystemClock()
+    open_by_s = clock.monotonic_s() + OPEN_S_MAX
     async with AsyncExitStack() as stack:
-        broker = await stack.enter_async_context(broker_of(None, clock, settings))
-        stores = {d.name: await stack.enter_async_context(store_of(d.name, clock, settings)) for d in services}
-        await serve_all(services, broker, stores, settings=settings, report=report, stop=stop, clock=clock)
+        broker = await stack.enter_async_context(broker_of(None, clock, settings, open_by_s))
+        stores = {
+            d.name: await stack.enter_async_context(store_of(d.name, clock, settings, open_by_s)) for d in services
+        }
+        await serve_all(
+            services,
+            broker,
+            stores,
+            settings=settings,
+            report=report,
+            stop=stop,
+            clock=clock,
+            open_by_s=open_by_s,
+        )
 
 
 async def serve_all(
@@ -128,6 +141,7 @@ async def serve_all(
     stop: asyncio.Event,
     clock: Clock,
     use: Mapping[str, Sequence[object]] = MappingProxyType({}),
+    open_by_s: float | None = None,
 ) -> None:
     """As `run`, on a broker and on stores that are open. `use`: fakes of resources, for each service."""
     limits = Limits(inflight_max=settings.inflight_max, cache_max=settings.cache_max, drain_s=settings.drain_s)
@@ -145,6 +159,7 @@ async def serve_all(
                     limits=limits,
                     stop=stop,
                     use=use.get(declared.name, ()),
+                    open_by_s=open_by_s,
                 )
                 tasks.create_task(work, name=declared.name)
     except ExceptionGroup as several:
@@ -166,9 +181,15 @@ def _single(group: ExceptionGroup[Exception]) -> Iterator[Exception]:
 
 
 async def _in_time(
-    stack: AsyncExitStack, opened: AbstractAsyncContextManager[Opened], what: str, clock: Clock
+    stack: AsyncExitStack,
+    opened: AbstractAsyncContextManager[Opened],
+    what: str,
+    clock: Clock,
+    open_by_s: float | None,
 ) -> Opened:
+    left_s = OPEN_S_MAX if open_by_s is None else max(0.1, open_by_s - clock.monotonic_s())
     try:
-        return await clock.within(START_S_MAX, stack.enter_async_context(opened))
+        return await clock.within(left_s, stack.enter_async_context(opened))
     except TimeoutError as why:
-        raise ConfigurationError("nothing was started:", [f"{what} did not open within {START_S_MAX:.0f} s"]) from why
+        problem = f"{what} did not open in time: does another process hold it, or is the disk busy?"
+        raise ConfigurationError(f"nothing was started within {OPEN_S_MAX:.0f} s:", [problem]) from why

@@ -18,8 +18,9 @@ from saga.runtime.ports import RunningPorts
 from saga.runtime.worker import Limits, Worker
 from saga.store.port import Store
 
-OPEN_S_MAX = 15.0
-"""A resource that does not open within this many seconds keeps the service from starting."""
+
+OPEN_S_MAX = 14.0
+"""Whatever a service needs and is not open after so many seconds, all together, keeps it from starting."""
 
 
 async def serve(
@@ -31,14 +32,16 @@ async def serve(
     report: Report,
     limits: Limits,
     stop: asyncio.Event,
+    open_by_s: float | None = None,
     use: Sequence[object] = (),
 ) -> None:
-    """Run one worker of a service until `stop`, then drain. `use`: fakes in the place of resources.
+    """Run one worker of a service until `stop`, then drain. `use`: fakes in the place of resources. `open_by_s`: when,
+    by the clock's monotonic time, the resources have to be open.
 
     Raises `ConfigurationError` for a resource that does not open: then nothing was taken from the log.
     """
     async with AsyncExitStack() as stack:
-        resources = await open_resources(declared, stack, clock, use)
+        resources = await open_resources(declared, stack, clock, open_by_s or clock.monotonic_s() + OPEN_S_MAX, use)
         ports = RunningPorts(declared.name, store, broker, clock, report)
         service = participant_of(declared, resources, ports)
         async with asyncio.TaskGroup() as tasks:
@@ -49,7 +52,7 @@ async def serve(
 
 
 async def open_resources(
-    declared: Declared, stack: AsyncExitStack, clock: Clock, use: Sequence[object] = ()
+    declared: Declared, stack: AsyncExitStack, clock: Clock, open_by_s: float, use: Sequence[object] = ()
 ) -> Mapping[type, object]:
     """What each resource gives, by its type: a fake of `use`, else what its opener yields. All problems at once."""
     fakes = {resource.gives: _fake(resource, use) for resource in declared.resources}
@@ -67,9 +70,10 @@ async def open_resources(
             given[resource.gives] = fake
             continue
         try:
-            given[resource.gives] = await clock.within(OPEN_S_MAX, stack.enter_async_context(_opened(resource)))
+            left_s = max(0.1, open_by_s - clock.monotonic_s())
+            given[resource.gives] = await clock.within(left_s, stack.enter_async_context(_opened(resource)))
         except TimeoutError:
-            problems.append(f"resource {resource.name} did not open within {OPEN_S_MAX:.0f} s: is it there?")
+            problems.append(f"resource {resource.name} did not open in time: is what it connects to there?")
         except Exception as why:  # noqa: BLE001 - a driver may raise anything; all problems are told at once
             problems.append(f"resource {resource.name} does not open: {type(why).__name__}: {why}")
     if problems:

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from dataclasses import fields
 from hashlib import blake2b
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -48,7 +49,7 @@ class RunningSaga(Saga[Any]):
         self._numbers: dict[str, int] = {}
         self._one_run: OneRun | None = None
         self._state = service.state_of(intent.state)
-        self._before: dict[str, Any] = msgspec.to_builtins(self._state) if service.state else {}
+        self._before: dict[str, Any] = fields_of(self._state) if service.state else {}
 
     @property
     def state(self) -> Any:
@@ -67,8 +68,14 @@ class RunningSaga(Saga[Any]):
                 f"{self.handler.name} assigned {self._state!r} to saga.state: it must be an instance of "
                 f"{'the state= of Service(...)' if self.service.state is None else self.service.state.__name__}"
             )
-        before, after = self._before, msgspec.to_builtins(self._state)
-        return {name: value for name, value in after.items() if name not in before or before[name] != value}
+        before, after = self._before, fields_of(self._state)
+        changed = {name: value for name, value in after.items() if before[name] != value}
+        for name, value in changed.items():
+            if msgspec.json.decode(recorded(value, name, "saga.state's")) != value:
+                raise Permanent(
+                    f"saga.state's {name!r} cannot be recorded: {value!r} is not the same when it is read back"
+                )
+        return changed
 
     def key(self, name: str, /) -> str:
         return ids.key(name, self.service.name, self.turn.message.saga, self.handler.name, self.intent.cause)
@@ -307,6 +314,19 @@ class RunningSaga(Saga[Any]):
                 "annotate what it returns with a type that can be recorded and read back"
             )
             raise self.failure from why
+
+
+def fields_of(state: Any) -> dict[str, Any]:
+    """All fields of a state, as they are recorded.
+
+    msgspec alone leaves out what has its default in an object that it made itself: `__dict__` does not hold it.
+    """
+    values: dict[str, Any] = msgspec.to_builtins(state, str_keys=True)
+    if len(values) < len(state.__dataclass_fields__):
+        for field in fields(state):
+            if field.name not in values:
+                values[field.name] = msgspec.to_builtins(getattr(state, field.name), str_keys=True)
+    return values
 
 
 def declared_answer(why: Exception, answers: tuple[type[Exception], ...]) -> str:

@@ -20,7 +20,7 @@ from saga.observe.moments import Moment
 from saga.progress import ids
 from saga.progress.document import Snapshot, decode, progress_key
 from saga.progress.look import Progress, looked_at
-from saga.runtime.lifecycle import open_resources
+from saga.runtime.lifecycle import OPEN_S_MAX, open_resources
 from saga.runtime.participant import Participant, participant_of
 from saga.runtime.persistence import COLLECTION
 from saga.runtime.ports import ShieldedRun
@@ -159,7 +159,7 @@ async def trial(
     async with AsyncExitStack() as stack:
         folder = stack.enter_context(TemporaryDirectory(prefix="saga-trial-"))
         ports = TrialPorts(await stack.enter_async_context(SqliteStore(Path(folder) / "store.db", clock=clock)), clock)
-        resources = await open_resources(declared, stack, clock, use)
+        resources = await open_resources(declared, stack, clock, clock.monotonic_s() + OPEN_S_MAX, use)
         participant = participant_of(declared, resources, ports)
         kinds = {document.kind: document.collection for document in declared.documents}
         for key, document in documents.items():

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from saga.broker.embedded import EmbeddedBroker
-from saga.broker.embedded.groups import ranges
+from saga.broker.embedded.file import open_file
+from saga.broker.embedded.groups import Groups, ranges
 from saga.broker.embedded.log import DAY_MS, Kept
 from saga.broker.embedded.membership import Timing
 from saga.broker.embedded.partitioner import partition_of
@@ -169,6 +170,38 @@ async def test_who_was_frozen_itself_takes_nobody_for_dead(tmp_path: Path) -> No
             assert not first.heard("lost") | second.heard("lost")
 
 
+def test_who_stirred_since_it_was_seen_is_not_taken_for_dead(tmp_path: Path) -> None:
+    connection = open_file(tmp_path / "broker.db", bytes_max=None)
+    groups = Groups(connection)
+    members = [groups.enter("payment", f"seat {n}", [], {}) for n in range(2)]
+    seen = groups.fellows("payment")
+    assert groups.beat(members[0])
+    groups.evict("payment", seen, {})
+    assert [fellow.id for fellow in groups.fellows("payment")] == members[:1]
+    connection.close()
+
+
+async def test_a_reader_that_never_runs_dry_lets_others_run(tmp_path: Path) -> None:
+    listener, turns = Listening(), 0
+    async with EmbeddedBroker(tmp_path / "broker.db", clock=CLOCK) as broker:
+        await broker.ensure([ORDERS])
+        await broker.publish([event("orders", "k", f"{n}") for n in range(50)])
+        async with broker.join("payment", ["orders"], listener) as membership:
+            await conformance.complete(listener)
+
+            async def others() -> None:
+                nonlocal turns
+                while turns < 1000:
+                    await CLOCK.sleep(0)
+                    turns += 1
+
+            running = asyncio.gather(others())
+            for _ in range(50):
+                await membership.poll(list(listener.has), records_max=1, timeout_s=1)
+            assert turns >= 49
+            await running
+
+
 async def test_a_member_that_comes_after_a_crash_gets_all_at_once(tmp_path: Path) -> None:
     path = tmp_path / "broker.db"
     async with EmbeddedBroker(path, clock=CLOCK) as broker:
@@ -258,6 +291,10 @@ async def test_records_past_their_retention_go_but_none_that_a_known_group_has_n
         async with broker.join("payment", ["orders"], listener) as membership:
             await conformance.until(lambda: bool(listener.has))
             await membership.commit({partition: 450})
+        further = Listening()
+        async with broker.join("inventory", ["orders"], further) as membership:
+            await conformance.until(lambda: bool(further.has))
+            await membership.commit({partition: 501})
         clock.days = 6.9
         await broker.publish([event("orders", "k", "new")])
         await broker.trim()

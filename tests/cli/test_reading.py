@@ -2,7 +2,10 @@
 
 import asyncio
 import json
+import signal
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -278,6 +281,21 @@ async def test_following_waits_for_the_saga_and_tells_each_transition_once(folde
     of_payment = [line.transition for line in seen if line.service == "payment"]
     assert of_payment == list(range(72))
     assert sorted({line.service for line in seen}) == ALL
+
+
+def test_following_ends_well_with_ctrl_c_and_tells_what_it_saw_at_once(shop: Path) -> None:
+    # As the shell starts it, save that Ctrl-C reaches it whatever the process that runs the tests does with it.
+    code = (
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler);"
+        "from saga.cli.main import main; main(['show', 'order-1', '--follow', '--json'])"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as following:
+        assert following.stdout is not None
+        assert following.stderr is not None
+        assert json.loads(following.stdout.readline())["handler"] == "reserve"
+        following.send_signal(signal.SIGINT)
+        assert following.wait(timeout=20) == 0
+        assert following.stderr.read() == b""
 
 
 # ---------------------------------------------------------------- verify-history

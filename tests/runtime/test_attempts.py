@@ -122,7 +122,9 @@ async def test_a_handler_that_waits_for_something_cancelled_has_failed_and_is_tr
     async with workplace(tmp_path) as place, at_work(place, payment):
         await place.publish(an_order())
         await place.at_rest(payment)
-        assert [r.error for r in place.told(Retrying)] == ["RuntimeError: reserve waited for something that was cancelled"]
+        assert [r.error for r in place.told(Retrying)] == [
+            "RuntimeError: reserve waited for something that was cancelled"
+        ]
         assert [e.outcome for e in await place.history(payment)] == ["handled"]
 
 
@@ -141,7 +143,10 @@ async def test_what_comes_later_queues_behind_a_dead_letter_in_order_and_the_out
     async with workplace(tmp_path) as place, at_work(place, payment):
         await place.publish(an_order(), OrderConfirmed(order_id=SAGA))
         await place.at_rest(payment)
-        assert [(e.handler, e.outcome) for e in await place.history(payment)] == [("reserve", "dead"), ("note", "queued")]
+        assert [(e.handler, e.outcome) for e in await place.history(payment)] == [
+            ("reserve", "dead"),
+            ("note", "queued"),
+        ]
         await place.publish(OrderCancelled(order_id=SAGA, reason="-"))
         await place.at_rest(payment)
         assert [(e.handler, e.outcome) for e in (await place.history(payment))[2:]] == [
@@ -191,7 +196,9 @@ async def test_an_event_that_breaks_the_declaration_is_a_dead_letter_at_once(tmp
         await place.publish(an_order())
         await place.at_rest(payment)
         ((_, headers),) = await place.dead(payment)
-        assert headers["dead_reason"].startswith("Permanent: payment.reserve returned None, which its return annotation")
+        assert headers["dead_reason"].startswith(
+            "Permanent: payment.reserve returned None, which its return annotation"
+        )
         assert (headers["dead_remedy"], headers["dead_attempts"]) == ("mend the handler", "1")
 
 

@@ -57,9 +57,9 @@ class Bank:
         self.calls.append(("odd",))
         return {"when": object()}
 
-    async def huge(self) -> int:
-        self.calls.append(("huge",))
-        return 2**70
+    async def endless(self) -> list[object]:
+        self.calls.append(("endless",))
+        return endless()
 
     async def half(self) -> str:
         self.calls.append(("half",))
@@ -71,6 +71,13 @@ class Bank:
     async def lies(self) -> int:
         self.calls.append(("lies",))
         return "no number"  # type: ignore[return-value] # no checker has seen it
+
+
+def endless() -> list[object]:
+    """A list that holds itself."""
+    one = list[object]()
+    one.append(one)
+    return one
 
 
 Body = Callable[[OrderPlaced, Bank, Saga], Awaitable[Reaction]]
@@ -266,8 +273,8 @@ async def odd_result(saga: Saga, bank: Bank) -> object:
     return await saga.step(bank.odd)  # type: ignore[type-var] # what the runtime says to code that no checker has seen
 
 
-async def huge_result(saga: Saga, bank: Bank) -> object:
-    return await saga.step(bank.huge)
+async def endless_result(saga: Saga, bank: Bank) -> object:
+    return await saga.step(bank.endless)  # type: ignore[type-var] # what the runtime says to code that no checker has seen
 
 
 async def half_a_text(saga: Saga, bank: Bank) -> object:
@@ -278,8 +285,8 @@ async def odd_argument(saga: Saga, bank: Bank) -> object:
     return await saga.step(bank.charge, object())  # type: ignore[arg-type] # no checker has seen it
 
 
-async def huge_argument(saga: Saga, bank: Bank) -> object:
-    return await saga.step(bank.charge, 2**70)  # type: ignore[arg-type] # no checker has seen it
+async def endless_argument(saga: Saga, bank: Bank) -> object:
+    return await saga.step(bank.charge, endless())  # type: ignore[arg-type] # no checker has seen it
 
 
 async def no_annotation(saga: Saga, bank: Bank) -> object:
@@ -294,10 +301,10 @@ async def other_than_annotated(saga: Saga, bank: Bank) -> object:
     ("way", "reason", "called"),
     [
         (odd_result, "what it returned by 'odd' cannot be recorded: ", True),
-        (huge_result, "what it returned by 'huge' cannot be recorded: ", True),
+        (endless_result, "what it returned by 'endless' cannot be recorded: ", True),
         (half_a_text, "what it returned by 'half' cannot be recorded: ", True),
         (odd_argument, "argument 1 of 'charge' cannot be recorded: ", False),
-        (huge_argument, "argument 1 of 'charge' cannot be recorded: ", False),
+        (endless_argument, "argument 1 of 'charge' cannot be recorded: ", False),
         (no_annotation, "Bank.mute has no return annotation: its result could not be read back; annotate it", False),
         (other_than_annotated, "the recorded result of 'lies' cannot be given back as <class 'int'>: ", True),
     ],

@@ -56,7 +56,9 @@ class Workplace:
         self.broker = EmbeddedBroker(folder / "broker.db", clock=SystemClock())
         self.store = SqliteStore(folder / "store.db", clock=self.clock)
 
-    async def publish(self, *events: Event, source: str = "somebody", started: str | None = "now", id: str = "") -> None:
+    async def publish(
+        self, *events: Event, source: str = "somebody", started: str | None = "now", id: str = ""
+    ) -> None:
         """As another service does. `id`: in the place of one made of the content."""
         await self.broker.publish([self.record_of(e, source=source, started=started, id=id) for e in events])
 

@@ -1,13 +1,13 @@
 """What the checkers must accept, and the types they must see: only checked, never run."""
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from decimal import Decimal
 from typing import assert_type
 
 from saga import Client, Event, Progress, Retry, Saga, SagaError, Service
-from saga.testing import a_saga
+from saga.testing import a_saga, trial
 from services.inventory.stock import Stock
 from services.payment import payment, reserve
 from services.payment.bank import Bank
@@ -118,3 +118,12 @@ async def outside(order: OrderPlaced, progress: Progress[Memory]) -> None:
 
 
 events: list[type[Event]] = [OrderPlaced, OrderCancelled]
+
+
+async def by_trial(order: OrderPlaced, bank: Bank) -> None:
+    result = await trial(stateful, order, use=[bank])
+    assert_type(result.state, Memory)
+    assert_type(result.progress, Progress[Memory])
+    assert_type((await trial(plain, order)).state, None)
+    assert_type(result.emitted, Sequence[Event])
+    assert_type(result.read(Stock, "tea"), Stock | None)

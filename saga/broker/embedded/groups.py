@@ -148,9 +148,7 @@ class Groups:
                 (member, generation, group, log, member),
             )
             row = self._connection.execute(
-                "SELECT max(p.offset, l.oldest) FROM positions p JOIN logs l ON l.id = p.log"
-                " WHERE p.grp = ? AND p.log = ? AND p.owner = ?",
-                (group, log, member),
+                "SELECT offset FROM positions WHERE grp = ? AND log = ? AND owner = ?", (group, log, member)
             ).fetchone()
             if row is not None:
                 taken.append(Grant(log, generation, row[0]))

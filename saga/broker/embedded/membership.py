@@ -115,11 +115,7 @@ class Member:
                 )
             rows.append((owned.log, owned.granted, offset))
         member, groups = self._id, self._shared.groups
-        try:
-            await self._shared.writer.do(lambda: groups.commit(self.group, member, rows))
-        except Fenced:
-            self.changed.set()  # so that the listener hears what is lost
-            raise
+        await self._shared.writer.do(lambda: groups.commit(self.group, member, rows))
 
     def _read(self, partitions: Collection[Partition], records_max: int) -> list[Record]:
         wanted, heads, records = set(partitions), self._shared.log.heads, list[Record]()
