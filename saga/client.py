@@ -76,6 +76,8 @@ def to_record(event: Event, now_ms: int) -> Outgoing:
     except BadInput as why:
         raise SagaError(f"{contract.name} was not published: {why}") from why
     saga, time = str(getattr(event, contract.key)), iso(now_ms)
+    if not saga:
+        raise SagaError(f"{contract.name} was not published: its {contract.key} is empty, and it is the saga id")
     message = Message(
         id=f"{contract.name}-{ids.digest(f'client|{contract.name}', saga, codec.content(event).hex())}",
         type=contract.name,

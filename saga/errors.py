@@ -3,6 +3,7 @@
 SagaError                    what happened, where, and what to do next
 +- DeclarationError          mend the code: raised while a service is imported, so it never starts
 +- ConfigurationError        mend the settings: all problems at once, before anything starts
+|  +- NotAStore              a tool asked for a store and found something else
 +- ContractError             mend `contracts/`: all problems at once, with file and path
 +- BadInput                  a message that can never be handled: dead letter at once
 +- Permanent                 a handler that can never succeed on this input: dead letter at once
@@ -36,6 +37,10 @@ class Problems(SagaError):
 
 class ConfigurationError(Problems):
     """The settings or the environment cannot work: nothing was started."""
+
+
+class NotAStore(ConfigurationError):
+    """No store of ours is in the file: tools that look at all files of a folder pass over it."""
 
 
 class ContractError(Problems):

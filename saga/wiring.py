@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from pathlib import Path
 from types import MappingProxyType
 from typing import TypeVar
 
@@ -79,6 +80,13 @@ async def store_of(
     path = sqlite_path((settings or Settings.read(os.environ)).store, service)
     async with AsyncExitStack() as stack:
         yield await _in_time(stack, SqliteStore(path, clock=clock), f"the store {path}", clock, open_by_s)
+
+
+def store_to_read(path: Path, clock: Clock) -> AbstractAsyncContextManager[Store]:
+    """A store file for tools: nothing is created or changed. Opening raises `NotAStore`, `SagaError`."""
+    from saga.store.sqlite import SqliteStore
+
+    return SqliteStore(path, clock=clock, readonly=True)
 
 
 def topic_of(topic: ContractTopic) -> Topic:

@@ -13,16 +13,15 @@ import click
 import msgspec
 from msgspec import Raw
 
+from saga import wiring
 from saga.clock import Clock
 from saga.config import Settings
-from saga.errors import ConfigurationError, SagaError
+from saga.errors import ConfigurationError, NotAStore, SagaError
 from saga.progress import history
 from saga.progress.document import Snapshot, decode, progress_key
 from saga.progress.timeline import History
 from saga.runtime.persistence import ARCHIVES, COLLECTION
 from saga.store.port import Document, Store
-from saga.store.sqlite import SqliteStore
-from saga.store.sqlite_file import NotAStore
 
 F = TypeVar("F", bound=Callable[..., Any])
 SERVICE = "{service}"
@@ -72,7 +71,7 @@ async def sources_of(addresses: Sequence[str], clock: Clock) -> AsyncIterator[li
         for address in addresses or [Settings.from_environment().store]:
             for path, service in files_of(address):
                 try:
-                    store = await stack.enter_async_context(SqliteStore(path, clock=clock, readonly=True))
+                    store = await stack.enter_async_context(wiring.store_to_read(path, clock))
                 except NotAStore:
                     if service is None:
                         raise

@@ -18,7 +18,6 @@ from saga.runtime.ports import RunningPorts
 from saga.runtime.worker import Limits, Worker
 from saga.store.port import Store
 
-
 OPEN_S_MAX = 14.0
 """Whatever a service needs and is not open after so many seconds, all together, keeps it from starting."""
 

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import quote
 
-from saga.errors import ConfigurationError
+from saga.errors import ConfigurationError, NotAStore
 from saga.store.sqlite_errors import Doing, meaning, primary_code
 
 FORMAT = 1
@@ -53,10 +53,6 @@ PRAGMA user_version = {FORMAT};
 
 
 FILE_OF_ITS_OWN = "point SAGA_STORE to a file of its own"
-
-
-class NotAStore(ConfigurationError):
-    """No store of ours is in the file: tools that look at all files of a folder pass over it."""
 
 
 def open_to_write(path: Path, factory: type[sqlite3.Connection], bytes_max: int | None) -> sqlite3.Connection:

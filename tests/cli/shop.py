@@ -124,7 +124,9 @@ async def open_shop(folder: Path, *names: str) -> AsyncIterator[Shop]:
             if names and declared.name not in names:
                 continue
             store = await stack.enter_async_context(SqliteStore(folder / f"{declared.name}.db", clock=clock))
-            resources = await open_resources(declared, stack, clock, fakes.get(declared.name, []))
+            resources = await open_resources(
+                declared, stack, clock, clock.monotonic_s() + 10, fakes.get(declared.name, [])
+            )
             participants.append(participant_of(declared, resources, ShopPorts(store, clock, log=log)))
             with suppress(Exists):
                 await store.insert("stock", "tea", msgspec.json.encode(Stock(left=100)))

@@ -4,9 +4,7 @@ import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-
-from saga import Retry, Saga, Service
+from saga import Retry, Service
 from saga.errors import Permanent
 from saga.observe.moments import DeadLettered, Escalated, Handled, Retrying, Stuck
 from services.order.events import OrderCancelled, OrderConfirmed

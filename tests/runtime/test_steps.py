@@ -65,7 +65,7 @@ class Bank:
         self.calls.append(("half",))
         return "\udcff"
 
-    async def mute(self, key: str):  # type: ignore[no-untyped-def] # noqa: ANN201 - what the runtime says to it
+    async def mute(self, key: str):  # type: ignore[no-untyped-def]
         self.calls.append(("mute", key))
 
     async def lies(self) -> int:

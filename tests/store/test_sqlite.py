@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from saga.errors import ConfigurationError, StoreUnavailable
+from saga.errors import ConfigurationError, NotAStore, StoreUnavailable
 from saga.store.port import Document
 from saga.store.sqlite import WRITES_MAX, SqliteStore
-from saga.store.sqlite_file import NotAStore
 from saga.testing.conformance.store import Opens, Passes, StoreConformance
 from tests.store.conftest import Held, SettableClock
 
