@@ -52,6 +52,8 @@ class Worker:
     _cache: Cache = field(init=False)
     _lanes: Lanes = field(init=False)
     _membership: Membership | None = None
+    _letters: set[asyncio.Task[None]] = field(default_factory=set)
+    """Dead letters under way of records that belong to no lane."""
     _committing: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     def __post_init__(self) -> None:
@@ -72,16 +74,25 @@ class Worker:
         async with broker.join(self.service.name, self.topics, self) as membership:
             self._membership = membership
             commits = self.tasks.create_task(self._commit_often(), name=f"{self.service.name} commits")
+            ending = self.tasks.create_task(self._nothing_new_after(stop), name=f"{self.service.name} stop")
             try:
                 await self._take_in(membership, stop)
             finally:
                 began = self.ports.clock.monotonic_s()
                 self.ports.stop()
                 await self._lanes.drained(None, self.limits.drain_s)
+                if self._letters:
+                    await asyncio.wait(self._letters, timeout=self.limits.drain_s)
                 commits.cancel()
-                await asyncio.wait([commits])
+                ending.cancel()
+                await asyncio.wait([commits, ending])
                 await self._commit()
             return self.ports.clock.monotonic_s() - began
+
+    async def _nothing_new_after(self, stop: asyncio.Event) -> None:
+        """From the very moment on: the intake, which may be polling, is seldom the first to see it."""
+        await stop.wait()
+        self.ports.stop()
 
     # ---------------------------------------------------------------- intake
 
@@ -127,7 +138,10 @@ class Worker:
                 return
             message = envelope.to_message(record, type_=type_, schema=schema)
         except BadInput as why:
-            self.tasks.create_task(self._dead(record, prefix, str(why)), name="dead letter")
+            self._lanes.inflight += 1
+            letter = self.tasks.create_task(self._dead(record, prefix, str(why)), name="dead letter")
+            self._letters.add(letter)
+            letter.add_done_callback(self._dead_is_over)
             return
         if message.source == self.service.name:  # the copy of an own event: the progress has it
             prefix.finished(record.offset)
@@ -157,6 +171,11 @@ class Worker:
                 service=self.service.name, reason=reason, remedy="mend its sender; its bytes are in the dead letter"
             )
         )
+
+    def _dead_is_over(self, letter: asyncio.Task[None]) -> None:
+        self._letters.discard(letter)
+        self._lanes.inflight -= 1
+        self._lanes.room.set()
 
     # ---------------------------------------------------------------- one message
 

@@ -29,7 +29,7 @@ class Bank:
     """Does as it is told, and remembers each call."""
 
     calls: list[tuple[str, ...]] = field(default_factory=list)
-    fails: list[Exception] = field(default_factory=list)
+    fails: list[BaseException] = field(default_factory=list)
     """Raised by the next calls, one each."""
     inside: int = 0
     inside_most: int = 0
@@ -146,8 +146,8 @@ async def test_an_undeclared_exception_fails_the_attempt_even_if_the_handler_cat
         assert len(bank.calls) == 2
 
 
-@pytest.mark.parametrize("timeout", [TimeoutError("mine"), asyncio.CancelledError()])
-async def test_a_timeout_that_the_handler_catches_fails_the_attempt_too(tmp_path: Path, timeout: Exception) -> None:
+@pytest.mark.parametrize("end", [TimeoutError("mine"), asyncio.CancelledError()])
+async def test_a_timeout_that_the_handler_catches_fails_the_attempt_too(tmp_path: Path, end: BaseException) -> None:
     async def body(order: OrderPlaced, bank: Bank, saga: Saga) -> Reaction:
         try:
             return reserved(order, await saga.step(bank.charge, saga.key("charge")))
@@ -155,7 +155,7 @@ async def test_a_timeout_that_the_handler_catches_fails_the_attempt_too(tmp_path
             return declined(order, "as if it had said no")
 
     payment, bank = served(body)
-    bank.fails = [timeout]
+    bank.fails = [end]
     async with workplace(tmp_path) as place, at_work(place, payment):
         await place.publish(an_order())
         await place.at_rest(payment)

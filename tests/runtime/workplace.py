@@ -25,7 +25,6 @@ T = TypeVar("T")
 M = TypeVar("M", bound=Moment)
 
 ROOT = Path(__file__).parents[2]
-FASTER = 50
 AWAITED_S_MAX = 8.0
 LOOK_S = 0.002
 SAGA = "order-1"
@@ -36,6 +35,7 @@ class Impatient(SystemClock):
 
     def __init__(self) -> None:
         self.pauses: list[float] = []
+        self.faster: float = 50
 
     def chance(self) -> float:
         return 0.0
@@ -43,7 +43,7 @@ class Impatient(SystemClock):
     async def within(self, seconds: float, what: Awaitable[T]) -> T:
         if isinstance(what, asyncio.Future):  # a pause between two attempts, which only draining ends earlier
             self.pauses.append(seconds)
-            seconds /= FASTER
+            seconds /= self.faster
         return await super().within(seconds, what)
 
 
