@@ -103,7 +103,9 @@ async def test_a_step_after_stop_does_not_begin_and_the_next_start_goes_on_behin
         assert (entry.outcome, entry.attempt) == ("handled", 1)
 
 
-async def test_a_step_longer_than_the_limit_is_left_as_by_a_crash_and_repeated_with_the_same_key(tmp_path: Path) -> None:
+async def test_a_step_longer_than_the_limit_is_left_as_by_a_crash_and_repeated_with_the_same_key(
+    tmp_path: Path,
+) -> None:
     payment, gate = gated()
     async with workplace(tmp_path) as place:
         async with at_work(place, payment, limits=Limits(drain_s=0.05)):
@@ -177,4 +179,3 @@ async def test_a_partition_that_goes_to_another_member_is_drained_and_forgotten(
             assert [e.outcome for e in await place.history(payment, f"order-{n}")] == ["handled", "handled"]
         assert len(gate.begun) == len(set(gate.begun)) == 120
         assert len(await place.records("payments")) == 40
-

@@ -56,6 +56,13 @@ class Workplace:
         self.broker = EmbeddedBroker(folder / "broker.db", clock=SystemClock())
         self.store = SqliteStore(folder / "store.db", clock=self.clock)
 
+    @asynccontextmanager
+    async def opened(self) -> AsyncIterator[None]:
+        """With all topics of the example."""
+        async with self.broker, self.store:
+            await self.broker.ensure([wiring.topic_of(topic) for topic in find(ROOT).topics.values()])
+            yield
+
     async def publish(
         self, *events: Event, source: str = "somebody", started: str | None = "now", id: str = ""
     ) -> None:
@@ -121,10 +128,9 @@ class Workplace:
 
 @asynccontextmanager
 async def workplace(folder: Path) -> AsyncIterator[Workplace]:
-    """Open, with all topics of the example."""
+    """Open."""
     place = Workplace(folder)
-    async with place.broker, place.store:
-        await place.broker.ensure([wiring.topic_of(topic) for topic in find(ROOT).topics.values()])
+    async with place.opened():
         yield place
 
 

@@ -23,6 +23,7 @@ from saga.testing.exploration.cast import (
     pay,
     place,
     reserve,
+    two_events,
 )
 from saga.testing.exploration.scenario import Scenario, has_run, told_of_other_content
 from saga.testing.exploration.services import Reacts
@@ -133,6 +134,14 @@ def fan_ins() -> Iterator[Scenario]:
         fail=1,
         at_the_end=has_run("reserve", "pay"),
     )
+
+
+def several_events() -> Iterator[Scenario]:
+    """A transition with two events, published in part."""
+    both = of(two_events, on_own, note)
+    ran = has_run("two", "on_own", "note")
+    yield Scenario(name="two events at once: crash", service=both, a=(ORD,), b=(N,), crash=2, move=1, at_the_end=ran)
+    yield Scenario(name="two events at once: lost answers", service=both, a=(ORD, N), lost=2, crash=1, at_the_end=ran)
 
 
 def repetitions() -> Iterator[Scenario]:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from saga.testing.exploration.about_documents import dead_letters, documents
 from saga.testing.exploration.about_outcomes import deciding, outcomes
-from saga.testing.exploration.about_parts import fan_ins, repetitions
+from saga.testing.exploration.about_parts import fan_ins, repetitions, several_events
 from saga.testing.exploration.cast import (
     ORD,
     M,
@@ -86,6 +86,7 @@ def scenarios() -> Iterator[Scenario]:
     yield from deciding()
     yield from outcomes()
     yield from fan_ins()
+    yield from several_events()
     yield from documents()
     yield from repetitions()
     yield from dead_letters()

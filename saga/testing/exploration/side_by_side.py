@@ -24,5 +24,5 @@ def _explored(part: str, deep: bool, number: int) -> Report:
 def explore_all(part: str = "", *, deep: bool = False) -> Iterator[Report]:
     """Each chosen scenario, to its end, or to a bound if `deep`."""
     count = len(chosen(part, deep=deep))
-    with ProcessPoolExecutor(os.cpu_count(), max_tasks_per_child=4) as pool:
+    with ProcessPoolExecutor(os.cpu_count()) as pool:
         yield from pool.map(_explored, [part] * count, [deep] * count, range(count))

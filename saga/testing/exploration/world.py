@@ -175,8 +175,7 @@ class World:
             else:
                 yield from self._goes_on(s, w)
                 if s.crash:
-                    at = tuple(s.committed[t] if s.owner[t] == w else s.workers[w].at[t] for t in (0, 1))
-                    yield f"w{w} CRASHES", _put(s, w, Worker(at=(at[0], at[1])), crash=s.crash - 1)
+                    yield f"w{w} CRASHES", self._crashed(s, w)
         yield from self._late(s)
         yield from self._rebalances(s)
         yield from self._others(s)
@@ -271,11 +270,21 @@ class World:
     def _publishes(self, s: State, w: int, publish: Publish) -> Iterator[Move]:
         what = f"w{w} publishes {', '.join(map(id_of, publish.records))}"
         yield what, self._answered(_out(s, publish), w, Done())
+        parts = [Publish(publish.records[:count]) for count in range(1, len(publish.records))]
+        for part in parts if s.crash else ():
+            yield f"{what}: the first {len(part.records)} only, CRASHES", self._crashed(_out(s, part), w)
         if s.lost:
             s = s._replace(lost=s.lost - 1)
-            yield f"{what}, ANSWER LOST", self._answered(_out(s, publish), w, Failed("unavailable"))
+            for part in (*parts, publish):
+                landed = f"the first {len(part.records)} landed, ANSWER LOST"
+                yield f"{what}: {landed}", self._answered(_out(s, part), w, Failed("unavailable"))
             late = s._replace(late=(*s.late, publish))
             yield f"{what}, ON ITS WAY, ANSWER LOST", self._answered(late, w, Failed("unavailable"))
+
+    def _crashed(self, s: State, w: int) -> State:
+        """A worker has died: it begins again at what is committed, or where another one has left it."""
+        at = tuple(s.committed[t] if s.owner[t] == w else s.workers[w].at[t] for t in (0, 1))
+        return _put(s, w, Worker(at=(at[0], at[1])), crash=s.crash - 1)
 
     def _calls(self, s: State, w: int, call: Outside) -> Iterator[Move]:
         what = f"w{w} calls {call.what}"

@@ -1,0 +1,60 @@
+"""Messages, handlers and progresses as pure values, for tests of decisions."""
+
+from saga.messages import Message, Position
+from saga.progress.document import Intent, Kept, Ran, Snapshot
+from saga.progress.record import Hand
+from saga.progress.roles import Role, Roles, Undo
+
+NOW_MS = 1_795_270_000_000
+START = "2026-11-21T14:00:00.000Z"
+
+
+def a_message(type_: str = "A", id: str = "", value: bytes = b"1", started: str | None = START) -> Message:
+    return Message(
+        id=id or f"{type_}-{value.decode()}",
+        type=type_,
+        schema=f"things/{type_}.v1",
+        saga="s",
+        source="other",
+        time=START,
+        value=value,
+        started=started,
+    )
+
+
+def a_role(name: str, *takes: str, many: bool = False, decides: bool = False, undo: Undo | None = None) -> Role:
+    """`takes`: for each parameter its types, as in `"A B"`."""
+    types = tuple(frozenset(parameter.split()) for parameter in takes)
+    return Role(name=name, takes=types, many=many, decides=decides, undo=undo)
+
+
+def roles_of(*roles: Role, outcomes: str = "", emitted: str = "") -> Roles:
+    return Roles("svc", roles, outcomes=frozenset(outcomes.split()), emitted=frozenset(emitted.split()))
+
+
+def a_hand(message: Message, *, now_ms: int = NOW_MS, memory_s: int = 100) -> Hand:
+    return Hand(message=message, position=Position("things", 0, 0), now_ms=now_ms, memory_s=memory_s)
+
+
+def blank(started: str | None = START) -> Snapshot:
+    return Snapshot(service="svc", saga="s", started=started)
+
+
+def kept(handler: str, message: Message, n: int = 0, dead: str | None = None) -> Kept:
+    return Kept(handler=handler, message=message, n=n, dead=dead)
+
+
+def an_intent(handler: str, *parts: Message) -> Intent:
+    cause = "+".join(sorted(part.id for part in parts))
+    return Intent(handler=handler, kind="do", cause=cause, message=parts[0], parts=parts, state={}, time=START)
+
+
+def ran(handler: str, message: Message, content: str, parameter: int = 0) -> Ran:
+    return Ran(
+        handler=handler,
+        parameter=parameter,
+        type=message.type,
+        schema=message.schema,
+        content=content,
+        message=message.id,
+    )

@@ -1,0 +1,276 @@
+"""The decision table of docs/protocol.md, line by line; and what is ready to go on with."""
+
+from msgspec.structs import replace
+
+from saga.progress import ids
+from saga.progress.decide import Do, decide, jobs, knows, next_ready, undo_name
+from saga.progress.document import Own, Result, Snapshot
+from saga.progress.roles import Undo
+from tests.progress.pieces import a_message, a_role, an_intent, blank, kept, ran, roles_of
+
+ALONE = a_role("alone", "A")
+BOTH = a_role("both", "A", "B C")
+MANY = a_role("many", "A", many=True)
+MANY_BOTH = a_role("many_both", "A", "B", many=True)
+DECIDES = a_role("decides", "A", decides=True)
+A, B, C = a_message("A"), a_message("B"), a_message("C")
+A2, B2 = a_message("A", value=b"2"), a_message("B", value=b"2")
+A_AGAIN = a_message("A", id="A-again")
+
+
+def entered(p: Snapshot, handler: str, *messages: str) -> Snapshot:
+    return replace(p, inbox={**p.inbox, **{ids.entry(message, handler): 0 for message in messages}})
+
+
+# ---------------------------------------------------------------- lines 1 to 3
+
+
+def test_line_1_what_is_in_the_inbox_is_nothing_whatever_else_holds() -> None:
+    p = entered(replace(blank(), closed=("alone",), intents=(an_intent("alone", A),)), "alone", A.id)
+    assert decide(p, ALONE, A, in_hand=True).do is Do.NOTHING
+    assert decide(p, DECIDES, A, in_hand=True).do is not Do.NOTHING, "the inbox is of message and handler"
+
+
+def test_line_1a_what_is_kept_and_in_hand_is_left() -> None:
+    queued = replace(blank(), queue=(kept("other", B), kept("alone", A)))
+    waiting = replace(blank(), waiting=(kept("both", A),))
+    assert decide(queued, ALONE, A, in_hand=True).do is Do.LEAVE
+    assert decide(waiting, BOTH, A, in_hand=True).do is Do.LEAVE
+    assert decide(queued, DECIDES, A, in_hand=True).do is Do.QUEUE, "it is kept for another handler"
+    assert decide(waiting, BOTH, A, in_hand=False).do is Do.WAIT, "settling looks again"
+
+
+def test_line_2_its_own_open_intent_is_gone_on_with() -> None:
+    intent = an_intent("both", A, B)
+    p = replace(blank(), intents=(intent,))
+    for message in (A, B):
+        decision = decide(p, BOTH, message, in_hand=True)
+        assert (decision.do, decision.intent, decision.parts) == (Do.GO_ON, intent, (A, B))
+    assert decide(p, ALONE, A, in_hand=True).do is Do.QUEUE, "the intent of another handler blocks"
+    assert decide(replace(p, closed=("both",)), BOTH, A, in_hand=True).do is Do.GO_ON, "before line 3"
+
+
+def test_line_2_what_takes_the_place_of_a_dead_original_is_left_alone() -> None:
+    p = replace(blank(), intents=(replace(an_intent("alone", A), kind="lieu"),))
+    assert decide(p, ALONE, A2, in_hand=True).do is Do.LEAVE
+
+
+def test_line_3_a_closed_handler_ignores() -> None:
+    decision = decide(replace(blank(), closed=("alone",)), ALONE, A, in_hand=True)
+    assert (decision.do, decision.reason) == (Do.IGNORE, "its compensation has closed this handler")
+    assert decide(replace(blank(), closed=("other",)), ALONE, A, in_hand=True).do is Do.RUN
+
+
+def test_line_3_there_is_one_outcome() -> None:
+    p = replace(blank(), outcome="Over")
+    decision = decide(p, DECIDES, A, in_hand=True)
+    assert (decision.do, decision.reason) == (Do.IGNORE, "the saga has ended here with Over")
+    assert decide(p, ALONE, A, in_hand=True).do is Do.RUN, "a handler that cannot end the saga goes on"
+
+
+# ---------------------------------------------------------------- line 4: repetitions
+
+
+def test_line_4_the_same_again_is_ignored() -> None:
+    p = replace(blank(), ran=(ran("alone", A, ids.content(A.value)),))
+    decision = decide(p, ALONE, A_AGAIN, in_hand=True)
+    assert (decision.do, decision.reason) == (Do.IGNORE, "alone has taken a message for this already")
+
+
+def test_line_4_other_content_is_a_dead_letter() -> None:
+    p = replace(blank(), ran=(ran("alone", A, ids.content(A.value)),))
+    decision = decide(p, ALONE, A2, in_hand=True)
+    assert (decision.do, decision.reason) == (Do.OTHER, "alone has taken another A in this saga already")
+
+
+def test_line_4_in_another_version_of_the_schema_it_is_taken_for_the_same() -> None:
+    p = replace(blank(), ran=(ran("alone", A, ids.content(A.value)),))
+    assert decide(p, ALONE, replace(A2, schema="things/A.v2"), in_hand=True).do is Do.IGNORE
+
+
+def test_line_4_another_type_for_the_same_parameter_is_ignored() -> None:
+    p = replace(blank(), ran=(ran("both", A, "a"), ran("both", B, ids.content(B.value), parameter=1)))
+    assert decide(p, BOTH, C, in_hand=True).do is Do.IGNORE
+
+
+def test_line_4_a_part_that_waits_counts_as_taken() -> None:
+    p = replace(blank(), waiting=(kept("both", B),))
+    assert decide(p, BOTH, replace(B, id="B-again"), in_hand=True).do is Do.IGNORE
+    assert decide(p, BOTH, B2, in_hand=True).do is Do.OTHER
+    assert decide(p, BOTH, C, in_hand=True).do is Do.IGNORE
+    assert decide(p, BOTH, A, in_hand=True).do is Do.RUN, "another parameter is free"
+
+
+def test_line_4_what_waits_for_another_handler_is_no_repetition() -> None:
+    p = replace(blank(), waiting=(kept("other", A),), ran=(ran("other", A, "a"),))
+    assert decide(p, ALONE, A2, in_hand=True).do is Do.RUN
+
+
+def test_line_4_a_handler_that_has_run_takes_no_part_of_another_type_either() -> None:
+    p = replace(blank(), ran=(ran("both", A, "a"),))
+    decision = decide(p, BOTH, B, in_hand=True)
+    assert (decision.do, decision.reason) == (Do.IGNORE, "both has run in this saga already")
+
+
+def test_line_4_many_takes_the_first_parameter_again_and_the_others_once() -> None:
+    p = replace(blank(), waiting=(kept("many_both", B),))
+    assert decide(p, MANY_BOTH, A, in_hand=True).parts == (A, B)
+    assert decide(entered(p, "many_both", A.id), MANY_BOTH, A2, in_hand=True).parts == (A2, B)
+    assert decide(p, MANY_BOTH, B2, in_hand=True).do is Do.OTHER
+    assert decide(blank(), MANY, A2, in_hand=True).do is Do.RUN
+
+
+# ---------------------------------------------------------------- lines 5 to 7
+
+
+def test_line_5_a_part_waits_for_the_others_and_says_for_which() -> None:
+    decision = decide(blank(), BOTH, A, in_hand=True)
+    assert (decision.do, decision.reason) == (Do.WAIT, "for B or C")
+    assert decide(blank(), BOTH, C, in_hand=True).reason == "for A"
+
+
+def test_line_5_a_bad_part_waits_for_nothing() -> None:
+    assert decide(blank(), BOTH, A, in_hand=True, bad=True).do is Do.RUN
+    assert decide(blank(started=None), ALONE, replace(A, started=None), in_hand=True, bad=True).do is Do.RUN
+
+
+def test_line_5_nothing_runs_before_it_is_known_when_the_saga_began() -> None:
+    unknown = replace(A, started=None)
+    decision = decide(blank(started=None), ALONE, unknown, in_hand=True)
+    assert (decision.do, decision.reason) == (Do.WAIT, "no message has told yet when this saga began")
+    assert decide(blank(started=None), ALONE, A, in_hand=True).do is Do.RUN, "it tells itself"
+    assert decide(blank(), ALONE, unknown, in_hand=True).do is Do.RUN, "another one has told"
+
+
+def test_line_5_an_own_event_is_a_part() -> None:
+    p = replace(blank(), own=(Own(event=B, n=0),))
+    assert decide(p, BOTH, A, in_hand=True).parts == (A, B)
+    assert decide(entered(p, "both", B.id), BOTH, A, in_hand=True).do is Do.WAIT, "it was taken already"
+
+
+def test_line_6_an_open_intent_a_queue_and_a_dead_letter_block() -> None:
+    intent = replace(blank(), intents=(an_intent("other", B),))
+    queue = replace(blank(), queue=(kept("other", B),))
+    dead = replace(blank(), queue=(kept("other", B, dead="d"),))
+    undo_dead = replace(blank(), compensating=(kept("other", B, dead="d"),))
+    for p, reason in (
+        (intent, "other has begun and is not at its end"),
+        (queue, "others are queued before it"),
+        (dead, "the saga is quarantined: B for other is a dead letter"),
+        (undo_dead, "the saga is quarantined: B for other is a dead letter"),
+    ):
+        decision = decide(p, ALONE, A, in_hand=True)
+        assert (decision.do, decision.reason) == (Do.QUEUE, reason)
+    assert decide(replace(blank(), compensating=(kept("other", B),)), ALONE, A, in_hand=True).do is Do.RUN
+
+
+def test_line_6_the_head_of_the_queue_is_not_blocked_by_what_is_behind_it() -> None:
+    p = replace(blank(), queue=(kept("alone", A), kept("other", B)))
+    assert decide(p, ALONE, A, in_hand=False).do is Do.RUN
+    assert decide(p, DECIDES, A, in_hand=False).do is Do.QUEUE
+
+
+def test_line_7_runs_with_its_parts_in_the_order_of_the_parameters() -> None:
+    p = replace(blank(), waiting=(kept("both", A),))
+    assert decide(p, BOTH, C, in_hand=True).parts == (A, C)
+    assert decide(blank(), ALONE, A, in_hand=True).parts == (A,)
+
+
+# ---------------------------------------------------------------- what a message is for, and what is ready
+
+
+def undone(name: str) -> Undo:
+    return Undo(name=f"undo_{name}", outcomes=frozenset({"Failed"}), results=frozenset({"R"}))
+
+
+def a_result(handler: str, event: str) -> Result:
+    return Result(handler=handler, cause="c", event=a_message("R", id=event), own=())
+
+
+FIRST = a_role("first", "A", undo=undone("first"))
+SECOND = a_role("second", "B", undo=undone("second"))
+LISTENS = a_role("listens", "Failed")
+ROLES = roles_of(FIRST, SECOND, BOTH, LISTENS, outcomes="Failed", emitted="R Failed")
+FAILED = a_message("Failed")
+
+
+def test_compensations_come_after_handlers_and_undo_the_newest_result_first() -> None:
+    p = replace(blank(), results=(a_result("second", "r1"), a_result("first", "r2")))
+    assert [(w.undo, w.role.name) for w in jobs(p, ROLES, FAILED)] == [
+        (False, "listens"),
+        (True, "first"),
+        (True, "second"),
+    ]
+    p = replace(p, results=p.results[::-1])
+    assert [w.role.name for w in jobs(p, ROLES, FAILED)] == ["listens", "second", "first"]
+
+
+def test_in_a_quarantine_nothing_is_ready_but_compensations() -> None:
+    p = replace(blank(), queue=(kept("both", A, dead="d"), kept("listens", FAILED)))
+    assert next_ready(p, ROLES) is None
+    ready = next_ready(replace(p, compensating=(kept("first", FAILED),)), ROLES)
+    assert ready is not None
+    assert (ready.undo, ready.role) == (True, FIRST)
+
+
+def test_of_kept_compensations_the_one_of_the_newest_result_goes_first() -> None:
+    p = replace(
+        blank(),
+        results=(a_result("first", "r1"), a_result("second", "r2")),
+        compensating=(kept("first", FAILED), kept("second", FAILED)),
+    )
+    ready = next_ready(p, ROLES)
+    assert ready is not None
+    assert ready.role is SECOND
+
+
+def test_a_compensation_is_not_ready_before_its_original_has_ended() -> None:
+    p = replace(blank(), compensating=(kept("first", FAILED),), intents=(an_intent("first", A),))
+    assert next_ready(p, ROLES) is None
+
+
+def test_the_queue_goes_on_at_its_head() -> None:
+    p = replace(blank(), queue=(kept("second", B), kept("first", A)))
+    ready = next_ready(p, ROLES)
+    assert ready is not None
+    assert (ready.role, ready.message) == (SECOND, B)
+
+
+def test_waits_that_are_fulfilled_go_on_in_the_order_in_which_they_were() -> None:
+    one, other = a_role("one", "A", "B"), a_role("other", "A", "C")
+    roles = roles_of(one, other)
+    p = replace(
+        blank(),
+        waiting=(kept("one", A, 0), kept("other", A, 1), kept("other", C, 2), kept("one", B, 3)),
+    )
+    ready = next_ready(p, roles)
+    assert ready is not None
+    assert (ready.role, ready.message) == (other, C)
+    ready = next_ready(replace(p, queue=(kept("one", A, dead="d"),)), roles)
+    assert ready is None, "only if the queue is empty"
+
+
+def test_an_open_intent_is_gone_on_with_if_nobody_else_will_bring_its_message() -> None:
+    intent = an_intent("both", A, B)
+    p = replace(blank(), intents=(intent,))
+    assert next_ready(p, ROLES) is None, "its message is redelivered"
+    for there in (
+        replace(p, waiting=(kept("both", B),)),
+        replace(p, queue=(kept("both", A),)),
+        replace(p, intents=(replace(intent, message=replace(A, source="svc")),)),
+    ):
+        ready = next_ready(there, ROLES)
+        assert ready is not None
+        assert ready.role is BOTH
+    assert next_ready(replace(p, queue=(kept("both", A, dead="d"),)), ROLES) is None
+
+
+def test_a_message_is_known_from_the_inbox_and_from_what_is_kept() -> None:
+    p = replace(blank(), n=1)
+    assert not knows(p, ROLES, A)
+    assert knows(entered(p, "first", A.id), ROLES, A)
+    assert not knows(entered(p, "stranger", A.id), ROLES, A)
+    assert knows(entered(p, undo_name("first"), FAILED.id), ROLES, FAILED)
+    assert knows(replace(p, queue=(kept("first", A),)), ROLES, A)
+    assert knows(replace(p, waiting=(kept("both", A),)), ROLES, A)
+    assert knows(replace(p, compensating=(kept("first", FAILED),)), ROLES, FAILED)

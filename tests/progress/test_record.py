@@ -1,0 +1,286 @@
+"""Writing down: each transition with its inbox, queue and parts; bounded, in order, and never more than was decided."""
+
+from collections.abc import Sequence
+
+import pytest
+from msgspec.structs import replace
+
+from saga.messages import Message
+from saga.progress import compensate, ids, record
+from saga.progress.decide import Do, decide, next_ready, undo_name
+from saga.progress.document import Own, Result, Snapshot, decode, encode
+from saga.progress.record import INBOX_MAX
+from saga.progress.roles import Role, Roles, Undo
+from tests.progress.pieces import NOW_MS, START, a_hand, a_message, a_role, an_intent, blank, kept, roles_of
+
+UNDO = Undo(name="undo", outcomes=frozenset({"Failed"}), results=frozenset({"R"}))
+ALONE = a_role("alone", "A", undo=UNDO)
+BOTH = a_role("both", "A", "B")
+MANY_BOTH = a_role("many_both", "A", "B", many=True)
+ROLES = roles_of(ALONE, BOTH, MANY_BOTH, outcomes="Failed Over", emitted="R Failed B Over")
+A, B, FAILED = a_message("A"), a_message("B"), a_message("Failed")
+
+
+def handled(
+    p: Snapshot, role: Role, *parts: Message, events: Sequence[Message] = (), now_ms: int = NOW_MS, roles: Roles = ROLES
+) -> Snapshot:
+    """The handler has run on these."""
+    cause = "+".join(sorted(part.id for part in parts))
+    return record.handled(
+        p,
+        a_hand(parts[0], now_ms=now_ms),
+        roles,
+        role,
+        cause=cause,
+        message=parts[0],
+        parts=parts,
+        delta={},
+        events=events,
+        calls=(),
+        attempt=1,
+    ).snapshot
+
+
+def died(p: Snapshot, role: Role, message: Message) -> Snapshot:
+    """The message was given up for this handler."""
+    return record.dead(
+        p,
+        a_hand(message),
+        role,
+        message,
+        undo=False,
+        reason="why",
+        remedy="mend",
+        attempts=1,
+        intent=None,
+    ).snapshot
+
+
+def queued(p: Snapshot, role: Role, message: Message) -> Snapshot:
+    return record.queued(p, a_hand(message), role, message, "because", None).snapshot
+
+
+# ---------------------------------------------------------------- the inbox
+
+
+def test_entries_are_dropped_by_age_only_and_only_when_there_are_many() -> None:
+    p, role = blank(), a_role("alone", "A", many=True)
+    for n in range(INBOX_MAX):
+        p = handled(p, role, a_message(id=f"old-{n}"))
+    late = NOW_MS + 100_000  # just not older than the memory
+    for n in range(10):
+        p = handled(p, role, a_message(id=f"late-{n}"), now_ms=late)
+    assert len(p.inbox) == INBOX_MAX + 10
+    p = handled(p, role, a_message(id="later"), now_ms=late + 1000)
+    assert len(p.inbox) == 11
+    assert ids.entry("late-0", "alone") in p.inbox
+    assert ids.entry("later", "alone") in p.inbox
+
+
+def test_few_entries_stay_however_old_they_are() -> None:
+    p, role = blank(), a_role("alone", "A", many=True)
+    for n in range(INBOX_MAX):
+        p = handled(p, role, a_message(id=f"m-{n}"), now_ms=NOW_MS + n * 1_000_000)
+    assert len(p.inbox) == INBOX_MAX
+
+
+# ---------------------------------------------------------------- fan-in
+
+
+def test_the_parts_of_a_run_are_ended_together() -> None:
+    p = record.waiting(blank(), a_hand(A), BOTH, A, "for B").snapshot
+    assert [k.message for k in p.waiting] == [A]
+    p = handled(p, BOTH, A, B)
+    assert p.waiting == ()
+    assert {ids.entry(A.id, "both"), ids.entry(B.id, "both")} == set(p.inbox)
+    assert [(r.parameter, r.message) for r in p.ran] == [(0, A.id), (1, B.id)]
+
+
+def test_many_uses_up_the_part_of_the_first_parameter_and_the_others_stay() -> None:
+    p = record.waiting(blank(), a_hand(B), MANY_BOTH, B, "for A").snapshot
+    for n in range(3):
+        message = a_message(value=b"%d" % n)
+        decision = decide(p, MANY_BOTH, message, in_hand=True)
+        assert (decision.do, decision.parts) == (Do.RUN, (message, B))
+        p = handled(p, MANY_BOTH, *decision.parts)
+    assert [k.message for k in p.waiting] == [B]
+    assert p.ran == ()
+    assert len(p.inbox) == 3
+
+
+def test_firsts_that_came_before_the_other_part_all_run_in_their_order() -> None:
+    p = blank()
+    firsts = [a_message(value=b"%d" % n) for n in range(3)]
+    for message in firsts:
+        p = record.waiting(p, a_hand(message), MANY_BOTH, message, "for B").snapshot
+    decision = decide(p, MANY_BOTH, B, in_hand=True)
+    assert decision.parts == (firsts[0], B)
+    p = record.waiting(p, a_hand(B), MANY_BOTH, B, "-").snapshot
+    run = []
+    while (ready := next_ready(p, roles_of(MANY_BOTH))) is not None:
+        parts = decide(p, ready.role, ready.message, in_hand=False).parts
+        run.append(parts)
+        p = handled(p, MANY_BOTH, *parts)
+    assert run == [(first, B) for first in firsts]
+
+
+# ---------------------------------------------------------------- when the saga began
+
+
+def test_a_message_that_could_not_tell_the_start_runs_once_another_has_told() -> None:
+    unknown = replace(A, started=None)
+    roles = roles_of(ALONE, a_role("other", "B"))
+    p = record.waiting(blank(started=None), a_hand(unknown), ALONE, unknown, "no start").snapshot
+    assert p.started is None
+    assert next_ready(p, roles) is None
+    p = handled(p, roles.handlers["other"], B, roles=roles)
+    assert p.started == START
+    ready = next_ready(p, roles)
+    assert ready is not None
+    assert (ready.role, ready.message) == (ALONE, unknown)
+
+
+def test_the_start_is_what_the_first_message_said() -> None:
+    p = handled(blank(started=None), ALONE, A)
+    p = handled(p, BOTH, replace(A, started="2030-01-01T00:00:00.000Z"), B)
+    assert p.started == START
+
+
+# ---------------------------------------------------------------- quarantine
+
+
+def test_a_dead_letter_stays_at_the_head_and_what_comes_later_queues_behind_it_in_order() -> None:
+    role = a_role("alone", "A", many=True)
+    p = died(blank(), role, A)
+    for n in range(3):
+        message = a_message(value=b"later %d" % n)
+        assert decide(p, role, message, in_hand=True).do is Do.QUEUE
+        p = queued(p, role, message)
+    assert [k.message.value for k in p.queue] == [b"1", b"later 0", b"later 1", b"later 2"]
+    assert p.queue[0].dead is not None
+    assert next_ready(p, roles_of(role)) is None
+    assert p.is_open
+
+
+def test_what_dies_in_the_queue_keeps_its_place_before_those_behind_it() -> None:
+    role = a_role("alone", "A", many=True)
+    p = queued(queued(blank(), role, A), role, a_message(value=b"2"))
+    p = died(p, role, A)
+    assert [(k.message.value, k.dead is not None) for k in p.queue] == [(b"1", True), (b"2", False)]
+
+
+def test_an_outcome_passes_the_quarantine_drops_the_dead_original_and_the_rest_goes_on_in_order() -> None:
+    later = [a_message("B", value=b"%d" % n) for n in range(2)]
+    other = a_role("other", "B", many=True)
+    roles = roles_of(ALONE, other, outcomes="Failed", emitted="R Failed")
+    p = died(blank(), ALONE, A)
+    for message in later:
+        p = queued(p, other, message)
+    written = compensate.closed(p, a_hand(FAILED), ALONE, FAILED)
+    p = written.snapshot
+    assert p.closed == ("alone",)
+    assert written.entry is not None
+    assert [letter.what for letter in written.entry.letters] == ["dropped"]
+    assert ids.entry(FAILED.id, undo_name("alone")) in p.inbox
+    assert ids.entry(A.id, "alone") in p.inbox
+    run = []
+    while (ready := next_ready(p, roles)) is not None:
+        run.append(ready.message)
+        p = handled(p, other, ready.message, roles=roles)
+    assert run == later
+
+
+def test_a_dead_letter_without_an_attempt_to_run_quarantines_nothing() -> None:
+    written = record.other_content(blank(), a_hand(A), ALONE, A, "it says something else")
+    assert written.snapshot.queue == ()
+    assert written.entry is not None
+    assert (written.entry.outcome, written.entry.letters[0].reason) == (
+        "dead",
+        "already handled with other content: it says something else",
+    )
+
+
+# ---------------------------------------------------------------- intents, results, own events
+
+
+def test_a_new_intent_takes_the_place_of_the_one_of_its_run_and_of_no_other() -> None:
+    p = replace(blank(), n=3, intents=(an_intent("other", B), an_intent("alone", A)))
+    newer = replace(an_intent("alone", A), time="later")
+    written = record.begun(p, a_hand(A), newer)
+    assert written.entry is None
+    assert written.snapshot.intents == (an_intent("other", B), newer)
+    assert (written.snapshot.n, written.snapshot.published) == (3, 3)
+
+
+def test_the_end_of_a_run_ends_its_intent_and_no_other() -> None:
+    p = replace(blank(), intents=(an_intent("both", A, B), an_intent("alone", A)))
+    assert handled(p, ALONE, A).intents == (an_intent("both", A, B),)
+
+
+def test_what_can_be_undone_is_a_result_with_the_own_events_of_its_run() -> None:
+    result, part = a_message("R"), a_message("B", id="own")
+    p = handled(blank(), ALONE, A, events=[result, part])
+    assert p.results == (Result(handler="alone", cause=A.id, event=result, own=("own",)),)
+    assert p.own == (Own(event=part, n=0),)
+
+
+def test_undoing_the_last_result_of_a_run_withdraws_its_own_events_and_closes_the_handler() -> None:
+    first, second, part = a_message("R", id="r1"), a_message("R", id="r2"), a_message("B", id="own")
+    p = handled(blank(), ALONE, A, events=[first, second, part])
+    closed = []
+    for event in (second, first):
+        result = compensate.newest(p, "alone")
+        assert result.event == event
+        p = compensate.undone(
+            p, a_hand(FAILED), ROLES, ALONE, result, outcome=FAILED, delta={}, events=(), calls=(), attempt=1
+        ).snapshot
+        closed.append((p.closed, [own.event.id for own in p.own]))
+    assert closed == [((), ["own"]), (("alone",), [])]
+
+
+def test_an_own_failure_sets_off_the_compensations_here_and_the_first_outcome_counts() -> None:
+    p = handled(blank(), BOTH, A, B, events=[FAILED, a_message("Over")])
+    assert p.outcome == "Failed"
+    assert [(k.handler, k.message) for k in p.compensating] == [("alone", FAILED)]
+
+
+def test_an_own_event_that_everybody_has_taken_is_forgotten() -> None:
+    p = handled(blank(), ALONE, A, events=[a_message("B", id="own")])
+    p = handled(p, BOTH, A, a_message("B", id="own"))
+    assert [own.event.id for own in p.own] == ["own"], "many_both may still take it"
+    p = replace(p, inbox={**p.inbox, ids.entry("own", "many_both"): 0})
+    assert handled(p, ALONE, a_message(id="A-3")).own == ()
+
+
+# ---------------------------------------------------------------- the transition
+
+
+def test_a_transition_names_its_position_only_if_the_hand_has_one() -> None:
+    written = record.ignored(blank(), a_hand(A), ALONE, A, "why")
+    assert written.entry is not None
+    assert written.entry.position == ("things", 0, 0)
+    written = record.ignored(blank(), replace(a_hand(A), position=None), ALONE, A, "why")
+    assert written.entry is not None
+    assert written.entry.position is None
+
+
+def test_each_transition_says_that_those_before_are_published() -> None:
+    p = handled(blank(), ALONE, A)
+    assert (p.n, p.published) == (1, 0)
+    p = record.ignored(p, a_hand(B), BOTH, B, "why").snapshot
+    assert (p.n, p.published) == (2, 1)
+
+
+@pytest.mark.parametrize(
+    ("p", "is_open"),
+    [
+        (blank(), False),
+        (replace(blank(), waiting=(kept("both", A),)), False),
+        (replace(blank(), queue=(kept("both", A),)), True),
+        (replace(blank(), compensating=(kept("alone", FAILED),)), True),
+        (replace(blank(), intents=(an_intent("alone", A),)), True),
+    ],
+)
+def test_what_is_open_never_expires_and_a_wait_alone_is_not_open(p: Snapshot, is_open: bool) -> None:
+    assert p.is_open == is_open
+    assert decode(encode(p)) == p

@@ -1,0 +1,262 @@
+"""Business documents at a real worker: applied once, whatever else is in them, and many updates in few writes."""
+
+import asyncio
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Self
+
+import msgspec
+
+from saga import Retry, Saga, Service
+from saga.observe.moments import Retrying
+from saga.runtime import documents
+from saga.runtime.documents import PRUNE_FROM, Marker
+from saga.store.sqlite import SqliteStore
+from services.inventory.events import InventoryRejected, InventoryReserved
+from services.inventory.stock import OutOfStock, Stock
+from services.payment.events import OrderPlaced
+from tests.runtime.workplace import SAGA, Workplace, an_order, at_work, workplace
+
+Reaction = InventoryReserved | InventoryRejected
+
+
+@dataclass(frozen=True)
+class Count:
+    orders: int = 0
+
+    @staticmethod
+    def counted(count: "Count | None") -> "Count":
+        return Count(orders=count.orders + 1 if count else 1)
+
+    def one_more(self) -> tuple[Self, int]:
+        return replace(self, orders=self.orders + 1), self.orders + 1
+
+
+def inventory_of() -> Service:
+    """Sets aside, and says no when there is none."""
+    inventory = Service("inventory")
+    inventory.document(Stock, "stock", answers=(OutOfStock,))
+
+    @inventory.handler(retry=Retry(attempts_max=2))
+    async def set_aside(order: OrderPlaced, saga: Saga) -> InventoryReserved | InventoryRejected:
+        try:
+            await saga.update(Stock, order.sku, Stock.set_aside, order.quantity)
+        except OutOfStock as why:
+            return InventoryRejected(order_id=order.order_id, reason=str(why))
+        return InventoryReserved(order_id=order.order_id, sku=order.sku, quantity=order.quantity)
+
+    return inventory
+
+
+async def stored(place: Workplace, key: str = "tea", collection: str = "stock") -> dict[str, object]:
+    """A document as JSON."""
+    document = await place.store.get(collection, key)
+    assert document is not None
+    return msgspec.json.decode(document.content, type=dict[str, object])
+
+
+async def markers_of(place: Workplace) -> dict[str, Marker]:
+    """The markers of the one document."""
+    head = msgspec.json.encode((await stored(place))["_saga"])
+    return msgspec.json.decode(head, type=documents.Head).markers
+
+
+async def test_fields_that_the_class_does_not_know_are_kept(tmp_path: Path) -> None:
+    inventory = inventory_of()
+    async with workplace(tmp_path) as place, at_work(place, inventory):
+        await place.store.insert("stock", "tea", b'{"left": 5, "shelf": {"row": 7}, "note": "\\u00fc"}')
+        await place.publish(an_order(quantity=2))
+        await place.at_rest(inventory)
+        document = await stored(place)
+        assert {k: v for k, v in document.items() if k != "_saga"} == {
+            "left": 3,
+            "aside": 2,
+            "shelf": {"row": 7},
+            "note": "ü",
+        }
+
+
+async def test_a_refusal_changes_nothing_but_the_markers_and_is_an_answer(tmp_path: Path) -> None:
+    inventory = inventory_of()
+    async with workplace(tmp_path) as place, at_work(place, inventory):
+        await place.store.insert("stock", "tea", b'{"left":1,"shelf":7}')
+        await place.publish(an_order(quantity=2))
+        await place.at_rest(inventory)
+        document = await stored(place)
+        assert {k: v for k, v in document.items() if k != "_saga"} == {"left": 1, "shelf": 7}
+        (entry,) = await place.history(inventory)
+        assert [(c.name, c.document, c.answer) for c in entry.calls] == [("set_aside", "stock/tea", "OutOfStock")]
+        assert [e.type for e in entry.events] == ["InventoryRejected"]
+        assert not place.told(Retrying)
+
+
+async def test_the_expiry_of_a_document_is_kept(tmp_path: Path) -> None:
+    inventory = inventory_of()
+    async with workplace(tmp_path) as place, at_work(place, inventory):
+        await place.store.insert("stock", "tea", b'{"left":5}', expiry_s=0.3)
+        await place.publish(an_order(quantity=2))
+        await place.at_rest(inventory)
+        assert (await stored(place))["left"] == 3
+        await place.clock.sleep(0.3)
+        assert await place.store.get("stock", "tea") is None
+
+
+async def test_a_document_that_is_not_there_is_a_dead_letter_that_says_so(tmp_path: Path) -> None:
+    inventory = inventory_of()
+    async with workplace(tmp_path) as place, at_work(place, inventory):
+        await place.publish(an_order())
+        await place.at_rest(inventory)
+        ((_, headers),) = await place.dead(inventory)
+        assert headers["dead_reason"] == (
+            "Permanent: there is no document 'tea' in 'stock': create it, or let the first parameter of set_aside be "
+            "`Stock | None`"
+        )
+        assert await place.store.get("stock", "tea") is None
+
+
+async def test_a_document_that_does_not_fit_is_a_dead_letter_that_says_so(tmp_path: Path) -> None:
+    inventory = inventory_of()
+    async with workplace(tmp_path) as place, at_work(place, inventory):
+        await place.store.insert("stock", "tea", b'{"left":"many"}')
+        await place.store.insert("stock", "rum", b"[1]")
+        await place.publish(an_order(), an_order("order-2", sku="rum"))
+        await place.at_rest(inventory)
+        reasons = sorted(headers["dead_reason"] for _, headers in await place.dead(inventory))
+        assert reasons[0].startswith("Permanent: document 'tea' of 'stock' is no Stock: Expected `int`, got `str`")
+        assert reasons[1].startswith("Permanent: the document is no JSON object as the toolkit writes it: ")
+        assert await stored(place) == {"left": "many"}
+
+
+async def test_an_absent_document_is_created_by_a_function_that_takes_none(tmp_path: Path) -> None:
+    counter = Service("counter")
+    counter.document(Count, "counts")
+
+    @counter.handler
+    async def count(order: OrderPlaced, saga: Saga) -> None:
+        await saga.update(Count, "all", Count.counted)
+        await saga.update(Count, "all", Count.counted)
+
+    async with workplace(tmp_path) as place, at_work(place, counter):
+        await place.publish(an_order(), an_order("order-2"))
+        await place.at_rest(counter)
+        assert (await stored(place, "all", "counts"))["orders"] == 4
+
+
+async def test_an_attempt_that_has_written_nothing_reads_a_document_anew(tmp_path: Path) -> None:
+    counter, seen = Service("counter"), list[Count | None]()
+    counter.document(Count, "counts")
+
+    @counter.handler
+    async def count(order: OrderPlaced, saga: Saga) -> None:
+        seen.append(await saga.read(Count, "all"))
+        if seen[-1] is None:
+            if len(seen) == 3:
+                await place.store.insert("counts", "all", b'{"orders":7}')
+            raise LookupError("not there yet")
+
+    async with workplace(tmp_path) as place, at_work(place, counter):
+        await place.publish(an_order())
+        await place.at_rest(counter)
+        assert seen == [None, None, None, Count(7)]
+        (entry,) = await place.history(counter)
+        assert [(c.kind, bytes(c.value)) for c in entry.calls] == [("read", b'{"orders":7}')]
+
+
+async def test_a_rerun_sees_a_document_as_it_was_recorded_with_the_intent(tmp_path: Path) -> None:
+    counter, seen = Service("counter"), list[Count | None]()
+    counter.document(Count, "counts")
+
+    @counter.handler
+    async def count(order: OrderPlaced, saga: Saga) -> None:
+        seen.append(await saga.read(Count, "all"))
+        orders = await saga.update(Count, "all", Count.one_more)
+        assert orders == 8
+        if len(seen) < 3:
+            raise LookupError("once more")
+
+    async with workplace(tmp_path) as place, at_work(place, counter):
+        await place.store.insert("counts", "all", b'{"orders":7}')
+        await place.publish(an_order())
+        await place.at_rest(counter)
+        assert seen == [Count(7)] * 3
+        assert (await stored(place, "all", "counts"))["orders"] == 8
+
+
+class CountingStore(SqliteStore):
+    """Counts what is written to documents, and takes its time as a disk does."""
+
+    written = 0
+
+    async def replace(
+        self,
+        collection: str,
+        key: str,
+        content: bytes,
+        *,
+        cas: int,
+        expiry_s: float | None = None,
+        keep_expiry: bool = False,
+    ) -> int:
+        if collection == "stock":
+            self.written += 1
+            await asyncio.sleep(0.005)  # noqa: TID251 - so that others come up meanwhile
+        return await super().replace(collection, key, content, cas=cas, expiry_s=expiry_s, keep_expiry=keep_expiry)
+
+
+async def test_fifty_sagas_that_update_one_document_at_once_end_in_few_writes_and_right_numbers(tmp_path: Path) -> None:
+    inventory = inventory_of()
+    place = Workplace(tmp_path)
+    store = CountingStore(tmp_path / "store.db", clock=place.clock)
+    place.store = store
+    async with place.opened(), at_work(place, inventory):
+        await store.insert("stock", "tea", b'{"left":45}')
+        await place.publish(*(an_order(f"order-{n}") for n in range(50)))
+        await place.at_rest(inventory)
+        document = await stored(place)
+        assert (document["left"], document["aside"]) == (0, 45)
+        said = [r.headers[0][1] for r in await place.records("inventory")]
+        assert (said.count(b"InventoryReserved"), said.count(b"InventoryRejected")) == (45, 5)
+        assert store.written <= 10
+        assert len(await markers_of(place)) == 50
+
+
+async def test_markers_that_nobody_needs_are_pruned_and_those_of_open_intents_stay(tmp_path: Path) -> None:
+    inventory = inventory_of()
+    async with workplace(tmp_path) as place:
+        await place.store.insert("stock", "tea", b'{"left":1000}')
+        async with at_work(place, inventory):
+            for n in range(PRUNE_FROM + 2):
+                await place.publish(an_order(f"order-{n}"))
+            await place.at_rest(inventory)
+            markers = await markers_of(place)
+            assert len(markers) <= PRUNE_FROM + 2
+            while len(markers) <= PRUNE_FROM:  # they went together: one more write is due
+                await place.publish(an_order(f"more-{len(markers)}"))
+                await place.at_rest(inventory)
+                markers = await markers_of(place)
+            await place.publish(an_order("the last one"))
+            await place.at_rest(inventory)
+            markers = await markers_of(place)
+            assert [marker.saga for marker in markers.values()] == ["the last one"]
+
+
+async def test_with_as_many_open_markers_as_may_be_an_update_fails_for_the_time_being(tmp_path: Path) -> None:
+    inventory = inventory_of()
+    async with workplace(tmp_path) as place:
+        open_ = {
+            f"m{n}": Marker(saga="stuck", handler="set_aside", kind="do", cause=f"c{n}")
+            for n in range(documents.MARKERS_MAX)
+        }
+        intents = [{"handler": "set_aside", "kind": "do", "cause": f"c{n}"} for n in range(documents.MARKERS_MAX)]
+        await place.store.insert("saga", "inventory::stuck", msgspec.json.encode({"intents": intents}))
+        content = {"left": 5, "_saga": documents.Head(markers=open_)}
+        cas = await place.store.insert("stock", "tea", msgspec.json.encode(content))
+        async with at_work(place, inventory):
+            await place.publish(an_order())
+            await place.until(lambda: bool(place.told(Retrying)))
+            assert place.told(Retrying)[0].error == (
+                "SagaError: 1000 updates of one document are under way: it is too hot, or its sagas are stuck"
+            )
+            await place.store.replace("stock", "tea", b'{"left":5}', cas=cas)
+            await place.at_rest(inventory)
+        assert [e.outcome for e in await place.history(inventory, SAGA)] == ["handled"]
