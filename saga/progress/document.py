@@ -188,11 +188,15 @@ UNENCODABLE = (TypeError, ValueError, OverflowError, RecursionError, msgspec.Msg
 """What is raised for a value that cannot be written as JSON."""
 
 
+UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError)
+"""What is raised for bytes that are no JSON, or not of the type."""
+
+
 def decode(content: bytes) -> Snapshot:
     """A progress as read from a store. Raises `SagaError` for one that this version cannot read."""
     try:
         snapshot = _snapshots.decode(content)
-    except msgspec.DecodeError as why:
+    except UNREADABLE as why:
         raise SagaError(
             f"a progress document cannot be read: {why}; restore it, or read it with the version that wrote it"
         ) from why

@@ -10,7 +10,7 @@ from msgspec import Raw, Struct
 from msgspec.structs import replace
 
 from saga.messages import Message, Position
-from saga.progress.document import Entry, Snapshot, decode_entry
+from saga.progress.document import UNREADABLE, Entry, Snapshot, decode_entry
 
 TRANSITIONS_MAX = 64
 """With more transitions than this in a progress, the oldest published ones go to an archive."""
@@ -106,7 +106,10 @@ def verify(transitions: Sequence[Raw], p: Snapshot) -> Break | None:
     """The first place where the hash chain of a whole history does not hold; `None` if it does."""
     previous = ""
     for n, raw in enumerate(transitions):
-        entry = decode_entry(raw)
+        try:
+            entry = decode_entry(raw)
+        except UNREADABLE as why:
+            return Break(n, f"transition {n} cannot be read: {why}")
         if entry.n != n:
             return Break(n, f"transition {n} is missing: {entry.n} follows")
         if entry.previous != previous:

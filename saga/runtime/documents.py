@@ -12,7 +12,7 @@ from msgspec import Raw, Struct
 from saga.declarations.values import DocumentKind
 from saga.errors import Ambiguous, Conflict, Exists, Permanent, SagaError
 from saga.messages import Position
-from saga.progress.document import UNENCODABLE, Kind, progress_key
+from saga.progress.document import UNENCODABLE, UNREADABLE, Kind, progress_key
 from saga.runtime.participant import Participant, Refused
 from saga.runtime.persistence import COLLECTION, patiently
 from saga.runtime.signatures import accepts_none, returns_of
@@ -176,7 +176,7 @@ def _head(document: Document | None) -> Head:
         return Head(markers={}, absent=True)
     try:
         return _headed.decode(document.content).head
-    except msgspec.DecodeError as why:
+    except UNREADABLE as why:
         raise Permanent(f"the document is no JSON object as the toolkit writes it: {why}") from why
 
 
@@ -186,7 +186,7 @@ def _body(declared: DocumentKind, key: str, document: Document | None, head: Hea
         return None
     try:
         return msgspec.json.decode(document.content, type=declared.kind)
-    except msgspec.DecodeError as why:
+    except UNREADABLE as why:
         raise Permanent(
             f"document {key!r} of {declared.collection!r} is no {declared.kind.__name__}: {why}; "
             "give new fields a default, or mend the document"

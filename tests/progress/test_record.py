@@ -190,14 +190,13 @@ def test_an_outcome_passes_the_quarantine_drops_the_dead_original_and_the_rest_g
     assert run == later
 
 
-def test_a_dead_letter_without_an_attempt_to_run_quarantines_nothing() -> None:
-    written = record.other_content(blank(), a_hand(A), ALONE, A, "it says something else")
-    assert written.snapshot.queue == ()
+def test_a_dead_letter_that_was_never_due_to_run_quarantines_nothing() -> None:
+    written = record.refused(blank(), a_hand(A), ALONE, A, "it says something else", "look why")
+    p = written.snapshot
+    assert (p.queue, set(p.inbox)) == ((), {ids.entry(A.id, "alone")})
     assert written.entry is not None
-    assert (written.entry.outcome, written.entry.letters[0].reason) == (
-        "dead",
-        "already handled with other content: it says something else",
-    )
+    (letter,) = written.entry.letters
+    assert (written.entry.outcome, letter.reason, letter.remedy) == ("dead", "it says something else", "look why")
 
 
 # ---------------------------------------------------------------- intents, results, own events

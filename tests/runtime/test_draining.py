@@ -1,4 +1,4 @@
-"""Draining: what runs may end within the limit, nothing new begins, and the next start goes on where this one stopped."""
+"""Draining: what runs may end within the limit, nothing new begins, and the next start goes on from there."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""A worker: bounded in flight, in order within a saga, side by side over sagas, and never past what it cannot decide."""
+"""A worker: bounded in flight, in order within a saga, side by side over sagas, never past what it cannot decide."""
 
 import asyncio
 from collections import Counter

@@ -8,7 +8,7 @@ from saga.testing.exploration.explore import Report, explore
 from saga.testing.exploration.scenario import Scenario
 from saga.testing.exploration.scenarios import scenarios
 
-DEEP_STATES_MAX = 300_000
+DEEP_STATES_MAX = 1_000_000
 """Of one scenario with more faults; most end earlier."""
 
 

@@ -1,0 +1,242 @@
+"""History: the state is the fold of the changes, any changed byte breaks the chain, and archives change no decision."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import Raw
+from msgspec.structs import replace
+
+from saga.messages import Position
+from saga.progress import history, record
+from saga.progress.decide import decide, jobs, next_ready
+from saga.progress.document import Snapshot, decode, decode_entry, encode
+from saga.progress.history import TRANSITIONS_KEPT, TRANSITIONS_MAX, fold, unpublished, verify
+from saga.progress.record import Hand, Written
+from saga.progress.roles import Undo
+from tests.progress.pieces import NOW_MS, a_message, a_role, blank, roles_of
+
+UNDO = Undo(name="undo", outcomes=frozenset({"Failed"}), results=frozenset({"R"}))
+MANY = a_role("many", "A", many=True, undo=UNDO)
+BOTH = a_role("both", "B", "C")
+ROLES = roles_of(MANY, BOTH, outcomes="Failed", emitted="R Failed")
+
+VALUES = st.one_of(
+    st.none(), st.booleans(), st.integers(-5, 5), st.text("abü", max_size=3), st.lists(st.integers(0, 3))
+)
+DELTAS = st.dictionaries(st.sampled_from("xyz"), VALUES, max_size=3)
+STEPS = st.tuples(
+    st.sampled_from(["handled", "ignored", "waiting", "queued", "dead", "refused"]), DELTAS, st.integers(0, 2)
+)
+HISTORIES = st.lists(STEPS, max_size=12)
+
+
+def next_of(p: Snapshot, what: str, delta: dict[str, Any], events: int) -> Written:
+    """One more transition, of this kind."""
+    message = a_message("A", id=f"m-{p.n}")
+    hand = Hand(message=message, position=Position("things", 0, p.n), now_ms=NOW_MS + p.n, memory_s=1000)
+    match what:
+        case "handled":
+            return record.handled(
+                p,
+                hand,
+                ROLES,
+                MANY,
+                cause=message.id,
+                message=message,
+                parts=(message,),
+                delta=delta,
+                events=[a_message("R", id=f"r-{p.n}-{i}", value=b"\x00\xff") for i in range(events)],
+                calls=(),
+                attempt=1,
+            )
+        case "ignored":
+            return record.ignored(p, hand, MANY, message, "because")
+        case "waiting":
+            return record.waiting(p, hand, BOTH, a_message("B", id=message.id), "for C")
+        case "queued":
+            return record.queued(p, hand, MANY, message, "because", None)
+        case "refused":
+            return record.refused(p, hand, MANY, message, "why", "mend")
+    return record.dead(
+        p, hand, MANY, message, undo=False, reason="why", remedy="mend", attempts=2, intent=None
+    )  # fmt: skip
+
+
+def written(steps: Sequence[tuple[str, dict[str, Any], int]]) -> Snapshot:
+    """The progress after these, as a store gives it back."""
+    p = blank()
+    for step in steps:
+        p = next_of(p, *step).snapshot
+    return decode(encode(p))
+
+
+def long(count: int = TRANSITIONS_MAX + 1) -> Snapshot:
+    return written([("handled", {"x": n}, 1) for n in range(count)])
+
+
+# ---------------------------------------------------------------- fold and chain
+
+
+@given(HISTORIES)
+def test_the_state_is_the_fold_of_the_changes(steps: list[tuple[str, dict[str, Any], int]]) -> None:
+    p = written(steps)
+    assert fold(map(decode_entry, p.transitions)) == p.state
+    assert verify(p.transitions, p) is None
+    for n in range(p.n + 1):
+        assert fold(map(decode_entry, p.transitions), before=n) == written(steps[:n]).state
+
+
+@given(st.lists(STEPS, min_size=1, max_size=5), st.data())
+def test_any_changed_byte_of_any_transition_is_found(
+    steps: list[tuple[str, dict[str, Any], int]], data: st.DataObject
+) -> None:
+    p = written(steps)
+    transitions = [bytes(raw) for raw in p.transitions]
+    n = data.draw(st.integers(0, len(transitions) - 1))
+    at = data.draw(st.integers(0, len(transitions[n]) - 1))
+    byte = data.draw(st.integers(0, 255).filter(lambda b: b != transitions[n][at]))
+    changed = transitions[n][:at] + bytes([byte]) + transitions[n][at + 1 :]
+    raws = [Raw(changed if i == n else raw) for i, raw in enumerate(transitions)]
+    assert verify(raws, p) is not None
+
+
+@given(st.lists(STEPS, min_size=2, max_size=5), st.data())
+def test_a_missing_doubled_or_exchanged_transition_is_found(
+    steps: list[tuple[str, dict[str, Any], int]], data: st.DataObject
+) -> None:
+    p = written(steps)
+    whole = list(p.transitions)
+    n = data.draw(st.integers(0, len(whole) - 2))
+    assert verify([*whole[:n], *whole[n + 1 :]], p) is not None
+    assert verify([*whole[: n + 1], *whole[n:]], p) is not None
+    assert verify([*whole[:n], whole[n + 1], whole[n], *whole[n + 2 :]], p) is not None
+    assert verify(whole[:-1], p) is not None
+
+
+def test_a_break_says_where_and_what() -> None:
+    p = written([("handled", {"x": n}, 0) for n in range(3)])
+    whole = list(p.transitions)
+
+    def changed(n: int) -> list[Raw]:
+        return [Raw(bytes(raw).replace(b"many", b"none")) if i == n else raw for i, raw in enumerate(whole)]
+
+    found = [verify(changed(0), p), verify(changed(2), p), verify(whole[1:], p), verify(whole[:2], p)]
+    assert [(b.n, b.what) for b in found if b] == [
+        (1, "transition 1 does not follow what is before it: something there was changed"),
+        (2, "transition 2 was changed"),
+        (0, "transition 0 is missing: 1 follows"),
+        (2, "3 transitions were written, 2 are there"),
+    ]
+    state = verify(whole, replace(p, state={"x": 7}))
+    assert state is not None
+    assert (state.n, state.what) == (3, "the state is not what the transitions make of it")
+
+
+def test_what_is_no_transition_at_all_is_a_break_too() -> None:
+    p = written([("handled", {"x": n}, 0) for n in range(3)])
+    for rubbish in (b"{}", b"7", b'{"n":', b"\xff"):
+        found = verify([p.transitions[0], Raw(rubbish), p.transitions[2]], p)
+        assert found is not None
+        assert found.n == 1
+        assert found.what.startswith("transition 1 cannot be read: ")
+
+
+# ---------------------------------------------------------------- archives
+
+
+@given(st.lists(STEPS, min_size=TRANSITIONS_MAX + 1, max_size=TRANSITIONS_MAX + 8))
+def test_archiving_changes_no_decision_and_no_event_that_is_to_be_published(
+    steps: list[tuple[str, dict[str, Any], int]],
+) -> None:
+    p = written(steps)
+    archive = history.to_archive(p)
+    assert archive is not None
+    after = decode(encode(history.trimmed(p, history.decode_archive(encode(archive)))))
+    assert replace(after, first=0, transitions=()) == replace(p, first=0, transitions=())
+    for message in [a_message("A", id=f"m-{n}") for n in range(p.n + 1)] + [a_message("C"), a_message("Failed")]:
+        assert jobs(after, ROLES, message) == jobs(p, ROLES, message)
+        for work in jobs(p, ROLES, message):
+            if not work.undo:
+                assert decide(after, work.role, message, in_hand=True) == decide(p, work.role, message, in_hand=True)
+    assert next_ready(after, ROLES) == next_ready(p, ROLES)
+    assert list(unpublished(after, never_committed)) == list(unpublished(p, never_committed))
+    whole = [*archive.transitions, *after.transitions]
+    assert whole == list(p.transitions)
+    assert verify(whole, after) is None
+
+
+def test_archives_and_the_rest_are_the_whole_history_however_long_it_gets() -> None:
+    p, archives = blank(), list[history.Archive]()
+    for n in range(300):
+        p = next_of(p, "handled", {"x": n}, 0).snapshot
+        archive = history.to_archive(p)
+        if archive is not None:
+            archives.append(history.decode_archive(encode(archive)))
+            p = decode(encode(history.trimmed(p, archive)))
+        assert len(p.transitions) <= TRANSITIONS_MAX
+        assert len(p.transitions) >= min(p.n, TRANSITIONS_KEPT)
+        whole = [raw for a in archives for raw in a.transitions] + list(p.transitions)
+        assert verify(whole, p) is None
+    assert [a.first for a in archives] == [0, 49, 98, 147, 196]
+    keys = [history.archive_key(a.service, a.saga, a.first) for a in archives]
+    assert keys == sorted(keys)
+    assert keys[1] == "svc::s::000000049"
+
+
+def test_what_is_not_known_as_published_is_never_archived() -> None:
+    p = replace(long(100), published=30)
+    archive = history.to_archive(p)
+    assert archive is not None
+    assert [decode_entry(raw).n for raw in archive.transitions] == list(range(30))
+    assert history.to_archive(replace(p, published=0)) is None
+
+
+def test_a_history_is_not_archived_before_it_is_too_long() -> None:
+    assert history.to_archive(long(TRANSITIONS_MAX)) is None
+    archive = history.to_archive(long(TRANSITIONS_MAX + 1))
+    assert archive is not None
+    assert len(archive.transitions) == TRANSITIONS_MAX + 1 - TRANSITIONS_KEPT
+
+
+def test_trimming_takes_exactly_what_the_archive_holds() -> None:
+    p = long(100)
+    shorter = history.Archive(service="svc", saga="s", first=0, transitions=p.transitions[:10])
+    after = history.trimmed(p, shorter)
+    assert (after.first, after.transitions) == (10, p.transitions[10:])
+
+
+# ---------------------------------------------------------------- publishing
+
+
+def never_committed(position: Position) -> bool:
+    return False
+
+
+def test_what_is_not_known_as_published_is_less_what_this_worker_has_committed() -> None:
+    p = replace(written([("handled", {}, 1)] * 4 + [("ignored", {}, 0), ("refused", {}, 0)]), published=1)
+    assert [e.n for e in unpublished(p, never_committed)] == [1, 2, 3, 5], "what says nothing is left out"
+    assert [e.n for e in unpublished(p, lambda position: position.offset < 3)] == [3, 5]
+    without_position = record.handled(
+        p,
+        Hand(message=a_message(), position=None, now_ms=NOW_MS, memory_s=1),
+        ROLES,
+        MANY,
+        cause="A-1",
+        message=a_message(),
+        parts=(a_message(),),
+        delta={},
+        events=[a_message("R")],
+        calls=(),
+        attempt=1,
+    ).snapshot
+    assert [e.n for e in unpublished(without_position, lambda position: True)] == [6]
+
+
+def test_published_events_have_their_whole_envelope_again() -> None:
+    p = written([("handled", {}, 2)])
+    first, second = history.messages_of(p, decode_entry(p.transitions[0]))
+    assert (first.id, second.id) == ("r-0-0", "r-0-1")
+    assert (first.saga, first.source, first.type, first.value) == ("s", "svc", "R", b"\x00\xff")
+    assert (first.started, first.time) == (p.started, decode_entry(p.transitions[0]).time)
