@@ -6,7 +6,7 @@ import time
 from collections.abc import Awaitable, Coroutine, Generator
 from datetime import UTC, datetime
 from functools import lru_cache, partial
-from types import coroutine
+from types import CoroutineType, coroutine
 from typing import Protocol, TypeVar
 
 T = TypeVar("T")
@@ -47,7 +47,7 @@ class SystemClock:
         await asyncio.sleep(seconds)
 
     async def within(self, seconds: float, what: Awaitable[T]) -> T:
-        if not isinstance(what, Coroutine):
+        if not isinstance(what, CoroutineType):
             async with asyncio.timeout(seconds):
                 return await what
         try:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import Raw
 from msgspec.structs import replace
@@ -146,6 +146,7 @@ def test_what_is_no_transition_at_all_is_a_break_too() -> None:
 # ---------------------------------------------------------------- archives
 
 
+@settings(max_examples=25)
 @given(st.lists(STEPS, min_size=TRANSITIONS_MAX + 1, max_size=TRANSITIONS_MAX + 8))
 def test_archiving_changes_no_decision_and_no_event_that_is_to_be_published(
     steps: list[tuple[str, dict[str, Any], int]],

@@ -168,6 +168,7 @@ async def test_a_compensation_that_fails_is_tried_without_end_and_people_are_tol
             raise Permanent("not even this makes it a dead letter")
 
     async with workplace(tmp_path) as place, at_work(place, payment):
+        place.clock.faster = 5000
         await place.publish(an_order(), OrderCancelled(order_id=SAGA, reason="-"))
         await place.at_rest(payment)
         told = place.told(Escalated)
