@@ -206,7 +206,7 @@ RULES: dict[Take, str] = {
     keys_from_transition_numbers: "two steps: a step fails",
     readers_do_not_publish: "two steps: a step fails",
     no_intent: "two steps: a step fails",
-    an_open_intent_blocks_nobody: "two steps: a step fails",
+    an_open_intent_blocks_nobody: "two kinds of failure: by a step",
     a_rerun_writes_the_whole_state_back: "the outcome: two handlers undone",
     a_rerun_sees_the_state_of_now: "the outcome: two handlers undone",
     compensations_close_nothing: "an own failure outcome",

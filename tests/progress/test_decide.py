@@ -148,6 +148,19 @@ def test_line_5_an_own_event_is_a_part() -> None:
     assert decide(entered(p, "both", B.id), BOTH, A, in_hand=True).do is Do.WAIT, "it was taken already"
 
 
+def test_many_does_not_run_on_what_may_have_run_and_been_forgotten() -> None:
+    after = "2026-11-21T14:00:00.001Z"
+    decision = decide(blank(), MANY, A, in_hand=True, forgotten=after)
+    assert (decision.do, decision.reason) == (
+        Do.OLD,
+        f"older than memory: it is of {A.time}, and may have been handled then",
+    )
+    assert decide(blank(), MANY, A, in_hand=True, forgotten=A.time).do is Do.RUN
+    assert decide(blank(), ALONE, A, in_hand=True, forgotten=after).do is Do.RUN, "what runs once remembers that it has"
+    p = replace(blank(), waiting=(kept("many_both", A),))
+    assert decide(p, MANY_BOTH, B, in_hand=True, forgotten=after).do is Do.RUN
+
+
 def test_line_6_an_open_intent_a_queue_and_a_dead_letter_block() -> None:
     intent = replace(blank(), intents=(an_intent("other", B),))
     queue = replace(blank(), queue=(kept("other", B),))

@@ -2,7 +2,7 @@
 
 import re
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from saga.progress import ids
@@ -51,6 +51,7 @@ def test_no_two_inbox_entries_are_one(pairs: list[tuple[str, str]]) -> None:
 
 
 @given(st.text(max_size=200))
+@example("x" * 200)
 def test_a_key_is_what_any_outside_can_take(name: str) -> None:
     key = ids.key(name, "payment", "order-1", "reserve", "m")
     assert re.fullmatch(r"[A-Za-z0-9_-]{1,80}", key)

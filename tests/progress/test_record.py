@@ -119,6 +119,7 @@ def test_firsts_that_came_before_the_other_part_all_run_in_their_order() -> None
     run = []
     while (ready := next_ready(p, roles_of(MANY_BOTH))) is not None:
         parts = decide(p, ready.role, ready.message, in_hand=False).parts
+        assert ready.message == parts[0], "the part that is used up stands for the run"
         run.append(parts)
         p = handled(p, MANY_BOTH, *parts)
     assert run == [(first, B) for first in firsts]

@@ -1,0 +1,35 @@
+"""Roles: who takes a type, in which order, and what a failure outcome undoes."""
+
+from msgspec.structs import replace
+
+from saga.progress.decide import next_ready
+from saga.progress.document import Own
+from saga.progress.roles import Undo
+from tests.progress.pieces import a_message, a_role, blank, roles_of
+
+
+def test_a_role_knows_which_parameter_takes_a_type() -> None:
+    role = a_role("both", "A", "B C")
+    assert [role.parameter_of(type_) for type_ in "ABCD"] == [0, 1, 1, -1]
+
+
+def test_handlers_of_one_type_go_in_the_order_of_declaration() -> None:
+    roles = roles_of(a_role("z", "A", "B"), a_role("a", "A", "C"), a_role("m", "D E"))
+    assert [role.name for role in roles.by_type["A"]] == ["z", "a"]
+    assert [role.name for role in roles.by_type["E"]] == ["m"]
+
+
+def test_a_compensation_acts_on_each_of_its_outcomes() -> None:
+    undo = Undo(name="undo", outcomes=frozenset({"Failed", "Expired"}), results=frozenset({"R"}))
+    roles = roles_of(a_role("one", "A", undo=undo), a_role("two", "B", undo=undo), a_role("three", "C"))
+    for outcome in ("Failed", "Expired"):
+        assert [role.name for role in roles.undone_by[outcome]] == ["one", "two"]
+
+
+def test_a_handler_of_an_own_event_alone_is_made_ready_by_it() -> None:
+    roles = roles_of(a_role("one", "A"), a_role("two", "B"), emitted="B")
+    assert roles.eager == {"two"}
+    own = a_message("B")
+    ready = next_ready(replace(blank(), own=(Own(event=own, n=0),)), roles)
+    assert ready is not None
+    assert (ready.role.name, ready.message) == ("two", own)

@@ -1,0 +1,164 @@
+"""`trial`: what the author of a service is told about a run, and what is refused."""
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, replace
+
+import pytest
+
+from saga import Saga, Service
+from saga.errors import DeclarationError, SagaError
+from saga.testing.trial import trial
+from services.inventory.events import InventoryReserved
+from services.inventory.stock import OutOfStock, Stock
+from services.order.events import OrderCancelled, OrderConfirmed
+from services.payment.events import OrderPlaced, PaymentReserved
+from tests.runtime.workplace import SAGA, an_order
+from tests.service.events import TripBooked
+
+
+class Bank:
+    """What the service uses; never opened in a trial."""
+
+    async def reserve(self, key: str) -> str:
+        raise AssertionError
+
+
+class FakeBank(Bank):
+    def __init__(self) -> None:
+        self.keys: list[str] = []
+        self.away = 0
+
+    async def reserve(self, key: str) -> str:
+        self.keys.append(key)
+        if self.away:
+            self.away -= 1
+            raise OSError("away")
+        return f"charge-{len(self.keys)}"
+
+
+@dataclass(frozen=True)
+class Notes:
+    charge: str = ""
+    confirmed: bool = False
+
+
+payment = Service("payment", state=Notes)
+opened: list[str] = []
+
+
+@payment.resource
+async def bank() -> AsyncIterator[Bank]:
+    opened.append("bank")
+    yield Bank()
+
+
+@payment.handler
+async def reserve(order: OrderPlaced, bank: Bank, saga: Saga[Notes]) -> PaymentReserved:
+    charge = await saga.step(bank.reserve, saga.key("charge"))
+    saga.state = replace(saga.state, charge=charge)
+    return PaymentReserved(order_id=order.order_id, charge_id=charge, amount=order.total)
+
+
+@payment.handler
+async def confirm(confirmed: OrderConfirmed, saga: Saga[Notes]) -> None:
+    saga.state = replace(saga.state, confirmed=True)
+
+
+@payment.compensation(reserve)
+async def release(cancelled: OrderCancelled, reserved: PaymentReserved) -> None: ...
+
+
+inventory = Service("inventory")
+inventory.document(Stock, "stock", answers=(OutOfStock,))
+
+
+@inventory.handler
+async def set_aside(order: OrderPlaced, saga: Saga) -> InventoryReserved:
+    await saga.update(Stock, order.sku, Stock.set_aside, order.quantity)
+    return InventoryReserved(order_id=order.order_id, sku=order.sku, quantity=order.quantity)
+
+
+async def test_emitted_events_state_and_progress_are_shown() -> None:
+    order = an_order()
+    done = await trial(payment, order, OrderConfirmed(order_id=SAGA), use=[FakeBank()])
+    assert done.emitted == [PaymentReserved(order_id=SAGA, charge_id="charge-1", amount=order.total)]
+    assert done.state == Notes(charge="charge-1", confirmed=True)
+    assert (done.progress.service, done.progress.saga_id) == ("payment", SAGA)
+    assert [(t.handler, t.outcome) for t in done.progress.transitions] == [
+        ("reserve", "handled"),
+        ("confirm", "handled"),
+    ]
+    assert opened == [], "a fake stands in the place of what would be opened"
+
+
+async def test_a_message_that_comes_again_changes_nothing() -> None:
+    fake = FakeBank()
+    done = await trial(payment, an_order(), an_order(), use=[fake])
+    assert len(done.emitted) == len(fake.keys) == 1
+    assert [t.outcome for t in done.progress.transitions] == ["handled"]
+
+
+async def test_failed_attempts_take_no_time_and_ask_with_one_key() -> None:
+    fake = FakeBank()
+    fake.away = 7
+    done = await trial(payment, an_order(), use=[fake])
+    assert done.state.charge == "charge-8"
+    assert len(set(fake.keys)) == 1
+
+
+async def test_a_dead_letter_is_a_transition_and_no_event() -> None:
+    fake = FakeBank()
+    fake.away = 100
+    done = await trial(payment, an_order(), use=[fake])
+    assert done.emitted == []
+    assert [(t.outcome, t.reason) for t in done.progress.transitions] == [("dead", "OSError: away")]
+
+
+async def test_a_late_original_is_ignored_after_its_compensation() -> None:
+    fake = FakeBank()
+    done = await trial(payment, OrderCancelled(order_id=SAGA, reason="-"), an_order(), use=[fake])
+    assert fake.keys == []
+    assert [(t.handler, t.outcome, t.reason) for t in done.progress.transitions] == [
+        ("release", "compensated", "nothing of reserve to undo; it is closed"),
+        ("reserve", "ignored", "its compensation has closed this handler"),
+    ]
+
+
+async def test_documents_are_there_from_the_beginning_and_shown_at_the_end() -> None:
+    done = await trial(inventory, an_order(quantity=2), documents={"tea": Stock(left=5), "rum": Stock(left=1)})
+    assert done.read(Stock, "tea") == Stock(left=3, aside=2)
+    assert done.read(Stock, "rum") == Stock(left=1)
+    assert done.read(Stock, "gin") is None
+
+
+async def test_an_event_that_the_service_does_not_know_is_none_of_its_business() -> None:
+    done = await trial(inventory, OrderConfirmed(order_id=SAGA))
+    assert (list(done.emitted), done.progress.transitions) == ([], ())
+
+
+async def test_what_makes_no_sense_is_refused() -> None:
+    with pytest.raises(SagaError, match=r"a trial is of one saga, the script is of \['order-1', 'order-2'\]"):
+        await trial(payment, an_order(), an_order("order-2"), use=[FakeBank()])
+    with pytest.raises(SagaError, match="the script is of"):
+        await trial(payment, an_order(), TripBooked(trip_id="trip-1"), use=[FakeBank()])
+    with pytest.raises(DeclarationError, match="'inventory' has no resource for FakeBank"):
+        await trial(inventory, an_order(), use=[FakeBank()])
+    with pytest.raises(SagaError, match="'payment' declares no document Stock"):
+        await trial(payment, an_order(), use=[FakeBank()], documents={"tea": Stock(left=1)})
+
+
+async def test_a_compensation_that_never_succeeds_ends_the_trial_with_an_error() -> None:
+    stubborn = Service("payment")
+
+    @stubborn.handler
+    async def charge(order: OrderPlaced) -> PaymentReserved:
+        return PaymentReserved(order_id=order.order_id, charge_id="c", amount=order.total)
+
+    @stubborn.compensation(charge)
+    async def give_back(cancelled: OrderCancelled, reserved: PaymentReserved) -> None:
+        raise OSError("away for ever")
+
+    with pytest.raises(
+        SagaError, match=r"the trial does not come to an end: 1000 attempts failed, the last: .*away for"
+    ):
+        await trial(stubborn, an_order(), OrderCancelled(order_id=SAGA, reason="-"))
