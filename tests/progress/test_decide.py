@@ -3,7 +3,7 @@
 from msgspec.structs import replace
 
 from saga.progress import ids
-from saga.progress.decide import Do, decide, jobs, knows, next_ready, undo_name
+from saga.progress.decide import Do, Undoing, decide, jobs, knows, next_ready, undo_name, undo_step
 from saga.progress.document import Own, Result, Snapshot
 from saga.progress.roles import Undo
 from tests.progress.pieces import a_message, a_role, an_intent, blank, kept, ran, roles_of
@@ -242,6 +242,26 @@ def test_a_compensation_is_not_ready_before_its_original_has_ended() -> None:
     assert next_ready(p, ROLES) is None
 
 
+def test_where_a_compensation_stands() -> None:
+    begun = replace(blank(), intents=(an_intent("first", A),))
+    dead = replace(begun, queue=(kept("first", A, dead="d"),))
+    done = replace(dead, results=(a_result("first", "r"),))
+    half_dead = replace(dead, intents=(*dead.intents, an_intent("first", A2)))
+    in_lieu = replace(done, intents=(replace(an_intent("first", A), kind="lieu"),))
+    of_another = replace(begun, queue=(kept("second", A, dead="d"),))
+    for p, step in (
+        (blank(), Undoing.CLOSE),
+        (begun, Undoing.WAIT),
+        (dead, Undoing.LIEU),
+        (done, Undoing.UNDO),
+        (half_dead, Undoing.WAIT),
+        (in_lieu, Undoing.LIEU),
+        (of_another, Undoing.WAIT),
+        (replace(blank(), results=(a_result("second", "r"),)), Undoing.CLOSE),
+    ):
+        assert undo_step(p, "first") is step
+
+
 def test_the_queue_goes_on_at_its_head() -> None:
     p = replace(blank(), queue=(kept("second", B), kept("first", A)))
     ready = next_ready(p, ROLES)
@@ -276,6 +296,7 @@ def test_an_open_intent_is_gone_on_with_if_nobody_else_will_bring_its_message() 
         assert ready is not None
         assert ready.role is BOTH
     assert next_ready(replace(p, queue=(kept("both", A, dead="d"),)), ROLES) is None
+    assert next_ready(replace(p, queue=(kept("first", A),)), ROLES) is None, "the message is kept for another handler"
 
 
 def test_a_message_is_known_from_the_inbox_and_from_what_is_kept() -> None:

@@ -237,7 +237,9 @@ def test_what_is_not_known_as_published_is_less_what_this_worker_has_committed()
 
 def test_published_events_have_their_whole_envelope_again() -> None:
     p = written([("handled", {}, 2)])
-    first, second = history.messages_of(p, decode_entry(p.transitions[0]))
+    traced = replace(decode_entry(p.transitions[0]), trace="00-1-2-01")
+    first, second = history.messages_of(p, traced)
+    assert (first.trace, second.trace) == ("00-1-2-01", "00-1-2-01")
     assert (first.id, second.id) == ("r-0-0", "r-0-1")
     assert (first.saga, first.source, first.type, first.value) == ("s", "svc", "R", b"\x00\xff")
     assert (first.started, first.time) == (p.started, decode_entry(p.transitions[0]).time)

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from saga.messages import Message
 from saga.progress import compensate, ids, record
 from saga.progress.decide import Do, decide, next_ready, undo_name
-from saga.progress.document import Own, Result, Snapshot, decode, encode
+from saga.progress.document import Call, Own, Result, Snapshot, decode, decode_entry, encode
 from saga.progress.record import INBOX_MAX
 from saga.progress.roles import Role, Roles, Undo
 from tests.progress.pieces import NOW_MS, START, a_hand, a_message, a_role, an_intent, blank, kept, roles_of
@@ -18,6 +18,7 @@ ALONE = a_role("alone", "A", undo=UNDO)
 BOTH = a_role("both", "A", "B")
 MANY_BOTH = a_role("many_both", "A", "B", many=True)
 ROLES = roles_of(ALONE, BOTH, MANY_BOTH, outcomes="Failed Over", emitted="R Failed B Over")
+CALL = Call(kind="step", name="charge", number=1, input="")
 A, B, FAILED = a_message("A"), a_message("B"), a_message("Failed")
 
 
@@ -212,6 +213,19 @@ def test_a_new_intent_takes_the_place_of_the_one_of_its_run_and_of_no_other() ->
     assert (written.snapshot.n, written.snapshot.published) == (3, 3)
 
 
+def test_runs_of_one_handler_on_other_messages_have_intents_of_their_own() -> None:
+    another = an_intent("alone", a_message(value=b"2"))
+    p = replace(blank(started=None), intents=(another,))
+    p = record.begun(p, a_hand(A), an_intent("alone", A)).snapshot
+    assert p.intents == (another, an_intent("alone", A))
+    assert p.started == START, "the first thing that is written says when the saga began"
+    newer = replace(an_intent("alone", A), begins=CALL)
+    died = record.dead(
+        p, a_hand(A), ALONE, A, undo=False, reason="why", remedy="mend", attempts=3, intent=newer
+    ).snapshot
+    assert died.intents == (another, newer), "with what is known of its last call"
+
+
 def test_the_end_of_a_run_ends_its_intent_and_no_other() -> None:
     p = replace(blank(), intents=(an_intent("both", A, B), an_intent("alone", A)))
     assert handled(p, ALONE, A).intents == (an_intent("both", A, B),)
@@ -252,7 +266,57 @@ def test_an_own_event_that_everybody_has_taken_is_forgotten() -> None:
     assert handled(p, ALONE, a_message(id="A-3")).own == ()
 
 
+# ---------------------------------------------------------------- closing
+
+
+def test_closing_drops_what_is_kept_for_the_handler_and_for_no_other() -> None:
+    p = replace(
+        blank(),
+        queue=(kept("alone", A, dead="d"), kept("both", A, dead="e"), kept("alone", a_message(value=b"2"))),
+        waiting=(kept("alone", a_message(value=b"3")), kept("both", B)),
+        compensating=(kept("alone", FAILED), kept("other", FAILED)),
+    )
+    written = compensate.closed(p, a_hand(FAILED), ALONE, FAILED)
+    p = written.snapshot
+    assert [(k.handler, k.dead) for k in p.queue] == [("both", "e")]
+    assert [k.handler for k in p.waiting] == ["both"]
+    assert [k.handler for k in p.compensating] == ["other"]
+    assert set(p.inbox) == {
+        ids.entry(FAILED.id, undo_name("alone")),
+        *(ids.entry(f"A-{n}", "alone") for n in (1, 2, 3)),
+    }
+    assert written.entry is not None
+    assert [(letter.id, letter.handler) for letter in written.entry.letters] == [("d-dropped", "alone")]
+
+
+@pytest.mark.parametrize("stands", [[], ["step charge ran", "update set_aside on stock/tea was applied"]])
+def test_of_what_can_never_finish_a_person_is_shown_what_stands(stands: list[str]) -> None:
+    p = replace(blank(), queue=(kept("alone", A, dead="d"),), intents=(an_intent("alone", A), an_intent("both", A, B)))
+    p = record.begun(p, a_hand(FAILED), compensate.lieu(p, ALONE)).snapshot
+    assert [i.kind for i in p.intents] == ["do", "lieu"]
+    written = compensate.in_lieu(p, a_hand(FAILED), ALONE, FAILED, stands=stands)
+    assert [i.handler for i in written.snapshot.intents] == ["both"]
+    assert written.snapshot.closed == ("alone",)
+    assert written.entry is not None
+    escalations = [letter for letter in written.entry.letters if letter.what == "escalation"]
+    assert [letter.calls for letter in escalations] == ([tuple(stands)] if stands else [])
+    assert [letter.what for letter in written.entry.letters][-1] == "dropped"
+
+
 # ---------------------------------------------------------------- the transition
+
+
+def test_what_waited_and_is_queued_waits_no_longer() -> None:
+    p = queued(record.waiting(blank(), a_hand(A), BOTH, A, "for B").snapshot, BOTH, A)
+    assert ([k.message for k in p.queue], p.waiting) == ([A], ())
+    p = record.waiting(p, a_hand(A), BOTH, A, "for B").snapshot
+    assert (p.queue, [k.message for k in p.waiting]) == ((), [A])
+
+
+def test_a_cause_is_named_only_where_it_is_not_the_message() -> None:
+    alone = decode_entry(handled(blank(), ALONE, A).transitions[0])
+    both = decode_entry(handled(blank(), BOTH, A, B).transitions[0])
+    assert (alone.cause, both.cause) == ("", "A-1+B-1")
 
 
 def test_a_transition_names_its_position_only_if_the_hand_has_one() -> None:

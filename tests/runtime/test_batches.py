@@ -43,12 +43,28 @@ async def test_two_things_do_not_wait_for_each_other() -> None:
 
 async def test_a_batch_is_bounded() -> None:
     batches, acts = Batches(), Acts()
-    acts.gate.set()
     async with asyncio.TaskGroup() as tasks:
         for n in range(2 * BATCH_MAX + 1):
             tasks.create_task(batches.together("tea", n, acts))
-    assert max(map(len, acts.batches)) <= BATCH_MAX
-    assert sum(map(len, acts.batches)) == 2 * BATCH_MAX + 1
+        await asyncio.sleep(0)  # noqa: TID251 - let them begin
+        acts.gate.set()
+    assert [len(batch) for batch in acts.batches] == [1, BATCH_MAX, BATCH_MAX]
+    assert [n for batch in acts.batches for n in batch] == list(range(2 * BATCH_MAX + 1))
+
+
+async def test_one_who_is_stopped_while_waiting_is_left_out_and_nobody_is_forgotten() -> None:
+    batches, acts = Batches(), Acts()
+    async with asyncio.TaskGroup() as tasks:
+        first = tasks.create_task(batches.together("tea", 1, acts))
+        second = tasks.create_task(batches.together("tea", 2, acts))
+        third = tasks.create_task(batches.together("tea", 3, acts))
+        await asyncio.sleep(0)  # noqa: TID251
+        second.cancel()
+        first.cancel()  # while the next in turn is one who does not wait any more
+        await asyncio.wait([first, second])
+        acts.gate.set()
+    assert second.cancelled()
+    assert third.result() == 30
 
 
 async def test_those_who_wait_act_by_themselves_when_the_first_is_stopped() -> None:

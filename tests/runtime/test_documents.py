@@ -1,6 +1,7 @@
 """Business documents at a real worker: applied once, whatever else is in them, and many updates in few writes."""
 
 import asyncio
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
@@ -8,12 +9,14 @@ from typing import Self
 import msgspec
 
 from saga import Retry, Saga, Service
-from saga.observe.moments import Retrying
+from saga.observe.moments import Escalated, Retrying
 from saga.runtime import documents
 from saga.runtime.documents import PRUNE_FROM, Marker
+from saga.runtime.worker import Limits
 from saga.store.sqlite import SqliteStore
 from services.inventory.events import InventoryRejected, InventoryReserved
 from services.inventory.stock import OutOfStock, Stock
+from services.order.events import OrderCancelled
 from services.payment.events import OrderPlaced
 from tests.runtime.workplace import SAGA, Workplace, an_order, at_work, workplace
 
@@ -218,6 +221,71 @@ async def test_fifty_sagas_that_update_one_document_at_once_end_in_few_writes_an
         assert (said.count(b"InventoryReserved"), said.count(b"InventoryRejected")) == (45, 5)
         assert store.written <= 10
         assert len(await markers_of(place)) == 50
+
+
+async def test_an_update_that_was_applied_and_not_recorded_is_found_and_not_applied_again(tmp_path: Path) -> None:
+    counter, runs, results = Service("counter"), list[int](), list[int]()
+    counter.document(Count, "counts")
+
+    @counter.handler
+    async def count(order: OrderPlaced, saga: Saga) -> None:
+        runs.append(1)
+        results.append(await saga.update(Count, "all", Count.one_more))
+        if len(runs) == 1:
+            await asyncio.sleep(60)  # noqa: TID251 - the worker stops before
+
+    async with workplace(tmp_path) as place:
+        await place.store.insert("counts", "all", b'{"orders":7}')
+        async with at_work(place, counter, limits=Limits(drain_s=0.02)):
+            await place.publish(an_order())
+            await place.until(lambda: len(results) == 1)
+        for _ in range(2):
+            async with at_work(place, counter):
+                await place.publish(an_order())
+                await place.at_rest(counter)
+        assert results == [8, 8]
+        assert (await stored(place, "all", "counts"))["orders"] == 8
+
+
+async def test_of_a_handler_that_can_never_finish_a_person_is_shown_each_call_that_stands(tmp_path: Path) -> None:
+    inventory = Service("inventory")
+    inventory.document(Stock, "stock", answers=(OutOfStock,))
+    inventory.document(Count, "counts")
+
+    async def ring(bell: str) -> str:
+        if bell == "broken":
+            raise OSError("no sound")
+        return bell
+
+    @inventory.handler(retry=Retry(attempts_max=1))
+    async def set_aside(order: OrderPlaced, saga: Saga) -> InventoryReserved:
+        await saga.step(ring, "first")
+        await saga.update(Stock, "tea", Stock.set_aside, 1)
+        with suppress(OutOfStock):
+            await saga.update(Stock, "tea", Stock.set_aside, 100)
+        await saga.step(ring, "broken")
+        return InventoryReserved(order_id=order.order_id, sku=order.sku, quantity=order.quantity)
+
+    @inventory.compensation(set_aside)
+    async def put_back(cancelled: OrderCancelled, reserved: InventoryReserved) -> None: ...
+
+    async with workplace(tmp_path) as place, at_work(place, inventory):
+        await place.store.insert("stock", "tea", b'{"left":45}')
+        await place.publish(an_order(), OrderCancelled(order_id=SAGA, reason="-"))
+        await place.at_rest(inventory)
+        calls = ["step ring may have happened", "update set_aside on stock/tea was applied", "step ring ran"]
+        dead, escalation, dropped = await place.dead(inventory)
+        assert [v.decode() for n, v in escalation[0].headers if n == "dead_call"] == calls
+        assert [headers["dead_what"] for _, headers in (dead, escalation, dropped)] == [
+            "dead letter",
+            "escalation",
+            "dropped",
+        ]
+        assert "what it did stands and has to be put right by hand" in escalation[1]["dead_reason"]
+        assert [list(e.steps) for e in place.told(Escalated)] == [calls]
+        p = await place.progress(inventory)
+        assert p is not None
+        assert (p.closed, p.is_open) == (("set_aside",), False)
 
 
 async def test_markers_that_nobody_needs_are_pruned_when_there_are_many(tmp_path: Path) -> None:

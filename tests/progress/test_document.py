@@ -1,0 +1,36 @@
+"""The progress as a document: where it lies, and what is not read rather than read wrongly."""
+
+import pytest
+from msgspec.structs import replace
+
+from saga.errors import SagaError
+from saga.progress.document import FORMAT, decode, encode, progress_key
+from tests.progress.pieces import a_message, an_intent, blank, kept
+
+
+def test_a_progress_lies_where_it_always_lay() -> None:
+    assert progress_key("payment", "order-1") == "payment::order-1"
+
+
+def test_a_progress_is_read_as_it_was_written() -> None:
+    message = a_message(id="m", value=b"\x00\xff\xc3")
+    p = replace(
+        blank(),
+        state={"ü": [1, None, 0.5]},
+        queue=(kept("one", message, 3, dead="d"),),
+        intents=(an_intent("two", message, a_message("B")),),
+        n=4,
+    )
+    assert decode(encode(p)) == p
+
+
+def test_a_newer_format_is_not_read() -> None:
+    newer = encode(replace(blank(), format=FORMAT + 1))
+    with pytest.raises(SagaError, match=r"saga 's' has format 2, this version reads up to 1: run the newer version"):
+        decode(newer)
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"service":7,"saga":"s"}', b'{"service":"\xff","saga":"s"}'])
+def test_what_is_no_progress_is_not_read(content: bytes) -> None:
+    with pytest.raises(SagaError, match=r"a progress document cannot be read: .*; restore it, or read it with the"):
+        decode(content)
