@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Concatenate, Generic, Never, TypeAlias, overlo
 
 from typing_extensions import TypeVar
 
-from saga.declarations.handlers import TIMEOUT_S, check_alone, check_compensation, handler_of, original_of
+from saga.declarations.handlers import (
+    TIMEOUT_S,
+    check_alone,
+    check_compensation,
+    check_undone_once,
+    handler_of,
+    original_of,
+)
 from saga.declarations.outside import check_seconds, check_state, document_of, resource_of
 from saga.declarations.values import Declared, DocumentKind, Handler, Parameter, Resource
 from saga.errors import DeclarationError
@@ -137,8 +144,10 @@ class Service(Generic[_S_co]):
         parameter is nothing that `original` returns; the other event is no `failure` outcome; it returns an outcome.
         """
 
+        undone = original_of(self._declared, original)  # at once: `@service.compensation` alone would declare nothing
+
         def declare(function: _Compensation) -> _Compensation:
-            undone = original_of(self._declared, original)
+            check_undone_once(self._declared, undone)
             found = handler_of(self._declared, function, undoes=undone.name)
             check_compensation(self._declared, undone, found)
             self._declared.compensations.append(found)

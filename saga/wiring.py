@@ -43,15 +43,28 @@ def load_services(names: Iterable[str]) -> list[Declared]:
             problems.append(f"{name}: {why}")
             continue
         except ImportError as why:
-            problems.append(f"{name}: cannot be imported: {why}; name modules as Python does: services.payment")
+            problems.append(f"{name}: cannot be imported: {_unimportable(name, why)}")
             continue
         declared = [value.declared for value in vars(module).values() if isinstance(value, Service)]
         if not declared:
             problems.append(f"{name}: declares no service; it needs a `name = Service(...)`")
-        found |= {d.name: d for d in declared}
+        for service in declared:
+            if not service.handlers:
+                problems.append(f"{name}: the service {service.name!r} has no handler; a service reacts to something")
+            elif found.setdefault(service.name, service) is not service:
+                problems.append(f"{name}: a second service is called {service.name!r}; rename it, or import the first")
     if problems:
         raise ConfigurationError("some services cannot be loaded:", problems)
     return list(found.values())
+
+
+def _unimportable(name: str, why: ImportError) -> str:
+    """Why a module cannot be imported, and what to do: it is not there, or something that it imports is not."""
+    if name.endswith(".py") or not all(part.isidentifier() for part in name.split(".")):
+        return "name modules as Python does: services.payment for services/payment.py or services/payment/__init__.py"
+    if isinstance(why, ModuleNotFoundError) and why.name is not None and f"{name}.".startswith(f"{why.name}."):
+        return f"{why}; is it in the folder {Path.cwd()}, or installed?"
+    return f"{why}; it is imported there: install it, or mend the import"
 
 
 @asynccontextmanager

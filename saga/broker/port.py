@@ -19,6 +19,9 @@ from typing import NamedTuple, Protocol, Self
 
 from saga.messages import Outgoing, Partition, Record
 
+VALUE_BYTES_MAX = 1 << 24
+"""A larger record would hold up everybody's: `publish` refuses it."""
+
 
 class Topic(NamedTuple):
     """A topic as contracts want it."""

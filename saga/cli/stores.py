@@ -154,9 +154,10 @@ async def whole_history(source: Source, p: Snapshot, since: int = 0) -> History:
     """As `history_of`, of a progress that was read."""
     if p.first <= since:
         return History(p, p.transitions)
-    archived = list[Raw]()
+    archives = dict[int, tuple[Raw, ...]]()
     # The progress was read before, so nothing can have moved to an archive unseen. An archive that the progress does
-    # not know of yet repeats what the progress has.
+    # not know of yet repeats what the progress has. One that does not follow the one before is of an earlier saga that
+    # had the same id.
     prefix = history.archive_key(source.service, p.saga, 0)[:-9]
     async for key, document in source.store.scan(ARCHIVES, prefix):
         try:
@@ -164,7 +165,10 @@ async def whole_history(source: Source, p: Snapshot, since: int = 0) -> History:
         except msgspec.DecodeError as why:
             raise Unreadable(f"the archive {key} of {source.service} cannot be read: {why}") from why
         if archive.saga == p.saga and archive.first < p.first:
-            archived += archive.transitions
+            archives[archive.first] = archive.transitions
+    archived = list[Raw]()
+    while transitions := archives.pop(len(archived), ()):
+        archived += transitions
     return History(p, (*archived, *p.transitions))
 
 

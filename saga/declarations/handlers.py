@@ -71,18 +71,23 @@ def check_alone(declared: Declared, handler: Handler) -> None:
 
 
 def original_of(declared: Declared, original: Callable[..., object]) -> Handler:
-    """The handler `original` was declared as. Raises `DeclarationError` if there is none, or it is undone already."""
+    """The handler `original` was declared as. Raises `DeclarationError` if there is none."""
     name = getattr(original, "__name__", repr(original))
     found = next((h for h in declared.handlers if h.function is original), None)
     if found is None:
         raise DeclarationError(
             f"{name} is no handler of {declared.name!r}, so it cannot have a compensation here: "
-            f"declare it above with @{variable(declared)}.handler; each service undoes its own work only"
+            f"declare it above with @{variable(declared)}.handler; each service undoes its own work only. "
+            f"If {name} is what undoes, say what: @{variable(declared)}.compensation(the_handler)"
         )
-    other = next((c for c in declared.compensations if c.undoes == found.name), None)
-    if other is not None:
-        raise DeclarationError(f"{declared.name}.{name} already has a compensation, {other.name}: keep one")
     return found
+
+
+def check_undone_once(declared: Declared, original: Handler) -> None:
+    """Raises `DeclarationError` if something undoes this handler already."""
+    other = next((c for c in declared.compensations if c.undoes == original.name), None)
+    if other is not None:
+        raise DeclarationError(f"{declared.name}.{original.name} already has a compensation, {other.name}: keep one")
 
 
 def check_compensation(declared: Declared, original: Handler, compensation: Handler) -> None:
@@ -131,7 +136,10 @@ def variable(declared: Declared) -> str:
 def _where(declared: Declared, function: Callable[..., object]) -> str:
     """How messages call a function. Raises `DeclarationError` if it is no coroutine function."""
     if not (isfunction(function) or ismethod(function)):
-        raise DeclarationError(f"{declared.name!r}: {function!r} is no function: a handler is an `async def`")
+        raise DeclarationError(
+            f"{declared.name!r}: {function!r} is no function: a handler is an `async def`; "
+            "options are given by name, as in handler(retry=...)"
+        )
     where = f"{declared.name}.{function.__name__}"
     if isasyncgenfunction(function):
         raise DeclarationError(f"{where} yields: a handler returns its events, several as a tuple or a list")

@@ -63,6 +63,8 @@ class Retrying(Moment):
     attempts_max: int
     delay_s: float
     error: str
+    where: str | None = None
+    """File, line and function of the service's code in which it was raised."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +77,8 @@ class DeadLettered(Moment):
     message: str | None = None
     type: str | None = None
     handler: str | None = None
+    where: str | None = None
+    """As in `Retrying`, of the last attempt."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -150,6 +150,8 @@ class DeadLetter(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False
     remedy: str
     message: Message
     attempts: int = 0
+    where: str | None = None
+    """Where in the service's code the last attempt failed."""
     calls: tuple[str, ...] = ()
     """What ran and what may have happened, for a person to put right."""
 

@@ -71,6 +71,12 @@ def to_archive(p: Snapshot) -> Archive | None:
     return Archive(service=p.service, saga=p.saga, first=p.first, transitions=p.transitions[:count])
 
 
+def is_of_another_saga(p: Snapshot, archive: Archive) -> bool:
+    """Whether an archive that begins where this progress does was written for an earlier saga of the same id."""
+    assert archive.first == p.first
+    return p.transitions[:1] != archive.transitions[:1]
+
+
 def trimmed(p: Snapshot, archive: Archive) -> Snapshot:
     """The progress without what the archive contains, and nothing else."""
     assert archive.first == p.first

@@ -251,6 +251,7 @@ def dead(
     remedy: str,
     attempts: int,
     intent: Intent | None,
+    where: str | None = None,
 ) -> Written:
     """Given up: a dead letter, and the saga is quarantined. `intent`: with the last results, if it has begun."""
     name = role.undo.name if undo and role.undo else role.name
@@ -262,6 +263,7 @@ def dead(
         remedy=remedy,
         message=message,
         attempts=attempts,
+        where=where,
     )
     if intent is not None:
         p = replace(

@@ -26,6 +26,7 @@ def letter(service: str, dead: DeadLetter, time: str) -> Outgoing:
         *_headers(service, dead.id, dead.what, dead.reason, dead.remedy, time),
         ("dead_handler", dead.handler.encode()),
         ("dead_attempts", str(dead.attempts).encode()),
+        *((("dead_where", dead.where.encode()),) if dead.where else ()),
         *(("dead_call", call.encode()) for call in dead.calls),
     )
     return Outgoing(f"{service}.dead", message.saga.encode(), message.value, headers)

@@ -127,6 +127,8 @@ async def apply_all(
         new: dict[str, Marker] = {}
         changed = False
         for update in updates:
+            # A function that changes a mapping in place and then refuses must leave nothing of it to the others.
+            before = msgspec.json.encode(body) if len(updates) > 1 and body is not None else None
             known = head.markers.get(update.marker)
             # After the document: a worker that has lost its intent meanwhile must not replace what it read before.
             if known is None and not await _stands(service, position, update.saga, update.run):
@@ -138,10 +140,13 @@ async def apply_all(
                     marker, after = _changed(update, body)
                 except Exception as why:  # noqa: BLE001 - the function is the service's own; its failure is this update's
                     made.append(why)
+                    body = _restored(update.declared, before, body)
                     continue
                 new[update.marker] = marker
                 made.append(marker)
-                if after is not None:
+                if after is None:
+                    body = _restored(update.declared, before, body)
+                else:
                     body, changed = after, True
         if not new:
             return made
@@ -214,6 +219,11 @@ def _changed(update: Update, current: Any) -> tuple[Marker, Any]:
     if not isinstance(returned, kind):
         raise Permanent(f"{name} returned {returned!r}: it must return a {kind.__name__}, or one and a result")
     return _with(marker, name, result, None), returned
+
+
+def _restored(declared: DocumentKind, before: bytes | None, body: Any) -> Any:
+    """The document as it was before a function that did not change it."""
+    return body if before is None else msgspec.json.decode(before, type=declared.kind)
 
 
 def _with(marker: Marker, name: str, value: object, answer: str | None) -> Marker:

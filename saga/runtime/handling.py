@@ -1,7 +1,9 @@
 """One run of a handler: call it, and write down how it ended. A failed attempt is tried again in place."""
 
 import asyncio
+import traceback
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
@@ -19,12 +21,14 @@ from saga.progress.document import Intent, Result
 from saga.progress.record import Written
 from saga.progress.roles import Role
 from saga.runtime import persistence
-from saga.runtime.participant import Participant
-from saga.runtime.saga import NotDeterministic, RunningSaga
+from saga.runtime.participant import Halted, Participant
+from saga.runtime.saga import NotDeterministic, RunningSaga, unexpected
 from saga.runtime.standing import Run, Turn
 
 DELAY_S_MAX = 30.0
 """Attempts are made in place, with the lane waiting: no pause between two is longer."""
+PACKAGE = str(Path(__file__).parents[1])
+"""Where the toolkit's own code lies: people are told of theirs."""
 REASON_MAX = 2000
 """Of what an exception says, no more characters than this are kept: a reason stands in progress, log and headers."""
 
@@ -65,6 +69,7 @@ async def perform(service: Participant, turn: Turn, ask: Ask) -> Turn:
     except Exception as why:
         if saga.halt is not None:
             raise saga.halt from why
+        turn.stages.handler_s += clock.monotonic_s() - began
         return await _failed(service, saga, ask, why)
     turn = saga.turn
     turn.stages.handler_s += clock.monotonic_s() - began
@@ -87,11 +92,17 @@ async def _called(
     except asyncio.CancelledError as why:
         task = asyncio.current_task()
         if task is None or task.cancelling():
+            saga.left = True
             raise
         if saga.failure is not None:
             raise saga.failure from why
         # Nobody cancels this lane: something that the handler waited for was, and that is a failure as any other.
         raise RuntimeError(f"{handler.name} waited for something that was cancelled") from why
+    except (Exception, Halted, GeneratorExit, KeyboardInterrupt):
+        raise
+    except BaseException as why:  # it would end the process, and the next one: the message comes again
+        # A task group wraps what its steps raise, and how a turn is halted is no `Exception` either.
+        raise saga.halt or saga.failure or unexpected(why, handler.name) from why
     finally:
         await saga.settled()
     if saga.halt is not None:
@@ -186,7 +197,8 @@ async def _failed(service: Participant, saga: RunningSaga, ask: Ask, why: Except
     turn, retry, ports = saga.turn, ask.handler.retry, service.ports
     # Without an intent nothing is promised to a rerun: it reads documents anew.
     calls = tuple(saga.calls) if saga.intent.begins is not None else ()
-    if not turn.certain:  # on an old progress anything may fail: it counts after a rerun on a certain one
+    held_up = isinstance(why, TimeoutError) and ports.outages > saga.outages  # its time went by while the lane waited
+    if held_up or not turn.certain:  # on an old progress anything may fail: it counts after a rerun on a certain one
         return turn.unread().carrying(ask.run, calls, turn.attempts_of(ask.run))
     attempt = turn.attempts_of(ask.run) + 1
     hopeless = isinstance(why, BadInput | NotDeterministic) or (
@@ -200,6 +212,7 @@ async def _failed(service: Participant, saga: RunningSaga, ask: Ask, why: Except
             ask.message,
             undo=ask.result is not None,
             reason=said_by(why),
+            where=raised_at(why),
             remedy=_remedy(why, retry.attempts_max),
             attempts=attempt,
             intent=_with_calls(turn, ask, saga),
@@ -216,6 +229,7 @@ async def _failed(service: Participant, saga: RunningSaga, ask: Ask, why: Except
             attempts_max=retry.attempts_max,
             delay_s=wait_s,
             error=said_by(why),
+            where=raised_at(why),
         )
     )
     if attempt % retry.attempts_max == 0:  # only a compensation comes here: it is tried without end, and people told
@@ -241,6 +255,13 @@ def said_by(why: Exception) -> str:
     if len(text) > REASON_MAX:
         text = f"{text[:REASON_MAX]} ..."
     return text.encode("utf-8", "backslashreplace").decode()
+
+
+def raised_at(why: Exception) -> str | None:
+    """Where an exception was raised, in the service's own code or in what it calls: file, line and function."""
+    frames = traceback.extract_tb(why.__traceback__)
+    theirs = [frame for frame in frames if not frame.filename.startswith(PACKAGE)]
+    return f"{theirs[-1].filename}:{theirs[-1].lineno} in {theirs[-1].name}" if theirs else None
 
 
 def _with_calls(turn: Turn, ask: Ask, saga: RunningSaga) -> Intent | None:

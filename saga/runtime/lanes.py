@@ -93,13 +93,17 @@ class Lanes:
 
     async def _handled(self, item: Item) -> bool:
         """Whether the message is finished. One that took too long to drain is left; the lane goes on with others."""
+        task = asyncio.current_task()
         try:
-            return await self.handle(item)
+            finished = await self.handle(item)
         except asyncio.CancelledError:
-            task = asyncio.current_task()
             if item not in self._late or task is None or task.uncancel():
                 raise
             return False
+        else:
+            if item in self._late and task is not None:  # its handler came to its end in spite of it
+                task.uncancel()
+            return finished
         finally:
             self._late.discard(item)
 

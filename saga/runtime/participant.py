@@ -7,6 +7,7 @@ from typing import Any, Protocol, TypeVar
 
 import msgspec
 
+from saga.broker.port import VALUE_BYTES_MAX
 from saga.clock import Clock
 from saga.contracts import codec
 from saga.contracts.library import Contract, Library, binding_of, contract_of
@@ -44,6 +45,10 @@ class Ports(Protocol):
     @property
     def report(self) -> Report: ...
 
+    @property
+    def outages(self) -> int:
+        """How often `unavailable` was told. What runs out of time meanwhile has not failed."""
+
     async def publish(self, messages: Sequence[Outgoing]) -> None:
         """Return when all is durable. Raises `BrokerUnavailable`."""
 
@@ -61,6 +66,9 @@ class Ports(Protocol):
 
     def recovered(self, why: SagaError) -> None:
         """Told when what raised `why` has answered again."""
+
+    def is_news(self, id_: str) -> bool:
+        """Whether people have not been told of this dead letter by this process; asking counts as telling."""
 
     async def together(self, what: str, item: Item, act: Callable[[Sequence[Item]], Awaitable[Sequence[T]]]) -> T:
         """What `act` gives for `item`. Items of one `what` that come up while others are acted on, go together."""
@@ -132,9 +140,14 @@ class Participant:
         if said != saga:
             raise Permanent(f"{contract.name} has {contract.key}={said!r}, but this is saga {saga!r}: emit its own id")
         try:
-            return contract.name, event.__contract__, codec.encode(event)
+            value = codec.encode(event)
         except BadInput as why:
             raise Permanent(f"{contract.name} cannot be emitted: {why}") from why
+        if len(value) > VALUE_BYTES_MAX:  # now: once it is in the progress, nothing else of the saga can go out
+            raise Permanent(
+                f"{contract.name} has {len(value)} bytes, the log takes {VALUE_BYTES_MAX}: emit a reference"
+            )
+        return contract.name, event.__contract__, value
 
 
 def participant_of(declared: Declared, resources: Mapping[type, object], ports: Ports) -> Participant:

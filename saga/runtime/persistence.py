@@ -91,7 +91,8 @@ async def write(service: Participant, turn: Turn, written: Written) -> Turn:
         await publish(service, turn.position, turn.known, entry)
         stages.published_s += clock.monotonic_s() - saved
         stages.outcomes.append((entry.handler, entry.outcome, entry.reason))
-        stages.attempts = max(stages.attempts, entry.attempt)
+        if entry.outcome not in ("ignored", "waiting", "queued"):
+            stages.attempts = max(stages.attempts, entry.attempt)
     return turn
 
 
@@ -131,10 +132,24 @@ async def archived(service: Participant, position: Position, p: Snapshot) -> Sna
         there = await patiently(service, position, "get", lambda: store.get(ARCHIVES, key))
         if there is None:
             raise SagaError(f"the archive {key!r} was there and is gone: somebody removes documents by hand") from None
-        archive = history.decode_archive(there.content)
+        earlier = history.decode_archive(there.content)
+        if history.is_of_another_saga(
+            p, earlier
+        ):  # of one that had this id before the memory: nobody knows it any more
+            await _taken_over(service, position, key, content, there.cas)
+        else:
+            archive = earlier
     except Ambiguous as why:
         raise Refused from why
     return history.trimmed(p, archive)
+
+
+async def _taken_over(service: Participant, position: Position, key: str, content: bytes, cas: int) -> None:
+    store = service.ports.store
+    try:
+        await patiently(service, position, "archive", lambda: store.replace(ARCHIVES, key, content, cas=cas))
+    except (Conflict, Ambiguous) as why:
+        raise Refused from why
 
 
 async def publish(service: Participant, position: Position, p: Snapshot, entry: Entry) -> None:
@@ -143,7 +158,8 @@ async def publish(service: Participant, position: Position, p: Snapshot, entry: 
         return
     await send(service, position, publishing.outgoing(service, p, entry))
     for letter in entry.letters:
-        tell(service, p.saga, letter)
+        if service.ports.is_news(letter.id):
+            tell(service, p.saga, letter)
 
 
 async def send(service: Participant, position: Position, outgoing: Sequence[Outgoing]) -> None:
@@ -167,5 +183,6 @@ def tell(service: Participant, saga: str, letter: DeadLetter) -> None:
                 handler=letter.handler,
                 reason=letter.reason,
                 remedy=letter.remedy,
+                where=letter.where,
             )
         )

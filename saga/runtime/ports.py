@@ -18,6 +18,7 @@ from saga.store.port import Store
 T = TypeVar("T")
 Item = TypeVar("Item")
 
+NEWS_MAX = 1000
 MOMENT_EVERY_S = 60.0
 """How often people are told that store or broker cannot be reached."""
 
@@ -35,6 +36,9 @@ class RunningPorts:
     """The partitions that are ours, each with what of it is done."""
     leaving: set[Partition] = field(default_factory=set)
     """Those of which nothing new may begin."""
+    outages: int = 0
+    _news: dict[str, None] = field(default_factory=dict)
+    """The dead letters of which people were told last, oldest first."""
     _batches: Batches = field(default_factory=Batches)
     _stopping: bool = False
     _pauses: set[asyncio.Future[None]] = field(default_factory=set)
@@ -82,6 +86,14 @@ class RunningPorts:
             if not woken.done():
                 woken.set_result(None)
 
+    def is_news(self, id_: str) -> bool:
+        if id_ in self._news:
+            return False
+        self._news[id_] = None
+        if len(self._news) > NEWS_MAX:
+            del self._news[next(iter(self._news))]
+        return True
+
     async def together(self, what: str, item: Item, act: Callable[[Sequence[Item]], Awaitable[Sequence[T]]]) -> T:
         return await self._batches.together(what, item, act)
 
@@ -89,6 +101,7 @@ class RunningPorts:
         return ShieldedRun()
 
     def unavailable(self, operation: str, why: SagaError) -> None:
+        self.outages += 1
         now, what = self.clock.monotonic_s(), _what(why)
         since = self._away.setdefault(what, now)
         told = self._told.get(what)

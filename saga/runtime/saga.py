@@ -44,6 +44,10 @@ class RunningSaga(Saga[Any]):
         self.failure: Exception | None = None
         """A step has failed, and with it this attempt, even if the handler catches it."""
         self.halt: Halted | None = None
+        self.outages = service.ports.outages
+        """How many there were when it began."""
+        self.left = False
+        """It is left as by a crash: then nobody waits for what the handler did not wait for, except for writes."""
         self._ended = False
         self._next = 0
         self._numbers: dict[str, int] = {}
@@ -111,9 +115,6 @@ class RunningSaga(Saga[Any]):
             answered = with_(asked, answer=answer, value=recorded(why.args, asked.name, "the answer of"))
         except TimeoutError as why:
             raise TimeoutError(f"step {asked.name} gave no answer within {timeout_s} s") from why
-        except asyncio.CancelledError:  # no `Exception`: nobody would know, if the handler went on
-            self.failure = TimeoutError(f"step {asked.name} was cancelled before it answered")
-            raise
         else:
             answered = with_(asked, value=recorded(value, asked.name, "what it returned by"))
         self.service.ports.report(
@@ -188,8 +189,17 @@ class RunningSaga(Saga[Any]):
         """What is no answer fails this attempt, even if the handler catches it."""
         try:
             return await work
+        except Halted as halt:
+            self.halt = halt
+            raise
         except Exception as why:
             self.failure = self.failure or why
+            raise
+        except asyncio.CancelledError:  # an update goes on to its end: a handler that went on would not know of it
+            self.failure = self.failure or TimeoutError("a step, update or read was cancelled before it answered")
+            raise
+        except BaseException as why:
+            self.failure = self.failure or unexpected(why, "a step, update or read")
             raise
 
     def marker(self, call: Call) -> str:
@@ -207,7 +217,9 @@ class RunningSaga(Saga[Any]):
     async def settled(self) -> None:
         """Return when nothing of this run is under way; nothing of it begins any more."""
         self._ended = True
-        if self._one_run is not None:
+        if self._one_run is not None and self.left:
+            await self._one_run.settled()
+        elif self._one_run is not None:
             async with self._one_run.gate:  # a step that the handler did not wait for comes to its end
                 await self._one_run.settled()
 
@@ -327,6 +339,11 @@ def fields_of(state: Any) -> dict[str, Any]:
             if field.name not in values:
                 values[field.name] = msgspec.to_builtins(getattr(state, field.name), str_keys=True)
     return values
+
+
+def unexpected(why: BaseException, who: str) -> RuntimeError:
+    """The failure of an attempt that ended with what is no `Exception`."""
+    return RuntimeError(f"{who} raised {type(why).__name__}, which is no Exception")
 
 
 def declared_answer(why: Exception, answers: tuple[type[Exception], ...]) -> str:

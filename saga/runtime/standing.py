@@ -22,7 +22,7 @@ class Stages(Struct):
     published_s: float = 0.0
     outcomes: list[tuple[str, str, str | None]] = []
     """Handler, outcome and reason of each transition written."""
-    attempts: int = 1
+    attempts: int = 0
 
 
 class Turn(Struct, frozen=True, kw_only=True, gc=False):

@@ -97,6 +97,7 @@ class Worker:
     # ---------------------------------------------------------------- intake
 
     async def _take_in(self, membership: Membership, stop: asyncio.Event) -> None:
+        away = False
         while not stop.is_set():
             room = self.limits.inflight_max - self._lanes.inflight
             open_ = [
@@ -110,10 +111,13 @@ class Worker:
             try:
                 records = await membership.poll(open_, records_max=min(room, 500), timeout_s=POLL_S)
             except BrokerUnavailable as why:
+                away = True
                 self.ports.unavailable("poll", why)
                 await self.ports.clock.sleep(POLL_S)
                 continue
-            self.ports.answered("broker")
+            if away:  # else nothing is said: a log that can be read may be full
+                away = False
+                self.ports.answered("broker")
             for record in records:
                 self._take(record)
 

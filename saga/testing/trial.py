@@ -74,6 +74,7 @@ class TrialPorts:
     published: list[Outgoing] = field(default_factory=list)
     moments: list[Moment] = field(default_factory=list)
     pauses: int = 0
+    outages: int = 0
 
     async def publish(self, messages: Sequence[Outgoing]) -> None:
         self.published.extend(messages)
@@ -98,6 +99,9 @@ class TrialPorts:
 
     def recovered(self, why: SagaError) -> None:
         return None
+
+    def is_news(self, id_: str) -> bool:
+        return True
 
     async def together(self, what: str, item: Item, act: Callable[[Sequence[Item]], Awaitable[Sequence[T]]]) -> T:
         (made,) = await act([item])

@@ -288,6 +288,39 @@ async def test_of_a_handler_that_can_never_finish_a_person_is_shown_each_call_th
         assert (p.closed, p.is_open) == (("set_aside",), False)
 
 
+class ContestedStore(CountingStore):
+    """Somebody else is faster once: changes the document right before it would be replaced."""
+
+    contested = False
+
+    async def replace(
+        self,
+        collection: str,
+        key: str,
+        content: bytes,
+        *,
+        cas: int,
+        expiry_s: float | None = None,
+        keep_expiry: bool = False,
+    ) -> int:
+        if collection == "stock" and not self.contested:
+            self.contested = True
+            await super().replace(collection, key, b'{"left":20}', cas=cas)
+        return await super().replace(collection, key, content, cas=cas, expiry_s=expiry_s, keep_expiry=keep_expiry)
+
+
+async def test_an_update_that_somebody_else_was_faster_than_is_made_on_what_is_there_then(tmp_path: Path) -> None:
+    inventory, place = inventory_of(), Workplace(tmp_path)
+    place.store = ContestedStore(tmp_path / "store.db", clock=place.clock)
+    async with place.opened(), at_work(place, inventory):
+        await place.store.insert("stock", "tea", b'{"left":5}')
+        await place.publish(an_order(quantity=2))
+        await place.at_rest(inventory)
+        document = await stored(place)
+        assert (document["left"], document["aside"]) == (18, 2)
+        assert not place.told(Retrying), "it is no attempt"
+
+
 async def test_markers_that_nobody_needs_are_pruned_when_there_are_many(tmp_path: Path) -> None:
     inventory = inventory_of()
     markers = {f"m{n}": Marker(saga=f"over-{n}", handler="set_aside", kind="do", cause="c") for n in range(PRUNE_FROM)}

@@ -21,6 +21,7 @@ class Gate:
     begun: list[str] = field(default_factory=list)
     ended: list[str] = field(default_factory=list)
     opened: asyncio.Event = field(default_factory=asyncio.Event)
+    opened_wide: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def first(self, key: str) -> str:
         self.begun.append(f"first {key}")
@@ -30,12 +31,14 @@ class Gate:
 
     async def second(self, key: str) -> str:
         self.begun.append(f"second {key}")
+        await self.opened_wide.wait()
         return key
 
 
 def gated() -> tuple[Service, Gate]:
     """A service with one handler of one step, and one of two."""
     payment, gate = Service("payment"), Gate()
+    gate.opened_wide.set()
 
     @payment.resource
     async def opened() -> AsyncIterator[Gate]:
@@ -125,6 +128,22 @@ async def test_a_step_longer_than_the_limit_is_left_as_by_a_crash_and_repeated_w
         (entry,) = await place.history(payment)
         assert (entry.outcome, entry.attempt) == ("handled", 1)
         assert len(await place.records("payments")) == 1
+
+
+async def test_answers_that_were_recorded_are_not_asked_for_again_by_the_next_start(tmp_path: Path) -> None:
+    payment, gate = gated()
+    gate.opened.set()
+    gate.opened_wide.clear()
+    async with workplace(tmp_path) as place:
+        async with at_work(place, payment, limits=Limits(drain_s=0.02)):
+            await place.publish(OrderConfirmed(order_id=SAGA))
+            await place.until(lambda: len(gate.begun) == 2)
+        gate.opened_wide.set()
+        async with at_work(place, payment):
+            await place.at_rest(payment)
+        first, second, again = gate.begun
+        assert first.startswith("first")
+        assert second == again
 
 
 async def test_a_pause_between_attempts_ends_at_once_when_the_worker_stops(tmp_path: Path) -> None:

@@ -177,6 +177,21 @@ async def test_a_part_of_several_that_cannot_be_decoded_dies_without_waiting_for
         assert [entry.outcome for entry in await place.history(payment)] == ["dead"]
 
 
+async def test_a_part_that_cannot_be_decoded_waits_for_nothing_after_it_was_queued_either(tmp_path: Path) -> None:
+    async with workplace(tmp_path) as place, at_work(place, payment):
+        await place.broker.publish([good(place)._replace(value=VALUE[:-1])])
+        bad = place.record_of(OrderConfirmed(order_id=SAGA))
+        await place.broker.publish([bad._replace(value=bad.value and bad.value[:-1])])
+        await place.publish(OrderCancelled(order_id=SAGA, reason="-"))  # ends the quarantine
+        await place.at_rest(payment)
+        assert [(e.handler, e.outcome) for e in await place.history(payment)] == [
+            ("reserve", "dead"),
+            ("note", "queued"),
+            ("release", "compensated"),
+            ("note", "dead"),
+        ]
+
+
 async def test_a_type_that_no_handler_names_is_not_looked_at(tmp_path: Path) -> None:
     async with workplace(tmp_path) as place, at_work(place, payment):
         await place.broker.publish(

@@ -184,6 +184,65 @@ async def test_an_answer_is_recorded_and_raised_again_in_a_rerun(tmp_path: Path)
         assert [(c.name, c.number, c.answer) for c in entry.calls] == [("charge", 1, "Declined"), ("charge", 2, None)]
 
 
+async def test_after_a_failure_that_the_handler_catches_no_other_step_begins(tmp_path: Path) -> None:
+    async def body(order: OrderPlaced, bank: Bank, saga: Saga) -> Reaction:
+        try:
+            return reserved(order, await saga.step(bank.charge, "k"))
+        except NeverHeard:
+            return reserved(order, await saga.step(bank.slowly, "instead"))
+
+    payment, bank = served(body)
+    bank.fails = [NeverHeard("?")]
+    async with workplace(tmp_path) as place, at_work(place, payment):
+        await place.publish(an_order())
+        await place.at_rest(payment)
+        assert [name for name, _ in bank.calls] == ["charge", "charge"]
+
+
+async def test_a_step_whose_annotations_cannot_be_read_is_a_dead_letter(tmp_path: Path) -> None:
+    async def vague(key: "Nowhere") -> str:  # type: ignore[name-defined] # noqa: F821 - what the runtime says to it
+        raise AssertionError
+
+    async def body(order: OrderPlaced, bank: Bank, saga: Saga) -> Reaction:
+        return reserved(order, await saga.step(vague, "k"))
+
+    payment, _ = served(body)
+    async with workplace(tmp_path) as place, at_work(place, payment):
+        reason = await reason_of(place, payment)
+        assert reason.startswith("Permanent: the annotations of ")
+        assert reason.endswith("vague cannot be read: name 'Nowhere' is not defined")
+
+
+class FakeBank(Bank):
+    """In the place of the bank."""
+
+
+async def test_a_fake_has_the_time_of_the_resource_in_whose_place_it_is(tmp_path: Path) -> None:
+    async def body(order: OrderPlaced, bank: Bank, saga: Saga) -> Reaction:
+        return reserved(order, await saga.step(bank.never, "k"))
+
+    payment, _ = served(body, Retry(attempts_max=1), timeout_s=5, step_s=0.01)
+    async with workplace(tmp_path) as place, at_work(place, payment, use=[FakeBank()]):
+        assert await reason_of(place, payment) == "TimeoutError: step never gave no answer within 0.01 s"
+
+
+async def test_an_answer_that_was_got_is_not_asked_for_again_when_the_handler_fails_after_it(tmp_path: Path) -> None:
+    runs: list[str] = []
+
+    async def body(order: OrderPlaced, bank: Bank, saga: Saga) -> Reaction:
+        runs.append(await saga.step(bank.charge, "k"))
+        if len(runs) < 3:
+            raise NeverHeard("on the way home")
+        return reserved(order, runs[-1])
+
+    payment, bank = served(body, Retry(attempts_max=3))
+    async with workplace(tmp_path) as place, at_work(place, payment):
+        await place.publish(an_order())
+        await place.at_rest(payment)
+        assert runs == ["charge of k"] * 3
+        assert bank.calls == [("charge", "k")]
+
+
 async def test_the_answer_of_a_subclass_comes_back_as_what_was_declared(tmp_path: Path) -> None:
     class Limit(Declined):
         pass
@@ -362,7 +421,7 @@ async def test_a_step_left_behind_by_a_handler_that_ended_is_over_before_the_han
         await place.at_rest(payment)
         (entry,) = await place.history(payment)
         recorded = [call.name for call in entry.calls]
-        assert recorded == [name for name, *_ in bank.calls]
+        assert recorded == [name for name, *_ in bank.calls] == ["charge", "slowly"]
         assert bank.inside == 0
 
 

@@ -4,12 +4,14 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 
 from click.testing import CliRunner
 
 from saga import Saga, Service
 from saga.cli.main import main
+from saga.errors import Permanent
 from saga.messages import Partition
 from saga.observe.moments import Handled, Retrying, Stuck
 from saga.progress import history
@@ -76,6 +78,23 @@ async def test_messages_of_a_saga_are_handled_in_order_one_at_a_time_and_sagas_s
             assert emitted == [r.value for r in await place.records("payments") if r.key == saga.encode()]
     assert door.inside_most_of_one == 1
     assert door.inside_most > 5
+
+
+async def test_events_of_one_handler_are_published_in_the_order_in_which_it_returned_them(tmp_path: Path) -> None:
+    payment = Service("payment")
+
+    @payment.handler
+    async def reserve(order: OrderPlaced) -> list[PaymentReserved]:
+        return [PaymentReserved(order_id=order.order_id, charge_id=f"c{n}", amount=order.total) for n in range(5)]
+
+    async with workplace(tmp_path) as place, at_work(place, payment):
+        await place.publish(an_order())
+        await place.at_rest(payment)
+        said = [record.value or b"" for record in await place.records("payments")]
+        assert [b"c%d" % n in value for n, value in enumerate(said)] == [True] * 5
+        (entry,) = await place.history(payment)
+        assert said == [event.value for event in entry.events]
+        assert len({event.id for event in entry.events}) == 5
 
 
 async def test_no_more_than_the_bound_are_in_flight_and_all_are_handled(tmp_path: Path) -> None:
@@ -197,6 +216,24 @@ async def test_a_message_that_tells_no_start_waits_until_one_does(tmp_path: Path
         ]
         (record,) = await place.records("payments")
         assert dict(record.headers)["ce_sagastart"] == b"2026-11-21T10:00:00.000Z"
+
+
+async def test_what_is_open_never_expires_and_what_is_not_lives_for_the_memory(tmp_path: Path) -> None:
+    payment = Service("payment", memory=timedelta(hours=1))
+
+    @payment.handler
+    async def reserve(order: OrderPlaced) -> None:
+        if order.order_id == "dead":
+            raise Permanent("never")
+
+    async with workplace(tmp_path) as place, at_work(place, payment):
+        await place.publish(an_order("dead"), an_order("done"))
+        await place.at_rest(payment)
+        place.clock.ahead_ms = 3_590_000
+        assert await place.progress(payment, "done") is not None
+        place.clock.ahead_ms = 3_610_000
+        assert await place.progress(payment, "done") is None
+        assert await place.progress(payment, "dead") is not None
 
 
 async def test_the_copy_of_an_own_event_is_not_looked_at(tmp_path: Path) -> None:

@@ -36,6 +36,11 @@ class Impatient(SystemClock):
     def __init__(self) -> None:
         self.pauses: list[float] = []
         self.faster: float = 50
+        self.ahead_ms = 0
+        """How far it is ahead of the real time."""
+
+    def now_ms(self) -> int:
+        return super().now_ms() + self.ahead_ms
 
     def chance(self) -> float:
         return 0.0

@@ -79,6 +79,12 @@ def test_a_compensation_cannot_be_undone() -> None:
         payment.compensation(release)(release)
 
 
+def test_a_compensation_that_does_not_say_what_it_undoes_is_refused() -> None:
+    payment = a_service()
+    with pytest.raises(DeclarationError, match=r"If release is what undoes, say what: @payment\.compensation\(the_h"):
+        payment.compensation(release)  # as a bare decorator does
+
+
 def test_a_handler_is_undone_by_one_compensation() -> None:
     async def again(cancelled: OrderCancelled, reserved: PaymentReserved) -> None: ...
 

@@ -8,15 +8,13 @@ import msgspec
 
 from saga.broker.embedded.file import log_table
 from saga.broker.embedded.partitioner import partition_of
-from saga.broker.port import Topic
+from saga.broker.port import VALUE_BYTES_MAX, Topic
 from saga.errors import BrokerError
 from saga.messages import Outgoing, Partition, Record
 
 DAY_MS = 86_400_000
 TRIMMED_MAX = 200
 """Records of one partition that one transaction of retention removes."""
-VALUE_BYTES_MAX = 1 << 24
-"""A larger record would hold up everybody's transaction."""
 
 _pack = msgspec.msgpack.Encoder().encode
 _unpack = msgspec.msgpack.Decoder(tuple[tuple[str, bytes], ...]).decode

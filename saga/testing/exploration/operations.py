@@ -157,6 +157,7 @@ class ExploredPorts:
     store: Any = field(default_factory=ExploredStore)
     clock: StandingClock = field(default_factory=StandingClock)
     report: Callable[[Moment], None] = lambda moment: None
+    outages: int = 0
 
     async def publish(self, messages: Sequence[Outgoing]) -> None:
         answer = await ask(Publish(tuple(messages)))
@@ -177,6 +178,9 @@ class ExploredPorts:
 
     def recovered(self, why: SagaError) -> None:
         return None
+
+    def is_news(self, id_: str) -> bool:
+        return True
 
     async def together(self, what: str, item: Item, act: Callable[[Sequence[Item]], Awaitable[Sequence[T]]]) -> T:
         (made,) = await act([item])

@@ -1,0 +1,73 @@
+"""Which modules `saga run` takes services from, and what it says of those it cannot."""
+
+from pathlib import Path
+
+import pytest
+
+from saga.errors import ConfigurationError
+from saga.wiring import load_services
+
+EMPTY = 'from saga import Service\n\nhollow = Service("hollow")\n'
+
+
+def refusal(*names: str) -> str:
+    with pytest.raises(ConfigurationError) as refused:
+        load_services(names)
+    return str(refused.value)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder whose modules can be imported."""
+    monkeypatch.syspath_prepend(tmp_path)
+    return tmp_path
+
+
+def test_a_service_that_two_modules_have_is_one() -> None:
+    assert [d.name for d in load_services(["services.payment", "services.payment", "services.order"])] == [
+        "payment",
+        "order",
+    ]
+
+
+@pytest.mark.parametrize("name", ["services/payment.py", "services/payment", "services.payment:payment", "payment.py"])
+def test_a_module_is_named_as_python_does(name: str) -> None:
+    assert f"{name}: cannot be imported: name modules as Python does: services.payment for" in refusal(name)
+
+
+@pytest.mark.parametrize("name", ["services.paymnet", "not_there", "not_there.payment"])
+def test_of_a_module_that_is_not_there_the_folder_is_named(name: str) -> None:
+    assert f"is it in the folder {Path.cwd()}, or installed?" in refusal(name)
+
+
+def test_of_an_import_that_fails_inside_the_module_the_inner_name_is_given(folder: Path) -> None:
+    (folder / "needy.py").write_text("import absent_package\n")
+    assert "needy: cannot be imported: No module named 'absent_package'; it is imported there" in refusal("needy")
+
+
+def test_a_service_without_handlers_is_not_run(folder: Path) -> None:
+    (folder / "hollow_module.py").write_text(EMPTY)
+    assert "hollow_module: the service 'hollow' has no handler" in refusal("hollow_module")
+
+
+def test_a_module_without_a_service_is_not_run(folder: Path) -> None:
+    (folder / "idle_module.py").write_text("")
+    assert "idle_module: declares no service" in refusal("idle_module")
+
+
+def test_two_services_of_one_name_are_refused(folder: Path) -> None:
+    (folder / "second_payment.py").write_text(
+        "from saga import Service\n"
+        "from services.payment.events import OrderPlaced, PaymentReserved\n"
+        'payment = Service("payment")\n'
+        "@payment.handler\n"
+        "async def reserve(order: OrderPlaced) -> PaymentReserved: ...\n"
+    )
+    told = refusal("services.payment", "second_payment")
+    assert "second_payment: a second service is called 'payment'" in told
+
+
+def test_all_that_cannot_be_loaded_is_told_at_once() -> None:
+    told = refusal("not_there", "services/payment.py")
+    assert "not_there:" in told
+    assert "services/payment.py:" in told
