@@ -133,9 +133,7 @@ async def archived(service: Participant, position: Position, p: Snapshot) -> Sna
         if there is None:
             raise SagaError(f"the archive {key!r} was there and is gone: somebody removes documents by hand") from None
         earlier = history.decode_archive(there.content)
-        if history.is_of_another_saga(
-            p, earlier
-        ):  # of one that had this id before the memory: nobody knows it any more
+        if history.is_of_another_saga(p, earlier):  # it had this id before the memory: nobody knows it any more
             await _taken_over(service, position, key, content, there.cas)
         else:
             archive = earlier

@@ -1,0 +1,38 @@
+"""What people are told of a failure: where in their own code it was, and of each dead letter once."""
+
+import json
+from pathlib import Path
+
+from saga.clock import SystemClock
+from saga.errors import Permanent
+from saga.runtime.handling import raised_at
+from saga.runtime.ports import NEWS_MAX, RunningPorts
+from saga.runtime.saga import recorded
+
+
+def test_where_names_the_line_of_the_services_own_code() -> None:
+    try:
+        json.loads("{")
+    except ValueError as why:
+        where = raised_at(why)
+    assert where is not None
+    assert "decoder.py" in where
+
+
+def test_where_is_the_handlers_line_when_the_toolkit_raised() -> None:
+    try:
+        recorded(object(), "charge", "what it returned by")
+    except Permanent as why:
+        where = raised_at(why)
+    assert where is not None
+    assert where.startswith(str(Path(__file__)))
+    assert where.endswith("in test_where_is_the_handlers_line_when_the_toolkit_raised")
+
+
+def test_a_dead_letter_is_news_once_and_what_is_kept_of_it_is_bounded() -> None:
+    ports = RunningPorts("payment", None, None, SystemClock(), print)  # type: ignore[arg-type] # nothing is opened
+    assert ports.is_news("dead-1")
+    assert not ports.is_news("dead-1")
+    assert all(ports.is_news(f"dead-{n}") for n in range(2, NEWS_MAX + 2))
+    assert len(ports._news) == NEWS_MAX
+    assert ports.is_news("dead-1")
