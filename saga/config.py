@@ -30,7 +30,7 @@ class Settings:
     store: str = "sqlite:///.saga/{service}.db"
     """SAGA_STORE: where a service keeps its documents; `{service}` stands for its name."""
     inflight_max: int = 1000
-    """SAGA_INFLIGHT_MAX: messages in flight per worker."""
+    """SAGA_INFLIGHT_MAX: messages in flight per worker; a quarter of them at most from one partition."""
     cache_max: int = 2000
     """SAGA_CACHE_MAX: progress documents kept in memory per service."""
     drain_s: float = 20.0

@@ -128,7 +128,7 @@ class Snapshot(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     @property
     def is_open(self) -> bool:
         """Whether something of the saga is still to happen here: then the document never expires."""
-        return bool(self.intents or self.queue or self.compensating)
+        return bool(self.intents or self.queue or self.compensating or (self.waiting and self.started is None))
 
 
 class Emitted(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):

@@ -18,11 +18,13 @@ True
 class Prefix:
     """The messages of one partition during one assignment; another assignment gets another one."""
 
-    __slots__ = ("_committed", "_done", "_end")
+    __slots__ = ("_committed", "_done", "_end", "unfinished")
 
     def __init__(self, committed: int) -> None:
         """`committed`: the group's position at the assignment."""
         self._committed = self._end = committed
+        self.unfinished = 0
+        """How many are begun and not finished."""
         self._done: dict[int, bool] = {}
         """Offsets begun and not below the prefix, in order; whether each is finished."""
 
@@ -34,10 +36,13 @@ class Prefix:
         """A message was taken. Offsets may have gaps; they never go back."""
         self._done[offset] = False
         self._end = offset + 1
+        self.unfinished += 1
 
     def finished(self, offset: int) -> None:
         """Nothing of the message is left to do."""
-        self._done[offset] = True
+        if not self._done[offset]:
+            self._done[offset] = True
+            self.unfinished -= 1
 
     def to_commit(self) -> int | None:
         """The position to commit, if it has moved since the last `committed`."""

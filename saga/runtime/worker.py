@@ -20,6 +20,12 @@ from saga.runtime.turn import begin, take_turn
 
 POLL_S = 0.2
 """The longest that the intake waits before it looks whether it has to stop."""
+FULL_S = 0.005
+"""The longest while a partition is left out because it has its share of what is in flight."""
+POLL_MAX = 500
+"""Records taken at a time."""
+SHARES = 4
+"""A partition holds at most this part of the messages in flight: the rest is for others."""
 COMMIT_S = 0.05
 STUCK_S_FIRST, STUCK_S_MAX = 0.5, 30.0
 """The pauses of a lane that cannot decide: nothing of it is lost, and other lanes go on."""
@@ -99,17 +105,14 @@ class Worker:
     async def _take_in(self, membership: Membership, stop: asyncio.Event) -> None:
         away = False
         while not stop.is_set():
-            room = self.limits.inflight_max - self._lanes.inflight
-            open_ = [
-                p
-                for p, prefix in self.ports.prefixes.items()
-                if p not in self.ports.leaving and len(prefix) < WINDOW * self.limits.inflight_max
-            ]
-            if room <= 0 or not open_:
+            open_, room = self._open()
+            if not open_:
                 await self._room()
                 continue
             try:
-                records = await membership.poll(open_, records_max=min(room, 500), timeout_s=POLL_S)
+                # One that has its share may have room again in a moment: then the others are not waited for for long.
+                timeout_s = POLL_S if len(open_) == len(self.ports.prefixes) else FULL_S
+                records = await membership.poll(open_, records_max=room, timeout_s=timeout_s)
             except BrokerUnavailable as why:
                 away = True
                 self.ports.unavailable("poll", why)
@@ -120,6 +123,20 @@ class Worker:
                 self.ports.answered("broker")
             for record in records:
                 self._take(record)
+
+    def _open(self) -> tuple[list[Partition], int]:
+        """The partitions that may be read now, and how many records. None of them fills the worker alone: a saga that
+        is tried again and again, with a thousand messages behind it, holds up its partition and no other."""
+        inflight_max, share = self.limits.inflight_max, max(1, self.limits.inflight_max // SHARES)
+        room = min(inflight_max - self._lanes.inflight, POLL_MAX)
+        open_ = [
+            (partition, share - prefix.unfinished)
+            for partition, prefix in self.ports.prefixes.items()
+            if prefix.unfinished < share and len(prefix) < WINDOW * inflight_max and partition not in self.ports.leaving
+        ]
+        if room <= 0 or not open_:
+            return [], 0
+        return [partition for partition, _ in open_], min(room, *(left for _, left in open_))
 
     async def _room(self) -> None:
         """Until a message leaves; not longer than a poll would take, for partitions come and go."""
