@@ -22,6 +22,7 @@ from saga.contracts.library import binding_of
 from saga.declarations.values import Declared
 from saga.errors import ConfigurationError, SagaError
 from saga.observe.moments import Report
+from saga.runtime.handling import raised_at
 from saga.runtime.lifecycle import OPEN_S_MAX, serve
 from saga.runtime.worker import Limits
 from saga.service import Service
@@ -44,6 +45,10 @@ def load_services(names: Iterable[str]) -> list[Declared]:
             continue
         except ImportError as why:
             problems.append(f"{name}: cannot be imported: {_unimportable(name, why)}")
+            continue
+        except Exception as why:  # noqa: BLE001 - a module may raise anything; all problems are told at once
+            where = f"{why.filename}:{why.lineno}" if isinstance(why, SyntaxError) else raised_at(why)
+            problems.append(f"{name}: fails while it is imported: {type(why).__name__}: {why} ({where})")
             continue
         declared = [value.declared for value in vars(module).values() if isinstance(value, Service)]
         if not declared:

@@ -45,6 +45,18 @@ def test_of_an_import_that_fails_inside_the_module_the_inner_name_is_given(folde
     assert "needy: cannot be imported: No module named 'absent_package'; it is imported there" in refusal("needy")
 
 
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [("x = 1\nabsent\n", "NameError: name 'absent' is not defined"), ("x = 1\ndef (:\n", "SyntaxError: ")],
+)
+def test_of_a_module_that_fails_the_line_is_given(folder: Path, text: str, told: str) -> None:
+    name = f"broken_{told.partition(':')[0].lower()}"
+    (folder / f"{name}.py").write_text(text)
+    refused = refusal(name)
+    assert f"{name}: fails while it is imported: {told}" in refused
+    assert f"{folder / name}.py:2" in refused
+
+
 def test_a_service_without_handlers_is_not_run(folder: Path) -> None:
     (folder / "hollow_module.py").write_text(EMPTY)
     assert "hollow_module: the service 'hollow' has no handler" in refusal("hollow_module")
