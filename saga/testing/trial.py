@@ -157,7 +157,8 @@ async def trial(
     the beginning.
 
     Promises: milliseconds, no server, no real time. A dead letter does not raise: look at `progress.transitions`.
-    Raises `DeclarationError` for a resource without a fake that cannot be opened, or a fake that nothing uses.
+    Raises `ConfigurationError` for a resource without a fake that does not open, `DeclarationError` for a fake that
+    nothing uses.
     """
     declared, clock = service.declared, TrialClock()
     async with AsyncExitStack() as stack:

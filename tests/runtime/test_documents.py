@@ -1,6 +1,7 @@
 """Business documents at a real worker: applied once, whatever else is in them, and many updates in few writes."""
 
 import asyncio
+from collections.abc import AsyncIterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -247,23 +248,36 @@ async def test_an_update_that_was_applied_and_not_recorded_is_found_and_not_appl
         assert (await stored(place, "all", "counts"))["orders"] == 8
 
 
+class Refusal(Exception):
+    """An answer."""
+
+
 async def test_of_a_handler_that_can_never_finish_a_person_is_shown_each_call_that_stands(tmp_path: Path) -> None:
     inventory = Service("inventory")
     inventory.document(Stock, "stock", answers=(OutOfStock,))
     inventory.document(Count, "counts")
 
-    async def ring(bell: str) -> str:
-        if bell == "broken":
-            raise OSError("no sound")
-        return bell
+    class Bell:
+        async def ring(self, how: str) -> str:
+            if how == "softly":
+                raise Refusal("too late in the evening")
+            if how == "loudly":
+                raise OSError("no sound")
+            return how
+
+    @inventory.resource(answers=(Refusal,))
+    async def bell() -> AsyncIterator[Bell]:
+        yield Bell()
 
     @inventory.handler(retry=Retry(attempts_max=1))
-    async def set_aside(order: OrderPlaced, saga: Saga) -> InventoryReserved:
-        await saga.step(ring, "first")
+    async def set_aside(order: OrderPlaced, bell: Bell, saga: Saga) -> InventoryReserved:
+        await saga.step(bell.ring, "first")
+        with suppress(Refusal):
+            await saga.step(bell.ring, "softly")
         await saga.update(Stock, "tea", Stock.set_aside, 1)
         with suppress(OutOfStock):
             await saga.update(Stock, "tea", Stock.set_aside, 100)
-        await saga.step(ring, "broken")
+        await saga.step(bell.ring, "loudly")
         return InventoryReserved(order_id=order.order_id, sku=order.sku, quantity=order.quantity)
 
     @inventory.compensation(set_aside)

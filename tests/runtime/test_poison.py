@@ -1,6 +1,7 @@
 """Messages that can never be handled: each is a dead letter that says why, and its partition goes on."""
 
-from collections.abc import Callable, Mapping
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from saga import Saga, Service
 from saga.contracts import codec
 from saga.messages import Outgoing
 from saga.observe.moments import DeadLettered, Handled, Stuck
+from saga.runtime.worker import Limits
 from services.order.events import OrderCancelled, OrderConfirmed
 from services.payment.events import OrderPlaced, PaymentReserved
 from tests.runtime.workplace import SAGA, Workplace, an_order, at_work, workplace
@@ -101,6 +103,33 @@ async def test_a_record_of_which_the_saga_cannot_be_told_is_a_dead_letter_and_qu
         assert [entry.outcome for entry in await place.history(payment)] == ["handled"]
         (moment,) = place.told(DeadLettered)
         assert moment.reason == headers["dead_reason"]
+
+
+async def test_more_unreadable_records_than_may_be_in_flight_hold_up_nobody(tmp_path: Path) -> None:
+    async with workplace(tmp_path) as place, at_work(place, payment, limits=Limits(inflight_max=5)):
+        await place.broker.publish([bare(b"") for _ in range(30)])
+        await place.publish(ORDER)
+        await place.at_rest(payment)
+        assert len(await place.dead(payment)) == 30
+        assert [entry.outcome for entry in await place.history(payment)] == ["handled"]
+
+
+async def test_a_dead_letter_under_way_is_acknowledged_before_the_worker_ends(tmp_path: Path) -> None:
+    async with workplace(tmp_path) as place:
+        publish, under_way = place.broker.publish, asyncio.Event()
+
+        async def slowly(messages: Sequence[Outgoing]) -> None:
+            if messages[0].topic == "payment.dead":
+                under_way.set()
+                await place.clock.sleep(0.3)
+            await publish(messages)
+
+        place.broker.publish = slowly  # type: ignore[method-assign] # a slow disk
+        async with at_work(place, payment):
+            await place.broker.publish([bare(b"")])
+            await under_way.wait()
+        assert len(await place.dead(payment)) == 1
+        assert not place.is_behind(payment)
 
 
 async def test_an_unreadable_record_dies_once_however_often_it_is_read(tmp_path: Path) -> None:

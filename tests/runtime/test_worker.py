@@ -19,7 +19,7 @@ from saga.progress.document import Snapshot
 from saga.runtime.lanes import Cache
 from saga.runtime.worker import Limits
 from services.order.events import OrderCancelled, OrderConfirmed
-from services.payment.events import OrderPlaced, PaymentReserved
+from services.payment.events import OrderPlaced, PaymentDeclined, PaymentReleased, PaymentReserved
 from tests.runtime.workplace import SAGA, an_order, at_work, workplace
 
 
@@ -198,11 +198,16 @@ async def test_a_message_that_tells_no_start_waits_until_one_does(tmp_path: Path
     payment = Service("payment")
 
     @payment.handler
-    async def note(confirmed: OrderConfirmed) -> None: ...
+    async def note(confirmed: OrderConfirmed) -> PaymentDeclined:
+        return PaymentDeclined(order_id=confirmed.order_id, reason="-")
 
     @payment.handler
     async def reserve(order: OrderPlaced) -> PaymentReserved:
         return PaymentReserved(order_id=order.order_id, charge_id="c", amount=order.total)
+
+    @payment.handler
+    async def late(cancelled: OrderCancelled) -> PaymentReleased:
+        return PaymentReleased(order_id=cancelled.order_id, charge_id="c")
 
     async with workplace(tmp_path) as place, at_work(place, payment):
         await place.publish(OrderConfirmed(order_id=SAGA), started=None)
@@ -214,8 +219,10 @@ async def test_a_message_that_tells_no_start_waits_until_one_does(tmp_path: Path
             ("reserve", "handled", None),
             ("note", "handled", None),
         ]
-        (record,) = await place.records("payments")
-        assert dict(record.headers)["ce_sagastart"] == b"2026-11-21T10:00:00.000Z"
+        await place.publish(OrderCancelled(order_id=SAGA, reason="-"), started=None)
+        await place.at_rest(payment)
+        started = [dict(record.headers)["ce_sagastart"] for record in await place.records("payments")]
+        assert started == [b"2026-11-21T10:00:00.000Z"] * 3
 
 
 async def test_what_is_open_never_expires_and_what_is_not_lives_for_the_memory(tmp_path: Path) -> None:
@@ -234,6 +241,26 @@ async def test_what_is_open_never_expires_and_what_is_not_lives_for_the_memory(t
         place.clock.ahead_ms = 3_610_000
         assert await place.progress(payment, "done") is None
         assert await place.progress(payment, "dead") is not None
+
+
+async def test_the_cause_of_a_fan_in_is_the_same_whichever_part_came_last(tmp_path: Path) -> None:
+    payment = Service("payment")
+
+    @payment.handler
+    async def both(order: OrderPlaced, confirmed: OrderConfirmed) -> PaymentDeclined:
+        return PaymentDeclined(order_id=order.order_id, reason="-")
+
+    parts = {"z": an_order(), "a": OrderConfirmed(order_id=SAGA)}
+    emitted = []
+    for folder, order in (("one", "za"), ("other", "az")):
+        async with workplace(tmp_path / folder) as place, at_work(place, payment):
+            for id in order:
+                await place.publish(parts[id], id=id)
+                await place.at_rest(payment)
+            entry = (await place.history(payment))[-1]
+            assert (entry.outcome, entry.cause) == ("handled", "a+z")
+            emitted += [event.id for event in entry.events]
+    assert len(set(emitted)) == 1
 
 
 async def test_the_copy_of_an_own_event_is_not_looked_at(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import pytest
 
 from saga import Saga, Service
-from saga.errors import DeclarationError, SagaError
+from saga.errors import ConfigurationError, DeclarationError, SagaError
 from saga.testing.trial import trial
 from services.inventory.events import InventoryReserved
 from services.inventory.stock import OutOfStock, Stock
@@ -162,3 +162,18 @@ async def test_a_compensation_that_never_succeeds_ends_the_trial_with_an_error()
         SagaError, match=r"the trial does not come to an end: 1000 attempts failed, the last: .*away for"
     ):
         await trial(stubborn, an_order(), OrderCancelled(order_id=SAGA, reason="-"))
+
+
+async def test_a_resource_without_a_fake_that_does_not_open_says_so() -> None:
+    shut = Service("payment")
+
+    @shut.resource
+    async def bank() -> AsyncIterator[Bank]:
+        raise OSError("no connection")
+        yield Bank()  # type: ignore[unreachable] # what makes it a generator
+
+    @shut.handler
+    async def note(order: OrderPlaced, bank: Bank) -> None: ...
+
+    with pytest.raises(ConfigurationError, match="resource bank does not open: OSError: no connection"):
+        await trial(shut, an_order())
