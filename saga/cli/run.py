@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 import sys
+import threading
 from collections.abc import Sequence
 
 import click
@@ -12,6 +13,9 @@ from saga import wiring
 from saga.config import Settings
 from saga.declarations.values import Declared
 from saga.observe.logs import log_to
+
+GRACE_S = 5.0
+"""After the drain, what still holds the process up is given so many seconds to let go."""
 
 
 @click.command()
@@ -26,6 +30,7 @@ def run(modules: tuple[str, ...]) -> None:
 
     \b
     Exit code 0: stopped as told.
+    Exit code 1: stopped, but a handler would not end: it was left as by a crash.
     Exit code 2: could not start; what to do is on standard error.
     """
     settings = Settings.read(os.environ)
@@ -37,6 +42,25 @@ def run(modules: tuple[str, ...]) -> None:
 async def _until_stopped(services: Sequence[Declared], settings: Settings) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
+    last_resort = threading.Timer(settings.drain_s + GRACE_S, _leave_all)
+    last_resort.daemon = True
+
+    def told_to_stop(*_: object) -> None:
+        loop.call_soon_threadsafe(stop.set)
+        if not last_resort.is_alive():
+            last_resort.start()
+
+    # Not the loop's own handlers: those wait for the loop, which a handler that blocks it never lets run again.
     for name in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(name, stop.set)
-    await wiring.run(services, settings, log_to(sys.stderr, settings), stop)
+        signal.signal(name, told_to_stop)
+    try:
+        await wiring.run(services, settings, log_to(sys.stderr, settings), stop)
+    finally:
+        last_resort.cancel()
+
+
+def _leave_all() -> None:
+    """End the process, as a crash would: nothing is lost by it. From a thread, for the loop may never run again."""
+    sys.stderr.write("saga: a handler did not end when it was told to; it is left as by a crash, and repeated\n")
+    sys.stderr.flush()
+    os._exit(1)

@@ -226,6 +226,14 @@ def test_in_a_quarantine_nothing_is_ready_but_compensations() -> None:
     assert (ready.undo, ready.role) == (True, FIRST)
 
 
+def test_a_compensation_that_is_a_dead_letter_is_not_ready_and_others_are() -> None:
+    p = replace(blank(), compensating=(kept("first", FAILED, dead="d"),))
+    assert next_ready(p, ROLES) is None
+    ready = next_ready(replace(p, compensating=(*p.compensating, kept("second", FAILED))), ROLES)
+    assert ready is not None
+    assert ready.role is SECOND
+
+
 def test_of_kept_compensations_the_one_of_the_newest_result_goes_first() -> None:
     p = replace(
         blank(),

@@ -8,13 +8,17 @@ from pathlib import Path
 from typing import Self
 
 import msgspec
+import pytest
 
 from saga import Retry, Saga, Service
+from saga.messages import Position
 from saga.observe.moments import Escalated, Retrying
 from saga.runtime import documents
 from saga.runtime.documents import PRUNE_FROM, Marker
+from saga.runtime.participant import Refused, participant_of
 from saga.runtime.worker import Limits
 from saga.store.sqlite import SqliteStore
+from saga.testing.trial import TrialClock, TrialPorts
 from services.inventory.events import InventoryRejected, InventoryReserved
 from services.inventory.stock import OutOfStock, Stock
 from services.order.events import OrderCancelled
@@ -333,6 +337,30 @@ async def test_an_update_that_somebody_else_was_faster_than_is_made_on_what_is_t
         document = await stored(place)
         assert (document["left"], document["aside"]) == (18, 2)
         assert not place.told(Retrying), "it is no attempt"
+
+
+async def test_an_update_that_was_ruled_out_is_refused_and_leaves_the_document_as_it_is(tmp_path: Path) -> None:
+    declared, clock = inventory_of().declared, TrialClock()
+    async with SqliteStore(tmp_path / "store.db", clock=clock) as store:
+        service = participant_of(declared, {}, TrialPorts(store, clock))
+        never = Marker(saga=SAGA, handler="set_aside", kind="do", cause="c", never=True)
+        content = msgspec.json.encode({"left": 5, "_saga": documents.Head(markers={"m": never})})
+        await store.insert("stock", "tea", content)
+        update = documents.Update(
+            declared=declared.documents[0],
+            key="tea",
+            marker="m",
+            saga=SAGA,
+            run=("do", "set_aside", "c"),
+            change=Stock.set_aside,
+            args=(1,),
+            kwargs={},
+        )
+        with pytest.raises(Refused):
+            await documents.apply(service, Position("orders", 0, 0), update)
+        found = await store.get("stock", "tea")
+        assert found is not None
+        assert found.content == content
 
 
 async def test_markers_that_nobody_needs_are_pruned_when_there_are_many(tmp_path: Path) -> None:

@@ -221,6 +221,25 @@ async def test_a_part_that_cannot_be_decoded_waits_for_nothing_after_it_was_queu
         ]
 
 
+async def test_an_outcome_that_cannot_be_decoded_is_one_dead_letter_however_often_it_comes(tmp_path: Path) -> None:
+    async with workplace(tmp_path) as place, at_work(place, payment):
+        await place.publish(ORDER)
+        bad = place.record_of(OrderCancelled(order_id=SAGA, reason="-"))
+        for _ in range(3):
+            await place.broker.publish([bad._replace(value=bad.value and bad.value[:-1])])
+            await place.at_rest(payment)
+        ((_, headers),) = await place.dead(payment)
+        assert headers["dead_handler"] == "release"
+        assert headers["dead_reason"] == "BadInput: the value is partial: it ends in the middle of OrderCancelled"
+        await place.publish(OrderConfirmed(order_id=SAGA))
+        await place.at_rest(payment)
+        assert [(e.handler, e.outcome) for e in await place.history(payment)] == [
+            ("reserve", "handled"),
+            ("release", "dead"),
+            ("note", "queued"),
+        ]
+
+
 async def test_a_type_that_no_handler_names_is_not_looked_at(tmp_path: Path) -> None:
     async with workplace(tmp_path) as place, at_work(place, payment):
         await place.broker.publish(

@@ -1,0 +1,69 @@
+"""A handler that will not end does not keep its process from ending: it is left as by a crash."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from saga.clock import SystemClock
+from saga.errors import SagaError
+from services.demo.fleet import ROOT
+
+STOPPED_S_MAX = 20.0
+
+MODULE = """
+import asyncio, pathlib, time
+from saga import Service
+from services.payment.events import OrderPlaced, PaymentReserved
+
+payment = Service("payment")
+
+@payment.handler
+async def reserve(order: OrderPlaced) -> PaymentReserved:
+    pathlib.Path("begun").touch()
+    while True:
+        try:
+            {body}
+        except asyncio.CancelledError:
+            pass
+"""
+
+ORDER = (
+    '{"order_id": "order-1", "customer_id": "c", "sku": "tea", "quantity": 1, "total": "9.80", "card": "4", '
+    '"address": "Kiel"}'
+)
+
+
+@pytest.mark.parametrize("body", ["await asyncio.sleep(60)", "time.sleep(60)"], ids=["swallows", "blocks"])
+def test_a_handler_that_will_not_end_is_left_as_by_a_crash(tmp_path: Path, body: str) -> None:
+    clock, pause = SystemClock(), threading.Event()
+    (tmp_path / "stubborn.py").write_text(MODULE.format(body=body))
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(ROOT),
+        "SAGA_CONTRACTS": str(ROOT / "contracts"),
+        "SAGA_DRAIN_S": "0.1",
+    }
+    command = [sys.executable, "-m", "saga.cli.main"]
+    with subprocess.Popen(
+        [*command, "run", "stubborn"], cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True
+    ) as running:
+        try:
+            subprocess.run(
+                [*command, "publish", "OrderPlaced"], cwd=tmp_path, env=environment, input=ORDER, text=True, check=True
+            )
+            until_s = clock.monotonic_s() + 10
+            while not (tmp_path / "begun").exists():
+                if clock.monotonic_s() > until_s:
+                    raise SagaError("the handler did not begin")
+                pause.wait(0.01)
+            running.send_signal(signal.SIGTERM)
+            _, said = running.communicate(timeout=STOPPED_S_MAX)
+        finally:
+            running.kill()
+    assert running.returncode == 1
+    assert "it is left as by a crash, and repeated" in said
