@@ -6,7 +6,6 @@ A driver is imported when it is chosen; a missing one fails here, with the `pip 
 import asyncio
 import gc
 import importlib
-import os
 import sys
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
@@ -16,7 +15,7 @@ from typing import TypeVar
 
 from saga.broker.port import Broker, Topic
 from saga.clock import Clock, SystemClock
-from saga.config import Settings, embedded_path, sqlite_path
+from saga.config import Settings
 from saga.contracts.contract import Topic as ContractTopic
 from saga.contracts.library import binding_of
 from saga.declarations.values import Declared
@@ -79,11 +78,10 @@ async def broker_of(
     """The broker at `address`, or at the setting `SAGA_BROKER`, open. `open_by_s`: by the clock's monotonic time."""
     from saga.broker.embedded import EmbeddedBroker
 
-    address = address or (settings or Settings.read(os.environ)).broker
-    try:
-        path = embedded_path(address)
-    except ValueError as why:
-        raise ConfigurationError("there is no such broker:", [f"{address!r}: {why}"]) from why
+    if address is None:
+        path = (settings or Settings.from_environment()).broker_path
+    else:
+        path = Settings.broker_path_of(address)
     async with AsyncExitStack() as stack:
         yield await _in_time(stack, EmbeddedBroker(path, clock=clock), f"the broker {path}", clock, open_by_s)
 
@@ -95,7 +93,7 @@ async def store_of(
     """The store of a service, open."""
     from saga.store.sqlite import SqliteStore
 
-    path = sqlite_path((settings or Settings.read(os.environ)).store, service)
+    path = (settings or Settings.from_environment()).store_path(service)
     async with AsyncExitStack() as stack:
         yield await _in_time(stack, SqliteStore(path, clock=clock), f"the store {path}", clock, open_by_s)
 

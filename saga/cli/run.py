@@ -33,7 +33,7 @@ def run(modules: tuple[str, ...]) -> None:
     Exit code 1: stopped, but a handler would not end: it was left as by a crash.
     Exit code 2: could not start; what to do is on standard error.
     """
-    settings = Settings.read(os.environ)
+    settings = Settings.from_environment()
     services = wiring.load_services(modules)
     wiring.tune_collector()
     asyncio.run(_until_stopped(services, settings))

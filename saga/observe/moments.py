@@ -48,8 +48,6 @@ class StepDone(Moment):
     handler: str
     step: str
     ms: float
-    again: bool = False
-    """The answer was on record, from an earlier attempt: nobody was called."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -116,10 +116,6 @@ class Participant:
     """For each handler the exceptions by which its resources answer."""
     ports: Ports
 
-    @property
-    def dead_topic(self) -> str:
-        return f"{self.name}.dead"
-
     def state_of(self, fields: dict[str, Any]) -> Any:
         """The state as the service's class, from the fields that were recorded."""
         return None if self.state is None else msgspec.convert(fields, self.state, strict=False)
