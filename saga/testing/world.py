@@ -1,0 +1,74 @@
+"""A world for a choreography's tests: services run in it, events come in from outside, and everything may break.
+
+The same test runs in more than one kind of world: `saga.testing.simulation` runs the services in one thread on a
+virtual clock, `saga.testing.processes` as real processes on the embedded adapters.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, TypeVar
+
+from saga.messages import Event
+from saga.service import Service
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+_D = TypeVar("_D", bound="DataclassInstance")
+
+NO_DOCUMENTS: "Mapping[str, DataclassInstance]" = MappingProxyType({})
+
+
+class World(ABC):
+    """The real runtime of several services in a simulated world: seeded scheduler, virtual clock, faults. A fixture.
+
+    Promises: the same seed gives the same run, byte for byte; a year passes in seconds; nothing is patched. Real time,
+    chance, threads or network used by a service raise `SagaError` with the name of the culprit. After each test the
+    invariants of the kit are checked; a failure prints seed, invariant and the saga's timeline, after shrinking.
+    """
+
+    @abstractmethod
+    def start(
+        self,
+        *services: "Service[DataclassInstance | None]",
+        use: Sequence[object] = (),
+        documents: "Mapping[str, DataclassInstance]" = NO_DOCUMENTS,
+    ) -> None:
+        """Start two workers of each service. `use` and `documents`: as in `trial`, for all of them; a document goes to
+        the services that declare its kind. Raises `DeclarationError` for a fake that nothing uses, `SagaError` for a
+        document that no service declares."""
+
+    @abstractmethod
+    def read(self, service: "Service[DataclassInstance | None]", kind: type[_D], key: str, /) -> _D | None:
+        """A service's document as it is now."""
+
+    @abstractmethod
+    def publish(self, *events: Event) -> None:
+        """As `Client.publish`, by an application in this world; takes effect with `run_until_quiet`."""
+
+    @abstractmethod
+    def run_until_quiet(self) -> None:
+        """Let the world run, time included, until nothing is under way and nothing waits.
+
+        Raises `SagaError`, saying what still goes on, when it does not become quiet.
+        """
+
+    @abstractmethod
+    def run_for(self, time: timedelta, /) -> None:
+        """Let so much time pass, and everything happen that happens in it."""
+
+    @abstractmethod
+    def outcome(self, saga_id: str) -> type[Event] | None:
+        """The class of the outcome, as the service that decides knows it; `None`: not ended."""
+
+    @abstractmethod
+    def always(self, what: str, holds: Callable[[], bool]) -> None:
+        """An invariant of your own: looked at after everything that happens, and at the end. `what` says it in words:
+        `world.always("nobody is charged twice", lambda: len(bank.taken) <= 1)`."""
+
+    @abstractmethod
+    def save_schedule(self) -> Path:
+        """Write this run's schedule as a regression test beside the test that ran it; its path."""
