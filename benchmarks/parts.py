@@ -17,10 +17,10 @@ from benchmarks import raw
 from benchmarks.events import OrderRequested, Pinged
 from benchmarks.running import Driver, Running, in_flight, running
 from benchmarks.services import REFUSED, echo, order, payment, shipping, stock
-from saga import wiring
-from saga.client import to_record
 from saga.clock import SystemClock
 from saga.messages import Outgoing
+from saga.outside import to_record
+from saga.runtime.topics import topics_of
 from services.inventory import inventory
 from services.inventory.stock import Stock
 from services.order import order as example_order
@@ -79,7 +79,7 @@ async def _handled(folder: Path) -> tuple[float, float]:
         for n in range(MESSAGES)
     ]
     async with running(folder, [], {}) as before:
-        await before.broker.ensure(wiring.topics_of(echo.declared))
+        await before.broker.ensure(topics_of(echo.declared))
         for begin in range(0, MESSAGES, 500):
             await before.broker.publish(pings[begin : begin + 500])
     async with running(folder, [echo.declared], {}) as run:

@@ -15,6 +15,7 @@ from saga.config import Settings
 from saga.declarations.values import Declared
 from saga.messages import Outgoing, Partition, Record
 from saga.observe.moments import Handled, Moment
+from saga.runtime.topics import topics_of
 from saga.store.port import Document
 from saga.store.sqlite import SqliteStore
 
@@ -99,7 +100,7 @@ async def running(
             store = CountingStore(folder / f"{declared.name}.db", clock=clock)
             store.counted = counted
             stores[declared.name] = await stack.enter_async_context(store)
-            await broker.ensure(wiring.topics_of(declared))
+            await broker.ensure(topics_of(declared))
         stop = asyncio.Event()
         async with asyncio.TaskGroup() as tasks:
             serving = wiring.serve_all(

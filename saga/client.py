@@ -3,14 +3,13 @@
 from contextlib import AsyncExitStack
 from typing import Self
 
-from saga import envelope
 from saga import wiring as wiring
-from saga.clock import Clock, SystemClock, iso
-from saga.contracts import codec
+from saga.clock import Clock, SystemClock
 from saga.contracts.library import binding_of
-from saga.errors import BadInput, BrokerUnavailable, SagaError
-from saga.messages import Event, Message, Outgoing
-from saga.progress import ids
+from saga.errors import BrokerUnavailable, SagaError
+from saga.messages import Event
+from saga.outside import to_record
+from saga.runtime.topics import topic_of
 
 ACKNOWLEDGED_S_MAX = 30.0
 """How long `publish` waits for the broker."""
@@ -52,7 +51,7 @@ class Client:
         records = [to_record(event, self._clock.now_ms()) for event in events]
         for topic in {binding_of(type(event)).contract.topic for event in events} - self._known:
             library = next(b.library for b in map(binding_of, map(type, events)) if b.contract.topic == topic)
-            await self._broker.ensure([wiring.topic_of(library.topics[topic])])
+            await self._broker.ensure([topic_of(library.topics[topic])])
             self._known.add(topic)
         try:
             await self._clock.within(ACKNOWLEDGED_S_MAX, self._broker.publish(records))
@@ -61,31 +60,3 @@ class Client:
                 f"the broker did not acknowledge within {ACKNOWLEDGED_S_MAX:.0f} s ({why}): any of the {len(events)} "
                 "events may have been published; publish them again, an equal event is the same event"
             ) from why
-
-
-def to_record(event: Event, now_ms: int) -> Outgoing:
-    """An event as a Client publishes it. Raises `SagaError` for one that a Client may not publish."""
-    contract = binding_of(type(event)).contract
-    if not contract.said_outside:
-        raise SagaError(
-            f'only {contract.owner!r} may say {contract.name}; its contract has no "said": "outside", with which '
-            "clients could"
-        )
-    try:
-        value = codec.encode(event)
-    except BadInput as why:
-        raise SagaError(f"{contract.name} was not published: {why}") from why
-    saga, time = str(getattr(event, contract.key)), iso(now_ms)
-    if not saga:
-        raise SagaError(f"{contract.name} was not published: its {contract.key} is empty, and it is the saga id")
-    message = Message(
-        id=f"{contract.name}-{ids.digest(f'client|{contract.name}', saga, codec.content(event).hex())}",
-        type=contract.name,
-        schema=type(event).__contract__,
-        saga=saga,
-        source="client",
-        time=time,
-        value=value,
-        started=time if contract.starts else None,
-    )
-    return envelope.to_record(message, contract.topic)

@@ -13,16 +13,15 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TypeVar
 
-from saga.broker.port import Broker, Topic
+from saga.broker.port import Broker
 from saga.clock import Clock, SystemClock
 from saga.config import Settings
-from saga.contracts.contract import Topic as ContractTopic
-from saga.contracts.library import binding_of
 from saga.declarations.values import Declared
 from saga.errors import ConfigurationError, SagaError
 from saga.observe.moments import Report
 from saga.runtime.handling import raised_at
 from saga.runtime.lifecycle import OPEN_S_MAX, serve
+from saga.runtime.topics import topics_of
 from saga.runtime.worker import Limits
 from saga.service import Service
 from saga.store.port import Store
@@ -103,21 +102,6 @@ def store_to_read(path: Path, clock: Clock) -> AbstractAsyncContextManager[Store
     from saga.store.sqlite import SqliteStore
 
     return SqliteStore(path, clock=clock, readonly=True)
-
-
-def topic_of(topic: ContractTopic) -> Topic:
-    """A topic as the broker wants it."""
-    return Topic(topic.name, topic.partitions, topic.retention_days)
-
-
-def topics_of(declared: Declared) -> list[Topic]:
-    """The topics that a service reads or writes, its dead letters with them."""
-    handlers = (*declared.handlers, *declared.compensations)
-    events = {e for h in handlers for e in (*h.emits, *(e for p in h.parameters for e in p.events))}
-    bindings = [binding_of(event) for event in events]
-    topics = {b.contract.topic: topic_of(b.library.topics[b.contract.topic]) for b in bindings}
-    dead = Topic(f"{declared.name}.dead", retention_days=None)
-    return [*(topics[name] for name in sorted(topics)), dead]
 
 
 def tune_collector() -> None:

@@ -52,6 +52,9 @@ class Membership(Protocol):
         """The next records of those of `partitions` that are ours; empty after `timeout_s`. A partition that is left
         out is paused, and nothing of it is lost. Never called concurrently. Raises `BrokerUnavailable`."""
 
+    def wake(self) -> None:
+        """Have the poll that is under way, or else the next one, return at once."""
+
     async def commit(self, offsets: Mapping[Partition, int]) -> None:
         """Everything below these offsets is done. Raises `Fenced`, `BrokerUnavailable`."""
 

@@ -55,6 +55,8 @@ class Lanes:
     inflight: int = 0
     room: asyncio.Event = field(default_factory=asyncio.Event)
     """Set whenever a message leaves."""
+    finished: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set whenever a message is finished: there may be something to commit."""
     _lanes: dict[str, deque[Item]] = field(default_factory=dict)
     _running: dict[str, asyncio.Task[None]] = field(default_factory=dict)
     _current: dict[str, Item] = field(default_factory=dict)
@@ -79,7 +81,7 @@ class Lanes:
                 item = self._current[saga] = lane.popleft()
                 try:
                     if await self._handled(item):
-                        item.prefix.finished(item.position.offset)
+                        self.is_finished(item.prefix, item.position.offset)
                 finally:
                     self.inflight -= 1
                     self.room.set()
@@ -107,6 +109,11 @@ class Lanes:
         finally:
             self._late.discard(item)
 
+    def is_finished(self, prefix: Prefix, offset: int) -> None:
+        """Nothing of this message is left to do."""
+        prefix.finished(offset)
+        self.finished.set()
+
     def forget(self, partitions: Collection[Partition]) -> None:
         """Drop what has not begun of these partitions: it is not ours any more."""
         for lane in self._lanes.values():
@@ -115,6 +122,7 @@ class Lanes:
                 self.inflight -= len(lane) - len(kept)
                 lane.clear()
                 lane.extend(kept)
+                self.room.set()
 
     async def drained(self, partitions: Collection[Partition] | None, limit_s: float) -> None:
         """Return when no message of these partitions (`None`: of any) is in hand; what is at the limit is left."""

@@ -14,7 +14,7 @@ from saga.declarations.values import Declared, Resource
 from saga.errors import ConfigurationError, DeclarationError
 from saga.observe.moments import Report, Started, Stopped
 from saga.runtime.participant import participant_of
-from saga.runtime.ports import RunningPorts
+from saga.runtime.ports import Outside, RunningPorts
 from saga.runtime.worker import Limits, Worker
 from saga.store.port import Store
 
@@ -33,15 +33,16 @@ async def serve(
     stop: asyncio.Event,
     open_by_s: float | None = None,
     use: Sequence[object] = (),
+    through: Outside | None = None,
 ) -> None:
     """Run one worker of a service until `stop`, then drain. `use`: fakes in the place of resources. `open_by_s`: when,
-    by the clock's monotonic time, the resources have to be open.
+    by the clock's monotonic time, the resources have to be open. `through`: how the calls of steps reach the outside.
 
     Raises `ConfigurationError` for a resource that does not open: then nothing was taken from the log.
     """
     async with AsyncExitStack() as stack:
         resources = await open_resources(declared, stack, clock, open_by_s or clock.monotonic_s() + OPEN_S_MAX, use)
-        ports = RunningPorts(declared.name, store, broker, clock, report)
+        ports = RunningPorts(declared.name, store, broker, clock, report, through)
         service = participant_of(declared, resources, ports)
         async with asyncio.TaskGroup() as tasks:
             worker = Worker(service, ports, limits, tasks)

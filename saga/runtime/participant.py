@@ -15,6 +15,7 @@ from saga.declarations.values import Declared, DocumentKind, Handler
 from saga.errors import BadInput, Permanent, SagaError
 from saga.messages import Event, Message, Outgoing, Position, name_of
 from saga.observe.moments import Report
+from saga.progress.document import Call
 from saga.progress.roles import Role, Roles, Undo
 from saga.store.port import Store
 
@@ -51,6 +52,17 @@ class Ports(Protocol):
 
     async def publish(self, messages: Sequence[Outgoing]) -> None:
         """Return when all is durable. Raises `BrokerUnavailable`."""
+
+    def outside(
+        self,
+        saga: str,
+        handler: str,
+        asked: Call,
+        call: Callable[..., Awaitable[Any]],
+        args: Sequence[object],
+        kwargs: Mapping[str, object],
+    ) -> Awaitable[Any]:
+        """What `call` gives: the call of a step, which this handler of this saga makes now."""
 
     def is_committed(self, position: Position) -> bool:
         """Whether the position lies below the committed one of a partition that this worker owns."""

@@ -1,15 +1,16 @@
 """The ports of a turn in a running worker: store, broker and clock, and when nothing new may begin."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar
 
 from saga.broker.port import Broker
 from saga.clock import Clock
 from saga.errors import SagaError, StoreError
 from saga.messages import Outgoing, Partition, Position
 from saga.observe.moments import Recovered, Report, Unavailable
+from saga.progress.document import Call
 from saga.runtime.batches import Batches
 from saga.runtime.offsets import Prefix
 from saga.runtime.participant import Draining
@@ -17,6 +18,9 @@ from saga.store.port import Store
 
 T = TypeVar("T")
 Item = TypeVar("Item")
+
+Outside: TypeAlias = Callable[[str, str, Call, Callable[[], Awaitable[Any]]], Awaitable[Any]]
+"""How the calls of steps reach the outside: saga, handler, what is called, and the call. For worlds that break it."""
 
 NEWS_MAX = 1000
 MOMENT_EVERY_S = 60.0
@@ -32,6 +36,7 @@ class RunningPorts:
     broker: Broker
     clock: Clock
     report: Report
+    through: Outside | None = None
     prefixes: dict[Partition, Prefix] = field(default_factory=dict)
     """The partitions that are ours, each with what of it is done."""
     leaving: set[Partition] = field(default_factory=set)
@@ -49,6 +54,19 @@ class RunningPorts:
 
     async def publish(self, messages: Sequence[Outgoing]) -> None:
         await self.broker.publish(messages)
+
+    def outside(
+        self,
+        saga: str,
+        handler: str,
+        asked: Call,
+        call: Callable[..., Awaitable[Any]],
+        args: Sequence[object],
+        kwargs: Mapping[str, object],
+    ) -> Awaitable[Any]:
+        if self.through is None:
+            return call(*args, **kwargs)
+        return self.through(saga, handler, asked, lambda: call(*args, **kwargs))
 
     def is_committed(self, position: Position) -> bool:
         prefix = self.prefixes.get(Partition(position.topic, position.partition))

@@ -109,7 +109,8 @@ class RunningSaga(Saga[Any]):
         clock, began = self.service.ports.clock, self.service.ports.clock.monotonic_s()
         timeout_s = self.service.timeouts.get(type(getattr(call, "__self__", None)), self.handler.timeout_s)
         try:
-            value = await clock.within(timeout_s, call(*args, **kwargs))
+            called = self.service.ports.outside(self.turn.message.saga, self.handler.name, asked, call, args, kwargs)
+            value = await clock.within(timeout_s, called)
         except self.service.answers[self.handler.name] as why:
             answer = declared_answer(why, self.service.answers[self.handler.name])
             answered = with_(asked, answer=answer, value=recorded(why.args, asked.name, "the answer of"))

@@ -18,8 +18,10 @@ from saga.runtime.ports import RunningPorts
 from saga.runtime.standing import Stages
 from saga.runtime.turn import begin, take_turn
 
-POLL_S = 0.2
-"""The longest that the intake waits before it looks whether it has to stop."""
+POLL_S = 3600.0
+"""The longest that an idle intake waits: whatever changes wakes it."""
+AGAIN_S = 0.2
+"""Before a log that cannot be read is read again."""
 FULL_S = 0.005
 """The longest while a partition is left out because it has its share of what is in flight."""
 POLL_MAX = 500
@@ -99,6 +101,7 @@ class Worker:
         """From the very moment on: the intake, which may be polling, is seldom the first to see it."""
         await stop.wait()
         self.ports.stop()
+        self._look_again()
 
     # ---------------------------------------------------------------- intake
 
@@ -107,7 +110,8 @@ class Worker:
         while not stop.is_set():
             open_, room = self._open()
             if not open_:
-                await self._room()
+                self._lanes.room.clear()
+                await self._lanes.room.wait()  # set whenever a message leaves, and by `_look_again`
                 continue
             try:
                 # One that has its share may have room again in a moment: then the others are not waited for for long.
@@ -116,7 +120,7 @@ class Worker:
             except BrokerUnavailable as why:
                 away = True
                 self.ports.unavailable("poll", why)
-                await self.ports.clock.sleep(POLL_S)
+                await self.ports.clock.sleep(AGAIN_S)
                 continue
             if away:  # else nothing is said: a log that can be read may be full
                 away = False
@@ -138,13 +142,11 @@ class Worker:
             return [], 0
         return [partition for partition, _ in open_], min(room, *(left for _, left in open_))
 
-    async def _room(self) -> None:
-        """Until a message leaves; not longer than a poll would take, for partitions come and go."""
-        self._lanes.room.clear()
-        try:
-            await self.ports.clock.within(POLL_S, self._lanes.room.wait())
-        except TimeoutError:
-            return
+    def _look_again(self) -> None:
+        """The intake is to see what has changed: that the worker stops, or that partitions have come or gone."""
+        self._lanes.room.set()
+        if self._membership is not None:
+            self._membership.wake()
 
     def _take(self, record: Record) -> None:
         """Into its lane; what no handler here names is finished at once."""
@@ -155,7 +157,7 @@ class Worker:
         try:
             type_, schema = self._identified(record)
             if type_ not in self.service.consumed:
-                prefix.finished(record.offset)
+                self._lanes.is_finished(prefix, record.offset)
                 return
             message = envelope.to_message(record, type_=type_, schema=schema)
         except BadInput as why:
@@ -165,7 +167,7 @@ class Worker:
             letter.add_done_callback(self._dead_is_over)
             return
         if message.source == self.service.name:  # the copy of an own event: the progress has it
-            prefix.finished(record.offset)
+            self._lanes.is_finished(prefix, record.offset)
             return
         position = Position(record.topic, record.partition, record.offset)
         self._lanes.add(Item(message, position, prefix, self.ports.clock.monotonic_s()))
@@ -186,7 +188,7 @@ class Worker:
             await persistence.send(self.service, position, [letter])
         except Draining:
             return
-        prefix.finished(record.offset)
+        self._lanes.is_finished(prefix, record.offset)
         self.ports.report(
             DeadLettered(
                 service=self.service.name, reason=reason, remedy="mend its sender; its bytes are in the dead letter"
@@ -263,7 +265,9 @@ class Worker:
 
     async def _commit_often(self) -> None:
         while True:
+            await self._lanes.finished.wait()
             await self.ports.clock.sleep(COMMIT_S)
+            self._lanes.finished.clear()
             await self._commit()
 
     async def _commit(self) -> None:
@@ -284,6 +288,7 @@ class Worker:
                 return  # the partitions are somebody else's by now; `lost` says which
             except BrokerUnavailable as why:
                 self.ports.unavailable("commit", why)
+                self._lanes.finished.set()
                 return
             self.ports.answered("broker")
             for prefix, offset in moved.values():
@@ -295,7 +300,7 @@ class Worker:
         for partition, offset in partitions.items():
             self.ports.prefixes[partition] = Prefix(offset)
             self.ports.leaving.discard(partition)
-        self._lanes.room.set()
+        self._look_again()
         self.ports.report(Assigned(service=self.service.name, partitions=tuple(partitions)))
 
     async def revoked(self, partitions: Collection[Partition]) -> None:
@@ -317,3 +322,4 @@ class Worker:
         for partition in partitions:
             self.ports.prefixes.pop(partition, None)
         self._cache.clear()
+        self._look_again()

@@ -18,7 +18,7 @@ from saga.errors import SagaError
 from saga.messages import Event, Message, Outgoing, Position, name_of
 from saga.observe.moments import Moment
 from saga.progress import ids
-from saga.progress.document import Snapshot, decode, progress_key
+from saga.progress.document import Call, Snapshot, decode, progress_key
 from saga.progress.look import Progress, looked_at
 from saga.runtime.lifecycle import OPEN_S_MAX, open_resources
 from saga.runtime.participant import Participant, participant_of
@@ -78,6 +78,17 @@ class TrialPorts:
 
     async def publish(self, messages: Sequence[Outgoing]) -> None:
         self.published.extend(messages)
+
+    def outside(
+        self,
+        saga: str,
+        handler: str,
+        asked: Call,
+        call: Callable[..., Awaitable[Any]],
+        args: Sequence[object],
+        kwargs: Mapping[str, object],
+    ) -> Awaitable[Any]:
+        return call(*args, **kwargs)
 
     def is_committed(self, position: Position) -> bool:
         return False

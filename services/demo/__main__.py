@@ -16,6 +16,7 @@ from saga.broker.port import Broker
 from saga.clock import Clock, SystemClock
 from saga.contracts.codec import from_json
 from saga.contracts.library import find
+from saga.runtime.topics import topic_of
 from saga.store.sqlite import SqliteStore
 from services.audit.__main__ import report, table
 from services.audit.books import read_books
@@ -86,7 +87,7 @@ async def story(fleet: Fleet, clock: Clock) -> bool:
 
 async def _all_ended(fleet: Fleet, broker: Broker, orders: list[OrderPlaced], clock: Clock) -> Watch:
     """Place the orders and kill a service, until every order has its outcome."""
-    await broker.ensure([wiring.topic_of(find(ROOT).topics[TOPIC])])
+    await broker.ensure([topic_of(find(ROOT).topics[TOPIC])])
     progress, began_s = Progress(len(orders), clock), clock.monotonic_s()
     accident = Accident(fleet, progress, clock)
     async with Watch().on(broker) as watch, Client(fleet.broker) as client:

@@ -9,17 +9,18 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Literal, NamedTuple, Self, TypeVar
 
-from saga import Service, wiring
+from saga import Service
 from saga.broker.embedded import EmbeddedBroker
 from saga.broker.port import Listener, Membership
-from saga.client import to_record
 from saga.clock import Clock, SystemClock
 from saga.contracts.library import find
 from saga.errors import Ambiguous, BrokerUnavailable, StoreUnavailable
 from saga.messages import Event, Outgoing, Partition, Record
 from saga.observe.moments import Moment
+from saga.outside import to_record
 from saga.progress.document import Entry, decode, decode_entry, progress_key
 from saga.runtime.lifecycle import serve
+from saga.runtime.topics import topic_of, topics_of
 from saga.runtime.worker import Limits
 from saga.store.port import Document, Store
 from saga.store.sqlite import SqliteStore
@@ -199,6 +200,9 @@ class FailingMembership:
             raise BrokerUnavailable("planted: the broker cannot be reached")
         return records
 
+    def wake(self) -> None:
+        self.membership.wake()
+
     async def commit(self, offsets: Mapping[Partition, int]) -> None:
         mode = self.plan.due(f"{self.service}.commit", "before", "after")
         if mode != "before":
@@ -305,7 +309,7 @@ async def house_of(
     async with AsyncExitStack() as stack:
         house = House(folder, clock)
         await stack.enter_async_context(house.broker)
-        await house.broker.ensure([wiring.topic_of(topic) for topic in find(ROOT).topics.values()])
+        await house.broker.ensure([topic_of(topic) for topic in find(ROOT).topics.values()])
         bank = FailingBank(await stack.enter_async_context(Ledger(folder / "bank.db")), house.plan)
         carrier = FailingCarrier(await stack.enter_async_context(Ledger(folder / "carrier.db")), house.plan)
         use: dict[str, Sequence[object]] = {"payment": [bank], "shipping": [carrier]}
@@ -318,7 +322,7 @@ async def house_of(
         async with asyncio.TaskGroup() as tasks:
             for service in services:
                 name = service.declared.name
-                await house.broker.ensure(wiring.topics_of(service.declared))
+                await house.broker.ensure(topics_of(service.declared))
                 tasks.create_task(
                     serve(
                         service.declared,

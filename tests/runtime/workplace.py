@@ -7,7 +7,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any, TypeVar
 
-from saga import Event, Service, envelope, wiring
+from saga import Event, Service, envelope
 from saga.broker.embedded import EmbeddedBroker
 from saga.clock import SystemClock, iso
 from saga.contracts import codec
@@ -16,6 +16,7 @@ from saga.messages import Message, Outgoing, Partition, Record
 from saga.observe.moments import Moment
 from saga.progress import ids
 from saga.progress.document import Entry, Snapshot, decode, decode_entry, progress_key
+from saga.runtime import topics
 from saga.runtime.lifecycle import serve
 from saga.runtime.worker import Limits
 from saga.store.sqlite import SqliteStore
@@ -65,7 +66,7 @@ class Workplace:
     async def opened(self) -> AsyncIterator[None]:
         """With all topics of the example."""
         async with self.broker, self.store:
-            await self.broker.ensure([wiring.topic_of(topic) for topic in find(ROOT).topics.values()])
+            await self.broker.ensure([topics.topic_of(topic) for topic in find(ROOT).topics.values()])
             yield
 
     async def publish(
@@ -145,7 +146,7 @@ async def at_work(
 ) -> AsyncIterator[asyncio.Event]:
     """The service runs inside the block, or until the event is set; then it drains."""
     declared, stop = service.declared, asyncio.Event()
-    await place.broker.ensure(wiring.topics_of(declared))
+    await place.broker.ensure(topics.topics_of(declared))
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(
             serve(

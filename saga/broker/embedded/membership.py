@@ -81,6 +81,7 @@ class Member:
         self._news = asyncio.Event()
         self._generation, self._since_s = 0, 0.0
         self._broken: BaseException | None = None
+        self._woken = False
 
     # ---------------------------------------------------------------- the port
 
@@ -90,6 +91,9 @@ class Member:
         while True:
             self._check()
             self._news.clear()
+            if self._woken:
+                self._woken = False
+                return []
             if self._behind:
                 await clock.sleep(0)  # a reader that never runs dry would never let anybody else run
                 if records := self._read(partitions, records_max):
@@ -101,6 +105,10 @@ class Member:
                 await clock.within(left_s, self._news.wait())
             except TimeoutError:
                 return []
+
+    def wake(self) -> None:
+        self._woken = True
+        self._news.set()
 
     async def commit(self, offsets: Mapping[Partition, int]) -> None:
         self._check()

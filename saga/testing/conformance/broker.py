@@ -248,6 +248,18 @@ class BrokerConformance:
             assert list(await membership.poll(list(listener.has), records_max=10, timeout_s=0.1)) == []
             assert 0.09 <= CLOCK.monotonic_s() - began_s < self.within_s
 
+    async def test_a_poll_that_is_woken_returns_at_once(self, broker: Broker, topic: str, group: str) -> None:
+        async with self.member(broker, group, topic) as (membership, listener):
+            await self.complete(listener)
+            for early in (True, False):
+                if early:
+                    membership.wake()
+                polling = asyncio.gather(membership.poll(list(listener.has), records_max=10, timeout_s=3600))
+                await CLOCK.sleep(LOOK_S)
+                if not early:
+                    membership.wake()
+                assert await CLOCK.within(self.within_s, polling) == [[]]
+
     async def test_polling_gives_no_more_than_asked_for_and_leaves_nothing_out(
         self, broker: Broker, topic: str, group: str
     ) -> None:

@@ -1,6 +1,6 @@
 """What a turn asks of the outside, as values: each await of a port is a choice point of the exploration."""
 
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
 from types import coroutine
@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 from saga.errors import Ambiguous, BrokerUnavailable, Conflict, Exists, SagaError
 from saga.messages import Outgoing, Position
 from saga.observe.moments import Moment
+from saga.progress.document import Call
 from saga.store.port import Document
 
 T = TypeVar("T")
@@ -163,6 +164,17 @@ class ExploredPorts:
         answer = await ask(Publish(tuple(messages)))
         if isinstance(answer, Failed):
             raise BrokerUnavailable(answer.how)
+
+    def outside(
+        self,
+        saga: str,
+        handler: str,
+        asked: Call,
+        call: Callable[..., Awaitable[Any]],
+        args: Sequence[object],
+        kwargs: Mapping[str, object],
+    ) -> Awaitable[Any]:
+        return call(*args, **kwargs)
 
     def is_committed(self, position: Position) -> bool:
         return position in self.store.committed

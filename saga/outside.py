@@ -1,0 +1,37 @@
+"""What is said from outside any service: an event as an application publishes it."""
+
+from saga import envelope
+from saga.clock import iso
+from saga.contracts import codec
+from saga.contracts.library import binding_of
+from saga.errors import BadInput, SagaError
+from saga.messages import Event, Message, Outgoing
+from saga.progress import ids
+
+
+def to_record(event: Event, now_ms: int) -> Outgoing:
+    """An event as a Client publishes it. Raises `SagaError` for one that a Client may not publish."""
+    contract = binding_of(type(event)).contract
+    if not contract.said_outside:
+        raise SagaError(
+            f'only {contract.owner!r} may say {contract.name}; its contract has no "said": "outside", with which '
+            "clients could"
+        )
+    try:
+        value = codec.encode(event)
+    except BadInput as why:
+        raise SagaError(f"{contract.name} was not published: {why}") from why
+    saga, time = str(getattr(event, contract.key)), iso(now_ms)
+    if not saga:
+        raise SagaError(f"{contract.name} was not published: its {contract.key} is empty, and it is the saga id")
+    message = Message(
+        id=f"{contract.name}-{ids.digest(f'client|{contract.name}', saga, codec.content(event).hex())}",
+        type=contract.name,
+        schema=type(event).__contract__,
+        saga=saga,
+        source="client",
+        time=time,
+        value=value,
+        started=time if contract.starts else None,
+    )
+    return envelope.to_record(message, contract.topic)
