@@ -4,7 +4,7 @@ record; docs/protocol.md, "Business documents", says which loss stands behind ea
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, get_args, get_origin
+from typing import Any, TypeVar, get_args, get_origin
 
 import msgspec
 from msgspec import Raw, Struct
@@ -23,6 +23,8 @@ PRUNE_FROM = 64
 """With more markers than this in a document, an update first looks which of them nobody needs any more."""
 MARKERS_MAX = 1000
 """With so many markers of open intents an update without one fails, transiently."""
+T = TypeVar("T")
+
 PAUSE_S = 0.002
 PAUSE_S_MAX = 0.1
 
@@ -90,6 +92,11 @@ def result_of(change: Callable[..., object], kind: type) -> Any:
         if get_origin(option) is tuple and len(get_args(option)) == 2:
             return get_args(option)[1]
     return None
+
+
+def as_kind(content: bytes, kind: type[T]) -> T | None:
+    """A stored document as the service's class; `None` where only markers are left of it: for tools and tests."""
+    return None if _headed.decode(content).head.absent else msgspec.json.decode(content, type=kind)
 
 
 async def read(service: Participant, position: Position, declared: DocumentKind, key: str) -> Any:

@@ -14,7 +14,7 @@ from saga.broker.embedded.file import open_file
 from saga.broker.embedded.groups import Groups, ranges
 from saga.broker.embedded.log import DAY_MS, Kept
 from saga.broker.embedded.membership import Timing
-from saga.broker.embedded.partitioner import partition_of
+from saga.broker.partitioner import partition_of
 from saga.broker.port import Topic
 from saga.clock import SystemClock
 from saga.errors import BrokerError, Fenced

@@ -4,7 +4,7 @@ import asyncio
 from pathlib import Path
 
 from saga import Service
-from saga.broker.embedded.partitioner import partition_of
+from saga.broker.partitioner import partition_of
 from saga.observe.moments import Handled
 from saga.runtime.worker import Limits
 from services.payment.events import OrderPlaced, PaymentReserved

@@ -7,7 +7,7 @@ from typing import NamedTuple, TypeAlias
 import msgspec
 
 from saga.broker.embedded.file import log_table
-from saga.broker.embedded.partitioner import partition_of
+from saga.broker.partitioner import partition_of
 from saga.broker.port import VALUE_BYTES_MAX, Topic
 from saga.errors import BrokerError
 from saga.messages import Outgoing, Partition, Record

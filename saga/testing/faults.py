@@ -1,0 +1,114 @@
+"""What may go wrong in a world: kinds of faults, each with a rate, a target and a window of time."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Literal, TypeAlias, get_args
+
+from saga.errors import SagaError
+
+Kind: TypeAlias = Literal[
+    "crash",
+    "lost answer",
+    "late answer",
+    "duplicate",
+    "delay",
+    "partition",
+    "freeze",
+    "rebalance",
+    "clock",
+    "full disk",
+    "slow store",
+    "throttle",
+    "expiry",
+    "newer schema",
+    "poison",
+]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+
+EVERYTHING: dict[Kind, float] = {
+    "crash": 0.010,
+    "lost answer": 0.010,
+    "late answer": 0.010,
+    "duplicate": 0.020,
+    "delay": 0.010,
+    "partition": 0.002,
+    "freeze": 0.002,
+    "rebalance": 0.004,
+    "clock": 0.002,
+    "full disk": 0.002,
+    "slow store": 0.002,
+    "throttle": 0.010,
+    "expiry": 0.004,
+}
+"""What `faults.everything()` is made of. Poison and newer schemas are left out: what they spoil stands still until dead
+letters can be replayed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """One kind of fault, as asked for."""
+
+    kind: Kind
+    rate: float
+    target: str
+    window_s: tuple[float, float] | None
+
+    def hits(self, names: Iterable[str]) -> bool:
+        """Whether it is meant for something with one of these names."""
+        return self.target == "*" or self.target in names
+
+
+@dataclass(frozen=True, slots=True)
+class Faults:
+    """Faults with their rates, targets and windows; `|` joins them."""
+
+    rules: tuple[Rule, ...] = ()
+
+    def __or__(self, other: "Faults", /) -> "Faults":
+        return Faults((*self.rules, *other.rules))
+
+
+class faults:
+    """What may go wrong; `|` joins them: `faults.of("crash", rate=0.05) | faults.of("duplicate", target="payment")`.
+
+    - crash: the process dies before or after any operation on store, broker or outside, and another one begins.
+    - lost answer: the operation happened, and its caller is told that it may not have.
+    - late answer: its caller is told the same, and it happens later.
+    - duplicate: what was published comes a second time, at once or minutes later.
+    - delay: an operation takes seconds, or a partition of a topic is delivered seconds late.
+    - partition: a worker, or all of a service, cannot reach store or broker for a while.
+    - freeze: a process stands still, perhaps until it is taken for dead, and goes on as if nothing had happened.
+    - rebalance: partitions move among the workers, once or several times, or a worker is restarted in good order.
+    - clock: a process's clock is wrong from then on, by up to ten minutes.
+    - full disk: store or broker refuses what is written, for a while.
+    - slow store: every operation of a service's store takes seconds, for a while.
+    - throttle: an operation of the store is refused once.
+    - expiry: what was published comes a second time after the services have forgotten its saga.
+    - newer schema: a message comes whose schema nobody here knows yet.
+    - poison: a message comes that nobody can read.
+    """
+
+    @staticmethod
+    def everything() -> Faults:
+        """All kinds, everywhere, all the time, at rates that let most sagas end. Without poison and newer schemas."""
+        return Faults(tuple(Rule(kind=k, rate=r, target="*", window_s=None) for k, r in EVERYTHING.items()))
+
+    @staticmethod
+    def of(
+        *kinds: Kind, rate: float = 0.01, target: str = "*", window: tuple[timedelta, timedelta] | None = None
+    ) -> Faults:
+        """`rate`: chance for each operation, 0 to 1. `target`: service, topic or `service.handler` (its steps), `*` any
+        of them. `window`: from when to when, in virtual time since the start; `None`: always.
+
+        Raises `SagaError` for a kind that there is not, or a rate that is no chance.
+        """
+        unknown = [kind for kind in kinds if kind not in KINDS]
+        if unknown or not kinds:
+            raise SagaError(f"there is no fault {', '.join(map(repr, unknown)) or '(none given)'}: {', '.join(KINDS)}")
+        if not 0 <= rate <= 1:
+            raise SagaError(f"rate={rate}: it is the chance for each operation, from 0 to 1")
+        window_s = None if window is None else (window[0].total_seconds(), window[1].total_seconds())
+        if window_s is not None and window_s[0] >= window_s[1]:
+            raise SagaError(f"window={window}: it ends before it begins")
+        return Faults(tuple(Rule(kind=kind, rate=rate, target=target, window_s=window_s) for kind in kinds))

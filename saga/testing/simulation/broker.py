@@ -1,0 +1,206 @@
+"""A broker in memory, behind a network: topics, partitions, positions and groups as the adapters have them."""
+
+import asyncio
+from asyncio import Future
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from saga.broker.partitioner import partition_of
+from saga.broker.port import VALUE_BYTES_MAX, Listener, Topic
+from saga.errors import BrokerError, BrokerUnavailable, SagaError
+from saga.messages import Outgoing, Partition, Record
+from saga.testing.simulation.clock import BEGINNING_MS
+from saga.testing.simulation.groups import Group
+from saga.testing.simulation.members import SimulatedMember
+from saga.testing.simulation.network import Effect, Network, Place
+from saga.testing.simulation.plan import Planned, What
+from saga.testing.simulation.processes import Process
+from saga.testing.simulation.spoiling import spoiled
+
+DELIVERED_S = 0.002
+"""How long a record is on its way to those who read, at most, without faults."""
+
+
+@dataclass(slots=True)
+class Log:
+    """One partition."""
+
+    records: list[Record] = field(default_factory=list)
+    visible: int = 0
+    """How many of them have reached those who read."""
+    due_s: float = 0.0
+    """When the last one does: none overtakes another."""
+
+
+class Cluster:
+    """What all processes share: the logs and the groups."""
+
+    def __init__(self, network: Network) -> None:
+        self.topics: dict[str, list[Log]] = {}
+        self.groups: dict[str, Group] = {}
+        self.log: list[Record] = []
+        """Everything that was appended, in that order."""
+        self.spoiled: set[str] = set()
+        """The sagas that got a message that nobody can handle."""
+        self._network = network
+
+    def ensure(self, topics: Sequence[Topic]) -> None:
+        for topic in topics:
+            there = self.topics.setdefault(topic.name, [Log() for _ in range(topic.partitions)])
+            if len(there) != topic.partitions:
+                raise BrokerError(
+                    f"topic {topic.name!r} has {len(there)} partitions, {topic.partitions} partitions are asked for"
+                )
+
+    def partitions_of(self, topic: str) -> int:
+        return len(self._logs(topic))
+
+    def group(self, name: str) -> Group:
+        return self.groups.setdefault(name, Group(name))
+
+    def ends(self) -> dict[Partition, int]:
+        """The end of each partition."""
+        return {Partition(t, n): len(log.records) for t, logs in self.topics.items() for n, log in enumerate(logs)}
+
+    def read(self, partition: Partition, offset: int, records_max: int) -> list[Record]:
+        log = self.topics[partition.topic][partition.number]
+        return log.records[offset : min(log.visible, offset + records_max)]
+
+    def check(self, messages: Sequence[Outgoing]) -> None:
+        """Raises `BrokerError` for what a broker never takes."""
+        for message in messages:
+            self._logs(message.topic)
+            if message.value is not None and len(message.value) > VALUE_BYTES_MAX:
+                raise BrokerError(f"a record of {len(message.value)} bytes: no more than {VALUE_BYTES_MAX}")
+
+    def append(self, message: Outgoing, delay_s: float) -> None:
+        """At the end of its key's partition; delivered `delay_s` later."""
+        logs = self._logs(message.topic)
+        number = partition_of(message.key, len(logs))
+        log, now_s = logs[number], asyncio.get_running_loop().time()
+        record = Record(
+            message.topic,
+            number,
+            len(log.records),
+            message.key,
+            message.value,
+            message.headers,
+            BEGINNING_MS + int(now_s * 1000),
+        )
+        log.records.append(record)
+        self.log.append(record)
+        log.due_s = max(log.due_s, now_s + delay_s)
+        self._network.later(log.due_s - now_s, lambda: self._delivered(log, record))
+
+    def _delivered(self, log: Log, record: Record) -> None:
+        log.visible = max(log.visible, record.offset + 1)
+        partition = Partition(record.topic, record.partition)
+        for group in self.groups.values():
+            for member in group.members.values():
+                member.has_news(partition)
+
+    def _logs(self, topic: str) -> list[Log]:
+        logs = self.topics.get(topic)
+        if logs is None:
+            raise BrokerError(f"there is no topic {topic!r}: it has to be made first")
+        return logs
+
+
+class SimulatedBroker:
+    """See `saga.broker.port.Broker` for the promises. One for each process; all have one cluster."""
+
+    def __init__(self, cluster: Cluster, process: Process, network: Network, memory_s: float = 30 * 86_400.0) -> None:
+        """`memory_s`: after how long the services have forgotten a saga."""
+        self.cluster, self.process, self.network = cluster, process, network
+        self.members: list[SimulatedMember] = []
+        self._memory_s = memory_s
+        self._place = Place("broker", BrokerUnavailable, BrokerUnavailable)
+        self._open = False
+        self._publishing: list[Future[Any]] = []
+
+    async def __aenter__(self) -> Self:
+        self._open = True
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        if under_way := [publish for publish in self._publishing if not publish.done()]:
+            await asyncio.wait(under_way)
+        self._open = False
+
+    async def ensure(self, topics: Sequence[Topic]) -> None:
+        self.cluster.ensure(topics)
+
+    async def publish(self, messages: Sequence[Outgoing]) -> None:
+        self.cluster.check(messages)
+        batch = list(messages)
+        topics = tuple(dict.fromkeys(message.topic for message in batch))
+        where = ", ".join(f"{_type_of(message)} of {message.key.decode(errors='replace')}" for message in batch)
+        self._publishing = [publish for publish in self._publishing if not publish.done()]
+        asked = self.asks("publish", where, topics, lambda planned, draws: self._appended(batch, planned, draws))
+        self._publishing.append(asked)
+        await asked
+
+    @asynccontextmanager
+    async def join(self, group: str, topics: Sequence[str], listener: Listener) -> AsyncIterator[SimulatedMember]:
+        member = SimulatedMember(self, group, topics, listener)
+        self.members.append(member)
+        member.enter()
+        async with asyncio.TaskGroup() as tasks:
+            following = tasks.create_task(member.follow(), name=f"{group} follows")
+            try:
+                yield member
+            finally:
+                following.cancel()
+                await asyncio.wait([following])
+                await member.leave()
+                self.members.remove(member)
+
+    async def scan(self, topic: str) -> AsyncIterator[Record]:
+        for record in [record for log in self.cluster.topics.get(topic, ()) for record in log.records]:
+            yield record
+
+    def asks(self, what: What, where: str, names: tuple[str, ...], effect: Effect) -> "Future[Any]":
+        """Ask the cluster. Raises `SagaError` when this is not open."""
+        if not self._open:
+            raise SagaError("the broker is not open: use it inside `async with`")
+        return self.network.ask(self.process, self._place, what, where, names, effect)
+
+    def _appended(
+        self, batch: Sequence[Outgoing], planned: Planned | None, draws: tuple[float, float, float, float]
+    ) -> None:
+        """What a publish does when it lands."""
+        delay_s = DELIVERED_S * draws[2]
+        if planned is None:
+            for message in batch:
+                self.cluster.append(message, delay_s)
+            return
+        landing, later = batch, self.network.later
+        chosen = batch[int(draws[3] * len(batch))]
+        match planned.kind:
+            case "lost answer" | "crash":
+                landing = batch[: int(draws[2] * (len(batch) + 1))] if len(batch) > 1 else batch
+            case "delay":
+                delay_s = 10 * draws[3] ** 2
+            case "duplicate":
+                later(60 * draws[2] ** 4, lambda: self.cluster.append(chosen, delay_s))
+            case "expiry":
+                self.cluster.spoiled.add(chosen.key.decode())
+                later(self._memory_s * (1.01 + draws[2]), lambda: self.cluster.append(chosen, delay_s))
+            case "newer schema" | "poison":
+                self.cluster.spoiled.add(chosen.key.decode())
+                self.cluster.append(spoiled(chosen, planned, draws[2]), delay_s)
+            case _:
+                pass
+        for message in landing:
+            self.cluster.append(message, delay_s)
+
+
+def _type_of(message: Outgoing) -> str:
+    return next((value.decode(errors="replace") for name, value in message.headers if name == "ce_type"), "record")
+
+
+def records_of(cluster: Cluster, topic: str) -> Iterator[Record]:
+    """All records of a topic, partition by partition."""
+    return (record for log in cluster.topics.get(topic, ()) for record in log.records)

@@ -1,0 +1,98 @@
+"""Consumer groups of a simulated broker: who has which partition, decided in one place, learned of by messages."""
+
+import asyncio
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from saga.errors import Fenced
+from saga.messages import Partition
+
+if TYPE_CHECKING:
+    from saga.testing.simulation.members import SimulatedMember
+
+DRAIN_S = 5.0
+"""How long a partition waits for `Listener.revoked` of the member that is to lose it."""
+SILENCE_S = 10.0
+"""Who is not heard of for so long is taken for dead."""
+
+
+@dataclass(slots=True)
+class Group:
+    """One group, as the broker knows it. Nothing here takes time: what does, members and network do."""
+
+    name: str
+    members: dict[int, "SimulatedMember"] = field(default_factory=dict)
+    """In the order in which they joined."""
+    owner: dict[Partition, int] = field(default_factory=dict)
+    """Who has a partition now. Without an entry nobody has it."""
+    target: dict[Partition, int] = field(default_factory=dict)
+    """Who is to have it."""
+    committed: dict[Partition, int] = field(default_factory=dict)
+    since_s: float = 0.0
+    """When the targets last changed."""
+    rotation: int = 0
+    _joined: int = 0
+
+    def enter(self, member: "SimulatedMember") -> int:
+        """Another member; its id."""
+        self._joined += 1
+        self.members[self._joined] = member
+        self.balance()
+        return self._joined
+
+    def leave(self, id_: int) -> None:
+        """It is not a member any more, whether it knows or not."""
+        if self.members.pop(id_, None) is not None:
+            self.owner = {partition: owner for partition, owner in self.owner.items() if owner != id_}
+            self.balance()
+
+    def balance(self) -> None:
+        """Share the partitions among the members: ranges, topic by topic, so that equal numbers go together."""
+        target: dict[Partition, int] = {}
+        ids = list(self.members)
+        topics = dict.fromkeys(topic for member in self.members.values() for topic in member.topics)
+        for topic in topics:
+            takers = [id_ for id_ in ids if topic in self.members[id_].topics]
+            shift = self.rotation % len(takers)
+            takers = takers[shift:] + takers[:shift]
+            count = self.members[takers[0]].partitions_of(topic)
+            for number in range(count):
+                target[Partition(topic, number)] = takers[number * len(takers) // count]
+        self.target, self.since_s = target, asyncio.get_running_loop().time()
+        self.tell()
+
+    def tell(self) -> None:
+        """Something has changed: each member is to look."""
+        for member in self.members.values():
+            member.told()
+
+    def held_by(self, id_: int) -> set[Partition]:
+        return {partition for partition, owner in self.owner.items() if owner == id_}
+
+    def wanted_by(self, id_: int) -> list[Partition]:
+        """What a member is to have, in the order of the topics."""
+        return [partition for partition, target in self.target.items() if target == id_]
+
+    def take(self, id_: int, partitions: Sequence[Partition]) -> dict[Partition, int]:
+        """Those of them that it gets, with the position from which on to read."""
+        if id_ not in self.members:
+            return {}
+        taken = [p for p in partitions if self.target.get(p) == id_]
+        self.owner.update(dict.fromkeys(taken, id_))
+        return {partition: self.committed.get(partition, 0) for partition in taken}
+
+    def release(self, id_: int, partitions: Collection[Partition]) -> None:
+        for partition in partitions:
+            if self.owner.get(partition) == id_:
+                del self.owner[partition]
+        self.tell()
+
+    def commit(self, id_: int, offsets: Mapping[Partition, int]) -> None:
+        """Move the positions. Raises `Fenced`."""
+        for partition in offsets:
+            if self.owner.get(partition) != id_:
+                raise Fenced(
+                    f"group {self.name!r}: {partition} is not this member's; what it did comes again elsewhere"
+                )
+        self.committed.update(offsets)

@@ -1,0 +1,324 @@
+"""Notices real time, chance, threads, processes and network in a simulated world, and names the line that asked for it.
+
+Nothing is patched: while the guard watches, the interpreter tells it (`sys.setprofile`) of every C function that Python
+code calls in this thread, and all of these end in a few of them: `uuid.uuid4` in `os.urandom`, `Thread.start` in
+`_thread.start_new_thread`. A thread that is started is noticed, what runs in it is not.
+
+Not seen is what C code calls by itself: `map(f, ...)`, `functools.partial(f)` and `defaultdict(f)` with such a function
+as `f`, and libraries written in C. `time.localtime()` is not counted: with a time given it is innocent.
+"""
+
+import _socket
+import datetime
+import gc
+import inspect
+import os
+import random  # noqa: TID251 - names its functions, to notice them; draws nothing
+import socket
+import sys
+import sysconfig
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from functools import lru_cache
+from importlib import import_module
+from pathlib import Path
+from types import BuiltinFunctionType, CodeType, FrameType
+from typing import NamedTuple, Self, TypeAlias
+
+from saga.errors import SagaError
+
+Profiler: TypeAlias = Callable[[FrameType, str, object], None]
+
+CAUGHT_MAX = 20
+"""So many are told; one is enough to fail a test."""
+
+
+class Kind(NamedTuple):
+    """Something that a simulated world gives otherwise, or not at all."""
+
+    why: str
+    remedy: str
+
+
+_FAKE = "make it a resource and give the world a fake"
+TIME = Kind("has a time of its own", "take the event's own time, or hand a clock to the resource")
+SLEEP = Kind("has a time of its own", "await asyncio.sleep: there it is the world's time that passes")
+CHANCE = Kind(
+    "runs the same again from the same seed",
+    "saga.key(name) gives an id, and random.Random(saga.key(name)) chance, that a rerun gives again",
+)
+THREAD = Kind("has one thread", "await it, or make it a resource and give a fake")
+PROCESS = Kind("has one process", _FAKE)
+NETWORK = Kind("has no network", _FAKE)
+
+
+@dataclass(frozen=True, slots=True)
+class Stray:
+    """A call that leads out of the simulated world."""
+
+    what: str
+    """The C function: `time.time`."""
+    file: str
+    line: int
+    function: str
+    """Who called it, or called what called it."""
+    remedy: str
+    why: str
+    through: str | None = None
+    """What stands in that line, when it is not `what` itself: `uuid.uuid4`."""
+
+    def __str__(self) -> str:
+        through = f" through {self.through}" if self.through else ""
+        return (
+            f"{self.file}:{self.line} in {self.function} calls {self.what}{through}: "
+            f"a simulated world {self.why}; {self.remedy}"
+        )
+
+
+@dataclass(slots=True)
+class Guard:
+    """Watches between `with guard:` and its end, as often as that is entered; `caught` keeps what it noticed."""
+
+    caught: list[Stray] = field(default_factory=list)
+    """At most one for each function called and line that calls it."""
+    active: bool = False
+    """Whether it watches, or did when it was last entered. Not when a profiler was there already: that one stays."""
+    _entered: int = 0
+    _profiler: Profiler | None = None
+
+    def __enter__(self) -> Self:
+        self._entered += 1
+        if self._entered == 1:
+            self.active = sys.getprofile() is None
+            if self.active:
+                self._profiler = _telling(self._look)
+                sys.setprofile(self._profiler)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._entered -= 1
+        if self._entered == 0:
+            if self._profiler is not None and sys.getprofile() is self._profiler:
+                sys.setprofile(None)
+            self._profiler = None
+
+    def check(self) -> None:
+        """Raise `SagaError` for the first that was caught."""
+        if self.caught:
+            raise SagaError(str(self.caught[0]))
+
+    def _look(self, frame: FrameType, called: object) -> None:
+        """What is called may lead out of the world: `None` for a socket that is made."""
+        if len(self.caught) < CAUGHT_MAX and (call := _call_of(called, frame)) and (who := _culprit(frame)):
+            stray = Stray(call.what, who.file, who.line, who.function, call.kind.remedy, call.kind.why, who.through)
+            if all((stray.what, stray.file, stray.line) != (s.what, s.file, s.line) for s in self.caught):
+                self.caught.append(stray)
+
+
+def _telling(look: Callable[[FrameType, object], None]) -> Profiler:
+    """What the interpreter calls for every call and return in this thread, so nearly all must end here.
+
+    A function of its own because a method costs a quarter more.
+    """
+
+    def profiler(frame: FrameType, event: str, called: object) -> None:
+        if event == "c_call":
+            if called.__name__ in _NAMES:  # type: ignore[attr-defined]  # a builtin: the event says so
+                look(frame, called)
+        elif event == "call" and frame.f_code is _SOCKET_MADE:
+            look(frame, None)
+
+    return profiler
+
+
+# ---------------------------------------------------------------- what is called
+
+
+class Call(NamedTuple):
+    """What a C function is to be called in a message, and of which kind it is."""
+
+    what: str
+    kind: Kind
+
+
+_IN_MODULES: tuple[tuple[Kind, str, str], ...] = (
+    (TIME, "time", "time time_ns monotonic monotonic_ns perf_counter perf_counter_ns process_time process_time_ns"),
+    (TIME, "time", "thread_time thread_time_ns clock_gettime clock_gettime_ns"),
+    (SLEEP, "time", "sleep"),
+    (CHANCE, "os", "urandom getrandom"),
+    (CHANCE, "random", "random getrandbits"),  # of the hidden instance: one of your own is another function
+    (CHANCE, "_uuid", "generate_time_safe"),
+    (CHANCE, "_ssl", "RAND_bytes"),
+    (THREAD, "_thread", "start_new_thread start_joinable_thread"),
+    (PROCESS, "_posixsubprocess", "fork_exec"),
+    (PROCESS, "_winapi", "CreateProcess"),
+    (PROCESS, "os", "fork forkpty posix_spawn posix_spawnp system"),
+    (NETWORK, "_socket", "getaddrinfo getnameinfo gethostbyname gethostbyname_ex gethostbyaddr"),
+    (NETWORK, "select", "select"),
+)  # fmt: skip
+
+
+def _functions() -> Iterator[tuple[BuiltinFunctionType, Call]]:
+    for kind, module, names in _IN_MODULES:
+        try:
+            there = vars(import_module(module))
+        except ImportError:  # not on this system, not in this version
+            continue
+        for name in names.split():
+            if isinstance(function := there.get(name), BuiltinFunctionType):
+                yield function, Call(f"{module}.{name}", kind)
+
+
+_FUNCTIONS = dict(_functions())
+_OF_DATES = {"now": datetime.datetime, "utcnow": datetime.datetime, "today": datetime.date}
+_OF_SOCKETS = frozenset({"connect", "connect_ex", "bind", "listen", "_accept", "send", "sendall", "sendto", "sendmsg"})
+_POLLS = frozenset({"epoll", "poll", "kqueue", "devpoll"})
+_NAMES = frozenset({f.__name__ for f in _FUNCTIONS} | set(_OF_DATES) | _OF_SOCKETS | {"seed", "poll", "control"})
+_SOCKET_MADE = socket.socket.__init__.__code__
+"""The C part of a socket is made by what the interpreter tells nobody about; this is the Python function around it."""
+_SEEDED = random.Random.seed.__code__
+
+
+def _call_of(called: object, frame: FrameType) -> Call | None:
+    """What it is that is called, if it leads out of the world. Runs nothing of those who call."""
+    if called is None:  # the one Python function that is looked for
+        return Call("socket.socket", NETWORK)
+    assert isinstance(called, BuiltinFunctionType)
+    if (call := _FUNCTIONS.get(called)) is not None:
+        return call
+    name, owner = called.__name__, called.__self__
+    kind = type(owner)
+    if name in _OF_DATES:
+        if not (isinstance(owner, type) and issubclass(owner, _OF_DATES[name])):
+            return None
+        return Call(f"{'datetime' if issubclass(owner, datetime.datetime) else 'date'}.{name}", TIME)
+    if name == "seed":
+        return _seeding(owner, frame)
+    if name in _OF_SOCKETS:
+        return Call(f"socket.{name.lstrip('_')}", NETWORK) if issubclass(kind, _socket.socket) else None
+    return Call(f"select.{kind.__name__}.{name}", NETWORK) if kind.__name__ in _POLLS else None
+
+
+def _seeding(owner: object, frame: FrameType) -> Call | None:
+    """`random.seed(...)` of the instance that all share, and any `random.Random()` to which no seed is given."""
+    if owner is random._inst:
+        return Call("random.seed", CHANCE)
+    unseeded = frame.f_code is _SEEDED and frame.f_locals.get("a", owner) is None
+    return Call("random.Random.seed(None)", CHANCE) if unseeded else None
+
+
+# ---------------------------------------------------------------- who calls it
+
+
+class Place(Enum):
+    """Whose code a file is."""
+
+    THEIRS = auto()
+    THIRD_PARTY = auto()
+    OURS = auto()
+    OUR_CLOCK = auto()
+    TESTING = auto()
+    STANDARD = auto()
+    GENERATED = auto()
+
+
+class Caller(NamedTuple):
+    """A line that is to be mended."""
+
+    file: str
+    line: int
+    function: str
+    through: str | None
+
+
+_INNOCENT = frozenset({"hypothesis", "importlib", "linecache", "logging", "structlog", "traceback", "warnings"})
+"""What these do with time and chance, a run does not see: they say when a line was logged, load a module, or have a
+seed of their own."""
+_SAGA = Path(__file__).parents[2]
+_FOLDERS = (
+    *((str(_SAGA / "testing") + os.sep, Place.TESTING), (str(_SAGA) + os.sep, Place.OURS)),
+    *((sysconfig.get_path(name) + os.sep, Place.THIRD_PARTY) for name in ("purelib", "platlib")),
+    *((sysconfig.get_path(name) + os.sep, Place.STANDARD) for name in ("stdlib", "platstdlib")),
+    (os.path.dirname(os.__file__) + os.sep, Place.STANDARD),
+)
+
+
+@lru_cache(maxsize=1024)
+def _place(file: str) -> Place:
+    """Whose code it is; the first folder counts, as site-packages lie inside the standard library's."""
+    if file.startswith("<frozen "):
+        return Place.STANDARD
+    if file == "<string>" or file.startswith("<attrs "):
+        return Place.GENERATED
+    if file == str(_SAGA / "clock.py"):
+        return Place.OUR_CLOCK
+    for folder, place in _FOLDERS:
+        if file.startswith(folder):
+            return place
+    installed = {"site-packages", "dist-packages"} & set(Path(file).parts)
+    return Place.THIRD_PARTY if installed else Place.THEIRS
+
+
+def _culprit(frame: FrameType | None) -> Caller | None:
+    """The nearest line of those who use the toolkit; `None` if the call is none of theirs and does no harm.
+
+    Where the world itself begins, the search ends: the test that runs it is not to blame. Without a line of theirs it
+    is one of a library of theirs, or a mistake of the toolkit.
+    """
+    hooks = [getattr(hook, "__code__", None) for hook in gc.callbacks]  # run in the middle of anything
+    path: list[tuple[FrameType, Place]] = []
+    while frame is not None:
+        place = _place(frame.f_code.co_filename)
+        path.append((frame, place))
+        if any(frame.f_code is hook for hook in hooks):
+            return None
+        if place is Place.THEIRS:
+            return _caller(path, len(path) - 1)
+        if place is Place.TESTING:
+            break
+        if str(frame.f_globals.get("__name__")).partition(".")[0] in _INNOCENT:
+            return None
+        frame = frame.f_back
+    index = _next_best(path)
+    return None if index is None else _caller(path, index)
+
+
+def _next_best(path: Sequence[tuple[FrameType, Place]]) -> int | None:
+    """Which frame to name where none is theirs: the nearest first, and outermost in what a library calls of itself."""
+    of = {place: [i for i, (_, there) in enumerate(path) if there is place] for place in Place}
+    for i in of[Place.GENERATED]:
+        if _place(str(path[i][0].f_globals.get("__file__", "<string>"))) is Place.THEIRS:
+            return i
+    ours = of[Place.OURS] or of[Place.OUR_CLOCK]
+    if libraries := [i for i in of[Place.THIRD_PARTY] if not ours or i < ours[0]]:
+        return libraries[-1]
+    return ours[0] if ours else None
+
+
+def _caller(path: Sequence[tuple[FrameType, Place]], index: int) -> Caller:
+    frame, place = path[index]
+    through = None if index == 0 else _name_of(path[index - 1][0])
+    file, line, function = frame.f_code.co_filename, frame.f_lineno or 0, _short(frame.f_code)
+    if place is Place.GENERATED:
+        # `__init__` of a dataclass, for `field(default_factory=time.time)`: the class is all that can be found.
+        made = type(frame.f_locals.get("self"))
+        file, function = str(frame.f_globals["__file__"]), f"{made.__qualname__}.{frame.f_code.co_name}"
+        line = _line_of(made)
+    return Caller(file, line, function, through)
+
+
+def _line_of(made: type) -> int:
+    try:
+        return inspect.getsourcelines(made)[1]
+    except (OSError, SyntaxError, TypeError):  # no source, not the one that runs, or built in
+        return 1
+
+
+def _name_of(frame: FrameType) -> str:
+    return f"{frame.f_globals.get('__name__', '?')}.{_short(frame.f_code)}"
+
+
+def _short(code: CodeType) -> str:
+    """`pay` also for a function that another one defines."""
+    return code.co_qualname.rpartition("<locals>.")[2]

@@ -1,0 +1,315 @@
+"""An event loop without a clock, threads or network: time jumps to the next timer, and chance picks who runs next.
+
+Under it asyncio works as it is: tasks, futures, locks, timeouts. It knows which process each callback belongs to, so a
+process can die in the middle of anything, without any of its `finally` blocks, or freeze and go on later.
+"""
+
+import asyncio
+import heapq
+from asyncio import AbstractEventLoop, Future, Handle, Task, TimerHandle
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Generator
+from contextvars import Context, copy_context
+from random import Random  # noqa: TID251 - seeded: the one source of who runs next
+from typing import Any, NoReturn, TypeVar
+
+from saga.errors import SagaError
+from saga.testing.simulation.processes import CURRENT, Process
+
+T = TypeVar("T")
+
+CALLBACKS_MAX = 5_000_000
+"""A run in which more is done does not come to an end."""
+TASKS_MAX = 2_000
+"""Beyond so many the tasks that have ended are forgotten."""
+
+
+class NotQuiet(SagaError):
+    """The world goes on and on."""
+
+
+class WorldEnded(BaseException):
+    """Thrown into what was still running when its world ended, or had died in it."""
+
+
+class Timer(TimerHandle):
+    """A timer, with what the loop has to know of it."""
+
+    __slots__ = ("idle", "pending", "process")
+
+    idle: bool
+    pending: bool
+    process: Process | None
+
+    def __lt__(self, other: object) -> bool:  # the heap compares times and numbers first, and no two are equal
+        return NotImplemented
+
+
+class SimulatedLoop(AbstractEventLoop):
+    """See the module. Whatever would ask the operating system for something raises."""
+
+    def __init__(self, seed: int = 0) -> None:
+        self._random = Random(seed)
+        self._ready: deque[tuple[Process | None, Handle, bool]] = deque()
+        """Whose, what, and whether it is a task's next step."""
+        self._timers: list[tuple[float, int, Timer]] = []
+        self._now_s = 0.0
+        self._number = 0
+        self._awaited = 0
+        """How many timers are there for whose sake a run goes on."""
+        self._tasks: list[Task[Any]] = []
+        self._tasks_max = TASKS_MAX
+        self._closed = False
+        self._running = False
+        self.callbacks = 0
+        self.after: Callable[[], None] | None = None
+        """Called after each callback: what a world has to look at all the time. What it raises ends the run."""
+        self.failure: BaseException | None = None
+        """Ends the run, and is raised by it."""
+        self.uncaught: list[dict[str, Any]] = []
+
+    # ---------------------------------------------------------------- what a world does with it
+
+    def run(self, until_s: float | None = None) -> None:
+        """Go on until there is nothing left to do but to wait for nothing, or until that time.
+
+        Raises `NotQuiet`, and what `after` raises.
+        """
+        if self._running:
+            raise RuntimeError("the loop runs already")
+        self._running, before = True, asyncio._get_running_loop()
+        asyncio._set_running_loop(self)
+        try:
+            limit = self.callbacks + CALLBACKS_MAX
+            while self._turn(until_s):
+                if self.failure is not None:
+                    raise self.failure
+                if self.callbacks > limit:
+                    raise NotQuiet(f"after {CALLBACKS_MAX} callbacks at {self._now_s:.3f} s the world is not quiet")
+        finally:
+            asyncio._set_running_loop(before)
+            self._running = False
+        if until_s is not None:
+            self._now_s = max(self._now_s, until_s)
+
+    def inside(self, act: Callable[[], object]) -> None:
+        """Do something at once that needs a running loop."""
+        before = asyncio._get_running_loop()
+        asyncio._set_running_loop(self)
+        try:
+            act()
+        finally:
+            asyncio._set_running_loop(before)
+
+    def idle_later(self, delay_s: float, callback: Callable[[], object]) -> TimerHandle:
+        """As `call_later`, but nobody waits for it: a run that has nothing else to do ends before."""
+        return self._timer(self._now_s + delay_s, callback, (), None, idle=True)
+
+    def kill(self, process: Process) -> None:
+        """It dies at once. What it asked of others goes on."""
+        process.alive = False
+        process.deferred.clear()
+        self._ready = deque(entry for entry in self._ready if entry[0] is not process)
+        for _, _, timer in self._timers:
+            if timer.process is process:
+                self._forget(timer)
+
+    def freeze(self, process: Process) -> None:
+        """Nothing of it runs until it is thawed; what others send it is kept."""
+        process.frozen = True
+        process.deferred += [handle for owner, handle, _ in self._ready if owner is process]
+        self._ready = deque(entry for entry in self._ready if entry[0] is not process)
+
+    def thaw(self, process: Process) -> None:
+        """It goes on as if no time had passed."""
+        process.frozen = False
+        deferred, process.deferred = process.deferred, []
+        self._ready.extend((process, handle, True) for handle in deferred)
+
+    def pending(self) -> list[str]:
+        """The names of the tasks of living processes that have not ended, each once."""
+        return sorted({task.get_name() for task in self._tasks if not task.done()})
+
+    def end(self) -> None:
+        """Throw out whatever still runs or has died: nothing of it is left, and nothing complains."""
+        self._ready.clear()
+        self._timers.clear()
+        for task in self._tasks:
+            if not task.done():
+                task._log_destroy_pending = False  # type: ignore[attr-defined] # as asyncio does it itself
+                _thrown_out(task.get_coro())
+        self._tasks.clear()
+        self._ready.clear()
+        self._closed = True
+
+    # ---------------------------------------------------------------- one callback
+
+    def _turn(self, until_s: float | None) -> bool:
+        """Run one callback; `False` if there is none to run."""
+        if not self._ready and not self._advance(until_s):
+            return False
+        ready = self._ready
+        if len(ready) > 1 and ready[0][2]:
+            steps = 1
+            while steps < len(ready) and ready[steps][2]:
+                steps += 1
+            # Tasks have no order among themselves; what asyncio does between their steps has.
+            chosen = int(self._random.random() * steps)
+            _, handle, _ = ready[chosen]
+            del ready[chosen]
+        else:
+            _, handle, _ = ready.popleft()
+        self.callbacks += 1
+        if not handle.cancelled():
+            handle._run()
+            if self.after is not None:
+                self.after()
+        return True
+
+    def _advance(self, until_s: float | None) -> bool:
+        """Jump to the next timer that is due; whether something is ready then."""
+        timers = self._timers
+        while not self._ready:
+            while timers and not timers[0][2].pending:
+                heapq.heappop(timers)
+            if not timers or (not self._awaited and until_s is None):
+                return False
+            when_s = timers[0][0]
+            if until_s is not None and when_s > until_s:
+                return False
+            self._now_s = max(self._now_s, when_s)
+            _, _, timer = heapq.heappop(timers)
+            self._forget(timer)
+            process = timer.process
+            if process is not None and process.frozen:
+                process.deferred.append(timer)
+            else:
+                self._ready.append((process, timer, False))
+        return True
+
+    def _timer(
+        self,
+        when_s: float,
+        callback: Callable[..., object],
+        args: tuple[Any, ...],
+        context: Context | None,
+        *,
+        idle: bool,
+    ) -> Timer:
+        context = copy_context() if context is None else context
+        timer = Timer(when_s, callback, args, self, context)
+        timer.process, timer.idle = context.get(CURRENT), idle
+        timer.pending = timer.process is None or timer.process.alive
+        if timer.pending:
+            self._number += 1
+            self._awaited += not idle
+            heapq.heappush(self._timers, (when_s, self._number, timer))
+        return timer
+
+    def _forget(self, timer: Timer) -> None:
+        if timer.pending:
+            timer.pending = False
+            self._awaited -= not timer.idle
+
+    def _timer_handle_cancelled(self, handle: TimerHandle) -> None:
+        assert isinstance(handle, Timer)
+        self._forget(handle)
+
+    # ---------------------------------------------------------------- what asyncio asks of a loop
+
+    def time(self) -> float:
+        return self._now_s
+
+    def call_soon(self, callback: Callable[..., object], *args: Any, context: Context | None = None) -> Handle:
+        context = copy_context() if context is None else context
+        handle = Handle(callback, args, self, context)
+        process = context.get(CURRENT)
+        if process is None or (process.alive and not process.frozen):
+            self._ready.append((process, handle, isinstance(getattr(callback, "__self__", None), Task)))
+        elif process.alive:
+            process.deferred.append(handle)
+        return handle
+
+    def call_later(
+        self, delay: float, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> TimerHandle:
+        return self._timer(self._now_s + delay, callback, args, context, idle=False)
+
+    def call_at(
+        self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> TimerHandle:
+        return self._timer(when, callback, args, context, idle=False)
+
+    def create_future(self) -> "Future[Any]":
+        return Future(loop=self)
+
+    def create_task(
+        self,
+        coro: Generator[Any, None, T] | Coroutine[Any, Any, T],
+        *,
+        name: object = None,
+        context: Context | None = None,
+        **_: Any,
+    ) -> "Task[T]":
+        task: Task[T] = Task(coro, loop=self, name=str(name) if name is not None else "task", context=context)  # type: ignore[arg-type] # typeshed's overloads differ between versions
+        if len(self._tasks) > self._tasks_max:
+            self._tasks = [t for t in self._tasks if not t.done()]
+            self._tasks_max = max(TASKS_MAX, 2 * len(self._tasks))
+        self._tasks.append(task)
+        return task
+
+    def run_until_complete(self, future: Awaitable[T]) -> T:
+        ended = asyncio.ensure_future(future, loop=self)  # noqa: TID251 - this is a loop
+        self.run()
+        if not ended.done():
+            raise NotQuiet("everything waits, and nothing will come")
+        return ended.result()
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        self.uncaught.append(context)
+
+    def default_exception_handler(self, context: dict[str, Any]) -> None:
+        self.uncaught.append(context)
+
+    def get_debug(self) -> bool:
+        return False
+
+    def set_debug(self, enabled: bool) -> None:
+        return None
+
+    def is_running(self) -> bool:
+        return self._running
+
+    def is_closed(self) -> bool:
+        return self._closed
+
+    def close(self) -> None:
+        self.end()
+
+    def stop(self) -> NoReturn:
+        raise SagaError("a simulated world is ended by its test: services do not stop its event loop")
+
+    async def shutdown_asyncgens(self) -> None:
+        return None
+
+    async def shutdown_default_executor(self, timeout: float | None = None) -> None:  # noqa: ASYNC109 - as asyncio has it
+        return None
+
+    def call_soon_threadsafe(self, *_: Any, **__: Any) -> NoReturn:
+        raise SagaError("a thread calls into a simulated world, which has none: give the world a fake in its place")
+
+    def run_in_executor(self, executor: Any, func: Callable[..., Any], *_: Any) -> NoReturn:
+        called = getattr(func, "__qualname__", repr(func))
+        raise SagaError(
+            f"{called} is to run in a thread (to_thread, run_in_executor), and a simulated world has none: "
+            "make it a resource and give the world a fake"
+        )
+
+
+def _thrown_out(coroutine: Any) -> None:
+    """End a coroutine wherever it stands. What it does on its way out reaches nobody any more."""
+    for _ in range(100):  # it may await something in a `finally`, and there is nobody who would answer
+        try:
+            coroutine.throw(WorldEnded())
+        except BaseException:  # noqa: BLE001 - whatever it says now
+            return

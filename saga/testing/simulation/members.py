@@ -1,0 +1,202 @@
+"""One member of a group of a simulated broker: what it has, what it reads, how it learns what the group decided."""
+
+import asyncio
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from saga.broker.port import Listener
+from saga.errors import BrokerUnavailable
+from saga.messages import Partition, Record
+from saga.testing.simulation.groups import DRAIN_S, SILENCE_S
+from saga.testing.simulation.network import HOP_S_FIRST, Network
+from saga.testing.simulation.processes import Process
+
+if TYPE_CHECKING:
+    from saga.testing.simulation.broker import Cluster, SimulatedBroker
+
+
+class SimulatedMember:
+    """See `saga.broker.port.Membership` for the promises."""
+
+    def __init__(self, broker: "SimulatedBroker", group: str, topics: Sequence[str], listener: Listener) -> None:
+        self.topics = list(topics)
+        self.process: Process = broker.process
+        self._broker, self._listener = broker, listener
+        self._cluster: Cluster = broker.cluster
+        self._network: Network = broker.network
+        self._group = broker.cluster.group(group)
+        self._id = 0
+        self._at: dict[Partition, int] = {}
+        """What is ours, and the offset to read next."""
+        self._readable: set[Partition] = set()
+        self._news = asyncio.Event()
+        self._changed = asyncio.Event()
+        self._woken = False
+        self._broken: BaseException | None = None
+
+    # ---------------------------------------------------------------- the port
+
+    async def poll(self, partitions: Collection[Partition], *, records_max: int, timeout_s: float) -> Sequence[Record]:
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + timeout_s
+        while True:
+            self._check()
+            self._news.clear()
+            if self._woken:
+                self._woken = False
+                return []
+            if self._network.cut_for_s(self.process, "broker"):
+                raise BrokerUnavailable("planted: the broker cannot be reached")
+            if records := self._read(partitions, records_max):
+                topics = tuple(dict.fromkeys(record.topic for record in records))
+                if not self._network.seen(self.process, f"{len(records)} of {', '.join(topics)}", topics):
+                    await loop.create_future()  # it has died, and nothing of it goes on
+                return records
+            if loop.time() >= deadline_s:
+                return []
+            timer = self._network.idle_later(deadline_s - loop.time(), self._news.set)
+            try:
+                await self._news.wait()
+            finally:
+                timer.cancel()
+
+    def wake(self) -> None:
+        self._woken = True
+        self._news.set()
+
+    async def commit(self, offsets: Mapping[Partition, int]) -> None:
+        self._check()
+        if offsets:
+            await self._broker.asks(
+                "commit",
+                self._group.name,
+                tuple(dict.fromkeys(p.topic for p in offsets)),
+                lambda *_: self._group.commit(self._id, offsets),
+            )
+
+    def _read(self, partitions: Collection[Partition], records_max: int) -> list[Record]:
+        records: list[Record] = []
+        wanted = set(partitions)
+        for partition in [p for p in self._at if p in self._readable and p in wanted]:
+            at = self._at[partition]
+            some = self._cluster.read(partition, at, records_max - len(records))
+            if some:
+                self._at[partition] = at + len(some)
+                records += some
+                self._at[partition] = self._at.pop(partition)  # at the end: the others come first
+            if len(records) >= records_max:
+                break
+        return records
+
+    # ---------------------------------------------------------------- what the broker tells
+
+    def partitions_of(self, topic: str) -> int:
+        return self._cluster.partitions_of(topic)
+
+    def has_news(self, partition: Partition) -> None:
+        """There is more to read in it."""
+        if partition in self._readable:
+            self._news.set()
+
+    def told(self) -> None:
+        """The group has changed: look, when the word has come through."""
+        cut_s = self._network.cut_for_s(self.process, "broker")
+        if self.process.alive:
+            self._network.later(cut_s + HOP_S_FIRST, self.told if cut_s else self._changed.set)
+
+    # ---------------------------------------------------------------- lifetime
+
+    def enter(self) -> None:
+        self._id = self._group.enter(self)
+
+    async def follow(self) -> None:
+        """Take and give up partitions as the group changes, until cancelled."""
+        try:
+            while True:
+                await self._changed.wait()
+                self._changed.clear()
+                await self._step()
+        except Exception as why:  # noqa: BLE001 - a listener's error reaches whoever polls or commits
+            self._broken = why
+            self._news.set()
+
+    async def leave(self) -> None:
+        """Give back what is ours, and go."""
+        await self._revoke(list(self._at))
+        await self._reached()
+        self._group.leave(self._id)
+
+    def _check(self) -> None:
+        if self._broken is not None:
+            raise self._broken
+
+    async def _reached(self) -> None:
+        """Return when the broker can be reached."""
+        while cut_s := self._network.cut_for_s(self.process, "broker"):
+            heals = asyncio.Event()
+            self._network.later(cut_s, heals.set)
+            await heals.wait()
+
+    async def _step(self) -> None:
+        """Bring what is ours in line with what the group has decided."""
+        await self._reached()
+        if self._id not in self._group.members:  # taken for dead
+            self._lose(list(self._at))
+            self.enter()
+            return
+        held = self._group.held_by(self._id)
+        self._lose([p for p in self._at if p not in held])
+        wanted = self._group.wanted_by(self._id)
+        if leaving := [p for p in self._at if p not in set(wanted)]:
+            await self._revoke(leaving)
+            await self._reached()
+            self._group.release(self._id, leaving)
+            return
+        missing = [p for p in wanted if p not in self._at]
+        patience_s = self._group.since_s + DRAIN_S - asyncio.get_running_loop().time()
+        ready = [p for p in missing if patience_s <= 0 or self._group.owner.get(p) in (None, self._id)]
+        if ready:
+            await self._take(ready)
+        if len(ready) < len(missing):
+            self._network.later(max(0.0, patience_s) + HOP_S_FIRST, self.told)
+
+    async def _take(self, partitions: Sequence[Partition]) -> None:
+        taken = self._group.take(self._id, partitions)
+        if not taken:
+            return
+        self._at.update(taken)
+        await self._listener.assigned(taken)
+        self._readable.update(taken)
+        self._news.set()
+
+    async def _revoke(self, partitions: Collection[Partition]) -> None:
+        if not partitions:
+            return
+        self._readable.difference_update(partitions)
+        try:
+            async with asyncio.timeout(DRAIN_S):
+                await self._listener.revoked(partitions)
+        except TimeoutError:
+            self._listener.lost(partitions)
+        for partition in partitions:
+            self._at.pop(partition, None)
+
+    def _lose(self, partitions: Collection[Partition]) -> None:
+        if not partitions:
+            return
+        for partition in partitions:
+            del self._at[partition]
+        self._readable.difference_update(partitions)
+        self._listener.lost(partitions)
+
+    # ---------------------------------------------------------------- taken for dead
+
+    def silent_for(self, time_s: float) -> None:
+        """Nothing will be heard of it for so long: if that is too long, the group goes on without it."""
+        if time_s > SILENCE_S:
+            self._network.later(SILENCE_S, self.gone)
+
+    def gone(self) -> None:
+        """The group takes it for dead."""
+        self._group.leave(self._id)
+        self.told()

@@ -1,0 +1,274 @@
+"""Between processes and everything they use: each operation is on its way for a while, and may come to grief there.
+
+An operation is sent, lands (there it takes effect, or is refused), and its answer comes back. Whoever asked may be dead
+by then: what is on its way lands all the same. This is the one place where faults are planted.
+"""
+
+import asyncio
+from asyncio import Future
+from collections.abc import Awaitable, Callable
+from contextvars import Context, copy_context
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from saga.testing.simulation.chance import Chance
+from saga.testing.simulation.loop import SimulatedLoop
+from saga.testing.simulation.plan import WRITES, Operation, Plan, Planned, What
+from saga.testing.simulation.processes import Process
+from saga.testing.simulation.trace import Asked, Injected, Noted, Trace
+
+HOP_S_FIRST, HOP_S_SPREAD = 0.0002, 0.0008
+"""How long a message is on its way."""
+SLOW_HOP_S = 0.04
+"""One in fifty takes up to so much longer."""
+STEP_S = 0.02
+"""How long the outside takes at most, without faults."""
+RESTART_S = 2.0
+"""How long it takes at most until another process is there instead of a dead one."""
+
+Effect: TypeAlias = Callable[[Planned | None, tuple[float, float, float, float]], Any]
+"""What happens when an operation lands; given its fault, and four draws of chance."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Something that processes use: the broker, a service's store, the outside."""
+
+    name: str
+    unavailable: Callable[[str], Exception]
+    """What is raised for what has not happened and will not."""
+    unsure: Callable[[str], Exception]
+    """What is raised for what may have happened, or may yet."""
+
+
+class Disruptions:
+    """What a fault does beyond its operation. The world overrides it; alone nothing happens."""
+
+    def crash(self, process: Process, after_s: float) -> None:
+        """It dies now; another one begins after a while."""
+
+    def freeze(self, process: Process, time_s: float) -> None:
+        """It stands still for a while."""
+
+    def silent(self, who: str, time_s: float) -> None:
+        """The broker hears nothing of this process, or of this service, for a while."""
+
+    def rebalance(self, process: Process, draws: tuple[float, float, float, float]) -> str:
+        """The partitions of its service move, or it is restarted; in words."""
+        return ""
+
+
+class Network:
+    """All operations of one world."""
+
+    def __init__(self, chance: Chance, plan: Plan | None, trace: Trace) -> None:
+        self.chance, self.plan, self.trace = chance, plan, trace
+        self.disruptions = Disruptions()
+        self.context: Context = copy_context()
+        """The world's own: what lands in it goes on whoever dies."""
+        self._numbers: dict[str, int] = {}
+        self._cut: dict[tuple[str, str], float] = {}
+        """Process or service, and place: until when one does not reach the other."""
+        self._full: dict[str, float] = {}
+        self._slow: dict[str, tuple[float, float]] = {}
+        """Place: until when, and how many seconds each operation takes more."""
+
+    # ---------------------------------------------------------------- asking
+
+    def ask(
+        self, process: Process, place: Place, what: What, where: str, names: tuple[str, ...], effect: Effect
+    ) -> "Future[Any]":
+        """Send an operation; what it gives or raises. The future of one who died meanwhile is never done."""
+        loop = asyncio.get_running_loop()
+        answer: Future[Any] = loop.create_future()
+        operation = self.numbered(process, what, where, names)
+        draws = self.chance.draws(f"{process.name}#{operation.number}")
+        planned = None if self.plan is None else self.plan.at(operation, loop.time())
+        there_s, back_s = self._hop_s(draws[0], place), self._hop_s(draws[1], place)
+        if planned is not None:
+            self._disrupt(process, place, operation, planned, draws)
+            if planned.kind == "crash" and not planned.after:
+                return answer
+            if planned.kind == "delay":
+                there_s, back_s = (
+                    (there_s + 3 * draws[2], back_s) if draws[3] < 0.5 else (there_s, back_s + 3 * draws[2])
+                )
+        refused = self._refusal(process, place, what, planned)
+        if refused is not None:
+            self.trace.lines.append(Asked(loop.time(), operation, refused))
+            error = place.unavailable(f"planted: {refused}")
+            self.later(there_s + (draws[2] if "reach" in refused else back_s), lambda: _raise(answer, error))
+            return answer
+        lost = planned is not None and planned.kind in ("lost answer", "late answer")
+        if planned is not None and planned.kind == "late answer":
+            self.later(there_s + back_s, lambda: _raise(answer, place.unsure("planted: no answer came")))
+            there_s += 5 * draws[2] ** 2
+
+        def land() -> None:
+            given = self._given(operation, planned, effect, draws)
+            if planned is not None and planned.kind == "crash" and process.alive:
+                self._crash(process, draws)
+            elif isinstance(given, Awaitable):
+                given.add_done_callback(
+                    lambda done: self._answers(process, place, operation, answer, back_s, lost, done)
+                )
+            else:
+                self._comes_back(process, place, answer, back_s, lost, given)
+
+        self.later(there_s, land)
+        return answer
+
+    def numbered(self, process: Process, what: What, where: str, names: tuple[str, ...]) -> Operation:
+        """The next operation of a process."""
+        number = self._numbers[process.name] = self._numbers.get(process.name, 0) + 1
+        return Operation(process.name, process.service, number, what, where, names)
+
+    def seen(self, process: Process, where: str, names: tuple[str, ...]) -> bool:
+        """A poll gives something: whether the process lives to see it."""
+        operation = self.numbered(process, "poll", where, names)
+        planned = None if self.plan is None else self.plan.at(operation, asyncio.get_running_loop().time())
+        self.trace.lines.append(Asked(asyncio.get_running_loop().time(), operation, "done"))
+        if planned is not None:
+            draws = self.chance.draws(f"{process.name}#{operation.number}")
+            self._disrupt(process, None, operation, planned, draws)
+            if planned.kind == "crash" and process.alive:
+                self._crash(process, draws)
+        return process.alive
+
+    def later(self, delay_s: float, callback: Callable[[], object]) -> None:
+        """In the world's own name."""
+        asyncio.get_running_loop().call_later(delay_s, callback, context=self.context)
+
+    def idle_later(self, delay_s: float, callback: Callable[[], object]) -> asyncio.TimerHandle:
+        """A timer of the process that asks, which keeps no world going."""
+        loop = asyncio.get_running_loop()
+        if isinstance(loop, SimulatedLoop):
+            return loop.idle_later(delay_s, callback)
+        return loop.call_later(delay_s, callback)
+
+    def note(self, process: str, what: str) -> None:
+        """For the timeline."""
+        self.trace.lines.append(Noted(asyncio.get_running_loop().time(), process, what))
+
+    def cut_for_s(self, process: Process, place: str) -> float:
+        """How long the process does not reach the place; 0: it does."""
+        if not self._cut:
+            return 0.0
+        until_s = max(self._cut.get((name, place), 0.0) for name in (process.name, process.service))
+        return max(0.0, until_s - asyncio.get_running_loop().time())
+
+    # ---------------------------------------------------------------- landing and coming back
+
+    def _given(
+        self, operation: Operation, planned: Planned | None, effect: Effect, draws: tuple[float, float, float, float]
+    ) -> Any:
+        """What the operation gives; an exception is given, too."""
+        try:
+            given, said = effect(planned, draws), "done"
+        except Exception as why:  # noqa: BLE001 - whatever the place answers is on its way back
+            given, said = why, type(why).__name__
+        self.trace.lines.append(Asked(asyncio.get_running_loop().time(), operation, said))
+        return given
+
+    def _answers(
+        self,
+        process: Process,
+        place: Place,
+        operation: Operation,
+        answer: "Future[Any]",
+        back_s: float,
+        lost: bool,
+        done: "Future[Any]",
+    ) -> None:
+        """The outside has come to its answer."""
+        given: Any = ConnectionError("it was cancelled") if done.cancelled() else done.exception() or done.result()
+        said = type(given).__name__ if isinstance(given, Exception) else "answered"
+        self.trace.lines.append(Asked(asyncio.get_running_loop().time(), operation, said))
+        self._comes_back(process, place, answer, back_s, lost, given)
+
+    def _comes_back(
+        self, process: Process, place: Place, answer: "Future[Any]", back_s: float, lost: bool, given: Any
+    ) -> None:
+        def arrives() -> None:
+            if answer.done():
+                return
+            if lost or self.cut_for_s(process, place.name):
+                answer.set_exception(place.unsure("planted: the answer was lost"))
+            elif isinstance(given, Exception):
+                answer.set_exception(given)
+            else:
+                answer.set_result(given)
+
+        self.later(back_s, arrives)
+
+    def _hop_s(self, drawn: float, place: Place) -> float:
+        hop_s = HOP_S_FIRST + HOP_S_SPREAD * drawn
+        if drawn > 0.98:
+            hop_s += SLOW_HOP_S * (drawn - 0.98) * 50
+        if self._slow and place.name in self._slow:
+            until_s, more_s = self._slow[place.name]
+            if asyncio.get_running_loop().time() < until_s:
+                hop_s += more_s * (0.5 + drawn)
+        return hop_s
+
+    # ---------------------------------------------------------------- faults
+
+    def _refusal(self, process: Process, place: Place, what: What, planned: Planned | None) -> str | None:
+        """Why the operation has not happened and will not."""
+        if planned is not None and planned.kind == "throttle":
+            return "too many requests"
+        if self._cut and self.cut_for_s(process, place.name):
+            return "cannot be reached"
+        written = self._full and (what in WRITES or what == "publish")
+        if written and asyncio.get_running_loop().time() < self._full.get(place.name, 0.0):
+            return "no space left on device"
+        return None
+
+    def _disrupt(
+        self,
+        process: Process,
+        place: Place | None,
+        operation: Operation,
+        planned: Planned,
+        draws: tuple[float, float, float, float],
+    ) -> None:
+        """What the fault does beyond its operation."""
+        now_s, details = asyncio.get_running_loop().time(), ""
+        where = "broker" if place is None else place.name
+        match planned.kind:
+            case "crash" if not planned.after:
+                self._crash(process, draws)
+            case "partition":
+                time_s = 0.1 + 20 * draws[2] ** 2
+                who = process.name if planned.after else process.service
+                self._cut[who, where] = now_s + time_s
+                if where == "broker":
+                    self.disruptions.silent(who, time_s)
+                details = f"{who} does not reach {where} for {time_s:.1f} s"
+            case "freeze":
+                time_s = 0.05 + 30 * draws[2] ** 2
+                details = f"{process.name} stands still for {time_s:.1f} s"
+                self.disruptions.freeze(process, time_s)
+            case "rebalance":
+                details = self.disruptions.rebalance(process, draws)
+            case "clock":
+                process.skew_ms = round((draws[2] - 0.5) * 1_200_000)
+                details = f"its clock is {process.skew_ms / 1000:+.1f} s off"
+            case "full disk":
+                self._full[where] = now_s + 0.2 + 15 * draws[2] ** 2
+                details = f"{where} is full for {self._full[where] - now_s:.1f} s"
+            case "slow store":
+                time_s, more_s = 0.5 + 15 * draws[2], 0.1 + 2 * draws[3]
+                self._slow[where] = (now_s + time_s, more_s)
+                details = f"{where} takes {more_s:.1f} s longer for {time_s:.1f} s"
+            case _:
+                pass
+        self.trace.lines.append(Injected(now_s, operation, planned, details))
+
+    def _crash(self, process: Process, draws: tuple[float, float, float, float]) -> None:
+        self.disruptions.crash(process, 0.05 + RESTART_S * draws[3])
+
+
+def _raise(answer: "Future[Any]", error: Exception) -> None:
+    if not answer.done():
+        answer.set_exception(error)

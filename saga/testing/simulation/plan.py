@@ -1,0 +1,134 @@
+"""Which operation has which fault: drawn from the seed at the rates asked for, or as a schedule says."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple, Protocol, TypeAlias
+
+from saga.errors import SagaError
+from saga.testing.faults import KINDS, Faults, Kind, Rule
+from saga.testing.simulation.chance import Chance
+
+What: TypeAlias = Literal["get", "insert", "replace", "remove", "publish", "poll", "commit", "step"]
+
+WRITES = frozenset[What]({"insert", "replace", "remove"})
+STORE = WRITES | {"get"}
+CHANGES = WRITES | {"publish", "step"}
+POSSIBLE: Mapping[Kind, frozenset[What]] = {
+    "crash": STORE | {"publish", "poll", "commit", "step"},
+    "lost answer": CHANGES | {"commit"},
+    "late answer": CHANGES,
+    "duplicate": frozenset({"publish"}),
+    "delay": STORE | {"publish", "commit", "step"},
+    "partition": STORE | {"publish", "poll", "commit"},
+    "freeze": STORE | {"publish", "poll", "commit", "step"},
+    "rebalance": STORE | {"publish", "poll", "commit", "step"},
+    "clock": STORE | {"publish", "poll", "commit", "step"},
+    "full disk": WRITES | {"publish"},
+    "slow store": STORE,
+    "throttle": STORE,
+    "expiry": frozenset({"publish"}),
+    "newer schema": frozenset({"publish"}),
+    "poison": frozenset({"publish"}),
+}
+"""What each kind can happen to."""
+APPLICATION = "application"
+"""The process that publishes from outside: it does not crash."""
+
+
+class Operation(NamedTuple):
+    """One thing that a process asks of the outside."""
+
+    process: str
+    service: str
+    number: int
+    """Of this process, its earlier lives counted."""
+    what: What
+    where: str
+    """What it is about, for people."""
+    names: tuple[str, ...]
+    """What a fault's target may call it: the topics of a publish, `service.handler` of a step."""
+
+
+class Planned(NamedTuple):
+    """A fault: what happens to which operation. The seed says the rest, how long and how much."""
+
+    process: str
+    number: int
+    kind: Kind
+    after: bool = False
+    """Of a crash: the operation has taken effect."""
+
+    def __str__(self) -> str:
+        when = f" {'after' if self.after else 'before'}" if self.kind == "crash" else ""
+        return f"{self.process}#{self.number} {self.kind}{when}"
+
+    @classmethod
+    def parsed(cls, text: str) -> "Planned":
+        """What `str` made. Raises `SagaError`.
+
+        >>> Planned.parsed("payment-1#12 crash after")
+        Planned(process='payment-1', number=12, kind='crash', after=True)
+        """
+        where, _, what = text.partition(" ")
+        process, _, number = where.rpartition("#")
+        kind = what.removesuffix(" after").removesuffix(" before")
+        found = next((k for k in KINDS if k == kind), None)
+        if found is None or not process or not number.isdigit():
+            raise SagaError(f"{text!r} is no fault of a schedule: it reads `payment-1#12 crash after`")
+        return cls(process, int(number), found, what.endswith(" after"))
+
+
+class Plan(Protocol):
+    """Decides for each operation."""
+
+    def at(self, operation: Operation, now_s: float) -> Planned | None:
+        """What goes wrong with it."""
+
+
+@dataclass(slots=True)
+class Drawn:
+    """Each operation is asked for: at most one fault each."""
+
+    faults: Faults
+    chance: Chance
+    _fitting: dict[tuple[str, What, tuple[str, ...]], tuple[Rule, ...]] = field(default_factory=dict)
+
+    def at(self, operation: Operation, now_s: float) -> Planned | None:
+        key = (operation.service, operation.what, operation.names)
+        rules = self._fitting.get(key)
+        if rules is None:
+            rules = self._fitting[key] = self._rules(operation)
+        if not rules:
+            return None
+        drawn = self.chance.draw(f"{operation.process}#{operation.number}!")
+        for rule in rules:
+            if rule.window_s is not None and not rule.window_s[0] <= now_s < rule.window_s[1]:
+                continue
+            if drawn < rule.rate:
+                return Planned(operation.process, operation.number, rule.kind, drawn < rule.rate / 2)
+            drawn -= rule.rate
+        return None
+
+    def _rules(self, operation: Operation) -> tuple[Rule, ...]:
+        names = (operation.service, *operation.names)
+        return tuple(
+            rule
+            for rule in self.faults.rules
+            if operation.what in POSSIBLE[rule.kind]
+            and rule.hits(names)
+            and not (
+                operation.service == APPLICATION and rule.kind not in ("duplicate", "expiry", "poison", "newer schema")
+            )
+        )
+
+
+class Scheduled:
+    """These and no others."""
+
+    def __init__(self, planned: Sequence[Planned]) -> None:
+        self._planned = {(p.process, p.number): p for p in planned}
+
+    def at(self, operation: Operation, now_s: float) -> Planned | None:
+        planned = self._planned.get((operation.process, operation.number))
+        # Where less went wrong before, another operation may have this number.
+        return planned if planned is not None and operation.what in POSSIBLE[planned.kind] else None

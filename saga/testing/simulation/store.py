@@ -1,0 +1,136 @@
+"""A store in memory, behind a network: the same promises as the adapters, and every content that ever was."""
+
+import asyncio
+from asyncio import Future
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Self
+
+from saga.errors import Ambiguous, Conflict, Exists, SagaError, StoreUnavailable
+from saga.store.port import Document
+from saga.testing.simulation.network import Effect, Network, Place
+from saga.testing.simulation.plan import What
+from saga.testing.simulation.processes import Process
+
+WRITES_MAX = 100
+"""Beyond so many those that have come to their end are forgotten."""
+
+
+class Kept(NamedTuple):
+    """A document."""
+
+    content: bytes
+    cas: int
+    expires_s: float | None
+
+
+@dataclass(slots=True)
+class Disk:
+    """What one service's workers share: their documents."""
+
+    documents: dict[tuple[str, str], Kept] = field(default_factory=dict)
+    versions: dict[tuple[str, str], list[bytes]] = field(default_factory=dict)
+    """Every content that took effect, oldest first."""
+    _cas: int = 0
+
+    def there(self, collection: str, key: str, now_s: float) -> Kept | None:
+        kept = self.documents.get((collection, key))
+        if kept is not None and kept.expires_s is not None and now_s >= kept.expires_s:
+            del self.documents[collection, key]
+            return None
+        return kept
+
+    def put(self, collection: str, key: str, content: bytes, expires_s: float | None) -> int:
+        self._cas += 1
+        self.documents[collection, key] = Kept(content, self._cas, expires_s)
+        self.versions.setdefault((collection, key), []).append(content)
+        return self._cas
+
+
+class SimulatedStore:
+    """See `saga.store.port.Store` for the promises. One for each process; all of a service have one disk."""
+
+    def __init__(self, disk: Disk, process: Process, network: Network) -> None:
+        self._disk, self._process, self._network = disk, process, network
+        self._place = Place(f"{process.service}'s store", StoreUnavailable, Ambiguous)
+        self._open = False
+        self._writing: list[Future[Any]] = []
+
+    async def __aenter__(self) -> Self:
+        self._open = True
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        if under_way := [write for write in self._writing if not write.done()]:
+            await asyncio.wait(under_way)
+        self._open = False
+
+    async def get(self, collection: str, key: str) -> Document | None:
+        def land(*_: object) -> Document | None:
+            kept = self._disk.there(collection, key, _now_s())
+            return None if kept is None else Document(kept.content, kept.cas)
+
+        document: Document | None = await self._ask("get", collection, key, land)
+        return document
+
+    async def insert(self, collection: str, key: str, content: bytes, *, expiry_s: float | None = None) -> int:
+        def land(*_: object) -> int:
+            if self._disk.there(collection, key, _now_s()) is not None:
+                raise Exists(f"{key!r} is in {collection!r} already")
+            return self._disk.put(collection, key, content, None if expiry_s is None else _now_s() + expiry_s)
+
+        cas: int = await self._ask("insert", collection, key, land)
+        return cas
+
+    async def replace(
+        self,
+        collection: str,
+        key: str,
+        content: bytes,
+        *,
+        cas: int,
+        expiry_s: float | None = None,
+        keep_expiry: bool = False,
+    ) -> int:
+        def land(*_: object) -> int:
+            kept = self._of(collection, key, cas)
+            if keep_expiry:
+                return self._disk.put(collection, key, content, kept.expires_s)
+            return self._disk.put(collection, key, content, None if expiry_s is None else _now_s() + expiry_s)
+
+        new: int = await self._ask("replace", collection, key, land)
+        return new
+
+    async def remove(self, collection: str, key: str, *, cas: int) -> None:
+        def land(*_: object) -> None:
+            self._of(collection, key, cas)
+            del self._disk.documents[collection, key]
+
+        await self._ask("remove", collection, key, land)
+
+    async def scan(self, collection: str, prefix: str = "") -> AsyncIterator[tuple[str, Document]]:
+        for there, key in sorted(self._disk.documents):
+            kept = self._disk.there(there, key, _now_s()) if there == collection and key.startswith(prefix) else None
+            if kept is not None:
+                yield key, Document(kept.content, kept.cas)
+
+    def _of(self, collection: str, key: str, cas: int) -> Kept:
+        """The version with this `cas`. Raises `Conflict`."""
+        kept = self._disk.there(collection, key, _now_s())
+        if kept is None or kept.cas != cas:
+            raise Conflict(f"{key!r} in {collection!r} is another version by now")
+        return kept
+
+    def _ask(self, what: What, collection: str, key: str, land: Effect) -> "Future[Any]":
+        if not self._open:
+            raise SagaError("the store is not open: use it inside `async with`")
+        asked = self._network.ask(self._process, self._place, what, f"{collection}/{key}", (), land)
+        if what != "get":
+            if len(self._writing) > WRITES_MAX:
+                self._writing = [write for write in self._writing if not write.done()]
+            self._writing.append(asked)
+        return asked
+
+
+def _now_s() -> float:
+    return asyncio.get_running_loop().time()

@@ -1,0 +1,178 @@
+"""The workers of a simulated world: each a process that serves, dies, freezes, is restarted; nobody watches over them
+but the world."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from contextvars import copy_context
+from dataclasses import dataclass
+from typing import Any
+
+from saga.declarations.values import Declared
+from saga.observe.moments import Assigned, Handled, Moment, Revoked, Started, StepDone, Stopped
+from saga.progress.document import Call
+from saga.runtime.lifecycle import serve
+from saga.runtime.worker import Limits
+from saga.testing.simulation.broker import Cluster, SimulatedBroker
+from saga.testing.simulation.chance import Chance
+from saga.testing.simulation.clock import SimulatedClock
+from saga.testing.simulation.loop import SimulatedLoop
+from saga.testing.simulation.network import Disruptions, Network, Place
+from saga.testing.simulation.processes import CURRENT, Process
+from saga.testing.simulation.store import Disk, SimulatedStore
+from saga.testing.simulation.trace import Noted
+
+NOTICED_S = 10.0
+"""How long it takes at most until a group sees that a member has died."""
+EVERYDAY = (Handled, StepDone, Assigned, Revoked, Started, Stopped)
+"""Moments that a timeline leaves out."""
+OUTSIDE = Place("outside", ConnectionError, ConnectionError)
+
+
+@dataclass(eq=False, slots=True)
+class Life:
+    """One life of a worker."""
+
+    process: Process
+    broker: SimulatedBroker
+    stop: asyncio.Event
+    task: "asyncio.Task[None] | None" = None
+
+
+class Workers(Disruptions):
+    """All workers of one world."""
+
+    def __init__(
+        self,
+        loop: SimulatedLoop,
+        network: Network,
+        cluster: Cluster,
+        chance: Chance,
+        failed: Callable[[BaseException], None],
+    ) -> None:
+        """`failed`: told when a worker ends by itself, which none does."""
+        self.disks: dict[str, Disk] = {}
+        self._loop, self._network, self._cluster, self._chance = loop, network, cluster, chance
+        self._failed = failed
+        self._declared: dict[str, Declared] = {}
+        self._use: dict[str, Sequence[object]] = {}
+        self._lives: dict[str, Life] = {}
+        """By the process's name: its life now."""
+
+    def add(self, declared: Declared, use: Sequence[object], count: int) -> None:
+        """So many workers of a service begin."""
+        self._declared[declared.name], self._use[declared.name] = declared, use
+        self.disks[declared.name] = Disk()
+        for number in range(1, count + 1):
+            self._begin(f"{declared.name}-{number}", declared.name, 1)
+
+    # ---------------------------------------------------------------- lives
+
+    def _begin(self, name: str, service: str, life: int) -> None:
+        process = Process(name, service, life)
+        broker = SimulatedBroker(self._cluster, process, self._network, self._declared[service].memory.total_seconds())
+        context = copy_context()
+        context.run(CURRENT.set, process)
+        lived = self._lives[name] = Life(process, broker, context.run(asyncio.Event))
+        lived.task = self._loop.create_task(self._serve(lived), name=name, context=context)
+        lived.task.add_done_callback(lambda task: self._ended(lived, task), context=self._network.context)
+
+    async def _serve(self, life: Life) -> None:
+        process, declared = life.process, self._declared[life.process.service]
+        async with SimulatedStore(self.disks[process.service], process, self._network) as store, life.broker as broker:
+            await serve(
+                declared,
+                store=store,
+                broker=broker,
+                clock=SimulatedClock(process, self._chance),
+                report=lambda moment: self._reported(process, moment),
+                limits=Limits(),
+                stop=life.stop,
+                use=self._use[process.service],
+                through=lambda saga, handler, asked, call: self._outside(process, saga, handler, asked, call),
+            )
+
+    def _ended(self, life: Life, task: "asyncio.Task[None]") -> None:
+        why = asyncio.CancelledError() if task.cancelled() else task.exception()
+        if why is not None:
+            self._failed(why)
+        else:
+            self._again(life, 0.5)
+
+    def _again(self, life: Life, after_s: float) -> None:
+        """Another life begins after a while."""
+        process = life.process
+
+        def begin() -> None:
+            self._network.note(process.name, "begins again")
+            self._begin(process.name, process.service, process.life + 1)
+
+        self._network.later(after_s, begin)
+
+    def _reported(self, process: Process, moment: Moment) -> None:
+        if not isinstance(moment, EVERYDAY):
+            self._network.trace.lines.append(Noted(self._loop.time(), process.name, "", moment))
+
+    def _outside(
+        self, process: Process, saga: str, handler: str, asked: Call, call: Callable[[], Awaitable[Any]]
+    ) -> Awaitable[Any]:
+        """A step: whatever it does goes on when its caller dies."""
+
+        async def made() -> Any:
+            return await call()
+
+        name = f"{process.service}.{handler}"
+        return self._network.ask(
+            process,
+            OUTSIDE,
+            "step",
+            f"{asked.name} by {name} of {saga}",
+            (name,),
+            lambda *_: self._loop.create_task(made(), name=asked.name),
+        )
+
+    # ---------------------------------------------------------------- disruptions
+
+    def crash(self, process: Process, after_s: float) -> None:
+        life = self._lives[process.name]
+        if life.process is not process or not process.alive:
+            return
+        self._loop.kill(process)
+        noticed_s = NOTICED_S * self._chance.draw(f"{process.name} {process.life} dies") ** 2
+        for member in life.broker.members:
+            self._network.later(noticed_s, member.gone)
+        self._again(life, after_s)
+
+    def freeze(self, process: Process, time_s: float) -> None:
+        if process.frozen or not process.alive:
+            return
+        self._loop.freeze(process)
+        for member in self._lives[process.name].broker.members:
+            member.silent_for(time_s)
+
+        def thaw() -> None:
+            if process.alive:
+                self._network.note(process.name, "goes on")
+                self._loop.thaw(process)
+
+        self._network.later(time_s, thaw)
+
+    def silent(self, who: str, time_s: float) -> None:
+        for life in self._lives.values():
+            if who in (life.process.name, life.process.service) and life.process.alive:
+                for member in life.broker.members:
+                    member.silent_for(time_s)
+
+    def rebalance(self, process: Process, draws: tuple[float, float, float, float]) -> str:
+        if draws[2] < 0.25:
+            life = self._lives[process.name]
+            self._network.later(0.0, life.stop.set)
+            return f"{process.name} is restarted in good order"
+        group, times = self._cluster.group(process.service), 1 + int(draws[3] * 4)
+
+        def move() -> None:
+            group.rotation += 1
+            group.balance()
+
+        for number in range(times):
+            self._network.later(number * 2 * draws[2], move)
+        return f"partitions of {process.service} move {times} times"

@@ -1,0 +1,237 @@
+"""The simulated world itself: what a test does with it, and what is left to look at when it is quiet."""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextvars import copy_context
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Self, TypeVar
+
+import msgspec
+
+from saga.broker.port import Topic
+from saga.declarations.values import Declared
+from saga.errors import BrokerUnavailable, DeclarationError, SagaError
+from saga.messages import Event, Outgoing, name_of
+from saga.outside import to_record
+from saga.progress.document import Snapshot, decode, progress_key
+from saga.runtime.documents import as_kind
+from saga.runtime.persistence import COLLECTION
+from saga.runtime.topics import topics_of
+from saga.service import Service
+from saga.testing.simulation.broker import Cluster, SimulatedBroker
+from saga.testing.simulation.chance import Chance
+from saga.testing.simulation.clock import BEGINNING_MS
+from saga.testing.simulation.guard import Guard
+from saga.testing.simulation.loop import NotQuiet, SimulatedLoop
+from saga.testing.simulation.network import Network
+from saga.testing.simulation.plan import APPLICATION, Plan
+from saga.testing.simulation.processes import CURRENT, Process
+from saga.testing.simulation.trace import Trace
+from saga.testing.simulation.workers import Workers
+from saga.testing.world import NO_DOCUMENTS, World
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+_D = TypeVar("_D", bound="DataclassInstance")
+
+PARTITIONS = 4
+"""Of every topic, whatever its contracts say: few, so that sagas meet."""
+WORKERS = 2
+TIME_S_MAX = 20 * 365 * 86_400.0
+"""A world in which more time passes than this does not become quiet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Always:
+    """An invariant of the user's own."""
+
+    what: str
+    holds: Callable[[], bool]
+
+
+class Broken(AssertionError):
+    """An invariant does not hold."""
+
+    def __init__(self, invariant: str, what: str, saga: str | None = None) -> None:
+        super().__init__(f"{invariant}: {what}")
+        self.invariant, self.saga = invariant, saga
+
+
+class SimulatedWorld(World):
+    """See `World` for the promises."""
+
+    def __init__(self, seed: int = 0, plan: Plan | None = None, *, guarded: bool = True) -> None:
+        """`guarded`: whether a stray call of real time, chance, threads or network is noticed; it takes its time."""
+        self.seed = seed
+        self.trace = Trace()
+        self.declared: dict[str, Declared] = {}
+        chance = Chance(seed)
+        self._loop = SimulatedLoop(seed)
+        self.network = Network(chance, plan, self.trace)
+        self.cluster = Cluster(self.network)
+        self.workers = Workers(self._loop, self.network, self.cluster, chance, self._failed)
+        self.network.disruptions = self.workers
+        self.published: list[Event] = []
+        """All that the test has published, in order."""
+        self.left_out: frozenset[int] = frozenset()
+        """Of what the test publishes, the numbers that are left out: a run is shrunk so."""
+        self._said: list[Event] = []
+        self._application = Process(APPLICATION, APPLICATION)
+        self._guard = Guard() if guarded else None
+        self._always: list[Always] = []
+        self._schedule: Callable[[], Path] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._loop.end()
+
+    # ---------------------------------------------------------------- what a test does
+
+    def start(
+        self,
+        *services: "Service[DataclassInstance | None]",
+        use: Sequence[object] = (),
+        documents: "Mapping[str, DataclassInstance]" = NO_DOCUMENTS,
+    ) -> None:
+        used: set[int] = set()
+        kinds = {kind.kind for service in services for kind in service.declared.documents}
+        for key, document in documents.items():
+            if type(document) not in kinds:
+                raise SagaError(f"no service declares a document {type(document).__name__}, which {key!r} is")
+        for service in services:
+            declared = service.declared
+            if declared.name in self.declared:
+                raise SagaError(f"{declared.name!r} has been started in this world already")
+            if not declared.handlers:
+                raise DeclarationError(f"the service {declared.name!r} has no handler; a service reacts to something")
+            fakes = [fake for fake in use if any(isinstance(fake, r.gives) for r in declared.resources)]
+            used.update(map(id, fakes))
+            self._start(declared, fakes, documents)
+        if unused := [fake for fake in use if id(fake) not in used]:
+            raise DeclarationError(
+                f"no service here has a resource for {', '.join(type(fake).__name__ for fake in unused)}: "
+                "a fake is an instance of a subclass of what the resource gives"
+            )
+
+    def _start(self, declared: Declared, fakes: Sequence[object], documents: "Mapping[str, DataclassInstance]") -> None:
+        self.declared[declared.name] = declared
+        self.cluster.ensure([Topic(topic.name, PARTITIONS, None) for topic in topics_of(declared)])
+        self._inside(lambda: self.workers.add(declared, fakes, WORKERS))
+        disk = self.workers.disks[declared.name]
+        collections = {kind.kind: kind.collection for kind in declared.documents}
+        for key, document in documents.items():
+            if type(document) in collections:
+                disk.put(collections[type(document)], key, msgspec.json.encode(document), None)
+
+    def read(self, service: "Service[DataclassInstance | None]", kind: type[_D], key: str, /) -> _D | None:
+        declared = self._started(service)
+        collection = next((k.collection for k in declared.documents if k.kind is kind), None)
+        if collection is None:
+            raise SagaError(f"{declared.name!r} declares no document {kind.__name__}")
+        kept = self.workers.disks[declared.name].there(collection, key, self._loop.time())
+        return None if kept is None else as_kind(kept.content, kind)
+
+    def publish(self, *events: Event) -> None:
+        for event in events:
+            to_record(event, BEGINNING_MS)  # what may not be said is told where it is said
+            if len(self.published) not in self.left_out:
+                self._said.append(event)
+            self.published.append(event)
+
+    def run_until_quiet(self) -> None:
+        self._run(None)
+
+    def run_for(self, time: timedelta, /) -> None:
+        self._run(self._loop.time() + time.total_seconds())
+
+    def outcome(self, saga_id: str) -> type[Event] | None:
+        for declared in self.declared.values():
+            emits = {name_of(e): e for h in (*declared.handlers, *declared.compensations) for e in h.emits}
+            said = self.progress(declared.name, saga_id)
+            if said is not None and said.outcome is not None:
+                return emits[said.outcome]
+        return None
+
+    def always(self, what: str, holds: Callable[[], bool]) -> None:
+        self._always.append(Always(what, holds))
+        self._loop.after = self._look
+
+    def save_schedule(self) -> Path:
+        if self._schedule is None:
+            raise SagaError("this world was made by hand: the fixture `world` knows which test a schedule belongs to")
+        return self._schedule()
+
+    # ---------------------------------------------------------------- what is left to look at
+
+    def progress(self, service: str, saga: str) -> Snapshot | None:
+        """The last progress that a service wrote of a saga, expired or not."""
+        versions = self.workers.disks[service].versions.get((COLLECTION, progress_key(service, saga)))
+        return decode(versions[-1]) if versions else None
+
+    @property
+    def now_s(self) -> float:
+        return self._loop.time()
+
+    # ---------------------------------------------------------------- running
+
+    def _run(self, until_s: float | None) -> None:
+        if self._said:
+            said, self._said = self._said, []
+            context = copy_context()
+            context.run(CURRENT.set, self._application)
+            self._loop.create_task(self._says(said), name=APPLICATION, context=context)
+        try:
+            if self._guard is None:
+                self._loop.run(until_s)
+            else:
+                with self._guard:
+                    self._loop.run(until_s)
+        except NotQuiet as why:
+            going_on = ", ".join(self._loop.pending()[:20])
+            raise SagaError(f"{why}; still going on: {going_on}") from None
+        finally:
+            if self._guard is not None:
+                self._guard.check()
+        self._look()
+
+    async def _says(self, events: Sequence[Event]) -> None:
+        broker = SimulatedBroker(self.cluster, self._application, self.network, self._memory_s())
+        async with broker:
+            for event in events:
+                record = to_record(event, BEGINNING_MS + int(self._loop.time() * 1000))
+                self.cluster.ensure([Topic(record.topic, PARTITIONS, None)])
+                await _insist(broker, record)
+
+    def _memory_s(self) -> float:
+        return max((d.memory.total_seconds() for d in self.declared.values()), default=0.0)
+
+    def _inside(self, act: Callable[[], None]) -> None:
+        """Do something that needs a loop, before it runs."""
+        self._loop.inside(act)
+
+    def _failed(self, why: BaseException) -> None:
+        self._loop.failure = why
+
+    def _look(self) -> None:
+        for always in self._always:
+            if not always.holds():
+                raise Broken("your own invariant", f"{always.what} - does not hold at {self._loop.time():.3f} s")
+
+    def _started(self, service: "Service[DataclassInstance | None]") -> Declared:
+        if service.declared.name not in self.declared:
+            raise SagaError(f"{service.declared.name!r} was not started in this world")
+        return service.declared
+
+
+async def _insist(broker: SimulatedBroker, record: Outgoing) -> None:
+    """An application publishes until it is acknowledged: the same event each time."""
+    while True:
+        try:
+            await broker.publish([record])
+        except BrokerUnavailable:
+            continue
+        return
