@@ -18,7 +18,7 @@ from saga.runtime.ports import RunningPorts
 from saga.runtime.standing import Stages
 from saga.runtime.turn import begin, take_turn
 
-POLL_S = 3600.0
+POLL_S = 86_400.0
 """The longest that an idle intake waits: whatever changes wakes it."""
 AGAIN_S = 0.2
 """Before a log that cannot be read is read again."""
@@ -115,7 +115,7 @@ class Worker:
                 continue
             try:
                 # One that has its share may have room again in a moment: then the others are not waited for for long.
-                timeout_s = POLL_S if len(open_) == len(self.ports.prefixes) else FULL_S
+                timeout_s = POLL_S if len(open_) == len(self.ports.prefixes.keys() - self.ports.leaving) else FULL_S
                 records = await membership.poll(open_, records_max=room, timeout_s=timeout_s)
             except BrokerUnavailable as why:
                 away = True

@@ -37,14 +37,15 @@ class Log:
 class Cluster:
     """What all processes share: the logs and the groups."""
 
-    def __init__(self, network: Network) -> None:
+    def __init__(self, network: Network, began_ms: int = BEGINNING_MS) -> None:
+        """`began_ms`: the time of day when the event loop's time was 0."""
         self.topics: dict[str, list[Log]] = {}
         self.groups: dict[str, Group] = {}
         self.log: list[Record] = []
         """Everything that was appended, in that order."""
         self.spoiled: set[str] = set()
         """The sagas that got a message that nobody can handle."""
-        self._network = network
+        self._network, self._began_ms = network, began_ms
 
     def ensure(self, topics: Sequence[Topic]) -> None:
         for topic in topics:
@@ -68,6 +69,10 @@ class Cluster:
         log = self.topics[partition.topic][partition.number]
         return log.records[offset : min(log.visible, offset + records_max)]
 
+    def has_more(self, partition: Partition, offset: int) -> bool:
+        """Whether there is something to read from that offset on."""
+        return offset < self.topics[partition.topic][partition.number].visible
+
     def check(self, messages: Sequence[Outgoing]) -> None:
         """Raises `BrokerError` for what a broker never takes."""
         for message in messages:
@@ -87,7 +92,7 @@ class Cluster:
             message.key,
             message.value,
             message.headers,
-            BEGINNING_MS + int(now_s * 1000),
+            self._began_ms + int(now_s * 1000),
         )
         log.records.append(record)
         self.log.append(record)
@@ -140,22 +145,22 @@ class SimulatedBroker:
         self._publishing = [publish for publish in self._publishing if not publish.done()]
         asked = self.asks("publish", where, topics, lambda planned, draws: self._appended(batch, planned, draws))
         self._publishing.append(asked)
-        await asked
+        await asyncio.shield(asked)  # whoever is cancelled here does not take back what is on its way
 
     @asynccontextmanager
     async def join(self, group: str, topics: Sequence[str], listener: Listener) -> AsyncIterator[SimulatedMember]:
         member = SimulatedMember(self, group, topics, listener)
         self.members.append(member)
         member.enter()
-        async with asyncio.TaskGroup() as tasks:
-            following = tasks.create_task(member.follow(), name=f"{group} follows")
-            try:
-                yield member
-            finally:
-                following.cancel()
-                await asyncio.wait([following])
-                await member.leave()
-                self.members.remove(member)
+        # No TaskGroup: it would wrap the block's own exceptions.
+        following = asyncio.get_running_loop().create_task(member.follow(), name=f"{group} follows")
+        try:
+            yield member
+        finally:
+            following.cancel()
+            await asyncio.wait([following])
+            await member.leave()
+            self.members.remove(member)
 
     async def scan(self, topic: str) -> AsyncIterator[Record]:
         for record in [record for log in self.cluster.topics.get(topic, ()) for record in log.records]:

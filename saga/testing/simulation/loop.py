@@ -6,17 +6,20 @@ process can die in the middle of anything, without any of its `finally` blocks, 
 
 import asyncio
 import heapq
-from asyncio import AbstractEventLoop, Future, Handle, Task, TimerHandle
+import warnings
+from asyncio import Future, Handle, Task, TimerHandle
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from contextvars import Context, copy_context
 from random import Random  # noqa: TID251 - seeded: the one source of who runs next
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar, TypeVarTuple, Unpack
 
 from saga.errors import SagaError
 from saga.testing.simulation.processes import CURRENT, Process
+from saga.testing.simulation.refusals import WithoutSystem
 
 T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
 CALLBACKS_MAX = 5_000_000
 """A run in which more is done does not come to an end."""
@@ -45,7 +48,7 @@ class Timer(TimerHandle):
         return NotImplemented
 
 
-class SimulatedLoop(AbstractEventLoop):
+class SimulatedLoop(WithoutSystem):
     """See the module. Whatever would ask the operating system for something raises."""
 
     def __init__(self, seed: int = 0) -> None:
@@ -57,7 +60,7 @@ class SimulatedLoop(AbstractEventLoop):
         self._number = 0
         self._awaited = 0
         """How many timers are there for whose sake a run goes on."""
-        self._tasks: list[Task[Any]] = []
+        self._tasks: list[tuple[Process | None, Task[Any]]] = []
         self._tasks_max = TASKS_MAX
         self._closed = False
         self._running = False
@@ -117,30 +120,35 @@ class SimulatedLoop(AbstractEventLoop):
     def freeze(self, process: Process) -> None:
         """Nothing of it runs until it is thawed; what others send it is kept."""
         process.frozen = True
-        process.deferred += [handle for owner, handle, _ in self._ready if owner is process]
+        process.deferred += [(handle, step) for owner, handle, step in self._ready if owner is process]
         self._ready = deque(entry for entry in self._ready if entry[0] is not process)
 
     def thaw(self, process: Process) -> None:
         """It goes on as if no time had passed."""
         process.frozen = False
         deferred, process.deferred = process.deferred, []
-        self._ready.extend((process, handle, True) for handle in deferred)
+        self._ready.extend((process, handle, step) for handle, step in deferred)
 
     def pending(self) -> list[str]:
         """The names of the tasks of living processes that have not ended, each once."""
-        return sorted({task.get_name() for task in self._tasks if not task.done()})
+        living = (task for process, task in self._tasks if process is None or process.alive)
+        return sorted({task.get_name() for task in living if not task.done()})
 
     def end(self) -> None:
         """Throw out whatever still runs or has died: nothing of it is left, and nothing complains."""
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="coroutine .* was never awaited")  # those that never began
+            self.inside(self._throw_out)
         self._ready.clear()
         self._timers.clear()
-        for task in self._tasks:
+        self._closed = True
+
+    def _throw_out(self) -> None:
+        while self._tasks:  # one may begin others on its way out
+            _, task = self._tasks.pop()
             if not task.done():
                 task._log_destroy_pending = False  # type: ignore[attr-defined] # as asyncio does it itself
                 _thrown_out(task.get_coro())
-        self._tasks.clear()
-        self._ready.clear()
-        self._closed = True
 
     # ---------------------------------------------------------------- one callback
 
@@ -182,7 +190,7 @@ class SimulatedLoop(AbstractEventLoop):
             self._forget(timer)
             process = timer.process
             if process is not None and process.frozen:
-                process.deferred.append(timer)
+                process.deferred.append((timer, False))
             else:
                 self._ready.append((process, timer, False))
         return True
@@ -191,7 +199,7 @@ class SimulatedLoop(AbstractEventLoop):
         self,
         when_s: float,
         callback: Callable[..., object],
-        args: tuple[Any, ...],
+        args: tuple[object, ...],
         context: Context | None,
         *,
         idle: bool,
@@ -220,23 +228,32 @@ class SimulatedLoop(AbstractEventLoop):
     def time(self) -> float:
         return self._now_s
 
-    def call_soon(self, callback: Callable[..., object], *args: Any, context: Context | None = None) -> Handle:
+    def call_soon(self, callback: Callable[[Unpack[Ts]], object], *args: *Ts, context: Context | None = None) -> Handle:
         context = copy_context() if context is None else context
         handle = Handle(callback, args, self, context)
         process = context.get(CURRENT)
+        step = isinstance(getattr(callback, "__self__", None), Task)
         if process is None or (process.alive and not process.frozen):
-            self._ready.append((process, handle, isinstance(getattr(callback, "__self__", None), Task)))
+            self._ready.append((process, handle, step))
         elif process.alive:
-            process.deferred.append(handle)
+            process.deferred.append((handle, step))
         return handle
 
     def call_later(
-        self, delay: float, callback: Callable[..., object], *args: Any, context: Context | None = None
+        self,
+        delay: float,
+        callback: Callable[[Unpack[Ts]], object],
+        *args: *Ts,
+        context: Context | None = None,
     ) -> TimerHandle:
         return self._timer(self._now_s + delay, callback, args, context, idle=False)
 
     def call_at(
-        self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
+        self,
+        when: float,
+        callback: Callable[[Unpack[Ts]], object],
+        *args: *Ts,
+        context: Context | None = None,
     ) -> TimerHandle:
         return self._timer(when, callback, args, context, idle=False)
 
@@ -251,14 +268,14 @@ class SimulatedLoop(AbstractEventLoop):
         context: Context | None = None,
         **_: Any,
     ) -> "Task[T]":
-        task: Task[T] = Task(coro, loop=self, name=str(name) if name is not None else "task", context=context)  # type: ignore[arg-type] # typeshed's overloads differ between versions
+        task: Task[T] = Task(coro, loop=self, name=str(name) if name is not None else "task", context=context)
         if len(self._tasks) > self._tasks_max:
-            self._tasks = [t for t in self._tasks if not t.done()]
+            self._tasks = [(owner, each) for owner, each in self._tasks if not each.done()]
             self._tasks_max = max(TASKS_MAX, 2 * len(self._tasks))
-        self._tasks.append(task)
+        self._tasks.append(((copy_context() if context is None else context).get(CURRENT), task))
         return task
 
-    def run_until_complete(self, future: Awaitable[T]) -> T:
+    def run_until_complete(self, future: Awaitable[T]) -> T:  # type: ignore[override] # no coroutines as of Python 3.4
         ended = asyncio.ensure_future(future, loop=self)  # noqa: TID251 - this is a loop
         self.run()
         if not ended.done():
@@ -286,19 +303,13 @@ class SimulatedLoop(AbstractEventLoop):
     def close(self) -> None:
         self.end()
 
-    def stop(self) -> NoReturn:
-        raise SagaError("a simulated world is ended by its test: services do not stop its event loop")
-
     async def shutdown_asyncgens(self) -> None:
         return None
 
     async def shutdown_default_executor(self, timeout: float | None = None) -> None:  # noqa: ASYNC109 - as asyncio has it
         return None
 
-    def call_soon_threadsafe(self, *_: Any, **__: Any) -> NoReturn:
-        raise SagaError("a thread calls into a simulated world, which has none: give the world a fake in its place")
-
-    def run_in_executor(self, executor: Any, func: Callable[..., Any], *_: Any) -> NoReturn:
+    def run_in_executor(self, executor: object, func: Callable[..., Any], *_: Any) -> NoReturn:  # type: ignore[override] # raises for any arguments
         called = getattr(func, "__qualname__", repr(func))
         raise SagaError(
             f"{called} is to run in a thread (to_thread, run_in_executor), and a simulated world has none: "

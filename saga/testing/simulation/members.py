@@ -29,6 +29,8 @@ class SimulatedMember:
         self._at: dict[Partition, int] = {}
         """What is ours, and the offset to read next."""
         self._readable: set[Partition] = set()
+        self._behind: dict[Partition, None] = {}
+        """Those with something to read, longest unread first."""
         self._news = asyncio.Event()
         self._changed = asyncio.Event()
         self._woken = False
@@ -76,14 +78,17 @@ class SimulatedMember:
 
     def _read(self, partitions: Collection[Partition], records_max: int) -> list[Record]:
         records: list[Record] = []
+        if not self._behind:
+            return records
         wanted = set(partitions)
-        for partition in [p for p in self._at if p in self._readable and p in wanted]:
+        for partition in [p for p in self._behind if p in wanted]:
             at = self._at[partition]
             some = self._cluster.read(partition, at, records_max - len(records))
-            if some:
-                self._at[partition] = at + len(some)
-                records += some
-                self._at[partition] = self._at.pop(partition)  # at the end: the others come first
+            self._at[partition] = at + len(some)
+            records += some
+            del self._behind[partition]
+            if self._cluster.has_more(partition, self._at[partition]):
+                self._behind[partition] = None  # at the end: the others come first
             if len(records) >= records_max:
                 break
         return records
@@ -96,6 +101,7 @@ class SimulatedMember:
     def has_news(self, partition: Partition) -> None:
         """There is more to read in it."""
         if partition in self._readable:
+            self._behind[partition] = None
             self._news.set()
 
     def told(self) -> None:
@@ -167,12 +173,13 @@ class SimulatedMember:
         self._at.update(taken)
         await self._listener.assigned(taken)
         self._readable.update(taken)
+        self._behind |= {p: None for p, at in taken.items() if self._cluster.has_more(p, at)}
         self._news.set()
 
     async def _revoke(self, partitions: Collection[Partition]) -> None:
         if not partitions:
             return
-        self._readable.difference_update(partitions)
+        self._unread(partitions)
         try:
             async with asyncio.timeout(DRAIN_S):
                 await self._listener.revoked(partitions)
@@ -186,8 +193,13 @@ class SimulatedMember:
             return
         for partition in partitions:
             del self._at[partition]
-        self._readable.difference_update(partitions)
+        self._unread(partitions)
         self._listener.lost(partitions)
+
+    def _unread(self, partitions: Collection[Partition]) -> None:
+        self._readable.difference_update(partitions)
+        for partition in partitions:
+            self._behind.pop(partition, None)
 
     # ---------------------------------------------------------------- taken for dead
 

@@ -6,7 +6,7 @@ by then: what is on its way lands all the same. This is the one place where faul
 
 import asyncio
 from asyncio import Future
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextvars import Context, copy_context
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -108,7 +108,7 @@ class Network:
             given = self._given(operation, planned, effect, draws)
             if planned is not None and planned.kind == "crash" and process.alive:
                 self._crash(process, draws)
-            elif isinstance(given, Awaitable):
+            elif isinstance(given, Future):
                 given.add_done_callback(
                     lambda done: self._answers(process, place, operation, answer, back_s, lost, done)
                 )

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple, Protocol, TypeAlias
+from typing import Literal, NamedTuple, Protocol, TypeAlias, get_args
 
 from saga.errors import SagaError
 from saga.testing.faults import KINDS, Faults, Kind, Rule
@@ -11,24 +11,25 @@ from saga.testing.simulation.chance import Chance
 What: TypeAlias = Literal["get", "insert", "replace", "remove", "publish", "poll", "commit", "step"]
 
 WRITES = frozenset[What]({"insert", "replace", "remove"})
-STORE = WRITES | {"get"}
-CHANGES = WRITES | {"publish", "step"}
+STORE = frozenset[What]({*WRITES, "get"})
+PUBLISH = frozenset[What]({"publish"})
+EVERY = frozenset[What](get_args(What))
 POSSIBLE: Mapping[Kind, frozenset[What]] = {
-    "crash": STORE | {"publish", "poll", "commit", "step"},
-    "lost answer": CHANGES | {"commit"},
-    "late answer": CHANGES,
-    "duplicate": frozenset({"publish"}),
-    "delay": STORE | {"publish", "commit", "step"},
-    "partition": STORE | {"publish", "poll", "commit"},
-    "freeze": STORE | {"publish", "poll", "commit", "step"},
-    "rebalance": STORE | {"publish", "poll", "commit", "step"},
-    "clock": STORE | {"publish", "poll", "commit", "step"},
-    "full disk": WRITES | {"publish"},
+    "crash": EVERY,
+    "lost answer": EVERY - {"get", "poll"},
+    "late answer": EVERY - {"get", "poll", "commit"},
+    "duplicate": PUBLISH,
+    "delay": EVERY - {"poll"},
+    "partition": EVERY - {"step"},
+    "freeze": EVERY,
+    "rebalance": EVERY,
+    "clock": EVERY,
+    "full disk": WRITES | PUBLISH,
     "slow store": STORE,
     "throttle": STORE,
-    "expiry": frozenset({"publish"}),
-    "newer schema": frozenset({"publish"}),
-    "poison": frozenset({"publish"}),
+    "expiry": PUBLISH,
+    "newer schema": PUBLISH,
+    "poison": PUBLISH,
 }
 """What each kind can happen to."""
 APPLICATION = "application"

@@ -18,8 +18,8 @@ class Process:
     frozen: bool = False
     skew_ms: int = 0
     """How wrong its clock is."""
-    deferred: list[Handle] = field(default_factory=list)
-    """What would have run while it was frozen."""
+    deferred: list[tuple[Handle, bool]] = field(default_factory=list)
+    """What would have run while it was frozen, and whether it is a task's next step."""
 
 
 CURRENT: ContextVar[Process | None] = ContextVar("process", default=None)

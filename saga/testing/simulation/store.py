@@ -125,11 +125,12 @@ class SimulatedStore:
         if not self._open:
             raise SagaError("the store is not open: use it inside `async with`")
         asked = self._network.ask(self._process, self._place, what, f"{collection}/{key}", (), land)
-        if what != "get":
-            if len(self._writing) > WRITES_MAX:
-                self._writing = [write for write in self._writing if not write.done()]
-            self._writing.append(asked)
-        return asked
+        if what == "get":
+            return asked
+        if len(self._writing) > WRITES_MAX:
+            self._writing = [write for write in self._writing if not write.done()]
+        self._writing.append(asked)
+        return asyncio.shield(asked)  # whoever is cancelled here does not take back what is on its way
 
 
 def _now_s() -> float:

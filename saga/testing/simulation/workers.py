@@ -54,13 +54,13 @@ class Workers(Disruptions):
         self._loop, self._network, self._cluster, self._chance = loop, network, cluster, chance
         self._failed = failed
         self._declared: dict[str, Declared] = {}
-        self._use: dict[str, Sequence[object]] = {}
+        self.fakes: dict[str, Sequence[object]] = {}
         self._lives: dict[str, Life] = {}
         """By the process's name: its life now."""
 
     def add(self, declared: Declared, use: Sequence[object], count: int) -> None:
         """So many workers of a service begin."""
-        self._declared[declared.name], self._use[declared.name] = declared, use
+        self._declared[declared.name], self.fakes[declared.name] = declared, use
         self.disks[declared.name] = Disk()
         for number in range(1, count + 1):
             self._begin(f"{declared.name}-{number}", declared.name, 1)
@@ -87,7 +87,7 @@ class Workers(Disruptions):
                 report=lambda moment: self._reported(process, moment),
                 limits=Limits(),
                 stop=life.stop,
-                use=self._use[process.service],
+                use=self.fakes[process.service],
                 through=lambda saga, handler, asked, call: self._outside(process, saga, handler, asked, call),
             )
 

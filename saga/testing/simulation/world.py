@@ -19,9 +19,12 @@ from saga.runtime.documents import as_kind
 from saga.runtime.persistence import COLLECTION
 from saga.runtime.topics import topics_of
 from saga.service import Service
+from saga.testing.invariants.check import violations
+from saga.testing.invariants.rerun import rerun_differences
 from saga.testing.simulation.broker import Cluster, SimulatedBroker
 from saga.testing.simulation.chance import Chance
 from saga.testing.simulation.clock import BEGINNING_MS
+from saga.testing.simulation.evidence import evidence_of
 from saga.testing.simulation.guard import Guard
 from saga.testing.simulation.loop import NotQuiet, SimulatedLoop
 from saga.testing.simulation.network import Network
@@ -171,6 +174,23 @@ class SimulatedWorld(World):
         """The last progress that a service wrote of a saga, expired or not."""
         versions = self.workers.disks[service].versions.get((COLLECTION, progress_key(service, saga)))
         return decode(versions[-1]) if versions else None
+
+    def verify(self, *, rerun: bool = False) -> None:
+        """Look at the invariants of the kit, now that the world is quiet. `rerun`: each transition is made again, too.
+
+        Raises `Broken` for the first that does not hold.
+        """
+        evidence = evidence_of(self)
+        found = violations(evidence)
+        if rerun and not found:
+            for witnessed in evidence.services.values():
+                found += SimulatedLoop().run_until_complete(rerun_differences(witnessed, evidence.log))[1]
+        if found:
+            first, others = found[0], len(found) - 1
+            more = f" (and {others} more)" if others else ""
+            where = f" in {first.service}" if first.service else ""
+            of_saga = f" of {first.saga}" if first.saga else ""
+            raise Broken(first.invariant, f"{first.what}{of_saga}{where}{more}", first.saga)
 
     @property
     def now_s(self) -> float:

@@ -1,0 +1,127 @@
+"""What the progress of one saga in one service shows alone, or beside what was published: for explorer and simulator.
+
+Each function gives the first thing that is wrong, in words; `None` if nothing is.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from saga.progress import ids
+from saga.progress.decide import next_ready, undo_name
+from saga.progress.document import Call, Entry, Snapshot
+from saga.progress.roles import Roles
+
+
+def recorded(entries: Sequence[Entry]) -> list[str]:
+    """The ids of all that the transitions have to publish, in order."""
+    return [i for t in entries for i in (*(e.id for e in t.events), *(letter.id for letter in t.letters))]
+
+
+def causes(entry: Entry) -> list[str]:
+    """The ids of the messages that a handler ran on."""
+    return (entry.cause or entry.message).split("+")
+
+
+def recorded_twice(roles: Roles, entries: Sequence[Entry]) -> str | None:
+    """Each handler records a cause once, each id is recorded once, and one outcome at most."""
+    ids_ = recorded(entries)
+    if len(set(ids_)) != len(ids_):
+        return f"ONE ID TWICE among what is recorded: {ids_}"
+    outcomes = [e.type for t in entries for e in t.events if e.type in roles.outcomes]
+    if len(outcomes) > 1:
+        return f"TWO OUTCOMES {outcomes}"
+    handled = [(t.handler, t.cause or t.message) for t in entries if t.outcome == "handled"]
+    once = [name for name, _ in handled if not roles.handlers[name].many]
+    if len(set(once)) != len(once):
+        return f"HANDLER TWICE {next(name for name in once if once.count(name) > 1)}"
+    if len(set(handled)) != len(handled):
+        return f"RECORDED TWICE {handled}"
+    return None
+
+
+def undone_wrongly(roles: Roles, entries: Sequence[Entry]) -> str | None:
+    """Each result is undone once, and after it was recorded; nothing runs on what is withdrawn, or when closed."""
+    results: set[str] = set()
+    gone: set[str] = set()
+    for t in entries:
+        if t.outcome == "handled":
+            results.update(e.id for e in t.events)
+            if gone.intersection(causes(t)) and not t.calls:
+                return f"RAN ON A WITHDRAWN PART {t.handler} on {t.cause or t.message}"
+        elif t.outcome == "compensated" and t.cause:
+            if t.cause in gone:
+                return f"UNDONE TWICE {t.cause} by {t.handler}"
+            if t.cause not in results:
+                return f"UNDONE WHAT NEVER WAS {t.cause} by {t.handler}"
+            gone.add(t.cause)
+    return _ran_when_closed(roles, entries) if gone or any(t.outcome == "compensated" for t in entries) else None
+
+
+def _ran_when_closed(roles: Roles, entries: Sequence[Entry]) -> str | None:
+    for role in roles.handlers.values():
+        if role.undo is None:
+            continue
+        undone = [t.n for t in entries if t.outcome == "compensated" and t.handler == role.undo.name]
+        ran = [t.n for t in entries if t.outcome == "handled" and t.handler == role.name]
+        if undone and ran and ran[-1] > undone[-1]:
+            return f"RAN WHEN CLOSED {role.name}, in transition {ran[-1]} after {undone[-1]}"
+    return None
+
+
+def stranded(p: Snapshot, roles: Roles) -> str | None:
+    """At rest nothing is begun, queued or to be undone unless a dead letter is in its way, and nothing is ready."""
+    dead = any(k.dead for k in (*p.queue, *p.compensating))
+    if not dead and (p.queue or p.compensating or p.intents):
+        return f"STRANDED queue {p.queue} compensations {p.compensating} intents {p.intents}"
+    ready = next_ready(p, roles)
+    return f"READY AND NOT DONE {ready}" if ready is not None else None
+
+
+def unaccounted(p: Snapshot, roles: Roles, type_: str, message: str) -> str | None:
+    """The handler or original for which the progress has no word of a message that was finished."""
+    for role in roles.by_type.get(type_, ()):
+        if ids.entry(message, role.name) not in p.inbox and not any(
+            k.handler == role.name and k.message.id == message for k in (*p.queue, *p.waiting)
+        ):
+            return role.name
+    for role in roles.undone_by.get(type_, ()):
+        if ids.entry(message, undo_name(role.name)) not in p.inbox and not any(
+            k.handler == role.name and k.message.id == message for k in p.compensating
+        ):
+            return role.name
+    return None
+
+
+def out_of_log_order(roles: Roles, entries: Sequence[Entry], places: Mapping[str, int]) -> str | None:
+    """Handlers of one event see messages in the order in which they lie in a log. `places`: of messages, in one log."""
+    seen = [
+        t.message
+        for t in entries
+        if t.outcome == "handled"
+        and t.message in places
+        and t.source != roles.service  # an own event is handled when it is recorded, not when it is read
+        and len(roles.handlers[t.handler].takes) == 1
+    ]
+    order = [places[message] for message in seen]
+    return f"OUT OF LOG ORDER {seen}" if order != sorted(order) else None
+
+
+def out_of_recorded_order(order: Sequence[str], published: Iterable[str]) -> str | None:
+    """What was published is recorded, and came out first in the order in which it was recorded."""
+    published = tuple(published)
+    if published == tuple(order[: len(published)]):  # nearly always: the explorer asks in every state
+        return None
+    places = {id_: place for place, id_ in enumerate(order)}
+    strange = [id_ for id_ in published if id_ not in places]
+    if strange:
+        return f"PUBLISHED BUT NOT RECORDED {strange}"
+    came = [places[id_] for id_ in published]
+    return f"ORDER: published {published}, recorded {order}" if came != sorted(came) else None
+
+
+def updates(service: str, saga: str, entries: Sequence[Entry]) -> Iterator[tuple[Entry, Call, str]]:
+    """Each update of a document that transitions record as made or refused, with the id of its marker."""
+    for t in entries:
+        for call in t.calls:
+            if call.kind == "update" and t.outcome != "dead":
+                cause = t.cause or t.message
+                yield t, call, ids.update_id(service, saga, t.handler, cause, call.name, call.number)

@@ -1,0 +1,52 @@
+"""All invariants of the kit over one run, and the cheap part of them over one progress."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from saga.errors import SagaError
+from saga.progress.document import decode, decode_entry
+from saga.runtime.participant import Participant
+from saga.testing.invariants import alone, lives, markers, order, outcomes, rest
+from saga.testing.invariants.cases import cases_of, frame_of
+from saga.testing.invariants.evidence import Evidence, Violation
+
+OF_A_SAGA = (
+    order.history,
+    order.once,
+    outcomes.one_outcome,
+    outcomes.undone,
+    outcomes.not_early,
+    order.said_as_recorded,
+    order.in_order,
+    rest.nothing_waits,
+)
+"""What is asked of each saga, the causes before the consequences."""
+
+
+def violations(evidence: Evidence) -> list[Violation]:
+    """Everything that does not hold, once nothing is under way any more. `saga.testing.invariants.rerun` is beside it:
+    it runs handlers again, and takes longer."""
+    cases = cases_of(evidence, frame_of(evidence))
+    found = list(cases.broken)
+    for case in cases.cases.values():
+        for check in OF_A_SAGA:
+            found += check(case)
+    found += markers.documents(evidence, cases)
+    found += rest.all_unreadable_told(evidence, cases)
+    found += rest.all_committed(evidence)
+    return found
+
+
+def unsound(participant: Participant, contents: Sequence[bytes]) -> str | None:
+    """What the last of these versions of a progress shows alone, in words; `None` if nothing is wrong with it."""
+    try:
+        p = decode(contents[-1])
+        entries = tuple(map(decode_entry, p.transitions))
+    except (SagaError, msgspec.DecodeError) as why:
+        return str(why)
+    return (
+        lives.unsound_chain(p, entries)
+        or alone.recorded_twice(participant.roles, entries)
+        or (None if p.first else alone.undone_wrongly(participant.roles, entries))
+    )

@@ -1,0 +1,64 @@
+"""What a run leaves behind to be judged: every document as it ever was, the log, and how far it was committed."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from saga.messages import Partition, Record
+from saga.runtime.participant import Participant
+
+Invariant = Literal[
+    "one outcome",
+    "undone",
+    "not early",
+    "history",
+    "nothing waits",
+    "said as recorded",
+    "in order",
+    "once",
+    "documents",
+    "rerun",
+]
+"""The invariants of the kit; each is a function of that name in this package."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Witnessed:
+    """What one service left behind."""
+
+    participant: Participant
+    versions: Mapping[str, Sequence[bytes]]
+    """Saga -> every content of its progress that ever took effect, oldest first; also where it has expired since."""
+    archives: Mapping[str, Sequence[tuple[str, bytes]]]
+    """Saga -> its archives: key and content."""
+    documents: Mapping[tuple[str, str], Sequence[bytes]]
+    """Collection and key of a business document -> every content that ever took effect, oldest first."""
+    committed: Mapping[Partition, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """What all services left behind, once nothing is under way any more."""
+
+    services: Mapping[str, Witnessed]
+    log: Sequence[Record]
+    """All that was ever appended, in the order of appending: topics of contracts, and `<service>.dead`."""
+    ends: Mapping[Partition, int]
+    """Where each partition ends: the offset that the next record would get."""
+    spoiled: frozenset[str]
+    """Sagas that got a message which cannot be read, or of which a message came again after the memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """An invariant that does not hold."""
+
+    invariant: Invariant
+    saga: str | None
+    service: str | None
+    what: str
+    """The facts, as a sentence."""
+
+    def __str__(self) -> str:
+        where = " ".join(f"{name} {value!r}" for name, value in (("saga", self.saga), ("in", self.service)) if value)
+        return f"{self.invariant}: {where + ': ' if where else ''}{self.what}"

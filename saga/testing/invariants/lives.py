@@ -1,0 +1,120 @@
+"""The history of one saga in one service: its last progress, and every transition that was ever written.
+
+A progress expires; a message that a client publishes anew after that begins another one. Each is a life of its own.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+
+import msgspec
+from msgspec import Raw, Struct
+
+from saga.clock import from_iso
+from saga.progress.document import Entry, Snapshot, decode, decode_entry
+from saga.progress.history import decode_archive, fold, verify
+from saga.runtime.participant import Participant
+
+
+class _Head(Struct):
+    """Of a version, only what tells where in a history it stands."""
+
+    n: int = 0
+    hash: str = ""
+
+
+_head = msgspec.json.Decoder(_Head)
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
+    """From the first write of a progress to its last."""
+
+    service: Participant
+    p: Snapshot
+    """The last version."""
+    raws: tuple[Raw, ...]
+    """Every transition, archived ones with them."""
+    entries: tuple[Entry, ...]
+    heads: tuple[tuple[int, str], ...]
+    """Of each version how many transitions it had, and the hash of the last."""
+
+    @property
+    def times(self) -> list[int]:
+        """When transitions and open intents were written."""
+        return [from_iso(time) for time in (*(t.time for t in self.entries), *(i.time for i in self.p.intents)) if time]
+
+
+def lives_of(service: Participant, contents: Sequence[bytes], archives: Sequence[tuple[str, bytes]]) -> list[Life]:
+    """The lives of a progress, oldest first. Raises `SagaError` and `msgspec.DecodeError` for what is no progress."""
+    lives = []
+    for heads, versions in parted(contents):
+        p = decode(versions[-1])
+        raws = (*_archived(p, archives), *p.transitions) if p.first else p.transitions
+        lives.append(Life(service, p, raws, tuple(map(decode_entry, raws)), heads))
+    return lives
+
+
+def parted(contents: Sequence[bytes]) -> Iterator[tuple[tuple[tuple[int, str], ...], Sequence[bytes]]]:
+    """The versions of each life, as heads and as they are: a life begins where the count falls, or stays and its hash
+    is another one. Raises `msgspec.DecodeError`."""
+    heads: list[tuple[int, str]] = []
+    first = 0
+    for i, content in enumerate(contents):
+        head = _head.decode(content)
+        if heads and (head.n < heads[-1][0] or (head.n == heads[-1][0] and head.hash != heads[-1][1])):
+            yield tuple(heads), contents[first:i]
+            heads, first = [], i
+        heads.append((head.n, head.hash))
+    if heads:
+        yield tuple(heads), contents[first:]
+
+
+def _archived(p: Snapshot, archives: Sequence[tuple[str, bytes]]) -> list[Raw]:
+    """The transitions before those that the progress holds, as far as they are there."""
+    there = {}
+    for _, content in archives:
+        archive = decode_archive(content)
+        if archive.first < p.first:
+            there[archive.first] = archive.transitions
+    found: list[Raw] = []
+    while len(found) < p.first and (transitions := there.pop(len(found), ())):
+        found += transitions
+    return found
+
+
+def broken_chain(life: Life) -> str | None:
+    """What is wrong with the chain of hashes, with the state that the transitions make, or with an older version."""
+    found = verify(life.raws, life.p)
+    if found is not None:
+        return f"HISTORY {found.what}"
+    hashes = ("", *(entry.previous for entry in life.entries[1:]), life.p.hash)
+    for n, hash_ in life.heads:
+        if n >= len(hashes) or hashes[n] != hash_:
+            return f"REWRITTEN: a version with {n} transitions is not a part of what followed"
+    return None
+
+
+def unsound_chain(p: Snapshot, entries: Sequence[Entry]) -> str | None:
+    """As `broken_chain`, of a progress alone, whose oldest transitions may be archived."""
+    if not p.first:
+        found = verify(p.transitions, p)
+        return f"HISTORY {found.what}" if found is not None else None
+    for before, entry in zip(p.transitions, entries[1:], strict=False):
+        if entry.previous != sha256(bytes(before)).hexdigest():
+            return f"HISTORY transition {entry.n} does not follow what is before it"
+    if p.transitions and sha256(bytes(p.transitions[-1])).hexdigest() != p.hash:
+        return f"HISTORY transition {p.n - 1} was changed"
+    different = [name for name, value in fold(entries).items() if p.state.get(name) != value]
+    return f"HISTORY the transitions make other values of {different} of the state" if different else None
+
+
+def again_too_soon(before: Life, after: Life) -> str | None:
+    """A life that begins although the one before it cannot have expired: somebody wrote over it."""
+    if before.p.is_open:
+        return f"WRITTEN OVER: {before.p.n} transitions with something open were replaced"
+    gone_ms = min(after.times, default=0) - max(before.times, default=0)
+    # Half of the memory: clocks of workers and store may differ, and whoever writes over something does it at once.
+    if gone_ms < before.service.memory_s * 500:
+        return f"WRITTEN OVER: {before.p.n} transitions were replaced {gone_ms} ms after the last"
+    return None

@@ -1,0 +1,117 @@
+"""How sagas end: with one outcome, with nothing left standing after a failure, with nothing done too early."""
+
+from collections.abc import Iterator
+
+from saga.progress.document import Entry
+from saga.progress.roles import Role
+from saga.testing.invariants import alone
+from saga.testing.invariants.cases import Case
+from saga.testing.invariants.evidence import Violation
+from saga.testing.invariants.lives import Life
+
+
+def one_outcome(case: Case) -> Iterator[Violation]:
+    """Every saga has one outcome, or stands still because of a dead letter, or because somebody outside is silent.
+
+    Asked of sagas whose start is in the log, and of whose kind some service here may say an outcome.
+    """
+    outcomes = case.outcomes()
+    if len(outcomes) > 1 and not case.again:
+        said = ", ".join(f"{s.type} {s.id} by {s.source}" for s in outcomes.values())
+        yield case.violation("one outcome", f"it has {len(outcomes)} outcomes: {said}")
+    if outcomes or case.spoiled or case.letters:
+        return
+    contracts = case.frame.contracts
+    kinds = {contracts[s.type].key for s in case.said if s.type in contracts and contracts[s.type].starts}
+    kinds &= case.frame.ending
+    if kinds and not _awaited_from_outside(case, kinds):
+        known = ", ".join(sorted(case.lives)) or "nobody"
+        yield case.violation("one outcome", f"it has begun and has no outcome, and no dead letter; {known} knows of it")
+
+
+def _awaited_from_outside(case: Case, kinds: set[str]) -> bool:
+    """Whether an event that somebody outside may say, and that does not begin a saga, was not said."""
+    contracts, said = case.frame.contracts, {s.type for s in case.said}
+    return any(
+        contracts[type_].said_outside and not contracts[type_].starts and contracts[type_].key in kinds
+        for type_ in case.frame.heard - said
+    )
+
+
+def undone(case: Case) -> Iterator[Violation]:
+    """After a failure no result of a handler with a compensation stands, unless a dead letter names the handler; after
+    a success none was undone. What is undone was there, is undone once, and nothing runs on it any more."""
+    for service, life in case.last_lives():
+        wrong = alone.undone_wrongly(service.roles, life.entries)
+        if wrong is not None:
+            yield case.violation("undone", wrong, service.name)
+    if case.spoiled or case.again:
+        return
+    contracts = case.frame.contracts
+    outcomes = {s.type: contracts[s.type].outcome for s in case.outcomes().values()}
+    if not outcomes:
+        return
+    failures = {type_ for type_, outcome in outcomes.items() if outcome == "failure"}
+    for service, life in case.last_lives():
+        if not failures and any(t.outcome == "compensated" for t in life.entries):
+            names = sorted({t.handler for t in life.entries if t.outcome == "compensated"})
+            yield case.violation("undone", f"it ended with {', '.join(outcomes)}, and {names} ran", service.name)
+        for role in service.roles.handlers.values() if not case.is_forgotten(service.name) else ():
+            if role.undo is not None and role.undo.outcomes & failures and not _told(role, life):
+                for what in _standing(role, life):
+                    yield case.violation("undone", what, service.name)
+
+
+def _told(role: Role, life: Life) -> bool:
+    """Whether a person was told of this handler, or of its compensation."""
+    names = {role.name, role.undo.name if role.undo else role.name}
+    if any(k.dead and k.handler == role.name for k in (*life.p.queue, *life.p.compensating)):
+        return True
+    return any(letter.handler in names for t in life.entries for letter in t.letters)
+
+
+def _standing(role: Role, life: Life) -> Iterator[str]:
+    assert role.undo is not None
+    gone = {t.cause for t in life.entries if t.outcome == "compensated"}
+    for t in life.entries:
+        if t.outcome == "handled" and t.handler == role.name:
+            for event in t.events:
+                if event.type in role.undo.results and event.id not in gone:
+                    yield f"it failed, and {event.type} {event.id} of {role.name} was never undone"
+    if any(result.handler == role.name for result in life.p.results):
+        yield f"it failed, and {role.name} still has a result to be undone"
+    if any(intent.handler == role.name for intent in life.p.intents):
+        yield f"it failed, and {role.name} has begun and is not at its end"
+    if role.name not in life.p.closed:
+        yield f"it failed, and {role.name} is not closed: it may still run"
+
+
+def not_early(case: Case) -> Iterator[Violation]:
+    """What is done because of a success ran only where that success is in the log; compensations only where a failure
+    is that they act on."""
+    if case.spoiled:
+        return
+    contracts = case.frame.contracts
+    said = {s.type for s in case.outcomes().values()}
+    successes = {type_ for type_, contract in contracts.items() if contract.outcome == "success"}
+    for life in case.every_life():
+        roles = life.service.roles
+        undoes = {role.undo.name: role.undo.outcomes for role in roles.handlers.values() if role.undo is not None}
+        last = {name for name, role in roles.handlers.items() if any(types <= successes for types in role.takes)}
+        for t in life.entries:
+            if t.outcome == "compensated" and not undoes[t.handler] & said:
+                what = f"{t.handler} ran in transition {t.n}, and none of {sorted(undoes[t.handler])} was said"
+                yield case.violation("not early", what, life.service.name)
+            if t.outcome == "handled" and t.handler in last and not _because_of(t, case, successes):
+                what = f"{t.handler} ran in transition {t.n}, because of {t.message}: no success was said by then"
+                yield case.violation("not early", what, life.service.name)
+        for intent in life.p.intents:
+            if intent.handler in last and not said & successes:
+                what = f"{intent.handler} has begun, and no success was said"
+                yield case.violation("not early", what, life.service.name)
+
+
+def _because_of(entry: Entry, case: Case, successes: set[str]) -> bool:
+    """Whether a success that is in the log is among what the handler ran on."""
+    ran_on = set(alone.causes(entry))
+    return any(s.id in ran_on and s.type in successes for s in case.said)

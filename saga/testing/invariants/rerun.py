@@ -1,0 +1,320 @@
+"""A rerun gives the same bytes: each version of a progress is made again, from the version before, by the real turn.
+
+The handler gets the answers that the version holds, so nothing outside is asked. It has to ask for the same in the same
+order, and to record the same. Left out, and not counted as checked:
+
+- transitions in which a message was given up, for what made it fail is gone;
+- what a compensation does in lieu of an original that can never finish: it looks at documents as they were;
+- the first version that is known of a saga, if the messages of it are not in the log any more.
+"""
+
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec.structs import replace as with_
+
+from saga import envelope
+from saga.clock import from_iso
+from saga.contracts import codec
+from saga.errors import BadInput, Exists, SagaError
+from saga.messages import Message, Outgoing, Position, Record
+from saga.observe.moments import Moment
+from saga.progress import record as written_down
+from saga.progress.document import Call, Entry, Intent, Snapshot, decode, decode_entry
+from saga.runtime.participant import Halted, Participant
+from saga.runtime.persistence import ARCHIVES, COLLECTION
+from saga.runtime.standing import Run, Turn
+from saga.runtime.turn import advance, begin
+from saga.store.port import Document
+from saga.testing.exploration.operations import PlainRun
+from saga.testing.invariants.evidence import Violation, Witnessed
+from saga.testing.invariants.lives import parted
+
+T = TypeVar("T")
+Item = TypeVar("Item")
+
+
+class _Write(Halted):
+    """The rerun has come to its write: it goes no further."""
+
+    def __init__(self, content: bytes) -> None:
+        super().__init__()
+        self.content = content
+
+
+class _Failed(Halted):
+    """The rerun has failed where the first run did not."""
+
+
+@dataclass
+class _Ports:
+    """The ports of a rerun: the archives are there, the first write ends it, nothing else is to be asked."""
+
+    now: int
+    archives: Mapping[str, bytes]
+    said: list[Moment] = field(default_factory=list)
+    outages: int = 0
+
+    @property
+    def store(self) -> Any:
+        return self
+
+    @property
+    def clock(self) -> Any:
+        return self
+
+    # ---------------------------------------------------------------- the store
+
+    async def get(self, collection: str, key: str) -> Document | None:
+        content = self.archives.get(key) if collection == ARCHIVES else None
+        return None if content is None else Document(content, 1)
+
+    async def insert(self, collection: str, key: str, content: bytes, *, expiry_s: float | None = None) -> int:
+        if collection == ARCHIVES and key in self.archives:
+            raise Exists(key)
+        return self._written(collection, content)
+
+    async def replace(self, collection: str, key: str, content: bytes, **_: object) -> int:
+        return self._written(collection, content)
+
+    def _written(self, collection: str, content: bytes) -> int:
+        if collection == COLLECTION:
+            raise _Write(content)
+        return 1
+
+    # ---------------------------------------------------------------- the clock
+
+    def now_ms(self) -> int:
+        return self.now
+
+    def monotonic_s(self) -> float:
+        return 0.0
+
+    def chance(self) -> float:
+        return 0.0
+
+    async def within(self, seconds: float, what: Awaitable[T]) -> T:
+        return await what
+
+    # ---------------------------------------------------------------- the rest
+
+    async def publish(self, messages: Sequence[Outgoing]) -> None:
+        return None
+
+    def outside(
+        self,
+        saga: str,
+        handler: str,
+        asked: Call,
+        call: Callable[..., Awaitable[Any]],
+        args: Sequence[object],
+        kwargs: Mapping[str, object],
+    ) -> Awaitable[Any]:
+        raise _Failed
+
+    def is_committed(self, position: Position) -> bool:
+        return True
+
+    async def pause(self, seconds: float, position: Position) -> None:
+        raise _Failed
+
+    def check_running(self, position: Position) -> None:
+        return None
+
+    def unavailable(self, operation: str, why: SagaError) -> None:
+        return None
+
+    def recovered(self, why: SagaError) -> None:
+        return None
+
+    def report(self, moment: Moment) -> None:
+        self.said.append(moment)
+
+    def is_news(self, id_: str) -> bool:
+        return False
+
+    async def together(self, what: str, item: Item, act: Callable[[Sequence[Item]], Awaitable[Sequence[T]]]) -> T:
+        raise _Failed
+
+    def one_run(self) -> PlainRun:
+        return PlainRun()
+
+
+@dataclass(frozen=True, slots=True)
+class _Log:
+    """The messages of the log, by where they lie and by id."""
+
+    at: Mapping[tuple[str, int, int], Record]
+    by_id: Mapping[str, Sequence[Record]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """From one version of a progress to the next, and what is known of how it was made."""
+
+    before: Snapshot
+    after: Snapshot
+    content: bytes
+    entry: Entry | None
+    """The transition that is new; `None` for an intent."""
+    time: str
+    run: Run | None
+    calls: tuple[Call, ...] = ()
+    attempt: int = 1
+    message: Message | None = None
+    """Of a new intent."""
+
+
+async def rerun_differences(witnessed: Witnessed, log: Sequence[Record]) -> tuple[int, list[Violation]]:
+    """How many versions of this service's progresses were made again, and those that came out otherwise."""
+    index = _indexed(log)
+    checked, found = 0, list[Violation]()
+    for saga, contents in witnessed.versions.items():
+        archives = dict(witnessed.archives.get(saga, ()))
+        try:
+            steps = list(_steps(witnessed.participant, saga, contents))
+        except (SagaError, msgspec.DecodeError) as why:
+            found.append(Violation("rerun", saga, witnessed.participant.name, str(why)))
+            continue
+        for step in steps:
+            different = await _different(witnessed.participant, step, index, archives)
+            if different is not None:
+                checked += 1
+                if different:
+                    found.append(Violation("rerun", saga, witnessed.participant.name, different))
+    return checked, found
+
+
+def _indexed(log: Sequence[Record]) -> _Log:
+    by_id: dict[str, list[Record]] = {}
+    for record in log:
+        if not record.topic.endswith(".dead"):
+            id_ = dict(record.headers).get("ce_id", b"").decode("utf-8", "replace")
+            by_id.setdefault(id_ or f"{record.topic}/{record.partition}/{record.offset}", []).append(record)
+    return _Log({(r.topic, r.partition, r.offset): r for r in log}, by_id)
+
+
+def _steps(service: Participant, saga: str, contents: Sequence[bytes]) -> Iterator[_Step]:
+    """What can be made again, of all lives."""
+    for _, versions in parted(contents):
+        before = written_down.empty(service.name, saga)
+        for content in versions:
+            after = decode(content)
+            step = (
+                _transition(service, before, after, content) if after.n > before.n else _intent(before, after, content)
+            )
+            if step is not None and not any(i.kind == "lieu" for i in (*before.intents, *after.intents)):
+                yield step
+            before = after
+
+
+def _transition(service: Participant, before: Snapshot, after: Snapshot, content: bytes) -> _Step | None:
+    entry = decode_entry(after.transitions[-1])
+    if entry.outcome == "dead":
+        return None
+    run: Run | None = None
+    if entry.outcome == "handled":
+        run = ("do", entry.handler, entry.cause or entry.message)
+    elif entry.outcome == "compensated" and entry.cause:
+        original = next(r.name for r in service.roles.handlers.values() if r.undo and r.undo.name == entry.handler)
+        run = ("undo", original, entry.cause)
+    return _Step(before, after, content, entry, entry.time, run, entry.calls, entry.attempt)
+
+
+def _intent(before: Snapshot, after: Snapshot, content: bytes) -> _Step | None:
+    """The intent that is new, or that knows more."""
+    known = set(map(_of_intent, before.intents))
+    new = [intent for intent in after.intents if _of_intent(intent) not in known]
+    if len(new) != 1:
+        return None
+    (intent,) = new
+    run: Run = (intent.kind, intent.handler, intent.cause)
+    return _Step(before, after, content, None, intent.time, run, intent.calls, message=intent.message)
+
+
+def _of_intent(intent: Intent) -> tuple[object, ...]:
+    begins = intent.begins and (intent.begins.kind, intent.begins.name, intent.begins.number)
+    return intent.kind, intent.handler, intent.cause, len(intent.calls), begins
+
+
+async def _different(service: Participant, step: _Step, log: _Log, archives: Mapping[str, bytes]) -> str | None:
+    """What comes out otherwise, empty if nothing does; `None` if the message in hand is not known any more.
+
+    Of transitions that do not hold where the message in hand lay there may be several that it can have been: they say
+    the same, or have nothing left to do. One that gives the same bytes is enough.
+    """
+    answers = []
+    for message, position in _in_hand(service, step, log):
+        made = await _made(service, step, message, position, archives)
+        if made == step.content:
+            return ""
+        answers.append(made)
+    if not answers:
+        return None
+    made, what = answers[0], _in_words(step)
+    if made is None:
+        return f"{what}: a rerun fails or writes nothing"
+    return f"{what}: a rerun writes something else: {_first_difference(step.content, made)}"
+
+
+def _in_hand(service: Participant, step: _Step, log: _Log) -> Iterator[tuple[Message, Position]]:
+    """The messages under which a version can have been written, the likeliest first."""
+    if step.entry is not None and step.entry.position is not None:
+        record = log.at.get(step.entry.position)
+        if record is not None:
+            yield from _messages(service, [record])
+        return
+    if step.message is not None and step.message.source != service.name:
+        yield step.message, Position("", 0, 0)
+    ids = [step.entry.message] if step.entry is not None else []
+    if step.message is not None:
+        ids.append(step.message.id)
+    ids += [decode_entry(raw).message for raw in reversed(step.before.transitions)]
+    for id_ in dict.fromkeys(ids):
+        yield from _messages(service, log.by_id.get(id_, ()))
+
+
+def _messages(service: Participant, records: Sequence[Record]) -> Iterator[tuple[Message, Position]]:
+    for record in records:
+        try:
+            type_, schema = envelope.type_of(record), ""
+            if type_ is None:
+                version = codec.identify(record.value, service.library)
+                type_, schema = version.name, version.path
+            message = envelope.to_message(record, type_=type_, schema=schema)
+        except BadInput:
+            continue
+        if message.type in service.consumed and message.source != service.name:
+            yield message, Position(record.topic, record.partition, record.offset)
+
+
+async def _made(
+    service: Participant, step: _Step, message: Message, position: Position, archives: Mapping[str, bytes]
+) -> bytes | None:
+    """What a rerun writes; `None` if it fails, or writes nothing."""
+    ports = _Ports(from_iso(step.time), archives)
+    service = replace(service, ports=ports)
+    turn: Turn = begin(service, message, position, (step.before, int(bool(step.before.transitions))))
+    turn = with_(turn, certain=True)
+    if step.run is not None:
+        turn = turn.carrying(step.run, step.calls, step.attempt - 1)
+    try:
+        await advance(service, turn)
+    except _Write as write:
+        return write.content
+    except _Failed:
+        return None
+    return None
+
+
+def _in_words(step: _Step) -> str:
+    if step.entry is not None:
+        return f"transition {step.entry.n}, {step.entry.handler} {step.entry.outcome}"
+    return f"the intent of {step.run[1] if step.run else 'somebody'} after {len(step.calls)} calls"
+
+
+def _first_difference(there: bytes, made: bytes) -> str:
+    at = next((i for i, (a, b) in enumerate(zip(there, made, strict=False)) if a != b), min(len(there), len(made)))
+    return f"...{there[max(0, at - 40) : at + 40]!r}... became ...{made[max(0, at - 40) : at + 40]!r}..."

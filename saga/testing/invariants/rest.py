@@ -1,0 +1,93 @@
+"""Nothing waits for ever: at rest all is committed, nothing is open, and every message has come to an end."""
+
+from collections.abc import Iterator
+from itertools import chain
+
+from saga.messages import Partition
+from saga.progress.document import Kept
+from saga.progress.roles import Role
+from saga.testing.invariants import alone
+from saga.testing.invariants.cases import Case, Cases, Said
+from saga.testing.invariants.evidence import Evidence, Violation
+from saga.testing.invariants.lives import Life
+
+
+def all_committed(evidence: Evidence) -> Iterator[Violation]:
+    """Each service has committed all that lies in its topics."""
+    for name, witnessed in evidence.services.items():
+        service = witnessed.participant
+        topics = {service.contracts[type_].topic for type_ in service.consumed}
+        for partition, end in evidence.ends.items():
+            done = witnessed.committed.get(Partition(*partition), 0)
+            if partition.topic in topics and done != end:
+                what = f"{partition.topic}/{partition.number} is committed up to {done}, and it ends at {end}"
+                yield Violation("nothing waits", None, name, what)
+
+
+def all_unreadable_told(evidence: Evidence, cases: Cases) -> Iterator[Violation]:
+    """A record of which not even the saga can be told is a dead letter in each service that reads its topic."""
+    told = {(letter.service, letter.position) for letter in cases.letters}
+    for record, type_ in cases.unreadable:
+        where = f"{record.topic}/{record.partition}/{record.offset}"
+        for name, witnessed in evidence.services.items():
+            service = witnessed.participant
+            reads = record.topic in {service.contracts[t].topic for t in service.consumed}
+            if reads and (type_ is None or type_ in service.consumed) and (name, where) not in told:
+                yield Violation(
+                    "nothing waits", None, name, f"the record at {where} cannot be read, and nobody was told"
+                )
+
+
+def nothing_waits(case: Case) -> Iterator[Violation]:
+    """Nothing is open without a dead letter in its way; every message is in the inbox, kept or told to a person; and
+    what waits for other parts waits for one that was never said."""
+    for service, life in case.last_lives():
+        wrong = alone.stranded(life.p, service.roles)
+        if wrong is not None:
+            yield case.violation("nothing waits", wrong, service.name)
+        if not case.spoiled and not case.again:
+            for kept in life.p.waiting:
+                role = service.roles.handlers[kept.handler]
+                if _could_run(case, life, role):
+                    yield case.violation("nothing waits", _of_waiting(kept), service.name)
+    for said in case.said:
+        for service in case.frame.services.values():
+            if said.type in service.consumed and said.source != service.name:
+                lost = _lost(case, service.name, said)
+                if lost is not None:
+                    yield case.violation("nothing waits", lost, service.name)
+
+
+def _of_waiting(kept: Kept) -> str:
+    message = kept.message
+    return f"{message.type} {message.id} waits for {kept.handler}, and all that it waits for was said"
+
+
+def _could_run(case: Case, life: Life, role: Role) -> bool:
+    """Whether all parts of a handler are there that has not run and still may."""
+    p = life.p
+    if role.many or p.started is None or role.name in p.closed or (role.decides and p.outcome is not None):
+        return False
+    if any(k.dead for k in (*p.queue, *p.compensating)) or any(r.handler == role.name for r in p.ran):
+        return False
+    dead = {letter.message for letter in case.letters if letter.service == life.service.name}
+    there = {s.type for s in case.said if s.source != life.service.name and s.id not in dead}
+    there |= {own.event.type for own in p.own}
+    return all(types & there for types in role.takes)
+
+
+def _lost(case: Case, service: str, said: Said) -> str | None:
+    """What is missing of a message that the service has read."""
+    lives = case.lives.get(service, [])
+    missing: str | None = "any handler: the service knows nothing of the saga"
+    for life in lives:
+        missing = alone.unaccounted(life.p, life.service.roles, said.type, said.id)
+        if missing is None:
+            return None
+    if any(letter.service == service and letter.message == said.id for letter in case.letters):
+        return None
+    # An inbox with many entries drops those older than the memory; the transitions still know.
+    if any(said.id in (t.message, *alone.causes(t)) for t in chain.from_iterable(life.entries for life in lives)):
+        return None
+    where = "/".join(map(str, said.record[:3]))
+    return f"LOST MESSAGE {said.type} {said.id} at {where} for {missing}"

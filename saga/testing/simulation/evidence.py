@@ -1,0 +1,70 @@
+"""What a simulated world leaves behind, as the invariants of the kit want it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from saga.declarations.values import Declared
+from saga.messages import Partition
+from saga.progress.document import progress_key
+from saga.runtime.participant import Participant, participant_of
+from saga.runtime.persistence import ARCHIVES, COLLECTION
+from saga.testing.exploration.operations import ExploredPorts
+from saga.testing.invariants.evidence import Evidence, Witnessed
+from saga.testing.simulation.store import Disk
+
+if TYPE_CHECKING:
+    from saga.testing.simulation.world import SimulatedWorld
+
+_judged: dict[int, tuple[Declared, Participant]] = {}
+"""Services as the invariants look at them: the same for each of thousands of worlds."""
+JUDGED_MAX = 100
+
+
+def evidence_of(world: "SimulatedWorld") -> Evidence:
+    """Everything that its services wrote and said."""
+    cluster = world.cluster
+    return Evidence(
+        services={
+            name: _witnessed(
+                declared, world.workers.fakes[name], world.workers.disks[name], cluster.group(name).committed
+            )
+            for name, declared in world.declared.items()
+        },
+        log=cluster.log,
+        ends=cluster.ends(),
+        spoiled=frozenset(cluster.spoiled),
+    )
+
+
+def _witnessed(
+    declared: Declared, fakes: Sequence[object], disk: Disk, committed: Mapping[Partition, int]
+) -> Witnessed:
+    versions: dict[str, list[bytes]] = {}
+    archives: dict[str, list[tuple[str, bytes]]] = {}
+    documents: dict[tuple[str, str], list[bytes]] = {}
+    given = {r.gives: fake for r in declared.resources for fake in fakes if isinstance(fake, r.gives)}
+    mine = progress_key(declared.name, "")
+    for (collection, key), contents in disk.versions.items():
+        if collection == COLLECTION:
+            versions[key.removeprefix(mine)] = contents
+        elif collection == ARCHIVES:
+            archives.setdefault(key.removeprefix(mine).rpartition("::")[0], []).append((key, contents[-1]))
+        else:
+            documents[collection, key] = contents
+    return Witnessed(
+        participant=replace(_participant(declared), resources=given),
+        versions=versions,
+        archives=archives,
+        documents=documents,
+        committed=committed,
+    )
+
+
+def _participant(declared: Declared) -> Participant:
+    known = _judged.get(id(declared))
+    if known is None or len(known[1].handlers) != len(declared.handlers) + len(declared.compensations):
+        if len(_judged) > JUDGED_MAX:
+            _judged.clear()
+        known = _judged[id(declared)] = declared, participant_of(declared, {}, ExploredPorts())
+    return known[1]

@@ -1,0 +1,95 @@
+"""What happened to a saga, across services and with the faults marked, as lines that a person reads."""
+
+from collections.abc import Collection, Iterator
+
+from saga.observe.moments import DeadLettered, Escalated, Moment, Retrying, Stuck, Unavailable
+from saga.progress.document import Snapshot, decode, decode_entry
+from saga.runtime.persistence import COLLECTION
+from saga.testing.simulation.plan import APPLICATION
+from saga.testing.simulation.trace import Asked, Injected, Noted
+from saga.testing.simulation.world import SimulatedWorld
+
+LINES_MAX = 200
+
+
+def timeline(world: SimulatedWorld, sagas: Collection[str] = ()) -> list[str]:
+    """The lines of these sagas, of all of them by default; every fault is told."""
+    lines = list(_lines(world, sagas))
+    if len(lines) > LINES_MAX:
+        half = LINES_MAX // 2
+        lines[half:-half] = [f"   ... {len(lines) - LINES_MAX} more lines ..."]
+    return lines
+
+
+def _lines(world: SimulatedWorld, sagas: Collection[str]) -> Iterator[str]:
+    seen: dict[str, int] = {}
+    for line in world.trace.lines:
+        at = f"{line.time_s:12.4f} s  "
+        match line:
+            case Injected():
+                details = f": {line.details}" if line.details else ""
+                about = f"{line.operation.what} {line.operation.where}"
+                yield f"{at}*** {line.planned} *** ({about}){details}"
+            case Noted():
+                told = line.what or _moment(line.moment, sagas)
+                if told:
+                    yield f"{at}{line.process:<14} {told}"
+            case Asked():
+                for told in _asked(world, line, sagas, seen):
+                    yield f"{at}{line.operation.process:<14} {told}"
+
+
+def _asked(world: SimulatedWorld, line: Asked, sagas: Collection[str], seen: dict[str, int]) -> Iterator[str]:
+    """What an operation means for people; most mean nothing."""
+    operation = line.operation
+    if operation.what == "publish" and operation.process == APPLICATION and line.said == "done":
+        if not sagas or any(operation.where.endswith(f" of {saga}") for saga in sagas):
+            yield f"publishes {operation.where}"
+    elif operation.what == "step":
+        if not sagas or any(operation.where.endswith(f" of {saga}") for saga in sagas):
+            yield f"calls {operation.where}" if line.said == "done" else f"{operation.where}: {line.said}"
+    elif operation.what in ("insert", "replace") and operation.where.startswith(f"{COLLECTION}/"):
+        yield from _written(world, line, sagas, seen)
+
+
+def _written(world: SimulatedWorld, line: Asked, sagas: Collection[str], seen: dict[str, int]) -> Iterator[str]:
+    """What a write of a progress says."""
+    key = line.operation.where.removeprefix(f"{COLLECTION}/")
+    service, _, saga = key.partition("::")
+    if sagas and saga not in sagas:
+        return
+    if line.said != "done":
+        yield f"its write of {key} is refused: {line.said}"
+        return
+    number = seen[key] = seen.get(key, -1) + 1
+    versions = world.workers.disks[service].versions[COLLECTION, key]
+    before = decode(versions[number - 1]) if number else Snapshot(service=service, saga=saga)
+    after = decode(versions[number])
+    for raw in after.transitions[max(0, before.n - after.first) :]:
+        entry = decode_entry(raw)
+        emits = f", emits {', '.join(event.type for event in entry.events)}" if entry.events else ""
+        reason = f" ({entry.reason})" if entry.reason else ""
+        yield f"{saga}: {entry.handler}({entry.type}) {entry.outcome}{reason}{emits}"
+    if after.n == before.n:
+        for intent in after.intents:
+            if intent not in before.intents and intent.begins is not None:
+                yield f"{saga}: {intent.handler} begins {intent.begins.kind} {intent.begins.name}"
+
+
+def _moment(moment: Moment | None, sagas: Collection[str]) -> str:
+    """A moment in words; nothing for one of another saga."""
+    if sagas and getattr(moment, "saga", None) not in (None, *sagas):
+        return ""
+    match moment:
+        case Retrying():
+            return f"{moment.saga}: {moment.handler} failed, attempt {moment.attempt}: {moment.error}"
+        case DeadLettered():
+            return f"{moment.saga}: DEAD LETTER {moment.type}: {moment.reason}"
+        case Escalated():
+            return f"{moment.saga}: ESCALATED {moment.handler}: {moment.reason}"
+        case Stuck():
+            return f"{moment.saga}: STUCK: {moment.error}"
+        case Unavailable():
+            return f"{moment.what} unavailable: {moment.error}"
+        case _:
+            return ""
