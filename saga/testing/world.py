@@ -70,5 +70,9 @@ class World(ABC):
         `world.always("nobody is charged twice", lambda: len(bank.taken) <= 1)`."""
 
     @abstractmethod
+    def verify(self) -> None:
+        """Look at the invariants of the kit, once the world is quiet: done after each test. Raises `AssertionError`."""
+
+    @abstractmethod
     def save_schedule(self) -> Path:
         """Write this run's schedule as a regression test beside the test that ran it; its path."""

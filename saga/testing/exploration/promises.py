@@ -1,11 +1,10 @@
 """What must hold in every state, and at the end: the four promises of docs/protocol.md, and the books behind them."""
 
-from saga.progress import ids
-from saga.progress.decide import is_undone, jobs, kept, kept_undo, next_ready
-from saga.progress.document import Entry, Snapshot, decode_entry
-from saga.progress.history import verify
+from saga.progress.document import Call, Entry, Snapshot, decode_entry
 from saga.testing.exploration.scenario import Scenario
+from saga.testing.exploration.services import SAGA
 from saga.testing.exploration.world import State, World
+from saga.testing.invariants import alone, lives
 
 TRANSITIONS_MAX = 30
 """No scenario needs more: beyond it something is decided again and again."""
@@ -17,7 +16,11 @@ class Promises:
     def __init__(self, world: World, scenario: Scenario) -> None:
         self._world, self._scenario = world, scenario
         self._handlers = {h.name: h for h in scenario.service.handlers}
+        self._roles = world.service.roles
+        self._places = [{m: place for place, m in enumerate(dict.fromkeys(m.id for m in log))} for log in world.logs]
         self._entries: dict[int, tuple[Entry, ...]] = {}
+        self._recorded: dict[int, tuple[str, ...]] = {}
+        self._updates: dict[int, tuple[tuple[Entry, Call, str], ...]] = {}
         self._sound: dict[int, str | None] = {}
 
     def entries(self, version: int) -> tuple[Entry, ...]:
@@ -25,6 +28,8 @@ class Promises:
         known = self._entries.get(version)
         if known is None:
             known = self._entries[version] = tuple(map(decode_entry, self._world.snapshot(version).transitions))
+            self._recorded[version] = tuple(alone.recorded(known))
+            self._updates[version] = tuple(alone.updates(self._world.service.name, SAGA, known))
         return known
 
     # ---------------------------------------------------------------- in every state
@@ -38,50 +43,26 @@ class Promises:
     def _unsound(self, version: int) -> str | None:
         """What the progress alone shows."""
         p, entries = self._world.snapshot(version), self.entries(version)
-        found = verify(p.transitions, p)
+        found = (
+            lives.unsound_chain(p, entries)
+            or alone.recorded_twice(self._roles, entries)
+            or alone.undone_wrongly(self._roles, entries)
+            or self._out_of_log_order(entries)
+        )
         if found is not None:
-            return f"HISTORY {found}"
-        ids_ = recorded(entries)
-        if len(set(ids_)) != len(ids_):
-            return f"ONE ID TWICE among what is recorded: {ids_}"
-        outcomes = [e.type for t in entries for e in t.events if e.type in self._scenario.service.outcomes]
-        if len(outcomes) > 1:
-            return f"TWO OUTCOMES {outcomes}"
-        ran = [t.handler for t in entries if t.outcome == "handled"]
-        for name in set(ran):
-            if ran.count(name) > 1 and not self._handlers[name].many:
-                return f"HANDLER TWICE {name}"
-        causes = [(t.outcome, t.handler, t.cause or t.message) for t in entries if t.outcome == "handled"]
-        if len(set(causes)) != len(causes):
-            return f"RECORDED TWICE {causes}"
+            return found
         if p.n > TRANSITIONS_MAX:
             return f"NO END: {[(t.outcome, t.handler) for t in entries[-6:]]}"
         dead = [t.reason for t in entries if t.outcome == "dead"]
         if dead and not self._scenario.may_die:
             return f"DEAD LETTER {dead}"
-        return self._out_of_log_order(entries) or self._on_a_withdrawn_part(entries)
-
-    def _out_of_log_order(self, entries: tuple[Entry, ...]) -> str | None:
-        alone = {h.name for h in self._handlers.values() if len(h.to) == 1}
-        seen = [t.message for t in entries if t.outcome == "handled" and t.handler in alone]
-        for log in self._world.logs:
-            order = list(dict.fromkeys(m.id for m in log))
-            places = [order.index(i) for i in seen if i in order]
-            if places != sorted(places):
-                return f"OUT OF LOG ORDER {seen}"
         return None
 
-    def _on_a_withdrawn_part(self, entries: tuple[Entry, ...]) -> str | None:
-        """A fan-in must not run on an event whose result was undone before it began."""
-        emitted: dict[str, set[str]] = {}
-        gone: set[str] = set()
-        for t in entries:
-            if t.outcome == "handled":
-                emitted.setdefault(t.handler, set()).update(e.id for e in t.events)
-                if gone & set((t.cause or t.message).split("+")) and not t.calls:
-                    return f"RAN ON A WITHDRAWN PART {t.handler} on {t.cause or t.message}"
-            if t.outcome == "compensated" and t.cause:
-                gone.add(t.cause)
+    def _out_of_log_order(self, entries: tuple[Entry, ...]) -> str | None:
+        for places in self._places:
+            found = alone.out_of_log_order(self._roles, entries, places)
+            if found is not None:
+                return found
         return None
 
     def _once_outside(self, s: State) -> str | None:
@@ -97,33 +78,25 @@ class Promises:
     def _once_in_documents(self, s: State) -> str | None:
         if len(set(s.ledger)) != len(s.ledger):
             return f"DOCUMENT UPDATE TWICE {s.ledger}"
-        for t in self.entries(s.progress):
-            for number, call in enumerate(t.calls):
-                if call.kind != "update" or t.outcome == "dead":
-                    continue
-                marker = ids.update_id("explored", "s-1", t.handler, t.cause or t.message, call.name, call.number)
-                if (call.answer is None) != any(entry.endswith(marker) for entry in s.ledger):
-                    return f"RECORD AND DOCUMENT DIFFER {t.handler} call {number}: {call.answer}, {s.ledger}"
+        for t, call, marker in self._updates[s.progress]:
+            if (call.answer is None) != any(entry.endswith(marker) for entry in s.ledger):
+                return f"RECORD AND DOCUMENT DIFFER {t.handler} {call.name} {call.number}: {call.answer}, {s.ledger}"
         return None
 
     def _in_order(self, s: State) -> str | None:
-        order = recorded(self.entries(s.progress))
-        if not set(s.out) <= set(order):
-            return f"PUBLISHED BUT NOT RECORDED {set(s.out) - set(order)}"
-        places = [order.index(i) for i in s.out]
-        return f"ORDER: published {s.out}, recorded {order}" if places != sorted(places) else None
+        return alone.out_of_recorded_order(self._recorded[s.progress], s.out)
 
     # ---------------------------------------------------------------- at the end
 
     def broken_at_the_end(self, s: State) -> str | None:
         """What is broken when nothing more can happen."""
         p, entries = self._world.snapshot(s.progress), self.entries(s.progress)
-        lost = [i for i in recorded(entries) if i not in s.out]
+        lost = [i for i in alone.recorded(entries) if i not in s.out]
         if lost:
             return f"LOST EVENT {lost}"
         dead = any(k.dead for k in (*p.queue, *p.compensating))
         return (
-            self._stranded(p, dead=dead)
+            alone.stranded(p, self._roles)
             or self._lost_message(p)
             or (None if dead else self._left_standing(s, entries))
             or self._wrong_books(s)
@@ -131,21 +104,11 @@ class Promises:
             or self._scenario.at_the_end(p, entries)
         )
 
-    def _stranded(self, p: Snapshot, *, dead: bool) -> str | None:
-        if not dead and (p.queue or p.compensating or p.intents):
-            return f"STRANDED queue {p.queue} compensations {p.compensating} intents {p.intents}"
-        ready = next_ready(p, self._world.service.roles)
-        return f"READY AND NOT DONE {ready}" if ready is not None else None
-
     def _lost_message(self, p: Snapshot) -> str | None:
         for m in (m for log in self._world.logs for m in log):
-            for work in jobs(p, self._world.service.roles, m):
-                if work.undo:
-                    there = is_undone(p, work.role, m) or kept_undo(p, work.role.name, m) is not None
-                else:
-                    there = ids.entry(m.id, work.role.name) in p.inbox or kept(p, work.role.name, m)
-                if not there:
-                    return f"LOST MESSAGE {m.type}:{m.id} for {work.role.name}"
+            handler = alone.unaccounted(p, self._roles, m.type, m.id)
+            if handler is not None:
+                return f"LOST MESSAGE {m.type}:{m.id} for {handler}"
         return None
 
     def _left_standing(self, s: State, entries: tuple[Entry, ...]) -> str | None:
@@ -197,8 +160,3 @@ class Promises:
         ran = {t.handler for t in entries if t.outcome == "handled"}
         said = {name for name, value in p.state.items() if value}
         return f"STATE WRONG {said}: ran {ran}, undone {undone}" if said != ran - undone else None
-
-
-def recorded(entries: tuple[Entry, ...]) -> list[str]:
-    """The ids of all that the transitions have to publish, in order."""
-    return [i for t in entries for i in (*(e.id for e in t.events), *(letter.id for letter in t.letters))]

@@ -25,10 +25,10 @@ from saga.progress import record as written_down
 from saga.progress.document import Call, Entry, Intent, Snapshot, decode, decode_entry
 from saga.runtime.participant import Halted, Participant
 from saga.runtime.persistence import ARCHIVES, COLLECTION
+from saga.runtime.ports import ShieldedRun
 from saga.runtime.standing import Run, Turn
 from saga.runtime.turn import advance, begin
 from saga.store.port import Document
-from saga.testing.exploration.operations import PlainRun
 from saga.testing.invariants.evidence import Violation, Witnessed
 from saga.testing.invariants.lives import parted
 
@@ -138,8 +138,8 @@ class _Ports:
     async def together(self, what: str, item: Item, act: Callable[[Sequence[Item]], Awaitable[Sequence[T]]]) -> T:
         raise _Failed
 
-    def one_run(self) -> PlainRun:
-        return PlainRun()
+    def one_run(self) -> ShieldedRun:
+        return ShieldedRun()
 
 
 @dataclass(frozen=True, slots=True)

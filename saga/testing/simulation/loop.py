@@ -268,11 +268,12 @@ class SimulatedLoop(WithoutSystem):
         context: Context | None = None,
         **_: Any,
     ) -> "Task[T]":
+        context = copy_context() if context is None else context
         task: Task[T] = Task(coro, loop=self, name=str(name) if name is not None else "task", context=context)
         if len(self._tasks) > self._tasks_max:
             self._tasks = [(owner, each) for owner, each in self._tasks if not each.done()]
             self._tasks_max = max(TASKS_MAX, 2 * len(self._tasks))
-        self._tasks.append(((copy_context() if context is None else context).get(CURRENT), task))
+        self._tasks.append((context.get(CURRENT), task))
         return task
 
     def run_until_complete(self, future: Awaitable[T]) -> T:  # type: ignore[override] # no coroutines as of Python 3.4

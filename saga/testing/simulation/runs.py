@@ -1,7 +1,7 @@
 """One run of a scenario in a simulated world, from its beginning to the invariants at its end."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TypeAlias
 
 from saga.errors import SagaError
@@ -50,8 +50,7 @@ def run(scenario: Scenario, schedule: Schedule, care: Care) -> Run:
             world.verify(rerun=care.rerun)
         except care.failures as why:
             failure = why
-    happened = tuple(fault.planned for fault in world.trace.faults)
-    return Run(replace(schedule, drawn=None, planted=happened), failure, world)
+    return Run(world.schedule(), failure, world)
 
 
 def check_repeatable(scenario: Scenario, schedule: Schedule, first: Run) -> None:
@@ -64,7 +63,8 @@ def check_repeatable(scenario: Scenario, schedule: Schedule, first: Run) -> None
     for one, two in zip(first.world.trace.lines, again.world.trace.lines, strict=False):
         if one != two:
             raise SagaError(
-                f"seed {schedule.seed} runs another way the second time, from {one.time_s:.4f} s on:\n  {one}\n  {two}\n"
+                f"seed {schedule.seed} runs another way the second time, from {one.time_s:.4f} s on:\n"
+                f"  {one}\n  {two}\n"
                 "something in a service or its fakes takes its answer from elsewhere: a global that the test does not "
                 "make anew, the order of a set, an id() or a hash()"
             )

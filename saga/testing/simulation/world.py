@@ -30,6 +30,7 @@ from saga.testing.simulation.loop import NotQuiet, SimulatedLoop
 from saga.testing.simulation.network import Network
 from saga.testing.simulation.plan import APPLICATION, Plan
 from saga.testing.simulation.processes import CURRENT, Process
+from saga.testing.simulation.schedules import Schedule
 from saga.testing.simulation.trace import Trace
 from saga.testing.simulation.workers import Workers
 from saga.testing.world import NO_DOCUMENTS, World
@@ -84,7 +85,8 @@ class SimulatedWorld(World):
         self._application = Process(APPLICATION, APPLICATION)
         self._guard = Guard() if guarded else None
         self._always: list[Always] = []
-        self._schedule: Callable[[], Path] | None = None
+        self.saving: Callable[[], Path] | None = None
+        """Writes the schedule of this run; who knows the test gives it."""
 
     def __enter__(self) -> Self:
         return self
@@ -164,9 +166,9 @@ class SimulatedWorld(World):
         self._loop.after = self._look
 
     def save_schedule(self) -> Path:
-        if self._schedule is None:
+        if self.saving is None:
             raise SagaError("this world was made by hand: the fixture `world` knows which test a schedule belongs to")
-        return self._schedule()
+        return self.saving()
 
     # ---------------------------------------------------------------- what is left to look at
 
@@ -191,6 +193,15 @@ class SimulatedWorld(World):
             where = f" in {first.service}" if first.service else ""
             of_saga = f" of {first.saga}" if first.saga else ""
             raise Broken(first.invariant, f"{first.what}{of_saga}{where}{more}", first.saga)
+
+    def schedule(self) -> Schedule:
+        """This run, to be had again."""
+        planted = tuple(fault.planned for fault in self.trace.faults)
+        return Schedule(seed=self.seed, planted=planted, without=self.left_out)
+
+    def sagas(self) -> list[str]:
+        """All that were published to, in order."""
+        return list(dict.fromkeys(record.key.decode() for record in self.cluster.log if record.key))
 
     @property
     def now_s(self) -> float:

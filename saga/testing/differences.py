@@ -1,0 +1,145 @@
+"""What two runs of the same events left behind, held against each other: what differs, in words for the author."""
+
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, fields
+from datetime import date, time, timedelta
+from decimal import Decimal
+from enum import Enum
+from itertools import zip_longest
+from typing import NamedTuple, TypeAlias
+from uuid import UUID
+
+from saga.messages import Event
+from saga.progress.document import Call, Emitted, Entry
+
+Difference: TypeAlias = tuple[str, str, str]
+"""What differs, as it was the first time, and as it was this time."""
+NOTHING = "nothing"
+_PLAIN = (str, bytes, int, float, complex, Decimal, date, time, timedelta, UUID, Enum)
+
+
+class Asked(NamedTuple):
+    """A call, told from all others of one saga and from the same one with other arguments."""
+
+    handler: str
+    name: str
+    number: int
+    input: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """What a run left behind."""
+
+    entries: tuple[Entry, ...]
+    """The transitions of the saga."""
+    state: Mapping[str, object]
+    documents: Mapping[tuple[str, str], Mapping[str, object]]
+    """By collection and key, without what the toolkit keeps in them."""
+    writes: tuple[str, ...]
+    """For each write to the store the handler in whose run it was made."""
+    touched: tuple[str, ...]
+    """The resources that were changed, though no step called them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Two runs."""
+
+    once: Seen
+    again: Seen
+    arguments: Mapping[Asked, Mapping[str, object]]
+    """Of the steps that were called, by name."""
+    event_of: Callable[[str, bytes], Event]
+    """An event, of the type and bytes that were emitted."""
+
+    def first(self) -> tuple[str | None, list[Difference]]:
+        """What was different first, and the handler that did it where it can be told; an empty list if nothing was."""
+        for one, other in zip_longest(self.once.entries, self.again.entries):
+            found = list(self._transition(one, other))
+            if found:
+                return (one or other).handler, found
+        found = list(_values("saga.state", self.once.state, self.again.state))
+        for at in sorted({*self.once.documents, *self.again.documents}):
+            found += _values("/".join(at), self.once.documents.get(at, {}), self.again.documents.get(at, {}))
+        return None, found
+
+    def _transition(self, one: Entry | None, other: Entry | None) -> Iterator[Difference]:
+        if one is None or other is None or (one.handler, one.outcome) != (other.handler, other.outcome):
+            yield "transition", _described(one), _described(other)
+            return
+        for call, repeated in zip_longest(one.calls, other.calls):
+            yield from self._call(one.handler, call, repeated)
+        yield from _values("saga.state", one.delta, other.delta)
+        for event, repetition in zip_longest(one.events, other.events):
+            yield from self._event(event, repetition)
+
+    def _call(self, handler: str, one: Call | None, other: Call | None) -> Iterator[Difference]:
+        if one is None or other is None or _shown(one) != _shown(other):
+            yield "call", _shown(one), _shown(other)
+        elif one.input != other.input:
+            asked, repeated = (self.arguments.get(Asked(handler, c.name, c.number, c.input), {}) for c in (one, other))
+            found = list(_values(_shown(one), asked, repeated)) if asked and repeated else []
+            yield from found or [(f"arguments of {_shown(one)}", f"of digest {one.input}", f"of digest {other.input}")]
+        elif _given(one) != _given(other):
+            yield f"what {_shown(one)} gave", _given(one), _given(other)
+
+    def _event(self, one: Emitted | None, other: Emitted | None) -> Iterator[Difference]:
+        if one is None or other is None or one.id != other.id:
+            yield "event", one.type if one else NOTHING, other.type if other else NOTHING
+        elif one.value != other.value:
+            first, then = (_fields(self.event_of(e.type, e.value)) for e in (one, other))
+            yield from list(_values(one.type, first, then)) or [(one.type, one.value.hex(), other.value.hex())]
+
+
+def picture(value: object, seen: set[int] | None = None) -> object:
+    """A value with all its parts, to be compared with a later one: of what is of the standard library only the type."""
+    seen = set() if seen is None else seen
+    kind = type(value).__name__
+    if value is None or isinstance(value, _PLAIN):
+        return kind, repr(value)
+    if id(value) in seen:
+        return kind
+    seen.add(id(value))
+    match value:
+        case Mapping():
+            return kind, [(picture(name, seen), picture(part, seen)) for name, part in value.items()]
+        case Set():
+            return kind, sorted(map(repr, value))
+        case Sequence():
+            return kind, [picture(part, seen) for part in value]
+        case _ if callable(value) or type(value).__module__.partition(".")[0] in sys.stdlib_module_names:
+            return kind
+        case _:
+            names = [*getattr(value, "__dict__", ()), *getattr(type(value), "__slots__", ())]
+            return kind, [(name, picture(getattr(value, name, None), seen)) for name in names]
+
+
+def _values(what: str, one: Mapping[str, object], other: Mapping[str, object]) -> Iterator[Difference]:
+    for name in [*one, *(name for name in other if name not in one)]:
+        first, then = (repr(side[name]) if name in side else NOTHING for side in (one, other))
+        if first != then:
+            yield f"{what}, {name}", first, then
+
+
+def _fields(event: Event) -> Mapping[str, object]:
+    return {field.name: getattr(event, field.name) for field in fields(event)}  # type: ignore[arg-type] # all events are
+
+
+def _described(entry: Entry | None) -> str:
+    if entry is None:
+        return NOTHING
+    return f"{entry.handler} {entry.outcome}" + (f": {entry.reason}" if entry.reason else "")
+
+
+def _shown(call: Call | None) -> str:
+    """Which call, without its arguments."""
+    if call is None:
+        return NOTHING
+    document = f" of {call.document}" if call.kind == "update" else ""
+    return f"{call.kind} {call.name}{document}" + (f", number {call.number}" if call.number > 1 else "")
+
+
+def _given(call: Call) -> str:
+    return f"{call.answer or ''}{bytes(call.value).decode()}"

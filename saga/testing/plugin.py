@@ -1,0 +1,78 @@
+"""The pytest plugin: the fixture `world`, and tests that are run in many worlds. Loaded by pytest when it is installed.
+
+A test that takes `world` is a plain `def test_...(world: World)`. Without a decorator it runs in one world without
+faults; `saga.testing.simulate`, `crash_everywhere` and `replay` say otherwise. After each run the invariants of the kit
+are checked.
+"""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from saga.testing.world import World
+
+REPORTED = "saga"
+"""The name of the user property that carries one line of what was run to the terminal."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """The options."""
+    group = parser.getgroup("saga", "worlds for choreographies")
+    group.addoption("--saga-seed", type=int, default=None, help="run each simulated test under this seed alone")
+    group.addoption("--saga-seeds", type=int, default=None, help="run @simulate tests under so many seeds instead")
+    group.addoption(
+        "--saga-world",
+        choices=("simulated", "embedded"),
+        default="simulated",
+        help="run them in the simulation, or as real processes on the embedded broker and store",
+    )
+    group.addoption("--saga-save", action="store_true", help="write the small run of each failure as a test beside it")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """The marker."""
+    config.addinivalue_line("markers", "saga_world: a test that runs in worlds of saga.testing")
+
+
+@pytest.fixture
+def world(request: pytest.FixtureRequest) -> "Iterator[World]":
+    """A world for a choreography: see `saga.testing.World`. The test may be run in many of them."""
+    from saga.testing.rounds import first_world
+
+    with first_world(request) as made:
+        yield made
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark what takes a world."""
+    for item in items:
+        if "world" in getattr(item, "fixturenames", ()):
+            item.add_marker("saga_world")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run what takes a world in as many as it wants."""
+    if pyfuncitem.get_closest_marker("saga_world") is None:
+        return None
+    from saga.testing.rounds import rounds
+
+    return rounds(pyfuncitem)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """One line for each such test: how often it was run, with which faults."""
+    lines = [
+        f"{report.nodeid}: {said}"
+        for reports in terminalreporter.stats.values()
+        for report in reports
+        if getattr(report, "when", None) == "call"
+        for name, said in getattr(report, "user_properties", ())
+        if name == REPORTED
+    ]
+    if lines:
+        terminalreporter.section("worlds")
+        for line in sorted(set(lines)):
+            terminalreporter.write_line(line)

@@ -1,0 +1,10 @@
+"""The second world: the same test on real processes, with the real clock, on the embedded broker and SQLite stores.
+
+What the simulation only plays happens here: `kill -9`, frozen processes, locks between processes, bytes on a disk. It
+cannot be repeated byte for byte, and what would need a simulated disk, network or clock is left out (`LEFT_OUT`).
+"""
+
+from saga.testing.processes.accidents import LEFT_OUT
+from saga.testing.processes.world import ProcessWorld
+
+__all__ = ["LEFT_OUT", "ProcessWorld"]

@@ -1,0 +1,186 @@
+"""What goes wrong in a world of real processes: which faults, how many, and when. Drawn by a seeded generator.
+
+Kinds and moments are the same for a seed; what they hit is not, for the processes run at their own pace.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from random import Random  # noqa: TID251 - seeded: the seed of a world gives its faults
+from types import MappingProxyType
+from typing import Literal, get_args
+
+from saga.clock import Clock
+from saga.errors import SagaError
+from saga.testing.processes.crew import Crew, Member
+
+Kind = Literal["crash", "duplicate", "freeze", "rebalance"]
+"""`crash`: a worker is killed by SIGKILL and started again. `duplicate`: an event of a client is published once more.
+`freeze`: a worker stands still by SIGSTOP, for so long sometimes that it loses its partitions. `rebalance`: a third
+worker joins a service and leaves it again."""
+
+FAULTS_MAX = 20
+"""In one world: each costs real time."""
+PER_RATE = 100
+"""Faults of one kind while the world runs until it is quiet, at a rate of 1; see `count_of`."""
+GAP_S_MAX = 0.1
+"""Between two faults: about as long as a saga is under way."""
+FROZEN_S_MAX = 2.0
+"""More than the silence after which a member is taken for dead (`TIMING` of `saga.testing.processes.ground`)."""
+STAYS_S_MAX = 0.3
+"""How long a third worker stays once it has its share."""
+
+LEFT_OUT: Mapping[str, str] = MappingProxyType(
+    {
+        "lost answer": "the stores are real files: an answer is lost only with the process that waits for it (`crash`)",
+        "late answer": "a write to a file takes effect while its caller waits, or never",
+        "delay": "the processes run at their own pace, and nothing stands between them and the log to hold it up",
+        "partition": "the log is a file: a process is cut off from it only while it stands still (`freeze`)",
+        "clock": "all processes have the clock of this machine, which is not ours to change",
+        "full disk": "the disk is this machine's, and others need it",
+        "slow store": "how fast the disk is is up to this machine",
+        "throttle": "the embedded broker has no quota to run into",
+        "expiry": "what expires does so after days of real time",
+        "newer schema": "all processes run the code of this tree",
+        "poison": "only clients of this world publish, and they publish what contracts allow",
+    }
+)
+"""Kinds of faults that this world does not have, and why."""
+
+
+def left_out(kinds: Iterable[str]) -> list[str]:
+    """A sentence for each of `kinds` that this world does not have. Raises `SagaError` for one that nobody knows."""
+    sentences = []
+    for kind in kinds:
+        if kind in LEFT_OUT:
+            sentences.append(f"{kind}: left out in a world of real processes: {LEFT_OUT[kind]}")
+        elif kind not in get_args(Kind):
+            raise SagaError(f"there is no fault {kind!r}: choose from {', '.join([*get_args(Kind), *LEFT_OUT])}")
+    return sentences
+
+
+def count_of(rate: float) -> int:
+    """How many faults of one kind happen while the world runs until it is quiet.
+
+    A rate is a chance for each operation, and operations of real processes cannot be counted from outside. So a rate of
+    0.01 is one fault, of 0.03 three; at least one for any rate but 0.
+    """
+    return max(1, round(rate * PER_RATE)) if rate > 0 else 0
+
+
+@dataclass(slots=True)
+class Due:
+    """Something that is to happen."""
+
+    at_s: float
+    act: Callable[[], None]
+
+
+@dataclass(slots=True)
+class Guest:
+    """A third worker, which leaves again."""
+
+    member: Member
+    leaves_at_s: float | None = None
+    """`None`: it has not got its share of the work yet."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Accidents:
+    """Makes faults happen, to the processes of a crew."""
+
+    seed: int
+    rates: Mapping[str, float]
+    """By kind, the chance as in the simulation; see `count_of`."""
+    crew: Crew
+    clock: Clock
+    hire: Callable[[str], Member]
+    """Starts one more worker of a service."""
+    publish_again: Callable[[Random], None]
+    """Publishes one of the clients' events once more."""
+    happened: list[str] = field(default_factory=list)
+    """In words, in order."""
+    _due: list[Due] = field(default_factory=list)
+    _guests: list[Guest] = field(default_factory=list)
+    _drawn: int = 0
+    _chance: Random = field(init=False)
+
+    def __post_init__(self) -> None:
+        left_out(self.rates)
+        self._chance = Random(self.seed)
+
+    @property
+    def are_over(self) -> bool:
+        """Whether nothing more is to happen by itself."""
+        return not self._due and not self._guests and self.crew.is_steady
+
+    def begin(self) -> None:
+        """Something was published: draw what goes wrong from here on."""
+        kinds = [kind for kind in get_args(Kind) for _ in range(count_of(self.rates.get(kind, 0)))]
+        self._chance.shuffle(kinds)
+        kinds = kinds[: FAULTS_MAX - self._drawn]
+        self._drawn += len(kinds)
+        at_s = self.clock.monotonic_s()
+        for kind in kinds:
+            at_s += self._chance.uniform(0, GAP_S_MAX)
+            self._due.append(Due(at_s, self._act_of(kind)))
+
+    def happen(self, is_whole: Callable[[str], bool]) -> None:
+        """Whatever is due. `is_whole`: whether all workers of a service have their share of its work."""
+        now_s = self.clock.monotonic_s()
+        due = [each for each in self._due if each.at_s <= now_s]
+        self._due = [each for each in self._due if each.at_s > now_s]
+        for each in due:
+            each.act()
+        for guest in list(self._guests):
+            if guest.leaves_at_s is None and is_whole(guest.member.service):
+                guest.leaves_at_s = now_s + self._chance.uniform(0, STAYS_S_MAX)
+            elif guest.leaves_at_s is not None and guest.leaves_at_s <= now_s:
+                self._guests.remove(guest)
+                self._dismiss(guest.member)
+
+    def _act_of(self, kind: str) -> Callable[[], None]:
+        match kind:
+            case "crash":
+                return self._crash
+            case "duplicate":
+                return self._duplicate
+            case "freeze":
+                return self._freeze
+            case _:
+                return self._rebalance
+
+    def _crash(self) -> None:
+        victim = self._any_of(self.crew.members)
+        if victim is None:
+            return
+        again = self.crew.restart(victim)
+        for guest in self._guests:
+            if guest.member is victim:
+                guest.member = again
+        self.happened.append(f"{victim.name} killed")
+
+    def _duplicate(self) -> None:
+        self.publish_again(self._chance)
+        self.happened.append("an event published again")
+
+    def _freeze(self) -> None:
+        victim = self._any_of([member for member in self.crew.members if not member.frozen])
+        if victim is None:
+            return
+        self.crew.freeze(victim)
+        for_s = self._chance.uniform(0, FROZEN_S_MAX)
+        self._due.append(Due(self.clock.monotonic_s() + for_s, lambda: self.crew.thaw(victim)))
+        self.happened.append(f"{victim.name} frozen for {for_s:.1f} s")
+
+    def _rebalance(self) -> None:
+        service = self._chance.choice(sorted(self.crew.sizes))
+        guest = self.hire(service)
+        self._guests.append(Guest(guest))
+        self.happened.append(f"{guest.name} joined")
+
+    def _dismiss(self, member: Member) -> None:
+        self.crew.dismiss(member)
+        self.happened.append(f"{member.name} told to leave")
+
+    def _any_of(self, members: Sequence[Member]) -> Member | None:
+        return self._chance.choice(members) if members else None

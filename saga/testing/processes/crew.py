@@ -1,0 +1,161 @@
+"""The worker processes: started, killed, frozen, taken away, and never left running."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from saga.clock import Clock
+from saga.errors import SagaError
+from saga.testing.processes.assignment import Assignment
+
+WORKERS = 2
+"""Of each service, from the start."""
+STOP_S_MAX = 5.0
+"""A worker that has not ended so long after SIGTERM is killed."""
+LOG_LINES, LOG_CHARACTERS = 4, 400
+"""What is shown of a worker's log: its last lines, and how much of each."""
+
+
+@dataclass(slots=True, eq=False)
+class Member:
+    """One worker process."""
+
+    service: str
+    number: int
+    """Counted by service; a worker that is started again keeps it, and its log."""
+    process: subprocess.Popen[bytes]
+    frozen: bool = False
+    ends_by_s: float | None = None
+    """When at the latest it has ended, by the clock's monotonic time; `None`: it is to stay."""
+
+    @property
+    def name(self) -> str:
+        """`payment-1`."""
+        return f"{self.service}-{self.number}"
+
+    def __str__(self) -> str:
+        state = "frozen" if self.frozen else "told to end" if self.ends_by_s is not None else "running"
+        return f"{self.name} ({state}, process {self.process.pid})"
+
+
+class Crew:
+    """All worker processes of a world. Leaving the `with` block ends them, whatever state they are in."""
+
+    def __init__(self, folder: Path, clock: Clock) -> None:
+        self._folder, self._clock = folder, clock
+        self._members: list[Member] = []
+        self._started = Counter[str]()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, why: BaseException | None, at: TracebackType | None) -> None:
+        try:
+            for member in self._members:
+                self.thaw(member)
+                member.process.send_signal(signal.SIGTERM)
+            until_s = self._clock.monotonic_s() + STOP_S_MAX
+            for member in self._members:
+                with suppress(subprocess.TimeoutExpired):
+                    member.process.wait(max(0.0, until_s - self._clock.monotonic_s()))
+        finally:
+            for member in list(self._members):
+                self._end(member)
+
+    @property
+    def members(self) -> Sequence[Member]:
+        """Those that are there, whether they run or are frozen; not those that are told to end."""
+        return [member for member in self._members if member.ends_by_s is None]
+
+    @property
+    def is_steady(self) -> bool:
+        """Whether nobody is frozen or about to end."""
+        return not any(member.frozen or member.ends_by_s is not None for member in self._members)
+
+    @property
+    def sizes(self) -> Counter[str]:
+        """How many workers each service has."""
+        return Counter(member.service for member in self.members)
+
+    def hire(self, service: str, assignment: Assignment) -> Member:
+        """Start one more worker."""
+        self._started[service] += 1
+        file = self._folder / f"{service}.json"
+        if not file.exists():
+            assignment.write(file)
+        return self._start(service, self._started[service])
+
+    def _start(self, service: str, number: int) -> Member:
+        found = os.pathsep.join(path or str(Path.cwd()) for path in sys.path)
+        with (self._folder / f"{service}-{number}.log").open("ab") as log:
+            # A session of its own: Ctrl-C in the terminal reaches us alone, and we end the workers in order. Its
+            # standard input ends with us, however we end, and the worker with it.
+            process = subprocess.Popen(
+                [sys.executable, "-m", "saga.testing.processes.worker", str(self._folder / f"{service}.json")],
+                env={**os.environ, "PYTHONPATH": found},
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        member = Member(service, number, process)
+        self._members.append(member)
+        return member
+
+    def restart(self, member: Member) -> Member:
+        """`kill -9`, and start it again; the new one."""
+        self._end(member)
+        return self._start(member.service, member.number)
+
+    def freeze(self, member: Member) -> None:
+        """SIGSTOP: it keeps its locks, and knows nothing of it."""
+        member.process.send_signal(signal.SIGSTOP)
+        member.frozen = True
+
+    def thaw(self, member: Member) -> None:
+        """SIGCONT, for one that is frozen."""
+        if member.frozen:
+            member.process.send_signal(signal.SIGCONT)
+            member.frozen = False
+
+    def dismiss(self, member: Member) -> None:
+        """SIGTERM: it drains, leaves its group, and ends."""
+        self.thaw(member)
+        member.process.send_signal(signal.SIGTERM)
+        member.ends_by_s = self._clock.monotonic_s() + STOP_S_MAX
+
+    def check(self) -> None:
+        """Forget those that have ended as they were told. Raises `SagaError` for one that has ended by itself."""
+        for member in list(self._members):
+            code = member.process.poll()
+            if member.ends_by_s is not None:
+                is_late = code is None and self._clock.monotonic_s() > member.ends_by_s
+                if is_late or code in (0, -signal.SIGTERM):  # by the signal itself: it was still starting
+                    self._end(member)
+                    continue
+            if code is not None:
+                raise SagaError(f"worker {member.name} ended by itself, with {code}; {self.last_words(member)}")
+
+    def last_words(self, member: Member) -> str:
+        """The end of its log, for people."""
+        lines = (self._folder / f"{member.name}.log").read_text("utf-8", "replace").splitlines()
+        if not lines:
+            return "its log is empty"
+        return "\n".join(["the end of its log:", *(f"  {line[:LOG_CHARACTERS]}" for line in lines[-LOG_LINES:])])
+
+    def _end(self, member: Member) -> None:
+        """SIGKILL, which nobody can catch, for one that has not ended; nothing is left of it."""
+        self._members.remove(member)
+        if member.process.poll() is None:
+            member.process.kill()
+        member.process.wait()
+        if member.process.stdin is not None:
+            member.process.stdin.close()

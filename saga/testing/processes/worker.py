@@ -1,0 +1,69 @@
+"""What a worker process runs: one worker of one service, until SIGTERM: `python -m saga.testing.processes.worker FILE`.
+
+It ends at once when its standard input ends: then the process of the test is gone, and nobody else would stop it.
+"""
+
+import asyncio
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+
+from saga.broker.embedded import EmbeddedBroker
+from saga.clock import SystemClock
+from saga.config import Settings
+from saga.errors import SagaError
+from saga.observe.logs import log_to
+from saga.runtime.lifecycle import serve
+from saga.runtime.worker import Limits
+from saga.store.sqlite import SqliteStore
+from saga.testing.processes.assignment import Assignment
+from saga.testing.processes.ground import TIMING
+from saga.testing.processes.outside import stand_in
+
+DRAIN_S = 2.0
+"""How long a worker that is taken away may finish what it has begun."""
+
+
+def main(file: Path) -> int:
+    """Run what the file says; the exit code."""
+    threading.Thread(target=_end_with_the_test, name="end with the test", daemon=True).start()
+    assignment = Assignment.read(file)
+    try:
+        asyncio.run(_run(assignment))
+    except SagaError as why:
+        sys.stderr.write(f"saga: {why}\n")
+        return 2
+    return 0
+
+
+async def _run(assignment: Assignment) -> None:
+    declared, clock, stop = assignment.service(), SystemClock(), asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+    gives = {resource.name: resource.gives for resource in declared.resources}
+    use = [stand_in(gives[s.resource], s.number, s.calls, Path(assignment.outside)) for s in assignment.stand_ins]
+    async with (
+        EmbeddedBroker(Path(assignment.broker), clock=clock, timing=TIMING) as broker,
+        SqliteStore(Path(assignment.store), clock=clock) as store,
+    ):
+        await serve(
+            declared,
+            store=store,
+            broker=broker,
+            clock=clock,
+            report=log_to(sys.stderr, Settings(log="json")),
+            limits=Limits(drain_s=DRAIN_S),
+            stop=stop,
+            use=use,
+        )
+
+
+def _end_with_the_test() -> None:
+    while os.read(sys.stdin.fileno(), 1):
+        pass
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1])))

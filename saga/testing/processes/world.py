@@ -1,0 +1,306 @@
+"""A world of real processes: two workers of each service on one embedded broker, while the test looks on."""
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from datetime import timedelta
+from math import inf
+from pathlib import Path
+from random import Random  # noqa: TID251 - the type of what the seed gives; nothing is drawn from the module
+from tempfile import TemporaryDirectory
+from types import MappingProxyType, TracebackType
+from typing import TYPE_CHECKING, NamedTuple, Self, TypeVar
+
+import msgspec
+
+from saga.broker.port import Topic
+from saga.clock import SystemClock
+from saga.contracts.library import binding_of
+from saga.declarations.values import Declared
+from saga.errors import DeclarationError, SagaError
+from saga.messages import Event, Outgoing
+from saga.outside import to_record
+from saga.progress.document import decode, progress_key
+from saga.runtime.persistence import COLLECTION
+from saga.runtime.topics import topic_of
+from saga.service import Service
+from saga.testing.processes.accidents import Accidents, left_out
+from saga.testing.processes.assignment import Assignment, declarations_of, place_of, stand_ins_of
+from saga.testing.processes.crew import WORKERS, Crew, Member
+from saga.testing.processes.ground import Ground, Group
+from saga.testing.processes.outside import Outside
+from saga.testing.processes.verdict import outcomes_of, problems
+from saga.testing.world import NO_DOCUMENTS, World
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+_D = TypeVar("_D", bound="DataclassInstance")
+
+NO_FAULTS: Mapping[str, float] = MappingProxyType({})
+DEADLINE_S = 60.0
+"""How long `run_until_quiet` waits."""
+LOOK_S = 0.02
+"""How often the world is looked at."""
+QUIET_LOOKS = 3
+"""So many looks in a row have to find nothing under way."""
+RUN_FOR_MAX = timedelta(seconds=10)
+"""More time than this has to be simulated."""
+
+
+class Employed(NamedTuple):
+    """A service in this world."""
+
+    declared: Declared
+    assignment: Assignment
+
+
+class ProcessWorld(World):
+    """A world whose services run as real processes, with the real clock, on an embedded broker and SQLite stores.
+
+    `seed`, `faults`: from the kind of a fault to its rate, as in the simulation. Here, of each kind with a rate,
+    `round(rate * 100)` faults happen after something was published, at least one, at most 20 in all; `left_out` says
+    which kinds this world does not have, and why.
+
+    Promises: what survives here has survived `kill -9`. Not promised: the same seed hits the same places. Leaving the
+    `with` block ends all processes and removes all files. Fakes of `use` stay objects of the test; services call
+    their async methods from other processes, one call after another.
+    """
+
+    def __init__(
+        self, seed: int = 0, faults: Mapping[str, float] = NO_FAULTS, *, deadline_s: float = DEADLINE_S
+    ) -> None:
+        left_out(faults)
+        self._seed, self._faults, self._deadline_s = seed, faults, deadline_s
+        self._clock = SystemClock()
+        self._employed: dict[str, Employed] = {}
+        self._topics: dict[str, Topic] = {}
+        """All to which something was published."""
+        self._pending: list[Outgoing] = []
+        self._published: list[Outgoing] = []
+        self._always: list[tuple[str, Callable[[], bool]]] = []
+
+    def __enter__(self) -> Self:
+        with suppress(RuntimeError):
+            asyncio.get_running_loop()
+            raise SagaError("a test in a world is a plain function: write `def`, not `async def`")
+        with ExitStack() as stack:
+            folder = Path(stack.enter_context(TemporaryDirectory(prefix="saga-world-")))
+            self._ground = stack.enter_context(Ground(folder, self._clock))
+            self._outside = stack.enter_context(Outside(folder / "outside.sock"))
+            self._crew = stack.enter_context(Crew(folder, self._clock))
+            self._stack = stack.pop_all()
+        self._accidents = Accidents(
+            seed=self._seed,
+            rates=self._faults,
+            crew=self._crew,
+            clock=self._clock,
+            hire=self._hire,
+            publish_again=self._publish_again,
+        )
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, why: BaseException | None, at: TracebackType | None) -> None:
+        self._stack.close()
+
+    def left_out(self, kinds: Iterable[str]) -> list[str]:
+        """A sentence for each of these kinds of faults that this world does not have: why it is left out."""
+        return left_out(kinds)
+
+    @property
+    def happened(self) -> Sequence[str]:
+        """The faults that have happened, in words."""
+        return self._accidents.happened
+
+    @property
+    def pids(self) -> Sequence[int]:
+        """The worker processes, by their ids."""
+        return [member.process.pid for member in self._crew.members]
+
+    # ---------------------------------------------------------------- the world
+
+    def start(
+        self,
+        *services: "Service[DataclassInstance | None]",
+        use: Sequence[object] = (),
+        documents: "Mapping[str, DataclassInstance]" = NO_DOCUMENTS,
+    ) -> None:
+        """As promised. Raises `SagaError` too for a service that another process could not import."""
+        all_ = [service.declared for service in services]
+        _check_used(all_, use, documents)
+        employed = [self._employ(service, use) for service in services]
+        self._outside.fakes += use
+        for each in employed:
+            self._ground.prepare(each.declared, documents)
+            self._employed[each.declared.name] = each
+        for each in employed * WORKERS:
+            self._hire(each.declared.name)
+
+    def read(self, service: "Service[DataclassInstance | None]", kind: type[_D], key: str, /) -> _D | None:
+        """As promised. Raises `SagaError` for a kind that the service does not declare."""
+        name = service.declared.name
+        collection = next((d.collection for d in service.declared.documents if d.kind is kind), None)
+        if name not in self._employed or collection is None:
+            raise SagaError(f"no service {name!r} of this world declares a document {kind.__name__}")
+        content = self._ground.get(name, collection, key)
+        return None if content is None else msgspec.json.decode(content, type=kind)
+
+    def publish(self, *events: Event) -> None:
+        self._pending += [to_record(event, self._clock.now_ms()) for event in events]
+        for binding in map(binding_of, map(type, events)):
+            self._topics[binding.contract.topic] = topic_of(binding.library.topics[binding.contract.topic])
+
+    def run_until_quiet(self) -> None:
+        """As promised. The time is real: at most 60 s, unless the world was made with another `deadline_s`."""
+        until_s = self._clock.monotonic_s() + self._deadline_s
+        self._run(self._is_whole, until_s)
+        self._say_what_is_pending()
+        self._run(self._is_quiet, until_s)
+
+    def run_for(self, time: timedelta, /) -> None:
+        """As promised, in real time. Raises `SagaError` for more than ten seconds."""
+        if time > RUN_FOR_MAX:
+            raise SagaError(
+                f"run_for({time}): this world has the real clock, and waits for {RUN_FOR_MAX} at most: let the "
+                "simulation pass more time"
+            )
+        until_s = self._clock.monotonic_s() + time.total_seconds()
+        self._say_what_is_pending()
+        while self._clock.monotonic_s() < until_s:
+            self._look()
+
+    def outcome(self, saga_id: str) -> type[Event] | None:
+        for name, (declared, _) in self._employed.items():
+            content = self._ground.get(name, COLLECTION, progress_key(name, saga_id))
+            said = None if content is None else decode(content).outcome
+            if said is not None:
+                return outcomes_of(declared)[said]
+        return None
+
+    def always(self, what: str, holds: Callable[[], bool]) -> None:
+        """As promised, as far as it can be seen from outside: looked at every 20 ms, and at the end."""
+        self._always.append((what, holds))
+
+    def save_schedule(self) -> Path:
+        """Raises `SagaError`: there is none."""
+        raise SagaError(
+            "a run of real processes cannot be replayed, so it has no schedule: find a seed of the simulation that "
+            "fails in the same way"
+        )
+
+    def verify(self) -> None:
+        """Look at all that the services have written down, once nothing goes on any more.
+
+        Raises `AssertionError` naming saga and service: a history that is not what was written; two outcomes; something
+        open that nobody will end, unless a dead letter says so; and what is not as `always` demands.
+        """
+        self._check_always()
+        names = {name for each in self._employed.values() for name in outcomes_of(each.declared)}
+        found = list(problems(self._ground.histories(self._employed), names))
+        if found:
+            raise AssertionError("\n".join([*found, f"what went wrong before: {self._faults_in_words()}"]))
+
+    # ---------------------------------------------------------------- starting
+
+    def _employ(self, service: "Service[DataclassInstance | None]", use: Sequence[object]) -> Employed:
+        declared = service.declared
+        if declared.name in self._employed:
+            raise SagaError(f"service {declared.name!r} runs in this world already: start each once")
+        modules, attribute = place_of(service)
+        before = len(self._outside.fakes)
+        stand_ins = [
+            msgspec.structs.replace(stand_in, number=before + stand_in.number)
+            for stand_in in stand_ins_of(declared, use)
+        ]
+        assignment = Assignment(
+            modules=modules,
+            attribute=attribute,
+            declarations=declarations_of(declared),
+            broker=str(self._ground.broker_file),
+            store=str(self._ground.store_file(declared.name)),
+            outside=str(self._outside.socket),
+            stand_ins=tuple(stand_ins),
+        )
+        return Employed(declared, assignment)
+
+    def _hire(self, service: str) -> Member:
+        return self._crew.hire(service, self._employed[service].assignment)
+
+    # ---------------------------------------------------------------- running
+
+    def _say_what_is_pending(self) -> None:
+        if self._pending:
+            said, self._pending = self._pending, []
+            self._ground.publish(said, tuple(self._topics.values()))
+            self._published += said
+            self._accidents.begin()
+
+    def _publish_again(self, chance: Random) -> None:
+        self._ground.publish([chance.choice(self._published)])
+
+    def _run(self, is_over: Callable[[], bool], until_s: float) -> None:
+        """Until it is over, seen several times in a row."""
+        seen = 0
+        while seen < QUIET_LOOKS:
+            if self._clock.monotonic_s() > until_s:
+                raise SagaError(self._what_goes_on())
+            self._look()
+            seen = seen + 1 if is_over() else 0
+
+    def _look(self) -> None:
+        self._ground.wait(LOOK_S)
+        self._crew.check()
+        self._accidents.happen(self._is_whole_of)
+        self._check_always()
+
+    def _check_always(self) -> None:
+        if not self._always:
+            return
+        with self._outside.still():
+            broken = [what for what, holds in self._always if not holds()]
+        if broken:
+            raise AssertionError(f"not always: {'; '.join(broken)} (before: {self._faults_in_words()})")
+
+    def _is_whole(self, *, lag_max: float = inf) -> bool:
+        """Whether every worker is a member of its group and has its share, and no group is further behind."""
+        groups = self._ground.groups()  # once: what is read together was true together
+        return all(
+            (group := groups.get(service, Group())).is_whole(size) and group.lag <= lag_max
+            for service, size in self._crew.sizes.items()
+        )
+
+    def _is_whole_of(self, service: str) -> bool:
+        return self._ground.groups().get(service, Group()).is_whole(self._crew.sizes[service])
+
+    def _is_quiet(self) -> bool:
+        """Whether no fault is to come or still felt, and everything that is in the log is handled and committed."""
+        return self._accidents.are_over and not self._ground.is_publishing and self._is_whole(lag_max=0)
+
+    def _faults_in_words(self) -> str:
+        return "; ".join(self._accidents.happened) or "no fault"
+
+    def _what_goes_on(self) -> str:
+        groups = self._ground.groups()
+        lines = [f"the world has not become quiet within {self._deadline_s:g} s (faults: {self._faults_in_words()}):"]
+        for service in self._employed:
+            group = groups.get(service, Group())
+            lines.append(f"  {service}: {group.lag} records not committed, {group.members} members in its group")
+        lines += [f"  {member}; {self._crew.last_words(member)}" for member in self._crew.members]
+        return "\n".join(lines)
+
+
+def _check_used(
+    services: Sequence[Declared], use: Sequence[object], documents: "Mapping[str, DataclassInstance]"
+) -> None:
+    """Raises `DeclarationError` for a fake that nothing uses, `SagaError` for a document that nobody declares."""
+    gives = [resource.gives for declared in services for resource in declared.resources]
+    unused = [type(fake).__name__ for fake in use if not any(isinstance(fake, given) for given in gives)]
+    if unused:
+        raise DeclarationError(
+            f"no service of this world has a resource for {', '.join(unused)}: "
+            "a fake is an instance of a subclass of what the resource gives"
+        )
+    kinds = {document.kind for declared in services for document in declared.documents}
+    for key, document in documents.items():
+        if type(document) not in kinds:
+            raise SagaError(f"no service of this world declares a document {type(document).__name__} (key {key!r})")

@@ -1,0 +1,106 @@
+"""How a test that takes a world is run: in which worlds, how often, and what is said when it fails."""
+
+import functools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from saga.errors import SagaError
+from saga.testing.plugin import REPORTED
+from saga.testing.processes.world import ProcessWorld
+from saga.testing.scenarios import Crashes, Mode, Replayed, Seeds, mode_of
+from saga.testing.simulation.many import Tally, many
+from saga.testing.simulation.reports import report, summary
+from saga.testing.simulation.runs import FAILURES, Care
+from saga.testing.simulation.saving import saved
+from saga.testing.simulation.world import SimulatedWorld
+from saga.testing.world import World
+
+CARE = Care(failures=(*FAILURES, pytest.fail.Exception))
+PROCESS_SEEDS_MAX = 2
+"""A run of real processes takes seconds: no more seeds than this are tried."""
+
+
+@contextmanager
+def first_world(request: pytest.FixtureRequest) -> Iterator[World]:
+    """The world that the fixture gives: for a test that is run once, the very one that it runs in."""
+    if request.config.getoption("--saga-world") == "embedded":
+        with ProcessWorld() as world:
+            yield world
+    else:
+        seed = request.config.getoption("--saga-seed") or 0
+        with SimulatedWorld(seed) as simulated:
+            yield simulated
+
+
+def rounds(item: pytest.Function) -> bool:
+    """Run the test as it wants to be run. Raises what its smallest failing run raises, with the report as a note."""
+    mode, config = mode_of(item.function), item.config
+    given = {name: item.funcargs[name] for name in item._fixtureinfo.argnames}
+    if "world" not in given or mode is None:
+        return _once(item, given)
+    _check_fixtures(item)
+    if isinstance(mode, Seeds) and config.getoption("--saga-seeds"):
+        mode = replace(mode, count=config.getoption("--saga-seeds"))
+    scenario = functools.partial(_called, item.obj, given)
+    if config.getoption("--saga-world") == "embedded":
+        return _in_processes(item, scenario, mode)
+    tally = Tally()
+    failed = many(scenario, mode, config.getoption("--saga-seed"), tally, CARE)
+    item.user_properties.append((REPORTED, summary(tally)))
+    if failed is None:
+        return True
+    small = failed.shrunk.run
+    assert small.failure is not None
+    small.failure.add_note(report(failed, item.name))
+    if config.getoption("--saga-save"):
+        small.failure.add_note(f"saved: {saved(item.function, small.schedule, str(small.failure))}")
+    raise small.failure
+
+
+def _called(test: Callable[..., None], given: dict[str, Any], world: World) -> None:
+    if isinstance(world, SimulatedWorld):
+        world.saving = lambda: saved(test, world.schedule(), "as it was saved")
+    test(**{**given, "world": world})
+
+
+def _once(item: pytest.Function, given: dict[str, Any]) -> bool:
+    """In the world of the fixture, which other fixtures may have begun to fill."""
+    world = item.funcargs["world"]
+    assert isinstance(world, World)
+    if isinstance(world, SimulatedWorld):
+        world.saving = lambda: saved(item.function, world.schedule(), "as it was saved")
+    item.obj(**given)
+    world.verify()
+    return True
+
+
+def _in_processes(item: pytest.Function, scenario: Callable[[World], None], mode: Mode) -> bool:
+    """As real processes, with the faults that can be had there."""
+    if isinstance(mode, Replayed):
+        pytest.skip("a schedule is one of the simulated world: it means nothing to real processes")
+    kinds: dict[str, float] = {"crash": 0.05} if isinstance(mode, Crashes) else {}
+    if isinstance(mode, Seeds):
+        kinds = {rule.kind: rule.rate for rule in mode.faults.rules}
+    only = item.config.getoption("--saga-seed")
+    seeds = [only] if only is not None else range(min(PROCESS_SEEDS_MAX, getattr(mode, "count", 1)))
+    for seed in seeds:
+        with ProcessWorld(seed, kinds) as world:
+            scenario(world)
+            world.verify()
+            left_out = world.left_out(kinds)
+    item.user_properties.append((REPORTED, f"{len(seeds)} runs as processes; left out there: {'; '.join(left_out)}"))
+    return True
+
+
+def _check_fixtures(item: pytest.Function) -> None:
+    """Raises `SagaError` for another fixture that takes the world: it would take one in which nothing runs."""
+    for name, definitions in item._fixtureinfo.name2fixturedefs.items():
+        if name != "world" and "world" in definitions[-1].argnames:
+            raise SagaError(
+                f"the fixture {name!r} takes a world, and {item.name} is run in many: let the test itself call what "
+                f"{name!r} does with its world"
+            )

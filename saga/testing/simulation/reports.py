@@ -1,0 +1,69 @@
+"""What is said of a failing run: seed, invariant, faults, timeline, and how to have it again."""
+
+from collections.abc import Collection
+
+from saga.testing.simulation.many import Failed, Tally
+from saga.testing.simulation.runs import Run
+from saga.testing.simulation.timeline import timeline
+from saga.testing.simulation.world import Broken
+
+SAGAS_MAX = 3
+"""More sagas than this are too many for one timeline: then the ones that the failure names."""
+
+
+def report(failed: Failed, name: str) -> str:
+    """For a person, complete: nothing has to be run again to understand it."""
+    small, first = failed.shrunk.run, failed.first
+    lines = [f"seed {first.schedule.seed} of {name} fails: {_said(small.failure)}"]
+    counts = [
+        f"from {len(old)} {what} to {len(new)}"
+        for what, old, new in (
+            ("faults", first.schedule.planted, small.schedule.planted),
+            ("events", _published(first), _published(small)),
+        )
+        if len(old) != len(new)
+    ]
+    if counts:
+        lines.append(f"shrunk {' and '.join(counts)} in {failed.shrunk.runs} runs")
+    sagas = _sagas(small)
+    lines += [
+        *(["faults:"] if small.schedule.planted else ["no fault is needed"]),
+        *(f"    {planted}" for planted in small.schedule.planted),
+        f"timeline{' of ' + ', '.join(sagas) if sagas else ''}:",
+        *timeline(small.world, sagas),
+        f"again: --saga-seed={first.schedule.seed} runs this seed alone; --saga-save (or world.save_schedule()) writes "
+        "the small run as a test",
+    ]
+    return "\n".join(lines)
+
+
+def summary(tally: Tally) -> str:
+    """One line of what was run."""
+    parts = [f"{tally.runs:,} runs", f"{tally.sagas:,} events published"]
+    if tally.points:
+        parts.append(f"a crash at each of {tally.points:,} points")
+    if tally.pairs:
+        parts.append(f"at {tally.pairs:,} of {tally.pairs_in_all:,} pairs of points")
+    if tally.faults and not tally.points:
+        told = ", ".join(f"{count:,} {kind}" for kind, count in sorted(tally.faults.items()))
+        parts.append(f"{tally.faults.total():,} faults ({told})")
+    return "; ".join(parts)
+
+
+def _said(failure: BaseException | None) -> str:
+    text = f"{type(failure).__name__}: {failure}" if not isinstance(failure, Broken) else str(failure)
+    return text.split("\n")[0]
+
+
+def _published(run: Run) -> list[int]:
+    return [n for n in range(len(run.world.published)) if n not in run.schedule.without]
+
+
+def _sagas(run: Run) -> Collection[str]:
+    """Those that the timeline is to be about; none: all."""
+    if isinstance(run.failure, Broken) and run.failure.saga:
+        return [run.failure.saga]
+    sagas = run.world.sagas()
+    if len(sagas) <= SAGAS_MAX:
+        return []
+    return [saga for saga in sagas if saga in str(run.failure)]

@@ -1,0 +1,49 @@
+"""A schedule as a regression test: a file beside the test whose run it was."""
+
+import re
+from collections.abc import Callable
+from hashlib import blake2b
+from pathlib import Path
+
+from saga.errors import SagaError
+from saga.testing.simulation.schedules import Schedule
+
+_TEST = '''"""A run of {name} that failed once, kept: {why}"""
+
+from {module} import {name} as scenario
+from saga.testing import World, replay
+
+
+@replay(seed={seed}, faults={faults}, without={without})
+def test_{stem}(world: World) -> None:
+    scenario(world)
+'''
+
+
+def saved(scenario: Callable[..., object], schedule: Schedule, why: str) -> Path:
+    """Write the test; its path. The same schedule gives the same file. Raises `SagaError` for a test in a class."""
+    name = scenario.__qualname__
+    if not name.isidentifier():
+        raise SagaError(f"{name} cannot be imported by another test: write the scenario as a function of its module")
+    planted = [str(fault) for fault in schedule.planted]
+    told = repr((schedule.seed, planted, sorted(schedule.without)))
+    stem = f"{name.removeprefix('test_')}_{blake2b(told.encode(), digest_size=3).hexdigest()}"
+    path = Path(scenario.__code__.co_filename).parent / f"test_schedule_{stem}.py"
+    text = _TEST.format(
+        name=name,
+        why=re.sub(r'[\\"]', "'", why.split("\n")[0])[:200],
+        module=scenario.__module__,
+        seed=schedule.seed,
+        faults=_as_list(planted),
+        without=sorted(schedule.without),
+        stem=stem,
+    )
+    path.write_text(text)
+    return path
+
+
+def _as_list(texts: list[str]) -> str:
+    """As the formatter would have it."""
+    if len(texts) < 2:
+        return "[" + ", ".join(f'"{text}"' for text in texts) + "]"
+    return "[\n" + "".join(f'        "{text}",\n' for text in texts) + "    ]"

@@ -1,0 +1,149 @@
+"""Hypothesis strategies for contracts: `events(OrderPlaced)` gives any event that its schema allows.
+
+Needs hypothesis: `pip install saga-choreography[testing]`.
+"""
+
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any, TypeVar
+from uuid import UUID
+
+try:
+    from hypothesis import strategies as st
+except ImportError as why:
+    hint = "saga.testing.strategies needs hypothesis: pip install saga-choreography[testing]"
+    raise ImportError(hint, name=why.name) from why
+
+from saga.contracts import codec
+from saga.contracts.convert import Classes, to_raw
+from saga.contracts.library import Binding, binding_of
+from saga.contracts.scalars import PYTHON_TYPES, Wrong
+from saga.contracts.schema import (
+    BOUNDS,
+    FLOAT_MAX,
+    ArrayType,
+    DecimalType,
+    EnumType,
+    Field,
+    Kind,
+    MapType,
+    OptionalType,
+    RecordType,
+    ScalarType,
+    Type,
+)
+from saga.errors import SagaError
+from saga.messages import Event
+
+E = TypeVar("E", bound=Event)
+
+SIZE_MAX = 5
+"""Arrays and maps hold at most so many values: enough for none, one, and several that differ."""
+
+
+def events(event: type[E], /, **fixed: object) -> st.SearchStrategy[E]:
+    """Any event of this class that its contract allows: `@given(events(OrderPlaced, quantity=st.integers(1, 5)))`.
+
+    `fixed`: for a field the value that it always has, or a strategy in the place of the one made from the schema.
+
+    Promises: each event can be published and comes back equal; it shrinks towards simple values: 0, `""`, `None`, the
+    first word of an enum, the default. The field with the saga id is never empty. NaN is not generated, though a
+    contract allows it: an event that holds it would not be equal to itself.
+
+    Raises `SagaError` for a field that the contract does not have, and for a fixed value that it does not allow; an
+    event with what a strategy of yours gives and the contract does not allow, raises `BadInput` as it is drawn.
+    """
+    binding = binding_of(event)
+    record = binding.version.record
+    parts: dict[str, st.SearchStrategy[Any]] = {}
+    for name, given in fixed.items():
+        field = record.field(name)
+        if field is None:
+            fields = ", ".join(field.name for field in record.fields)
+            raise SagaError(f"{event.__name__} has no field {name!r}; its fields are {fields}")
+        parts[name] = given if isinstance(given, st.SearchStrategy) else st.just(_allowed(event, binding, field, given))
+    if binding.contract.key not in parts:
+        parts[binding.contract.key] = _saga_ids(record, binding.contract.key)
+    made: st.SearchStrategy[E] = _records(record.fields, binding.classes, event, parts)
+    return made.map(_publishable) if fixed else made
+
+
+def values(type_: Type, classes: Classes) -> st.SearchStrategy[Any]:
+    """Any value of a schema's type, as services see it. `classes`: those of the records and enums in it, by name."""
+    match type_:
+        case ScalarType(kind):
+            return _scalars(kind)
+        case DecimalType(precision, scale):
+            whole = st.integers(1 - 10**precision, 10**precision - 1)
+            return whole.map(lambda n: Decimal((n < 0, tuple(map(int, str(abs(n)))), -scale)))
+        case EnumType(name=name, symbols=symbols):
+            return st.sampled_from([classes[name](symbol) for symbol in symbols])
+        case ArrayType(items):
+            return st.lists(values(items, classes), max_size=SIZE_MAX).map(tuple)
+        case MapType(inner):
+            return st.dictionaries(st.text(), values(inner, classes), max_size=SIZE_MAX)
+        case OptionalType(inner):
+            return st.none() | values(inner, classes)
+        case RecordType(name=name, fields=fields):
+            return _records(fields, classes, classes[name], {})
+
+
+def _records(
+    fields: Iterable[Field], classes: Classes, cls: type[Any], instead: Mapping[str, st.SearchStrategy[Any]]
+) -> st.SearchStrategy[Any]:
+    """Instances of `cls`. A field that has a default may be left out: what is simplest is the default."""
+    required: dict[str, st.SearchStrategy[Any]] = dict(instead)
+    optional: dict[str, st.SearchStrategy[Any]] = {}
+    for field in fields:
+        if field.name not in instead:
+            (optional if field.has_default else required)[field.name] = values(field.type, classes)
+    return st.fixed_dictionaries(required, optional=optional).map(lambda given: cls(**given))
+
+
+def _scalars(kind: Kind) -> st.SearchStrategy[Any]:
+    match kind:
+        case "int" | "long":
+            return st.integers(*BOUNDS[kind])
+        case "float":
+            # What is generated for 32 bits is read back equal; what lies between two such numbers would not be.
+            return st.floats(-FLOAT_MAX, FLOAT_MAX, width=32) | st.sampled_from([float("inf"), float("-inf")])
+        case "double":
+            return st.floats(allow_nan=False)
+        case "uuid":  # those of hypothesis do not shrink
+            return st.integers(0, 2**128 - 1).map(lambda number: UUID(int=number))
+        case "timestamp-millis":
+            return _moments(1000)
+        case "timestamp-micros":
+            return _moments(1)
+        case _:
+            return st.from_type(PYTHON_TYPES[kind])
+
+
+def _moments(unit: int) -> st.SearchStrategy[datetime]:
+    """Times in UTC, to so many microseconds."""
+    times = st.datetimes(timezones=st.just(UTC))
+    return times.map(lambda when: when.replace(fold=0, microsecond=when.microsecond // unit * unit))
+
+
+def _saga_ids(record: RecordType, key: str) -> st.SearchStrategy[Any]:
+    field = record.field(key)
+    assert field is not None  # a contract without it is not loaded
+    return st.text(min_size=1) if field.type == ScalarType("string") else values(field.type, {})
+
+
+def _allowed(event: type[Event], binding: Binding, field: Field, given: object) -> object:
+    """A fixed value. Raises `SagaError` if no event could have it."""
+    try:
+        to_raw(field.type, binding.classes)(given)
+    except Wrong as why:
+        raise SagaError(f"{event.__name__} cannot have this: {why.under(field.name)}") from None
+    if field.name == binding.contract.key and given == "":
+        raise SagaError(f"{event.__name__} cannot have this: {field.name}: is empty, but it is the saga id")
+    return given
+
+
+def _publishable(event: E) -> E:
+    """The event, if its contract allows it. Raises `BadInput`."""
+    codec.encode(event)
+    return event

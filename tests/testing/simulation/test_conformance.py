@@ -1,0 +1,48 @@
+"""The simulated store and the simulated broker keep the promises of their ports."""
+
+import asyncio
+
+import pytest
+
+from saga.clock import SystemClock
+from saga.testing.conformance.broker import BrokerConformance, Connect
+from saga.testing.conformance.store import Opens, Passes, StoreConformance
+from saga.testing.simulation.broker import Cluster, SimulatedBroker
+from saga.testing.simulation.chance import Chance
+from saga.testing.simulation.network import Network
+from saga.testing.simulation.processes import Process
+from saga.testing.simulation.store import Disk, SimulatedStore
+from saga.testing.simulation.trace import Trace
+
+
+@pytest.fixture
+def network() -> Network:
+    return Network(Chance(0), None, Trace())
+
+
+class TestSimulatedStore(StoreConformance):
+    @pytest.fixture
+    def disk(self) -> Disk:
+        return Disk()
+
+    @pytest.fixture
+    def opens(self, disk: Disk, network: Network) -> Opens:
+        return lambda: SimulatedStore(disk, Process("test", "test"), network)
+
+    @pytest.fixture
+    def passes(self, disk: Disk) -> Passes:
+        async def passes(seconds: float) -> None:
+            """The loop's time is the real one here, so the documents come nearer to their end instead."""
+            for key, kept in disk.documents.items():
+                if kept.expires_s is not None:
+                    disk.documents[key] = kept._replace(expires_s=kept.expires_s - seconds)
+
+        return passes
+
+
+class TestSimulatedBroker(BrokerConformance):
+    @pytest.fixture
+    async def connect(self, network: Network) -> Connect:
+        began_ms = SystemClock().now_ms() - round(asyncio.get_running_loop().time() * 1000)
+        cluster = Cluster(network, began_ms)
+        return lambda: SimulatedBroker(cluster, Process("test", "test"), network)

@@ -1,0 +1,393 @@
+"""`check_idempotent`: what handlers do wrong that have to run again, and how it is shown."""
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from itertools import count
+from threading import Lock
+from typing import Any, ClassVar
+from uuid import uuid4  # noqa: TID251 - the mistake that is to be found
+
+import pytest
+
+from saga import Event, Saga, Service
+from saga.errors import Problems, SagaError
+from saga.testing.idempotence import check_idempotent
+from services.inventory import inventory
+from services.inventory.events import InventoryRejected, InventoryReserved
+from services.inventory.stock import OutOfStock, Stock
+from services.order import order
+from services.order.events import OrderCancelled, OrderConfirmed
+from services.payment import payment
+from services.payment.bank import Bank
+from services.payment.events import OrderPlaced, PaymentDeclined, PaymentReleased, PaymentReserved
+from services.shipping import shipping
+from services.shipping.carrier import Carrier
+from tests.runtime.workplace import an_order
+
+
+@dataclass(frozen=True)
+class Notes:
+    charge: str = ""
+    tries: int = 0
+
+
+class Till:
+    """A fake that gives another answer each time, and counts all its calls."""
+
+    calls: ClassVar[int] = 0
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.away = 0
+
+    async def take(self, key: str) -> str:
+        Till.calls += 1
+        self.asked.append(key)
+        if self.away:
+            self.away -= 1
+            raise OSError("away")
+        return f"charge-{Till.calls}"
+
+
+def a_service(*, answers: tuple[type[Exception], ...] = ()) -> Service[Notes]:
+    service = Service("payment", state=Notes)
+    service.document(Stock, "stock", answers=(OutOfStock,))
+
+    @service.resource(answers=answers)
+    async def till() -> AsyncIterator[Till]:
+        raise AssertionError("never opened: a fake stands in its place")
+        yield Till()  # type: ignore[unreachable] # what makes it a generator
+
+    return service
+
+
+def reserved(order: OrderPlaced, charge: str) -> PaymentReserved:
+    return PaymentReserved(order_id=order.order_id, charge_id=charge, amount=order.total)
+
+
+async def shown(service: Service[Any], *events: Event, **more: Any) -> str:
+    """What is said of a service that is not idempotent."""
+    with pytest.raises(AssertionError) as found:
+        await check_idempotent(service, *events, **more)
+    return str(found.value)
+
+
+@pytest.mark.parametrize(
+    ("service", "more"),
+    [
+        (order, {}),
+        (payment, {"use": [Bank()]}),
+        (shipping, {"use": [Carrier()]}),
+        (inventory, {"documents": {"sku-1": Stock(left=5)}}),
+    ],
+    ids=["order", "payment", "shipping", "inventory"],
+)
+async def test_the_services_of_the_example_do_the_same_again(service: Service[Any], more: dict[str, Any]) -> None:
+    await check_idempotent(service, **more)
+
+
+async def test_a_handler_runs_again_after_each_of_its_writes_and_a_step_is_called_once() -> None:
+    service, runs = a_service(), count()
+
+    @service.handler
+    async def reserve(order: OrderPlaced, till: Till, saga: Saga[Notes]) -> PaymentReserved:
+        next(runs)
+        charge = await saga.step(till.take, saga.key("charge"))
+        await saga.update(Stock, order.sku, Stock.set_aside, order.quantity)
+        saga.state = replace(saga.state, charge=charge)
+        return reserved(order, charge)
+
+    Till.calls = 0
+    await check_idempotent(service, use=[Till()], documents={"sku-1": Stock(left=5)})
+    assert Till.calls == 1, "what was asked before is answered from the record"
+    # Two intents, the document, the transition: each death makes two runs. The contract starts a saga, so the worker
+    # that takes over supposes that nothing is known, and is refused once where an intent is there: one more run each.
+    assert next(runs) == 1 + (2 + 3 + 3 + 3) + 2
+
+
+async def test_an_id_that_is_drawn_is_shown_with_both_values() -> None:
+    service = Service("payment")
+
+    @service.handler
+    async def reserve(order: OrderPlaced) -> PaymentReserved:
+        return reserved(order, f"charge {uuid4()}")
+
+    text = await shown(service)
+    assert text.startswith(
+        "payment.reserve did something else after its process died before write 1 of 1 of its run "
+        "(events: OrderPlaced):\n  PaymentReserved, charge_id\n    first: 'charge "
+    )
+    assert text.count("charge_id") == text.count("again: 'charge ") == 1
+    assert "Make ids with saga.key(...)" in text.splitlines()[-1]
+
+
+async def test_a_time_that_a_handler_reads_is_shown() -> None:
+    service = Service("payment")
+
+    @service.handler
+    async def decline(order: OrderPlaced) -> PaymentDeclined:
+        return PaymentDeclined(order_id=order.order_id, reason=f"{datetime.now(UTC):%H:%M:%S.%f}"[:-3])
+
+    assert "PaymentDeclined, reason" in await shown(service)
+
+
+async def test_an_argument_that_is_drawn_is_shown_beside_its_step() -> None:
+    service = a_service()
+
+    @service.handler
+    async def reserve(order: OrderPlaced, till: Till, saga: Saga[Notes]) -> PaymentReserved:
+        return reserved(order, await saga.step(till.take, f"key {uuid4()}"))
+
+    text = await shown(service, use=[Till()])
+    assert "before write 1 of 2 of its run" in text
+    assert "  step take, argument 1\n    first: 'key " in text
+
+
+async def test_an_argument_of_an_update_that_is_counted_is_shown() -> None:
+    service, numbers = a_service(), count(1)
+
+    @service.handler
+    async def set_aside(order: OrderPlaced, saga: Saga[Notes]) -> None:
+        await saga.update(Stock, order.sku, Stock.set_aside, next(numbers))
+
+    text = await shown(service, use=[Till()], documents={"sku-1": Stock(left=50)})
+    assert "arguments of update set_aside of stock/sku-1\n    first: of digest " in text
+
+
+async def test_steps_of_which_one_is_left_out_the_second_time_are_shown() -> None:
+    service, known = a_service(), set[str]()
+
+    @service.handler
+    async def reserve(order: OrderPlaced, till: Till, saga: Saga[Notes]) -> None:
+        if order.order_id not in known:
+            known.add(order.order_id)
+            await saga.step(till.take, saga.key("charge"))
+
+    assert "  call\n    first: step take\n    again: nothing" in await shown(service, use=[Till()])
+
+
+async def test_a_rerun_that_the_runtime_refuses_is_shown_as_the_dead_letter_that_it_is() -> None:
+    service, runs = a_service(), count(1)
+    first_from_its_intent = 6
+    """One run once; two around the first death; one before the second, one on what its successor supposes."""
+
+    @service.handler
+    async def reserve(order: OrderPlaced, till: Till, saga: Saga[Notes]) -> None:
+        await saga.step(till.take, "other" if next(runs) == first_from_its_intent else "key")
+
+    text = await shown(service, use=[Till()])
+    assert "before write 2 of 2" in text
+    assert (
+        "first: reserve handled\n    again: reserve dead: NotDeterministic: not deterministic: reserve recorded" in text
+    )
+
+
+async def test_a_state_that_counts_runs_is_shown_with_the_handler_that_changed_it() -> None:
+    service, runs = Service("payment", state=Notes), count(1)
+
+    @service.handler
+    async def look(order: OrderPlaced) -> None: ...
+
+    @service.handler
+    async def note(order: OrderPlaced, saga: Saga[Notes]) -> None:
+        saga.state = replace(saga.state, tries=next(runs))
+
+    text = await shown(service)
+    assert text.startswith("payment.note did something else")
+    assert "  saga.state, tries\n    first: 1\n    again: " in text
+
+
+async def test_another_kind_of_event_is_shown() -> None:
+    service, runs = Service("payment"), count()
+
+    @service.handler
+    async def reserve(order: OrderPlaced) -> PaymentReserved | PaymentDeclined:
+        if next(runs):
+            return PaymentDeclined(order_id=order.order_id, reason="no")
+        return reserved(order, "charge")
+
+    assert "  event\n    first: PaymentReserved\n    again: PaymentDeclined" in await shown(service)
+
+
+async def test_a_fake_that_is_called_without_a_step_is_named() -> None:
+    service = a_service()
+
+    @service.handler
+    async def reserve(order: OrderPlaced, till: Till, saga: Saga[Notes]) -> None:
+        await till.take(saga.key("charge"))
+
+    assert "  Till was changed by a call outside of saga.step" in await shown(service, use=[Till()])
+
+
+async def test_a_fake_that_another_handler_calls_in_vain_is_no_difference() -> None:
+    service, till = a_service(), Till()
+    till.away = 1000
+
+    @service.handler
+    async def note(order: OrderPlaced, saga: Saga[Notes]) -> None: ...
+
+    @service.handler
+    async def reserve(order: OrderPlaced, till: Till, saga: Saga[Notes]) -> None:
+        await saga.step(till.take, saga.key("charge"))
+
+    with pytest.raises(Problems) as found:
+        await check_idempotent(service, use=[till])
+    (problem,) = found.value.problems
+    assert problem.startswith("reserve: reserve dead: OSError: away")
+
+
+async def test_an_event_of_the_service_itself_is_brought_about_first() -> None:
+    service = Service("payment")
+
+    @service.handler
+    async def capture(confirmed: OrderConfirmed, reserved: PaymentReserved) -> PaymentDeclined:
+        return PaymentDeclined(order_id=confirmed.order_id, reason=str(uuid4()))
+
+    @service.handler
+    async def reserve(order: OrderPlaced) -> PaymentReserved:
+        return reserved(order, "charge")
+
+    text = await shown(service)
+    assert text.startswith("payment.capture did something else")
+    assert "(events: OrderPlaced, OrderConfirmed)" in text
+
+
+async def test_a_compensation_is_looked_at_too() -> None:
+    service = Service("payment")
+
+    @service.handler
+    async def reserve(order: OrderPlaced) -> PaymentReserved:
+        return reserved(order, "charge")
+
+    @service.compensation(reserve)
+    async def release(cancelled: OrderCancelled, reserved: PaymentReserved) -> PaymentReleased:
+        return PaymentReleased(order_id=cancelled.order_id, charge_id=str(uuid4()))
+
+    text = await shown(service)
+    assert text.startswith("payment.release did something else")
+    assert "(events: OrderPlaced, OrderCancelled)" in text
+
+
+async def test_what_is_done_only_on_an_old_progress_is_found() -> None:
+    service, told = Service("payment", state=Notes), list[str]()
+
+    @service.handler
+    async def reserve(order: OrderPlaced, saga: Saga[Notes]) -> PaymentReserved:
+        saga.state = replace(saga.state, charge="charge-1")
+        return reserved(order, "charge-1")
+
+    @service.handler
+    async def note(cancelled: OrderCancelled, saga: Saga[Notes]) -> None:
+        if saga.state.charge:
+            saga.state = replace(saga.state, tries=len(told) + 1)
+        else:
+            told.append("nothing to give back")
+
+    @service.compensation(reserve)
+    async def release(cancelled: OrderCancelled, reserved: PaymentReserved) -> None: ...
+
+    text = await shown(service)
+    assert "when OrderCancelled came to a worker with an old progress in its cache" in text
+    assert "saga.state, tries" in text
+
+
+async def test_answers_and_failed_attempts_are_the_same_again() -> None:
+    service = a_service(answers=(KeyError,))
+
+    class Closed(Till):
+        async def take(self, key: str) -> str:
+            await super().take(key)
+            raise KeyError("closed")
+
+    @service.handler
+    async def reserve(order: OrderPlaced, till: Till, saga: Saga[Notes]) -> PaymentReserved | PaymentDeclined:
+        try:
+            return reserved(order, await saga.step(till.take, saga.key("charge")))
+        except KeyError as why:
+            return PaymentDeclined(order_id=order.order_id, reason=f"{why} {Till.calls}")
+
+    for till in (Till(), Closed()):
+        till.away, Till.calls = 3, 0
+        await check_idempotent(service, use=[till])
+        assert Till.calls == 4
+        assert till.asked == [], "fakes are copied: those that are handed over stay as they are"
+
+
+async def test_a_fake_that_cannot_be_copied_is_used_as_it_is() -> None:
+    service, till = a_service(), Till()
+    till.lock = Lock()  # type: ignore[attr-defined] # what cannot be copied
+
+    @service.handler
+    async def reserve(order: OrderPlaced, till: Till, saga: Saga[Notes]) -> None:
+        await saga.step(till.take, saga.key("charge"))
+
+    await check_idempotent(service, use=[till])
+    assert len(till.asked) == 1
+
+
+async def test_the_events_that_are_given_are_taken_one_after_the_other() -> None:
+    service, cards, reasons = Service("payment"), set[str](), set[str]()
+
+    @service.handler
+    async def reserve(order: OrderPlaced) -> PaymentReserved | PaymentDeclined:
+        cards.add(order.card)
+        if order.card == "visa-2":
+            return PaymentDeclined(order_id=order.order_id, reason=str(uuid4()))
+        return reserved(order, "charge")
+
+    @service.handler
+    async def stop(cancelled: OrderCancelled) -> None:
+        reasons.add(cancelled.reason)
+
+    await check_idempotent(service, an_order(card="visa-1"))
+    assert (cards, reasons) == ({"visa-1"}, {"reason-1"})
+    assert "PaymentDeclined, reason" in await shown(service, an_order(card="visa-1"), an_order(card="visa-2"))
+    assert cards == {"visa-1", "visa-2"}
+
+
+async def test_each_event_that_a_handler_may_take_comes_to_it() -> None:
+    service, taken = Service("order"), set[str]()
+
+    @service.handler
+    async def either(one: InventoryRejected | PaymentDeclined, goods: InventoryReserved) -> None:
+        taken.add(type(one).__name__)
+
+    await check_idempotent(service)
+    assert taken == {"InventoryRejected", "PaymentDeclined"}
+
+
+async def test_handlers_that_did_not_run_are_named_with_their_reasons() -> None:
+    with pytest.raises(Problems) as found:
+        await check_idempotent(inventory, an_order(sku="tea"))
+    assert "nothing is known of these handlers of 'inventory'" in found.value.heading
+    assert [problem.partition(":")[0] for problem in found.value.problems] == ["set_aside", "hand_out", "put_back"]
+    for problem in found.value.problems:
+        assert "set_aside dead: Permanent: there is no document 'tea' in 'stock'" in problem
+
+    with pytest.raises(Problems, match=r"capture: capture waiting: for PaymentReserved .*emitted: PaymentDeclined"):
+        await check_idempotent(payment, an_order(card="declined"), use=[Bank()])
+
+
+async def test_a_handler_that_runs_on_one_of_the_events_given_is_known() -> None:
+    await check_idempotent(payment, an_order(card="declined"), an_order(), use=[Bank()])
+
+
+async def test_a_handler_that_waits_for_what_nobody_says_is_named() -> None:
+    service = Service("payment")
+
+    @service.handler
+    async def again(reserved: PaymentReserved) -> PaymentReserved:
+        return reserved
+
+    with pytest.raises(Problems, match="again: it waits for an event of this service that no other handler here emits"):
+        await check_idempotent(service)
+
+
+async def test_events_that_make_no_sense_are_refused() -> None:
+    with pytest.raises(SagaError, match=r"of several sagas, \['order-1', 'order-2'\]"):
+        await check_idempotent(payment, an_order(), an_order("order-2"), use=[Bank()])
+    with pytest.raises(SagaError, match="a PaymentReserved never arrives at 'payment'"):
+        await check_idempotent(payment, reserved(an_order(), "charge"), use=[Bank()])
+    with pytest.raises(SagaError, match="'payment' declares no document Stock"):
+        await check_idempotent(payment, use=[Bank()], documents={"tea": Stock(left=1)})
