@@ -10,6 +10,7 @@ import pytest
 
 from saga.errors import SagaError
 from saga.testing.plugin import REPORTED
+from saga.testing.processes.accidents import LEFT_OUT
 from saga.testing.processes.world import ProcessWorld
 from saga.testing.scenarios import Crashes, Mode, Replayed, Seeds, mode_of
 from saga.testing.simulation.many import Tally, many
@@ -84,15 +85,16 @@ def _in_processes(item: pytest.Function, scenario: Callable[[World], None], mode
         pytest.skip("a schedule is one of the simulated world: it means nothing to real processes")
     kinds: dict[str, float] = {"crash": 0.05} if isinstance(mode, Crashes) else {}
     if isinstance(mode, Seeds):
-        kinds = {rule.kind: rule.rate for rule in mode.faults.rules}
+        kinds = {rule.kind: max(rule.rate, kinds.get(rule.kind, 0)) for rule in mode.faults.rules}
     only = item.config.getoption("--saga-seed")
     seeds = [only] if only is not None else range(min(PROCESS_SEEDS_MAX, getattr(mode, "count", 1)))
     for seed in seeds:
         with ProcessWorld(seed, kinds) as world:
             scenario(world)
             world.verify()
-            left_out = world.left_out(kinds)
-    item.user_properties.append((REPORTED, f"{len(seeds)} runs as processes; left out there: {'; '.join(left_out)}"))
+    left_out = ", ".join(kind for kind in kinds if kind in LEFT_OUT)
+    said = f"{len(seeds)} run{'s' if len(seeds) > 1 else ''} as real processes"
+    item.user_properties.append((REPORTED, f"{said}; left out there: {left_out}" if left_out else said))
     return True
 
 

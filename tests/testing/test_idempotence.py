@@ -187,14 +187,15 @@ async def test_a_state_that_counts_runs_is_shown_with_the_handler_that_changed_i
     service, runs = Service("payment", state=Notes), count(1)
 
     @service.handler
-    async def look(order: OrderPlaced) -> None: ...
+    async def look(order: OrderPlaced, reserved: PaymentReserved) -> None: ...
 
     @service.handler
-    async def note(order: OrderPlaced, saga: Saga[Notes]) -> None:
+    async def reserve(order: OrderPlaced, saga: Saga[Notes]) -> PaymentReserved:
         saga.state = replace(saga.state, tries=next(runs))
+        return reserved(order, "charge")
 
     text = await shown(service)
-    assert text.startswith("payment.note did something else")
+    assert text.startswith("payment.reserve did something else")
     assert "  saga.state, tries\n    first: 1\n    again: " in text
 
 
@@ -225,16 +226,17 @@ async def test_a_fake_that_another_handler_calls_in_vain_is_no_difference() -> N
     till.away = 1000
 
     @service.handler
-    async def note(order: OrderPlaced, saga: Saga[Notes]) -> None: ...
+    async def reserve(order: OrderPlaced) -> PaymentReserved:
+        return reserved(order, "charge")
 
     @service.handler
-    async def reserve(order: OrderPlaced, till: Till, saga: Saga[Notes]) -> None:
+    async def take(order: OrderPlaced, _: PaymentReserved, till: Till, saga: Saga[Notes]) -> None:
         await saga.step(till.take, saga.key("charge"))
 
     with pytest.raises(Problems) as found:
         await check_idempotent(service, use=[till])
     (problem,) = found.value.problems
-    assert problem.startswith("reserve: reserve dead: OSError: away")
+    assert problem.startswith("take: take dead: OSError: away")
 
 
 async def test_an_event_of_the_service_itself_is_brought_about_first() -> None:

@@ -55,6 +55,8 @@ class Frame:
     """The kinds of saga that some service here may end."""
     heard: frozenset[str]
     """The types that some service here consumes."""
+    spoiled: frozenset[bytes]
+    """The keys of sagas in which anybody may have said anything, in the name of a service too."""
 
     @property
     def library(self) -> Library | None:
@@ -122,7 +124,8 @@ def frame_of(evidence: Evidence) -> Frame:
     contracts = {name: contract for service in services.values() for name, contract in service.contracts.items()}
     ending = {contracts[name].key for service in services.values() for name in service.roles.outcomes}
     heard = frozenset[str]().union(*(service.consumed for service in services.values()))
-    return Frame(services, contracts, frozenset(ending), heard)
+    spoiled = frozenset(saga.encode() for saga in evidence.spoiled)
+    return Frame(services, contracts, frozenset(ending), heard, spoiled)
 
 
 def cases_of(evidence: Evidence, frame: Frame) -> Cases:
@@ -185,15 +188,11 @@ def _said(record: Record, type_: str, schema: str, frame: Frame) -> Said | None:
 
 def _said_by_service(record: Record, type_: str, frame: Frame) -> Said | None:
     """What a service said is whole, and needs no second look: most of a log is that."""
+    if not record.value or not record.key or record.key in frame.spoiled:
+        return None
     headers = dict(record.headers)
     source, id_ = headers.get("ce_source", b"").decode(), headers.get("ce_id")
-    if (
-        source not in frame.services
-        or not id_
-        or not record.value
-        or not record.key
-        or record.key != headers.get("ce_subject")
-    ):
+    if source not in frame.services or not id_ or record.key != headers.get("ce_subject"):
         return None
     started = headers.get("ce_sagastart")
     return Said(

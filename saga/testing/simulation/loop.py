@@ -136,12 +136,12 @@ class SimulatedLoop(WithoutSystem):
 
     def end(self) -> None:
         """Throw out whatever still runs or has died: nothing of it is left, and nothing complains."""
+        self._closed = True
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="coroutine .* was never awaited")  # those that never began
             self.inside(self._throw_out)
         self._ready.clear()
         self._timers.clear()
-        self._closed = True
 
     def _throw_out(self) -> None:
         while self._tasks:  # one may begin others on its way out

@@ -4,12 +4,13 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
+from saga.observe.moments import DeadLettered
 from saga.testing.scenarios import Crashes, Mode, Replayed, Seeds
 from saga.testing.simulation.plan import APPLICATION, Planned
 from saga.testing.simulation.runs import Care, Run, Scenario, check_repeatable, run
 from saga.testing.simulation.schedules import Schedule
 from saga.testing.simulation.shrinking import Shrunk, shrink
-from saga.testing.simulation.trace import Asked
+from saga.testing.simulation.trace import Asked, Noted
 
 CAREFUL = 3
 """So many of the first runs are guarded, and made again transition by transition."""
@@ -30,11 +31,16 @@ class Tally:
     """Where a process died, for `crash_everywhere`."""
     pairs: int = 0
     pairs_in_all: int = 0
+    dead: Counter[str] = field(default_factory=Counter)
+    """Why messages were given up: a saga that stands still because of one is no failure, but it is told."""
 
     def add(self, done: Run) -> None:
         self.runs += 1
         self.sagas += len(done.world.published) - len(done.schedule.without)
         self.faults.update(planted.kind for planted in done.schedule.planted)
+        for line in done.world.trace.lines:
+            if isinstance(line, Noted) and isinstance(line.moment, DeadLettered):
+                self.dead[f"{line.moment.service}.{line.moment.handler or line.moment.type}: {line.moment.reason}"] += 1
 
 
 @dataclass(frozen=True, slots=True)

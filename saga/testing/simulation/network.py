@@ -107,6 +107,7 @@ class Network:
         def land() -> None:
             given = self._given(operation, planned, effect, draws)
             if planned is not None and planned.kind == "crash" and process.alive:
+                self.trace.lines.append(Injected(loop.time(), operation, planned, ""))
                 self._crash(process, draws)
             elif isinstance(given, Future):
                 given.add_done_callback(
@@ -131,7 +132,8 @@ class Network:
         if planned is not None:
             draws = self.chance.draws(f"{process.name}#{operation.number}")
             self._disrupt(process, None, operation, planned, draws)
-            if planned.kind == "crash" and process.alive:
+            if planned.kind == "crash" and planned.after:
+                self.trace.lines.append(Injected(asyncio.get_running_loop().time(), operation, planned, ""))
                 self._crash(process, draws)
         return process.alive
 
@@ -233,10 +235,12 @@ class Network:
         draws: tuple[float, float, float, float],
     ) -> None:
         """What the fault does beyond its operation."""
+        if planned.kind == "crash" and planned.after:
+            return  # once it has taken effect
         now_s, details = asyncio.get_running_loop().time(), ""
         where = "broker" if place is None else place.name
         match planned.kind:
-            case "crash" if not planned.after:
+            case "crash":
                 self._crash(process, draws)
             case "partition":
                 time_s = 0.1 + 20 * draws[2] ** 2

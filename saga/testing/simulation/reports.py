@@ -7,6 +7,8 @@ from saga.testing.simulation.runs import Run
 from saga.testing.simulation.timeline import timeline
 from saga.testing.simulation.world import Broken
 
+DEAD_MAX, REASON_MAX = 3, 160
+"""Of the dead letters so many reasons are told, each cut after so many characters."""
 SAGAS_MAX = 3
 """More sagas than this are too many for one timeline: then the ones that the failure names."""
 
@@ -47,6 +49,9 @@ def summary(tally: Tally) -> str:
     if tally.faults and not tally.points:
         told = ", ".join(f"{count:,} {kind}" for kind, count in sorted(tally.faults.items()))
         parts.append(f"{tally.faults.total():,} faults ({told})")
+    if tally.dead:
+        told = "; ".join(f"{count:,} {reason[:REASON_MAX]}" for reason, count in tally.dead.most_common(DEAD_MAX))
+        parts.append(f"{tally.dead.total():,} dead letters ({told})")
     return "; ".join(parts)
 
 

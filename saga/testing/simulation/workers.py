@@ -109,7 +109,7 @@ class Workers(Disruptions):
         self._network.later(after_s, begin)
 
     def _reported(self, process: Process, moment: Moment) -> None:
-        if not isinstance(moment, EVERYDAY):
+        if not isinstance(moment, EVERYDAY) and not self._loop.is_closed():
             self._network.trace.lines.append(Noted(self._loop.time(), process.name, "", moment))
 
     def _outside(

@@ -11,7 +11,7 @@ from msgspec import Raw
 from msgspec.structs import replace as with_
 
 from saga import Service, envelope
-from saga.errors import Conflict, Exists, SagaError
+from saga.errors import BadInput, Conflict, Exists, SagaError
 from saga.messages import Event, Outgoing, Partition, Position, Record
 from saga.outside import to_record
 from saga.progress.document import Call, Entry, Snapshot, decode, decode_entry, encode, progress_key
@@ -195,11 +195,15 @@ class Shop:
         if record.topic not in {service.contracts[type_].topic for type_ in service.consumed}:
             return
         type_ = envelope.type_of(record)
-        if type_ is None:
-            letter = deadletters.unreadable(service.name, record, "unknown", self.now_ms)
-            self.append(letter)
-        elif type_ in service.consumed:
+        if type_ is not None and type_ not in service.consumed:
+            return
+        try:
+            if type_ is None:
+                raise BadInput("nobody knows what it is")
             message = envelope.to_message(record, type_=type_, schema="")
+        except BadInput as why:
+            self.append(deadletters.unreadable(service.name, record, str(why), self.now_ms))
+        else:
             if message.source != service.name:
                 position = Position(record.topic, record.partition, record.offset)
                 await take_turn(service, begin(service, message, position, None))

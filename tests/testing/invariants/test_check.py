@@ -97,6 +97,27 @@ async def unreadable() -> Evidence:
     return shop.evidence()
 
 
+async def poisoned() -> Evidence:
+    """Things that cannot be read are said in the name of services, before and after the truth."""
+    shop = Shop()
+
+    def poison() -> None:
+        for record in tuple(shop.log):
+            if record.key and not record.topic.endswith(".dead"):
+                bad = with_header("ce_id", b"bad-" + dict(record.headers)["ce_id"])(record)
+                shop.append(Outgoing(record.topic, record.key, b"?", bad.headers))
+                shop.append(
+                    Outgoing(record.topic, record.key, record.value, with_header("ce_time", b"?")(record).headers)
+                )
+
+    shop.publish(an_order())
+    poison()
+    await shop.run()
+    poison()
+    await shop.run()
+    return shop.evidence(frozenset(["o-1"]))
+
+
 async def again_after(ms: int) -> Evidence:
     """The saga comes once more, and nobody knows it."""
     first, second = Shop(), Shop()
@@ -129,6 +150,7 @@ RUNS = (
     said_again,
     other_contents,
     unreadable,
+    poisoned,
     forgotten,
 )
 

@@ -5,7 +5,7 @@ import gc
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager
-from contextvars import copy_context
+from contextvars import Context, copy_context
 
 import pytest
 
@@ -34,9 +34,14 @@ def begin(
     loop: SimulatedLoop, process: Process | None, work: Coroutine[object, object, object], name: str = "task"
 ) -> "asyncio.Task[object]":
     """A task of that process."""
+    return loop.create_task(work, name=name, context=context_of(process))
+
+
+def context_of(process: Process | None) -> Context:
+    """What it begins in this is that process's."""
     context = copy_context()
     context.run(CURRENT.set, process)
-    return loop.create_task(work, name=name, context=context)
+    return context
 
 
 async def passes(seconds: float) -> None:
@@ -202,21 +207,20 @@ def test_a_frozen_process_goes_on_later_with_its_answers(loop: SimulatedLoop, pr
 
     begin(loop, process, waits())
     begin(loop, process, sleeps())
+    loop.call_later(2, lambda: said.append(("timer", loop.time())), context=context_of(process))
     loop.call_later(1, loop.freeze, process)
     loop.call_later(3, answer.set_result, "answer")
     loop.call_later(20, loop.thaw, process)
     loop.run()
-    assert sorted(said) == [("answer", 20), ("slept", 20)]
+    assert sorted(said) == [("answer", 20), ("slept", 20), ("timer", 20)]
 
 
 def test_callbacks_of_a_frozen_process_keep_their_order(loop: SimulatedLoop, process: Process) -> None:
     said: list[int] = []
-    context = copy_context()
-    context.run(CURRENT.set, process)
     for number in range(20):
         if number == 10:
             loop.freeze(process)
-        loop.call_soon(said.append, number, context=context)
+        loop.call_soon(said.append, number, context=context_of(process))
     loop.thaw(process)
     loop.run()
     assert said == list(range(20))
@@ -224,7 +228,8 @@ def test_callbacks_of_a_frozen_process_keep_their_order(loop: SimulatedLoop, pro
 
 def test_a_process_that_is_killed_while_frozen_does_not_go_on(loop: SimulatedLoop, process: Process) -> None:
     said: list[float] = []
-    begin(loop, process, ticks(said))
+    for when_s in (1.0, 2.0, 7.0):
+        loop.call_later(when_s, said.append, when_s, context=context_of(process))
     loop.call_later(1.5, loop.freeze, process)
     loop.call_later(5, loop.kill, process)
     loop.call_later(6, loop.thaw, process)
@@ -273,12 +278,27 @@ def test_chance_says_which_task_goes_first_and_the_seed_says_the_chance() -> Non
     assert all(sorted(order) == sorted(orders[0]) for order in orders)
 
 
-def test_what_is_called_soon_keeps_its_order(loop: SimulatedLoop) -> None:
-    said: list[int] = []
-    for number in range(50):
-        loop.call_soon(said.append, number)
-    loop.run()
-    assert said == list(range(50))
+def test_what_is_called_soon_keeps_its_order_also_among_tasks() -> None:
+    for seed in range(10):
+        said: list[str] = []
+
+        async def says(what: str, said: list[str] = said) -> None:
+            said.append(what)
+
+        loop = SimulatedLoop(seed)
+        for what in ("1", "2", "task 3", "task 4", "5", "6", "task 7", "task 8"):
+            if what.startswith("task"):
+                begin(loop, None, says(what))
+            else:
+                loop.call_soon(said.append, what)
+        loop.run()
+        assert [said[:2], sorted(said[2:4]), said[4:6], sorted(said[6:])] == [
+            ["1", "2"],
+            ["task 3", "task 4"],
+            ["5", "6"],
+            ["task 7", "task 8"],
+        ]
+        loop.end()
 
 
 def test_who_waits_first_for_a_lock_gets_it_first() -> None:
@@ -373,7 +393,7 @@ async def lasting(said: list[str]) -> AsyncIterator[None]:
     try:
         yield
     finally:
-        said.append("out")
+        said.append(f"out at {asyncio.get_running_loop().time()}")
         await passes(1)
         said.append("never")
 
@@ -418,8 +438,8 @@ def test_an_end_leaves_nothing_that_complains(
     if dies:
         loop.kill(process)
     loop.end()
-    del loop
-    gc.collect()  # a task or coroutine that is left complains here, and that is an error
+    gc.collect()  # a coroutine that is left complains here, and that is an error
+    assert loop.uncaught == []  # a task that is left says so here
     assert "never" not in said
 
 
@@ -429,7 +449,7 @@ def test_an_end_throws_out_what_still_runs(loop: SimulatedLoop) -> None:
     loop.run(1)
     assert said == []
     loop.end()
-    assert said == ["out"]
+    assert said == ["out at 1"]
     assert loop.is_closed()
 
 
@@ -441,17 +461,15 @@ def test_a_loop_does_what_asyncio_needs(loop: SimulatedLoop) -> None:
 
 
 async def primitives() -> None:
-    assert await asyncio.gather(gives(1, after_s=2), gives(2, after_s=1)) == [1, 2]
-
+    assert list(await asyncio.gather(gives(1, after_s=2), gives(2, after_s=1))) == [1, 2]
     async with asyncio.TaskGroup() as tasks:
         both = [tasks.create_task(gives(number, after_s=1)) for number in range(2)]
     assert [task.result() for task in both] == [0, 1]
 
+    began_s, said = asyncio.get_running_loop().time(), list[float]()
     with pytest.raises(ExceptionGroup):
-        async with asyncio.TaskGroup() as tasks:
-            endless = tasks.create_task(ticks([]))
-            tasks.create_task(fails(after_s=3))
-    assert endless.cancelled()
+        await a_group_of_which_one_fails(said)
+    assert said == [began_s + 1, began_s + 2]
 
     began_s = asyncio.get_running_loop().time()
     with pytest.raises(TimeoutError):
@@ -484,6 +502,12 @@ async def primitives() -> None:
     await notifying
     assert [await each for each in asyncio.as_completed([gives(1, after_s=2), gives(2, after_s=1)])] == [2, 1]
     assert asyncio.current_task() in asyncio.all_tasks()
+
+
+async def a_group_of_which_one_fails(said: list[float]) -> None:
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(ticks(said))
+        tasks.create_task(fails(after_s=2.5))
 
 
 async def gives(number: int, *, after_s: float) -> int:
