@@ -1,9 +1,10 @@
 # What people and CI call. On a fresh machine: Python 3.11 or newer, and make.
 PYTHON ?= python3
 BIN := .venv/bin
+SEEDS ?= 1000
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench explore lock format clean
+.PHONY: help demo test check bench simulate explore lock format clean
 
 help: ## Show what there is.
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/'
@@ -34,6 +35,9 @@ check: .venv/tools ## Format, lint, types, import rules, generated code.
 
 bench: .venv/tools ## Print what it reaches, beside the limit, in one run.
 	$(BIN)/python -m benchmarks
+
+simulate: .venv/tools ## Simulate the order choreography with all faults: SEEDS=10000.
+	$(BIN)/python -m services.simulate --seeds $(SEEDS)
 
 explore: .venv/tools ## Explore the protocol with more faults than the tests do; prints the number of states.
 	$(BIN)/python -m saga.testing.exploration --deep

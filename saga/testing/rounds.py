@@ -50,7 +50,8 @@ def rounds(item: pytest.Function) -> bool:
     if config.getoption("--saga-world") == "embedded":
         return _in_processes(item, scenario, mode)
     tally = Tally()
-    failed = many(scenario, mode, config.getoption("--saga-seed"), tally, CARE)
+    only = config.getoption("--saga-seed")
+    failed = many(scenario, mode, tally, CARE, None if only is None else [only])
     item.user_properties.append((REPORTED, summary(tally)))
     if failed is None:
         return True

@@ -1,7 +1,7 @@
 """A scenario run many times: for each seed, or with a crash at every point; the first failure is shrunk and told."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from saga.observe.moments import DeadLettered
@@ -51,9 +51,9 @@ class Failed:
     shrunk: Shrunk
 
 
-def many(scenario: Scenario, mode: Mode | None, seed: int | None, tally: Tally, care: Care) -> Failed | None:
-    """Run a scenario as it wants to be run, or under one seed only; `None`: all is well."""
-    for schedule in _schedules(scenario, mode, seed, tally, care):
+def many(scenario: Scenario, mode: Mode, tally: Tally, care: Care, seeds: Sequence[int] | None = None) -> Failed | None:
+    """Run a scenario as it wants to be run, or under these seeds only; `None`: all is well."""
+    for schedule in _schedules(scenario, mode, seeds, tally, care):
         careful = tally.runs < CAREFUL
         watched = replace(care, guarded=careful, rerun=careful)
         done = run(scenario, schedule, watched)
@@ -65,17 +65,18 @@ def many(scenario: Scenario, mode: Mode | None, seed: int | None, tally: Tally, 
     return None
 
 
-def _schedules(scenario: Scenario, mode: Mode | None, seed: int | None, tally: Tally, care: Care) -> Iterator[Schedule]:
+def _schedules(
+    scenario: Scenario, mode: Mode, seeds: Sequence[int] | None, tally: Tally, care: Care
+) -> Iterator[Schedule]:
     match mode:
-        case None:
-            yield Schedule(seed=seed or 0)
         case Seeds(count, faults):
-            for number in range(count) if seed is None else (seed,):
+            for number in range(count) if seeds is None else seeds:
                 yield Schedule(seed=number, drawn=faults)
         case Replayed(number, faults, without):
             yield Schedule.parsed(number, faults, without)
         case Crashes(pairs):
-            yield from _crashes(scenario, Schedule(seed=seed or 0), pairs, tally, care)
+            for number in seeds or (0,):
+                yield from _crashes(scenario, Schedule(seed=number), pairs, tally, care)
 
 
 def _crashes(

@@ -32,6 +32,11 @@ POSSIBLE: Mapping[Kind, frozenset[What]] = {
     "poison": PUBLISH,
 }
 """What each kind can happen to."""
+WAYS: Mapping[Kind, tuple[str, str]] = {
+    "crash": (" before", " after"),
+    "partition": (" of the service", " of the process"),
+}
+"""Kinds that come in two ways, and what a schedule calls these."""
 APPLICATION = "application"
 """The process that publishes from outside: it does not crash."""
 
@@ -57,11 +62,10 @@ class Planned(NamedTuple):
     number: int
     kind: Kind
     after: bool = False
-    """Of a crash: the operation has taken effect."""
+    """Of a crash: the operation has taken effect. Of a partition: it is of this process alone."""
 
     def __str__(self) -> str:
-        when = f" {'after' if self.after else 'before'}" if self.kind == "crash" else ""
-        return f"{self.process}#{self.number} {self.kind}{when}"
+        return f"{self.process}#{self.number} {self.kind}{WAYS.get(self.kind, ('', ''))[self.after]}"
 
     @classmethod
     def parsed(cls, text: str) -> "Planned":
@@ -72,11 +76,11 @@ class Planned(NamedTuple):
         """
         where, _, what = text.partition(" ")
         process, _, number = where.rpartition("#")
-        kind = what.removesuffix(" after").removesuffix(" before")
-        found = next((k for k in KINDS if k == kind), None)
+        ways = ((kind, after, way) for kind in KINDS for after, way in enumerate(WAYS.get(kind, ("",))))
+        found = next(((kind, bool(after)) for kind, after, way in ways if f"{kind}{way}" == what), None)
         if found is None or not process or not number.isdigit():
             raise SagaError(f"{text!r} is no fault of a schedule: it reads `payment-1#12 crash after`")
-        return cls(process, int(number), found, what.endswith(" after"))
+        return cls(process, int(number), *found)
 
 
 class Plan(Protocol):
@@ -106,7 +110,8 @@ class Drawn:
             if rule.window_s is not None and not rule.window_s[0] <= now_s < rule.window_s[1]:
                 continue
             if drawn < rule.rate:
-                return Planned(operation.process, operation.number, rule.kind, drawn < rule.rate / 2)
+                after = rule.kind in WAYS and drawn < rule.rate / 2
+                return Planned(operation.process, operation.number, rule.kind, after)
             drawn -= rule.rate
         return None
 
