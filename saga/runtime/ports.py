@@ -46,7 +46,7 @@ class RunningPorts:
     """The dead letters of which people were told last, oldest first."""
     _batches: Batches = field(default_factory=Batches)
     _stopping: bool = False
-    _pauses: set[asyncio.Future[None]] = field(default_factory=set)
+    _pauses: dict[asyncio.Future[None], None] = field(default_factory=dict)
     _away: dict[str, float] = field(default_factory=dict)
     """Store or broker -> since when it cannot be reached."""
     _told: dict[str, float] = field(default_factory=dict)
@@ -80,13 +80,13 @@ class RunningPorts:
     async def pause(self, seconds: float, position: Position) -> None:
         self.check_running(position)
         woken = asyncio.get_running_loop().create_future()
-        self._pauses.add(woken)
+        self._pauses[woken] = None
         try:
             await self.clock.within(seconds, woken)
         except TimeoutError:
             pass
         finally:
-            self._pauses.discard(woken)
+            del self._pauses[woken]
         self.check_running(position)
 
     def stop(self) -> None:

@@ -3,40 +3,253 @@
 Those of a rule of docs/protocol.md are the functions of `tests/exploration/test_rules.py`; the others are here.
 """
 
-from collections.abc import Mapping, Sequence
-from itertools import count
-from typing import Any
+import inspect
+from collections.abc import Callable
+from contextvars import ContextVar
+from textwrap import dedent
+from types import FunctionType, ModuleType
+from typing import Any, TypeAlias
 
 import pytest
 from msgspec.structs import replace
 
-from saga.broker.port import Membership
-from saga.errors import Fenced
-from saga.messages import Message, Outgoing, Partition, Position
+from saga.messages import Message, Position
 from saga.progress import compensate, decide, ids, record
-from saga.progress.document import Call, Intent, Kept, Result, Snapshot
+from saga.progress.document import Intent, Result, Snapshot, decode_entry
 from saga.progress.record import Hand, Written
 from saga.progress.roles import Role, Roles
-from saga.runtime import documents, handling, persistence, turn
+from saga.runtime import documents, handling, lanes, persistence, publishing, turn
+from saga.runtime.lanes import Item
+from saga.runtime.offsets import Prefix
 from saga.runtime.participant import Participant
-from saga.runtime.ports import RunningPorts
 from saga.runtime.saga import RunningSaga
-from saga.runtime.standing import Turn
+from saga.runtime.standing import Stages
 from saga.runtime.worker import Worker
+
+Plant: TypeAlias = Callable[[pytest.MonkeyPatch], None]
+
+
+def rewritten(patch: pytest.MonkeyPatch, where: ModuleType | type, name: str, before: str, after: str) -> None:
+    """Replace a function by itself with one place of its source changed."""
+    function: FunctionType = getattr(where, name)
+    source = dedent(inspect.getsource(function))
+    assert source.count(before) == 1, f"{name} has not one {before!r}: the mutant has to follow the code"
+    made: dict[str, Any] = {}
+    exec(compile(source.replace(before, after), f"<mutant of {name}>", "exec"), function.__globals__, made)
+    patch.setattr(where, name, made[name])
+
+
+# -------------------------------------------------------------------- offsets, lanes, partitions
+
+_hand: ContextVar[tuple[Worker, Item]] = ContextVar("hand")
 
 
 def commits_before_publishing(patch: pytest.MonkeyPatch) -> None:
-    save = persistence.save
+    take, publish, finished = Worker._turn, persistence.publish, Prefix.finished
 
-    async def commit_first(service: Participant, turn: Turn, written: Written) -> Turn:
-        turn = await save(service, turn, written)
-        if written.entry is not None and isinstance(service.ports, RunningPorts):
-            position = turn.position
-            prefix = service.ports.prefixes.get(Partition(position.topic, position.partition))
-            if prefix is not None and prefix._done.get(position.offset) is False:
-                prefix.finished(position.offset)
-        return turn
+    async def taken(self: Worker, item: Item) -> Stages:
+        _hand.set((self, item))
+        return await take(self, item)
 
-    finished = record_finished(patch)
-    assert finished
-    patch.setattr(persistence, "save", commit_first)
+    async def after_committing(service: Participant, position: Position, p: Snapshot, entry: Any) -> None:
+        worker, item = _hand.get()
+        worker._lanes.is_finished(item.prefix, item.position.offset)
+        await publish(service, position, p, entry)
+
+    def once(self: Prefix, offset: int) -> None:
+        if offset in self._done:
+            finished(self, offset)
+
+    patch.setattr(Worker, "_turn", taken)
+    patch.setattr(persistence, "publish", after_committing)
+    patch.setattr(Prefix, "finished", once)
+
+
+def offsets_are_committed_with_gaps(patch: pytest.MonkeyPatch) -> None:
+    def furthest(self: Prefix) -> int | None:
+        done = [offset for offset, finished in self._done.items() if finished]
+        return max(done) + 1 if done and max(done) + 1 > self._committed else None
+
+    patch.setattr(Prefix, "to_commit", furthest)
+
+
+def messages_of_one_saga_run_side_by_side(patch: pytest.MonkeyPatch) -> None:
+    rewritten(patch, lanes.Lanes, "add", "item.message.saga", 'f"{item.message.saga} {item.position.offset}"')
+
+
+def a_lost_partition_is_kept(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Worker, "lost", lambda self, partitions: None)
+
+
+def a_revoked_partition_is_kept(patch: pytest.MonkeyPatch) -> None:
+    async def revoked(self: Worker, partitions: Any) -> None:
+        return None
+
+    patch.setattr(Worker, "revoked", revoked)
+
+
+def a_message_that_is_left_counts_as_finished(patch: pytest.MonkeyPatch) -> None:
+    rewritten(patch, lanes.Lanes, "_run", "if await self._handled(item):", "if await self._handled(item) or True:")
+
+
+# -------------------------------------------------------------------- publishing
+
+
+def a_write_marks_its_own_events_as_published(patch: pytest.MonkeyPatch) -> None:
+    rewritten(patch, record, "append", "published=p.n,", "published=p.n + 1,")
+
+
+def nothing_is_marked_as_published(patch: pytest.MonkeyPatch) -> None:
+    rewritten(patch, record, "append", "published=p.n,", "published=0,")
+    rewritten(patch, record, "begun", "published=p.n,", "published=0,")
+
+
+def events_go_out_in_any_order(patch: pytest.MonkeyPatch) -> None:
+    outgoing = publishing.outgoing
+    patch.setattr(publishing, "outgoing", lambda service, p, entry: list(outgoing(service, p, entry))[::-1])
+
+
+def repeats_have_another_time(patch: pytest.MonkeyPatch) -> None:
+    patch_events = publishing.outgoing
+
+    def outgoing(service: Participant, p: Snapshot, entry: Any) -> Any:
+        return patch_events(service, p, replace(entry, time=persistence.iso(service.ports.clock.now_ms())))
+
+    patch.setattr(publishing, "outgoing", outgoing)
+
+
+# -------------------------------------------------------------------- the write
+
+
+def writes_carry_no_version(patch: pytest.MonkeyPatch) -> None:
+    rewritten(
+        patch,
+        persistence,
+        "save",
+        "if turn.cas:",
+        "there = await store.get(COLLECTION, key)\n        if there is not None:\n"
+        "            return await store.replace(COLLECTION, key, content, cas=there.cas, expiry_s=expiry_s)\n"
+        "        if turn.cas:",
+    )
+
+
+# -------------------------------------------------------------------- ids and intents
+
+
+def keys_from_attempts(patch: pytest.MonkeyPatch) -> None:
+    def key(self: RunningSaga, name: str) -> str:
+        made = ids.key(name, self.service.name, self.turn.message.saga, self.handler.name, self.intent.cause)
+        return f"{made}-{self.turn.attempts_of(self.run)}"
+
+    patch.setattr(RunningSaga, "key", key)
+
+
+def keys_without_their_cause(patch: pytest.MonkeyPatch) -> None:
+    def key(self: RunningSaga, name: str) -> str:
+        return ids.key(name, self.service.name, self.turn.message.saga, self.handler.name, "")
+
+    patch.setattr(RunningSaga, "key", key)
+
+
+def markers_from_the_time(patch: pytest.MonkeyPatch) -> None:
+    marker = RunningSaga.marker
+    patch.setattr(RunningSaga, "marker", lambda self, call: f"{marker(self, call)}-{self.service.ports.clock.now_ms()}")
+
+
+def step_results_are_kept_in_memory_only(patch: pytest.MonkeyPatch) -> None:
+    begun = record.begun
+
+    def without(p: Snapshot, hand: Hand, intent: Intent) -> Written:
+        return begun(p, hand, replace(intent, calls=(), begins=None))
+
+    patch.setattr(record, "begun", without)
+
+
+# -------------------------------------------------------------------- decisions and what they record
+
+
+def queued_messages_are_put_in_front(patch: pytest.MonkeyPatch) -> None:
+    rewritten(
+        patch,
+        record,
+        "queued",
+        "(*without(p.queue, role.name, [message.id]), kept)",
+        "(kept, *without(p.queue, role.name, [message.id]))",
+    )
+
+
+def a_second_failure_is_taken_for_other_content(patch: pytest.MonkeyPatch) -> None:
+    rewritten(
+        patch,
+        decide,
+        "_repetition",
+        "if type_ == message.type and schema == message.schema and content != mine:",
+        "if content != mine:",
+    )
+
+
+def the_inbox_is_trimmed_by_count(patch: pytest.MonkeyPatch) -> None:
+    rewritten(
+        patch,
+        record,
+        "append",
+        "{key: at for key, at in inbox.items() if at >= oldest}",
+        "dict(list(inbox.items())[-INBOX_MAX:])",
+    )
+
+
+def a_message_that_has_to_wait_is_dropped(patch: pytest.MonkeyPatch) -> None:
+    def waiting(p: Snapshot, hand: Hand, role: Role, message: Message, reason: str) -> Written:
+        return record.ignored(p, hand, role, message, reason)
+
+    patch.setattr(record, "waiting", waiting)
+
+
+# -------------------------------------------------------------------- compensation
+
+
+def a_result_is_undone_twice(patch: pytest.MonkeyPatch) -> None:
+    undone = compensate.undone
+
+    def again(p: Snapshot, hand: Hand, roles: Roles, role: Role, result: Result, **rest: Any) -> Written:
+        written = undone(p, hand, roles, role, result, **rest)
+        if any(decode_entry(raw).cause == result.event.id for raw in p.transitions):
+            return written
+        rewound = replace(written.snapshot, results=p.results, closed=p.closed, compensating=p.compensating)
+        return Written(replace(rewound, inbox=p.inbox), written.entry)
+
+    patch.setattr(handling, "undone", again)
+
+
+def results_are_undone_oldest_first(patch: pytest.MonkeyPatch) -> None:
+    rewritten(patch, compensate, "newest", "reversed(p.results)", "p.results")
+
+
+# -------------------------------------------------------------------- documents
+
+
+def updates_leave_no_marker(patch: pytest.MonkeyPatch) -> None:
+    rewritten(patch, documents, "apply_all", ", **new}", "}")
+
+
+def documents_are_written_without_their_version(patch: pytest.MonkeyPatch) -> None:
+    rewritten(
+        patch,
+        documents,
+        "_put",
+        "if document is None:",
+        "there = await store.get(collection, key)\n        if there is not None:\n"
+        "            return await store.replace(collection, key, content, cas=there.cas, keep_expiry=True)\n"
+        "        if document is None:",
+    )
+
+
+# -------------------------------------------------------------------- expected survivors
+
+
+def decisions_without_a_write_trust_the_cache(patch: pytest.MonkeyPatch) -> None:
+    rewritten(patch, turn, "advance", "if not (turn.certain or only_answered):", "if False:")
+
+
+def the_cache_outlives_a_rebalance(patch: pytest.MonkeyPatch) -> None:
+    rewritten(patch, Worker, "_drop", "self._cache.clear()", "pass")

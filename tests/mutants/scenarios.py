@@ -11,7 +11,6 @@ from decimal import Decimal
 from types import SimpleNamespace
 
 from saga import Event
-from saga.progress.document import decode_entry
 from saga.progress.history import TRANSITIONS_MAX
 from saga.testing.faults import Faults, faults
 from saga.testing.simulation.chance import Chance
@@ -126,7 +125,9 @@ def orders(world: SimulatedWorld) -> None:
 FLOUR = 10
 
 
-def a_party(id_: str, *, guests: int = 3, notes: int = 4, flour: int = 3, room: str = "ball", menu: str = "soup") -> Event:
+def a_party(
+    id_: str, *, guests: int = 3, notes: int = 4, flour: int = 3, room: str = "ball", menu: str = "soup"
+) -> Event:
     return PartyPlanned(party_id=id_, guests=guests, notes=notes, flour=flour, hall=room, menu=menu)
 
 
@@ -222,6 +223,10 @@ SCENARIOS = {
         Scenario(name="parties, everything", play=parties, faults=faults.everything()),
         Scenario(name="one party, clumsy", play=one_party, faults=CLUMSY),
         Scenario(name="one party, restless", play=one_party, faults=RESTLESS),
-        Scenario(name="a long party", play=a_long_party, faults=faults.of("duplicate", rate=0.05) | faults.of("crash", rate=0.002)),
+        Scenario(
+            name="a long party",
+            play=a_long_party,
+            faults=faults.of("duplicate", rate=0.05) | faults.of("crash", rate=0.002),
+        ),
     )
 }

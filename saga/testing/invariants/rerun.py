@@ -5,7 +5,8 @@ order, and to record the same. Left out, and not counted as checked:
 
 - transitions in which a message was given up, for what made it fail is gone;
 - what a compensation does in lieu of an original that can never finish: it looks at documents as they were;
-- the first version that is known of a saga, if the messages of it are not in the log any more.
+- what was written under a message that is not in the log any more;
+- runs of handlers whose resources are not among those of the participant.
 """
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
@@ -245,6 +246,8 @@ async def _different(service: Participant, step: _Step, log: _Log, archives: Map
     Of transitions that do not hold where the message in hand lay there may be several that it can have been: they say
     the same, or have nothing left to do. One that gives the same bytes is enough.
     """
+    if step.run is not None and not _has_resources(service, step.run):
+        return None
     answers = []
     for message, position in _in_hand(service, step, log):
         made = await _made(service, step, message, position, archives)
@@ -257,6 +260,13 @@ async def _different(service: Participant, step: _Step, log: _Log, archives: Map
     if made is None:
         return f"{what}: a rerun fails or writes nothing"
     return f"{what}: a rerun writes something else: {_first_difference(step.content, made)}"
+
+
+def _has_resources(service: Participant, run: Run) -> bool:
+    kind, name, _ = run
+    role = service.roles.handlers[name]
+    handler = service.handlers[role.undo.name if kind == "undo" and role.undo else name]
+    return all(p.gives in service.resources for p in handler.parameters if p.gives is not None)
 
 
 def _in_hand(service: Participant, step: _Step, log: _Log) -> Iterator[tuple[Message, Position]]:

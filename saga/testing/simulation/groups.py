@@ -32,6 +32,8 @@ class Group:
     since_s: float = 0.0
     """When the targets last changed."""
     rotation: int = 0
+    grants: dict[Partition, int] = field(default_factory=dict)
+    """How often a partition was given to somebody: what was sent under an earlier grant is refused."""
     _joined: int = 0
 
     def enter(self, member: "SimulatedMember") -> int:
@@ -79,7 +81,9 @@ class Group:
         if id_ not in self.members:
             return {}
         taken = [p for p in partitions if self.target.get(p) == id_]
-        self.owner.update(dict.fromkeys(taken, id_))
+        for partition in taken:
+            self.owner[partition] = id_
+            self.grants[partition] = self.grants.get(partition, 0) + 1
         return {partition: self.committed.get(partition, 0) for partition in taken}
 
     def release(self, id_: int, partitions: Collection[Partition]) -> None:
@@ -88,10 +92,10 @@ class Group:
                 del self.owner[partition]
         self.tell()
 
-    def commit(self, id_: int, offsets: Mapping[Partition, int]) -> None:
-        """Move the positions. Raises `Fenced`."""
+    def commit(self, id_: int, offsets: Mapping[Partition, int], grants: Mapping[Partition, int | None]) -> None:
+        """Move the positions, under the grants that the member had when it asked. Raises `Fenced`."""
         for partition in offsets:
-            if self.owner.get(partition) != id_:
+            if self.owner.get(partition) != id_ or self.grants.get(partition) != grants[partition]:
                 raise Fenced(
                     f"group {self.name!r}: {partition} is not this member's; what it did comes again elsewhere"
                 )

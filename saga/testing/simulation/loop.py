@@ -48,13 +48,21 @@ class Timer(TimerHandle):
         return NotImplemented
 
 
+class Numbered(Task[T]):
+    """A task that knows how many were made before it."""
+
+    def __init__(self, coro: Generator[Any, None, T] | Coroutine[Any, Any, T], number: int, **given: Any) -> None:
+        self.number = number  # first: a task asks for its first step while it is made
+        super().__init__(coro, **given)
+
+
 class SimulatedLoop(WithoutSystem):
     """See the module. Whatever would ask the operating system for something raises."""
 
     def __init__(self, seed: int = 0) -> None:
         self._random = Random(seed)
-        self._ready: deque[tuple[Process | None, Handle, bool]] = deque()
-        """Whose, what, and whether it is a task's next step."""
+        self._ready: deque[tuple[Process | None, Handle, int]] = deque()
+        """Whose, what, and if it is a task's next step, the task's number."""
         self._timers: list[tuple[float, int, Timer]] = []
         self._now_s = 0.0
         self._number = 0
@@ -62,6 +70,7 @@ class SimulatedLoop(WithoutSystem):
         """How many timers are there for whose sake a run goes on."""
         self._tasks: list[tuple[Process | None, Task[Any]]] = []
         self._tasks_max = TASKS_MAX
+        self._made = 0
         self._closed = False
         self._running = False
         self.callbacks = 0
@@ -162,7 +171,7 @@ class SimulatedLoop(WithoutSystem):
             while steps < len(ready) and ready[steps][2]:
                 steps += 1
             # Tasks have no order among themselves; what asyncio does between their steps has.
-            chosen = int(self._random.random() * steps)
+            chosen = self._chosen(steps)
             _, handle, _ = ready[chosen]
             del ready[chosen]
         else:
@@ -173,6 +182,12 @@ class SimulatedLoop(WithoutSystem):
             if self.after is not None:
                 self.after()
         return True
+
+    def _chosen(self, steps: int) -> int:
+        """Which of so many tasks that are ready goes on. They came in the order of their numbers or in another one:
+        asyncio has sets in places, whose order is of no run's making."""
+        by_number = sorted(range(steps), key=lambda at: self._ready[at][2])
+        return by_number[int(self._random.random() * steps)]
 
     def _advance(self, until_s: float | None) -> bool:
         """Jump to the next timer that is due; whether something is ready then."""
@@ -190,9 +205,9 @@ class SimulatedLoop(WithoutSystem):
             self._forget(timer)
             process = timer.process
             if process is not None and process.frozen:
-                process.deferred.append((timer, False))
+                process.deferred.append((timer, 0))
             else:
-                self._ready.append((process, timer, False))
+                self._ready.append((process, timer, 0))
         return True
 
     def _timer(
@@ -232,7 +247,8 @@ class SimulatedLoop(WithoutSystem):
         context = copy_context() if context is None else context
         handle = Handle(callback, args, self, context)
         process = context.get(CURRENT)
-        step = isinstance(getattr(callback, "__self__", None), Task)
+        task = getattr(callback, "__self__", None)
+        step = task.number if isinstance(task, Numbered) else 0
         if process is None or (process.alive and not process.frozen):
             self._ready.append((process, handle, step))
         elif process.alive:
@@ -269,7 +285,9 @@ class SimulatedLoop(WithoutSystem):
         **_: Any,
     ) -> "Task[T]":
         context = copy_context() if context is None else context
-        task: Task[T] = Task(coro, loop=self, name=str(name) if name is not None else "task", context=context)
+        self._made += 1
+        named = str(name) if name is not None else "task"
+        task: Numbered[T] = Numbered(coro, self._made, loop=self, name=named, context=context)
         if len(self._tasks) > self._tasks_max:
             self._tasks = [(owner, each) for owner, each in self._tasks if not each.done()]
             self._tasks_max = max(TASKS_MAX, 2 * len(self._tasks))

@@ -28,6 +28,8 @@ class SimulatedMember:
         self._id = 0
         self._at: dict[Partition, int] = {}
         """What is ours, and the offset to read next."""
+        self._granted: dict[Partition, int] = {}
+        """Under which of its grants each was taken."""
         self._readable: set[Partition] = set()
         self._behind: dict[Partition, None] = {}
         """Those with something to read, longest unread first."""
@@ -69,11 +71,12 @@ class SimulatedMember:
     async def commit(self, offsets: Mapping[Partition, int]) -> None:
         self._check()
         if offsets:
+            id_, grants = self._id, {partition: self._granted.get(partition) for partition in offsets}
             await self._broker.asks(
                 "commit",
                 self._group.name,
                 tuple(dict.fromkeys(p.topic for p in offsets)),
-                lambda *_: self._group.commit(self._id, offsets),
+                lambda *_: self._group.commit(id_, offsets, grants),
             )
 
     def _read(self, partitions: Collection[Partition], records_max: int) -> list[Record]:
@@ -171,6 +174,7 @@ class SimulatedMember:
         if not taken:
             return
         self._at.update(taken)
+        self._granted.update({partition: self._group.grants[partition] for partition in taken})
         await self._listener.assigned(taken)
         self._readable.update(taken)
         self._behind |= {p: None for p, at in taken.items() if self._cluster.has_more(p, at)}

@@ -84,15 +84,13 @@ class Network:
         operation = self.numbered(process, what, where, names)
         draws = self.chance.draws(f"{process.name}#{operation.number}")
         planned = None if self.plan is None else self.plan.at(operation, loop.time())
-        there_s, back_s = self._hop_s(draws[0], place), self._hop_s(draws[1], place)
         if planned is not None:
             self._disrupt(process, place, operation, planned, draws)
             if planned.kind == "crash" and not planned.after:
                 return answer
-            if planned.kind == "delay":
-                there_s, back_s = (
-                    (there_s + 3 * draws[2], back_s) if draws[3] < 0.5 else (there_s, back_s + 3 * draws[2])
-                )
+        there_s, back_s = self._hop_s(draws[0], place), self._hop_s(draws[1], place)
+        if planned is not None and planned.kind == "delay":
+            there_s, back_s = (there_s + 3 * draws[2], back_s) if draws[3] < 0.5 else (there_s, back_s + 3 * draws[2])
         refused = self._refusal(process, place, what, planned)
         if refused is not None:
             self.trace.lines.append(Asked(loop.time(), operation, refused))
@@ -114,7 +112,7 @@ class Network:
                     lambda done: self._answers(process, place, operation, answer, back_s, lost, done)
                 )
             else:
-                self._comes_back(process, place, answer, back_s, lost, given)
+                self._comes_back(process, place, operation, answer, back_s, lost, given)
 
         self.later(there_s, land)
         return answer
@@ -186,16 +184,24 @@ class Network:
         given: Any = ConnectionError("it was cancelled") if done.cancelled() else done.exception() or done.result()
         said = type(given).__name__ if isinstance(given, Exception) else "answered"
         self.trace.lines.append(Asked(asyncio.get_running_loop().time(), operation, said))
-        self._comes_back(process, place, answer, back_s, lost, given)
+        self._comes_back(process, place, operation, answer, back_s, lost, given)
 
     def _comes_back(
-        self, process: Process, place: Place, answer: "Future[Any]", back_s: float, lost: bool, given: Any
+        self,
+        process: Process,
+        place: Place,
+        operation: Operation,
+        answer: "Future[Any]",
+        back_s: float,
+        lost: bool,
+        given: Any,
     ) -> None:
         def arrives() -> None:
             if answer.done():
                 return
             if lost or self.cut_for_s(process, place.name):
-                answer.set_exception(place.unsure("planted: the answer was lost"))
+                error = place.unavailable if operation.what == "get" else place.unsure  # a read has changed nothing
+                answer.set_exception(error("planted: the answer was lost"))
             elif isinstance(given, Exception):
                 answer.set_exception(given)
             else:

@@ -18,7 +18,7 @@ class Process:
     frozen: bool = False
     skew_ms: int = 0
     """How wrong its clock is."""
-    deferred: list[tuple[Handle, bool]] = field(default_factory=list)
+    deferred: list[tuple[Handle, int]] = field(default_factory=list)
     """What would have run while it was frozen, and whether it is a task's next step."""
 
 

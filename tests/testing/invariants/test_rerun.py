@@ -54,6 +54,12 @@ async def test_what_is_not_in_the_log_any_more_is_not_counted() -> None:
     assert (checked, found) == (0, [])
 
 
+async def test_a_run_whose_resource_is_not_there_is_not_counted() -> None:
+    run = await confirmed()
+    without = with_service(run, "payment", participant=replace(run.services["payment"].participant, resources={}))
+    assert await rerun_differences(without.services["payment"], run.log) == (0, [])
+
+
 async def test_a_rerun_asks_nobody_outside() -> None:
     run = await confirmed()
     bank = run.services["payment"].participant.resources[Bank]

@@ -151,6 +151,7 @@ def test_a_process_can_be_killed_by_what_it_does_itself(loop: SimulatedLoop, pro
     said: list[str] = []
 
     async def work() -> None:
+        loop.call_soon(said.append, "soon, before")
         loop.kill(process)
         loop.call_soon(said.append, "soon")
         loop.call_later(1, said.append, "later")
@@ -449,7 +450,7 @@ def test_an_end_throws_out_what_still_runs(loop: SimulatedLoop) -> None:
     loop.run(1)
     assert said == []
     loop.end()
-    assert said == ["out at 1"]
+    assert said == ["out at 1.0"]
     assert loop.is_closed()
 
 

@@ -1,0 +1,270 @@
+"""Bugs planted in the services of the shop, one each: what their author would have to find."""
+
+from collections.abc import AsyncIterator
+from itertools import count
+
+import pytest
+
+from saga import Saga, Service
+from services.inventory import events as goods
+from services.inventory.stock import OutOfStock, Stock
+from services.order import events as decided
+from services.payment import events as money
+from services.payment.bank import Bank, Declined
+from services.shipping import events as ways
+from services.shipping.carrier import Carrier, Refused
+from tests.mutants.scenarios import shop
+
+
+async def a_bank() -> AsyncIterator[Bank]:
+    async with Bank.connect() as bank:
+        yield bank
+
+
+async def a_carrier() -> AsyncIterator[Carrier]:
+    async with Carrier.connect() as carrier:
+        yield carrier
+
+
+# -------------------------------------------------------------------- payment
+
+
+async def reserve(order: money.OrderPlaced, bank: Bank, saga: Saga) -> money.PaymentReserved | money.PaymentDeclined:
+    try:
+        charge = await saga.step(bank.reserve, saga.key("charge"), order.card, order.total)
+    except Declined as why:
+        return money.PaymentDeclined(order_id=order.order_id, reason=str(why))
+    return money.PaymentReserved(order_id=order.order_id, charge_id=charge, amount=order.total)
+
+
+async def capture(
+    confirmed: money.OrderConfirmed, reserved: money.PaymentReserved, bank: Bank, saga: Saga
+) -> money.PaymentCaptured:
+    await saga.step(bank.capture, saga.key("capture"), reserved.charge_id)
+    return money.PaymentCaptured(order_id=confirmed.order_id, amount=reserved.amount)
+
+
+async def release(
+    cancelled: money.OrderCancelled, reserved: money.PaymentReserved, bank: Bank, saga: Saga
+) -> money.PaymentReleased:
+    await saga.step(bank.release, saga.key("release"), reserved.charge_id)
+    return money.PaymentReleased(order_id=cancelled.order_id, charge_id=reserved.charge_id)
+
+
+def a_payment() -> Service:
+    payment = Service("payment")
+    payment.resource(timeout_s=5, answers=(Declined,))(a_bank)
+    return payment
+
+
+def money_is_released_before_the_outcome(patch: pytest.MonkeyPatch) -> None:
+    async def let_go(
+        rejected: goods.InventoryRejected, reserved: money.PaymentReserved, bank: Bank, saga: Saga
+    ) -> money.PaymentReleased:
+        await saga.step(bank.release, saga.key("release"), reserved.charge_id)
+        return money.PaymentReleased(order_id=rejected.order_id, charge_id=reserved.charge_id)
+
+    payment = a_payment()
+    payment.handler(reserve)
+    payment.handler(capture)
+    payment.handler(let_go)
+    patch.setattr(shop, "payment", payment)
+
+
+def money_is_never_released(patch: pytest.MonkeyPatch) -> None:
+    payment = a_payment()
+    payment.handler(reserve)
+    payment.handler(capture)
+    patch.setattr(shop, "payment", payment)
+
+
+def a_reservation_has_a_fresh_key_for_each_attempt(patch: pytest.MonkeyPatch) -> None:
+    fresh = count()
+
+    async def reserve_anew(
+        order: money.OrderPlaced, bank: Bank, saga: Saga
+    ) -> money.PaymentReserved | money.PaymentDeclined:
+        async def reserve() -> str:
+            return await bank.reserve(f"{order.order_id}-{next(fresh)}", order.card, order.total)
+
+        try:
+            charge = await saga.step(reserve)
+        except Declined as why:
+            return money.PaymentDeclined(order_id=order.order_id, reason=str(why))
+        return money.PaymentReserved(order_id=order.order_id, charge_id=charge, amount=order.total)
+
+    payment = a_payment()
+    payment.handler(reserve_anew)
+    payment.handler(capture)
+    payment.compensation(reserve_anew)(release)
+    patch.setattr(shop, "payment", payment)
+
+
+def a_capture_has_no_key(patch: pytest.MonkeyPatch) -> None:
+    fresh = count()
+
+    async def capture_anew(
+        confirmed: money.OrderConfirmed, reserved: money.PaymentReserved, bank: Bank, saga: Saga
+    ) -> money.PaymentCaptured:
+        async def capture() -> None:
+            await bank.capture(f"capture-{next(fresh)}", reserved.charge_id)
+
+        await saga.step(capture)
+        return money.PaymentCaptured(order_id=confirmed.order_id, amount=reserved.amount)
+
+    payment = a_payment()
+    payment.handler(reserve)
+    payment.handler(capture_anew)
+    payment.compensation(reserve)(release)
+    patch.setattr(shop, "payment", payment)
+
+
+def money_is_taken_before_the_outcome(patch: pytest.MonkeyPatch) -> None:
+    async def capture_at_once(reserved: money.PaymentReserved, bank: Bank, saga: Saga) -> money.PaymentCaptured:
+        await saga.step(bank.capture, saga.key("capture"), reserved.charge_id)
+        return money.PaymentCaptured(order_id=reserved.order_id, amount=reserved.amount)
+
+    payment = a_payment()
+    payment.handler(reserve)
+    payment.handler(capture_at_once)
+    patch.setattr(shop, "payment", payment)
+
+
+def the_bank_is_asked_outside_of_a_step(patch: pytest.MonkeyPatch) -> None:
+    async def reserve_directly(
+        order: money.OrderPlaced, bank: Bank, saga: Saga
+    ) -> money.PaymentReserved | money.PaymentDeclined:
+        try:
+            charge = await bank.reserve(saga.key("charge"), order.card, order.total)
+        except Declined as why:
+            return money.PaymentDeclined(order_id=order.order_id, reason=str(why))
+        return money.PaymentReserved(order_id=order.order_id, charge_id=charge, amount=order.total)
+
+    payment = a_payment()
+    payment.handler(reserve_directly)
+    payment.handler(capture)
+    payment.compensation(reserve_directly)(release)
+    patch.setattr(shop, "payment", payment)
+
+
+# -------------------------------------------------------------------- inventory
+
+
+async def set_aside(order: goods.OrderPlaced, saga: Saga) -> goods.InventoryReserved | goods.InventoryRejected:
+    try:
+        await saga.update(Stock, order.sku, Stock.set_aside, order.quantity)
+    except OutOfStock as why:
+        return goods.InventoryRejected(order_id=order.order_id, reason=str(why))
+    return goods.InventoryReserved(order_id=order.order_id, sku=order.sku, quantity=order.quantity)
+
+
+async def hand_out(
+    confirmed: goods.OrderConfirmed, reserved: goods.InventoryReserved, saga: Saga
+) -> goods.InventoryHandedOut:
+    await saga.update(Stock, reserved.sku, Stock.hand_out, reserved.quantity)
+    return goods.InventoryHandedOut(order_id=confirmed.order_id, sku=reserved.sku, quantity=reserved.quantity)
+
+
+async def put_back(
+    cancelled: goods.OrderCancelled, reserved: goods.InventoryReserved, saga: Saga
+) -> goods.InventoryPutBack:
+    await saga.update(Stock, reserved.sku, Stock.put_back, reserved.quantity)
+    return goods.InventoryPutBack(order_id=cancelled.order_id, sku=reserved.sku, quantity=reserved.quantity)
+
+
+def an_inventory() -> Service:
+    inventory = Service("inventory")
+    inventory.document(Stock, "stock", answers=(OutOfStock,))
+    return inventory
+
+
+def goods_are_handed_out_before_the_success(patch: pytest.MonkeyPatch) -> None:
+    async def hand_out_at_once(reserved: goods.InventoryReserved, saga: Saga) -> goods.InventoryHandedOut:
+        await saga.update(Stock, reserved.sku, Stock.hand_out, reserved.quantity)
+        return goods.InventoryHandedOut(order_id=reserved.order_id, sku=reserved.sku, quantity=reserved.quantity)
+
+    inventory = an_inventory()
+    inventory.handler(set_aside)
+    inventory.handler(hand_out_at_once)
+    inventory.compensation(set_aside)(put_back)
+    patch.setattr(shop, "inventory", inventory)
+
+
+def the_stock_is_read_and_written_in_two_moves(patch: pytest.MonkeyPatch) -> None:
+    def overwrite(there: Stock, stock: Stock) -> Stock:
+        return stock
+
+    async def set_aside_slowly(
+        order: goods.OrderPlaced, saga: Saga
+    ) -> goods.InventoryReserved | goods.InventoryRejected:
+        stock = await saga.read(Stock, order.sku)
+        if stock is None or stock.left < order.quantity:
+            return goods.InventoryRejected(order_id=order.order_id, reason="none left")
+        await saga.update(Stock, order.sku, overwrite, stock.set_aside(order.quantity))
+        return goods.InventoryReserved(order_id=order.order_id, sku=order.sku, quantity=order.quantity)
+
+    inventory = an_inventory()
+    inventory.handler(set_aside_slowly)
+    inventory.handler(hand_out)
+    inventory.compensation(set_aside_slowly)(put_back)
+    patch.setattr(shop, "inventory", inventory)
+
+
+# -------------------------------------------------------------------- shipping and order
+
+
+async def book(
+    placed: ways.OrderPlaced, paid: ways.PaymentReserved, goods: ways.InventoryReserved, carrier: Carrier, saga: Saga
+) -> ways.ShipmentBooked | ways.ShipmentRefused:
+    try:
+        booking = await saga.step(carrier.book, saga.key("book"), placed.address, goods.quantity)
+    except Refused as why:
+        return ways.ShipmentRefused(order_id=paid.order_id, reason=str(why))
+    return ways.ShipmentBooked(order_id=paid.order_id, booking_id=booking)
+
+
+def goods_are_sent_once_they_are_booked(patch: pytest.MonkeyPatch) -> None:
+    async def dispatch_at_once(booked: ways.ShipmentBooked, carrier: Carrier, saga: Saga) -> ways.ShipmentDispatched:
+        tracking = await saga.step(carrier.dispatch, saga.key("dispatch"), booked.booking_id)
+        return ways.ShipmentDispatched(order_id=booked.order_id, tracking=tracking)
+
+    async def unbook(
+        cancelled: ways.OrderCancelled, booked: ways.ShipmentBooked, carrier: Carrier, saga: Saga
+    ) -> ways.ShipmentUnbooked:
+        await saga.step(carrier.unbook, saga.key("unbook"), booked.booking_id)
+        return ways.ShipmentUnbooked(order_id=cancelled.order_id, booking_id=booked.booking_id)
+
+    shipping = Service("shipping")
+    shipping.resource(timeout_s=5, answers=(Refused,))(a_carrier)
+    shipping.handler(book)
+    shipping.handler(dispatch_at_once)
+    shipping.compensation(book)(unbook)
+    patch.setattr(shop, "shipping", shipping)
+
+
+def an_order_is_confirmed_when_it_is_paid(patch: pytest.MonkeyPatch) -> None:
+    async def confirm_early(paid: ways.PaymentReserved) -> decided.OrderConfirmed:
+        return decided.OrderConfirmed(order_id=paid.order_id)
+
+    async def cancel(
+        why: decided.PaymentDeclined | decided.InventoryRejected | decided.ShipmentRefused,
+    ) -> decided.OrderCancelled:
+        return decided.OrderCancelled(order_id=why.order_id, reason=why.reason)
+
+    order = Service("order")
+    order.handler(confirm_early)
+    order.handler(cancel)
+    patch.setattr(shop, "order", order)
+
+
+def an_order_is_not_cancelled_when_nobody_delivers(patch: pytest.MonkeyPatch) -> None:
+    async def confirm(booked: decided.ShipmentBooked) -> decided.OrderConfirmed:
+        return decided.OrderConfirmed(order_id=booked.order_id)
+
+    async def cancel(why: decided.PaymentDeclined | decided.InventoryRejected) -> decided.OrderCancelled:
+        return decided.OrderCancelled(order_id=why.order_id, reason=why.reason)
+
+    order = Service("order")
+    order.handler(confirm)
+    order.handler(cancel)
+    patch.setattr(shop, "order", order)

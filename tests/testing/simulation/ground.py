@@ -1,0 +1,152 @@
+"""Stores and brokers on a loop of their own, with faults planted by hand and nobody who restarts what dies."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
+from contextlib import asynccontextmanager
+from contextvars import copy_context
+from dataclasses import dataclass, field
+from typing import Literal, TypeVar
+
+from saga.broker.port import Topic
+from saga.messages import Outgoing
+from saga.testing.faults import Kind
+from saga.testing.simulation.broker import Cluster, SimulatedBroker
+from saga.testing.simulation.chance import Chance
+from saga.testing.simulation.loop import SimulatedLoop
+from saga.testing.simulation.network import Disruptions, Network
+from saga.testing.simulation.plan import Planned, Scheduled
+from saga.testing.simulation.processes import CURRENT, Process
+from saga.testing.simulation.store import Disk, SimulatedStore
+from saga.testing.simulation.trace import Trace
+
+T = TypeVar("T")
+
+NAME, SERVICE, TOPIC = "payment-1", "payment", "orders"
+SEEDS = range(12)
+"""How long a fault lasts, and how much of it happens, comes from the seed: what a test says holds for any."""
+
+
+def fault(number: int, kind: Kind, way: Literal["", "after", "of the process"] = "") -> Planned:
+    """On the operation of `NAME` with this number."""
+    return Planned(NAME, number, kind, bool(way))
+
+
+def record(key: str, value: str = "") -> Outgoing:
+    return Outgoing(TOPIC, key.encode(), value.encode(), (("ce_id", value.encode()),))
+
+
+class Noting(Disruptions):
+    """Kills; notes the rest."""
+
+    def __init__(self, loop: SimulatedLoop) -> None:
+        self._loop = loop
+        self.told: list[tuple[str, str]] = []
+        self.frozen_s = 0.0
+
+    def crash(self, process: Process, after_s: float) -> None:
+        self.told.append(("crash", process.name))
+        self._loop.kill(process)
+
+    def freeze(self, process: Process, time_s: float) -> None:
+        self.told.append(("freeze", process.name))
+        self.frozen_s = time_s
+
+    def silent(self, who: str, time_s: float) -> None:
+        self.told.append(("silent", who))
+
+    def rebalance(self, process: Process, draws: tuple[float, float, float, float]) -> str:
+        self.told.append(("rebalance", process.name))
+        return ""
+
+
+@dataclass
+class Ground:
+    """One loop, one network, one disk for each service, one cluster."""
+
+    loop: SimulatedLoop
+    network: Network
+    cluster: Cluster
+    told: list[tuple[str, str]]
+    disks: dict[str, Disk] = field(default_factory=dict)
+    processes: dict[str, Process] = field(default_factory=dict)
+
+    @classmethod
+    def with_(cls, seed: int, *planned: Planned) -> "Ground":
+        loop = SimulatedLoop(seed)
+        network = Network(Chance(seed), Scheduled(planned), Trace())
+        noting = Noting(loop)
+        network.disruptions = noting
+        cluster = Cluster(network)
+        return cls(loop, network, cluster, noting.told)
+
+    def process(self, name: str) -> Process:
+        return self.processes.setdefault(name, Process(name, name.rpartition("-")[0]))
+
+    def disk(self, service: str = SERVICE) -> Disk:
+        return self.disks.setdefault(service, Disk())
+
+    @asynccontextmanager
+    async def store(self, name: str = NAME) -> AsyncIterator[SimulatedStore]:
+        process = self.process(name)
+        async with SimulatedStore(self.disk(process.service), process, self.network) as store:
+            yield store
+
+    @asynccontextmanager
+    async def broker(self, name: str = NAME, memory_s: float = 1000.0) -> AsyncIterator[SimulatedBroker]:
+        async with SimulatedBroker(self.cluster, self.process(name), self.network, memory_s) as broker:
+            await broker.ensure([Topic(TOPIC, 2)])
+            yield broker
+
+    def runs(self, work: Coroutine[object, object, T]) -> T:
+        """To its end, and on until nothing is under way."""
+        given = self.loop.run_until_complete(work)
+        self.loop.end()
+        return given
+
+    def dies(self, work: Coroutine[object, object, object], name: str = NAME) -> None:
+        """Let the process do it, until nothing is under way."""
+        context = copy_context()
+        context.run(CURRENT.set, self.process(name))
+        task = self.loop.create_task(work, context=context)
+        self.loop.run()
+        assert not task.done(), "it was to die in the middle"
+        self.loop.end()
+
+    def now_s(self) -> float:
+        return self.loop.time()
+
+    def values(self) -> list[str]:
+        """What was appended, in that order."""
+        return [(each.value or b"").decode() for each in self.cluster.log]
+
+    def content(self, key: str, service: str = SERVICE) -> bytes | None:
+        kept = self.disk(service).documents.get(("saga", key))
+        return None if kept is None else kept.content
+
+
+async def passes(seconds: float) -> None:
+    await asyncio.sleep(seconds)  # noqa: TID251 - the time of a simulated loop is virtual
+
+
+async def told(asked: Awaitable[object]) -> str:
+    """`done`, or the name of the error."""
+    try:
+        await asked
+    except Exception as why:  # noqa: BLE001 - which one it is, is what is asked
+        return type(why).__name__
+    return "done"
+
+
+async def until_done(ask: Callable[[], Awaitable[object]], attempts_max: int = 10_000) -> list[str]:
+    """Ask until it is done; what was said before."""
+    said: list[str] = []
+    for _ in range(attempts_max):
+        said.append(await told(ask()))
+        if said[-1] == "done":
+            return said[:-1]
+    raise AssertionError(f"never done: {said[-3:]}")
+
+
+def by_seed(outcome: Callable[[int], T], seeds: Iterable[int] = SEEDS) -> Sequence[T]:
+    """What comes of it for each seed."""
+    return [outcome(seed) for seed in seeds]
