@@ -4,9 +4,10 @@ Needs hypothesis: `pip install saga-choreography[testing]`.
 """
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, ClassVar, Final, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Final, get_args
 
 try:
     from hypothesis import HealthCheck, settings
@@ -38,45 +39,229 @@ SETTINGS: Final = settings(
 )
 """Of a choreography that says nothing else. An example is a world, which takes a tenth of a second or so."""
 OPERATION_MAX = 30
-"""A fault is planted no further ahead than this: an order makes a worker ask for about ten things."""
-SECONDS = st.integers(1, 200).map(lambda ms: ms / 1000) | st.sampled_from((1, 5, 30, 600, 86_400))
+"""No fault is planted further ahead: an order alone makes a worker ask for about ten things."""
+SECONDS = st.integers(1, 200).map(lambda ms: ms / 1000) | st.sampled_from((1.0, 5.0, 30.0, 600.0, 86_400.0))
 """How long the world runs between two steps: moments in the middle of everything, and pauses."""
 MANNERS: Final[Mapping[str, tuple[Kind, bool]]] = {
-    **{kind: (kind, False) for kind in KINDS if kind not in ("crash", "partition")},
     "crash before": ("crash", False),
     "crash after": ("crash", True),
+    **{kind: (kind, False) for kind in KINDS if kind not in ("crash", "partition")},
     "partition": ("partition", True),
     "partition of all": ("partition", False),
 }
-"""What a fault is called here, and what a plan makes of it."""
-ACCIDENTS: Final[Sequence[Accident]] = get_args(Accident)
+"""What a fault is called here, and what a plan makes of it. Of all: no worker of the service reaches the place."""
+ACCIDENTS: Final[tuple[Accident, ...]] = get_args(Accident)
+
+
+class Choreography(RuleBasedStateMachine):
+    """A choreography in a world of its own for each example: Hypothesis writes the test, you say what must hold.
+
+    ```python
+    class Shop(Choreography):
+        services = (order, payment, inventory, shipping)
+        said = (events(OrderPlaced, order_id=st.sampled_from(["o-1", "o-2", "o-3"]), sku="tea"),)
+
+        def resources(self) -> Sequence[object]:
+            self.bank = Bank()
+            return [self.bank, Carrier()]
+
+        def documents(self) -> Mapping[str, Stock]:
+            return {"tea": Stock(left=5)}
+
+        def check(self) -> None:
+            assert not self.bank.held
+
+    TestShop = Shop.TestCase
+    ```
+
+    Its steps: an event of `said` is published, time passes, a fault is planted ahead of a worker, something happens to
+    a worker at once. At the end the world becomes quiet, and the invariants of the kit and `check` are looked at.
+
+    Rules and invariants of your own are added as Hypothesis has them, with `@rule` and `@invariant()`, and have
+    `self.world`. Not with `@initialize`: the world begins in such a rule, and Hypothesis runs them in any order.
+
+    Promises: an example is a matter of its steps alone: what is printed of a failing one, run again, fails in the same
+    way. Its timeline is a note of what it raises. Whatever happens, its world is ended.
+
+    Settings are `SETTINGS`, unless you say otherwise: `Shop.TestCase.settings = settings(SETTINGS, max_examples=500)`.
+    """
+
+    services: "ClassVar[Sequence[Service[DataclassInstance | None]]]" = ()
+    """Those that are started, two workers each."""
+    said: ClassVar[Sequence[st.SearchStrategy[Event]]] = ()
+    """What applications may publish: a strategy each."""
+    faults: ClassVar[Faults] = faults.everything()
+    """Which faults there may be, of what, and in which window. When and how often, Hypothesis says: of a rate it only
+    counts whether it is 0. `Faults()`: nothing goes wrong."""
+    guarded: ClassVar[bool] = False
+    """Whether stray real time, chance, threads and network are noticed; it takes twice the time."""
+
+    def __init_subclass__(cls, **given: Any) -> None:
+        super().__init_subclass__(**given)
+        cls.TestCase.settings = SETTINGS
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._began: SimulatedWorld | None = None
+        self._ahead = Ahead(self.faults)
+        self._around = sys.exception()
+
+    # ---------------------------------------------------------------- what a choreography says of itself
+
+    def resources(self) -> Sequence[object]:
+        """Fakes, made anew for each example: see `World.start`. What `self.world.always` is to look at is said here."""
+        return ()
+
+    def documents(self) -> "Mapping[str, DataclassInstance]":
+        """Documents that are there from the beginning, made anew for each example: see `World.start`."""
+        return NO_DOCUMENTS
+
+    def check(self) -> None:
+        """What must hold in the end, when the world is quiet. The invariants of the kit hold already."""
+
+    @property
+    def world(self) -> SimulatedWorld:
+        """The world of this example. Raises `SagaError` before it has begun."""
+        if self._began is None:
+            raise SagaError("there is no world before `begin`; what is to be done first, `resources` can do")
+        return self._began
+
+    # ---------------------------------------------------------------- steps
+
+    @initialize(seed=st.integers(0, 2**32 - 1))
+    def begin(self, seed: int) -> None:
+        """The world begins. From the seed comes what no step says: who runs next, how long things take."""
+        self._began = SimulatedWorld(seed, self._ahead, guarded=self.guarded)
+        self._began.start(*self.services, use=self.resources(), documents=self.documents())
+
+    @precondition(lambda self: bool(self.said))
+    @rule(event=st.runner().flatmap(lambda self: st.one_of(self.said)))
+    def publish(self, event: Event) -> None:
+        """An application says something; it is on its way with the next step in which time passes."""
+        self.world.publish(event)
+
+    @rule(seconds=SECONDS)
+    def run_for(self, seconds: float) -> None:
+        """Time passes."""
+        self.world.run_for(timedelta(seconds=seconds))
+
+    @rule()
+    def run_until_quiet(self) -> None:
+        """All that is under way comes to its end."""
+        self.world.run_until_quiet()
+
+    @precondition(lambda self: bool(self._possible()))
+    @rule(
+        fault=st.runner().flatmap(lambda self: st.sampled_from(self._possible())),
+        operation=st.integers(1, OPERATION_MAX),
+    )
+    def plant(self, fault: str, operation: int) -> None:
+        """`"payment-1 crash after", operation=3`: it meets the third operation of this worker, from now on, that it can
+        meet. Before and after: whether that operation has taken effect."""
+        worker, _, manner = fault.partition(" ")
+        self._ahead.plant(worker, manner, operation)
+
+    @precondition(lambda self: bool(self._accidents()))
+    @rule(accident=st.runner().flatmap(lambda self: st.sampled_from(self._accidents())))
+    def disturb(self, accident: str) -> None:
+        """`"payment-1 freeze"`: it happens to this worker at this moment, whatever it does."""
+        worker, _, what = accident.partition(" ")
+        self.world.disturb(worker, next(each for each in ACCIDENTS if each == what))
+
+    def teardown(self) -> None:
+        """The world becomes quiet and is looked at, unless something has failed already; then it is ended."""
+        world, failing = self._began, sys.exception()
+        if world is None:
+            return
+        with world:
+            if failing is not None and failing is not self._around:
+                self._explain(failing)
+                return
+            try:
+                world.run_until_quiet()
+                world.verify()
+                self.check()
+            except BaseException as why:
+                self._explain(why)
+                raise
+
+    def _explain(self, failure: BaseException) -> None:
+        """The timeline, as a note."""
+        if isinstance(failure, HypothesisException | StopTest):
+            return  # Hypothesis has had enough of this example
+        sagas = [failure.saga] if isinstance(failure, Broken) and failure.saga else []
+        about = f" of {sagas[0]}" if sagas else ""
+        failure.add_note("\n".join([f"timeline{about}:", *timeline(self.world, sagas)]))
+
+    # ---------------------------------------------------------------- what may go wrong
+
+    @classmethod
+    def _possible(cls) -> Sequence[str]:
+        """Worker and fault, for each that some rule allows; one whose target is a topic may be of any worker."""
+        names = [service.declared.name for service in cls.services]
+        return [
+            f"{name}-{number} {manner}"
+            for manner, (kind, _) in MANNERS.items()
+            for name in names
+            if any(
+                rule.kind == kind and rule.rate and (rule.hits([name]) or rule.target.partition(".")[0] not in names)
+                for rule in cls.faults.rules
+            )
+            for number in range(1, WORKERS + 1)
+        ]
+
+    @classmethod
+    def _accidents(cls) -> Sequence[str]:
+        """Worker and accident, for each that may happen anywhere in its service, at any time."""
+        return [
+            f"{service.declared.name}-{number} {accident}"
+            for accident in ACCIDENTS
+            for service in cls.services
+            if any(
+                rule.kind == accident and rule.rate and rule.window_s is None and rule.hits([service.declared.name])
+                for rule in cls.faults.rules
+            )
+            for number in range(1, WORKERS + 1)
+        ]
+
+
+@dataclass(slots=True)
+class Waiting:
+    """A fault that is yet to come."""
+
+    process: str
+    kind: Kind
+    after: bool
+    left: int
+    """So many operations that it can meet, the one that it meets counted."""
 
 
 class Ahead:
-    """A plan that grows while the world runs: each fault waits for an operation that has yet to come."""
+    """A plan that grows while the world runs: each fault waits for an operation of its process."""
 
     def __init__(self, rules: Faults) -> None:
         self._rules = tuple(rule for rule in rules.rules if rule.rate)
-        self._waiting: list[_Waiting] = []
+        self._waiting: list[Waiting] = []
 
     def plant(self, process: str, manner: str, operation: int) -> None:
-        """The `operation`-th operation from now on to which this can happen."""
-        self._waiting.append(_Waiting(process, *MANNERS[manner], operation))
+        """It meets the `operation`-th operation from now on that it can meet."""
+        kind, after = MANNERS[manner]
+        self._waiting.append(Waiting(process, kind, after, operation))
 
     def at(self, operation: Operation, now_s: float) -> Planned | None:
-        """See `Plan`."""
-        due: _Waiting | None = None
+        """See `Plan`. Where two are due, the second one meets the next."""
+        due: Waiting | None = None
         for waiting in self._waiting:
-            if waiting.process == operation.process and self._can(waiting.kind, operation, now_s):
-                waiting.left -= waiting.left > 0
-                if due is None and not waiting.left:
+            if waiting.process == operation.process and self._can_meet(waiting.kind, operation, now_s):
+                waiting.left -= 1
+                if due is None and waiting.left <= 0:
                     due = waiting
         if due is None:
             return None
         self._waiting.remove(due)
         return Planned(operation.process, operation.number, due.kind, due.after)
 
-    def _can(self, kind: Kind, operation: Operation, now_s: float) -> bool:
+    def _can_meet(self, kind: Kind, operation: Operation, now_s: float) -> bool:
         names = (operation.service, *operation.names)
         return operation.what in POSSIBLE[kind] and any(
             rule.kind == kind

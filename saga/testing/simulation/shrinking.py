@@ -1,12 +1,18 @@
 """From a failing run to a small one that fails in the same way: fewer faults, fewer events, one after another."""
 
+from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import TypeVar
+from dataclasses import dataclass
+from typing import TypeAlias, TypeVar
 
+from saga.testing.simulation.plan import POSSIBLE, Operation, Plan, Planned
 from saga.testing.simulation.runs import Care, Run, Scenario, run
+from saga.testing.simulation.schedules import Schedule
+from saga.testing.simulation.trace import Injected, Noted
 
 Item = TypeVar("Item")
+Sought: TypeAlias = tuple[str, str, str]
+"""What tells an operation from others whatever its number: its service, what it does, to what."""
 
 RUNS_MAX = 300
 """Shrinking ends after so many runs, with the smallest that it has found."""
@@ -21,15 +27,49 @@ class Shrunk:
     """How many it took."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moved(Schedule):
+    """The planted faults happen to the same operations as before, though these may have other numbers now.
+
+    Whatever is left out of a run gives other numbers to all that follows it.
+    """
+
+    places: tuple[tuple[Sought, int], ...]
+    """Of each planted fault: what it happens to, and how many such operations come before."""
+
+    def plan(self) -> Plan:
+        return _Recognising(dict(zip(self.places, self.planted, strict=True)))
+
+
+class _Recognising:
+    def __init__(self, sought: dict[tuple[Sought, int], Planned]) -> None:
+        self._sought = sought
+        self._seen: Counter[Sought] = Counter()
+
+    def at(self, operation: Operation, now_s: float) -> Planned | None:
+        sought = _sought(operation)
+        planned = self._sought.get((sought, self._seen[sought]))
+        self._seen[sought] += 1
+        if planned is None or operation.what not in POSSIBLE[planned.kind]:
+            return None
+        return planned._replace(process=operation.process, number=operation.number)
+
+
 def shrink(scenario: Scenario, failing: Run, care: Care, runs_max: int = RUNS_MAX) -> Shrunk:
     """Leave out faults and events as long as the run fails in the same way."""
     found = Shrunk(failing, 0)
+    events = range(len(failing.world.published))
 
-    def fails(**changes: object) -> bool:
+    def fails(planted: Sequence[Planned], without: frozenset[int]) -> bool:
+        """Whether it does so with the faults at the same numbers, or at the same operations."""
+        by_number = Schedule(seed=failing.schedule.seed, planted=tuple(planted), without=without)
+        return tried(by_number) or bool(planted and tried(_moved(found.run, by_number)))
+
+    def tried(schedule: Schedule) -> bool:
         if found.runs >= runs_max:
             return False
         found.runs += 1
-        smaller = run(scenario, replace(found.run.schedule, **changes), care)  # type: ignore[arg-type] # its own fields
+        smaller = run(scenario, schedule, care)
         if smaller.failure is None or smaller.signature != failing.signature:
             return False
         found.run = smaller
@@ -37,13 +77,46 @@ def shrink(scenario: Scenario, failing: Run, care: Care, runs_max: int = RUNS_MA
 
     while True:
         before = found.run.schedule
-        _without(lambda: found.run.schedule.planted, lambda kept: fails(planted=tuple(kept)))
+        _without(lambda: found.run.schedule.planted, lambda kept: fails(kept, found.run.schedule.without))
         _without(
-            lambda: [n for n in range(len(failing.world.published)) if n not in found.run.schedule.without],
-            lambda kept: fails(without=frozenset(range(len(failing.world.published))) - set(kept)),
+            lambda: [n for n in events if n not in found.run.schedule.without],
+            lambda kept: fails(found.run.schedule.planted, frozenset(events) - set(kept)),
         )
         if found.run.schedule == before or found.runs >= runs_max:
             return found
+
+
+def _moved(of: Run, schedule: Schedule) -> Moved:
+    """A schedule whose faults are some of this run's."""
+    places = _places(of)
+    return Moved(
+        seed=schedule.seed,
+        planted=schedule.planted,
+        without=schedule.without,
+        places=tuple(places[planted] for planted in schedule.planted),
+    )
+
+
+def _places(of: Run) -> dict[Planned, tuple[Sought, int]]:
+    """What each fault of a run happens to."""
+    numbers: dict[tuple[str, int], int] = {}
+    seen: Counter[Sought] = Counter()
+    places: dict[Planned, tuple[Sought, int]] = {}
+    for line in of.world.trace.lines:
+        if isinstance(line, Noted):
+            continue
+        operation = line.operation
+        asked, sought = (operation.process, operation.number), _sought(operation)
+        if asked not in numbers:
+            numbers[asked] = seen[sought]
+            seen[sought] += 1
+        if isinstance(line, Injected):
+            places[line.planned] = sought, numbers[asked]
+    return places
+
+
+def _sought(operation: Operation) -> Sought:
+    return operation.service, operation.what, operation.where
 
 
 def _without(items: Callable[[], Sequence[Item]], fails: Callable[[Sequence[Item]], bool]) -> None:

@@ -5,7 +5,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextvars import copy_context
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 from saga.declarations.values import Declared
 from saga.observe.moments import Assigned, Handled, Moment, Revoked, Started, StepDone, Stopped
@@ -16,7 +16,7 @@ from saga.testing.simulation.broker import Cluster, SimulatedBroker
 from saga.testing.simulation.chance import Chance
 from saga.testing.simulation.clock import SimulatedClock
 from saga.testing.simulation.loop import SimulatedLoop
-from saga.testing.simulation.network import Disruptions, Network, Place
+from saga.testing.simulation.network import RESTART_S, Disruptions, Network, Place
 from saga.testing.simulation.processes import CURRENT, Process
 from saga.testing.simulation.store import Disk, SimulatedStore
 from saga.testing.simulation.trace import Noted
@@ -26,6 +26,9 @@ NOTICED_S = 10.0
 EVERYDAY = (Handled, StepDone, Assigned, Revoked, Started, Stopped)
 """Moments that a timeline leaves out."""
 OUTSIDE = Place("outside", ConnectionError, ConnectionError)
+
+Accident: TypeAlias = Literal["crash", "freeze", "rebalance"]
+"""What can happen to a worker at any moment, whatever it does."""
 
 
 @dataclass(eq=False, slots=True)
@@ -131,6 +134,30 @@ class Workers(Disruptions):
         )
 
     # ---------------------------------------------------------------- disruptions
+
+    def names(self) -> list[str]:
+        """Of all workers, service by service: `payment-1`."""
+        return list(self._lives)
+
+    def meets(self, name: str, accident: Accident) -> None:
+        """It happens to a worker now. To one that is dead nothing happens, and to one that is frozen only a crash."""
+        life = self._lives[name]
+        process = life.process
+        ended = life.task is None or life.task.done()  # in good order, and not begun again
+        if ended or not process.alive or (process.frozen and accident != "crash"):
+            return
+        draws = self._chance.draws(f"{name} {accident} at {self._loop.time()}")
+        match accident:
+            case "crash":
+                told = f"{name} dies"
+                self.crash(process, 0.05 + RESTART_S * draws[3])
+            case "freeze":
+                time_s = 0.05 + 30 * draws[2] ** 2
+                told = f"{name} stands still for {time_s:.1f} s"
+                self.freeze(process, time_s)
+            case "rebalance":
+                told = self.rebalance(process, draws)
+        self._network.note(name, f"*** {told} ***")
 
     def crash(self, process: Process, after_s: float) -> None:
         life = self._lives[process.name]

@@ -32,7 +32,7 @@ from saga.testing.simulation.plan import APPLICATION, Plan
 from saga.testing.simulation.processes import CURRENT, Process
 from saga.testing.simulation.schedules import Schedule
 from saga.testing.simulation.trace import Trace
-from saga.testing.simulation.workers import Workers
+from saga.testing.simulation.workers import Accident, Workers
 from saga.testing.world import NO_DOCUMENTS, World
 
 if TYPE_CHECKING:
@@ -160,6 +160,15 @@ class SimulatedWorld(World):
             if said is not None and said.outcome is not None:
                 return emits[said.outcome]
         return None
+
+    def disturb(self, worker: str, accident: Accident) -> None:
+        """It happens to a worker (`payment-1`) at this moment. Raises `SagaError` for one that there is not.
+
+        A schedule does not tell of it: who says this says when.
+        """
+        if worker not in self.workers.names():
+            raise SagaError(f"there is no worker {worker!r}: {', '.join(self.workers.names()) or 'none has started'}")
+        self._inside(lambda: self.workers.meets(worker, accident))
 
     def always(self, what: str, holds: Callable[[], bool]) -> None:
         self._always.append(Always(what, holds))
