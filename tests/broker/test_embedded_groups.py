@@ -19,7 +19,8 @@ from saga.broker.port import Topic
 from saga.clock import SystemClock
 from saga.errors import BrokerError, Fenced
 from saga.messages import Outgoing, Partition
-from saga.testing.conformance.broker import BrokerConformance, Listening, event, values
+from saga.testing.conformance.broker import BrokerConformance
+from saga.testing.conformance.listening import Listening, event, values
 
 CLOCK = SystemClock()
 conformance = BrokerConformance()

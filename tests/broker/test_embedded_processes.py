@@ -13,7 +13,8 @@ from saga.broker.embedded import EmbeddedBroker
 from saga.broker.embedded.membership import Timing
 from saga.clock import SystemClock
 from saga.messages import Partition
-from saga.testing.conformance.broker import BrokerConformance, Listening
+from saga.testing.conformance.broker import BrokerConformance
+from saga.testing.conformance.listening import Listening
 from tests.broker.child import GROUP, TOPIC
 
 CLOCK = SystemClock()

@@ -10,9 +10,8 @@ would be. Runs with pytest-asyncio in its automatic mode.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import pytest
@@ -21,52 +20,12 @@ from saga.broker.port import Broker, Membership, Topic
 from saga.clock import SystemClock
 from saga.errors import Fenced, SagaError
 from saga.messages import Outgoing, Partition, Record
+from saga.testing.conformance.listening import Listening, event, values
 
 Connect: TypeAlias = Callable[[], Broker]
 
 CLOCK = SystemClock()
 LOOK_S = 0.005
-
-
-@dataclass
-class Listening:
-    """A listener that remembers what it was told, and does not let go of a partition before `may_end` is set."""
-
-    has: dict[Partition, int] = field(default_factory=dict)
-    told: list[tuple[str, frozenset[Partition]]] = field(default_factory=list)
-    may_end: asyncio.Event = field(default_factory=asyncio.Event)
-
-    def __post_init__(self) -> None:
-        self.may_end.set()
-
-    async def assigned(self, partitions: Mapping[Partition, int]) -> None:
-        self.told.append(("assigned", frozenset(partitions)))
-        self.has.update(partitions)
-
-    async def revoked(self, partitions: Collection[Partition]) -> None:
-        self.told.append(("revoked", frozenset(partitions)))
-        await self.may_end.wait()
-        for partition in partitions:
-            self.has.pop(partition, None)
-
-    def lost(self, partitions: Collection[Partition]) -> None:
-        self.told.append(("lost", frozenset(partitions)))
-        for partition in partitions:
-            self.has.pop(partition, None)
-
-    def heard(self, what: str) -> frozenset[Partition]:
-        """All partitions of which it was told that."""
-        return frozenset().union(*(partitions for told, partitions in self.told if told == what))
-
-
-def event(topic: str, key: str, value: str | None = "") -> Outgoing:
-    """A record to append, in few words."""
-    return Outgoing(topic, key.encode(), None if value is None else value.encode(), ())
-
-
-def values(records: Collection[Record]) -> list[str]:
-    """What was written, in order."""
-    return [(record.value or b"").decode() for record in records]
 
 
 class BrokerConformance:

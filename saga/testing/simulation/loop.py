@@ -21,7 +21,7 @@ from saga.testing.simulation.refusals import WithoutSystem
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
-CALLBACKS_MAX = 5_000_000
+CALLBACKS_MAX = 1_000_000
 """A run in which more is done does not come to an end."""
 TASKS_MAX = 2_000
 """Beyond so many the tasks that have ended are forgotten."""

@@ -61,7 +61,7 @@ def many(scenario: Scenario, mode: Mode, tally: Tally, care: Care, seeds: Sequen
             check_repeatable(scenario, schedule, done)
         tally.add(done)
         if done.failure is not None:
-            return Failed(done, shrink(scenario, done, replace(watched, rerun=False) if not careful else watched))
+            return Failed(done, shrink(scenario, done, watched))
     return None
 
 
@@ -85,7 +85,7 @@ def _crashes(
     """First without a crash, then with one at each point, then with two."""
     yield schedule
     points = points_of(run(scenario, schedule, care))
-    tally.points = len(points)
+    tally.points += len(points)
     follow: list[Schedule] = []
     for point in points:
         one = replace(schedule, planted=(point,))
@@ -93,9 +93,9 @@ def _crashes(
         if pairs or (pairs is None and len(points) <= PAIRS_POINTS_MAX):
             after = points_of(run(scenario, one, care), since=point)
             follow += [replace(one, planted=(point, second)) for second in after]
-    tally.pairs_in_all = len(follow)
+    tally.pairs_in_all += len(follow)
     step = max(1, -(-len(follow) // PAIRS_MAX))
-    for two in follow[::step]:
+    for two in follow[schedule.seed % step :: step]:
         tally.pairs += 1
         yield two
 

@@ -18,15 +18,15 @@ def report(failed: Failed, name: str) -> str:
     small, first = failed.shrunk.run, failed.first
     lines = [f"seed {first.schedule.seed} of {name} fails: {_said(small.failure)}"]
     counts = [
-        f"from {len(old)} {what} to {len(new)}"
+        f"from {counted(len(old), what)} to {len(new)}"
         for what, old, new in (
-            ("faults", first.schedule.planted, small.schedule.planted),
-            ("events", _published(first), _published(small)),
+            ("fault", first.schedule.planted, small.schedule.planted),
+            ("event", _published(first), _published(small)),
         )
         if len(old) != len(new)
     ]
     if counts:
-        lines.append(f"shrunk {' and '.join(counts)} in {failed.shrunk.runs} runs")
+        lines.append(f"shrunk {' and '.join(counts)} in {counted(failed.shrunk.runs, 'run')}")
     sagas = _sagas(small)
     lines += [
         *(["faults:"] if small.schedule.planted else ["no fault is needed"]),
@@ -41,18 +41,26 @@ def report(failed: Failed, name: str) -> str:
 
 def summary(tally: Tally) -> str:
     """One line of what was run."""
-    parts = [f"{tally.runs:,} runs", f"{tally.sagas:,} events published"]
+    parts = [counted(tally.runs, "run"), f"{counted(tally.sagas, 'event')} published"]
     if tally.points:
-        parts.append(f"a crash at each of {tally.points:,} points")
+        parts.append(f"a crash at each of {counted(tally.points, 'point')}")
     if tally.pairs:
-        parts.append(f"at {tally.pairs:,} of {tally.pairs_in_all:,} pairs of points")
+        parts.append(f"two crashes at {tally.pairs:,} of {counted(tally.pairs_in_all, 'pair')} of points")
     if tally.faults and not tally.points:
         told = ", ".join(f"{count:,} {kind}" for kind, count in sorted(tally.faults.items()))
-        parts.append(f"{tally.faults.total():,} faults ({told})")
+        parts.append(f"{counted(tally.faults.total(), 'fault')} ({told})")
     if tally.dead:
         told = "; ".join(f"{count:,} {reason[:REASON_MAX]}" for reason, count in tally.dead.most_common(DEAD_MAX))
-        parts.append(f"{tally.dead.total():,} dead letters ({told})")
+        parts.append(f"{counted(tally.dead.total(), 'dead letter')} ({told})")
     return "; ".join(parts)
+
+
+def counted(count: int, what: str) -> str:
+    """
+    >>> counted(1, "run"), counted(1200, "run")
+    ('1 run', '1,200 runs')
+    """
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
 def _said(failure: BaseException | None) -> str:

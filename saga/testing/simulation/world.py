@@ -43,8 +43,6 @@ _D = TypeVar("_D", bound="DataclassInstance")
 PARTITIONS = 4
 """Of every topic, whatever its contracts say: few, so that sagas meet."""
 WORKERS = 2
-TIME_S_MAX = 20 * 365 * 86_400.0
-"""A world in which more time passes than this does not become quiet."""
 
 
 @dataclass(frozen=True, slots=True)
