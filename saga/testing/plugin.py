@@ -32,7 +32,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """The marker."""
+    """The marker. Raises `UsageError` for a number of seeds that would run nothing."""
+    seeds: int | None = config.getoption("--saga-seeds")
+    if seeds is not None and seeds < 1:
+        raise pytest.UsageError(f"--saga-seeds={seeds}: at least one")
     config.addinivalue_line("markers", "saga_world: a test that runs in worlds of saga.testing")
 
 

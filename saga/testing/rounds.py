@@ -1,7 +1,8 @@
 """How a test that takes a world is run: in which worlds, how often, and what is said when it fails."""
 
 import functools
-from collections.abc import Callable, Iterator
+import inspect
+from collections.abc import Callable, Container, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -13,10 +14,11 @@ from saga.testing.plugin import REPORTED
 from saga.testing.processes.accidents import LEFT_OUT
 from saga.testing.processes.world import ProcessWorld
 from saga.testing.scenarios import Crashes, Mode, Replayed, Seeds, mode_of
-from saga.testing.simulation.many import Tally, many
+from saga.testing.simulation.many import Failed, Tally, many
 from saga.testing.simulation.reports import report, summary
-from saga.testing.simulation.runs import FAILURES, Care
+from saga.testing.simulation.runs import FAILURES, Care, Run
 from saga.testing.simulation.saving import saved
+from saga.testing.simulation.shrinking import Shrunk
 from saga.testing.simulation.world import SimulatedWorld
 from saga.testing.world import World
 
@@ -27,7 +29,15 @@ PROCESS_SEEDS_MAX = 2
 
 @contextmanager
 def first_world(request: pytest.FixtureRequest) -> Iterator[World]:
-    """The world that the fixture gives: for a test that is run once, the very one that it runs in."""
+    """The world that the fixture gives: for a test that is run once, the very one that it runs in.
+
+    Raises `SagaError` for an `async` test.
+    """
+    if inspect.iscoroutinefunction(request.function):
+        raise SagaError(
+            f"{request.node.name} is async, and a world runs a loop of its own: write it as a plain `def`, nothing of "
+            "a world has to be awaited"
+        )
     if request.config.getoption("--saga-world") == "embedded":
         with ProcessWorld() as world:
             yield world
@@ -37,13 +47,18 @@ def first_world(request: pytest.FixtureRequest) -> Iterator[World]:
             yield simulated
 
 
-def rounds(item: pytest.Function) -> bool:
-    """Run the test as it wants to be run. Raises what its smallest failing run raises, with the report as a note."""
-    mode, config = mode_of(item.function), item.config
+def rounds(item: pytest.Function) -> bool | None:
+    """Run the test as it wants to be run; `None`: its `world` is a fixture of another kind, and no concern of ours.
+
+    Raises what its smallest failing run raises, with the report as a note.
+    """
+    mode, config, world = mode_of(item.function), item.config, item.funcargs["world"]
     given = {name: item.funcargs[name] for name in item._fixtureinfo.argnames}
-    if "world" not in given or mode is None:
-        return _once(item, given)
-    _check_fixtures(item)
+    if not isinstance(world, World):
+        return None
+    if mode is None:
+        return _once(item, given, world)
+    _check_fixtures(item, given)
     if isinstance(mode, Seeds) and config.getoption("--saga-seeds"):
         mode = replace(mode, count=config.getoption("--saga-seeds"))
     scenario = functools.partial(_called, item.obj, given)
@@ -55,12 +70,20 @@ def rounds(item: pytest.Function) -> bool:
     item.user_properties.append((REPORTED, summary(tally)))
     if failed is None:
         return True
+    raise _told(item, failed)
+
+
+def _told(item: pytest.Function, failed: Failed) -> BaseException:
+    """What the smallest run raises, now with all that there is to say of it."""
     small = failed.shrunk.run
     assert small.failure is not None
     small.failure.add_note(report(failed, item.name))
-    if config.getoption("--saga-save"):
-        small.failure.add_note(f"saved: {saved(item.function, small.schedule, str(small.failure))}")
-    raise small.failure
+    if item.config.getoption("--saga-save"):
+        try:
+            small.failure.add_note(f"saved: {saved(item.function, small.schedule, str(small.failure))}")
+        except SagaError as why:  # it must not hide what the test has found
+            small.failure.add_note(f"not saved: {why}")
+    return small.failure
 
 
 def _called(test: Callable[..., None], given: dict[str, Any], world: World) -> None:
@@ -69,14 +92,19 @@ def _called(test: Callable[..., None], given: dict[str, Any], world: World) -> N
     test(**{**given, "world": world})
 
 
-def _once(item: pytest.Function, given: dict[str, Any]) -> bool:
+def _once(item: pytest.Function, given: dict[str, Any], world: World) -> bool:
     """In the world of the fixture, which other fixtures may have begun to fill."""
-    world = item.funcargs["world"]
-    assert isinstance(world, World)
     if isinstance(world, SimulatedWorld):
         world.saving = lambda: saved(item.function, world.schedule(), "as it was saved")
-    item.obj(**given)
-    world.verify()
+    try:
+        item.obj(**given)
+        world.verify()
+    except CARE.failures as why:
+        if not isinstance(world, SimulatedWorld):
+            raise
+        only = Run(world.schedule(), why, world)
+        _told(item, Failed(only, Shrunk(only, runs=0)))
+        raise
     return True
 
 
@@ -90,16 +118,22 @@ def _in_processes(item: pytest.Function, scenario: Callable[[World], None], mode
     only = item.config.getoption("--saga-seed")
     seeds = [only] if only is not None else range(min(PROCESS_SEEDS_MAX, getattr(mode, "count", 1)))
     for seed in seeds:
-        with ProcessWorld(seed, kinds) as world:
-            scenario(world)
-            world.verify()
+        try:
+            with ProcessWorld(seed, kinds) as world:
+                scenario(world)
+                world.verify()
+        except CARE.failures as why:
+            why.add_note(
+                f"again: --saga-world=embedded --saga-seed={seed}, though no run of real processes is as another"
+            )
+            raise
     left_out = ", ".join(kind for kind in kinds if kind in LEFT_OUT)
     said = f"{len(seeds)} run{'s' if len(seeds) > 1 else ''} as real processes"
     item.user_properties.append((REPORTED, f"{said}; left out there: {left_out}" if left_out else said))
     return True
 
 
-def _check_fixtures(item: pytest.Function) -> None:
+def _check_fixtures(item: pytest.Function, given: Container[str]) -> None:
     """Raises `SagaError` for another fixture that takes the world: it would take one in which nothing runs."""
     for name, definitions in item._fixtureinfo.name2fixturedefs.items():
         if name != "world" and "world" in definitions[-1].argnames:
@@ -107,3 +141,5 @@ def _check_fixtures(item: pytest.Function) -> None:
                 f"the fixture {name!r} takes a world, and {item.name} is run in many: let the test itself call what "
                 f"{name!r} does with its world"
             )
+    if "world" not in given:
+        raise SagaError(f"{item.name} is to be run in many worlds, and takes none: give it a parameter `world: World`")

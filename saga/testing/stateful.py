@@ -38,7 +38,7 @@ SETTINGS: Final = settings(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
 )
 """Of a choreography that says nothing else. An example is a world, which takes a tenth of a second or so."""
-OPERATION_MAX = 30
+OPERATION_MAX = 12
 """No fault is planted further ahead: an order alone makes a worker ask for about ten things."""
 SECONDS = st.integers(1, 200).map(lambda ms: ms / 1000) | st.sampled_from((1.0, 5.0, 30.0, 600.0, 86_400.0))
 """How long the world runs between two steps: moments in the middle of everything, and pauses."""
@@ -128,11 +128,14 @@ class Choreography(RuleBasedStateMachine):
 
     # ---------------------------------------------------------------- steps
 
-    @initialize(seed=st.integers(0, 2**32 - 1))
-    def begin(self, seed: int) -> None:
-        """The world begins. From the seed comes what no step says: who runs next, how long things take."""
+    @initialize(seed=st.integers(0, 2**32 - 1), event=st.runner().flatmap(lambda self: self._first()))
+    def begin(self, seed: int, event: Event | None = None) -> None:
+        """The world begins, and in it something is said. From the seed comes what no step says: who runs next, how long
+        things take."""
         self._began = SimulatedWorld(seed, self._ahead, guarded=self.guarded)
         self._began.start(*self.services, use=self.resources(), documents=self.documents())
+        if event is not None:
+            self.publish(event)
 
     @precondition(lambda self: bool(self.said))
     @rule(event=st.runner().flatmap(lambda self: st.one_of(self.said)))
@@ -156,10 +159,10 @@ class Choreography(RuleBasedStateMachine):
         operation=st.integers(1, OPERATION_MAX),
     )
     def plant(self, fault: str, operation: int) -> None:
-        """`"payment-1 crash after", operation=3`: it meets the third operation of this worker, from now on, that it can
+        """`"payment crash after", operation=3`: it meets the third operation of this service, from now on, that it can
         meet. Before and after: whether that operation has taken effect."""
-        worker, _, manner = fault.partition(" ")
-        self._ahead.plant(worker, manner, operation)
+        service, _, manner = fault.partition(" ")
+        self._ahead.plant(service, manner, operation)
 
     @precondition(lambda self: bool(self._accidents()))
     @rule(accident=st.runner().flatmap(lambda self: st.sampled_from(self._accidents())))
@@ -193,21 +196,24 @@ class Choreography(RuleBasedStateMachine):
         about = f" of {sagas[0]}" if sagas else ""
         failure.add_note("\n".join([f"timeline{about}:", *timeline(self.world, sagas)]))
 
-    # ---------------------------------------------------------------- what may go wrong
+    # ---------------------------------------------------------------- what may be said and go wrong
+
+    @classmethod
+    def _first(cls) -> st.SearchStrategy[Event | None]:
+        return st.one_of(cls.said) if cls.said else st.none()
 
     @classmethod
     def _possible(cls) -> Sequence[str]:
-        """Worker and fault, for each that some rule allows; one whose target is a topic may be of any worker."""
+        """Service and fault, for each that some rule allows; one whose target is a topic may be of any service."""
         names = [service.declared.name for service in cls.services]
         return [
-            f"{name}-{number} {manner}"
+            f"{name} {manner}"
             for manner, (kind, _) in MANNERS.items()
             for name in names
             if any(
                 rule.kind == kind and rule.rate and (rule.hits([name]) or rule.target.partition(".")[0] not in names)
                 for rule in cls.faults.rules
             )
-            for number in range(1, WORKERS + 1)
         ]
 
     @classmethod
@@ -229,7 +235,7 @@ class Choreography(RuleBasedStateMachine):
 class Waiting:
     """A fault that is yet to come."""
 
-    process: str
+    service: str
     kind: Kind
     after: bool
     left: int
@@ -237,22 +243,22 @@ class Waiting:
 
 
 class Ahead:
-    """A plan that grows while the world runs: each fault waits for an operation of its process."""
+    """A plan that grows while the world runs: each fault waits for an operation of its service."""
 
     def __init__(self, rules: Faults) -> None:
         self._rules = tuple(rule for rule in rules.rules if rule.rate)
         self._waiting: list[Waiting] = []
 
-    def plant(self, process: str, manner: str, operation: int) -> None:
+    def plant(self, service: str, manner: str, operation: int) -> None:
         """It meets the `operation`-th operation from now on that it can meet."""
         kind, after = MANNERS[manner]
-        self._waiting.append(Waiting(process, kind, after, operation))
+        self._waiting.append(Waiting(service, kind, after, operation))
 
     def at(self, operation: Operation, now_s: float) -> Planned | None:
         """See `Plan`. Where two are due, the second one meets the next."""
         due: Waiting | None = None
         for waiting in self._waiting:
-            if waiting.process == operation.process and self._can_meet(waiting.kind, operation, now_s):
+            if waiting.service == operation.service and self._can_meet(waiting.kind, operation, now_s):
                 waiting.left -= 1
                 if due is None and waiting.left <= 0:
                     due = waiting

@@ -20,6 +20,7 @@ from saga.observe.moments import Moment
 from saga.progress import ids
 from saga.progress.document import Call, Snapshot, decode, progress_key
 from saga.progress.look import Progress, looked_at
+from saga.runtime.documents import as_kind
 from saga.runtime.lifecycle import OPEN_S_MAX, open_resources
 from saga.runtime.participant import Participant, participant_of
 from saga.runtime.persistence import COLLECTION
@@ -188,7 +189,7 @@ async def trial(
         found = await ports.store.get(COLLECTION, progress_key(declared.name, sagas[0]))
         p = Snapshot(service=declared.name, saga=sagas[0]) if found is None else decode(found.content)
         left: dict[tuple[type, str], object] = {
-            (kind, key): msgspec.json.decode(document.content, type=kind)
+            (kind, key): as_kind(document.content, kind)
             for kind, collection in kinds.items()
             async for key, document in ports.store.scan(collection)
         }

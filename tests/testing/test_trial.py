@@ -177,3 +177,25 @@ async def test_a_resource_without_a_fake_that_does_not_open_says_so() -> None:
 
     with pytest.raises(ConfigurationError, match="resource bank does not open: OSError: no connection"):
         await trial(shut, an_order())
+
+
+async def test_a_document_that_was_refused_while_it_was_absent_reads_as_absent() -> None:
+    empty = Service("inventory")
+    empty.document(Stock, "stock", answers=(OutOfStock,))
+
+    def take(stock: Stock | None, quantity: int) -> Stock:
+        if stock is None:
+            raise OutOfStock("none")
+        return stock.set_aside(quantity)
+
+    @empty.handler
+    async def set_aside(order: OrderPlaced, saga: Saga) -> InventoryReserved | None:
+        try:
+            await saga.update(Stock, order.sku, take, order.quantity)
+        except OutOfStock:
+            return None
+        return InventoryReserved(order_id=order.order_id, sku=order.sku, quantity=order.quantity)
+
+    done = await trial(empty, an_order())
+    assert done.emitted == []
+    assert done.read(Stock, an_order().sku) is None

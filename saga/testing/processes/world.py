@@ -21,6 +21,7 @@ from saga.errors import DeclarationError, SagaError
 from saga.messages import Event, Outgoing
 from saga.outside import to_record
 from saga.progress.document import decode, progress_key
+from saga.runtime.documents import as_kind
 from saga.runtime.persistence import COLLECTION
 from saga.runtime.topics import topic_of
 from saga.service import Service
@@ -143,7 +144,7 @@ class ProcessWorld(World):
         if name not in self._employed or collection is None:
             raise SagaError(f"no service {name!r} of this world declares a document {kind.__name__}")
         content = self._ground.get(name, collection, key)
-        return None if content is None else msgspec.json.decode(content, type=kind)
+        return None if content is None else as_kind(content, kind)
 
     def publish(self, *events: Event) -> None:
         self._pending += [to_record(event, self._clock.now_ms()) for event in events]

@@ -19,7 +19,7 @@ class Process:
     skew_ms: int = 0
     """How wrong its clock is."""
     deferred: list[tuple[Handle, int]] = field(default_factory=list)
-    """What would have run while it was frozen, and whether it is a task's next step."""
+    """What would have run while it was frozen, and if it is a task's next step, the task's number."""
 
 
 CURRENT: ContextVar[Process | None] = ContextVar("process", default=None)

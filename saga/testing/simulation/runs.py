@@ -4,6 +4,7 @@ import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from traceback import extract_tb
 from typing import TypeAlias
 
 from saga.errors import SagaError
@@ -25,9 +26,12 @@ class Run:
 
     @property
     def signature(self) -> tuple[type, str]:
-        """What tells one failure from another, while a run is shrunk."""
+        """What tells one failure from another, while a run is shrunk: its kind, and the invariant or the line."""
         assert self.failure is not None
-        return type(self.failure), self.failure.invariant if isinstance(self.failure, Broken) else ""
+        if isinstance(self.failure, Broken):
+            return Broken, self.failure.invariant
+        raised = extract_tb(self.failure.__traceback__)[-1]
+        return type(self.failure), f"{raised.filename}:{raised.lineno}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,23 +2,30 @@
 
 import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from hashlib import blake2b
 from pathlib import Path
 
 from saga.errors import SagaError
 from saga.testing.simulation.schedules import Schedule
 
-WHY_MAX = 70
-"""So many characters are told of why it failed: they stay on one line."""
-_TEST = '''"""A run of {name} that failed once, kept: {why}"""
+WHY_MAX = 110
+"""So many characters are told of why it failed: one line."""
+_TEST = '''"""A run of {name} that failed once, kept.
+
+{why}
+"""
 
 from saga.testing import World, replay
 
 from {module} import {name} as scenario
 
 
-@replay(seed={seed}, faults={faults}, without={without})
+@replay(
+    seed={seed},
+    faults={faults},
+    without={without},
+)
 def test_{stem}(world: World) -> None:
     scenario(world)
 '''
@@ -41,19 +48,18 @@ def saved(scenario: Callable[..., object], schedule: Schedule, why: str) -> Path
     path = Path(scenario.__code__.co_filename).parent / f"test_schedule_{stem}.py"
     text = _TEST.format(
         name=name,
-        why=re.sub(r'[\\"]', "'", why.split("\n")[0])[:WHY_MAX],
+        why=re.sub(r'[\\"]', "'", why.split("\n")[0])[:WHY_MAX].strip(),
         module=scenario.__module__,
         seed=schedule.seed,
-        faults=_as_list(planted),
-        without=sorted(schedule.without),
+        faults=_as_list(f'"{fault}"' for fault in planted),
+        without=_as_list(map(str, sorted(schedule.without))),
         stem=stem,
     )
     path.write_text(text)
     return path
 
 
-def _as_list(texts: list[str]) -> str:
-    """As the formatter would have it."""
-    if len(texts) < 2:
-        return "[" + ", ".join(f'"{text}"' for text in texts) + "]"
-    return "[\n" + "".join(f'        "{text}",\n' for text in texts) + "    ]"
+def _as_list(literals: Iterable[str]) -> str:
+    """As the formatter leaves it."""
+    lines = "".join(f"        {literal},\n" for literal in literals)
+    return f"[\n{lines}    ]" if lines else "[]"

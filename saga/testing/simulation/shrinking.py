@@ -9,6 +9,7 @@ from saga.testing.simulation.plan import POSSIBLE, Operation, Plan, Planned
 from saga.testing.simulation.runs import Care, Run, Scenario, run
 from saga.testing.simulation.schedules import Schedule
 from saga.testing.simulation.trace import Injected, Noted
+from saga.testing.simulation.world import Broken
 
 Item = TypeVar("Item")
 Sought: TypeAlias = tuple[str, str, str]
@@ -60,8 +61,22 @@ def shrink(scenario: Scenario, failing: Run, care: Care, runs_max: int = RUNS_MA
     found = Shrunk(failing, 0)
     events = range(len(failing.world.published))
 
+    calm: dict[frozenset[int], bool] = {frozenset(): True}
+
+    def is_calm(without: frozenset[int]) -> bool:
+        """Whether all is well without these events, and without faults. A scenario that says what becomes of an event
+        fails without it, whatever else is the matter: such a run would explain nothing."""
+        if without not in calm:
+            if found.runs >= runs_max:
+                return False
+            found.runs += 1
+            calm[without] = run(scenario, Schedule(seed=failing.schedule.seed, without=without), care).failure is None
+        return calm[without]
+
     def fails(planted: Sequence[Planned], without: frozenset[int]) -> bool:
         """Whether it does so with the faults at the same numbers, or at the same operations."""
+        if not isinstance(failing.failure, Broken) and not is_calm(without):
+            return False
         by_number = Schedule(seed=failing.schedule.seed, planted=tuple(planted), without=without)
         return tried(by_number) or bool(planted and tried(_moved(found.run, by_number)))
 

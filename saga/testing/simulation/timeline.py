@@ -59,7 +59,7 @@ def _written(world: SimulatedWorld, line: Asked, sagas: Collection[str], seen: d
     if sagas and saga not in sagas:
         return
     if line.said != "done":
-        yield f"its write of {key} is refused: {line.said}"
+        yield f"finds that {key} {'is there already' if line.said == 'Exists' else 'is another one by now'}"
         return
     number = seen[key] = seen.get(key, -1) + 1
     versions = world.workers.disks[service].versions[COLLECTION, key]
