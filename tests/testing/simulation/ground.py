@@ -1,18 +1,19 @@
 """Stores and brokers on a loop of their own, with faults planted by hand and nobody who restarts what dies."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from contextvars import copy_context
+from contextvars import Context, copy_context
 from dataclasses import dataclass, field
 from typing import Literal, TypeVar
 
 from saga.broker.port import Topic
-from saga.messages import Outgoing
+from saga.messages import Outgoing, Partition
 from saga.testing.faults import Kind
 from saga.testing.simulation.broker import Cluster, SimulatedBroker
 from saga.testing.simulation.chance import Chance
 from saga.testing.simulation.loop import SimulatedLoop
+from saga.testing.simulation.members import SimulatedMember
 from saga.testing.simulation.network import Disruptions, Network
 from saga.testing.simulation.plan import Planned, Scheduled
 from saga.testing.simulation.processes import CURRENT, Process
@@ -21,7 +22,7 @@ from saga.testing.simulation.trace import Trace
 
 T = TypeVar("T")
 
-NAME, SERVICE, TOPIC = "payment-1", "payment", "orders"
+NAME, OTHER, SERVICE, TOPIC = "payment-1", "payment-2", "payment", "orders"
 SEEDS = range(12)
 """How long a fault lasts, and how much of it happens, comes from the seed: what a test says holds for any."""
 
@@ -99,25 +100,33 @@ class Ground:
 
     def runs(self, work: Coroutine[object, object, T]) -> T:
         """To its end, and on until nothing is under way."""
-        given = self.loop.run_until_complete(work)
-        self.loop.end()
-        return given
+        task = self.loop.create_task(work)
+        try:
+            self.loop.run()
+            if not task.done():
+                self.loop.run(self.loop.time() + 100)  # a poll's timeout is nothing that a world waits for
+            assert task.done(), "it waits for something that does not come"
+            return task.result()
+        finally:
+            self.loop.end()
 
     def dies(self, work: Coroutine[object, object, object], name: str = NAME) -> None:
         """Let the process do it, until nothing is under way."""
-        context = copy_context()
-        context.run(CURRENT.set, self.process(name))
-        task = self.loop.create_task(work, context=context)
+        task = self.begin(work, name)
         self.loop.run()
         assert not task.done(), "it was to die in the middle"
         self.loop.end()
+
+    def begin(self, work: Coroutine[object, object, T], name: str) -> "asyncio.Task[T]":
+        """In that process, which may freeze or die."""
+        return begin(self.loop, self.process(name), work)
 
     def now_s(self) -> float:
         return self.loop.time()
 
     def values(self) -> list[str]:
         """What was appended, in that order."""
-        return [(each.value or b"").decode() for each in self.cluster.log]
+        return [(each.value or b"").decode(errors="replace") for each in self.cluster.log]
 
     def content(self, key: str, service: str = SERVICE) -> bytes | None:
         kept = self.disk(service).documents.get(("saga", key))
@@ -150,3 +159,61 @@ async def until_done(ask: Callable[[], Awaitable[object]], attempts_max: int = 1
 def by_seed(outcome: Callable[[int], T], seeds: Iterable[int] = SEEDS) -> Sequence[T]:
     """What comes of it for each seed."""
     return [outcome(seed) for seed in seeds]
+
+
+def begin(
+    loop: SimulatedLoop, process: Process | None, work: Coroutine[object, object, T], name: str = "task"
+) -> "asyncio.Task[T]":
+    """A task of that process."""
+    return loop.create_task(work, name=name, context=context_of(process))
+
+
+def context_of(process: Process | None) -> Context:
+    """What it begins in this is that process's."""
+    context = copy_context()
+    context.run(CURRENT.set, process)
+    return context
+
+
+async def ticks(said: list[float]) -> None:
+    while True:
+        await passes(1)
+        said.append(asyncio.get_running_loop().time())
+
+
+@dataclass
+class Hears:
+    """A listener that writes down what it hears, and when."""
+
+    ground: Ground
+    has: set[Partition] = field(default_factory=set)
+    lost_s: list[float] = field(default_factory=list)
+    drains_s: float = 0.0
+    """How long it takes to let go of a partition."""
+
+    async def assigned(self, partitions: Mapping[Partition, int]) -> None:
+        self.has |= partitions.keys()
+
+    async def revoked(self, partitions: Collection[Partition]) -> None:
+        await passes(self.drains_s)
+        self.has -= set(partitions)
+
+    def lost(self, partitions: Collection[Partition]) -> None:
+        self.lost_s.append(self.ground.now_s())
+        self.has -= set(partitions)
+
+
+@asynccontextmanager
+async def joined(ground: Ground, broker: SimulatedBroker) -> AsyncIterator[tuple[SimulatedMember, Hears]]:
+    hears = Hears(ground)
+    async with broker.join(SERVICE, [TOPIC], hears) as member:
+        await passes(1)
+        yield member, hears
+
+
+async def read(member: SimulatedMember, hears: Hears) -> list[str]:
+    """All that there is to read."""
+    values: list[str] = []
+    while records := await member.poll(hears.has, records_max=10, timeout_s=1):
+        values += [(each.value or b"").decode() for each in records]
+    return values

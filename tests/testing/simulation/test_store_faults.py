@@ -11,9 +11,9 @@ from saga.errors import Ambiguous, Exists, StoreUnavailable
 from saga.testing.simulation.clock import SimulatedClock
 from saga.testing.simulation.network import HOP_S_FIRST
 from saga.testing.simulation.store import SimulatedStore
-from tests.testing.simulation.ground import NAME, SEEDS, SERVICE, Ground, by_seed, fault, passes, told, until_done
+from tests.testing.simulation.ground import NAME, OTHER, SEEDS, Ground, by_seed, fault, passes, told, until_done
 
-OTHER, ELSEWHERE = f"{SERVICE}-2", "shipping-1"
+ELSEWHERE = "shipping-1"
 
 T = TypeVar("T")
 

@@ -1,0 +1,78 @@
+"""Orders in a simulated world, for tests; as a program it prints the fingerprint of a run for each seed given."""
+
+import sys
+from decimal import Decimal
+from hashlib import blake2b
+
+from saga.messages import Event
+from saga.testing.faults import Faults, faults
+from saga.testing.simulation.chance import Chance
+from saga.testing.simulation.plan import Drawn, Plan
+from saga.testing.simulation.world import SimulatedWorld
+from services.inventory import inventory
+from services.inventory.stock import Stock
+from services.order import order
+from services.order.events import OrderPlaced
+from services.payment import payment
+from services.payment.bank import Bank
+from services.shipping import shipping
+from services.shipping.carrier import Carrier
+
+ORDERS = 5
+
+
+def an_order(number: int, card: str = "4242", address: str = "Kiel") -> OrderPlaced:
+    return OrderPlaced(
+        order_id=f"order-{number}",
+        customer_id="c-1",
+        sku="tea",
+        quantity=2,
+        total=Decimal("9.80"),
+        card=card,
+        address=address,
+    )
+
+
+def begun(world: SimulatedWorld, *, left: int = 7) -> Bank:
+    """All services in that world; the bank they share."""
+    bank = Bank()
+    world.start(order, payment, inventory, shipping, use=[bank, Carrier()], documents={"tea": Stock(left=left)})
+    return bank
+
+
+def ran(seed: int, plan: Plan | None = None, *, left: int = 7) -> tuple[SimulatedWorld, list[type[Event] | None]]:
+    """Some orders that go well and some that do not, until it is quiet; how each ended."""
+    with SimulatedWorld(seed, plan, guarded=False) as world:
+        begun(world, left=left)
+        for number in range(ORDERS):
+            card, address = "declined" if number == 1 else "4242", "Atlantis" if number == 2 else "Kiel"
+            world.publish(an_order(number, card, address))
+        world.run_until_quiet()
+        return world, [world.outcome(f"order-{number}") for number in range(ORDERS)]
+
+
+def drawn(seed: int, asked: Faults) -> Plan:
+    return Drawn(asked, Chance(seed))
+
+
+def digest(world: SimulatedWorld) -> str:
+    """Of every content of every document, and of every record: the trace tells what was done, not with what bytes."""
+    whole = blake2b(digest_size=16)
+    for record in world.cluster.log:
+        whole.update(repr(record).encode())
+    for service, disk in world.workers.disks.items():
+        for where, contents in disk.versions.items():
+            whole.update(repr((service, where, contents)).encode())
+    return whole.hexdigest()
+
+
+def fingerprint(seed: int) -> str:
+    """Of a run with all kinds of faults."""
+    world, outcomes = ran(seed, drawn(seed, faults.everything()))
+    said = ",".join("" if outcome is None else outcome.__name__ for outcome in outcomes)
+    return f"{seed} {world.trace.fingerprint()} {digest(world)} {len(world.trace.faults)} faults {said}"
+
+
+if __name__ == "__main__":
+    for argument in sys.argv[1:]:
+        print(fingerprint(int(argument)))  # noqa: T201 - for the process that started this one

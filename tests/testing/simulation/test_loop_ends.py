@@ -1,0 +1,145 @@
+"""How a run in a simulated world ends, and how nothing is left of a world that has ended."""
+
+import asyncio
+import gc
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+
+import pytest
+
+from saga.errors import SagaError
+from saga.testing.simulation import loop as loop_module
+from saga.testing.simulation.loop import NotQuiet, SimulatedLoop
+from saga.testing.simulation.processes import Process
+from tests.testing.simulation.ground import begin, passes, ticks
+
+DAY_S = 86_400.0
+
+
+def test_a_world_that_never_comes_to_rest_says_so(loop: SimulatedLoop, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop_module, "CALLBACKS_MAX", 1000)
+    begin(loop, None, ticks([]), "ticks")
+    with pytest.raises(NotQuiet, match=r"after 1000 callbacks at \d+\.\d+ s"):
+        loop.run()
+    assert loop.pending() == ["ticks"]
+
+
+def test_who_waits_for_something_that_never_comes_is_told(loop: SimulatedLoop) -> None:
+    async def waits() -> None:
+        await asyncio.Event().wait()
+
+    with pytest.raises(NotQuiet, match="nothing will come"):
+        loop.run_until_complete(waits())
+
+
+def test_what_is_looked_at_after_each_callback_ends_the_run(loop: SimulatedLoop) -> None:
+    said: list[float] = []
+    begin(loop, None, ticks(said))
+
+    def look() -> None:
+        assert len(said) < 3
+
+    loop.after = look
+    with pytest.raises(AssertionError):
+        loop.run()
+    assert said == [1, 2, 3]
+
+
+def test_a_failure_that_is_set_ends_the_run_and_is_raised(loop: SimulatedLoop) -> None:
+    failure = SagaError("it does not work")
+
+    def fails() -> None:
+        loop.failure = failure
+
+    begin(loop, None, ticks([]))
+    loop.call_later(2.5, fails)
+    with pytest.raises(SagaError, match="it does not work"):
+        loop.run()
+    assert loop.time() == 2.5
+
+
+def test_a_loop_does_not_run_inside_itself(loop: SimulatedLoop) -> None:
+    said: list[str] = []
+
+    def again() -> None:
+        with pytest.raises(RuntimeError, match="runs already"):
+            loop.run()
+        said.append("refused")
+
+    loop.call_soon(again)
+    loop.run()
+    assert said == ["refused"]
+
+
+def test_errors_that_nobody_takes_are_kept(loop: SimulatedLoop) -> None:
+    def fails() -> None:
+        raise ValueError("nobody sees this")
+
+    loop.call_soon(fails)
+    loop.run()
+    assert [str(context["exception"]) for context in loop.uncaught] == ["nobody sees this"]
+
+
+@asynccontextmanager
+async def lasting(said: list[str]) -> AsyncIterator[None]:
+    try:
+        yield
+    finally:
+        said.append(f"out at {asyncio.get_running_loop().time()}")
+        await passes(1)
+        said.append("never")
+
+
+async def stays(said: list[str]) -> None:
+    async with lasting(said), asyncio.timeout(DAY_S), asyncio.TaskGroup() as tasks:
+        tasks.create_task(ticks([]))
+        await asyncio.Event().wait()
+
+
+async def begins_more_on_its_way_out(said: list[str]) -> None:
+    try:
+        await asyncio.Event().wait()
+    finally:
+        said.append("more")
+        await asyncio.gather(stays(said), passes(1))
+
+
+async def catches_everything(said: list[str]) -> None:
+    while len(said) < 5:
+        try:
+            await passes(1)
+        except BaseException:  # noqa: BLE001 - that is what it is for
+            said.append("caught")
+
+
+async def holds_one_that_never_began(said: list[str]) -> None:
+    work = stays(said)
+    await asyncio.Event().wait()
+    await work
+
+
+@pytest.mark.parametrize("dies", [False, True])
+@pytest.mark.parametrize("work", [stays, begins_more_on_its_way_out, catches_everything, holds_one_that_never_began])
+def test_an_end_leaves_nothing_that_complains(
+    loop: SimulatedLoop, process: Process, work: "Callable[[list[str]], Coroutine[object, object, None]]", dies: bool
+) -> None:
+    said: list[str] = []
+    begin(loop, process, work(said))
+    loop.run(0.5)
+    begin(loop, process, work(said))  # has not begun when the end comes
+    if dies:
+        loop.kill(process)
+    loop.end()
+    gc.collect()  # a coroutine that is left complains here, and that is an error
+    assert loop.uncaught == []  # a task that is left says so here
+    assert "never" not in said
+
+
+def test_an_end_throws_out_what_still_runs(loop: SimulatedLoop) -> None:
+    said: list[str] = []
+    begin(loop, None, stays(said))
+    loop.run(1)
+    assert said == []
+    loop.end()
+    assert said == ["out at 1.0"]
+    assert loop.is_closed()

@@ -1,0 +1,270 @@
+"""What faults do to the members of a group, and who has which partition then."""
+
+import pytest
+
+from saga.errors import BrokerUnavailable, Fenced
+from saga.messages import Partition
+from saga.testing.simulation.groups import DRAIN_S, SILENCE_S
+from saga.testing.simulation.members import SimulatedMember
+from tests.testing.simulation.ground import (
+    NAME,
+    OTHER,
+    SEEDS,
+    SERVICE,
+    TOPIC,
+    Ground,
+    Hears,
+    by_seed,
+    fault,
+    joined,
+    passes,
+    read,
+    record,
+    told,
+)
+
+each_seed = pytest.mark.parametrize("seed", SEEDS)
+
+
+@each_seed
+def test_of_a_lost_answer_to_a_commit_the_position_has_moved(seed: int) -> None:
+    ground = Ground.with_(seed, fault(1, "lost answer"))
+
+    async def work() -> None:
+        async with ground.broker() as broker, joined(ground, broker) as (member, _):
+            with pytest.raises(BrokerUnavailable):
+                await member.commit({Partition(TOPIC, 0): 3})
+        assert ground.cluster.group(SERVICE).committed == {Partition(TOPIC, 0): 3}
+
+    ground.runs(work())
+
+
+@each_seed
+def test_who_is_cut_off_can_neither_read_nor_publish_nor_commit(seed: int) -> None:
+    ground = Ground.with_(seed, fault(1, "partition"))
+
+    async def work() -> None:
+        async with ground.broker() as broker, joined(ground, broker) as (member, hears):
+            publishing = ground.loop.create_task(told(broker.publish([record("k")])))
+            await passes(0.0001)
+            assert await told(member.poll(hears.has, records_max=1, timeout_s=1)) == "BrokerUnavailable"
+            assert await told(member.commit(dict.fromkeys(hears.has, 0))) == "BrokerUnavailable"
+            assert await publishing == "BrokerUnavailable"
+            assert ground.told == [("silent", SERVICE)]
+            await passes(21)
+            assert ground.values() == []
+            await broker.publish([record("k", "1")])
+            assert await read(member, hears) == ["1"]
+
+    ground.runs(work())
+
+
+@each_seed
+def test_who_is_not_heard_of_for_ten_seconds_loses_its_partitions_and_is_told(seed: int) -> None:
+    ground = Ground.with_(seed)
+    frozen: list[tuple[SimulatedMember, Hears]] = []
+
+    async def freezes() -> str:
+        async with ground.broker() as broker, joined(ground, broker) as (member, hears):
+            frozen.append((member, hears))
+            await passes(10)
+            said = await told(member.commit(dict.fromkeys(hears.has | {Partition(TOPIC, 0)}, 1)))
+            await passes(10)
+            return said
+
+    async def work() -> None:
+        zombie = ground.begin(freezes(), NAME)
+        async with ground.broker(OTHER) as other, joined(ground, other) as (_, others):
+            await passes(1)
+            ((member, hears),) = frozen
+            (mine,), began_s = hears.has, ground.now_s()
+            ground.loop.freeze(ground.process(NAME))
+            member.silent_for(30)
+            await passes(SILENCE_S - 0.1)
+            assert len(others.has) == 1
+            await passes(0.2)
+            assert len(others.has) == 2
+            assert hears.has == {mine}  # it does not know yet
+            await passes(began_s + 30 - ground.now_s())
+            ground.loop.thaw(ground.process(NAME))
+            await passes(1)
+            assert hears.lost_s == [pytest.approx(began_s + 30, abs=0.1)]
+            assert (len(hears.has), len(others.has)) == (1, 1)  # it is back
+            assert others.lost_s == []
+            assert await zombie == "Fenced"
+
+    ground.runs(work())
+
+
+@each_seed
+def test_who_is_silent_for_less_than_ten_seconds_loses_nothing(seed: int) -> None:
+    ground = Ground.with_(seed)
+
+    async def work() -> None:
+        async with (
+            ground.broker() as broker,
+            ground.broker(OTHER) as other,
+            joined(ground, broker) as (member, hears),
+            joined(ground, other) as (_, others),
+        ):
+            member.silent_for(SILENCE_S)
+            await passes(20)
+            assert (len(hears.has), len(others.has)) == (1, 1)
+            assert hears.lost_s == others.lost_s == []
+            await member.commit(dict.fromkeys(hears.has, 1))
+
+    ground.runs(work())
+
+
+@each_seed
+def test_who_does_not_let_go_in_time_is_told_that_it_has_lost(seed: int) -> None:
+    ground = Ground.with_(seed)
+
+    async def work() -> None:
+        async with ground.broker() as broker, ground.broker(OTHER) as other, joined(ground, broker) as (member, hears):
+            hears.drains_s = 2 * DRAIN_S
+            began_s = ground.now_s()
+            async with joined(ground, other) as (_, others):
+                await passes(DRAIN_S - 1.1)
+                assert (len(hears.has), len(others.has)) == (2, 0)
+                await passes(0.5)
+                assert (len(hears.has), len(others.has)) == (1, 1)
+                assert hears.lost_s == [pytest.approx(began_s + DRAIN_S, abs=0.1)]
+                with pytest.raises(Fenced):
+                    await member.commit(dict.fromkeys(others.has, 1))
+            hears.drains_s = 0
+
+    ground.runs(work())
+
+
+@each_seed
+def test_nobody_waits_longer_than_the_drain_for_one_that_stands_still(seed: int) -> None:
+    ground = Ground.with_(seed)
+    frozen: list[Hears] = []
+
+    async def freezes() -> None:
+        async with ground.broker() as broker, joined(ground, broker) as (_, hears):
+            frozen.append(hears)
+            await passes(20)
+
+    async def work() -> None:
+        zombie = ground.begin(freezes(), NAME)
+        async with ground.broker(OTHER) as other, joined(ground, other) as (_, others):
+            await passes(1)
+            (hears,) = frozen
+            wanted, group = set(hears.has), ground.cluster.group(SERVICE)
+            ground.loop.freeze(ground.process(NAME))
+            began_s = ground.now_s()
+            group.rotation += 1
+            group.balance()
+            await passes(DRAIN_S - 0.1)
+            assert not others.has & wanted
+            await passes(0.2)
+            assert others.has == hears.has == wanted  # it does not know yet
+            await passes(3)
+            ground.loop.thaw(ground.process(NAME))
+            await passes(1)
+            assert hears.lost_s == [pytest.approx(began_s + DRAIN_S + 3.1, abs=0.1)]
+            assert not hears.has & others.has
+            await zombie
+
+    ground.runs(work())
+
+
+@each_seed
+def test_who_is_taken_for_dead_is_fenced_before_anybody_else_has_its_partitions(seed: int) -> None:
+    ground = Ground.with_(seed)
+
+    async def work() -> None:
+        async with ground.broker() as broker, joined(ground, broker) as (member, hears):
+            group = ground.cluster.group(SERVICE)
+            (id_,) = set(group.owner.values())
+            member.gone()
+            with pytest.raises(Fenced):
+                group.commit(id_, dict.fromkeys(hears.has, 1), {**group.grants})
+            await passes(1)
+            assert set(group.owner.values()) != {id_}
+            await member.commit(dict.fromkeys(hears.has, 1))  # it is back, as another
+
+    ground.runs(work())
+
+
+@each_seed
+def test_partitions_that_move_are_revoked_first_and_nothing_is_read_twice(seed: int) -> None:
+    ground = Ground.with_(seed)
+
+    async def work() -> None:
+        async with ground.broker() as broker, ground.broker(OTHER) as other:
+            await broker.publish([record(f"k{number}", f"{number}") for number in range(20)])
+            async with joined(ground, broker) as (member, hears), joined(ground, other) as (_, others):
+                got = await read(member, hears)
+                before = set(hears.has)
+                await member.commit({p: ground.cluster.ends()[p] for p in before})
+                group = ground.cluster.group(SERVICE)
+                group.rotation += 1
+                group.balance()
+                await passes(1)
+                assert others.has == before
+                assert not hears.has & before
+                got += await read(member, hears)
+                assert sorted(got, key=int) == [f"{number}" for number in range(20)]
+                assert hears.lost_s == others.lost_s == []
+
+    ground.runs(work())
+
+
+def test_a_commit_that_was_sent_before_the_partition_went_and_came_back_is_fenced() -> None:
+    def said_of_it(seed: int) -> str:
+        ground = Ground.with_(seed, fault(1, "delay"))
+
+        async def work() -> str:
+            async with (
+                ground.broker() as broker,
+                ground.broker(OTHER) as other,
+                joined(ground, broker) as (member, hears),
+                joined(ground, other) as (_, others),
+            ):
+                mine, group = set(hears.has), ground.cluster.group(SERVICE)
+                commit = ground.loop.create_task(told(member.commit(dict.fromkeys(mine, 7))))
+                for _ in range(2):  # away and back
+                    await passes(0.05)
+                    group.rotation += 1
+                    group.balance()
+                await passes(5)
+                assert hears.has == mine
+                assert not others.has & mine
+                said = await commit
+                assert group.committed == ({} if said == "Fenced" else dict.fromkeys(mine, 7))
+                return said
+
+        return ground.runs(work())
+
+    assert set(by_seed(said_of_it)) == {"done", "Fenced"}  # whether it lands or answers late is up to the seed
+
+
+@each_seed
+def test_an_error_of_the_block_comes_out_as_it_is(seed: int) -> None:
+    ground = Ground.with_(seed)
+
+    async def work() -> None:
+        async with ground.broker() as broker, joined(ground, broker):
+            raise KeyError("the block's own")
+
+    with pytest.raises(KeyError, match="the block's own"):
+        ground.runs(work())
+    ground.loop.end()
+
+
+@each_seed
+def test_a_crash_at_a_poll_gives_nothing_to_the_dead(seed: int) -> None:
+    ground = Ground.with_(seed, fault(2, "crash"))
+
+    async def work() -> None:
+        async with ground.broker() as broker:
+            await broker.publish([record("k", "0")])
+            async with joined(ground, broker) as (member, hears):
+                await member.poll(hears.has, records_max=1, timeout_s=1)
+
+    ground.dies(work())
+    assert ground.told == [("crash", NAME)]
+    assert ground.cluster.group(SERVICE).committed == {}
