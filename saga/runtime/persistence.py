@@ -59,13 +59,31 @@ async def load(service: Participant, turn: Turn) -> Turn:
     document = await patiently(service, turn.position, "get", lambda: service.ports.store.get(COLLECTION, key))
     if document is None:
         if is_older_than_memory(service, turn.message):
-            await send(service, turn.position, [deadletters.older_than_memory(service.name, turn.message)])
+            await _too_old(service, turn)
             return replace(turn, over=True)
         return replace(turn, progress=record.empty(service.name, saga), cas=0, certain=True)
     p = decode(document.content)
     for entry in history.unpublished(p, service.ports.is_committed):
         await publish(service, turn.position, p, entry)
     return replace(turn, progress=p, cas=document.cas, certain=True)
+
+
+async def _too_old(service: Participant, turn: Turn) -> None:
+    """The message of a saga that nobody here knows any more: a dead letter, and no progress."""
+    letter = deadletters.older_than_memory(service.name, turn.message)
+    await send(service, turn.position, [letter])
+    headers = dict(letter.headers)
+    if service.ports.is_news(headers["dead_id"].decode()):
+        service.ports.report(
+            DeadLettered(
+                service=service.name,
+                saga=turn.message.saga,
+                message=turn.message.id,
+                type=turn.message.type,
+                reason=headers["dead_reason"].decode(),
+                remedy=headers["dead_remedy"].decode(),
+            )
+        )
 
 
 def is_older_than_memory(service: Participant, message: Message) -> bool:

@@ -12,7 +12,7 @@ from saga.broker.port import VALUE_BYTES_MAX, Listener, Topic
 from saga.errors import BrokerError, BrokerUnavailable, SagaError
 from saga.messages import Outgoing, Partition, Record
 from saga.testing.simulation.clock import BEGINNING_MS
-from saga.testing.simulation.groups import Group
+from saga.testing.simulation.groups import DRAIN_S, Group
 from saga.testing.simulation.members import SimulatedMember
 from saga.testing.simulation.network import Effect, Network, Place
 from saga.testing.simulation.plan import Planned, What
@@ -192,7 +192,9 @@ class SimulatedBroker:
                 later(60 * draws[2] ** 4, lambda: self.cluster.append(chosen, delay_s))
             case "expiry":
                 self.cluster.spoiled.add(chosen.key.decode())
-                later(self._memory_s * (1.01 + draws[2]), lambda: self.cluster.append(chosen, delay_s))
+                forgotten_s = self._memory_s * (1.01 + draws[2])
+                later(forgotten_s, self.network.disruptions.anew)
+                later(forgotten_s + DRAIN_S, lambda: self.cluster.append(chosen, delay_s))
             case "newer schema" | "poison":
                 self.cluster.spoiled.add(chosen.key.decode())
                 self.cluster.append(spoiled(chosen, planned, draws[2]), delay_s)

@@ -78,7 +78,6 @@ class SimulatedLoop(WithoutSystem):
         """Called after each callback: what a world has to look at all the time. What it raises ends the run."""
         self.failure: BaseException | None = None
         """Ends the run, and is raised by it."""
-        self.uncaught: list[dict[str, Any]] = []
 
     # ---------------------------------------------------------------- what a world does with it
 
@@ -302,10 +301,14 @@ class SimulatedLoop(WithoutSystem):
         return ended.result()
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        self.uncaught.append(context)
+        """An error in a callback that belongs to no task ends the run. What nobody asked for does not: the answer of a
+        step whose caller has died."""
+        why = context.get("exception")
+        if isinstance(why, Exception) and "handle" in context and self.failure is None:
+            self.failure = why
 
     def default_exception_handler(self, context: dict[str, Any]) -> None:
-        self.uncaught.append(context)
+        self.call_exception_handler(context)
 
     def get_debug(self) -> bool:
         return False

@@ -50,6 +50,9 @@ class Disruptions:
     def freeze(self, process: Process, time_s: float) -> None:
         """It stands still for a while."""
 
+    def anew(self) -> None:
+        """Much time has passed: every worker has been restarted in good order since."""
+
     def silent(self, who: str, time_s: float) -> None:
         """The broker hears nothing of this process, or of this service, for a while."""
 
@@ -251,7 +254,7 @@ class Network:
             case "partition":
                 time_s = 0.1 + 20 * draws[2] ** 2
                 who = process.name if planned.after else process.service
-                self._cut[who, where] = now_s + time_s
+                self._cut[who, where] = max(self._cut.get((who, where), 0.0), now_s + time_s)
                 if where == "broker":
                     self.disruptions.silent(who, time_s)
                 details = f"{who} does not reach {where} for {time_s:.1f} s"
@@ -265,8 +268,9 @@ class Network:
                 process.skew_ms = round((draws[2] - 0.5) * 1_200_000)
                 details = f"its clock is {process.skew_ms / 1000:+.1f} s off"
             case "full disk":
-                self._full[where] = now_s + 0.2 + 15 * draws[2] ** 2
-                details = f"{where} is full for {self._full[where] - now_s:.1f} s"
+                time_s = 0.2 + 15 * draws[2] ** 2
+                self._full[where] = max(self._full.get(where, 0.0), now_s + time_s)
+                details = f"{where} is full for {time_s:.1f} s"
             case "slow store":
                 time_s, more_s = 0.5 + 15 * draws[2], 0.1 + 2 * draws[3]
                 self._slow[where] = (now_s + time_s, more_s)

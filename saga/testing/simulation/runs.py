@@ -76,7 +76,7 @@ def check_repeatable(scenario: Scenario, schedule: Schedule, first: Run) -> None
     again = run(scenario, schedule, Care())
     if first.failure is not None or again.failure is not None:
         return  # told as what it is
-    if first.world.trace.fingerprint() == again.world.trace.fingerprint():
+    if first.world.fingerprint() == again.world.fingerprint():
         return
     for one, two in zip(first.world.trace.lines, again.world.trace.lines, strict=False):
         if one != two:

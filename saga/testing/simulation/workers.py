@@ -183,6 +183,11 @@ class Workers(Disruptions):
 
         self._network.later(time_s, thaw)
 
+    def anew(self) -> None:
+        for life in self._lives.values():
+            if life.process.alive:
+                life.stop.set()
+
     def silent(self, who: str, time_s: float) -> None:
         for life in self._lives.values():
             if who in (life.process.name, life.process.service) and life.process.alive:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextvars import copy_context
 from dataclasses import dataclass
 from datetime import timedelta
+from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Self, TypeVar
 
@@ -205,6 +206,17 @@ class SimulatedWorld(World):
         """This run, to be had again."""
         planted = tuple(fault.planned for fault in self.trace.faults)
         return Schedule(seed=self.seed, planted=planted, without=self.left_out)
+
+    def fingerprint(self) -> str:
+        """The same for two runs in which the same happened at the same times, with the same bytes in every document
+        and in the log."""
+        whole = blake2b(self.trace.fingerprint().encode(), digest_size=16)
+        for record in self.cluster.log:
+            whole.update(repr(record).encode())
+        for service, disk in self.workers.disks.items():
+            for where, contents in disk.versions.items():
+                whole.update(repr((service, where, contents)).encode())
+        return whole.hexdigest()
 
     def sagas(self) -> list[str]:
         """All that were published to, in order."""

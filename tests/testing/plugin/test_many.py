@@ -7,8 +7,8 @@ import pytest
 from saga.testing import World, faults
 from saga.testing.scenarios import Crashes, Mode, Seeds
 from saga.testing.simulation import many as many_module
-from saga.testing.simulation.many import PAIRS_MAX, Failed, Tally, many
-from saga.testing.simulation.runs import Care, Scenario, run
+from saga.testing.simulation.many import Failed, Tally, many, points_of
+from saga.testing.simulation.runs import Care, Run, Scenario, run
 from saga.testing.simulation.schedules import Schedule
 from saga.testing.simulation.shrinking import RUNS_MAX, shrink
 from tests.testing.plugin.till import Drawer, an_order, scenario, till
@@ -79,11 +79,15 @@ def test_shrinking_ends_after_so_many_runs_with_the_smallest_found() -> None:
 
 
 def test_a_crash_everywhere_finds_what_goes_wrong_at_one_point_only() -> None:
-    tally = Tally()
-    failed = tried(scenario(orders=2, asked_max=1), Crashes(pairs=False), tally)
+    asked, tally = scenario(orders=2, asked_max=1), Tally()
+    points = points_of(run(asked, Schedule(seed=0), Care()))
+    wrong = [p for p in points if run(asked, Schedule(seed=0, planted=(p,)), Care()).failure is not None]
+    assert 0 < len(wrong) <= 2 < len(points)
+    failed = tried(asked, Crashes(pairs=False), tally)
     assert failed is not None
-    (planted,) = failed.shrunk.run.schedule.planted
-    assert (planted.kind, tally.points > 10, tally.runs <= tally.points + 1) == ("crash", True, True)
+    assert failed.first.schedule.planted == (wrong[0],)
+    assert (tally.points, tally.runs) == (len(points), points.index(wrong[0]) + 2)
+    assert len(failed.shrunk.run.schedule.planted) == 1
 
 
 def test_every_point_is_tried_where_nothing_goes_wrong() -> None:
@@ -98,19 +102,39 @@ def test_what_needs_two_crashes_is_found_by_pairs_on_a_short_run() -> None:
     assert [planted.kind for planted in failed.shrunk.run.schedule.planted] == ["crash", "crash"]
 
 
-def test_the_pairs_that_are_tried_are_spread_over_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked, tally = scenario(orders=1, asked_max=9), Tally()
-    monkeypatch.setattr(many_module, "PAIRS_MAX", 40)
+def pairs_tried(monkeypatch: pytest.MonkeyPatch, seed: int) -> tuple[Tally, list[int]]:
+    """The numbers of the points at which the first of two crashes is."""
     seen: list[Schedule] = []
 
-    def watched(one: Scenario, schedule: Schedule, care: Care) -> object:
+    def watched(scenario: Scenario, schedule: Schedule, care: Care) -> Run:
         seen.append(schedule)
-        return run(one, schedule, care)
+        return run(scenario, schedule, care)
 
     monkeypatch.setattr(many_module, "run", watched)
-    assert tried(asked, Crashes(pairs=True), tally) is None
-    firsts = list(dict.fromkeys(s.planted[0] for s in seen if len(s.planted) == 1))
-    begun = {s.planted[0] for s in seen if len(s.planted) == 2}
+    monkeypatch.setattr(many_module, "PAIRS_MAX", 40)
+    tally = Tally()
+    assert many(scenario(orders=1, asked_max=9), Crashes(pairs=True), tally, Care(), [seed]) is None
+    points = list(dict.fromkeys(schedule.planted for schedule in seen if len(schedule.planted) == 1))
+    return tally, [points.index(schedule.planted[:1]) for schedule in seen if len(schedule.planted) == 2]
+
+
+def test_the_pairs_that_are_tried_are_spread_over_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    tally, firsts = pairs_tried(monkeypatch, seed=0)
     assert 20 <= tally.pairs <= 40 < tally.pairs_in_all
-    assert firsts.index(next(f for f in firsts if f in begun)) < len(firsts) // 4
-    assert PAIRS_MAX > 40
+    assert firsts == sorted(firsts)
+    assert firsts[0] <= 1
+    assert firsts[-1] >= tally.points - 2
+    assert len(set(firsts)) > tally.points * 0.8
+
+
+def test_another_seed_tries_other_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert pairs_tried(monkeypatch, seed=0)[1] != pairs_tried(monkeypatch, seed=1)[1]
+
+
+def test_points_are_counted_for_all_seeds() -> None:
+    counts = []
+    for seeds in ([0], [1], [0, 1]):
+        tally = Tally()
+        assert many(scenario(orders=1, asked_max=2), Crashes(pairs=False), tally, Care(), seeds) is None
+        counts.append(tally.points)
+    assert counts[2] == counts[0] + counts[1]

@@ -10,7 +10,7 @@ import pytest
 
 from saga.testing.faults import faults
 from saga.testing.simulation.plan import Scheduled
-from tests.testing.simulation.orders import digest, drawn, fingerprint, ran
+from tests.testing.simulation.orders import drawn, fingerprint, ran
 
 ROOT = Path(__file__).parents[3]
 SEEDS = range(12)
@@ -44,11 +44,10 @@ def test_the_same_seed_gives_the_same_run(here: list[str]) -> None:
 
 def test_another_seed_gives_another_run(here: list[str]) -> None:
     assert len({line.split()[1] for line in here}) == len(SEEDS)
-    assert len({line.split()[2] for line in here}) == len(SEEDS)
 
 
 def test_a_seed_is_followed_without_faults_too() -> None:
-    runs = [[(world.trace.fingerprint(), digest(world)) for world, _ in map(ran, SEEDS)] for _ in range(2)]
+    runs = [[world.fingerprint() for world, _ in map(ran, SEEDS)] for _ in range(2)]
     assert runs[0] == runs[1]
     assert len(set(runs[0])) == len(SEEDS)
 
@@ -58,8 +57,7 @@ def test_the_faults_that_were_drawn_give_the_same_run_when_they_are_planted(seed
     first, _ = ran(seed, drawn(seed, faults.everything()))
     again, _ = ran(seed, Scheduled([line.planned for line in first.trace.faults]))
     assert first.trace.faults
-    assert again.trace.fingerprint() == first.trace.fingerprint()
-    assert digest(again) == digest(first)
+    assert again.fingerprint() == first.fingerprint()
 
 
 @pytest.mark.parametrize("hash_seed", ["0", "1", "4711"])

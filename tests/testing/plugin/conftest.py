@@ -1,0 +1,51 @@
+"""Projects in a directory of their own, in which pytest is run with the plugin."""
+
+from typing import Protocol
+
+import pytest
+
+from saga.testing import rounds
+from tests.testing.plugin import till
+
+LOADED = rounds, till
+"""Loaded before a run in this process, which forgets the modules that it loads itself, and takes its time for them."""
+
+HEAD = """
+import pytest
+from saga.testing import World, crash_everywhere, faults, replay, simulate
+from tests.testing.plugin.till import Drawer, an_order, scenario, till
+
+BREAKING = faults.of("crash", "delay", rate=0.1)
+"""
+
+
+class Runs(Protocol):
+    """Run pytest on a file with these tests, in this process, with these options."""
+
+    def __call__(self, tests: str, *options: str) -> pytest.RunResult: ...
+
+
+@pytest.fixture
+def project(pytester: pytest.Pytester) -> pytest.Pytester:
+    pytester.makeini("""
+[pytest]
+addopts = -p no:cacheprovider -p no:timeout -p no:hypothesispytest --strict-markers
+filterwarnings = error
+asyncio_mode = auto
+asyncio_default_fixture_loop_scope = function
+""")
+    return pytester
+
+
+@pytest.fixture
+def runs(project: pytest.Pytester) -> Runs:
+    def runs(tests: str, *options: str) -> pytest.RunResult:
+        project.makepyfile(test_it=HEAD + tests)
+        return project.runpytest_inprocess(*options)
+
+    return runs
+
+
+def note_of(result: pytest.RunResult) -> str:
+    """What pytest prints of the exception itself."""
+    return "\n".join(line[4:] for line in result.outlines if line.startswith("E   "))

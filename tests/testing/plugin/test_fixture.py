@@ -1,0 +1,168 @@
+"""The fixture `world`: what takes it, and what is left alone."""
+
+import pytest
+
+from tests.testing.plugin.conftest import Runs, note_of
+
+pytest_plugins = ["pytester"]
+
+PLAIN = """
+def test_plain(world: World) -> None:
+    scenario(orders=1, asked_max=1)(world)
+"""
+
+
+def test_a_plain_test_runs_once_in_a_world(runs: Runs) -> None:
+    result = runs(PLAIN)
+    result.assert_outcomes(passed=1)
+    result.stdout.no_fnmatch_line("*worlds*")
+
+
+def test_another_fixture_may_fill_the_world_of_a_plain_test(runs: Runs) -> None:
+    result = runs("""
+@pytest.fixture
+def filled(world: World) -> Drawer:
+    drawer = Drawer()
+    world.start(till, use=[drawer])
+    return drawer
+
+def test_plain(filled: Drawer, world: World) -> None:
+    world.publish(an_order(1))
+    world.run_until_quiet()
+    assert filled.asked == {"c-1": 1}
+
+def test_that_leaves_the_world_to_the_fixture(filled: Drawer) -> None:
+    assert not filled.asked
+""")
+    result.assert_outcomes(passed=2)
+
+
+def test_the_world_is_verified_after_a_plain_test(runs: Runs) -> None:
+    result = runs("""
+def test_plain(world: World, monkeypatch) -> None:
+    scenario(orders=1, asked_max=1)(world)
+    def verify(): raise AssertionError("looked at")
+    monkeypatch.setattr(world, "verify", verify)
+""")
+    result.assert_outcomes(failed=1)
+    assert "AssertionError: looked at" in note_of(result)
+
+
+def test_a_plain_failure_is_told_with_seed_and_timeline(runs: Runs) -> None:
+    result = runs(PLAIN.replace("asked_max=1", "asked_max=0, customer='c-0'"), "--saga-seed=5")
+    result.assert_outcomes(failed=1)
+    note = note_of(result)
+    assert "seed 5 of test_plain fails: AssertionError: c-0 was asked 1 times" in note
+    assert "no fault is needed" in note
+    assert "order-0: ring(OrderPlaced) handled" in note
+
+
+@pytest.mark.parametrize("decorator", ["", "@simulate(seeds=2)\n", "@crash_everywhere\n"])
+def test_a_test_in_a_class_takes_a_world(runs: Runs, decorator: str) -> None:
+    result = runs(f"""
+class TestTill:
+    orders = 1
+
+    {decorator.replace(chr(10), chr(10) + "    ")}def test_it(self, world: World) -> None:
+        scenario(orders=self.orders, asked_max=2)(world)
+""")
+    result.assert_outcomes(passed=1)
+
+
+def test_a_parametrized_test_takes_a_world(runs: Runs) -> None:
+    result = runs("""
+@pytest.mark.parametrize("orders", [1, 2])
+@simulate(seeds=2)
+def test_many(world: World, orders: int, tmp_path) -> None:
+    assert tmp_path.is_dir()
+    scenario(orders=orders, asked_max=1)(world)
+
+@pytest.mark.parametrize("orders", [1, 2])
+def test_plain(orders: int, world: World) -> None:
+    scenario(orders=orders, asked_max=1)(world)
+""")
+    result.assert_outcomes(passed=4)
+    result.stdout.fnmatch_lines(["*::test_many?1?: 2 runs; 2 events*", "*::test_many?2?: 2 runs; 4 events*"])
+
+
+@pytest.mark.parametrize("decorator", ["", "@simulate(seeds=2)\n"])
+@pytest.mark.parametrize(
+    "plugins", [[], ["-p", "no:asyncio", "-o", "asyncio_mode=", "-W", "ignore::pytest.PytestWarning"]]
+)
+def test_an_async_test_is_refused(runs: Runs, decorator: str, plugins: list[str]) -> None:
+    result = runs(f"{decorator}async def test_it(world: World) -> None: ...\n", *plugins)
+    result.assert_outcomes(errors=1)
+    assert "SagaError: test_it is async, and a world runs a loop of its own: write it as a plain `def`" in note_of(
+        result
+    )
+
+
+def test_a_fixture_that_takes_the_world_is_refused_where_there_are_many(runs: Runs) -> None:
+    result = runs("""
+@pytest.fixture
+def filled(world: World) -> Drawer:
+    return Drawer()
+
+@pytest.fixture
+def of_it(filled: Drawer) -> Drawer:
+    return filled
+
+@simulate(seeds=2)
+def test_it(world: World, of_it: Drawer) -> None: ...
+
+@simulate(seeds=2)
+def test_without(of_it: Drawer) -> None: ...
+""")
+    result.assert_outcomes(failed=2)
+    assert "SagaError: the fixture 'filled' takes a world, and test_it is run in many: let the test itself" in note_of(
+        result
+    )
+
+
+def test_a_simulated_test_without_a_world_of_its_own_is_refused(runs: Runs) -> None:
+    result = runs("""
+@pytest.mark.usefixtures("world")
+@simulate(seeds=2)
+def test_it() -> None: ...
+""")
+    result.assert_outcomes(failed=1)
+    assert "test_it is to be run in many worlds, and takes none: give it a parameter `world: World`" in note_of(result)
+
+
+def test_two_ways_to_run_one_test_are_refused(runs: Runs) -> None:
+    result = runs("@crash_everywhere\n@simulate(seeds=2)\ndef test_it(world: World) -> None: ...\n")
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(["*SagaError: test_it is to be run in two ways: keep one decorator*"])
+
+
+def test_tests_without_a_world_are_left_alone(runs: Runs) -> None:
+    result = runs("""
+def test_plain() -> None: ...
+
+async def test_async() -> None: ...
+
+def test_it_is_not_marked(request) -> None:
+    assert request.node.get_closest_marker("saga_world") is None
+""")
+    result.assert_outcomes(passed=3)
+
+
+def test_a_world_of_another_kind_is_left_alone(runs: Runs) -> None:
+    result = runs("""
+@pytest.fixture
+def world() -> str:
+    return "wide"
+
+def test_plain(world: str) -> None:
+    assert world == "wide"
+
+async def test_async(world: str) -> None:
+    assert world == "wide"
+""")
+    result.assert_outcomes(passed=2)
+
+
+def test_without_the_plugin_nothing_else_is_missing(runs: Runs) -> None:
+    result = runs(PLAIN + "def test_without() -> None: ...\n", "-p", "no:saga")
+    result.assert_outcomes(passed=1, errors=1)
+    result.stdout.fnmatch_lines(["*fixture 'world' not found*"])

@@ -1,0 +1,134 @@
+"""What is said of a run: the timeline of several services with its faults, and the report of a failure."""
+
+import re
+from collections.abc import Callable
+
+from saga.testing import World, faults
+from saga.testing.faults import Faults
+from saga.testing.scenarios import Crashes, Seeds
+from saga.testing.simulation.many import Tally, many
+from saga.testing.simulation.plan import Planned
+from saga.testing.simulation.reports import report, summary
+from saga.testing.simulation.runs import Care, Run, run
+from saga.testing.simulation.schedules import Schedule
+from saga.testing.simulation.timeline import LINES_MAX, timeline
+from saga.testing.simulation.trace import Asked
+from services.inventory import inventory
+from services.inventory.stock import Stock
+from services.order import order
+from services.order.events import OrderConfirmed
+from services.payment import payment
+from services.payment.bank import Bank
+from services.shipping import shipping
+from services.shipping.carrier import Carrier
+from tests.testing.plugin.till import an_order, scenario
+
+
+def orders(count: int) -> Callable[[World], None]:
+    def run(world: World) -> None:
+        documents = {"tea": Stock(left=count)}
+        world.start(order, payment, inventory, shipping, use=[Bank(), Carrier()], documents=documents)
+        world.publish(*map(an_order, range(count)))
+        world.run_until_quiet()
+
+    return run
+
+
+def lines_of(done: Run, *sagas: str) -> list[str]:
+    return timeline(done.world, sagas)
+
+
+def told(lines: list[str]) -> list[str]:
+    """What is told, without the times and the numbers of workers."""
+    return [re.sub(r"^(?!\*)(\S+?)(-\d)? +", r"\1: ", re.sub(r"^ *[0-9.]+ s  ", "", line)) for line in lines]
+
+
+def test_a_timeline_has_the_transitions_of_all_services_in_order() -> None:
+    lines = lines_of(run(orders(1), Schedule(seed=0), Care()))
+    times = [float(line.split()[0]) for line in lines]
+    assert times == sorted(times)
+    transitions = [line for line in told(lines) if " handled" in line]
+    steps = (
+        "application: publishes OrderPlaced of order-0",
+        "payment: calls reserve by payment.reserve of order-0",
+        "payment: order-0: reserve(OrderPlaced) handled, emits PaymentReserved",
+        "order: order-0: confirm(ShipmentBooked) handled, emits OrderConfirmed",
+        "payment: order-0: capture(OrderConfirmed) handled, emits PaymentCaptured",
+    )
+    places = [told(lines).index(step) for step in steps]
+    assert places == sorted(places)
+    assert {line.split(":")[0] for line in transitions} == {"order", "payment", "inventory", "shipping"}
+
+
+def test_a_fault_is_marked_where_it_happens() -> None:
+    step = next(
+        line.operation
+        for line in run(orders(1), Schedule(seed=0), Care()).world.trace.lines
+        if isinstance(line, Asked) and line.operation.what == "step"
+    )
+    planted = Planned(step.process, step.number, "crash", after=True)
+    lines = told(lines_of(run(orders(1), Schedule(seed=0, planted=(planted,)), Care())))
+    (at,) = (n for n, line in enumerate(lines) if f"*** {planted} *** (step {step.where})" in line)
+    assert lines[at - 1] == f"{step.service}: calls {step.where}"
+    assert lines.index(f"{step.service}: begins again") > at
+    assert lines.index(f"{step.service}: calls {step.where}", at) > at
+
+
+def test_a_timeline_of_one_saga_leaves_the_others_out_but_no_fault() -> None:
+    done = run(orders(3), Schedule(seed=2, drawn=faults.of("delay", "duplicate", rate=0.1)), Care())
+    lines = lines_of(done, "order-1")
+    assert sum("***" in line for line in lines) == len(done.schedule.planted) > 0
+    rest = "\n".join(told([line for line in lines if "***" not in line]))
+    assert "order-1" in rest
+    assert "order-0" not in rest
+    assert "order-2" not in rest
+
+
+def test_the_same_run_has_the_same_timeline_each_time() -> None:
+    schedule = Schedule(seed=7, drawn=faults.everything())
+    assert lines_of(run(orders(2), schedule, Care())) == lines_of(run(orders(2), schedule, Care()))
+
+
+def test_a_long_timeline_is_cut_in_the_middle() -> None:
+    done = run(orders(20), Schedule(seed=0), Care())
+    lines = lines_of(done)
+    assert len(lines) == LINES_MAX + 1
+    assert re.fullmatch(r" +\.\.\. \d+ more lines \.\.\.", lines[LINES_MAX // 2])
+    assert "publishes" in lines[0]
+    assert "handled" in lines[-1]
+
+
+def test_a_report_names_of_many_sagas_the_one_that_the_failure_names() -> None:
+    def asked(world: World) -> None:
+        orders(6)(world)
+        outcomes = [world.outcome(f"order-{n}") for n in range(6)]
+        assert outcomes != [OrderConfirmed] * 6, "order-4 is wrong"
+
+    failed = many(asked, Seeds(1, Faults()), Tally(), Care())
+    assert failed is not None
+    lines = report(failed, "test_it").splitlines()
+    assert lines[:3] == [
+        "seed 0 of test_it fails: AssertionError: order-4 is wrong",
+        "no fault is needed",
+        "timeline of order-4:",
+    ]
+    assert not any("order-3:" in line for line in lines)
+
+
+def test_a_report_is_the_same_each_time() -> None:
+    def told() -> str:
+        failed = many(scenario(3, 1), Seeds(50, faults.of("crash", "delay", rate=0.1)), Tally(), Care())
+        assert failed is not None
+        return report(failed, "test_it")
+
+    assert told() == told()
+
+
+def test_a_summary_counts_points_and_pairs() -> None:
+    tally = Tally()
+    assert many(scenario(1, 99), Crashes(pairs=True), tally, Care()) is None
+    assert tally.pairs == tally.pairs_in_all > 0
+    assert (
+        f"a crash at each of {tally.points} points; two crashes at {tally.pairs:,} of {tally.pairs:,} pairs"
+        in summary(tally)
+    )
