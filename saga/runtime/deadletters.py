@@ -6,6 +6,9 @@ from saga.messages import Message, Outgoing, Record
 from saga.progress import ids
 from saga.progress.document import DeadLetter
 
+TOO_OLD = "older than memory"
+"""How the reason of such a letter begins."""
+
 
 def _headers(service: str, id_: str, what: str, reason: str, remedy: str, time: str) -> tuple[tuple[str, bytes], ...]:
     return (
@@ -46,7 +49,7 @@ def unreadable(service: str, record: Record, reason: str, now_ms: int) -> Outgoi
 
 def older_than_memory(service: str, message: Message) -> Outgoing:
     """A message of a saga that is forgotten here: never taken for the first one of a new saga."""
-    reason = f"older than memory: its saga began {message.started}, and nothing is known of it here any more"
+    reason = f"{TOO_OLD}: its saga began {message.started}, and nothing is known of it here any more"
     headers = (
         *envelope.headers_of(message),
         *_headers(

@@ -51,8 +51,14 @@ def world(request: pytest.FixtureRequest) -> "Iterator[World]":
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark what takes a world."""
     for item in items:
-        if "world" in getattr(item, "fixturenames", ()):
+        if isinstance(item, pytest.Function) and _takes_our_world(item):
             item.add_marker("saga_world")
+
+
+def _takes_our_world(item: pytest.Function) -> bool:
+    """Whether it takes this plugin's fixture: others may have one of that name."""
+    definitions = item._fixtureinfo.name2fixturedefs.get("world", ())
+    return bool(definitions) and definitions[-1].func.__module__ == __name__
 
 
 @pytest.hookimpl(tryfirst=True)

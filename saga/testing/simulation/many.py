@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from saga.observe.moments import DeadLettered
+from saga.runtime.deadletters import TOO_OLD
 from saga.testing.scenarios import Crashes, Mode, Replayed, Seeds
 from saga.testing.simulation.plan import APPLICATION, Planned
 from saga.testing.simulation.runs import Care, Run, Scenario, check_repeatable, run
@@ -40,7 +41,14 @@ class Tally:
         self.faults.update(planted.kind for planted in done.schedule.planted)
         for line in done.world.trace.lines:
             if isinstance(line, Noted) and isinstance(line.moment, DeadLettered):
-                self.dead[f"{line.moment.service}.{line.moment.handler or line.moment.type}: {line.moment.reason}"] += 1
+                self.dead[_why_dead(line.moment)] += 1
+
+
+def _why_dead(letter: DeadLettered) -> str:
+    """Of letters that say the same of different sagas, one text."""
+    if letter.reason.startswith(TOO_OLD):
+        return f"{TOO_OLD}, after an expiry"
+    return f"{letter.service}.{letter.handler or letter.type}: {letter.reason}"
 
 
 @dataclass(frozen=True, slots=True)
