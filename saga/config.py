@@ -1,22 +1,33 @@
-"""Settings, from the environment: read once, checked as a whole, handed on as values."""
+"""Settings, from the environment or a file: read once, checked as a whole, handed on as values."""
 
 import difflib
 import os
-import string
+import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Self, TypeVar
 
 import msgspec
 
+from saga.addresses import (
+    check_broker,
+    check_hook,
+    check_http,
+    check_store,
+    embedded_path,
+    scheme_of,
+    sqlite_path,
+    sqlite_template,
+)
 from saga.errors import ConfigurationError
 
 T = TypeVar("T")
 
-OTHERS = frozenset({"SAGA_CONTRACTS"})
-"""Read elsewhere: where the contracts are."""
+FILE = "SAGA_CONFIG"
+OTHERS = frozenset({"SAGA_CONTRACTS", FILE})
+"""Read elsewhere: where the contracts are, and where a file with settings is."""
 TEST_PREFIX = "SAGA_TEST_"
 """Whatever begins so belongs to tests."""
 
@@ -29,6 +40,44 @@ class Settings:
     """SAGA_BROKER: where the log is."""
     store: str = "sqlite:///.saga/{service}.db"
     """SAGA_STORE: where a service keeps its documents; `{service}` stands for its name."""
+    store_durability: Literal["majority", "majorityAndPersistActive", "persistToMajority", "none"] = "majority"
+    """SAGA_STORE_DURABILITY: what a write to Couchbase waits for. With `none` a failover may lose what was written."""
+    kafka_tls: bool = False
+    """SAGA_KAFKA_TLS: whether to speak TLS with Kafka."""
+    kafka_ca_file: str = ""
+    """SAGA_KAFKA_CA_FILE: who may have signed Kafka's certificates; without it whom the system trusts."""
+    kafka_cert_file: str = ""
+    """SAGA_KAFKA_CERT_FILE: our certificate, where Kafka asks for one."""
+    kafka_key_file: str = ""
+    """SAGA_KAFKA_KEY_FILE: its key."""
+    kafka_sasl: Literal["none", "plain", "scram-sha-256", "scram-sha-512", "oauthbearer"] = "none"
+    """SAGA_KAFKA_SASL: how we say who we are."""
+    kafka_username: str = ""
+    """SAGA_KAFKA_USERNAME"""
+    kafka_password: str = field(default="", repr=False)
+    """SAGA_KAFKA_PASSWORD: better in a file."""
+    kafka_password_file: str = ""
+    """SAGA_KAFKA_PASSWORD_FILE: read at each connect, so a new password needs no restart."""
+    kafka_token: str = ""
+    """SAGA_KAFKA_TOKEN: for oauthbearer, `module:function`; the function returns a token, or is async and does."""
+    kafka_replication: int = 3
+    """SAGA_KAFKA_REPLICATION: on how many brokers the topics that `saga topics apply` makes lie."""
+    kafka_min_insync: int = 2
+    """SAGA_KAFKA_MIN_INSYNC: on how many of them a record has to be before it counts."""
+    couchbase_username: str = ""
+    """SAGA_COUCHBASE_USERNAME"""
+    couchbase_password: str = field(default="", repr=False)
+    """SAGA_COUCHBASE_PASSWORD: better in a file."""
+    couchbase_password_file: str = ""
+    """SAGA_COUCHBASE_PASSWORD_FILE: read at each connect."""
+    couchbase_ca_file: str = ""
+    """SAGA_COUCHBASE_CA_FILE: who may have signed the cluster's certificate."""
+    couchbase_cert_file: str = ""
+    """SAGA_COUCHBASE_CERT_FILE: our certificate, in the place of user and password."""
+    couchbase_key_file: str = ""
+    """SAGA_COUCHBASE_KEY_FILE: its key."""
+    http: str = ""
+    """SAGA_HTTP: where each process answers /health/live, /health/ready and /metrics, as `127.0.0.1:8080`."""
     inflight_max: int = 1000
     """SAGA_INFLIGHT_MAX: messages in flight per worker; a quarter of them at most from one partition."""
     cache_max: int = 2000
@@ -60,14 +109,56 @@ class Settings:
                 values[name.removeprefix("SAGA_").lower()] = READERS[name](given[name].strip())
             except ValueError as why:
                 problems.append(f"{name} is {given[name]!r}: {why}")
+        settings = msgspec.convert(values, cls)
+        if not problems:
+            problems += settings._problems_together()
         if problems:
             raise ConfigurationError("The settings cannot work", problems)
-        return msgspec.convert(values, cls)
+        return settings
 
     @classmethod
-    def from_environment(cls) -> Self:
-        """From the variables of this process. Raises `ConfigurationError`."""
-        return cls.read(os.environ)
+    def from_environment(cls, **given: str | None) -> Self:
+        """From the file that SAGA_CONFIG names, then the variables of this process, then what was `given` by name; what
+        comes later wins. Raises `ConfigurationError`."""
+        flags = {f"SAGA_{name.upper()}": value for name, value in given.items() if value is not None}
+        return cls.read({**_from_file(os.environ.get(FILE, "")), **os.environ, **flags})
+
+    def _problems_together(self) -> Iterator[str]:
+        """What cannot work of settings that are right each by itself."""
+        if scheme_of(self.broker) == "kafka":
+            yield from self._kafka_problems()
+        if scheme_of(self.store).startswith("couchbase"):
+            yield from self._couchbase_problems()
+
+    def _kafka_problems(self) -> Iterator[str]:
+        yield from _secret_problems("SAGA_KAFKA_PASSWORD", self.kafka_password, self.kafka_password_file)
+        yield from _pair_problems("SAGA_KAFKA", self.kafka_cert_file, self.kafka_key_file)
+        if not self.kafka_tls and (self.kafka_ca_file or self.kafka_cert_file):
+            yield "SAGA_KAFKA_CA_FILE and SAGA_KAFKA_CERT_FILE need SAGA_KAFKA_TLS=true"
+        if self.kafka_sasl == "oauthbearer" and not self.kafka_token:
+            yield "SAGA_KAFKA_SASL=oauthbearer needs SAGA_KAFKA_TOKEN=module:function"
+        named = bool(self.kafka_username) and bool(self.kafka_password or self.kafka_password_file)
+        if self.kafka_sasl not in ("none", "oauthbearer") and not named:
+            yield f"SAGA_KAFKA_SASL={self.kafka_sasl} needs SAGA_KAFKA_USERNAME and SAGA_KAFKA_PASSWORD_FILE"
+        if self.kafka_sasl == "none" and self.kafka_username:
+            yield "SAGA_KAFKA_USERNAME is given, but not how to use it: SAGA_KAFKA_SASL=plain or scram-sha-512"
+        if self.kafka_min_insync > self.kafka_replication:
+            yield (
+                f"SAGA_KAFKA_MIN_INSYNC={self.kafka_min_insync} is more than SAGA_KAFKA_REPLICATION="
+                f"{self.kafka_replication}: nothing could be written"
+            )
+
+    def _couchbase_problems(self) -> Iterator[str]:
+        yield from _secret_problems("SAGA_COUCHBASE_PASSWORD", self.couchbase_password, self.couchbase_password_file)
+        yield from _pair_problems("SAGA_COUCHBASE", self.couchbase_cert_file, self.couchbase_key_file)
+        named = bool(self.couchbase_username) and bool(self.couchbase_password or self.couchbase_password_file)
+        if not named and not self.couchbase_cert_file:
+            yield (
+                "couchbase needs SAGA_COUCHBASE_USERNAME and SAGA_COUCHBASE_PASSWORD_FILE, or a certificate "
+                "(SAGA_COUCHBASE_CERT_FILE, SAGA_COUCHBASE_KEY_FILE)"
+            )
+        if scheme_of(self.store) == "couchbase" and (self.couchbase_ca_file or self.couchbase_cert_file):
+            yield "certificates need TLS: write couchbases:// in SAGA_STORE"
 
     @property
     def broker_path(self) -> Path:
@@ -100,55 +191,31 @@ def _telling(what: str) -> Iterator[None]:
         raise ConfigurationError(f"{what} cannot work", [str(why)]) from why
 
 
-def embedded_path(url: str) -> Path:
-    """The file of an embedded broker; three slashes begin a path relative to the current folder. Raises `ValueError`.
-
-    >>> embedded_path("embedded:///.saga/broker.db")
-    PosixPath('.saga/broker.db')
-    >>> embedded_path("embedded:////var/lib/saga/broker.db")
-    PosixPath('/var/lib/saga/broker.db')
-    >>> embedded_path("kafka://localhost:9092")
-    Traceback (most recent call last):
-    ValueError: there is no broker 'kafka'; use embedded:///file (relative) or embedded:////folder/file (absolute)
-    """
-    return Path(_path_of(url, "embedded", "broker"))
-
-
-def sqlite_path(url: str, service: str) -> Path:
-    """The file of a service's SQLite store; `{service}` in the URL becomes its name. Raises `ValueError`.
-
-    >>> sqlite_path("sqlite:///.saga/{service}.db", "payment")
-    PosixPath('.saga/payment.db')
-    >>> sqlite_path("sqlite:////var/lib/saga/all.db", "payment")
-    PosixPath('/var/lib/saga/all.db')
-    """
-    return Path(sqlite_template(url).replace("{service}", service))
-
-
-def sqlite_template(url: str) -> str:
-    """The path in the URL of SQLite stores, `{service}` still in it. Raises `ValueError`."""
-    path = _path_of(url, "sqlite", "store")
+def _from_file(path: str) -> dict[str, str]:
+    """The settings in a TOML file, as if they were variables: `broker = "kafka://host:9092"`."""
+    if not path:
+        return {}
     try:
-        fields = {field for _, field, _, _ in string.Formatter().parse(path) if field is not None}
-    except ValueError:
-        fields = {"?"}
-    if fields - {"service"}:
-        raise ValueError("the only thing that can stand in braces is {service}")
-    return path
+        given = tomllib.loads(Path(path).read_text("utf-8"))
+    except (OSError, ValueError) as why:
+        raise ConfigurationError("The settings cannot work", [f"{FILE} is {path!r}: {why}"]) from why
+    nested = [name for name, value in given.items() if isinstance(value, dict | list)]
+    if nested:
+        problem = f"{path}: {nested[0]} is no single value; a setting is a line as in: drain_s = 30"
+        raise ConfigurationError("The settings cannot work", [problem])
+    return {f"SAGA_{name.upper()}": str(value) for name, value in given.items()}
 
 
-def _path_of(url: str, scheme: str, what: str) -> str:
-    begins, separator, rest = url.partition("://")
-    if not separator or begins != scheme:
-        raise ValueError(
-            f"there is no {what} {begins!r}; use {scheme}:///file (relative) or {scheme}:////folder/file (absolute)"
-        )
-    if not rest.startswith("/"):
-        raise ValueError(f"a file is meant, so three slashes follow the colon: {scheme}:///{rest}")
-    path = rest[1:]
-    if not path or path.endswith("/"):
-        raise ValueError(f"the name of a file is missing, as in {scheme}:///.saga/{what}.db")
-    return path
+def _secret_problems(name: str, given: str, file: str) -> Iterator[str]:
+    if given and file:
+        yield f"{name} and {name}_FILE are both given: keep one"
+    if file and not Path(file).is_file():
+        yield f"{name}_FILE: there is no file {file}"
+
+
+def _pair_problems(prefix: str, cert: str, key: str) -> Iterator[str]:
+    if bool(cert) != bool(key):
+        yield f"{prefix}_CERT_FILE and {prefix}_KEY_FILE belong together: give both"
 
 
 def _checked(check: Callable[[str], object]) -> Callable[[str], str]:
@@ -175,23 +242,57 @@ def _number(kind: type[T], least: int, most: int, unit: str) -> Callable[[str], 
     return read
 
 
-def _one_of(*words: str) -> Callable[[str], str]:
+def _word(*words: str) -> Callable[[str], str]:
+    """One of these, however it is capitalised."""
+    by_lower = {word.lower(): word for word in words}
+
     def read(text: str) -> str:
-        if text.lower() not in words:
+        if text.lower() not in by_lower:
             raise ValueError(f"it must be one of: {', '.join(words)}")
-        return text.lower()
+        return by_lower[text.lower()]
 
     return read
 
 
+def _yes_or_no(text: str) -> bool:
+    if text.lower() not in ("true", "false", "yes", "no", "1", "0"):
+        raise ValueError("it must be true or false")
+    return text.lower() in ("true", "yes", "1")
+
+
+def _file(text: str) -> str:
+    if not Path(text).is_file():
+        raise ValueError("there is no such file")
+    return text
+
+
 READERS: Mapping[str, Callable[[str], object]] = {
-    "SAGA_BROKER": _checked(embedded_path),
-    "SAGA_STORE": _checked(sqlite_template),
+    "SAGA_BROKER": _checked(check_broker),
+    "SAGA_STORE": _checked(check_store),
+    "SAGA_STORE_DURABILITY": _word("majority", "majorityAndPersistActive", "persistToMajority", "none"),
+    "SAGA_KAFKA_TLS": _yes_or_no,
+    "SAGA_KAFKA_CA_FILE": _file,
+    "SAGA_KAFKA_CERT_FILE": _file,
+    "SAGA_KAFKA_KEY_FILE": _file,
+    "SAGA_KAFKA_SASL": _word("none", "plain", "scram-sha-256", "scram-sha-512", "oauthbearer"),
+    "SAGA_KAFKA_USERNAME": str,
+    "SAGA_KAFKA_PASSWORD": str,
+    "SAGA_KAFKA_PASSWORD_FILE": str,
+    "SAGA_KAFKA_TOKEN": _checked(check_hook),
+    "SAGA_KAFKA_REPLICATION": _number(int, 1, 100, "brokers"),
+    "SAGA_KAFKA_MIN_INSYNC": _number(int, 1, 100, "brokers"),
+    "SAGA_COUCHBASE_USERNAME": str,
+    "SAGA_COUCHBASE_PASSWORD": str,
+    "SAGA_COUCHBASE_PASSWORD_FILE": str,
+    "SAGA_COUCHBASE_CA_FILE": _file,
+    "SAGA_COUCHBASE_CERT_FILE": _file,
+    "SAGA_COUCHBASE_KEY_FILE": _file,
+    "SAGA_HTTP": _checked(check_http),
     "SAGA_INFLIGHT_MAX": _number(int, 1, 100_000, "messages"),
     "SAGA_CACHE_MAX": _number(int, 0, 10_000_000, "documents"),
     "SAGA_DRAIN_S": _number(float, 0, 3600, "seconds"),
-    "SAGA_LOG": _one_of("auto", "json", "text"),
-    "SAGA_LOG_LEVEL": _one_of("debug", "info", "warning", "error"),
+    "SAGA_LOG": _word("auto", "json", "text"),
+    "SAGA_LOG_LEVEL": _word("debug", "info", "warning", "error"),
 }
 """How each variable is read; each raises `ValueError` saying what would be right."""
 

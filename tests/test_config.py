@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from saga.config import READERS, Settings, embedded_path, sqlite_path
+from saga.addresses import embedded_path, kafka_servers, sqlite_path
+from saga.config import READERS, Settings
 from saga.errors import ConfigurationError
 
 
@@ -71,7 +72,7 @@ def test_all_problems_are_told_at_once_with_what_would_be_right() -> None:
         }
     ) == (
         "SAGA_BROKER is 'redis://localhost': there is no broker 'redis'; use embedded:///file (relative) or "
-        "embedded:////folder/file (absolute)",
+        "embedded:////folder/file (absolute), or kafka://host:9092",
         "SAGA_CACHE_MAX is '-1': it must be a whole number of documents from 0 to 10000000",
         "SAGA_DRAIN_S is 'nan': it must be a number of seconds from 0 to 3600",
         "SAGA_INFLIGHT_MAX is 'many': it must be a whole number of messages from 1 to 100000",
@@ -124,10 +125,89 @@ def test_an_address_gives_its_file() -> None:
 
 @pytest.mark.parametrize("path_of", [Settings.broker_path_of, Settings.store_path_of])
 def test_an_address_that_somebody_gave_is_refused_as_settings_are(path_of: Callable[[str], Path]) -> None:
-    with pytest.raises(ConfigurationError, match=r"'kafka://here' cannot work\n  - there is no (broker|store) 'kafka'"):
-        path_of("kafka://here")
+    with pytest.raises(ConfigurationError, match=r"'redis://here' cannot work\n  - there is no (broker|store) 'redis'"):
+        path_of("redis://here")
 
 
 def test_the_variables_of_the_process_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SAGA_DRAIN_S", "3")
     assert Settings.from_environment().drain_s == 3
+
+
+KAFKA = {"SAGA_BROKER": "kafka://broker-1,broker-2:9093"}
+COUCHBASE = {"SAGA_STORE": "couchbase://db/shop/payment"}
+
+
+def test_a_log_and_a_store_with_servers_can_be_set(tmp_path: Path) -> None:
+    secret = tmp_path / "password"
+    secret.write_text("s3cret\n")
+    settings = Settings.read(
+        {
+            **KAFKA,
+            "SAGA_KAFKA_TLS": "yes",
+            "SAGA_KAFKA_SASL": "SCRAM-SHA-512",
+            "SAGA_KAFKA_USERNAME": "payment",
+            "SAGA_KAFKA_PASSWORD_FILE": str(secret),
+            "SAGA_STORE": "couchbases://db/shop",
+            "SAGA_STORE_DURABILITY": "majorityandpersistactive",
+            "SAGA_COUCHBASE_USERNAME": "payment",
+            "SAGA_COUCHBASE_PASSWORD": "s3cret",
+            "SAGA_HTTP": "127.0.0.1:0",
+        }
+    )
+    assert kafka_servers(settings.broker) == ("broker-1:9092", "broker-2:9093")
+    assert (settings.kafka_tls, settings.kafka_sasl) == (True, "scram-sha-512")
+    assert settings.store_durability == "majorityAndPersistActive"
+    assert "s3cret" not in repr(settings)
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({**KAFKA, "SAGA_KAFKA_SASL": "plain"}, "needs SAGA_KAFKA_USERNAME and SAGA_KAFKA_PASSWORD_FILE"),
+        ({**KAFKA, "SAGA_KAFKA_SASL": "oauthbearer"}, "needs SAGA_KAFKA_TOKEN=module:function"),
+        ({**KAFKA, "SAGA_KAFKA_USERNAME": "me"}, "but not how to use it"),
+        ({**KAFKA, "SAGA_KAFKA_CERT_FILE": __file__}, "SAGA_KAFKA_CERT_FILE and SAGA_KAFKA_KEY_FILE belong together"),
+        ({**KAFKA, "SAGA_KAFKA_CA_FILE": __file__}, "need SAGA_KAFKA_TLS=true"),
+        ({**KAFKA, "SAGA_KAFKA_CA_FILE": "/nowhere"}, "there is no such file"),
+        ({**KAFKA, "SAGA_KAFKA_MIN_INSYNC": "4"}, "nothing could be written"),
+        ({**KAFKA, "SAGA_KAFKA_PASSWORD_FILE": "/nowhere"}, "there is no file /nowhere"),
+        ({**KAFKA, "SAGA_KAFKA_TLS": "maybe"}, "it must be true or false"),
+        ({**KAFKA, "SAGA_KAFKA_TOKEN": "tokens"}, "it must be module:function"),
+        ({"SAGA_BROKER": "kafka://"}, "the servers are missing"),
+        ({"SAGA_BROKER": "kafka://me:secret@broker"}, "have settings of their own"),
+        (COUCHBASE, "couchbase needs SAGA_COUCHBASE_USERNAME and SAGA_COUCHBASE_PASSWORD_FILE"),
+        ({**COUCHBASE, "SAGA_COUCHBASE_CA_FILE": __file__}, "certificates need TLS"),
+        ({"SAGA_STORE": "couchbase://db"}, "the bucket is missing"),
+        ({"SAGA_HTTP": "8080"}, "it must be host:port"),
+    ],
+)
+def test_what_cannot_work_with_servers_is_told(given: Mapping[str, str], told: str) -> None:
+    assert any(told in problem for problem in problems(given))
+
+
+def test_a_file_gives_settings_and_variables_and_flags_win(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "saga.toml"
+    file.write_text('drain_s = 7\ncache_max = 5\nbroker = "kafka://from-file"\n')
+    monkeypatch.setenv("SAGA_CONFIG", str(file))
+    monkeypatch.setenv("SAGA_CACHE_MAX", "6")
+    settings = Settings.from_environment(broker="kafka://from-flag")
+    assert (settings.drain_s, settings.cache_max, settings.broker) == (7, 6, "kafka://from-flag")
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [("drain_s = ", "Invalid value"), ("[kafka]\ntls = true", "kafka is no single value"), ("drain = 3", "SAGA_DRAIN")],
+)
+def test_a_file_that_cannot_work_is_told(text: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "saga.toml"
+    file.write_text(text)
+    monkeypatch.setenv("SAGA_CONFIG", str(file))
+    with pytest.raises(ConfigurationError, match=told):
+        Settings.from_environment()
+
+
+def test_a_file_that_is_not_there_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SAGA_CONFIG", "/nowhere/saga.toml")
+    with pytest.raises(ConfigurationError, match="/nowhere/saga"):
+        Settings.from_environment()
