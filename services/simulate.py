@@ -88,7 +88,8 @@ def simulated(seeds: Sequence[int]) -> Batch:
 @click.option("--processes", default=os.cpu_count() or 1, show_default=True, help="How many work side by side.")
 def main(seeds: int, first: int, processes: int) -> None:
     """Simulate the order choreography under many seeds, with all faults but poison and newer schemas."""
-    began, done, planted = perf_counter(), [], Counter[str]()
+    began, planted = perf_counter(), Counter[str]()
+    done: list[Batch] = []
     batches = [range(at, min(at + BATCH, first + seeds)) for at in range(first, first + seeds, BATCH)]
     with ProcessPoolExecutor(processes) as pool:
         for batch in pool.map(simulated, batches):

@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
 
 import msgspec
@@ -158,8 +158,38 @@ class Participant:
         return contract.name, event.__contract__, value
 
 
+NOWHERE: Any = None
+"""The ports of a participant that works nowhere yet."""
+PREPARED_MAX = 100
+_prepared: dict[int, tuple[Declared, int, Participant]] = {}
+"""Declarations made ready, by identity: a simulation does it for thousands of lives of the same services."""
+
+
 def participant_of(declared: Declared, resources: Mapping[type, object], ports: Ports) -> Participant:
     """A service's declarations, made ready. `resources`: what each has given, by its type."""
+    by_type = {resource.gives: resource for resource in declared.resources}
+    return replace(
+        _participant(declared),
+        resources=resources,
+        timeouts={type(given): by_type[gives].timeout_s for gives, given in resources.items()},
+        ports=ports,
+    )
+
+
+def _participant(declared: Declared) -> Participant:
+    size = len(declared.handlers) + len(declared.compensations) + len(declared.resources) + len(declared.documents)
+    known = _prepared.get(id(declared))
+    if known is not None and known[0] is declared and known[1] == size:
+        return known[2]
+    if len(_prepared) >= PREPARED_MAX:
+        _prepared.clear()
+    made = _made_ready(declared)
+    _prepared[id(declared)] = declared, size, made
+    return made
+
+
+def _made_ready(declared: Declared) -> Participant:
+    """What does not depend on who runs it."""
     everything = (*declared.handlers, *declared.compensations)
     taken = {e for h in everything for p in h.parameters for e in p.events}
     emitted = {e for h in everything for e in h.emits}
@@ -176,13 +206,13 @@ def participant_of(declared: Declared, resources: Mapping[type, object], ports: 
         state=declared.state,
         memory_s=int(declared.memory.total_seconds()),
         documents={document.kind: document for document in declared.documents},
-        resources=resources,
-        timeouts={type(given): by_type[gives].timeout_s for gives, given in resources.items()},
+        resources={},
+        timeouts={},
         answers={
             h.name: tuple(a for p in h.parameters if p.gives is not None for a in by_type[p.gives].answers)
             for h in everything
         },
-        ports=ports,
+        ports=NOWHERE,
     )
 
 

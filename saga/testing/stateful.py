@@ -10,7 +10,8 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, Final, get_args
 
 try:
-    from hypothesis import HealthCheck, settings
+    from hypothesis import HealthCheck, Phase, currently_in_test_context, settings
+    from hypothesis import event as counted
     from hypothesis import strategies as st
     from hypothesis.errors import HypothesisException, StopTest
     from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
@@ -20,10 +21,12 @@ except ImportError as why:
 
 from saga.errors import SagaError
 from saga.messages import Event
+from saga.observe.moments import DeadLettered
 from saga.service import Service
 from saga.testing.faults import KINDS, Faults, Kind, faults
 from saga.testing.simulation.plan import POSSIBLE, Operation, Planned
 from saga.testing.simulation.timeline import timeline
+from saga.testing.simulation.trace import Noted
 from saga.testing.simulation.workers import Accident
 from saga.testing.simulation.world import WORKERS, Broken, SimulatedWorld
 from saga.testing.world import NO_DOCUMENTS
@@ -33,13 +36,19 @@ if TYPE_CHECKING:
 
 SETTINGS: Final = settings(
     max_examples=50,
-    stateful_step_count=15,
+    stateful_step_count=8,
     deadline=None,
+    phases=[phase for phase in Phase if phase is not Phase.explain],
+    report_multiple_bugs=False,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
 )
-"""Of a choreography that says nothing else. An example is a world, which takes a tenth of a second or so."""
+"""Of a choreography that says nothing else. An example is a world, which takes a tenth of a second or less; the fewer
+the steps, the better they shrink. One failure is told: what is wrong breaks several invariants as a rule. Nothing is
+explained: it takes long, and would name lines of the kit."""
 OPERATION_MAX = 12
 """No fault is planted further ahead: an order alone makes a worker ask for about ten things."""
+FAULTS_MAX = 4
+"""No more faults than this are planted at the beginning."""
 SECONDS = st.integers(1, 200).map(lambda ms: ms / 1000) | st.sampled_from((1.0, 5.0, 30.0, 600.0, 86_400.0))
 """How long the world runs between two steps: moments in the middle of everything, and pauses."""
 MANNERS: Final[Mapping[str, tuple[Kind, bool]]] = {
@@ -74,7 +83,7 @@ class Choreography(RuleBasedStateMachine):
     TestShop = Shop.TestCase
     ```
 
-    Its steps: an event of `said` is published, time passes, a fault is planted ahead of a worker, something happens to
+    Its steps: an event of `said` is published, time passes, a fault is planted ahead of a service, something happens to
     a worker at once. At the end the world becomes quiet, and the invariants of the kit and `check` are looked at.
 
     Rules and invariants of your own are added as Hypothesis has them, with `@rule` and `@invariant()`, and have
@@ -84,6 +93,7 @@ class Choreography(RuleBasedStateMachine):
     way. Its timeline is a note of what it raises. Whatever happens, its world is ended.
 
     Settings are `SETTINGS`, unless you say otherwise: `Shop.TestCase.settings = settings(SETTINGS, max_examples=500)`.
+    `--hypothesis-show-statistics` tells which faults, outcomes and dead letters there were.
     """
 
     services: "ClassVar[Sequence[Service[DataclassInstance | None]]]" = ()
@@ -104,6 +114,7 @@ class Choreography(RuleBasedStateMachine):
         super().__init__()
         self._began: SimulatedWorld | None = None
         self._ahead = Ahead(self.faults)
+        self._possible, self._accidents = possible_faults(self), possible_accidents(self)
         self._around = sys.exception()
 
     # ---------------------------------------------------------------- what a choreography says of itself
@@ -128,14 +139,24 @@ class Choreography(RuleBasedStateMachine):
 
     # ---------------------------------------------------------------- steps
 
-    @initialize(seed=st.integers(0, 2**32 - 1), event=st.runner().flatmap(lambda self: self._first()))
-    def begin(self, seed: int, event: Event | None = None) -> None:
-        """The world begins, and in it something is said. From the seed comes what no step says: who runs next, how long
-        things take."""
+    @initialize(
+        seed=st.integers(0, 2**32 - 1),
+        event=st.runner().flatmap(lambda self: st.one_of(self.said) if self.said else st.none()),
+        faults=st.runner().flatmap(
+            lambda self: (
+                st.lists(st.sampled_from(self._possible), max_size=FAULTS_MAX) if self._possible else st.just([])
+            )
+        ),
+    )
+    def begin(self, seed: int, event: Event | None = None, faults: Sequence[str] = ()) -> None:
+        """The world begins: something is said in it, and these faults are planted. From the seed comes what no step
+        says: who runs next, how long things take."""
         self._began = SimulatedWorld(seed, self._ahead, guarded=self.guarded)
         self._began.start(*self.services, use=self.resources(), documents=self.documents())
         if event is not None:
             self.publish(event)
+        for fault in faults:
+            self.plant(fault)
 
     @precondition(lambda self: bool(self.said))
     @rule(event=st.runner().flatmap(lambda self: st.one_of(self.said)))
@@ -153,19 +174,17 @@ class Choreography(RuleBasedStateMachine):
         """All that is under way comes to its end."""
         self.world.run_until_quiet()
 
-    @precondition(lambda self: bool(self._possible()))
-    @rule(
-        fault=st.runner().flatmap(lambda self: st.sampled_from(self._possible())),
-        operation=st.integers(1, OPERATION_MAX),
-    )
-    def plant(self, fault: str, operation: int) -> None:
-        """`"payment crash after", operation=3`: it meets the third operation of this service, from now on, that it can
-        meet. Before and after: whether that operation has taken effect."""
-        service, _, manner = fault.partition(" ")
-        self._ahead.plant(service, manner, operation)
+    @precondition(lambda self: bool(self._possible))
+    @rule(fault=st.runner().flatmap(lambda self: st.sampled_from(self._possible)))
+    def plant(self, fault: str) -> None:
+        """`"payment#3 crash after"`: it meets the third operation of this service, from now on, that it can meet.
+        Before and after: whether that operation has taken effect."""
+        where, _, manner = fault.partition(" ")
+        service, _, operation = where.rpartition("#")
+        self._ahead.plant(service, manner, int(operation))
 
-    @precondition(lambda self: bool(self._accidents()))
-    @rule(accident=st.runner().flatmap(lambda self: st.sampled_from(self._accidents())))
+    @precondition(lambda self: bool(self._accidents))
+    @rule(accident=st.runner().flatmap(lambda self: st.sampled_from(self._accidents)))
     def disturb(self, accident: str) -> None:
         """`"payment-1 freeze"`: it happens to this worker at this moment, whatever it does."""
         worker, _, what = accident.partition(" ")
@@ -182,11 +201,25 @@ class Choreography(RuleBasedStateMachine):
                 return
             try:
                 world.run_until_quiet()
+                self._count(world)
                 world.verify()
                 self.check()
             except BaseException as why:
                 self._explain(why)
                 raise
+
+    def _count(self, world: SimulatedWorld) -> None:
+        """For `--hypothesis-show-statistics`: what happened in how many examples. One that is all dead letters has
+        tested nothing, and fails no invariant."""
+        if not currently_in_test_context():
+            return
+        for kind in sorted({fault.planned.kind for fault in world.trace.faults}):
+            counted(f"fault: {kind}")
+        for outcome in sorted({of.__name__ for of in map(world.outcome, world.sagas()) if of is not None}):
+            counted(f"outcome: {outcome}")
+        moments = [line.moment for line in world.trace.lines if isinstance(line, Noted)]
+        for letter in sorted({f"{m.service}: {m.reason}" for m in moments if isinstance(m, DeadLettered)}):
+            counted(f"dead letter of {letter}")
 
     def _explain(self, failure: BaseException) -> None:
         """The timeline, as a note."""
@@ -196,39 +229,32 @@ class Choreography(RuleBasedStateMachine):
         about = f" of {sagas[0]}" if sagas else ""
         failure.add_note("\n".join([f"timeline{about}:", *timeline(self.world, sagas)]))
 
-    # ---------------------------------------------------------------- what may be said and go wrong
 
-    @classmethod
-    def _first(cls) -> st.SearchStrategy[Event | None]:
-        return st.one_of(cls.said) if cls.said else st.none()
+def possible_faults(machine: Choreography) -> Sequence[str]:
+    """`"payment#3 crash after"`, for each fault and service that some rule allows; one whose target is a topic may be
+    of any service. In one text: the fewer draws make a step, the better it shrinks."""
+    names = [service.declared.name for service in machine.services]
+    owners = {(rule.kind, rule.target.partition(".")[0]) for rule in machine.faults.rules if rule.rate}
+    topics = {kind for kind, owner in owners if owner not in names}  # of `*`, too
+    return [
+        f"{name}#{operation} {manner}"
+        for operation in range(1, OPERATION_MAX + 1)
+        for manner, (kind, _) in MANNERS.items()
+        for name in names
+        if kind in topics or (kind, name) in owners
+    ]
 
-    @classmethod
-    def _possible(cls) -> Sequence[str]:
-        """Service and fault, for each that some rule allows; one whose target is a topic may be of any service."""
-        names = [service.declared.name for service in cls.services]
-        return [
-            f"{name} {manner}"
-            for manner, (kind, _) in MANNERS.items()
-            for name in names
-            if any(
-                rule.kind == kind and rule.rate and (rule.hits([name]) or rule.target.partition(".")[0] not in names)
-                for rule in cls.faults.rules
-            )
-        ]
 
-    @classmethod
-    def _accidents(cls) -> Sequence[str]:
-        """Worker and accident, for each that may happen anywhere in its service, at any time."""
-        return [
-            f"{service.declared.name}-{number} {accident}"
-            for accident in ACCIDENTS
-            for service in cls.services
-            if any(
-                rule.kind == accident and rule.rate and rule.window_s is None and rule.hits([service.declared.name])
-                for rule in cls.faults.rules
-            )
-            for number in range(1, WORKERS + 1)
-        ]
+def possible_accidents(machine: Choreography) -> Sequence[str]:
+    """`"payment-1 freeze"`, for each that may happen anywhere in its service, at any time."""
+    rules = [rule for rule in machine.faults.rules if rule.rate and rule.window_s is None]
+    return [
+        f"{service.declared.name}-{number} {accident}"
+        for accident in ACCIDENTS
+        for service in machine.services
+        for number in range(1, WORKERS + 1)
+        if any(rule.kind == accident and rule.hits([service.declared.name]) for rule in rules)
+    ]
 
 
 @dataclass(slots=True)

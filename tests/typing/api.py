@@ -1,13 +1,15 @@
 """What the checkers must accept, and the types they must see: only checked, never run."""
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from decimal import Decimal
+from pathlib import Path
 from typing import assert_type
 
 from saga import Client, Event, Progress, Retry, Saga, SagaError, Service
-from saga.testing import a_saga, trial
+from saga.testing import World, a_saga, check_idempotent, crash_everywhere, faults, replay, simulate, trial
+from services.inventory import inventory
 from services.inventory.stock import Stock
 from services.payment import payment, reserve
 from services.payment.bank import Bank
@@ -127,3 +129,55 @@ async def by_trial(order: OrderPlaced, bank: Bank) -> None:
     assert_type((await trial(plain, order)).state, None)
     assert_type(result.emitted, Sequence[Event])
     assert_type(result.read(Stock, "tea"), Stock | None)
+
+
+async def by_check(order: OrderPlaced, bank: Bank) -> None:
+    assert_type(await check_idempotent(payment, order, use=[bank]), None)
+    await check_idempotent(stateful)
+    await check_idempotent(inventory, documents={"tea": Stock(left=1)})
+
+
+def by_world(world: World, order: OrderPlaced, bank: Bank) -> None:
+    assert_type(world.start(payment, plain, stateful, inventory, use=[bank], documents={"tea": Stock(left=1)}), None)
+    world.publish(order, OrderCancelled(order_id="", reason=""))
+    world.always("nobody is charged twice", lambda: len(bank.taken) <= 1)
+    world.run_for(timedelta(days=365))
+    assert_type(world.run_until_quiet(), None)
+    assert_type(world.outcome("order-17"), type[Event] | None)
+    assert world.outcome("order-17") in (OrderConfirmed, OrderCancelled)
+    assert world.outcome("order-17") is OrderConfirmed
+    assert_type(world.read(inventory, Stock, "tea"), Stock | None)
+    assert_type(world.read(stateful, Memory, "tea"), Memory | None)
+    assert_type(world.save_schedule(), Path)
+
+
+# Decorators leave the test as it is, with whatever other fixtures it takes.
+@simulate(seeds=20)
+def calm(world: World) -> None: ...
+
+
+@simulate(
+    seeds=20,
+    faults=faults.everything()
+    | faults.of("crash", "lost answer", rate=0.2, target="payment.reserve")
+    | faults.of("partition", window=(timedelta(0), timedelta(minutes=1))),
+)
+def stormy(world: World, bank: Bank) -> None: ...
+
+
+@crash_everywhere
+def everywhere(world: World) -> None: ...
+
+
+@crash_everywhere(pairs=True)
+def twice(world: World, bank: Bank, *, orders: int = 1) -> None: ...
+
+
+@replay(seed=1, faults=["payment-1#12 crash after"], without=[0, 2])
+def kept(world: World) -> None:
+    calm(world)
+    twice(world, Bank(), orders=2)
+
+
+same: Callable[[World, Bank], None] = stormy
+several: list[Callable[[World], None]] = [calm, everywhere, kept]

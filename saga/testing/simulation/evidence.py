@@ -1,13 +1,12 @@
 """What a simulated world leaves behind, as the invariants of the kit want it."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from saga.declarations.values import Declared
 from saga.messages import Partition
 from saga.progress.document import progress_key
-from saga.runtime.participant import Participant, participant_of
+from saga.runtime.participant import participant_of
 from saga.runtime.persistence import ARCHIVES, COLLECTION
 from saga.testing.exploration.operations import ExploredPorts
 from saga.testing.invariants.evidence import Evidence, Witnessed
@@ -15,10 +14,6 @@ from saga.testing.simulation.store import Disk
 
 if TYPE_CHECKING:
     from saga.testing.simulation.world import SimulatedWorld
-
-_judged: dict[int, tuple[Declared, Participant]] = {}
-"""Services as the invariants look at them: the same for each of thousands of worlds."""
-JUDGED_MAX = 100
 
 
 def evidence_of(world: "SimulatedWorld") -> Evidence:
@@ -53,18 +48,9 @@ def _witnessed(
         else:
             documents[collection, key] = contents
     return Witnessed(
-        participant=replace(_participant(declared), resources=given),
+        participant=participant_of(declared, given, ExploredPorts()),
         versions=versions,
         archives=archives,
         documents=documents,
         committed=committed,
     )
-
-
-def _participant(declared: Declared) -> Participant:
-    known = _judged.get(id(declared))
-    if known is None or len(known[1].handlers) != len(declared.handlers) + len(declared.compensations):
-        if len(_judged) > JUDGED_MAX:
-            _judged.clear()
-        known = _judged[id(declared)] = declared, participant_of(declared, {}, ExploredPorts())
-    return known[1]

@@ -1,7 +1,7 @@
 """One run of a scenario in a simulated world, from its beginning to the invariants at its end."""
 
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from traceback import extract_tb
@@ -9,9 +9,15 @@ from typing import TypeAlias
 
 from saga.errors import SagaError
 from saga.testing.simulation.schedules import Schedule
+from saga.testing.simulation.trace import Asked, Injected, Noted
 from saga.testing.simulation.world import Broken, SimulatedWorld
 
 Scenario: TypeAlias = Callable[[SimulatedWorld], None]
+Line: TypeAlias = Asked | Injected | Noted
+ELSEWHERE = (
+    "something in a service, its fakes or the test takes its answer from elsewhere: a global that the test does not "
+    "make anew, the order of a set, an id() or a hash()"
+)
 FAILURES: tuple[type[BaseException], ...] = (Exception,)
 
 
@@ -72,18 +78,24 @@ def _no_collector() -> Iterator[None]:
 
 
 def check_repeatable(scenario: Scenario, schedule: Schedule, first: Run) -> None:
-    """The same run again. Raises `SagaError` if it goes another way."""
+    """The same run again. Raises `SagaError` if it goes another way, or fails only the second time."""
     again = run(scenario, schedule, Care())
-    if first.failure is not None or again.failure is not None:
+    if first.failure is not None:
         return  # told as what it is
-    if first.world.fingerprint() == again.world.fingerprint():
-        return
-    for one, two in zip(first.world.trace.lines, again.world.trace.lines, strict=False):
+    if first.world.fingerprint() != again.world.fingerprint():
+        said = _parted(schedule.seed, first.world.trace.lines, again.world.trace.lines)
+        raise SagaError(f"{said}\n{ELSEWHERE}") from again.failure
+    if again.failure is not None:
+        said = f"seed {schedule.seed} fails the second time only: {again.failure}"
+        raise SagaError(f"{said}\n{ELSEWHERE}") from again.failure
+
+
+def _parted(seed: int, ones: Sequence[Line], twos: Sequence[Line]) -> str:
+    """Where two runs of one seed part."""
+    for one, two in zip(ones, twos, strict=False):
         if one != two:
-            raise SagaError(
-                f"seed {schedule.seed} runs another way the second time, from {one.time_s:.4f} s on:\n"
-                f"  {one}\n  {two}\n"
-                "something in a service or its fakes takes its answer from elsewhere: a global that the test does not "
-                "make anew, the order of a set, an id() or a hash()"
-            )
-    raise SagaError(f"seed {schedule.seed} goes on longer the second time: {two}")
+            return f"seed {seed} runs another way the second time, from {one.time_s:.4f} s on:\n  {one}\n  {two}"
+    if len(ones) == len(twos):
+        return f"seed {seed} does the same the second time, and writes or says something else"
+    longer, which = (ones, "first") if len(ones) > len(twos) else (twos, "second")
+    return f"seed {seed} goes on longer the {which} time:\n  {longer[min(len(ones), len(twos))]}"

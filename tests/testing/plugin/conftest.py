@@ -1,5 +1,6 @@
 """Projects in a directory of their own, in which pytest is run with the plugin."""
 
+from pathlib import Path
 from typing import Protocol
 
 import pytest
@@ -10,6 +11,8 @@ from tests.testing.plugin import till
 LOADED = rounds, till
 """Loaded before a run in this process, which forgets the modules that it loads itself, and takes its time for them."""
 
+ROOT = Path(__file__).parents[3]
+"""Workers of xdist are processes of their own, and import the service from here."""
 HEAD = """
 import pytest
 from saga.testing import World, crash_everywhere, faults, replay, simulate
@@ -27,10 +30,13 @@ class Runs(Protocol):
 
 @pytest.fixture
 def project(pytester: pytest.Pytester) -> pytest.Pytester:
-    pytester.makeini("""
+    pytester.makeini(f"""
 [pytest]
+pythonpath = {ROOT}
 addopts = -p no:cacheprovider -p no:timeout -p no:hypothesispytest --strict-markers
-filterwarnings = error
+filterwarnings =
+    error
+    ignore:Module already imported so cannot be rewritten:pytest.PytestAssertRewriteWarning
 asyncio_mode = auto
 asyncio_default_fixture_loop_scope = function
 """)

@@ -59,3 +59,30 @@ def test_a_fake_that_asks_a_global_is_noticed_with_the_place_where_the_runs_part
 
 def test_a_run_that_is_the_same_each_time_is_fine() -> None:
     once(scenario(orders=2, asked_max=1))
+
+
+def test_a_run_that_only_ends_earlier_the_second_time_is_noticed() -> None:
+    rounds = count(1)
+
+    def run(world: World) -> None:
+        world.start(till, use=[Drawer()])
+        world.publish(*map(an_order, range(1)))
+        world.run_until_quiet()
+        if next(rounds) == 1:
+            world.publish(an_order(2))
+            world.run_until_quiet()
+
+    with pytest.raises(SagaError, match="seed 0 goes on longer the first time") as told:
+        once(run)
+    assert "publish" in str(told.value)
+
+
+def test_a_run_that_fails_the_second_time_only_is_noticed() -> None:
+    rounds = count(1)
+
+    def run(world: World) -> None:
+        scenario(orders=1, asked_max=1)(world)
+        assert next(rounds) == 1, "not the first"
+
+    with pytest.raises(SagaError, match="not the first"):
+        once(run)
