@@ -1,0 +1,57 @@
+"""What tests take: the servers of this test run. Where none can be started, these tests are left out, and it is said.
+
+`SAGA_SERVERS=required` has them fail instead. Tests keep apart by names: topics, groups and keys of their own.
+"""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.servers.couchbase import CouchbaseMock
+from tests.servers.jars import INSTALL, ServersMissing, jars
+from tests.servers.shared import shared_couchbase, shared_kafka
+
+LEFT_OUT = "real servers are missing"
+REQUIRED = "SAGA_SERVERS"
+
+
+@pytest.fixture(scope="session")
+def server_jars() -> Path:
+    """The folder with the servers' jars; whoever takes it is left out where there are none."""
+    try:
+        return jars()
+    except ServersMissing as why:
+        if os.environ.get(REQUIRED) == "required":
+            pytest.fail(f"{LEFT_OUT}: {why}", pytrace=False)
+        pytest.skip(f"{LEFT_OUT}: {why}")
+
+
+@pytest.fixture(scope="session")
+def kafka_address(server_jars: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """`127.0.0.1:PORT` of the Kafka that all tests share."""
+    with shared_kafka(_of_this_run(tmp_path_factory)) as address:
+        yield address
+
+
+@pytest.fixture(scope="session")
+def couchbase_mock(server_jars: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[CouchbaseMock]:
+    """The mock that all tests share. Tests that break something start one of their own."""
+    with shared_couchbase(_of_this_run(tmp_path_factory)) as mock:
+        yield mock
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say how many tests were left out, and how to have them run."""
+    skipped = terminalreporter.stats.get("skipped", [])
+    left_out = [report for report in skipped if LEFT_OUT in str(report.longrepr)]
+    if left_out:
+        terminalreporter.section("left out: tests on real servers", yellow=True)
+        terminalreporter.line(f"{len(left_out)} tests need Java 17 and Maven: {INSTALL}")
+        terminalreporter.line(f"With {REQUIRED}=required they fail instead.")
+
+
+def _of_this_run(factory: pytest.TempPathFactory) -> Path:
+    base = factory.getbasetemp()
+    return (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "servers"

@@ -1,0 +1,132 @@
+"""Apache Kafka: one node, the real broker, on free ports of this machine."""
+
+import fcntl
+import shutil
+import socket
+import struct
+import subprocess
+from pathlib import Path
+
+from tests.servers.jars import FOLDER, jars
+from tests.servers.server import Server, ServerFailed, free_ports
+
+CLUSTER = "c2FnYS10ZXN0LXNlcnZlcg"
+PROPERTIES = """
+process.roles=broker,controller
+node.id=1
+controller.quorum.voters=1@127.0.0.1:{controller}
+listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
+advertised.listeners=PLAINTEXT://127.0.0.1:{port}
+controller.listener.names=CONTROLLER
+log.dirs={data}
+offsets.topic.replication.factor=1
+offsets.topic.num.partitions=1
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+transaction.state.log.num.partitions=1
+share.coordinator.state.topic.replication.factor=1
+share.coordinator.state.topic.min.isr=1
+group.initial.rebalance.delay.ms=0
+group.min.session.timeout.ms=500
+broker.heartbeat.interval.ms=300
+broker.session.timeout.ms=1500
+auto.create.topics.enable=false
+log.cleaner.enable=false
+log.index.size.max.bytes=1048576
+"""
+API_VERSIONS = 18
+STARTS_FAST = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx512m")
+RUNS_FAST = ("-XX:+UseG1GC", "-Xmx1g")
+
+
+class KafkaServer:
+    """One broker with its data; `start` gives a running one."""
+
+    def __init__(self, folder: Path, port: int, *, jvm: tuple[str, ...], extra: str) -> None:
+        self.port = port
+        self.address = f"127.0.0.1:{port}"
+        folder.mkdir(parents=True, exist_ok=True)
+        self._properties = folder / "server.properties"
+        if not (folder / "data").exists():
+            shutil.copytree(_formatted(), folder / "data")
+        (controller,) = free_ports(1)
+        properties = PROPERTIES.format(port=port, controller=controller, data=folder / "data")
+        self._properties.write_text(properties + extra)
+        command = ["java", *jvm, "-cp", _classpath(), "kafka.Kafka", str(self._properties)]
+        self.server = Server("kafka", command, folder, is_ready=lambda: kafka_answers(self.address))
+
+    @classmethod
+    def start(
+        cls,
+        folder: Path,
+        *,
+        port: int = 0,
+        while_locked: Path | None = None,
+        jvm: tuple[str, ...] = STARTS_FAST,
+        extra: str = "",
+    ) -> "KafkaServer":
+        """A running one with its data in `folder`; `extra`: lines of its properties, which win."""
+        kafka = cls(folder, port or free_ports(1)[0], jvm=jvm, extra=extra)
+        kafka.server.start(while_locked=while_locked)
+        return kafka
+
+    @property
+    def pid(self) -> int:
+        return self.server.pid
+
+    def stop(self) -> None:
+        """Let it close its files."""
+        self.server.stop()
+
+    def kill(self) -> None:
+        """As a power failure of the process would."""
+        self.server.kill()
+
+    def restart(self) -> None:
+        """Start it again after `kill` or `stop`, with the same data and port; return once it answers."""
+        self.server.start()
+
+    def pause(self) -> None:
+        self.server.pause()
+
+    def resume(self) -> None:
+        self.server.resume()
+
+
+def kafka_answers(address: str) -> bool:
+    """Whether it says which requests it knows."""
+    host, _, port = address.rpartition(":")
+    request = struct.pack(">hhih", API_VERSIONS, 0, 1, -1)
+    try:
+        with socket.create_connection((host, int(port)), timeout=1) as connection:
+            connection.settimeout(2)
+            connection.sendall(struct.pack(">i", len(request)) + request)
+            answer = connection.recv(10)
+    except OSError:
+        return False
+    return len(answer) == 10 and answer[8:] == b"\0\0"
+
+
+def _classpath() -> str:
+    return ":".join(str(jar) for jar in sorted(jars().glob("*.jar")) if not jar.name.startswith("CouchbaseMock"))
+
+
+def _formatted() -> Path:
+    """An empty data folder, made once: formatting takes a JVM of its own."""
+    classpath, template = _classpath(), FOLDER / "kafka-formatted"
+    with (FOLDER / "kafka-formatted.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if template.exists():
+            return template
+        making = FOLDER / "kafka-formatting"
+        shutil.rmtree(making, ignore_errors=True)
+        properties = FOLDER / "kafka-formatting.properties"
+        properties.write_text(PROPERTIES.format(port=1, controller=2, data=making))
+        command = ["java", *STARTS_FAST, "-cp", classpath, "kafka.tools.StorageTool", "format", "-t", CLUSTER]
+        made = subprocess.run(
+            [*command, "-c", str(properties)], timeout=60, capture_output=True, text=True, check=False
+        )
+        if made.returncode != 0:
+            raise ServerFailed(f"Kafka could not format its data folder: {made.stdout}{made.stderr}")
+        making.rename(template)
+    return template

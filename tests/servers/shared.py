@@ -1,0 +1,61 @@
+"""One Kafka and one CouchbaseMock for all processes of a test run: the first that wants it starts it, and it ends with
+the last.
+
+Whoever uses a server holds a shared lock on its file, which the system takes back however the process ends; the
+server's leash waits for the lock to be free. So nothing is left over when a run is killed.
+"""
+
+import fcntl
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+from tests.servers.couchbase import CouchbaseMock, mock_answers
+from tests.servers.jars import jars
+from tests.servers.kafka import KafkaServer, kafka_answers
+
+T = TypeVar("T")
+
+
+@contextmanager
+def shared_kafka(folder: Path) -> Iterator[str]:
+    """The address of the Kafka that all who name `folder` share."""
+
+    def start(place: Path, users: Path) -> str:
+        return KafkaServer.start(place, while_locked=users).address
+
+    with _shared(folder, "kafka", start, kafka_answers) as address:
+        yield address
+
+
+@contextmanager
+def shared_couchbase(folder: Path) -> Iterator[CouchbaseMock]:
+    """The mock that all who name `folder` share: no faults in it, please, and keys of your own."""
+
+    def start(place: Path, users: Path) -> tuple[str, str]:
+        mock = CouchbaseMock.start(place, while_locked=users)
+        return mock.http, mock.address
+
+    with _shared(folder, "couchbase", start, lambda told: mock_answers(told[0])) as (http, address):
+        yield CouchbaseMock(http, address, None)
+
+
+@contextmanager
+def _shared(folder: Path, name: str, start: Callable[[Path, Path], T], answers: Callable[[T], bool]) -> Iterator[T]:
+    jars()
+    folder.mkdir(parents=True, exist_ok=True)
+    users, told = folder / f"{name}.users", folder / f"{name}.address"
+    with users.open("ab") as using, (folder / f"{name}.starting").open("ab") as starting:
+        fcntl.flock(using, fcntl.LOCK_SH)
+        fcntl.flock(starting, fcntl.LOCK_EX)
+        try:
+            where: T | None = json.loads(told.read_text()) if told.exists() else None
+            if where is None or not answers(where):
+                place = folder / f"{name}-{len(list(folder.glob(f'{name}-*')))}"
+                where = start(place, users)
+                told.write_text(json.dumps(where))
+        finally:
+            fcntl.flock(starting, fcntl.LOCK_UN)
+        yield where

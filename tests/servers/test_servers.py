@@ -1,0 +1,117 @@
+"""The servers start once for all, and none of them outlives the run."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from tests.servers.couchbase import CouchbaseMock
+from tests.servers.kafka import KafkaServer, kafka_answers
+
+ROOT = Path(__file__).parents[2]
+USER = textwrap.dedent("""
+    import sys
+    from pathlib import Path
+    from tests.servers.shared import shared_couchbase
+
+    with shared_couchbase(Path(sys.argv[1])) as mock:
+        print(mock.http, flush=True)
+        sys.stdin.read()
+""")
+OWNER = textwrap.dedent("""
+    import sys
+    from pathlib import Path
+    from tests.servers.couchbase import CouchbaseMock
+
+    mock = CouchbaseMock.start(Path(sys.argv[1]))
+    print(mock.http, mock.pid, flush=True)
+    sys.stdin.read()
+""")
+
+
+def process(program: str, folder: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", program, str(folder)],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def line(of: subprocess.Popen[str]) -> str:
+    assert of.stdout is not None
+    return of.stdout.readline().strip()
+
+
+def wait_until_gone(http: str) -> None:
+    """Return once nobody listens there; the test's own limit bounds it."""
+    port = int(http.rpartition(":")[2])
+    while True:
+        try:
+            with socket.create_connection(("127.0.0.1", port), timeout=1) as connection:
+                connection.recv(1)  # it ends with the server
+        except OSError:
+            return
+
+
+def kill(*processes: subprocess.Popen[str]) -> None:
+    for each in processes:
+        each.kill()
+        each.communicate()
+
+
+@pytest.mark.timeout(60)
+def test_all_share_one_server_which_ends_with_the_last_of_them(server_jars: Path, tmp_path: Path) -> None:
+    first, second = (process(USER, tmp_path) for _ in range(2))
+    try:
+        http = line(first)
+        assert http
+        assert line(second) == http
+        kill(first)
+        third = process(USER, tmp_path)
+        assert line(third) == http
+        kill(second, third)
+        wait_until_gone(http)
+    finally:
+        kill(first, second)
+
+
+@pytest.mark.timeout(60)
+def test_a_server_ends_with_the_process_that_started_it_however_that_ends(server_jars: Path, tmp_path: Path) -> None:
+    owner = process(OWNER, tmp_path)
+    http, pid = line(owner).split()
+    os.kill(int(pid), signal.SIGSTOP)  # a frozen one, too
+    kill(owner)
+    wait_until_gone(http)
+
+
+@pytest.mark.timeout(60)
+def test_kafka_comes_back_on_its_port(server_jars: Path, tmp_path: Path) -> None:
+    kafka = KafkaServer.start(tmp_path)
+    try:
+        assert kafka_answers(kafka.address)
+        kafka.kill()
+        assert not kafka_answers(kafka.address)
+        kafka.restart()
+        assert kafka_answers(kafka.address)
+    finally:
+        kafka.stop()
+
+
+def test_the_mock_fails_on_request_and_tells_what_came(server_jars: Path, tmp_path: Path) -> None:
+    mock = CouchbaseMock.start(tmp_path)
+    try:
+        mock.opfail(count=0)
+        mock.time_travel(1)
+        mock.start_log()
+        assert mock.operations() == []
+        mock.failover()
+        mock.respawn()
+    finally:
+        mock.stop()
