@@ -1,7 +1,4 @@
-"""From settings to running services: the only file that knows all adapters.
-
-A driver is imported when it is chosen; a missing one fails here, with the `pip install` that mends it.
-"""
+"""From settings to running services."""
 
 import asyncio
 import gc
@@ -13,6 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TypeVar
 
+from saga import adapters
 from saga.broker.port import Broker
 from saga.clock import Clock, SystemClock
 from saga.config import Settings
@@ -75,14 +73,10 @@ async def broker_of(
     address: str | None, clock: Clock, settings: Settings | None = None, open_by_s: float | None = None
 ) -> AsyncIterator[Broker]:
     """The broker at `address`, or at the setting `SAGA_BROKER`, open. `open_by_s`: by the clock's monotonic time."""
-    from saga.broker.embedded import EmbeddedBroker
-
-    if address is None:
-        path = (settings or Settings.from_environment()).broker_path
-    else:
-        path = Settings.broker_path_of(address)
+    settings = settings if settings is not None and address is None else Settings.from_environment(broker=address)
     async with AsyncExitStack() as stack:
-        yield await _in_time(stack, EmbeddedBroker(path, clock=clock), f"the broker {path}", clock, open_by_s)
+        broker = adapters.broker_at(settings, clock)
+        yield await _in_time(stack, broker, f"the broker {settings.broker}", clock, open_by_s)
 
 
 @asynccontextmanager
@@ -90,18 +84,10 @@ async def store_of(
     service: str, clock: Clock, settings: Settings | None = None, open_by_s: float | None = None
 ) -> AsyncIterator[Store]:
     """The store of a service, open."""
-    from saga.store.sqlite import SqliteStore
-
-    path = (settings or Settings.from_environment()).store_path(service)
+    settings = settings or Settings.from_environment()
     async with AsyncExitStack() as stack:
-        yield await _in_time(stack, SqliteStore(path, clock=clock), f"the store {path}", clock, open_by_s)
-
-
-def store_to_read(path: Path, clock: Clock) -> AbstractAsyncContextManager[Store]:
-    """A store file for tools: nothing is created or changed. Opening raises `NotAStore`, `SagaError`."""
-    from saga.store.sqlite import SqliteStore
-
-    return SqliteStore(path, clock=clock, readonly=True)
+        store = adapters.store_at(settings, service, clock)
+        yield await _in_time(stack, store, f"the store {settings.store}", clock, open_by_s)
 
 
 def tune_collector() -> None:

@@ -13,7 +13,8 @@ import click
 import msgspec
 from msgspec import Raw
 
-from saga import wiring
+from saga import adapters
+from saga.addresses import scheme_of
 from saga.clock import Clock
 from saga.config import Settings
 from saga.errors import ConfigurationError, NotAStore, SagaError
@@ -69,9 +70,14 @@ async def sources_of(addresses: Sequence[str], clock: Clock) -> AsyncIterator[li
     async with AsyncExitStack() as stack:
         sources = []
         for address in addresses or [Settings.from_environment().store]:
+            if scheme_of(address).startswith("couchbase"):
+                settings = Settings.from_environment(store=address)
+                remote = await stack.enter_async_context(adapters.store_at(settings, "", clock, readonly=True))
+                sources += [Source(name, remote) for name in await _services_in(remote)]
+                continue
             for path, service in files_of(address):
                 try:
-                    store = await stack.enter_async_context(wiring.store_to_read(path, clock))
+                    store = await stack.enter_async_context(adapters.sqlite_at(path, clock, readonly=True))
                 except NotAStore:
                     if service is None:
                         raise
