@@ -24,7 +24,7 @@ from saga.messages import Event
 from saga.observe.moments import DeadLettered
 from saga.service import Service
 from saga.testing.faults import KINDS, Faults, Kind, faults
-from saga.testing.simulation.plan import POSSIBLE, Operation, Planned
+from saga.testing.simulation.plan import POSSIBLE, WAYS, Operation, Planned
 from saga.testing.simulation.timeline import timeline
 from saga.testing.simulation.trace import Noted
 from saga.testing.simulation.workers import Accident
@@ -52,13 +52,9 @@ FAULTS_MAX = 4
 SECONDS = st.integers(1, 200).map(lambda ms: ms / 1000) | st.sampled_from((1.0, 5.0, 30.0, 600.0, 86_400.0))
 """How long the world runs between two steps: moments in the middle of everything, and pauses."""
 MANNERS: Final[Mapping[str, tuple[Kind, bool]]] = {
-    "crash before": ("crash", False),
-    "crash after": ("crash", True),
-    **{kind: (kind, False) for kind in KINDS if kind not in ("crash", "partition")},
-    "partition": ("partition", True),
-    "partition of all": ("partition", False),
+    f"{kind}{way}": (kind, bool(after)) for kind in KINDS for after, way in enumerate(WAYS.get(kind, ("",)))
 }
-"""What a fault is called here, and what a plan makes of it. Of all: no worker of the service reaches the place."""
+"""What a fault is called, as in a schedule, and what a plan makes of it."""
 ACCIDENTS: Final[tuple[Accident, ...]] = get_args(Accident)
 
 
@@ -281,17 +277,18 @@ class Ahead:
         self._waiting.append(Waiting(service, kind, after, operation))
 
     def at(self, operation: Operation, now_s: float) -> Planned | None:
-        """See `Plan`. Where two are due, the second one meets the next."""
-        due: Waiting | None = None
+        """See `Plan`. Of two that are due at once the second never happens: if it met the next operation instead, two
+        faults could stand for one further ahead, and an example would stop shrinking there."""
+        due: list[Waiting] = []
         for waiting in self._waiting:
             if waiting.service == operation.service and self._can_meet(waiting.kind, operation, now_s):
                 waiting.left -= 1
-                if due is None and waiting.left <= 0:
-                    due = waiting
-        if due is None:
+                if not waiting.left:
+                    due.append(waiting)
+        if not due:
             return None
-        self._waiting.remove(due)
-        return Planned(operation.process, operation.number, due.kind, due.after)
+        self._waiting = [waiting for waiting in self._waiting if waiting.left]
+        return Planned(operation.process, operation.number, due[0].kind, due[0].after)
 
     def _can_meet(self, kind: Kind, operation: Operation, now_s: float) -> bool:
         names = (operation.service, *operation.names)
