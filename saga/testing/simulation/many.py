@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
+from saga.errors import SagaError
 from saga.observe.moments import DeadLettered
 from saga.runtime.deadletters import TOO_OLD
 from saga.testing.scenarios import Crashes, Mode, Replayed, Seeds
@@ -35,8 +36,12 @@ class Tally:
     dead: Counter[str] = field(default_factory=Counter)
     """Why messages were given up: a saga that stands still because of one is no failure, but it is told."""
 
+    ended: bool = False
+    """Whether any saga has come to an outcome, or none is there to come to."""
+
     def add(self, done: Run) -> None:
         self.runs += 1
+        self.ended = self.ended or not done.world.decides or any(map(done.world.outcome, done.world.sagas()))
         self.sagas += len(done.world.published) - len(done.schedule.without)
         self.faults.update(planted.kind for planted in done.schedule.planted)
         for line in done.world.trace.lines:
@@ -60,7 +65,10 @@ class Failed:
 
 
 def many(scenario: Scenario, mode: Mode, tally: Tally, care: Care, seeds: Sequence[int] | None = None) -> Failed | None:
-    """Run a scenario as it wants to be run, or under these seeds only; `None`: all is well."""
+    """Run a scenario as it wants to be run, or under these seeds only; `None`: all is well.
+
+    Raises `SagaError` if no saga ended at all, but for dead letters.
+    """
     for schedule in _schedules(scenario, mode, seeds, tally, care):
         careful = tally.runs < CAREFUL
         watched = replace(care, guarded=careful, rerun=careful)
@@ -70,6 +78,12 @@ def many(scenario: Scenario, mode: Mode, tally: Tally, care: Care, seeds: Sequen
         tally.add(done)
         if done.failure is not None:
             return Failed(done, shrink(scenario, done, watched))
+    if tally.dead and not tally.ended:
+        [(why, _)] = tally.dead.most_common(1)
+        raise SagaError(
+            f"no saga ended in {tally.runs:,} runs: each stands still because of a dead letter, so nothing was tested; "
+            f"most of them: {why}"
+        )
     return None
 
 

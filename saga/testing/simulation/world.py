@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Self, TypeVar
 import msgspec
 
 from saga.broker.port import Topic
+from saga.contracts.library import contract_of
 from saga.declarations.values import Declared
 from saga.errors import BrokerUnavailable, DeclarationError, SagaError
 from saga.messages import Event, Outgoing, name_of
@@ -221,6 +222,12 @@ class SimulatedWorld(World):
     def sagas(self) -> list[str]:
         """All that were published to, in order."""
         return list(dict.fromkeys(record.key.decode() for record in self.cluster.log if record.key))
+
+    @property
+    def decides(self) -> bool:
+        """Whether a service here says outcomes."""
+        handlers = [h for d in self.declared.values() for h in (*d.handlers, *d.compensations)]
+        return any(contract_of(event).outcome for handler in handlers for event in handler.emits)
 
     @property
     def now_s(self) -> float:

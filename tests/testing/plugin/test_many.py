@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from saga.errors import SagaError
 from saga.testing import World, faults
 from saga.testing.scenarios import Crashes, Mode, Seeds
 from saga.testing.simulation import many as many_module
@@ -11,6 +12,10 @@ from saga.testing.simulation.many import Failed, Tally, many, points_of
 from saga.testing.simulation.runs import Care, Run, Scenario, run
 from saga.testing.simulation.schedules import Schedule
 from saga.testing.simulation.shrinking import RUNS_MAX, shrink
+from services.order import order
+from services.payment import payment
+from services.payment.bank import Bank
+from services.simulate import an_order as books_order
 from tests.testing.plugin.till import Drawer, an_order, scenario, till
 
 MANY = faults.of("delay", "duplicate", rate=0.2)
@@ -138,3 +143,17 @@ def test_points_are_counted_for_all_seeds() -> None:
         assert many(scenario(orders=1, asked_max=2), Crashes(pairs=False), tally, Care(), seeds) is None
         counts.append(tally.points)
     assert counts[2] == counts[0] + counts[1]
+
+
+def test_runs_in_which_every_saga_dies_test_nothing_and_say_so() -> None:
+    class Mute(Bank):
+        async def reserve(self, key, card, amount):  # type: ignore[no-untyped-def] # no annotation: nothing is recorded
+            return key
+
+    def asked(world: World) -> None:
+        world.start(order, payment, use=[Mute()])
+        world.publish(books_order("o-1"))
+        world.run_until_quiet()
+
+    with pytest.raises(SagaError, match=r"no saga ended in 5 runs: .*payment.reserve: .*has no return annotation"):
+        tried(asked, Seeds(5, faults.of("delay")))
