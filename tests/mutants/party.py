@@ -72,6 +72,10 @@ class Book:
     notes: str = ""
     """Their numbers, in the order in which they came."""
     remark: str = ""
+    freed: int = 0
+    """How many chairs were given back."""
+    sign: str = ""
+    """For those who come all the same."""
 
 
 hall = Service("hall", state=Book)
@@ -86,7 +90,7 @@ async def rooms() -> AsyncIterator[Rooms]:
 async def rent(planned: PartyPlanned, rooms: Rooms, saga: Saga[Book]) -> HallRented | HallTaken:
     price = await saga.step(rooms.price, planned.hall)
     try:
-        charge = await saga.step(rooms.rent, saga.key("rent"), planned.hall, price, saga.state.notes)
+        charge = await saga.step(rooms.rent, saga.key("rent"), planned.hall, price, f"{saga.state.freed} free")
     except Taken as why:
         return HallTaken(party_id=planned.party_id, reason=str(why))
     saga.state = replace(saga.state, remark=f"rented for {price}")
@@ -104,6 +108,11 @@ async def seat(invited: GuestInvited, rooms: Rooms, saga: Saga[Book]) -> tuple[S
     return Seated(party_id=invited.party_id, chair=chair), DoorsOpened(party_id=invited.party_id)
 
 
+@hall.handler
+async def put_up_a_sign(why: KitchenClosed | PartyWithdrawn, saga: Saga[Book]) -> None:
+    saga.state = replace(saga.state, sign=why.reason)
+
+
 @hall.compensation(rent)
 async def free(called_off: PartyCalledOff, rented: HallRented, rooms: Rooms, saga: Saga[Book]) -> HallFreed:
     await saga.step(rooms.give_back, saga.key("free"), rented.charge)
@@ -113,6 +122,7 @@ async def free(called_off: PartyCalledOff, rented: HallRented, rooms: Rooms, sag
 @hall.compensation(seat)
 async def unseat(called_off: PartyCalledOff, seated: Seated, rooms: Rooms, saga: Saga[Book]) -> Unseated:
     await saga.step(rooms.give_back, saga.key("unseat"), seated.chair)
+    saga.state = replace(saga.state, freed=saga.state.freed + 1)
     return Unseated(party_id=seated.party_id)
 
 

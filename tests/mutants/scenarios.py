@@ -10,7 +10,10 @@ from datetime import timedelta
 from decimal import Decimal
 from types import SimpleNamespace
 
-from saga import Event
+from saga import Event, envelope
+from saga.contracts.library import contract_of
+from saga.declarations.values import Declared
+from saga.progress.document import decode_entry
 from saga.progress.history import TRANSITIONS_MAX
 from saga.testing.faults import Faults, faults
 from saga.testing.simulation.chance import Chance
@@ -24,12 +27,14 @@ from services.payment import payment
 from services.payment.bank import Bank
 from services.shipping import shipping
 from services.shipping.carrier import Carrier
-from tests.mutants.events import MenuChosen, PartyCalledOff, PartyHeld, PartyPlanned, PartyWithdrawn
+from tests.mutants.events import MenuChosen, PartyHeld, PartyPlanned, PartyWithdrawn, Seated
 from tests.mutants.outside import Rooms
 from tests.mutants.party import LARDER, Larder, hall, host, kitchen
 
 SEEDS = 300
 """So many seeds a mutant may hide from."""
+LINES_MAX = 6_000
+"""A run with so many operations goes round in circles: the longest without a mutant has 1,000."""
 OTHER_CONTENT = "already handled with other content"
 
 shop = SimpleNamespace(order=order, payment=payment, inventory=inventory, shipping=shipping)
@@ -41,22 +46,25 @@ class Scenario:
     """What is played, and what goes wrong meanwhile."""
 
     name: str
-    play: Callable[[SimulatedWorld], None]
+    play: Callable[[SimulatedWorld], Callable[[], None]]
+    """Runs the world until it is quiet; gives what then looks at outside and documents."""
     faults: Faults
 
     def run(self, seed: int) -> None:
-        """Raises `AssertionError` or `SagaError` for whatever does not hold."""
+        """Raises `AssertionError` for whatever does not hold."""
         with SimulatedWorld(seed, Drawn(self.faults, Chance(seed)), guarded=False) as world:
-            self.play(world)
+            world.always("it comes to rest", lambda: len(world.trace.lines) < LINES_MAX)
+            judge = self.play(world)
             world.verify()
+            judge()
 
 
-def first_failing(scenario: Scenario, seeds: int = SEEDS) -> tuple[int, Exception] | None:
-    """The first seed under which the scenario fails, and with what."""
+def first_failing(scenario: Scenario, seeds: int = SEEDS) -> tuple[int, AssertionError] | None:
+    """The first seed under which something does not hold, and what. Whatever else is raised is a mistake here."""
     for seed in range(seeds):
         try:
             scenario.run(seed)
-        except Exception as why:  # noqa: BLE001 - a mutant may fail in any way
+        except AssertionError as why:
             return seed, why
     return None
 
@@ -65,6 +73,19 @@ def letters_of(world: SimulatedWorld) -> list[tuple[str, str]]:
     """Saga and reason of all dead letters."""
     dead = [record for record in world.cluster.log if record.topic.endswith(".dead")]
     return [((record.key or b"").decode(), dict(record.headers)["dead_reason"].decode()) for record in dead]
+
+
+def outcomes_of(world: SimulatedWorld) -> dict[str, str]:
+    """The outcome of each saga as the log has it: what a service remembers of it may be wrong."""
+    types = {name for declared in world.declared.values() for name in outcomes_among(declared)}
+    said = [((record.key or b"").decode(), (envelope.type_of(record) or "")) for record in world.cluster.log]
+    return {saga: type_ for saga, type_ in said if type_ in types}
+
+
+def outcomes_among(declared: Declared) -> set[str]:
+    """The types of the outcomes that a service may emit."""
+    emitted = {event for handler in declared.handlers for event in handler.emits}
+    return {event.__name__ for event in emitted if contract_of(event).outcome}
 
 
 def chance_of(world: SimulatedWorld, what: str) -> float:
@@ -90,7 +111,7 @@ def an_order(number: int, *, card: str = "4242", address: str = "Kiel") -> Order
     )
 
 
-def orders(world: SimulatedWorld) -> None:
+def orders(world: SimulatedWorld) -> Callable[[], None]:
     """Several orders share a stock that is too small: one card is blocked, one address is nowhere, one is both."""
     bank, carrier = Bank(), Carrier()
     world.start(
@@ -106,11 +127,15 @@ def orders(world: SimulatedWorld) -> None:
         address = "Atlantis" if number in (2, 4) else "Kiel"
         world.publish(an_order(number, card=card, address=address))
     world.run_until_quiet()
-    letters = [letter for letter in letters_of(world) if letter[0] not in world.cluster.spoiled]
+    return lambda: books_agree(world, bank, carrier)
+
+
+def books_agree(world: SimulatedWorld, bank: Bank, carrier: Carrier) -> None:
+    """What the bank, the carrier and the stock have is what the outcomes say."""
+    letters = letters_of(world)
     assert not letters, letters
-    ends = [world.outcome(f"order-{number}") for number in range(ORDERS)]
-    confirmed = sum(end is not None and end.__name__ == OrderConfirmed.__name__ for end in ends)
-    cancelled = sum(end is not None and end.__name__ == OrderCancelled.__name__ for end in ends)
+    ends = list(outcomes_of(world).values())
+    confirmed, cancelled = ends.count(OrderConfirmed.__name__), ends.count(OrderCancelled.__name__)
     assert confirmed + cancelled == ORDERS, ends
     assert not bank.held, f"money is set aside for ever: {bank.held}"
     assert len(bank.taken) == confirmed, f"{confirmed} orders confirmed, {len(bank.taken)} paid"
@@ -131,7 +156,7 @@ def a_party(
     return PartyPlanned(party_id=id_, guests=guests, notes=notes, flour=flour, hall=room, menu=menu)
 
 
-def parties(world: SimulatedWorld) -> None:
+def parties(world: SimulatedWorld) -> Callable[[], None]:
     """One is held, one has no hall, one neither hall nor flour, one is withdrawn, one has two menus."""
     places = opened(world)
     world.publish(
@@ -142,29 +167,51 @@ def parties(world: SimulatedWorld) -> None:
         a_party("two-menus", menu="", notes=2),
     )
     world.run_for(timedelta(seconds=0.25 * chance_of(world, "withdrawn") ** 2))
-    world.publish(PartyWithdrawn(party_id="withdrawn", reason="rain"))
+    world.publish(PartyWithdrawn(party_id="withdrawn", reason="rain"), PartyWithdrawn(party_id="nothing", reason="sun"))
     world.publish(MenuChosen(party_id="two-menus", dish="fish"), MenuChosen(party_id="two-menus", dish="meat"))
     world.run_until_quiet()
-    judged(world, places, {"held": 3, "no-hall": 3, "nothing": 3, "withdrawn": 4, "two-menus": 3})
+    return lambda: judged(world, places, {"held": 3, "no-hall": 3, "nothing": 3, "withdrawn": 4, "two-menus": 3})
 
 
-def one_party(world: SimulatedWorld) -> None:
+def one_party(world: SimulatedWorld) -> Callable[[], None]:
     """Without anybody outside who has a say later."""
     places = opened(world)
     world.publish(a_party("held"), a_party("no-hall", room="taken", guests=4), a_party("no-flour", flour=99, notes=6))
     world.run_until_quiet()
-    judged(world, places, {"held": 3, "no-hall": 4, "no-flour": 3})
+    return lambda: judged(world, places, {"held": 3, "no-hall": 4, "no-flour": 3})
 
 
-def a_long_party(world: SimulatedWorld) -> None:
+def a_long_party(world: SimulatedWorld) -> Callable[[], None]:
     """More notes than an inbox and a progress hold."""
     places = opened(world)
     world.publish(a_party("held", notes=100, guests=1))
     world.run_until_quiet()
-    judged(world, places, {"held": 1})
-    p = world.progress("hall", "held")
-    assert p is not None
-    assert len(p.transitions) <= TRANSITIONS_MAX + 1, f"{len(p.transitions)} transitions are in one document"
+
+    def judge() -> None:
+        judged(world, places, {"held": 1})
+        p = world.progress("hall", "held")
+        assert p is not None
+        assert len(p.transitions) <= TRANSITIONS_MAX + 1, f"{len(p.transitions)} transitions are in one document"
+
+    return judge
+
+
+def mortal_parties(world: SimulatedWorld) -> Callable[[], None]:
+    """Chairs can hardly be had: some guests become dead letters, and their parties stand still, or end all the same."""
+    places = opened(world)
+    world.publish(a_party("held", notes=6), a_party("no-hall", room="taken", guests=4), a_party("no-flour", flour=99))
+    world.run_for(timedelta(seconds=300 * chance_of(world, "withdrawn")))
+    world.publish(PartyWithdrawn(party_id="held", reason="rain"))
+    world.run_until_quiet()
+
+    def judge() -> None:
+        assert not places.contradictions, places.contradictions
+        for saga in ("held", "no-hall", "no-flour"):
+            _in_order(world, saga)
+            _newest_first(world, saga)
+            _stands_still(world, saga)
+
+    return judge
 
 
 def opened(world: SimulatedWorld) -> Rooms:
@@ -174,18 +221,14 @@ def opened(world: SimulatedWorld) -> Rooms:
 
 
 def judged(world: SimulatedWorld, places: Rooms, guests: dict[str, int]) -> None:
-    """What stands outside is what the outcomes say, as far as nobody was told otherwise."""
+    """What stands outside is what the outcomes say. `guests`: how many come to each party."""
     assert not places.contradictions, places.contradictions
-    letters = [letter for letter in letters_of(world) if letter[0] not in world.cluster.spoiled]
-    wrong = [letter for letter in letters if OTHER_CONTENT in letter[1] and letter[0] != "two-menus"]
-    assert not wrong, wrong
-    dead = [letter for letter in letters if OTHER_CONTENT not in letter[1]]
+    dead = [(saga, why) for saga, why in letters_of(world) if not (saga == "two-menus" and OTHER_CONTENT in why)]
     assert not dead, dead
-    ends = {saga: world.outcome(saga) for saga in guests}
-    assert None not in ends.values(), ends
-    assert {end.__name__ for end in ends.values() if end} <= {PartyHeld.__name__, PartyCalledOff.__name__}
-    chairs = sum(guests[saga] for saga, end in ends.items() if end is PartyHeld)
-    held = sum(end is PartyHeld for end in ends.values())
+    ends = outcomes_of(world)
+    assert ends.keys() == guests.keys(), ends
+    held = sum(end == PartyHeld.__name__ for end in ends.values())
+    chairs = sum(guests[saga] for saga, end in ends.items() if end == PartyHeld.__name__)
     assert len(places.held) == chairs + held, f"{places.held} stand, {ends}"
     larder = world.read(kitchen, Larder, LARDER)
     assert larder is not None
@@ -193,12 +236,39 @@ def judged(world: SimulatedWorld, places: Rooms, guests: dict[str, int]) -> None
     assert larder.drinks <= len(guests), larder
     for saga in guests:
         _in_order(world, saga)
+        _newest_first(world, saga)
 
 
 def _in_order(world: SimulatedWorld, saga: str) -> None:
     p = world.progress("hall", saga)
-    notes = [] if p is None else [int(number) for number in p.state.get("notes", "").split()]
+    state = {} if p is None else p.state
+    notes = [int(number) for number in state.get("notes", "").split()]
     assert notes == sorted(set(notes)), f"the notes of {saga} came as {notes}"
+    freed = [] if p is None else [e for e in map(decode_entry, p.transitions) if e.handler == "unseat" and e.cause]
+    assert p is None or p.first or state.get("freed", 0) == len(freed), f"{len(freed)} chairs are back, {state}"
+
+
+def _newest_first(world: SimulatedWorld, saga: str) -> None:
+    """Chairs are given back in the reverse order of their renting."""
+    p = world.progress("hall", saga)
+    chairs: list[str] = []
+    for entry in map(decode_entry, p.transitions) if p is not None and not p.first else ():
+        chairs += [event.id for event in entry.events if event.type == Seated.__name__]
+        if entry.outcome == "compensated" and entry.cause in chairs:
+            assert entry.cause == chairs.pop(), f"of {saga} an older chair was given back before a newer one"
+
+
+def _stands_still(world: SimulatedWorld, saga: str) -> None:
+    """With a dead letter nothing of the saga is handled, until that is dropped."""
+    p = world.progress("hall", saga)
+    dead: set[str] = set()
+    for entry in map(decode_entry, p.transitions) if p is not None and not p.first else ():
+        assert not (dead and entry.outcome == "handled"), f"{entry.handler} of {saga} has run behind a dead letter"
+        for letter in entry.letters:
+            if letter.what == "dead letter":
+                dead.add(letter.id)
+            else:
+                dead.discard(letter.id.removesuffix("-dropped"))
 
 
 CLUMSY = faults.of("lost answer", rate=0.03) | faults.of("late answer", rate=0.02) | faults.of("crash", rate=0.02)
@@ -217,16 +287,19 @@ SCENARIOS = {
     for scenario in (
         Scenario(name="orders, clumsy", play=orders, faults=CLUMSY),
         Scenario(name="orders, restless", play=orders, faults=RESTLESS),
-        Scenario(name="orders, everything", play=orders, faults=faults.everything()),
         Scenario(name="parties, clumsy", play=parties, faults=CLUMSY),
         Scenario(name="parties, restless", play=parties, faults=RESTLESS),
-        Scenario(name="parties, everything", play=parties, faults=faults.everything()),
         Scenario(name="one party, clumsy", play=one_party, faults=CLUMSY),
         Scenario(name="one party, restless", play=one_party, faults=RESTLESS),
         Scenario(
+            name="mortal parties",
+            play=mortal_parties,
+            faults=faults.of("lost answer", rate=0.8, target="hall.seat") | RESTLESS,
+        ),
+        Scenario(
             name="a long party",
             play=a_long_party,
-            faults=faults.of("duplicate", rate=0.05) | faults.of("crash", rate=0.002),
+            faults=faults.of("duplicate", rate=0.5) | faults.of("crash", rate=0.002),
         ),
     )
 }

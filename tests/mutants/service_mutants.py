@@ -11,19 +11,12 @@ from services.inventory.stock import OutOfStock, Stock
 from services.order import events as decided
 from services.payment import events as money
 from services.payment.bank import Bank, Declined
-from services.shipping import events as ways
-from services.shipping.carrier import Carrier, Refused
 from tests.mutants.scenarios import shop
 
 
 async def a_bank() -> AsyncIterator[Bank]:
     async with Bank.connect() as bank:
         yield bank
-
-
-async def a_carrier() -> AsyncIterator[Carrier]:
-    async with Carrier.connect() as carrier:
-        yield carrier
 
 
 # -------------------------------------------------------------------- payment
@@ -130,20 +123,12 @@ def money_is_taken_before_the_outcome(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(shop, "payment", payment)
 
 
-def the_bank_is_asked_outside_of_a_step(patch: pytest.MonkeyPatch) -> None:
-    async def reserve_directly(
-        order: money.OrderPlaced, bank: Bank, saga: Saga
-    ) -> money.PaymentReserved | money.PaymentDeclined:
-        try:
-            charge = await bank.reserve(saga.key("charge"), order.card, order.total)
-        except Declined as why:
-            return money.PaymentDeclined(order_id=order.order_id, reason=str(why))
-        return money.PaymentReserved(order_id=order.order_id, charge_id=charge, amount=order.total)
-
-    payment = a_payment()
-    payment.handler(reserve_directly)
+def a_blocked_card_is_no_answer(patch: pytest.MonkeyPatch) -> None:
+    payment = Service("payment")
+    payment.resource(timeout_s=5)(a_bank)
+    payment.handler(reserve)
     payment.handler(capture)
-    payment.compensation(reserve_directly)(release)
+    payment.compensation(reserve)(release)
     patch.setattr(shop, "payment", payment)
 
 
@@ -210,40 +195,11 @@ def the_stock_is_read_and_written_in_two_moves(patch: pytest.MonkeyPatch) -> Non
     patch.setattr(shop, "inventory", inventory)
 
 
-# -------------------------------------------------------------------- shipping and order
-
-
-async def book(
-    placed: ways.OrderPlaced, paid: ways.PaymentReserved, goods: ways.InventoryReserved, carrier: Carrier, saga: Saga
-) -> ways.ShipmentBooked | ways.ShipmentRefused:
-    try:
-        booking = await saga.step(carrier.book, saga.key("book"), placed.address, goods.quantity)
-    except Refused as why:
-        return ways.ShipmentRefused(order_id=paid.order_id, reason=str(why))
-    return ways.ShipmentBooked(order_id=paid.order_id, booking_id=booking)
-
-
-def goods_are_sent_once_they_are_booked(patch: pytest.MonkeyPatch) -> None:
-    async def dispatch_at_once(booked: ways.ShipmentBooked, carrier: Carrier, saga: Saga) -> ways.ShipmentDispatched:
-        tracking = await saga.step(carrier.dispatch, saga.key("dispatch"), booked.booking_id)
-        return ways.ShipmentDispatched(order_id=booked.order_id, tracking=tracking)
-
-    async def unbook(
-        cancelled: ways.OrderCancelled, booked: ways.ShipmentBooked, carrier: Carrier, saga: Saga
-    ) -> ways.ShipmentUnbooked:
-        await saga.step(carrier.unbook, saga.key("unbook"), booked.booking_id)
-        return ways.ShipmentUnbooked(order_id=cancelled.order_id, booking_id=booked.booking_id)
-
-    shipping = Service("shipping")
-    shipping.resource(timeout_s=5, answers=(Refused,))(a_carrier)
-    shipping.handler(book)
-    shipping.handler(dispatch_at_once)
-    shipping.compensation(book)(unbook)
-    patch.setattr(shop, "shipping", shipping)
+# -------------------------------------------------------------------- order
 
 
 def an_order_is_confirmed_when_it_is_paid(patch: pytest.MonkeyPatch) -> None:
-    async def confirm_early(paid: ways.PaymentReserved) -> decided.OrderConfirmed:
+    async def confirm_early(paid: money.PaymentReserved) -> decided.OrderConfirmed:
         return decided.OrderConfirmed(order_id=paid.order_id)
 
     async def cancel(

@@ -1,0 +1,101 @@
+"""Which mutants there are, and the scenario in which each is looked for."""
+
+from typing import NamedTuple
+
+from tests.exploration import test_rules as rules
+from tests.mutants import runtime_mutants as runtime
+from tests.mutants import service_mutants as service
+from tests.mutants.runtime_mutants import Plant
+
+
+class Mutant(NamedTuple):
+    """A bug that can be planted."""
+
+    plant: Plant
+    scenario: str
+
+
+MUTANTS = [
+    Mutant(plant, scenario)
+    for scenario, plants in {
+        "orders, clumsy": (
+            rules.readers_do_not_publish,
+            rules.an_ambiguous_write_is_taken_for_done,
+            rules.an_ambiguous_write_is_written_over,
+            rules.own_events_are_no_parts,
+            rules.compensations_close_nothing,
+            rules.refusals_leave_no_marker,
+            runtime.a_write_marks_its_own_events_as_published,
+            runtime.repeats_have_another_time,
+            runtime.writes_carry_no_version,
+            runtime.keys_from_attempts,
+            runtime.a_message_that_has_to_wait_is_dropped,
+            runtime.a_result_is_undone_twice,
+            runtime.updates_leave_no_marker,
+            runtime.documents_are_written_without_their_version,
+            service.money_is_released_before_the_outcome,
+            service.money_is_never_released,
+            service.money_is_taken_before_the_outcome,
+            service.a_reservation_has_a_fresh_key_for_each_attempt,
+            service.a_capture_has_no_key,
+            service.a_blocked_card_is_no_answer,
+            service.goods_are_handed_out_before_the_success,
+            service.the_stock_is_read_and_written_in_two_moves,
+            service.an_order_is_confirmed_when_it_is_paid,
+            service.an_order_is_not_cancelled_when_nobody_delivers,
+        ),
+        "orders, restless": (
+            runtime.offsets_are_committed_with_gaps,
+            runtime.a_message_that_is_left_counts_as_finished,
+            runtime.markers_from_the_time,
+        ),
+        "parties, clumsy": (
+            rules.keys_from_transition_numbers,
+            rules.a_failed_send_is_forgotten,
+            rules.a_kept_message_in_hand_is_decided_again,
+            rules.open_intents_are_not_settled,
+            rules.originals_are_not_dropped,
+            runtime.step_results_are_kept_in_memory_only,
+            runtime.a_second_failure_is_taken_for_other_content,
+        ),
+        "parties, restless": (
+            rules.an_open_intent_blocks_nobody,
+            rules.a_second_outcome,
+            runtime.commits_before_publishing,
+            runtime.a_lost_partition_is_kept,
+        ),
+        "one party, clumsy": (
+            rules.nothing_is_settled,
+            rules.only_the_newest_result_is_undone,
+            runtime.keys_without_their_cause,
+            runtime.results_are_undone_oldest_first,
+        ),
+        "one party, restless": (
+            rules.handlers_run_for_every_message,
+            rules.own_parts_are_not_withdrawn,
+            runtime.messages_of_one_saga_run_side_by_side,
+            runtime.a_revoked_partition_is_kept,
+            runtime.events_go_out_in_any_order,
+            runtime.a_step_begins_without_an_intent,
+            runtime.queued_messages_are_put_in_front,
+        ),
+        "mortal parties": (
+            rules.compensations_do_not_wait_for_originals,
+            runtime.dead_letters_are_not_said,
+            runtime.a_dead_letter_blocks_nobody,
+            runtime.a_dead_letter_is_dropped,
+        ),
+        "a long party": (
+            runtime.nothing_is_marked_as_published,
+            runtime.the_inbox_is_trimmed_by_count,
+        ),
+    }.items()
+    for plant in plants
+]
+
+SURVIVORS: list[Plant] = [
+    runtime.decisions_without_a_write_trust_the_cache,
+    runtime.the_cache_outlives_a_rebalance,
+    runtime.both_trust_an_old_cache,
+]
+"""What is expected not to be found: each says why. They are not counted."""

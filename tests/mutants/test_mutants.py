@@ -1,0 +1,40 @@
+"""Planted bugs: the simulation finds each of them within 300 seeds, and nothing where there is none.
+
+`python -m tests.mutants` prints which seed finds which, and plays all 300 seeds without a mutant.
+"""
+
+import pytest
+
+from tests.mutants.catalogue import MUTANTS, SURVIVORS, Mutant
+from tests.mutants.runtime_mutants import Plant
+from tests.mutants.scenarios import SCENARIOS, SEEDS, first_failing
+
+CLEAN_SEEDS = 12
+"""Without a mutant, in addition to the seeds that find one."""
+RESTLESS = "parties, restless"
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.plant.__name__)
+def test_a_mutant_is_found_and_nothing_else_is(mutant: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
+    scenario = SCENARIOS[mutant.scenario]
+    with monkeypatch.context() as patch:
+        mutant.plant(patch)
+        found = first_failing(scenario)
+    assert found is not None, f"not within {SEEDS} seeds of {scenario.name}"
+    scenario.run(found[0])  # without the mutant the same seed is well
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_without_a_mutant_all_is_well(name: str) -> None:
+    assert first_failing(SCENARIOS[name], CLEAN_SEEDS) is None
+
+
+@pytest.mark.parametrize("survivor", SURVIVORS, ids=lambda survivor: survivor.__name__)
+def test_what_changes_nothing_is_not_found(survivor: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
+    survivor(monkeypatch)
+    assert first_failing(SCENARIOS[RESTLESS], CLEAN_SEEDS) is None
+
+
+def test_there_are_enough_mutants_and_each_is_counted_once() -> None:
+    names = [mutant.plant.__name__ for mutant in MUTANTS]
+    assert len(set(names)) == len(names) >= 26
