@@ -17,11 +17,11 @@ from saga.policies.retry import delay_s
 from saga.progress import ids, record
 from saga.progress.compensate import undone
 from saga.progress.decide import Decision, Work
-from saga.progress.document import Intent, Result
+from saga.progress.document import Call, Intent, Result
 from saga.progress.record import Written
 from saga.progress.roles import Role
 from saga.runtime import persistence
-from saga.runtime.participant import Halted, Participant
+from saga.runtime.participant import Halted, Participant, Refused
 from saga.runtime.saga import NotDeterministic, RunningSaga, unexpected
 from saga.runtime.standing import Run, Turn
 
@@ -63,9 +63,17 @@ async def perform(service: Participant, turn: Turn, ask: Ask) -> Turn:
         handler=name, kind=kind, cause=cause, message=ask.message, parts=ask.parts, state=p.state, time=""
     )
     saga = RunningSaga(service, turn, ask.handler, ask.run, intent)
+    try:
+        return await _to_its_write(service, turn, ask, saga)
+    except Refused:  # decided again; what is answered already is not asked for again
+        return saga.turn.unread().carrying(ask.run, _answered(saga), turn.attempts_of(ask.run))
+
+
+async def _to_its_write(service: Participant, turn: Turn, ask: Ask, saga: RunningSaga) -> Turn:
+    """The run, and the write that ends it or its attempt. Raises `Refused`, and what else halts a turn."""
     clock, began = service.ports.clock, service.ports.clock.monotonic_s()
     try:
-        events, delta = await _called(service, ask, intent.parts, saga)
+        events, delta = await _called(service, ask, saga.intent.parts, saga)
     except Exception as why:
         if saga.halt is not None:
             raise saga.halt from why
@@ -75,6 +83,11 @@ async def perform(service: Participant, turn: Turn, ask: Ask) -> Turn:
     turn.stages.handler_s += clock.monotonic_s() - began
     written = _ended(service, turn, ask, events, delta, saga)
     return (await persistence.write(service, turn, written)).forgetting(ask.run)
+
+
+def _answered(saga: RunningSaga) -> tuple[Call, ...]:
+    """What a rerun need not ask for. Without an intent nothing is promised to it: it reads documents anew."""
+    return tuple(saga.calls) if saga.intent.begins is not None else ()
 
 
 async def _called(
@@ -195,8 +208,7 @@ def _ended(
 async def _failed(service: Participant, saga: RunningSaga, ask: Ask, why: Exception) -> Turn:
     """An attempt has failed: again, with what it has got so far, or a dead letter after the last one."""
     turn, retry, ports = saga.turn, ask.handler.retry, service.ports
-    # Without an intent nothing is promised to a rerun: it reads documents anew.
-    calls = tuple(saga.calls) if saga.intent.begins is not None else ()
+    calls = _answered(saga)
     held_up = isinstance(why, TimeoutError) and ports.outages > saga.outages  # its time went by while the lane waited
     if held_up or not turn.certain:  # on an old progress anything may fail: it counts after a rerun on a certain one
         return turn.unread().carrying(ask.run, calls, turn.attempts_of(ask.run))

@@ -38,8 +38,9 @@ class RunningSaga(Saga[Any]):
     def __init__(self, service: Participant, turn: Turn, handler: Handler, run: Run, intent: Intent) -> None:
         """`intent`: as it is open in the progress, or as it will be written before the first step."""
         self.service, self.turn, self.handler, self.run, self.intent = service, turn, handler, run, intent
-        carried = turn.results_of(run)
-        self.calls = list(carried if len(carried) > len(intent.calls) else intent.calls)
+        recorded_, carried = intent.calls, turn.results_of(run)
+        # What is recorded wins: another worker may have gone on from other answers meanwhile.
+        self.calls = list(carried if carried[: len(recorded_)] == recorded_ else recorded_)
         """All answers so far, recorded or carried over."""
         self.failure: Exception | None = None
         """A step has failed, and with it this attempt, even if the handler catches it."""
@@ -74,12 +75,20 @@ class RunningSaga(Saga[Any]):
             )
         before, after = self._before, fields_of(self._state)
         changed = {name: value for name, value in after.items() if before[name] != value}
-        for name, value in changed.items():
-            if msgspec.json.decode(recorded(value, name, "saga.state's")) != value:
+        if not changed:
+            return {}
+        written = {n: msgspec.json.decode(recorded(value, n, "saga.state's")) for n, value in changed.items()}
+        try:
+            read = self.service.state_of({**self.intent.state, **written})
+        except (msgspec.ValidationError, TypeError, ValueError):
+            read = None
+        for name in changed:
+            if read is None or getattr(read, name) != getattr(self._state, name):
                 raise Permanent(
-                    f"saga.state's {name!r} cannot be recorded: {value!r} is not the same when it is read back"
+                    f"saga.state's {name!r} cannot be recorded: {getattr(self._state, name)!r} is not the same when it "
+                    "is read back"
                 )
-        return changed
+        return written
 
     def key(self, name: str, /) -> str:
         return ids.key(name, self.service.name, self.turn.message.saga, self.handler.name, self.intent.cause)

@@ -1,6 +1,8 @@
 """The state: only what changed is written back, however it was changed, and only what can be read back."""
 
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from decimal import Decimal
 from pathlib import Path
 
 import pytest
@@ -54,6 +56,38 @@ async def test_a_change_inside_a_mutable_field_is_seen() -> None:
 
     done = await trial(payment, an_order(), OrderConfirmed(order_id=SAGA))
     assert done.state == Memory(skus=["tea", "second"])
+
+
+@dataclass(frozen=True)
+class Line:
+    sku: str
+    amount: Decimal
+
+
+@dataclass(frozen=True)
+class Basket:
+    skus: tuple[str, ...] = ()
+    lines: tuple[Line, ...] = ()
+    due: datetime | None = None
+    size: tuple[int, str] | None = None
+
+
+async def test_a_tuple_in_the_state_is_one_when_it_is_read_back() -> None:
+    payment = Service("payment", state=Basket)
+    filled = Basket(("tea",), (Line("tea", Decimal("9.80")),), datetime(2026, 1, 2, tzinfo=UTC), (2, "kg"))
+
+    @payment.handler
+    async def first(order: OrderPlaced, saga: Saga[Basket]) -> None:
+        saga.state = filled
+
+    @payment.handler
+    async def second(confirmed: OrderConfirmed, saga: Saga[Basket]) -> None:
+        assert saga.state == filled
+        saga.state = replace(saga.state, skus=(*saga.state.skus, "milk"))
+
+    done = await trial(payment, an_order(), OrderConfirmed(order_id=SAGA))
+    assert [transition.outcome for transition in done.progress.transitions] == ["handled", "handled"]
+    assert done.state == replace(filled, skus=("tea", "milk"))
 
 
 async def test_what_a_failed_attempt_assigned_is_forgotten() -> None:

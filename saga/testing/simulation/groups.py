@@ -54,9 +54,10 @@ class Group:
         target: dict[Partition, int] = {}
         ids = list(self.members)
         topics = dict.fromkeys(topic for member in self.members.values() for topic in member.topics)
-        for topic in topics:
+        for index, topic in enumerate(topics):
             takers = [id_ for id_ in ids if topic in self.members[id_].topics]
-            shift = self.rotation % len(takers)
+            # After two moves partitions of equal number part, for as long: that they go together is only for speed.
+            shift = (self.rotation + self.rotation // 2 * index) % len(takers)
             takers = takers[shift:] + takers[:shift]
             count = self.members[takers[0]].partitions_of(topic)
             for number in range(count):

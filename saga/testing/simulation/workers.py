@@ -65,6 +65,7 @@ class Workers(Disruptions):
         """So many workers of a service begin."""
         self._declared[declared.name], self.fakes[declared.name] = declared, use
         self.disks[declared.name] = Disk()
+        self._cluster.group(declared.name).rotation = int(4 * self._chance.draw(f"{declared.name} begins"))
         for number in range(1, count + 1):
             self._begin(f"{declared.name}-{number}", declared.name, 1)
 
