@@ -1,0 +1,11 @@
+"""The store on Couchbase Server, or Capella, through its own SDK: `pip install 'saga-choreography[couchbase]'`.
+
+Reading order: `settings`, `store`, then what it is made of: `keys` (which document a key means), `errors` (which error
+means what), `driver` (all that is known here of the SDK), `opening` (what is asked before the first operation),
+`listing` (which keys there are).
+"""
+
+from saga.store.couchbase.settings import CouchbaseSettings, Durability, Place, place_of
+from saga.store.couchbase.store import CouchbaseStore
+
+__all__ = ["CouchbaseSettings", "CouchbaseStore", "Durability", "Place", "place_of"]

@@ -1,0 +1,197 @@
+"""All that the store knows of Couchbase's SDK: connecting, one document at a time, and which keys there are.
+
+The SDK's futures must not be cancelled: it would go on all the same, and its late answer would be an
+`InvalidStateError` in the loop's exception handler. And no write may be: see `saga.store.port`. So calls are driven
+here by callbacks, and who waits for one waits for a future that the SDK does not know. It also costs less than a task.
+
+The SDK has one thread for its connections, and so it stays: with two or four, an operation takes two to four times the
+CPU time and none gets faster.
+"""
+
+import asyncio
+import math
+from collections.abc import AsyncIterator, Coroutine
+from datetime import timedelta
+from typing import Any, TypeVar
+
+from acouchbase.cluster import AsyncCluster  # type: ignore[import-untyped]  # the SDK has no types for checkers
+from couchbase.auth import CertificateAuthenticator, PasswordAuthenticator  # type: ignore[import-untyped]  # see above
+from couchbase.durability import DurabilityLevel, ServerDurability  # type: ignore[import-untyped]  # see above
+from couchbase.exceptions import CouchbaseException  # type: ignore[import-untyped]  # see above
+from couchbase.kv_range_scan import PrefixScan, RangeScan  # type: ignore[import-untyped]  # see above
+from couchbase.options import ClusterOptions, ClusterTimeoutOptions  # type: ignore[import-untyped]  # see above
+from couchbase.transcoder import RawJSONTranscoder  # type: ignore[import-untyped]  # see above
+
+from saga.store.couchbase.settings import CouchbaseSettings, Durability
+from saga.store.port import Document
+
+__all__ = ["FAILURES", "Calls", "Cluster", "Collection"]
+
+T = TypeVar("T")
+
+BOOTSTRAP_S = 6.0
+"""How long connecting may take, and opening the bucket: both fit into what `Store` allows."""
+SCAN_S = 30.0
+"""How long a scan waits for the next answer of a node."""
+LEVELS = {
+    "majority": DurabilityLevel.MAJORITY,
+    "majorityAndPersistActive": DurabilityLevel.MAJORITY_AND_PERSIST_TO_ACTIVE,
+    "persistToMajority": DurabilityLevel.PERSIST_TO_MAJORITY,
+}
+FAILURES = (CouchbaseException, RuntimeError)
+"""What the SDK raises when it cannot do something; anything else is a mistake of ours."""
+
+
+class Calls:
+    """Calls of the SDK that go on to their end, whatever becomes of whoever waits for them."""
+
+    def __init__(self) -> None:
+        self._under_way = 0
+        self._ended: asyncio.Future[None] | None = None
+
+    def begin(self, call: Coroutine[Any, Any, T]) -> asyncio.Future[T]:
+        """Begin it now; what comes of it."""
+        answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._under_way += 1
+        self._go_on(call, answer)
+        return answer
+
+    def leave(self, call: Coroutine[Any, Any, object]) -> None:
+        """Begin it; nobody wants to know what comes of it."""
+        self.begin(call).add_done_callback(lambda answer: answer.exception())
+
+    async def ended(self) -> None:
+        """Return when none is under way."""
+        while self._under_way:
+            self._ended = self._ended or asyncio.get_running_loop().create_future()
+            await asyncio.shield(self._ended)
+
+    def _go_on(self, call: Coroutine[Any, Any, T], answer: asyncio.Future[T]) -> None:
+        try:
+            waits_for = call.send(None)
+        except StopIteration as done:
+            self._end()
+            if not answer.done():
+                answer.set_result(done.value)
+        except (Exception, asyncio.CancelledError) as why:  # noqa: BLE001 - handed on to whoever waits
+            self._end()
+            if not answer.done():
+                # Nobody here cancels: if the SDK does, that is no cancellation of whoever waits.
+                answer.set_exception(why if isinstance(why, Exception) else CouchbaseException(message="cancelled"))
+        else:
+            if waits_for is None:
+                asyncio.get_running_loop().call_soon(self._go_on, call, answer)
+                return
+            waits_for._asyncio_future_blocking = False  # as a task does: it has heard that somebody waits
+            waits_for.add_done_callback(lambda _: self._go_on(call, answer))
+
+    def _end(self) -> None:
+        self._under_way -= 1
+        if not self._under_way and self._ended is not None:
+            self._ended.set_result(None)
+            self._ended = None
+
+
+class Collection:
+    """One collection of Couchbase. Methods are coroutines of the SDK, for `Calls.begin`; they raise `FAILURES`."""
+
+    def __init__(self, collection: Any, durability: Durability, durable_s: float, keeps_expiry: bool) -> None:
+        self._collection, self._keeps_expiry = collection, keeps_expiry
+        self._durably: dict[str, object] = {}
+        if durability != "none":
+            # Without a timeout of its own a durable write has 10 s, whatever the cluster's options say.
+            self._durably["durability"] = ServerDurability(LEVELS[durability])
+            self._durably["timeout"] = timedelta(seconds=durable_s)
+
+    async def get(self, key: str) -> Document:
+        result = await self._collection.get(key)
+        return Document(result.value, result.cas)
+
+    async def insert(self, key: str, content: bytes, expiry_s: float | None) -> int:
+        result = await self._collection.insert(key, content, **self._durably, **_expiry(expiry_s))
+        return int(result.cas)
+
+    async def replace(self, key: str, content: bytes, cas: int, expiry_s: float | None, keep_expiry: bool) -> int:
+        expiry = _expiry(expiry_s)
+        if keep_expiry:
+            expiry = {"preserve_expiry": True} if self._keeps_expiry else {}
+        result = await self._collection.replace(key, content, cas=cas, **self._durably, **expiry)
+        return int(result.cas)
+
+    async def remove(self, key: str, cas: int) -> int:
+        result = await self._collection.remove(key, cas=cas, **self._durably)
+        return int(result.cas)
+
+    async def keys(self, prefix: str) -> AsyncIterator[str]:
+        """All that begin with `prefix`, in no order. It may hold up the process: see `saga.store.couchbase.listing`."""
+        which = PrefixScan(prefix) if prefix else RangeScan()
+        async for found in self._collection.scan(which, ids_only=True, timeout=timedelta(seconds=SCAN_S)):
+            yield found.id
+
+
+class Cluster:
+    """A connection to one bucket. It belongs to the loop that made it, and once closed stays closed."""
+
+    def __init__(self, settings: CouchbaseSettings) -> None:
+        """Begins to connect."""
+        self._settings = settings
+        self._password = settings.password() if settings.password is not None else ""
+        self._cluster = AsyncCluster(settings.connection, _options(settings, self._password))
+        self._bucket: Any = None
+        self.keeps_expiry = True
+        """Whether the server can replace a document and leave its expiry alone: see `saga.store.couchbase.opening`."""
+
+    async def connected(self) -> None:
+        """Return once there is a connection. Raises `FAILURES`."""
+        await self._cluster.on_connect()
+
+    async def open_bucket(self) -> None:
+        """Raises `FAILURES`."""
+        self._bucket = self._cluster.bucket(self._settings.bucket)
+        await self._bucket.on_connect()
+
+    async def close(self) -> None:
+        """For good."""
+        await self._cluster.close()
+
+    def collection(self, name: str, durability: Durability, durable_s: float) -> Collection:
+        """One of the scope that is set."""
+        scope = self._bucket.scope(self._settings.scope or "_default")
+        return Collection(scope.collection(name), durability, durable_s, self.keeps_expiry)
+
+    def renew_password(self) -> bool:
+        """Look whether there is another password, and use it for connections yet to be made: those there are keep what
+        they began with."""
+        if self._settings.password is None or (password := self._settings.password()) == self._password:
+            return False
+        self._cluster.set_authenticator(_identity(self._settings, password))
+        self._password = password
+        return True
+
+
+def _expiry(expiry_s: float | None) -> dict[str, object]:
+    """None means never: a write that says nothing clears what was there. Whole seconds: rather later than sooner."""
+    return {} if expiry_s is None else {"expiry": timedelta(seconds=max(1, math.ceil(expiry_s)))}
+
+
+def _identity(settings: CouchbaseSettings, password: str) -> Any:
+    if settings.cert_file is not None:
+        return CertificateAuthenticator(cert_path=str(settings.cert_file), key_path=str(settings.key_file))
+    return PasswordAuthenticator(settings.username, password)
+
+
+def _options(settings: CouchbaseSettings, password: str) -> Any:
+    timeouts = ClusterTimeoutOptions(
+        bootstrap_timeout=timedelta(seconds=BOOTSTRAP_S),
+        kv_timeout=timedelta(seconds=settings.kv_s),
+        kv_durable_timeout=timedelta(seconds=settings.durable_s),
+    )
+    trusted = {} if settings.ca_file is None else {"trust_store_path": str(settings.ca_file)}
+    return ClusterOptions(
+        _identity(settings, password),
+        timeout_options=timeouts,
+        transcoder=RawJSONTranscoder(),
+        enable_tracing=False,  # with the next line: a fifth less time for each operation
+        enable_metrics=False,
+        **trusted,
+    )

@@ -1,0 +1,185 @@
+"""What the SDK's errors mean to us: one table, by error code, because the classes hide what happened.
+
+The SDK looks at why it repeated a request before it looks at what came of it: a write that timed out with an unknown
+end is raised as `DocumentLockedException` or `TemporaryFailException` when the document was locked, or the server
+busy, at some time before. Its code is 13 all the same. So the code decides, and the class only where there is none.
+
+Whoever adds a line answers one question: can the write have happened, or happen later? Where nobody knows: yes.
+"""
+
+import enum
+from typing import NamedTuple
+
+from saga.errors import Ambiguous, Conflict, Exists, StoreError, StoreUnavailable
+
+
+class Doing(enum.Enum):
+    """What was under way when the error came."""
+
+    READ = "read"
+    INSERT = "inserted"
+    REPLACE = "replaced"
+    REMOVE = "removed"
+
+
+class Meaning(NamedTuple):
+    """What to make of an error."""
+
+    what: str
+    remedy: str
+    undone: bool
+    """Whether nothing was written, and will not be."""
+
+
+_REPORT = "this is a mistake in saga, or an unusual server: please report it"
+_NETWORK = "see whether its nodes are up and the network between is sound"
+_LOAD = "give it more nodes or memory, or send less"
+_REPLICAS = (
+    "bring its nodes back or lower the bucket's number of replicas; SAGA_STORE_DURABILITY=none gives up that "
+    "what was acknowledged survives a failover"
+)
+CREATE = (
+    "create it, as in `couchbase-cli collection-manage -c HOST -u ADMIN -p ... --bucket {bucket}"
+    " --create-collection {scope}.{collection}`"
+)
+
+CANCELED, CAS_MISMATCH, NO_COLLECTION, UNSUPPORTED, AMBIGUOUS_TIMEOUT, TIMEOUT, NO_FEATURE = 2, 9, 11, 12, 13, 14, 15
+AUTHENTICATION, NO_BUCKET, NO_SCOPE, NOT_FOUND, EXISTS, INTERNAL_SDK = 6, 10, 16, 101, 105, 5000
+DURABILITY_INVALID, DURABILITY_IMPOSSIBLE = 107, 108
+
+_REFUSED = Meaning(
+    "refuses the user", "check user, password and the roles data_reader and data_writer of bucket or scope", True
+)
+_TOO_OLD = Meaning("cannot do this", "use Couchbase Server 7.2 or later; what this needs may be missing", True)
+
+MEANINGS: dict[int, Meaning] = {
+    CANCELED: Meaning("closed the connection before it answered", _NETWORK, False),
+    3: Meaning("was asked in a way that it does not take", _REPORT, True),
+    4: Meaning("has no data service at the address", "give the address of nodes with the data service", True),
+    5: Meaning("failed inside", "look at the server's log", False),
+    AUTHENTICATION: _REFUSED,
+    7: Meaning("is busy", _LOAD, True),
+    CAS_MISMATCH: Meaning("holds another version", "read it again", True),
+    NO_BUCKET: Meaning("has no such bucket", "create it, or name another one in SAGA_STORE", True),
+    NO_COLLECTION: Meaning("has no such collection", CREATE, True),
+    UNSUPPORTED: _TOO_OLD,
+    AMBIGUOUS_TIMEOUT: Meaning("did not answer in time", _NETWORK, False),
+    TIMEOUT: Meaning("could not be reached in time", _NETWORK, True),
+    NO_FEATURE: _TOO_OLD,
+    NO_SCOPE: Meaning("has no such scope", "create it with `couchbase-cli collection-manage --create-scope`", True),
+    19: Meaning("was sent what cannot be encoded", _REPORT, True),
+    20: Meaning("gave an answer that cannot be decoded", _REPORT, False),
+    21: Meaning("limits how much this user may ask", _LOAD, True),
+    22: Meaning("has no room left in the scope", "raise the scope's limit", True),
+    NOT_FOUND: Meaning("does not have the document", "read it again", True),
+    103: Meaning("holds the document locked", "end what locks documents of sagas", True),
+    104: Meaning("cannot take a document of more than 20 MB", "make it smaller", True),
+    EXISTS: Meaning("has the document already", "read it", True),
+    DURABILITY_INVALID: Meaning("cannot write as durably as is asked", _REPLICAS, True),
+    DURABILITY_IMPOSSIBLE: Meaning("has too few nodes up for a durable write", _REPLICAS, True),
+    109: Meaning("does not know whether enough nodes have the write", _NETWORK, False),
+    110: Meaning("is still busy with another durable write of the document", _LOAD, True),
+    111: Meaning("is still committing an earlier durable write of the document", _LOAD, True),
+    120: Meaning("says that the document is not JSON", "keep other programs from changing it", True),
+    INTERNAL_SDK: Meaning("cannot be asked: its SDK failed inside", _REPORT, False),
+}
+"""By error code, for whatever can come of reading or writing a whole document. A test compares it with the SDK's."""
+
+ELSEWHERE = frozenset(
+    {8, 17, 18, 102, *range(113, 120), 121, 122, 123, 124, *range(126, 129), *range(130, 138)}  # parts of documents
+    | {*range(201, 205), *range(301, 309), 401, 402, 501, 502, *range(601, 615), *range(700, 708)}  # other services
+    | {*range(1200, 1204), *range(1300, 1321), 1399, 5001, 5002}  # transactions; HTTP
+)
+"""Codes that cannot come of what we ask; if one does all the same, nobody knows what happened."""
+
+NETWORK = range(1001, 1129)
+"""Codes of connections, and of what came through them."""
+
+_ODD = Meaning("answers in a way that it should not", _REPORT, False)
+_CUT_OFF = Meaning("cannot be reached", _NETWORK, False)
+_CLOSED = Meaning("is closed", "a closed store stays closed: open another one", True)
+_NO_JSON = Meaning("has a document there that is not ours", "keep other programs out of these collections", True)
+
+CODES: dict[str, int] = {
+    "RequestCanceledException": CANCELED,
+    "InvalidArgumentException": 3,
+    "ServiceUnavailableException": 4,
+    "InternalServerFailureException": 5,
+    "AuthenticationException": AUTHENTICATION,
+    "CollectionNotFoundException": NO_COLLECTION,
+    "UnsupportedOperation": UNSUPPORTED,
+    "AmbiguousTimeoutException": AMBIGUOUS_TIMEOUT,
+    "UnAmbiguousTimeoutException": TIMEOUT,
+    "FeatureUnavailableException": NO_FEATURE,
+    "ScopeNotFoundException": NO_SCOPE,
+    "RateLimitedException": 21,
+    "QuotaLimitedException": 22,
+    "DocumentNotFoundException": NOT_FOUND,
+    "InternalSDKException": INTERNAL_SDK,
+}
+"""What the SDK raises from its Python part, without a code: by class. Any other class without a code is a riddle, and
+so is a busy server or a locked document without one: see above."""
+
+WRITE_MISSES = frozenset({CAS_MISMATCH, NOT_FOUND, EXISTS})
+
+
+def code_of(why: Exception) -> int:
+    """What the error says, or its class; 0 if neither does."""
+    code: int | None = getattr(why, "error_code", None)
+    return code or CODES.get(type(why).__name__, 0)
+
+
+def meaning_of(why: Exception) -> Meaning:
+    """What to make of what the SDK raised."""
+    if isinstance(why, RuntimeError):  # it was closed, or never connected: nothing was sent
+        return _CLOSED
+    if type(why).__name__ == "ValueFormatException":
+        return _NO_JSON
+    code = code_of(why)
+    return MEANINGS.get(code) or (_CUT_OFF if code in NETWORK else _ODD)
+
+
+def failure(why: Exception, doing: Doing, where: str, document: str) -> StoreError:
+    """The error for the caller: which class, what happened, and what to do."""
+    code = code_of(why)
+    if doing is Doing.INSERT and code in (EXISTS, CAS_MISMATCH):
+        return Exists(f"there is a document {document} in the store {where} already")
+    if doing in (Doing.REPLACE, Doing.REMOVE) and code in WRITE_MISSES:
+        return conflict(doing, where, document)
+    known = meaning_of(why)
+    said = f"the store {where} {known.what} ({brief(why)}, document {document})"
+    if doing is not Doing.READ and not known.undone:
+        return Ambiguous(f"{said}; whether it was {doing.value} is not known: {known.remedy}")
+    return StoreUnavailable(f"{said}; {'nothing was written: ' if doing is not Doing.READ else ''}{known.remedy}")
+
+
+def conflict(doing: Doing, where: str, document: str) -> Conflict:
+    """The version that was read is no longer there."""
+    return Conflict(f"document {document} in the store {where} was not {doing.value}: it has changed; read it again")
+
+
+def lacks_collection(why: Exception) -> bool:
+    """Whether the server did not know the collection: the SDK waits for it, and then says that time ran out."""
+    if code_of(why) in (NO_COLLECTION, NO_SCOPE):
+        return True
+    return "key_value_collection_outdated" in _reasons(why)
+
+
+def collection_of(why: Exception) -> str:
+    """Which collection of Couchbase was asked for."""
+    return getattr(getattr(why, "error_context", None), "collection_name", None) or "?"
+
+
+def brief(why: Exception) -> str:
+    """The error in a line: the SDK's own text is a page."""
+    code = code_of(why)
+    reasons = sorted(_reasons(why))
+    return " ".join(
+        [type(why).__name__, *([str(code)] if code else []), *([f"after {', '.join(reasons)}"] * bool(reasons))]
+    )
+
+
+def _reasons(why: Exception) -> set[str]:
+    """Why the SDK repeated the request."""
+    context = getattr(why, "error_context", None)
+    return set(getattr(context, "retry_reasons", None) or ())

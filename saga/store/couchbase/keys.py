@@ -1,0 +1,78 @@
+"""Which document of Couchbase a key means, also when it is longer than Couchbase's keys can be.
+
+A key of more than 246 bytes is stored under its beginning, `~` and a digest of the whole. As the key cannot be read
+back from that, such a document's content is `{"key": ..., "content": ...}`: a scan gives the key as it was written, and
+two keys of one digest, if that ever comes, are an error and not one document. A short key that looks as if it were
+shortened is treated like a long one, so no two keys share a name.
+"""
+
+import re
+from hashlib import blake2b
+
+import msgspec
+
+from saga.errors import StoreUnavailable
+
+KEY_BYTES_MAX = 246
+"""Couchbase's limit in a named collection; in the default one it is 250."""
+DIGEST_BYTES = 16
+HEAD_BYTES = KEY_BYTES_MAX - 1 - 2 * DIGEST_BYTES
+"""What a shortened key keeps of its beginning."""
+_SHORTENED = re.compile(rf"~[0-9a-f]{{{2 * DIGEST_BYTES}}}\Z")
+
+
+class _Wrapped(msgspec.Struct):
+    key: str
+
+
+def stored_key(key: str) -> str:
+    """The key in Couchbase.
+
+    >>> stored_key("payment::order-1")
+    'payment::order-1'
+    >>> len(stored_key("payment::" + "x" * 300).encode())
+    246
+    """
+    encoded = key.encode()
+    if len(encoded) <= KEY_BYTES_MAX and not is_shortened(key):
+        return key
+    return f"{stored_prefix(key)}~{blake2b(encoded, digest_size=DIGEST_BYTES).hexdigest()}"
+
+
+def stored_prefix(prefix: str) -> str:
+    """What all stored keys have in common whose keys begin with `prefix`."""
+    return prefix.encode()[:HEAD_BYTES].decode(errors="ignore")
+
+
+def is_shortened(stored: str) -> bool:
+    """Whether this is not the key itself."""
+    return _SHORTENED.search(stored) is not None
+
+
+def wrapped(key: str, content: bytes) -> bytes:
+    """The content of a document whose key was shortened.
+
+    >>> wrapped("ab", b"[1]")
+    b'{"key":"ab","content":[1]}'
+    """
+    return b"%b%b}" % (_beginning(key), content)
+
+
+def unwrapped(key: str, stored: bytes) -> bytes:
+    """What was wrapped. Raises `StoreUnavailable` if the document is not that of `key`."""
+    beginning = _beginning(key)
+    if not stored.startswith(beginning):
+        raise StoreUnavailable(f"the document under {stored_key(key)!r} belongs to another key than {key!r}")
+    return stored[len(beginning) : -1]
+
+
+def key_in(stored: bytes) -> str:
+    """The key of a document whose content was wrapped. Raises `StoreUnavailable`."""
+    try:
+        return msgspec.json.decode(stored, type=_Wrapped).key
+    except msgspec.DecodeError as why:
+        raise StoreUnavailable(f"a document with a shortened key does not say which key it has: {why}") from why
+
+
+def _beginning(key: str) -> bytes:
+    return b'{"key":%b,"content":' % msgspec.json.encode(key)

@@ -1,0 +1,148 @@
+"""Lists the keys of a collection in a process of its own, which `keys_of` starts, hears and ends.
+
+The SDK (4.6.3) waits for the first answer to a scan with the interpreter's lock in its hand. If its own thread wants
+that lock at this moment, to say how an earlier operation ended, both stand still for ever, and no signal ends the
+process. So the process that scans does nothing else, has been silent for a moment, and can be killed.
+"""
+
+import asyncio
+import os
+import sys
+from asyncio.subprocess import PIPE, Process
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from saga.clock import Clock, SystemClock
+from saga.errors import SagaError, StoreUnavailable
+from saga.store.couchbase.driver import FAILURES, SCAN_S, Calls, Cluster
+from saga.store.couchbase.errors import Doing, failure
+from saga.store.couchbase.opening import OPEN_S_MAX, open_bucket
+from saga.store.couchbase.settings import CouchbaseSettings
+
+ANSWER_S = OPEN_S_MAX + SCAN_S + 5
+"""How long the process may say nothing: it has limits of its own, unless it stands still."""
+SILENCE_S = 0.1
+"""Between connecting and the scan: the SDK's thread has said all that it had to say."""
+
+
+class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+    """What to list: it comes over standard input, where no other user of the machine can read it."""
+
+    connection: str
+    bucket: str
+    scope: str | None
+    username: str | None
+    password: str | None
+    ca_file: str | None
+    cert_file: str | None
+    key_file: str | None
+    name: str
+    """Of the collection in Couchbase."""
+    prefix: str
+
+
+class Told(msgspec.Struct, frozen=True, array_like=True):
+    """One line of the answer."""
+
+    what: Literal["key", "failed", "end"]
+    text: str = ""
+
+
+async def keys_of(settings: CouchbaseSettings, name: str, prefix: str, clock: Clock) -> AsyncIterator[str]:
+    """The keys in a collection of Couchbase that begin with `prefix`, in no order. Raises `StoreUnavailable`."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "saga.store.couchbase.listing"),
+        stdin=PIPE,
+        stdout=PIPE,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+    )
+    try:
+        assert process.stdin is not None, "it is a pipe"
+        process.stdin.write(msgspec.json.encode(_wanted(settings, name, prefix)))
+        process.stdin.close()
+        while (told := await _line(process, settings, clock)).what != "end":
+            if told.what == "failed":
+                raise StoreUnavailable(told.text)
+            yield told.text
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+
+
+async def _line(process: Process, settings: CouchbaseSettings, clock: Clock) -> Told:
+    assert process.stdout is not None, "it is a pipe"
+    try:
+        return msgspec.json.decode(await clock.within(ANSWER_S, process.stdout.readline()), type=Told)
+    except (TimeoutError, msgspec.DecodeError) as why:
+        raise StoreUnavailable(f"the keys of the store {settings.where} could not be listed: try again") from why
+
+
+def _wanted(settings: CouchbaseSettings, name: str, prefix: str) -> Wanted:
+    ca, cert, key = (str(file) if file else None for file in (settings.ca_file, settings.cert_file, settings.key_file))
+    return Wanted(
+        connection=settings.connection,
+        bucket=settings.bucket,
+        scope=settings.scope,
+        username=settings.username,
+        password=None if settings.password is None else settings.password(),
+        ca_file=ca,
+        cert_file=cert,
+        key_file=key,
+        name=name,
+        prefix=prefix,
+    )
+
+
+# -------------------------------------------------------------------- in the process
+
+
+def main() -> None:
+    """List what standard input asks for to standard output."""
+    wanted = msgspec.json.decode(sys.stdin.buffer.read(), type=Wanted)
+    try:
+        asyncio.run(_list(wanted, SystemClock()))
+    except SagaError as why:
+        _tell(Told("failed", str(why)))
+
+
+async def _list(wanted: Wanted, clock: Clock) -> None:
+    settings, calls = _settings(wanted), Calls()
+    cluster = Cluster(settings)
+    await clock.within(OPEN_S_MAX, open_bucket(cluster, settings, calls))
+    collection = cluster.collection(wanted.name, "none", settings.durable_s)
+    await clock.sleep(SILENCE_S)
+    try:
+        async for key in collection.keys(wanted.prefix):
+            _tell(Told("key", key))
+    except FAILURES as why:
+        raise failure(why, Doing.READ, settings.where, f"{wanted.prefix}*") from why
+    _tell(Told("end"))
+
+
+def _settings(wanted: Wanted) -> CouchbaseSettings:
+    password = wanted.password
+    ca, cert, key = (Path(file) if file else None for file in (wanted.ca_file, wanted.cert_file, wanted.key_file))
+    return CouchbaseSettings(
+        connection=wanted.connection,
+        bucket=wanted.bucket,
+        scope=wanted.scope,
+        username=wanted.username,
+        password=None if password is None else (lambda: password),
+        ca_file=ca,
+        cert_file=cert,
+        key_file=key,
+        durability="none",
+    )
+
+
+def _tell(told: Told) -> None:
+    sys.stdout.buffer.write(msgspec.json.encode(told) + b"\n")
+    sys.stdout.buffer.flush()
+
+
+if __name__ == "__main__":
+    main()

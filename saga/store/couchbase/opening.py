@@ -1,0 +1,186 @@
+"""What is asked of Couchbase before the first operation, so that a wrong setting is told at the start and by its name.
+
+A server that cannot write durably does not say so on connecting, a missing collection looks like a slow server, and a
+wrong role shows at the first write: so one document is written and removed.
+
+Durability, and to keep an expiry, are asked for in an extension of the protocol that CouchbaseMock does not have: it
+closes the connection. So where no durability is wanted it is found out whether the other works. If it does not, a
+`replace` with `keep_expiry` clears the expiry: documents then stay that somebody wanted to go, and nothing is lost.
+"""
+
+from saga.clock import Clock
+from saga.errors import ConfigurationError, SagaError, StoreUnavailable
+from saga.store.couchbase import errors
+from saga.store.couchbase.driver import FAILURES, Calls, Cluster, Collection
+from saga.store.couchbase.settings import CouchbaseSettings
+
+OPEN_S_MAX = 13.0
+"""All together; `Store` allows 15, and the command line 14."""
+PROBE_S = 4.0
+"""How long each of the two durable writes may take at the start."""
+PROBE_EXPIRY_S = 60.0
+PROBE = "saga-probe::"
+"""How the key begins of the document that is written; if we die in between, it expires."""
+REFUSALS = frozenset({errors.AUTHENTICATION, errors.NO_BUCKET, errors.NO_SCOPE, errors.NO_COLLECTION})
+"""Errors that no waiting mends."""
+
+
+async def opened(
+    settings: CouchbaseSettings, collections: tuple[str, ...], calls: Calls, clock: Clock, *, readonly: bool
+) -> Cluster:
+    """A connected cluster on which everything works that will be asked: reading these collections and, in the first of
+    them, writing as durably as is set. Raises `SagaError`."""
+    try:
+        cluster = Cluster(settings)
+    except OSError as why:
+        raise _cannot(settings, f"the password cannot be read: {why}") from why
+    except FAILURES as why:
+        raise _cannot(settings, f"the SDK does not take the settings ({why})") from why
+    try:
+        await clock.within(OPEN_S_MAX, _open(cluster, settings, collections, calls, clock, readonly))
+    except BaseException as why:
+        calls.leave(cluster.close())
+        if isinstance(why, TimeoutError):
+            raise _unreachable(settings, f"it did not open within {OPEN_S_MAX:.0f} s") from why
+        raise
+    return cluster
+
+
+async def _open(
+    cluster: Cluster,
+    settings: CouchbaseSettings,
+    collections: tuple[str, ...],
+    calls: Calls,
+    clock: Clock,
+    readonly: bool,
+) -> None:
+    await open_bucket(cluster, settings, calls)
+    key = f"{PROBE}{round(clock.chance() * 2**52):x}"
+    for name in collections:
+        await _readable(cluster.collection(name, "none", PROBE_S), name, key, settings, calls)
+    if not readonly:
+        await _writable(cluster, collections[0], key, settings, calls)
+
+
+async def open_bucket(cluster: Cluster, settings: CouchbaseSettings, calls: Calls) -> None:
+    """Wait for the connection, and open the bucket. Raises `SagaError`."""
+    try:
+        await calls.begin(cluster.connected())
+    except FAILURES as why:
+        raise _not_connected(settings, why) from why
+    try:
+        await calls.begin(cluster.open_bucket())
+    except FAILURES as why:
+        raise _no_bucket(settings, why) from why
+
+
+async def _readable(collection: Collection, name: str, key: str, settings: CouchbaseSettings, calls: Calls) -> None:
+    try:
+        await calls.begin(collection.get(key))
+    except FAILURES as why:
+        if errors.code_of(why) != errors.NOT_FOUND:
+            raise _not_readable(settings, name, why) from why
+
+
+def missing(settings: CouchbaseSettings, name: str) -> str:
+    """What to tell of a collection that is not there."""
+    scope = settings.scope or "_default"
+    return (
+        f"there is no collection {name!r} in the scope {scope!r} of bucket {settings.bucket!r}: "
+        f"{errors.CREATE.format(bucket=settings.bucket, scope=scope, collection=name)}"
+    )
+
+
+async def _writable(cluster: Cluster, name: str, key: str, settings: CouchbaseSettings, calls: Calls) -> None:
+    plain = cluster.collection(name, "none", PROBE_S)
+    try:
+        if settings.durability == "none":
+            cluster.keeps_expiry = await _keeps_expiry(plain, key, calls)
+        else:
+            await _write_and_remove(cluster.collection(name, settings.durability, PROBE_S), key, calls)
+    except FAILURES as why:
+        if errors.code_of(why) == errors.AUTHENTICATION or settings.durability == "none":
+            raise _not_writable(settings, name, why) from why
+        try:
+            await _write_and_remove(plain, f"{key}-less", calls)
+        except FAILURES as also:
+            raise _not_writable(settings, name, also) from also
+        raise _not_durable(settings, why) from why
+
+
+async def _write_and_remove(collection: Collection, key: str, calls: Calls) -> None:
+    cas = await calls.begin(collection.insert(key, b"{}", PROBE_EXPIRY_S))
+    await calls.begin(collection.remove(key, cas))
+
+
+async def _keeps_expiry(collection: Collection, key: str, calls: Calls) -> bool:
+    """Not if the connection is closed each time that it is asked for, and stays open for a plain write in between."""
+    cas = await calls.begin(collection.insert(key, b"{}", PROBE_EXPIRY_S))
+    keeps = False
+    for _ in range(2):
+        try:
+            cas = await calls.begin(collection.replace(key, b"{}", cas, None, keep_expiry=True))
+            keeps = True
+            break
+        except FAILURES as why:
+            if errors.code_of(why) != errors.CANCELED:
+                raise
+        cas = await calls.begin(collection.replace(key, b"{}", cas, PROBE_EXPIRY_S, keep_expiry=False))
+    await calls.begin(collection.remove(key, cas))
+    return keeps
+
+
+# -------------------------------------------------------------------- what to tell
+
+
+def _not_connected(settings: CouchbaseSettings, why: Exception) -> SagaError:
+    if errors.code_of(why) == errors.AUTHENTICATION:
+        who = f"user {settings.username!r} with this password" if settings.username else "this client certificate"
+        return _cannot(
+            settings, f"the server refuses {who} ({errors.brief(why)}): correct SAGA_COUCHBASE_..., and see the roles"
+        )
+    tls = "; see also whether TLS is right: couchbases:// with the server's CA file" if settings.tls else ""
+    return _unreachable(settings, f"no connection came about ({errors.brief(why)}){tls}")
+
+
+def _no_bucket(settings: CouchbaseSettings, why: Exception) -> SagaError:
+    said = f"the server answers, but its bucket {settings.bucket!r} does not open ({errors.brief(why)}): "
+    return _cannot(settings, f"{said}create it, correct its name in SAGA_STORE, or give the user a role on it")
+
+
+def _not_readable(settings: CouchbaseSettings, name: str, why: Exception) -> SagaError:
+    if errors.lacks_collection(why):
+        return _cannot(settings, missing(settings, name))
+    if errors.code_of(why) == errors.UNSUPPORTED:
+        return _cannot(settings, "the server has no collections: leave scope and collection out of SAGA_STORE")
+    if errors.code_of(why) in REFUSALS:
+        return _cannot(settings, f"{name!r} cannot be read ({errors.brief(why)}): give the user the role data_reader")
+    return _unreachable(settings, f"{name!r} could not be read ({errors.brief(why)})")
+
+
+def _not_writable(settings: CouchbaseSettings, name: str, why: Exception) -> SagaError:
+    if errors.code_of(why) in REFUSALS:
+        return _cannot(
+            settings, f"{name!r} cannot be written ({errors.brief(why)}): give the user the role data_writer"
+        )
+    return _unreachable(settings, f"{name!r} could not be written ({errors.brief(why)})")
+
+
+def _not_durable(settings: CouchbaseSettings, why: Exception) -> SagaError:
+    return _cannot(
+        settings,
+        f"writes of durability {settings.durability!r} fail here, and plain ones do not ({errors.brief(why)}): bring "
+        "all nodes up, or give a bucket on a single node no replicas. SAGA_STORE_DURABILITY=none does without; then a "
+        "failover may lose what was acknowledged, and effects may come twice",
+    )
+
+
+def _cannot(settings: CouchbaseSettings, problem: str) -> ConfigurationError:
+    return ConfigurationError(f"The store {settings.where} cannot be used", [problem])
+
+
+def _unreachable(settings: CouchbaseSettings, problem: str) -> StoreUnavailable:
+    return StoreUnavailable(
+        f"The store {settings.where} cannot be used now: {problem}. See whether host and port are right, the data "
+        "service runs there, and the network lets us through"
+    )

@@ -1,0 +1,122 @@
+"""Where a Couchbase store is, who we are there, and how safe a write must be: values, checked as a whole."""
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, NamedTuple, TypeAlias
+
+from saga.errors import ConfigurationError
+
+Durability: TypeAlias = Literal["majority", "majorityAndPersistActive", "persistToMajority", "none"]
+
+SCHEMES = ("couchbase://", "couchbases://")
+NAME = re.compile(r"(?:_default|[A-Za-z0-9-][A-Za-z0-9_%-]{0,250})")
+"""Of a scope or a collection, as Couchbase has it."""
+DURABLE_S_MIN, DURABLE_S_MAX = 1.5, 70.0
+"""The SDK raises less to the first; the server's own limit, of 16 bits of milliseconds, overflows above the second."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CouchbaseSettings:
+    """How to reach a store. Raises `ConfigurationError` with all that cannot work."""
+
+    connection: str
+    """`couchbase://host1,host2`, or `couchbases://` for TLS."""
+    bucket: str
+    scope: str | None = None
+    collection: str | None = None
+    """Scope without collection: each of the toolkit's collections is one of the scope. Otherwise all are in this one,
+    or in the bucket's default collection, with the collection's name before the key."""
+    username: str | None = None
+    password: Callable[[], str] | None = None
+    """Asked at each connect, and again when the server refuses us: so a file's new content is used."""
+    ca_file: Path | None = None
+    """Who may have signed the server's certificate; without it those that the SDK knows."""
+    cert_file: Path | None = None
+    key_file: Path | None = None
+    """A client certificate, in the place of user and password."""
+    durability: Durability = "majority"
+    """What a write waits for. `none`: a failover may lose what was acknowledged."""
+    kv_s: float = 2.5
+    """How long a read, or a write that is not durable, may take."""
+    durable_s: float = 10.0
+    """How long a durable write may take."""
+
+    def __post_init__(self) -> None:
+        if problems := [*self._place_problems(), *self._identity_problems(), *self._limit_problems()]:
+            raise ConfigurationError(f"The Couchbase store {self.where} cannot work", problems)
+
+    @property
+    def tls(self) -> bool:
+        return self.connection.startswith("couchbases://")
+
+    @property
+    def where(self) -> str:
+        """For people: the address without secrets."""
+        return "/".join(part for part in (self.connection, self.bucket, self.scope, self.collection) if part)
+
+    @property
+    def by_collection(self) -> bool:
+        """Whether each of the toolkit's collections is a Couchbase collection of its own."""
+        return self.scope is not None and self.collection is None
+
+    def _place_problems(self) -> Iterator[str]:
+        if not self.connection.startswith(SCHEMES) or not self.connection.partition("://")[2].strip(","):
+            yield f"the connection {self.connection!r} must be couchbase://host1,host2 or couchbases://host1,host2"
+        if not self.bucket:
+            yield "the bucket is missing, as in couchbase://host/bucket"
+        for what, name in (("scope", self.scope), ("collection", self.collection)):
+            if name is not None and not NAME.fullmatch(name):
+                yield f"the {what} {name!r} is no name that Couchbase takes: letters, digits, `-`, `_` and `%`"
+
+    def _identity_problems(self) -> Iterator[str]:
+        if (self.cert_file is None) != (self.key_file is None):
+            yield "a client certificate needs both its file and the file of its key"
+        if self.cert_file is None and self.key_file is None and not (self.username and self.password):
+            yield "user and password are missing, or a client certificate with its key"
+        if not self.tls and (self.ca_file or self.cert_file or self.key_file):
+            yield "certificates need TLS: write couchbases:// in the place of couchbase://"
+        for file in (self.ca_file, self.cert_file, self.key_file):
+            if file is not None and not file.is_file():
+                yield f"there is no file {file}"
+
+    def _limit_problems(self) -> Iterator[str]:
+        if not 0 < self.kv_s <= DURABLE_S_MAX:
+            yield f"an operation may take from 0 to {DURABLE_S_MAX} seconds, not {self.kv_s}"
+        if not DURABLE_S_MIN <= self.durable_s <= DURABLE_S_MAX:
+            yield f"a durable write may take from {DURABLE_S_MIN} to {DURABLE_S_MAX} seconds, not {self.durable_s}"
+
+
+class Place(NamedTuple):
+    """What an address says."""
+
+    connection: str
+    bucket: str
+    scope: str | None
+    collection: str | None
+
+
+def place_of(url: str) -> Place:
+    """The parts of an address. Raises `ValueError` saying what would be right.
+
+    >>> place_of("couchbases://db1,db2/shop/payment")
+    Place(connection='couchbases://db1,db2', bucket='shop', scope='payment', collection=None)
+    >>> place_of("couchbase://db1:11210/shop")
+    Place(connection='couchbase://db1:11210', bucket='shop', scope=None, collection=None)
+    >>> place_of("couchbase://db1")
+    Traceback (most recent call last):
+    ValueError: the bucket is missing: couchbase://host/bucket, /bucket/scope or /bucket/scope/collection
+    """
+    scheme, separator, rest = url.partition("://")
+    if f"{scheme}{separator}" not in SCHEMES:
+        raise ValueError(f"it must begin with one of: {', '.join(SCHEMES)}")
+    if "?" in rest:
+        raise ValueError("options after `?` are not taken: there are settings for them")
+    hosts, *names = rest.split("/")
+    if not hosts:
+        raise ValueError(f"the hosts are missing: {scheme}://host1,host2/bucket")
+    if not 1 <= len(names) <= 3 or not all(names):
+        raise ValueError(f"the bucket is missing: {scheme}://host/bucket, /bucket/scope or /bucket/scope/collection")
+    bucket, scope, collection = (*names, None, None)[:3]
+    return Place(f"{scheme}{separator}{hosts}", bucket or "", scope, collection)

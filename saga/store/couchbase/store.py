@@ -1,0 +1,217 @@
+"""The store on Couchbase: one key-value operation for each of ours, with its version, durability and expiry.
+
+Where documents are. With a scope and no collection, each collection of the toolkit (`saga`, `saga-archive`, those of
+business documents) is a collection of that scope, under the same name, and must be there. Otherwise all are in one
+collection, with the toolkit's collection and `::` before the key. `saga.store.couchbase.keys` tells of long keys.
+
+Which promise of `saga.store.port.Store` rests on what:
+- `insert` and `replace` with `cas` are Couchbase's own. Its `cas` is a clock of the node that never goes back.
+- What is acknowledged is on a majority of the nodes that keep the document (`majority`), or on disk besides. With
+  `none` it is in the memory of one, and a failover can lose it.
+- Expiry is exact to a second and never early. It is stated on each write: one that says nothing would clear it. With
+  `none`, and a server that cannot keep it, `keep_expiry` clears it too: see `saga.store.couchbase.opening`.
+- A call that was begun goes on to its end (`saga.store.couchbase.driver`), so a write is never cancelled.
+- `scan` lists the keys by a range scan, in a process of its own (`saga.store.couchbase.listing`). It needs Couchbase
+  Server 7.6, and may miss what was written in the last moments and is not on disk yet.
+
+Nothing is written twice here: what the SDK repeats by itself the server had refused. Passwords may change while we run:
+when the server no longer answers, the new one is asked for and used for new connections, and those that are open keep
+theirs. Another user, or another certificate, needs a new start.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import suppress
+from typing import Any, Self
+
+from saga.clock import Clock
+from saga.errors import Ambiguous, SagaError, StoreError, StoreUnavailable
+from saga.store.couchbase import errors, keys
+from saga.store.couchbase.driver import FAILURES, Calls, Cluster, Collection
+from saga.store.couchbase.errors import Doing
+from saga.store.couchbase.listing import keys_of
+from saga.store.couchbase.opening import PROBE, missing, opened
+from saga.store.couchbase.settings import CouchbaseSettings
+from saga.store.port import Document
+
+ALWAYS_THERE = ("saga", "saga-archive")
+"""Collections that every service has. The others are looked for when they are first used."""
+PAGE_KEYS = 64
+"""How many documents a scan reads at a time."""
+RENEW_EVERY_S = 1.0
+"""How often it is looked whether there is another password, while operations fail."""
+CAS_MAX = 2**64 - 1
+
+
+class CouchbaseStore:
+    """See `saga.store.port.Store` for the promises. Of one event loop, and of one process: connect after a fork.
+
+    `readonly` is for tools: writes raise `StoreUnavailable`.
+    """
+
+    def __init__(self, settings: CouchbaseSettings, *, clock: Clock, readonly: bool = False) -> None:
+        self.settings = settings
+        self._clock, self._readonly = clock, readonly
+        self._calls = Calls()
+        self._cluster: Cluster | None = None
+        self._collections: dict[str, Collection] = {}
+        """Those that are known to be there, by their name in Couchbase."""
+        self._renew_at_s = 0.0
+
+    async def __aenter__(self) -> Self:
+        """Connect, and try all that will be needed. Raises `ConfigurationError` for what a setting or a command has to
+        mend, `StoreUnavailable` for a server that cannot be reached now."""
+        there = ALWAYS_THERE if self.settings.by_collection else (self._home("saga"),)
+        self._cluster = await opened(self.settings, there, self._calls, self._clock, readonly=self._readonly)
+        self._collections = {name: self._collection(self._cluster, name) for name in there}
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        cluster, self._cluster, self._collections = self._cluster, None, {}
+        if cluster is None:
+            return
+        try:
+            await self._calls.ended()
+        finally:
+            self._calls.leave(cluster.close())
+            await self._calls.ended()
+
+    # ---------------------------------------------------------------- reading
+
+    async def get(self, collection: str, key: str) -> Document | None:
+        within = self._collections.get(self._home(collection)) or await self._found(collection)
+        full = self._full(collection, key)
+        return await self._get(within, full, keys.stored_key(full))
+
+    async def _get(self, within: Collection, full: str, stored: str) -> Document | None:
+        try:
+            document = await self._calls.begin(within.get(stored))
+        except FAILURES as why:
+            if errors.code_of(why) == errors.NOT_FOUND:
+                return None
+            raise self._failed(why, Doing.READ, full) from why
+        return document if stored == full else Document(keys.unwrapped(full, document.content), document.cas)
+
+    async def scan(self, collection: str, prefix: str = "") -> AsyncIterator[tuple[str, Document]]:
+        within = await self._found(collection)
+        begins = self._full(collection, "")
+        wanted = [
+            (full, stored)
+            async for full, stored in self._listed(within, self._home(collection), self._full(collection, prefix))
+            if not full.startswith(begins + PROBE)
+        ]
+        wanted.sort()
+        for first in range(0, len(wanted), PAGE_KEYS):
+            page = wanted[first : first + PAGE_KEYS]
+            documents = await asyncio.gather(*(self._get(within, full, stored) for full, stored in page))
+            for (full, _), document in zip(page, documents, strict=True):
+                if document is not None:
+                    yield full.removeprefix(begins), document
+
+    async def _listed(self, within: Collection, name: str, prefix: str) -> AsyncIterator[tuple[str, str]]:
+        """The keys that begin with `prefix`, each with the one it is stored under."""
+        async for stored in self._stored_keys(name, keys.stored_prefix(prefix)):
+            full = stored
+            if keys.is_shortened(stored):
+                document = await self._get(within, stored, stored)
+                if document is None:
+                    continue
+                full = keys.key_in(document.content)
+            if full.startswith(prefix):
+                yield full, stored
+
+    def _stored_keys(self, name: str, prefix: str) -> AsyncIterator[str]:
+        """What Couchbase lists; tests put something else here, as their server has no lists."""
+        return keys_of(self.settings, name, prefix, self._clock)
+
+    # ---------------------------------------------------------------- writing
+
+    async def insert(self, collection: str, key: str, content: bytes, *, expiry_s: float | None = None) -> int:
+        within, full, stored, content = await self._to_write(collection, key, content)
+        return await self._write(within.insert(stored, content, expiry_s), Doing.INSERT, full)
+
+    async def replace(
+        self,
+        collection: str,
+        key: str,
+        content: bytes,
+        *,
+        cas: int,
+        expiry_s: float | None = None,
+        keep_expiry: bool = False,
+    ) -> int:
+        within, full, stored, content = await self._to_write(collection, key, content)
+        self._check(cas, Doing.REPLACE, full)
+        return await self._write(within.replace(stored, content, cas, expiry_s, keep_expiry), Doing.REPLACE, full)
+
+    async def remove(self, collection: str, key: str, *, cas: int) -> None:
+        within, full, stored, _ = await self._to_write(collection, key, b"")
+        self._check(cas, Doing.REMOVE, full)
+        await self._write(within.remove(stored, cas), Doing.REMOVE, full)
+
+    async def _to_write(self, collection: str, key: str, content: bytes) -> tuple[Collection, str, str, bytes]:
+        if self._readonly:
+            raise StoreUnavailable(f"the store {self.settings.where} is open for reading only; nothing was written")
+        within = self._collections.get(self._home(collection)) or await self._found(collection)
+        full = self._full(collection, key)
+        stored = keys.stored_key(full)
+        return within, full, stored, content if stored == full else keys.wrapped(full, content)
+
+    async def _write(self, call: Coroutine[Any, Any, int], doing: Doing, full: str) -> int:
+        try:
+            return await self._calls.begin(call)
+        except FAILURES as why:
+            raise self._failed(why, doing, full) from why
+
+    def _check(self, cas: int, doing: Doing, full: str) -> None:
+        """To Couchbase 0 means any version: it must never be asked for."""
+        if not 0 < cas <= CAS_MAX:
+            raise errors.conflict(doing, self.settings.where, repr(full))
+
+    # ---------------------------------------------------------------- places
+
+    def _home(self, collection: str) -> str:
+        """The Couchbase collection that holds this one."""
+        return collection if self.settings.by_collection else self.settings.collection or "_default"
+
+    def _full(self, collection: str, key: str) -> str:
+        """The key with what has to be before it."""
+        return key if self.settings.by_collection else f"{collection}::{key}"
+
+    def _collection(self, cluster: Cluster, name: str) -> Collection:
+        return cluster.collection(name, self.settings.durability, self.settings.durable_s)
+
+    async def _found(self, collection: str) -> Collection:
+        """The Couchbase collection for this one, once it is known to be there: a write to one that is not would wait,
+        and end as if nobody knew how."""
+        name, cluster = self._home(collection), self._opened()
+        if name not in self._collections:
+            within = self._collection(cluster, name)
+            await self._get(within, PROBE, PROBE)
+            self._collections[name] = within
+        return self._collections[name]
+
+    def _opened(self) -> Cluster:
+        if self._cluster is None:
+            raise StoreUnavailable(f"the store {self.settings.where} is not open: use it inside `async with`")
+        return self._cluster
+
+    # ---------------------------------------------------------------- failures
+
+    def _failed(self, why: Exception, doing: Doing, full: str) -> StoreError:
+        failed = errors.failure(why, doing, self.settings.where, repr(full))
+        if isinstance(failed, Ambiguous | StoreUnavailable):
+            self._renew_password()
+            if errors.lacks_collection(why):
+                return type(failed)(f"{failed}; {missing(self.settings, errors.collection_of(why))}")
+        return failed
+
+    def _renew_password(self) -> None:
+        """It may be that we are refused, which the SDK tells only as an answer that does not come."""
+        now_s = self._clock.monotonic_s()
+        if self._cluster is not None and now_s >= self._renew_at_s:
+            self._renew_at_s = now_s + RENEW_EVERY_S
+            with suppress(
+                OSError, SagaError, *FAILURES
+            ):  # its file is just being replaced: the next failure looks again
+                self._cluster.renew_password()

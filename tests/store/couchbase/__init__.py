@@ -1,0 +1,1 @@
+"""The Couchbase store, on Couchbase's own test server."""

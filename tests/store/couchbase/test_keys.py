@@ -1,0 +1,148 @@
+"""Keys that Couchbase cannot take as they are, and settings and addresses that cannot work."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from saga.errors import ConfigurationError, StoreUnavailable
+from saga.store.couchbase import CouchbaseSettings, place_of
+from saga.store.couchbase.keys import (
+    HEAD_BYTES,
+    KEY_BYTES_MAX,
+    is_shortened,
+    key_in,
+    stored_key,
+    stored_prefix,
+    unwrapped,
+    wrapped,
+)
+from saga.store.port import Document
+from tests.store.couchbase.conftest import Stores
+
+LONG = "payment::" + "ü" * 200
+KEYS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=400)
+
+
+@given(KEYS, KEYS)
+def test_keys_stay_apart_and_fit(one: str, other: str) -> None:
+    assert len(stored_key(one).encode()) <= KEY_BYTES_MAX
+    assert (stored_key(one) == stored_key(other)) == (one == other)
+
+
+@given(KEYS, st.integers(0, 400))
+def test_a_stored_key_begins_as_the_stored_prefix_of_its_beginnings(key: str, length: int) -> None:
+    assert stored_key(key).startswith(stored_prefix(key[:length]))
+
+
+def test_a_key_of_the_greatest_length_is_stored_as_it_is() -> None:
+    assert stored_key("x" * KEY_BYTES_MAX) == "x" * KEY_BYTES_MAX
+    assert is_shortened(stored_key("x" * (KEY_BYTES_MAX + 1)))
+
+
+def test_a_short_key_that_looks_shortened_is_not_taken_for_another_one() -> None:
+    disguised = stored_key(LONG)
+    assert stored_key(disguised) != disguised
+    assert is_shortened(stored_key(disguised))
+
+
+@given(KEYS, st.sampled_from([b"1", b'{"a":1}', b" [1, 2] \n", b'"}"', b"{}"]))
+def test_what_was_wrapped_comes_back_byte_by_byte(key: str, content: bytes) -> None:
+    assert unwrapped(key, wrapped(key, content)) == content
+    assert key_in(wrapped(key, content)) == key
+
+
+def test_a_document_of_another_key_is_refused() -> None:
+    with pytest.raises(StoreUnavailable, match="belongs to another key"):
+        unwrapped("a", wrapped("b", b"1"))
+    with pytest.raises(StoreUnavailable, match="does not say which key"):
+        key_in(b"[]")
+
+
+# -------------------------------------------------------------------- on the server
+
+
+async def test_a_document_with_a_long_key_is_like_any_other(stores: Stores) -> None:
+    async with stores() as store:
+        cas = await store.insert("saga", LONG, b'{"a":1}')
+        assert await store.get("saga", LONG) == Document(b'{"a":1}', cas)
+        cas = await store.replace("saga", LONG, b"2", cas=cas)
+        assert await store.get("saga", LONG) == Document(b"2", cas)
+        assert await store.get("saga", LONG + "x") is None
+        await store.remove("saga", LONG, cas=cas)
+        assert await store.get("saga", LONG) is None
+
+
+async def test_a_scan_gives_long_keys_as_they_were_written_and_in_their_order(stores: Stores) -> None:
+    head = "x" * HEAD_BYTES
+    keys = sorted([f"{head}{n:03}{'y' * 40}" for n in range(20)] + [f"{head[:-1]}", f"{head}0", "y", LONG])
+    async with stores() as store:
+        for key in keys:
+            await store.insert("saga", key, json.dumps(key).encode())
+        assert [key async for key, _ in store.scan("saga")] == keys
+        found = [(key, document.content) async for key, document in store.scan("saga", f"{head}01")]
+        assert found == [(key, json.dumps(key).encode()) for key in keys if key.startswith(f"{head}01")]
+        assert len(found) == 10
+
+
+# -------------------------------------------------------------------- settings
+
+
+def working() -> CouchbaseSettings:
+    return CouchbaseSettings(connection="couchbase://db", bucket="shop", username="payment", password=lambda: "secret")
+
+
+def test_settings_say_all_that_cannot_work_at_once() -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        CouchbaseSettings(
+            connection="http://db",
+            bucket="",
+            scope="_mine",
+            ca_file=Path("nowhere.pem"),
+            key_file=Path("key.pem"),
+            kv_s=0,
+            durable_s=1000,
+        )
+    said = "\n".join(refused.value.problems)
+    for problem in ("couchbase://host1", "bucket is missing", "scope '_mine'", "needs both", "need TLS",
+                    "no file nowhere.pem", "no file key.pem", "may take from 0 ", "may take from 1.5 "):  # fmt: skip
+        assert problem in said
+
+
+def test_settings_need_an_identity() -> None:
+    with pytest.raises(ConfigurationError, match="user and password are missing"):
+        replace(working(), password=None)
+
+
+def test_settings_never_show_the_password() -> None:
+    assert "secret" not in repr(working())
+    assert "secret" not in working().where
+
+
+@pytest.mark.parametrize(
+    ("scope", "collection", "by_collection"),
+    [(None, None, False), ("s", None, True), ("s", "c", False), (None, "c", False)],
+)
+def test_each_collection_has_its_own_only_in_a_scope_without_collection(
+    scope: str | None, collection: str | None, by_collection: bool
+) -> None:
+    assert replace(working(), scope=scope, collection=collection).by_collection == by_collection
+
+
+@pytest.mark.parametrize(
+    ("address", "problem"),
+    [
+        ("redis://db/shop", "must begin with"),
+        ("couchbase:///shop", "hosts are missing"),
+        ("couchbase://db", "bucket is missing"),
+        ("couchbase://db/shop/", "bucket is missing"),
+        ("couchbase://db/shop/scope/collection/more", "bucket is missing"),
+        ("couchbase://db/shop?tls_verify=none", "options after"),
+    ],
+)
+def test_an_address_that_cannot_work_is_told(address: str, problem: str) -> None:
+    with pytest.raises(ValueError, match=problem):
+        place_of(address)

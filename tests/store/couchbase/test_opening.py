@@ -1,0 +1,101 @@
+"""What is told when a store on Couchbase cannot be opened: the setting or the command that mends it, within 15 s."""
+
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+
+import pytest
+
+from saga.errors import ConfigurationError, SagaError, StoreUnavailable
+from saga.store.couchbase import CouchbaseSettings, CouchbaseStore, driver
+from tests.servers.couchbase import CouchbaseMock
+from tests.store.conftest import SettableClock
+from tests.store.couchbase.conftest import Stores
+
+TOLD_WITHIN_S = 15.0
+
+
+async def refusal(settings: CouchbaseSettings, clock: SettableClock) -> SagaError:
+    """What opening raises, in time."""
+    began_s = time.monotonic()
+    with pytest.raises(SagaError) as refused:
+        await CouchbaseStore(settings, clock=clock).__aenter__()
+    assert time.monotonic() - began_s < TOLD_WITHIN_S
+    assert "secret" not in str(refused.value)
+    return refused.value
+
+
+@pytest.fixture
+def closed_port() -> Iterator[int]:
+    with closing(socket.socket()) as holder:  # bound and not listening: nobody else takes it
+        holder.bind(("127.0.0.1", 0))
+        yield holder.getsockname()[1]
+
+
+async def test_a_server_that_is_not_there_is_told(
+    settings: CouchbaseSettings, clock: SettableClock, closed_port: int
+) -> None:
+    said = await refusal(replace(settings, connection=f"couchbase://127.0.0.1:{closed_port}"), clock)
+    assert isinstance(said, StoreUnavailable)
+    assert "See whether host and port are right" in str(said)
+
+
+async def test_a_server_that_is_frozen_is_told(
+    mock: CouchbaseMock, settings: CouchbaseSettings, clock: SettableClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(driver, "BOOTSTRAP_S", 1.5)
+    mock.pause()
+    try:
+        said = await refusal(settings, clock)
+    finally:
+        mock.resume()
+    assert isinstance(said, StoreUnavailable)
+
+
+async def test_an_unknown_bucket_is_told(settings: CouchbaseSettings, clock: SettableClock) -> None:
+    said = await refusal(replace(settings, bucket="stranger"), clock)
+    assert isinstance(said, ConfigurationError)
+    assert "bucket 'stranger' does not open" in str(said)
+    assert "SAGA_STORE" in str(said)
+
+
+async def test_durability_that_the_server_does_not_have_is_told_by_the_settings_name(
+    settings: CouchbaseSettings, clock: SettableClock
+) -> None:
+    said = await refusal(replace(settings, durability="majority"), clock)
+    assert isinstance(said, ConfigurationError)
+    assert "'majority' fail here, and plain ones do not" in str(said)
+    assert "SAGA_STORE_DURABILITY=none" in str(said)
+
+
+async def test_a_server_without_collections_is_told(settings: CouchbaseSettings, clock: SettableClock) -> None:
+    said = await refusal(replace(settings, scope="payment"), clock)
+    assert isinstance(said, ConfigurationError)
+    assert "leave scope and collection out of SAGA_STORE" in str(said)
+
+
+async def test_nothing_is_left_of_what_opening_wrote(stores: Stores) -> None:
+    async with stores() as store:
+        assert [key async for key, _ in store.scan("saga")] == []
+
+
+async def test_a_store_for_tools_reads_and_does_not_write(
+    settings: CouchbaseSettings, stores: Stores, clock: SettableClock
+) -> None:
+    async with stores() as store, CouchbaseStore(settings, clock=clock, readonly=True) as tool:
+        cas = await store.insert("saga", "a", b"1")
+        assert await tool.get("saga", "a") == (b"1", cas)
+        with pytest.raises(StoreUnavailable, match="reading only"):
+            await tool.replace("saga", "a", b"2", cas=cas)
+        with pytest.raises(StoreUnavailable, match="reading only"):
+            await tool.remove("saga", "a", cas=cas)
+
+
+async def test_a_scan_on_a_server_without_range_scans_says_so(
+    settings: CouchbaseSettings, clock: SettableClock
+) -> None:
+    async with CouchbaseStore(settings, clock=clock) as store:
+        with pytest.raises(StoreUnavailable, match=r"cannot do this \(FeatureUnavailableException"):
+            _ = [key async for key, _ in store.scan("saga")]
