@@ -4,10 +4,10 @@ BIN := .venv/bin
 SEEDS ?= 1000
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench simulate explore lock format clean
+.PHONY: help demo test check bench simulate explore compose-test lock format clean
 
 help: ## Show what there is.
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/'
 
 .venv/runtime: requirements.lock pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "saga needs Python 3.11 or newer: make PYTHON=python3.12 ...")'
@@ -39,6 +39,9 @@ bench: .venv/tools ## Print what it reaches, beside the limit, in one run.
 simulate: .venv/tools ## Simulate the order choreography with all faults: SEEDS=10000.
 	$(BIN)/python -m services.simulate --seeds $(SEEDS)
 
+compose-test: .venv/tools ## Run the system in containers, kill and cut off some of them, compare the books.
+	$(BIN)/python -m tests.compose
+
 explore: .venv/tools ## Explore the protocol with more faults than the tests do; prints the number of states.
 	$(BIN)/python -m saga.testing.exploration --deep
 
@@ -54,3 +57,6 @@ lock: .venv/tools ## Pin the newest versions that fit, with hashes.
 	  --custom-compile-command "make lock" pyproject.toml requirements-build.in -o requirements.lock
 	$(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url --upgrade --quiet \
 	  --custom-compile-command "make lock" -c requirements.lock requirements-dev.in -o requirements-dev.lock
+	$(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url --upgrade --quiet \
+	  --custom-compile-command "make lock" -c requirements.lock -c requirements-dev.lock --extra kafka --extra couchbase --extra http \
+	  pyproject.toml requirements-build.in -o requirements-servers.lock

@@ -16,7 +16,9 @@ from saga.clock import Clock, SystemClock
 from saga.config import Settings
 from saga.declarations.values import Declared
 from saga.errors import ConfigurationError, SagaError
+from saga.observe.listeners import to_all
 from saga.observe.moments import Report
+from saga.observe.working import Watch
 from saga.runtime.handling import raised_at
 from saga.runtime.lifecycle import OPEN_S_MAX, serve
 from saga.runtime.topics import topics_of
@@ -109,6 +111,8 @@ async def run(
     clock = clock or SystemClock()
     open_by_s = clock.monotonic_s() + OPEN_S_MAX
     async with AsyncExitStack() as stack:
+        watched = _watched([d.name for d in services], settings, report, stop, clock)
+        report, watch = await stack.enter_async_context(watched)  # first: it answers while the others are opened
         broker = await stack.enter_async_context(broker_of(None, clock, settings, open_by_s))
         stores = {
             d.name: await stack.enter_async_context(store_of(d.name, clock, settings, open_by_s)) for d in services
@@ -122,7 +126,25 @@ async def run(
             stop=stop,
             clock=clock,
             open_by_s=open_by_s,
+            watch=watch,
         )
+
+
+@asynccontextmanager
+async def _watched(
+    services: Sequence[str], settings: Settings, report: Report, stop: asyncio.Event, clock: Clock
+) -> AsyncIterator[tuple[Report, Watch | None]]:
+    """Who is told of moments and who looks at workers: with SAGA_HTTP also those who answer there."""
+    if not settings.http:
+        yield report, None
+        return
+    try:
+        from saga.observe.http import answering
+    except ImportError as why:
+        problem = f"SAGA_HTTP is set: {why}; pip install 'saga-choreography[http]'"
+        raise ConfigurationError("nothing was started:", [problem]) from why
+    async with answering(settings.http, services, stop, clock) as answers:
+        yield to_all(report, answers.report), answers.watch
 
 
 async def serve_all(
@@ -136,8 +158,10 @@ async def serve_all(
     clock: Clock,
     use: Mapping[str, Sequence[object]] = MappingProxyType({}),
     open_by_s: float | None = None,
+    watch: Watch | None = None,
 ) -> None:
-    """As `run`, on a broker and on stores that are open. `use`: fakes of resources, for each service."""
+    """As `run`, on a broker and on stores that are open. `use`: fakes of resources, for each service; `watch`: who
+    looks at the workers."""
     limits = Limits(inflight_max=settings.inflight_max, cache_max=settings.cache_max, drain_s=settings.drain_s)
     for declared in services:
         await broker.ensure(topics_of(declared))
@@ -154,6 +178,7 @@ async def serve_all(
                     stop=stop,
                     use=use.get(declared.name, ()),
                     open_by_s=open_by_s,
+                    watch=watch,
                 )
                 tasks.create_task(work, name=declared.name)
     except ExceptionGroup as several:

@@ -58,6 +58,11 @@ class Membership(Protocol):
     async def commit(self, offsets: Mapping[Partition, int]) -> None:
         """Everything below these offsets is done. Raises `Fenced`, `BrokerUnavailable`."""
 
+    def lag(self) -> Mapping[Partition, int] | None:
+        """How many records of each of our partitions lie behind what `poll` has given: as last heard, for nobody is
+        asked; a partition of which nothing was heard yet is left out. `None`: the group has not said yet what is ours,
+        which may be nothing."""
+
 
 class Broker(Protocol):
     """The log."""

@@ -26,7 +26,8 @@ def run(modules: tuple[str, ...]) -> None:
     Each service takes its topics from the broker (SAGA_BROKER, by default the file .saga/broker.db), keeps its progress
     in a store of its own (SAGA_STORE, by default .saga/{service}.db), and goes on until SIGTERM or Ctrl-C: then nothing
     new begins, what runs may end within SAGA_DRAIN_S seconds, and nothing is lost. Run it again, or more often, at any
-    time: processes of one service share its work.
+    time: processes of one service share its work. With SAGA_HTTP (as 127.0.0.1:8080) it answers there: /health/live,
+    /health/ready and /metrics.
 
     \b
     Exit code 0: stopped as told.

@@ -36,12 +36,14 @@ from saga.observe.moments import (
     Stopped,
     Stuck,
     Unavailable,
+    WriteRefused,
 )
 
 LEVELS: Mapping[type[Moment], int] = {
     Handled: logging.INFO,
     StepDone: logging.DEBUG,
     Retrying: logging.WARNING,
+    WriteRefused: logging.DEBUG,
     DeadLettered: logging.ERROR,
     Escalated: logging.ERROR,
     Stuck: logging.ERROR,

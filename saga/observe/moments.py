@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 from saga.messages import Partition
 
@@ -63,6 +63,18 @@ class Retrying(Moment):
     error: str
     where: str | None = None
     """File, line and function of the service's code in which it was raised."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteRefused(Moment):
+    """A write to the store did not happen, or perhaps not: all is read and decided again. Everyday, unless often."""
+
+    saga: str | None
+    """`None` for updates of a business document: those of several sagas go together."""
+    operation: Literal["write", "archive", "update"]
+    """Of the progress, of its archive, of a business document."""
+    why: Literal["conflict", "ambiguous"]
+    """Somebody else wrote first; or the answer was lost."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ from saga.errors import Ambiguous, Conflict, Exists, Permanent, SagaError
 from saga.messages import Position
 from saga.progress.document import UNENCODABLE, UNREADABLE, Kind, progress_key
 from saga.runtime.participant import Participant, Refused
-from saga.runtime.persistence import COLLECTION, patiently
+from saga.runtime.persistence import COLLECTION, patiently, tell_refused
 from saga.runtime.signatures import accepts_none, returns_of
 from saga.runtime.standing import Run
 from saga.store.port import Document
@@ -266,7 +266,8 @@ async def _put(
 
     try:
         await patiently(service, position, "update", once)
-    except (Conflict, Exists, Ambiguous):
+    except (Conflict, Exists, Ambiguous) as why:
+        tell_refused(service, None, "update", why)
         return False
     return True
 

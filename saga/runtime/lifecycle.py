@@ -6,13 +6,14 @@ resources. Store and broker belong to the caller, who closes them last.
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 
 from saga.broker.port import Broker
 from saga.clock import Clock
 from saga.declarations.values import Declared, Resource
 from saga.errors import ConfigurationError, DeclarationError
 from saga.observe.moments import Report, Started, Stopped
+from saga.observe.working import Watch
 from saga.runtime.participant import participant_of
 from saga.runtime.ports import Outside, RunningPorts
 from saga.runtime.worker import Limits, Worker
@@ -34,9 +35,11 @@ async def serve(
     open_by_s: float | None = None,
     use: Sequence[object] = (),
     through: Outside | None = None,
+    watch: Watch | None = None,
 ) -> None:
     """Run one worker of a service until `stop`, then drain. `use`: fakes in the place of resources. `open_by_s`: when,
     by the clock's monotonic time, the resources have to be open. `through`: how the calls of steps reach the outside.
+    `watch`: who looks at the worker while it runs.
 
     Raises `ConfigurationError` for a resource that does not open: then nothing was taken from the log.
     """
@@ -47,7 +50,8 @@ async def serve(
         async with asyncio.TaskGroup() as tasks:
             worker = Worker(service, ports, limits, tasks)
             report(Started(service=declared.name, topics=worker.topics))
-            drained_s = await worker.run(broker, stop)
+            with nullcontext() if watch is None else watch(worker):
+                drained_s = await worker.run(broker, stop)
             report(Stopped(service=declared.name, drained_s=drained_s))
 
 

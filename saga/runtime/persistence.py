@@ -1,14 +1,14 @@
 """Load, write, publish: the only places where a turn touches the progress in the store and the log."""
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 from msgspec.structs import replace
 
 from saga.clock import iso
-from saga.errors import Ambiguous, BrokerUnavailable, Conflict, Exists, SagaError, StoreUnavailable
+from saga.errors import Ambiguous, BrokerUnavailable, Conflict, Exists, SagaError, StoreError, StoreUnavailable
 from saga.messages import Message, Outgoing, Position
-from saga.observe.moments import DeadLettered, Escalated
+from saga.observe.moments import DeadLettered, Escalated, WriteRefused
 from saga.progress import history, record
 from saga.progress.decide import knows
 from saga.progress.document import DeadLetter, Entry, Snapshot, decode, encode, progress_key
@@ -128,8 +128,17 @@ async def save(service: Participant, turn: Turn, written: Written) -> Turn:
     try:
         cas = await patiently(service, turn.position, "write", once)
     except (Conflict, Exists, Ambiguous) as why:
+        tell_refused(service, p.saga, "write", why)
         raise Refused from why
     return replace(turn, progress=p, cas=cas, certain=True)
+
+
+def tell_refused(
+    service: Participant, saga: str | None, operation: Literal["write", "archive", "update"], why: StoreError
+) -> None:
+    """The moment for those who count."""
+    kind: Literal["conflict", "ambiguous"] = "ambiguous" if isinstance(why, Ambiguous) else "conflict"
+    service.ports.report(WriteRefused(service=service.name, saga=saga, operation=operation, why=kind))
 
 
 async def archived(service: Participant, position: Position, p: Snapshot) -> Snapshot:
@@ -152,19 +161,21 @@ async def archived(service: Participant, position: Position, p: Snapshot) -> Sna
             raise SagaError(f"the archive {key!r} was there and is gone: somebody removes documents by hand") from None
         earlier = history.decode_archive(there.content)
         if history.is_of_another_saga(p, earlier):  # it had this id before the memory: nobody knows it any more
-            await _taken_over(service, position, key, content, there.cas)
+            await _taken_over(service, position, p.saga, key, content, there.cas)
         else:
             archive = earlier
     except Ambiguous as why:
+        tell_refused(service, p.saga, "archive", why)
         raise Refused from why
     return history.trimmed(p, archive)
 
 
-async def _taken_over(service: Participant, position: Position, key: str, content: bytes, cas: int) -> None:
+async def _taken_over(service: Participant, position: Position, saga: str, key: str, content: bytes, cas: int) -> None:
     store = service.ports.store
     try:
         await patiently(service, position, "archive", lambda: store.replace(ARCHIVES, key, content, cas=cas))
     except (Conflict, Ambiguous) as why:
+        tell_refused(service, saga, "archive", why)
         raise Refused from why
 
 

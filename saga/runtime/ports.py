@@ -22,9 +22,14 @@ Item = TypeVar("Item")
 Outside: TypeAlias = Callable[[str, str, Call, Callable[[], Awaitable[Any]]], Awaitable[Any]]
 """How the calls of steps reach the outside: saga, handler, what is called, and the call. For worlds that break it."""
 
+What: TypeAlias = Literal["store", "broker"]
+WHAT: tuple[What, ...] = ("store", "broker")
+
 NEWS_MAX = 1000
 MOMENT_EVERY_S = 60.0
 """How often people are told that store or broker cannot be reached."""
+QUIET_S = 60.0
+"""If nobody has failed for so long, nobody waits: it can be reached, as far as anybody knows."""
 
 
 @dataclass(slots=True)
@@ -51,6 +56,8 @@ class RunningPorts:
     """Store or broker -> since when it cannot be reached."""
     _told: dict[str, float] = field(default_factory=dict)
     """Store or broker -> when people were last told so."""
+    _failed: dict[str, float] = field(default_factory=dict)
+    """Store or broker -> when it last could not be reached."""
 
     async def publish(self, messages: Sequence[Outgoing]) -> None:
         await self.broker.publish(messages)
@@ -122,6 +129,7 @@ class RunningPorts:
         self.outages += 1
         now, what = self.clock.monotonic_s(), _what(why)
         since = self._away.setdefault(what, now)
+        self._failed[what] = now
         told = self._told.get(what)
         if told is None or now - told >= MOMENT_EVERY_S:
             self._told[what] = now
@@ -129,17 +137,30 @@ class RunningPorts:
                 Unavailable(service=self.service, what=what, operation=operation, error=str(why), since_s=now - since)
             )
 
+    def away(self) -> dict[str, float]:
+        """Store or broker -> for how many seconds it cannot be reached."""
+        now = self.clock.monotonic_s()
+        return {what: now - since for what, since in self._away.items()}
+
+    def forget_failures(self) -> None:
+        """Of lanes that have gone, as with their partition: whoever still waits for store or broker tries, and fails,
+        more often than every `QUIET_S` seconds."""
+        now = self.clock.monotonic_s()
+        for what in WHAT:
+            if what in self._away and now - self._failed[what] > QUIET_S:
+                self.answered(what)
+
     def recovered(self, why: SagaError) -> None:
         self.answered(_what(why))
 
-    def answered(self, what: Literal["store", "broker"]) -> None:
+    def answered(self, what: What) -> None:
         """It can be reached: told if it was told that it could not."""
         since = self._away.pop(what, None)
         if since is not None and self._told.get(what, since - 1) >= since:
             self.report(Recovered(service=self.service, what=what, away_s=self.clock.monotonic_s() - since))
 
 
-def _what(why: SagaError) -> Literal["store", "broker"]:
+def _what(why: SagaError) -> What:
     return "store" if isinstance(why, StoreError) else "broker"
 
 

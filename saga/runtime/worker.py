@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from saga import envelope
 from saga.broker.port import Broker, Membership
 from saga.contracts import codec
-from saga.errors import BadInput, BrokerUnavailable, Fenced
+from saga.errors import BadInput, BrokerUnavailable, Fenced, StoreUnavailable
 from saga.messages import Partition, Position, Record
 from saga.observe.moments import Assigned, DeadLettered, Handled, Lost, Revoked, Stuck
+from saga.progress.document import progress_key
 from saga.runtime import deadletters, persistence
 from saga.runtime.lanes import Cache, Item, Lanes
 from saga.runtime.offsets import Prefix
@@ -50,7 +51,7 @@ class Limits:
 
 @dataclass(slots=True)
 class Worker:
-    """Handles what a membership gives. Also the membership's listener."""
+    """Handles what a membership gives. Also the membership's listener, and a `saga.observe.working.Working`."""
 
     service: Participant
     ports: RunningPorts
@@ -199,6 +200,49 @@ class Worker:
         self._letters.discard(letter)
         self._lanes.inflight -= 1
         self._lanes.room.set()
+
+    # ---------------------------------------------------------------- for those who watch
+
+    @property
+    def name(self) -> str:
+        return self.service.name
+
+    @property
+    def types(self) -> Collection[str]:
+        return self.service.consumed
+
+    @property
+    def handlers(self) -> Collection[str]:
+        return self.service.handlers
+
+    @property
+    def inflight(self) -> int:
+        return self._lanes.inflight
+
+    @property
+    def inflight_max(self) -> int:
+        return self.limits.inflight_max
+
+    @property
+    def partitions(self) -> int:
+        return len(self.ports.prefixes)
+
+    def lag(self) -> Mapping[Partition, int] | None:
+        return None if self._membership is None else self._membership.lag()
+
+    def away(self) -> Mapping[str, float]:
+        return self.ports.away()
+
+    async def look(self) -> None:
+        """See `saga.observe.working.Working`. Lanes know better than a read whether the store takes writes."""
+        try:
+            await self.ports.store.get(persistence.COLLECTION, progress_key(self.service.name, ""))
+        except StoreUnavailable as why:
+            self.ports.unavailable("get", why)
+        else:
+            if not self._lanes.inflight:
+                self.ports.answered("store")
+        self.ports.forget_failures()
 
     # ---------------------------------------------------------------- one message
 

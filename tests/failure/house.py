@@ -203,6 +203,9 @@ class FailingMembership:
     def wake(self) -> None:
         self.membership.wake()
 
+    def lag(self) -> Mapping[Partition, int] | None:
+        return self.membership.lag()
+
     async def commit(self, offsets: Mapping[Partition, int]) -> None:
         mode = self.plan.due(f"{self.service}.commit", "before", "after")
         if mode != "before":

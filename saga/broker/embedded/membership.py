@@ -82,6 +82,8 @@ class Member:
         self._generation, self._since_s = 0, 0.0
         self._broken: BaseException | None = None
         self._woken = False
+        self._placed = False
+        """Whether we have had all that was free for us once: it may be nothing."""
 
     # ---------------------------------------------------------------- the port
 
@@ -124,6 +126,12 @@ class Member:
             rows.append((owned.log, owned.granted, offset))
         member, groups = self._id, self._shared.groups
         await self._shared.writer.do(lambda: groups.commit(self.group, member, rows))
+
+    def lag(self) -> Mapping[Partition, int] | None:
+        if not self._placed:
+            return None
+        heads = self._shared.log.heads
+        return {p: max(0, heads.get(owned.log, 0) - owned.position) for p, owned in self._owned.items()}
 
     def _read(self, partitions: Collection[Partition], records_max: int) -> list[Record]:
         wanted, heads, records = set(partitions), self._shared.log.heads, list[Record]()
@@ -187,6 +195,7 @@ class Member:
                 self.changed.clear()
                 try:
                     wait_s = await self._step()
+                    self._placed = self._placed or wait_s != 0
                 except BrokerUnavailable:
                     wait_s = AGAIN_S
                 except sqlite3.Error as why:

@@ -73,6 +73,10 @@ class Cluster:
         """Whether there is something to read from that offset on."""
         return offset < self.topics[partition.topic][partition.number].visible
 
+    def behind(self, partition: Partition, offset: int) -> int:
+        """How many there are to read from that offset on."""
+        return max(0, self.topics[partition.topic][partition.number].visible - offset)
+
     def check(self, messages: Sequence[Outgoing]) -> None:
         """Raises `BrokerError` for what a broker never takes."""
         for message in messages:

@@ -37,6 +37,8 @@ class SimulatedMember:
         self._changed = asyncio.Event()
         self._woken = False
         self._broken: BaseException | None = None
+        self._placed = False
+        """Whether the group has said once what is ours."""
 
     # ---------------------------------------------------------------- the port
 
@@ -78,6 +80,11 @@ class SimulatedMember:
                 tuple(dict.fromkeys(p.topic for p in offsets)),
                 lambda *_: self._group.commit(id_, offsets, grants),
             )
+
+    def lag(self) -> Mapping[Partition, int] | None:
+        if not self._placed:
+            return None
+        return {partition: self._cluster.behind(partition, at) for partition, at in self._at.items()}
 
     def _read(self, partitions: Collection[Partition], records_max: int) -> list[Record]:
         records: list[Record] = []
@@ -125,6 +132,7 @@ class SimulatedMember:
                 await self._changed.wait()
                 self._changed.clear()
                 await self._step()
+                self._placed = True
         except Exception as why:  # noqa: BLE001 - a listener's error reaches whoever polls or commits
             self._broken = why
             self._news.set()

@@ -1,5 +1,6 @@
 """The simulated world itself: what a test does with it, and what is left to look at when it is quiet."""
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import copy_context
 from dataclasses import dataclass
@@ -82,6 +83,8 @@ class SimulatedWorld(World):
         self.left_out: frozenset[int] = frozenset()
         """Of what the test publishes, the numbers that are left out: a run is shrunk so."""
         self._said: list[Event] = []
+        self._saying: asyncio.Task[None] | None = None
+        """An application says one thing after another, however much time a test lets pass in between."""
         self._application = Process(APPLICATION, APPLICATION)
         self._guard = Guard() if guarded else None
         self._always: list[Always] = []
@@ -240,7 +243,7 @@ class SimulatedWorld(World):
             said, self._said = self._said, []
             context = copy_context()
             context.run(CURRENT.set, self._application)
-            self._loop.create_task(self._says(said), name=APPLICATION, context=context)
+            self._saying = self._loop.create_task(self._says(said, self._saying), name=APPLICATION, context=context)
         try:
             if self._guard is None:
                 self._loop.run(until_s)
@@ -255,7 +258,9 @@ class SimulatedWorld(World):
                 self._guard.check()
         self._look()
 
-    async def _says(self, events: Sequence[Event]) -> None:
+    async def _says(self, events: Sequence[Event], before: "asyncio.Task[None] | None") -> None:
+        if before is not None:
+            await before
         broker = SimulatedBroker(self.cluster, self._application, self.network, self._memory_s())
         async with broker:
             for event in events:

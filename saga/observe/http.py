@@ -1,0 +1,146 @@
+"""What a process answers over HTTP: `/health/live`, `/health/ready` and `/metrics`."""
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncIterator, Collection, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass
+
+from aiohttp import web
+
+from saga.clock import Clock
+from saga.errors import ConfigurationError
+from saga.observe.health import Health, Reason
+from saga.observe.metrics import Metrics, Page
+from saga.observe.moments import Report
+from saga.observe.working import Watch, Working
+
+RECOVERY_S = 0.2
+"""How often to see whether a worker has read all there was."""
+LOOK_S = 5.0
+"""How often each worker looks whether store and broker can be reached."""
+CLOSE_S = 1.0
+"""Who asks at the very end is given so long."""
+
+
+log = logging.getLogger("saga.observe")
+
+
+@dataclass(frozen=True, slots=True)
+class Answering:
+    """An open server, and what it has to be told."""
+
+    host: str
+    port: int
+    report: Report
+    watch: Watch
+
+
+@asynccontextmanager
+async def answering(
+    address: str, services: Collection[str], stop: asyncio.Event, clock: Clock
+) -> AsyncIterator[Answering]:
+    """Answer at `address` (host:port, port 0: any) about these services, inside the block.
+
+    Raises `ConfigurationError` if that cannot be: somebody else listens there, or the host is not ours.
+    """
+    health = Health(services, stop)
+    metrics = Metrics(health.working, clock)
+    runner = web.AppRunner(_app(health, Page(metrics)), handle_signals=False, access_log=None, shutdown_timeout=CLOSE_S)
+    await runner.setup()
+    try:
+        host, port = await _listening(runner, address)
+        # No TaskGroup: it would wrap the block's own exceptions.
+        looking = asyncio.get_running_loop().create_task(_look(health, metrics, clock), name="looking")
+        looking.add_done_callback(_tell)
+        try:
+            yield Answering(host, port, metrics, _watching(health, metrics))
+        finally:
+            looking.cancel()
+            await asyncio.wait([looking])
+    finally:
+        await runner.cleanup()
+
+
+def _tell(looking: asyncio.Task[None]) -> None:
+    if not looking.cancelled() and (why := looking.exception()) is not None:
+        log.error("nobody looks at the workers any more: what /metrics says of recovery is old", exc_info=why)
+
+
+async def _listening(runner: web.AppRunner, address: str) -> tuple[str, int]:
+    host, _, port = address.rpartition(":")
+    site = web.TCPSite(runner, host.strip("[]"), int(port))
+    try:
+        await site.start()
+    except OSError as why:
+        problem = f"SAGA_HTTP is {address!r}: {why.strerror or why}; choose another port, or end who listens there"
+        raise ConfigurationError("nothing was started:", [problem]) from why
+    at = runner.addresses[0]
+    return str(at[0]), int(at[1])
+
+
+def _watching(health: Health, metrics: Metrics) -> Watch:
+    @contextmanager
+    def watch(worker: Working) -> Iterator[None]:
+        metrics.begins(worker)
+        with health.watch(worker):
+            yield
+
+    return watch
+
+
+# ---------------------------------------------------------------- pages
+
+
+def _app(health: Health, page: Page) -> web.Application:
+    async def live(_: web.Request) -> web.Response:
+        return _told("alive", health.not_alive())
+
+    async def ready(_: web.Request) -> web.Response:
+        return _told("ready", health.not_ready())
+
+    async def metrics(request: web.Request) -> web.Response:
+        text, content_type = await asyncio.to_thread(page.now().text, request.headers.get("Accept", ""))
+        return web.Response(body=text, headers={"Content-Type": content_type})
+
+    app = web.Application()
+    app.add_routes([web.get("/health/live", live), web.get("/health/ready", ready), web.get("/metrics", metrics)])
+    return app
+
+
+def _told(what: str, against: Sequence[Reason]) -> web.Response:
+    """200, or 503 with the reasons."""
+    body = {what: not against, "reasons": [reason._asdict() for reason in against]}
+    headers = {"Cache-Control": "no-store"}
+    return web.Response(
+        status=503 if against else 200, text=f"{json.dumps(body)}\n", content_type="application/json", headers=headers
+    )
+
+
+# ---------------------------------------------------------------- looking
+
+
+async def _look(health: Health, metrics: Metrics, clock: Clock) -> None:
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(_recoveries(metrics, clock))
+        tasks.create_task(_workers(health, clock))
+
+
+async def _recoveries(metrics: Metrics, clock: Clock) -> None:
+    while True:
+        await clock.sleep(RECOVERY_S)
+        metrics.look()
+
+
+async def _workers(health: Health, clock: Clock) -> None:
+    while True:
+        await clock.sleep(LOOK_S)
+        async with asyncio.TaskGroup() as tasks:
+            for worker in health.working.values():
+                tasks.create_task(_look_of(worker))
+
+
+async def _look_of(worker: Working) -> None:
+    with suppress(Exception):  # whatever it is: lanes meet it too, and people are told of it there
+        await worker.look()

@@ -1,0 +1,299 @@
+"""Moments and workers as metrics: a listener that counts, and what Prometheus is given when it asks.
+
+Counting is on the way of every message. So it is plain addition here, by the one thread there is: 2 microseconds a
+message, where metrics of the client library, which lock, take 6 for the histograms alone. The library writes down the
+sums when somebody asks. Labels are names that stand in the code of services: never ids of sagas or messages, nor texts
+of errors.
+"""
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate
+
+from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.registry import Collector
+
+from saga.clock import Clock
+from saga.observe.moments import (
+    Assigned,
+    DeadLettered,
+    Escalated,
+    Handled,
+    Lost,
+    Moment,
+    Retrying,
+    Revoked,
+    StepDone,
+    Stopped,
+    Stuck,
+    WriteRefused,
+)
+from saga.observe.working import Working
+
+BOUNDS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+"""The upper bounds of the histograms: from a message without a step to one that is tried again and again."""
+STAGES = ("queued", "handler", "persisted", "published", "total")
+SERIES_MAX = 500
+"""Of one metric. What comes later is counted under `other`: a step may be made of functions without end."""
+OPERATIONS = ("write", "archive", "update")
+
+Labels = tuple[str, ...]
+
+
+class Counts:
+    """A metric of numbers that only grow, or that are set."""
+
+    def __init__(self, name: str, meaning: str, *labels: str) -> None:
+        self.name, self.meaning, self.labels = name, meaning, labels
+        self.values: dict[Labels, float] = {}
+
+    def add(self, *labels: str, by: float = 1) -> None:
+        """One more; by 0, so that there is a beginning: of a series that begins with 1 nobody sees it grow."""
+        values = self.values
+        if labels not in values and len(values) >= SERIES_MAX:
+            labels = _other(labels)
+        values[labels] = values.get(labels, 0) + by
+
+
+class Histogram:
+    """How many took how long, for one set of labels."""
+
+    __slots__ = ("counts", "sum_s")
+
+    def __init__(self) -> None:
+        self.counts = [0] * (len(BOUNDS_S) + 1)
+        self.sum_s = 0.0
+
+    def observe(self, seconds: float) -> None:
+        self.counts[bisect_left(BOUNDS_S, seconds)] += 1
+        self.sum_s += seconds
+
+
+class Histograms:
+    """A metric of durations."""
+
+    def __init__(self, name: str, meaning: str, *labels: str) -> None:
+        self.name, self.meaning, self.labels = name, meaning, labels
+        self.values: dict[Labels, Histogram] = {}
+
+    def of(self, *labels: str) -> Histogram:
+        """The one with these labels."""
+        found = self.values.get(labels)
+        if found is None:
+            labels = labels if len(self.values) < SERIES_MAX else _other(labels)
+            found = self.values.setdefault(labels, Histogram())
+        return found
+
+
+def _other(labels: Labels) -> Labels:
+    """Too many: only the service is told apart."""
+    return (labels[0], *("other" for _ in labels[1:]))
+
+
+class Metrics(Collector):
+    """Listens to the moments of all services of this process: an instance is a `saga.observe.moments.Report`."""
+
+    def __init__(self, working: Mapping[str, Working], clock: Clock) -> None:
+        """`working`: the workers that run, kept up by somebody else."""
+        self._working, self._clock = working, clock
+        self._began_s: dict[str, float] = {}
+        self._stages: dict[tuple[str, str], tuple[Histogram, ...]] = {}
+        count = Counts
+        self._handled = count(
+            *("saga_handled", "Transitions: what became of messages, handler by handler."),
+            *("service", "type", "outcome"),
+        )
+        self._redelivered = count(
+            "saga_redelivered", "Messages that had been handled before: found in the inbox.", "service", "type"
+        )
+        self._retries = count(
+            "saga_retries", "Attempts of handlers that failed and are repeated.", "service", "handler"
+        )
+        self._conflicts = count(
+            *("saga_conflicts", "Writes refused because somebody else had written: decided again."),
+            *("service", "operation"),
+        )
+        self._ambiguous = count(
+            *("saga_ambiguous_writes", "Writes whose answer was lost: reloaded and decided again."),
+            *("service", "operation"),
+        )
+        self._dead = count("saga_dead_letters", "Messages given up; each lies on <service>.dead.", "service", "type")
+        self._escalated = count(
+            "saga_escalations", "What only a person can put right; compensations are tried on.", "service", "handler"
+        )
+        self._stuck = count("saga_stuck", "Times that a lane could not decide: it waits and tries again.", "service")
+        self._moved = count(
+            "saga_partitions_moved", "Partitions that came (assigned) or went (revoked, lost).", "service", "how"
+        )
+        self._recovery_s = count(
+            "saga_recovery_seconds", "From start to the first time that all there was had been read.", "service"
+        )
+        self._drained_s = count("saga_drained_seconds", "How long the drain took, once it is over.", "service")
+        self._durations = Histograms(
+            *("saga_stage_seconds", "Handled messages by stage: queued, handler, persisted, published; and in total."),
+            *("service", "type", "stage"),
+        )
+        self._steps = Histograms(
+            "saga_step_seconds", "Calls of steps to the outside that got an answer.", "service", "handler", "step"
+        )
+        self._listens: Mapping[type[Moment], Callable[..., None]] = {
+            Handled: self._on_handled,
+            StepDone: lambda m: self._steps.of(m.service, m.handler, m.step).observe(m.ms / 1000),
+            Retrying: lambda m: self._retries.add(m.service, m.handler),
+            WriteRefused: self._on_refused,
+            DeadLettered: lambda m: self._dead.add(m.service, m.type or ""),
+            Escalated: lambda m: self._escalated.add(m.service, m.handler),
+            Stuck: lambda m: self._stuck.add(m.service),
+            Assigned: lambda m: self._moved.add(m.service, "assigned", by=len(m.partitions)),
+            Revoked: lambda m: self._moved.add(m.service, "revoked", by=len(m.partitions)),
+            Lost: lambda m: self._moved.add(m.service, "lost", by=len(m.partitions)),
+            Stopped: lambda m: self._drained_s.values.__setitem__((m.service,), m.drained_s),
+        }
+
+    # ---------------------------------------------------------------- listening
+
+    def __call__(self, moment: Moment) -> None:
+        listens = self._listens.get(type(moment))
+        if listens is not None:
+            listens(moment)
+
+    def _on_handled(self, m: Handled) -> None:
+        stages = self._stages.get((m.service, m.type)) or self._stages_of(m.service, m.type)
+        queued, handler, persisted, published, total = stages
+        queued.observe(m.queued_ms / 1000)
+        handler.observe(m.handler_ms / 1000)
+        persisted.observe(m.persisted_ms / 1000)
+        published.observe(m.published_ms / 1000)
+        total.observe(m.total_ms / 1000)
+        for _, outcome, _ in m.outcomes:
+            self._handled.add(m.service, m.type, outcome)
+        if not m.outcomes:
+            self._redelivered.add(m.service, m.type)
+
+    def _stages_of(self, service: str, type_: str) -> tuple[Histogram, ...]:
+        self._stages[service, type_] = stages = tuple(self._durations.of(service, type_, stage) for stage in STAGES)
+        return stages
+
+    def _on_refused(self, m: WriteRefused) -> None:
+        (self._conflicts if m.why == "conflict" else self._ambiguous).add(m.service, m.operation)
+
+    # ---------------------------------------------------------------- looking
+
+    def begins(self, worker: Working) -> None:
+        """A worker begins: its series begin, at 0."""
+        self._began_s[worker.name] = self._clock.monotonic_s()
+        types = sorted(worker.types)
+        for type_ in types:
+            self._redelivered.add(worker.name, type_, by=0)
+        for type_ in ("", *types):
+            self._dead.add(worker.name, type_, by=0)
+        for handler in worker.handlers:
+            self._retries.add(worker.name, handler, by=0)
+            self._escalated.add(worker.name, handler, by=0)
+        for operation in OPERATIONS:
+            self._conflicts.add(worker.name, operation, by=0)
+            self._ambiguous.add(worker.name, operation, by=0)
+        for how in ("assigned", "revoked", "lost"):
+            self._moved.add(worker.name, how, by=0)
+        self._stuck.add(worker.name, by=0)
+
+    def look(self) -> None:
+        """Note who has read all there is for the first time: to be called often, for Prometheus asks seldom."""
+        for name, worker in self._working.items():
+            if (name,) in self._recovery_s.values:
+                continue
+            lag = worker.lag()
+            if lag and len(lag) == worker.partitions and not any(lag.values()):
+                self._recovery_s.add(name, by=self._clock.monotonic_s() - self._began_s[name])
+
+    # ---------------------------------------------------------------- telling
+
+    def collect(self) -> Iterator[Metric]:
+        """Everything as it is now."""
+        yield from self._workers()
+        for gauge in (self._recovery_s, self._drained_s):
+            yield _gauge(gauge)
+        for counts in (
+            *(self._handled, self._redelivered, self._retries, self._conflicts, self._ambiguous, self._dead),
+            *(self._escalated, self._stuck, self._moved),
+        ):
+            counter = CounterMetricFamily(counts.name, counts.meaning, labels=counts.labels)
+            for labels, value in counts.values.items():
+                counter.add_metric(labels, value)
+            yield counter
+        for histograms in (self._durations, self._steps):
+            yield _histogram(histograms)
+
+    def _workers(self) -> Iterator[Metric]:
+        """What the workers have in hand now."""
+        inflight = Counts("saga_in_flight_messages", "Messages begun and not finished.", "service")
+        bound = Counts("saga_in_flight_messages_limit", "The bound of saga_in_flight_messages.", "service")
+        owned = Counts("saga_partitions", "Partitions that this worker has.", "service")
+        lags = Counts("saga_lag_messages", "Not read yet, by partition.", "service", "topic", "partition")
+        away = Counts(
+            "saga_unavailable_seconds", "How long store or broker cannot be reached; 0: it can.", "service", "what"
+        )
+        for name, worker in self._working.items():
+            inflight.values[name,] = worker.inflight
+            bound.values[name,] = worker.inflight_max
+            owned.values[name,] = worker.partitions
+            for (topic, number), lag in (worker.lag() or {}).items():
+                lags.values[name, topic, str(number)] = lag
+            now = worker.away()
+            for what in ("store", "broker"):
+                away.values[name, what] = now.get(what, 0)
+        for counts in (inflight, bound, owned, lags, away):
+            yield _gauge(counts)
+
+
+class Page:
+    """The text of `/metrics`: ours, and those of the Python process."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._registry = CollectorRegistry()
+        self._registry.register(metrics)
+        ProcessCollector(registry=self._registry)
+        PlatformCollector(registry=self._registry)
+        GCCollector(registry=self._registry)
+
+    def now(self) -> "Reading":
+        """All numbers as they are."""
+        return Reading(list(self._registry.collect()))
+
+
+class Reading(Collector):
+    """Numbers read at one moment. Writing them down takes five times as long as reading them: leave it to a thread."""
+
+    def __init__(self, families: Sequence[Metric]) -> None:
+        self._families = families
+
+    def collect(self) -> Iterable[Metric]:
+        """For the library, which writes down whatever collects."""
+        return self._families
+
+    def text(self, accept: str) -> tuple[bytes, str]:
+        """The text, and its content type: whatever the asking side accepts of what there is."""
+        encode, content_type = choose_encoder(accept)
+        return encode(self), content_type
+
+
+def _gauge(counts: Counts) -> Metric:
+    gauge = GaugeMetricFamily(counts.name, counts.meaning, labels=counts.labels)
+    for labels, value in counts.values.items():
+        gauge.add_metric(labels, value)
+    return gauge
+
+
+def _histogram(histograms: Histograms) -> Metric:
+    family = HistogramMetricFamily(histograms.name, histograms.meaning, labels=histograms.labels)
+    for labels, histogram in histograms.values.items():
+        family.add_metric(labels, buckets=_buckets(histogram.counts), sum_value=histogram.sum_s)
+    return family
+
+
+def _buckets(counts: Sequence[int]) -> list[tuple[str, float]]:
+    """Upper bound and how many lie below it."""
+    bounds: Iterable[str] = (*map(str, BOUNDS_S), "+Inf")
+    return list(zip(bounds, map(float, accumulate(counts)), strict=True))

@@ -1,0 +1,291 @@
+"""Moments become numbers, workers become gauges, and Prometheus can read what comes of it."""
+
+import re
+import shutil
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as open_metrics
+from prometheus_client.parser import text_string_to_metric_families
+
+from saga.observe import moments
+from saga.observe.metrics import BOUNDS_S, SERIES_MAX, Metrics, Page
+from saga.observe.moments import (
+    Assigned,
+    DeadLettered,
+    Escalated,
+    Handled,
+    Lost,
+    Moment,
+    Recovered,
+    Retrying,
+    Revoked,
+    Started,
+    StepDone,
+    Stopped,
+    Stuck,
+    Unavailable,
+    WriteRefused,
+)
+from tests.docs.markdown import blocks
+from tests.observe.workers import P0, P1, Stand, StandingClock
+
+OPERATING = Path(__file__).parents[2] / "docs/operating.md"
+SECRET = "order-4711"
+"""Stands wherever an id or a free text can stand."""
+HANDLED = Handled(
+    service="payment",
+    saga=SECRET,
+    message=SECRET,
+    type="OrderPlaced",
+    topic="orders",
+    partition=3,
+    offset=12,
+    outcomes=(("reserve", "handled", None), ("note", "ignored", SECRET)),
+    queued_ms=0.4,
+    handler_ms=3.0,
+    persisted_ms=20.0,
+    published_ms=300.0,
+    total_ms=120_000.0,
+    attempts=1,
+)
+RETRYING = Retrying(
+    service="payment",
+    saga=SECRET,
+    handler="reserve",
+    message=SECRET,
+    attempt=1,
+    attempts_max=5,
+    delay_s=0.5,
+    error=SECRET,
+    where=SECRET,
+)
+DEAD = DeadLettered(service="payment", reason=SECRET, remedy=SECRET, saga=SECRET, message=SECRET, type="OrderPlaced")
+UNREADABLE = DeadLettered(service="payment", reason=SECRET, remedy=SECRET)
+ESCALATED = Escalated(service="payment", saga=SECRET, handler="release", reason=SECRET, steps=(SECRET,))
+STEP = StepDone(service="payment", saga=SECRET, handler="reserve", step="charge", ms=40.0)
+STUCK = Stuck(service="payment", saga=SECRET, message=SECRET, error=SECRET, retry_s=0.5)
+CONFLICT = WriteRefused(service="payment", saga=SECRET, operation="write", why="conflict")
+AMBIGUOUS = WriteRefused(service="payment", saga=None, operation="update", why="ambiguous")
+SEEN_ELSEWHERE = {Started, Unavailable, Recovered}
+"""A worker that begins, and what a worker cannot reach, are looked at: no moment is needed."""
+
+needs_promtool = pytest.mark.skipif(
+    shutil.which("promtool") is None, reason="promtool is not installed: apt-get install prometheus"
+)
+
+Series = tuple[str, frozenset[tuple[str, str]]]
+
+
+def series(name: str, **labels: str) -> Series:
+    return name, frozenset(labels.items())
+
+
+def told(metrics: Metrics) -> dict[Series, float]:
+    """Every sample of the page, as Prometheus reads it."""
+    text = Page(metrics).now().text("")[0].decode()
+    return {
+        series(sample.name, **sample.labels): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def of(*workers: Stand, clock: StandingClock | None = None) -> Metrics:
+    """Metrics of workers that have begun."""
+    metrics = Metrics({worker.name: worker for worker in workers}, clock or StandingClock())
+    for worker in workers:
+        metrics.begins(worker)
+    return metrics
+
+
+@pytest.mark.parametrize(
+    ("moment", "grows"),
+    [
+        (HANDLED, series("saga_handled_total", service="payment", type="OrderPlaced", outcome="handled")),
+        (HANDLED, series("saga_handled_total", service="payment", type="OrderPlaced", outcome="ignored")),
+        (HANDLED, series("saga_stage_seconds_count", service="payment", type="OrderPlaced", stage="total")),
+        (
+            replace(HANDLED, outcomes=()),
+            series("saga_redelivered_total", service="payment", type="OrderPlaced"),
+        ),
+        (RETRYING, series("saga_retries_total", service="payment", handler="reserve")),
+        (DEAD, series("saga_dead_letters_total", service="payment", type="OrderPlaced")),
+        (UNREADABLE, series("saga_dead_letters_total", service="payment", type="")),
+        (ESCALATED, series("saga_escalations_total", service="payment", handler="release")),
+        (STEP, series("saga_step_seconds_count", service="payment", handler="reserve", step="charge")),
+        (STUCK, series("saga_stuck_total", service="payment")),
+        (CONFLICT, series("saga_conflicts_total", service="payment", operation="write")),
+        (AMBIGUOUS, series("saga_ambiguous_writes_total", service="payment", operation="update")),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Moment) else value[0],
+)
+def test_each_moment_adds_one(moment: Moment, grows: Series) -> None:
+    metrics = of(Stand())
+    before = told(metrics).get(grows, 0)
+    metrics(moment)
+    metrics(moment)
+    assert told(metrics)[grows] == before + 2
+
+
+def test_partitions_are_counted_as_they_come_and_go() -> None:
+    metrics = of(Stand())
+    metrics(Assigned(service="payment", partitions=(P0, P1)))
+    metrics(Revoked(service="payment", partitions=(P0,)))
+    metrics(Lost(service="payment", partitions=(P1,)))
+    moved = {how: told(metrics)["saga_partitions_moved_total", labels(how)] for how in ("assigned", "revoked", "lost")}
+    assert moved == {"assigned": 2, "revoked": 1, "lost": 1}
+
+
+def labels(how: str) -> frozenset[tuple[str, str]]:
+    return frozenset({"service": "payment", "how": how}.items())
+
+
+def test_a_message_that_was_handled_is_no_redelivery() -> None:
+    metrics = of(Stand())
+    metrics(HANDLED)
+    assert told(metrics)[series("saga_redelivered_total", service="payment", type="OrderPlaced")] == 0
+
+
+def test_each_kind_of_moment_is_counted_or_seen_elsewhere() -> None:
+    kinds = {
+        kind
+        for kind in vars(moments).values()
+        if isinstance(kind, type) and issubclass(kind, Moment) and kind is not Moment
+    }
+    assert of()._listens.keys() | SEEN_ELSEWHERE == kinds
+
+
+@pytest.mark.parametrize(
+    ("stage", "seconds"),
+    [("queued", 0.0004), ("handler", 0.003), ("persisted", 0.02), ("published", 0.3), ("total", 120.0)],
+)
+def test_each_stage_has_its_histogram_in_seconds(stage: str, seconds: float) -> None:
+    metrics = of(Stand())
+    metrics(HANDLED)
+    of_stage = {"service": "payment", "type": "OrderPlaced", "stage": stage}
+    page = told(metrics)
+    assert page[series("saga_stage_seconds_sum", **of_stage)] == pytest.approx(seconds)
+    below = {bound: page[series("saga_stage_seconds_bucket", **of_stage, le=str(bound))] for bound in BOUNDS_S}
+    assert below == {bound: float(seconds <= bound) for bound in BOUNDS_S}
+    assert page[series("saga_stage_seconds_bucket", **of_stage, le="+Inf")] == 1
+
+
+def test_series_begin_at_zero_so_that_the_first_one_is_seen_to_grow() -> None:
+    page = told(of(Stand()))
+    for first in (
+        series("saga_dead_letters_total", service="payment", type="OrderPlaced"),
+        series("saga_dead_letters_total", service="payment", type=""),
+        series("saga_escalations_total", service="payment", handler="release"),
+        series("saga_retries_total", service="payment", handler="reserve"),
+        series("saga_stuck_total", service="payment"),
+        series("saga_partitions_moved_total", service="payment", how="lost"),
+        series("saga_ambiguous_writes_total", service="payment", operation="update"),
+    ):
+        assert page[first] == 0
+
+
+def test_no_id_and_no_text_becomes_a_label() -> None:
+    metrics = of(Stand())
+    for moment in (HANDLED, RETRYING, DEAD, UNREADABLE, ESCALATED, STEP, STUCK, CONFLICT, AMBIGUOUS):
+        metrics(moment)
+    assert SECRET not in Page(metrics).now().text("")[0].decode()
+
+
+def test_names_without_end_are_counted_together() -> None:
+    metrics = of(Stand())
+    for number in range(3 * SERIES_MAX):
+        metrics(replace(STEP, step=f"step {number}"))
+        metrics(replace(RETRYING, handler=f"handler {number}"))
+    page = told(metrics)
+    steps = {labels: value for (name, labels), value in page.items() if name == "saga_step_seconds_count"}
+    assert (len(steps), sum(steps.values())) == (SERIES_MAX + 1, 3 * SERIES_MAX)
+    retries = {labels: value for (name, labels), value in page.items() if name == "saga_retries_total"}
+    assert (len(retries), sum(retries.values())) == (SERIES_MAX + 1, 3 * SERIES_MAX)
+    assert page[series("saga_retries_total", service="payment", handler="other")] == 2 * SERIES_MAX + 2
+
+
+def test_what_a_worker_has_in_hand_is_asked_when_the_page_is() -> None:
+    worker = Stand()
+    metrics = of(worker)
+    worker.inflight, worker.behind, worker.gone = 7, {P0: 3, P1: 0}, {"store": 12.5}
+    page = told(metrics)
+    assert page[series("saga_in_flight_messages", service="payment")] == 7
+    assert page[series("saga_in_flight_messages_limit", service="payment")] == 1000
+    assert page[series("saga_partitions", service="payment")] == 2
+    assert page[series("saga_lag_messages", service="payment", topic="orders", partition="0")] == 3
+    assert page[series("saga_lag_messages", service="payment", topic="orders", partition="1")] == 0
+    assert page[series("saga_unavailable_seconds", service="payment", what="store")] == 12.5
+    assert page[series("saga_unavailable_seconds", service="payment", what="broker")] == 0
+
+
+def test_the_recovery_ends_when_all_has_been_read_for_the_first_time() -> None:
+    worker, clock = Stand(), StandingClock()
+    metrics, recovery = of(worker, clock=clock), series("saga_recovery_seconds", service="payment")
+    for behind, given in [(None, None), ({}, None), ({P0: 3, P1: 0}, None), ({P0: 0}, 2)]:
+        clock.at_s += 1
+        worker.behind, worker.given = behind, given
+        metrics.look()
+        assert recovery not in told(metrics), f"lag {behind} of {given} partitions"
+    for behind in ({P0: 0, P1: 0}, {P0: 5, P1: 0}, {P0: 0, P1: 0}):
+        clock.at_s += 1
+        worker.behind, worker.given = behind, None
+        metrics.look()
+        assert told(metrics)[recovery] == 5
+
+
+def test_the_drain_is_told_once_it_is_over() -> None:
+    metrics = of(Stand())
+    assert series("saga_drained_seconds", service="payment") not in told(metrics)
+    metrics(Stopped(service="payment", drained_s=1.5))
+    assert told(metrics)[series("saga_drained_seconds", service="payment")] == 1.5
+
+
+def everything() -> Metrics:
+    """With a sample of every metric."""
+    metrics = of(Stand(behind={P0: 0}))
+    for moment in (HANDLED, STEP, Stopped(service="payment", drained_s=1.5)):
+        metrics(moment)
+    metrics.look()
+    return metrics
+
+
+def test_whoever_asks_for_open_metrics_gets_them() -> None:
+    text, content_type = Page(everything()).now().text("application/openmetrics-text; version=1.0.0")
+    assert content_type.startswith("application/openmetrics-text")
+    families = open_metrics(text.decode())  # type: ignore[no-untyped-call]  # theirs
+    assert "saga_handled" in {family.name for family in families}
+
+
+@needs_promtool
+def test_promtool_has_nothing_to_say_against_the_page() -> None:
+    done = subprocess.run(
+        ["promtool", "check", "metrics"], input=Page(everything()).now().text("")[0], capture_output=True
+    )
+    assert (done.returncode, done.stdout + done.stderr) == (0, b"")
+
+
+@needs_promtool
+def test_promtool_accepts_the_alert_rules(tmp_path: Path) -> None:
+    (tmp_path / "rules.yml").write_text(rules(), "utf-8")
+    done = subprocess.run(["promtool", "check", "rules", tmp_path / "rules.yml"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_alerts_are_about_metrics_that_there_are() -> None:
+    samples = {name for name, _ in told(everything())}
+    assert set(re.findall(r"saga_[a-z_]+", rules())) <= samples
+
+
+def rules() -> str:
+    (rules,) = [block.body for block in blocks(OPERATING.read_text("utf-8")) if block.language == "yaml"]
+    return rules
+
+
+def test_the_page_for_operators_has_every_metric_and_no_other() -> None:
+    documented = re.findall(r"^\| `(saga_[a-z_]+)`", OPERATING.read_text("utf-8"), re.MULTILINE)
+    families = {family.name: family for family in of(Stand()).collect()}
+    names = {f"{name}_total" if family.type == "counter" else name for name, family in families.items()}
+    assert sorted(documented) == sorted(names)

@@ -1,0 +1,48 @@
+"""A worker to look at that is as a test says, and a clock that stands still until a test moves it."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+
+from saga.clock import SystemClock
+from saga.messages import Partition
+
+P0, P1 = Partition("orders", 0), Partition("orders", 1)
+
+
+class StandingClock(SystemClock):
+    """Seconds pass when a test says so."""
+
+    def __init__(self) -> None:
+        self.at_s = 1000.0
+
+    def monotonic_s(self) -> float:
+        return self.at_s
+
+
+@dataclass
+class Stand:
+    """A `saga.observe.working.Working`, of values."""
+
+    name: str = "payment"
+    types: Collection[str] = ("OrderPlaced", "OrderCancelled")
+    handlers: Collection[str] = ("reserve", "release")
+    inflight: int = 0
+    inflight_max: int = 1000
+    behind: Mapping[Partition, int] | None = None
+    gone: dict[str, float] = field(default_factory=dict)
+    given: int | None = None
+    """How many partitions it has, if the end of some is not known."""
+    looked: int = 0
+
+    @property
+    def partitions(self) -> int:
+        return len(self.behind or ()) if self.given is None else self.given
+
+    def lag(self) -> Mapping[Partition, int] | None:
+        return self.behind
+
+    def away(self) -> Mapping[str, float]:
+        return self.gone
+
+    async def look(self) -> None:
+        self.looked += 1
