@@ -1,4 +1,7 @@
-"""Prints the audit of a run and exits with 1 if the books differ: `python -m services.audit --dir .saga/demo`."""
+"""Prints the audit of a run and exits with 1 if the books differ: `python -m services.audit --dir .saga/demo`.
+
+For services whose stores are elsewhere: `--store couchbase://host/bucket/{service}`, and `--dir` for the two ledgers.
+"""
 
 import asyncio
 import json
@@ -9,9 +12,12 @@ from pathlib import Path
 import click
 import msgspec
 
-from saga import SagaError
-from services.audit.books import read_books
-from services.audit.checks import Check, audit, outcomes
+from saga import SagaError, adapters
+from saga.clock import SystemClock
+from saga.config import Settings
+from saga.store.port import Store
+from services.audit.books import read_books, read_books_at
+from services.audit.checks import Books, Check, audit, outcomes
 
 SHOWN_MAX = 20
 """How many differences of a check are printed; `--json` gives all."""
@@ -20,17 +26,21 @@ SHOWN_MAX = 20
 @click.command()
 @click.option("--dir", "folder", type=click.Path(path_type=Path), default=Path(".saga/demo"), show_default=True,
               help="Where the stores of the four services and the two ledgers are.")  # fmt: skip
+@click.option("--store", metavar="URL", help="Where the stores are instead; {service} in it stands for each service.")
+@click.option("--by-key", is_flag=True, help="The stores cannot list what they have: look at the --orders alone.")
 @click.option("--orders", type=click.Path(exists=True, dir_okay=False, path_type=Path),
               help="Lines of JSON: each `order_id` in there must be in the books.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="One JSON object, with all differences.")
-def main(folder: Path, orders: Path | None, as_json: bool) -> None:
+def main(folder: Path, store: str | None, by_key: bool, orders: Path | None, as_json: bool) -> None:
     """Compare the books of all services, the bank and the carrier, order by order.
 
     Exits with 0 if they agree, with 1 if they differ, with 2 if they cannot be read.
     """
+    if by_key and not (orders and store):
+        raise click.UsageError("--by-key needs --store, and --orders that say which keys there are")
     expected = frozenset(_order_ids(orders) if orders else ())
     try:
-        books = asyncio.run(read_books(folder, expected))
+        books = asyncio.run(_books_at(store, folder, expected, by_key) if store else read_books(folder, expected))
     except (SagaError, FileNotFoundError) as why:
         raise click.UsageError(str(why)) from why
     checks, ended = audit(books), outcomes(books)
@@ -41,6 +51,16 @@ def main(folder: Path, orders: Path | None, as_json: bool) -> None:
         click.echo("\n".join([*table(ended), "", *report(checks)]))
     if any(check.differences for check in checks):
         raise SystemExit(1)
+
+
+async def _books_at(address: str, ledgers: Path, expected: frozenset[str], by_key: bool) -> Books:
+    clock = SystemClock()
+
+    def store_of(service: str) -> Store:
+        settings = Settings.from_environment(store=address.replace("{service}", service))
+        return adapters.store_at(settings, service, clock, readonly=True)
+
+    return await read_books_at(store_of, ledgers, expected, by_key=by_key)
 
 
 def table(ended: dict[str, int]) -> list[str]:

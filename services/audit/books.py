@@ -1,11 +1,12 @@
 """Reads all books: what each service keeps of each order, the shelves, the ledgers of the bank and of the carrier."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 import msgspec
 from msgspec import Raw
@@ -15,8 +16,8 @@ from saga.clock import SystemClock
 from saga.contracts.codec import decode as decode_event
 from saga.contracts.library import Library, find
 from saga.messages import name_of
-from saga.progress.document import Entry, Snapshot, decode, decode_entry
-from saga.progress.history import decode_archive
+from saga.progress.document import Entry, Snapshot, decode, decode_entry, progress_key
+from saga.progress.history import archive_key, decode_archive
 from saga.store.port import Store
 from saga.store.sqlite import SqliteStore
 from services import ledger
@@ -31,6 +32,9 @@ from services.shipping.events import ShipmentBooked
 E = TypeVar("E", bound=Event)
 
 SERVICES = ("order", "payment", "inventory", "shipping")
+
+StoreOf: TypeAlias = Callable[[str], AbstractAsyncContextManager[Store]]
+"""The store of a service, not yet open."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,39 +64,76 @@ async def read_books(folder: Path, expected: frozenset[str] = frozenset()) -> Bo
 
     `expected`: orders that must be among them. Raises `SagaError` or `FileNotFoundError` for what cannot be read.
     """
-    kept: dict[str, Mapping[str, Kept]] = {}
-    stock: dict[str, Stock] = {}
-    for service in SERVICES:
+
+    def store_of(service: str) -> SqliteStore:
         path = folder / f"{service}.db"
         if not path.is_file():
             raise FileNotFoundError(f"there is no store {path}: run the services first, or name another folder")
-        async with SqliteStore(path, clock=SystemClock(), readonly=True) as store:
-            kept[service] = await progresses(store)
+        return SqliteStore(path, clock=SystemClock(), readonly=True)
+
+    return await read_books_at(store_of, folder, expected)
+
+
+async def read_books_at(
+    store_of: StoreOf, ledgers: Path, expected: frozenset[str] = frozenset(), *, by_key: bool = False
+) -> Books:
+    """All books of a run whose stores are anywhere; `bank.db` and `carrier.db` in the folder `ledgers`.
+
+    `by_key`: the stores cannot list what is in them, so nothing is looked at but the orders that are `expected`.
+    """
+    kept: dict[str, Mapping[str, Kept]] = {}
+    stock: dict[str, Stock] = {}
+    for service in SERVICES:
+        async with store_of(service) as store:
+            kept[service] = await (progresses_of(store, service, expected) if by_key else progresses(store, service))
             if service == "inventory":
-                stock = {key: _stock(document.content) async for key, document in store.scan("stock")}
+                stock = await _stock_by_key(store) if by_key else await _stock(store)
     sources = Sources(
         kept=kept,
         stock=stock,
-        bank=ledger.read(folder / "bank.db"),
-        carrier=ledger.read(folder / "carrier.db"),
+        bank=ledger.read(ledgers / "bank.db"),
+        carrier=ledger.read(ledgers / "carrier.db"),
         seeded={item.sku: item.left for item in items()},
     )
     return assemble(sources, find(Path(__file__).parent), expected)
 
 
-async def progresses(store: Store) -> dict[str, Kept]:
-    """What a service keeps, by order."""
+async def progresses(store: Store, service: str = "") -> dict[str, Kept]:
+    """What a service keeps, by order. Without its name: of a store that it shares with nobody."""
+    prefix = progress_key(service, "") if service else ""
     archived: dict[str, list[Raw]] = defaultdict(list)
-    async for _, document in store.scan("saga-archive"):  # by key: the oldest transitions of an order come first
+    async for _, document in store.scan("saga-archive", prefix):  # by key: the oldest transitions of an order first
         archive = decode_archive(document.content)
         archived[archive.saga] += archive.transitions
     kept: dict[str, Kept] = {}
-    async for _, document in store.scan("saga"):
+    async for _, document in store.scan("saga", prefix):
         snapshot = decode(document.content)
-        # An archive is written before the progress is trimmed: what is in both counts once.
-        raws = (*archived[snapshot.saga][: snapshot.first], *snapshot.transitions)
-        kept[snapshot.saga] = Kept(snapshot=snapshot, entries=tuple(map(decode_entry, raws)))
+        kept[snapshot.saga] = _kept(snapshot, archived[snapshot.saga])
     return kept
+
+
+async def progresses_of(store: Store, service: str, orders: Iterable[str]) -> dict[str, Kept]:
+    """What a service keeps of these orders, each asked for by its key."""
+    kept: dict[str, Kept] = {}
+    for id_ in orders:
+        document = await store.get("saga", progress_key(service, id_))
+        if document is None:
+            continue
+        snapshot = decode(document.content)
+        archived: list[Raw] = []
+        while len(archived) < snapshot.first:
+            document = await store.get("saga-archive", archive_key(service, id_, len(archived)))
+            if document is None:
+                break
+            archived += decode_archive(document.content).transitions
+        kept[id_] = _kept(snapshot, archived)
+    return kept
+
+
+def _kept(snapshot: Snapshot, archived: list[Raw]) -> Kept:
+    # An archive is written before the progress is trimmed: what is in both counts once.
+    raws = (*archived[: snapshot.first], *snapshot.transitions)
+    return Kept(snapshot=snapshot, entries=tuple(map(decode_entry, raws)))
 
 
 def assemble(sources: Sources, library: Library, expected: frozenset[str] = frozenset()) -> Books:
@@ -198,5 +239,15 @@ def _shelf(sku: str, sources: Sources) -> Shelf:
     return Shelf(sku=sku, seeded=sources.seeded.get(sku, 0), left=there.left, aside=there.aside)
 
 
-def _stock(content: bytes) -> Stock:
+async def _stock(store: Store) -> dict[str, Stock]:
+    return {key: _decoded(document.content) async for key, document in store.scan("stock")}
+
+
+async def _stock_by_key(store: Store) -> dict[str, Stock]:
+    """Of the articles that there were at first."""
+    found = {item.sku: await store.get("stock", item.sku) for item in items()}
+    return {sku: _decoded(document.content) for sku, document in found.items() if document is not None}
+
+
+def _decoded(content: bytes) -> Stock:
     return msgspec.json.decode(content, type=Stock)

@@ -4,20 +4,17 @@ What is there already stays as it is, so it may run again at any time.
 """
 
 import asyncio
-from pathlib import Path
 
 import click
 import msgspec
 
-from saga import SagaError
+from saga import SagaError, wiring
 from saga.clock import SystemClock
+from saga.config import Settings
 from saga.errors import Exists
 from saga.store.port import Store
-from saga.store.sqlite import SqliteStore
 from services.inventory.items import items
 from services.inventory.stock import Stock
-
-SCHEME = "sqlite:///"
 
 
 async def seed(store: Store) -> int:
@@ -33,20 +30,19 @@ async def seed(store: Store) -> int:
 
 
 @click.command()
-@click.option("--store", default=f"{SCHEME}.saga/inventory.db", show_default=True, help="The store of inventory.")
-def main(store: str) -> None:
+@click.option("--store", metavar="URL", help="The store of inventory. Without it: SAGA_STORE, as for the service.")
+def main(store: str | None) -> None:
     """Put the articles of the shop into the store of inventory; those that are there already stay as they are."""
-    if not store.startswith(SCHEME):
-        raise click.BadParameter(f"{store!r} is no SQLite store: write {SCHEME}<file>", param_hint="--store")
     try:
-        new = asyncio.run(_seed_file(Path(store.removeprefix(SCHEME))))
+        settings = Settings.from_environment(store=store)
+        new = asyncio.run(_seed(settings))
     except SagaError as why:
-        raise click.ClickException(str(why)) from why
-    click.echo(f"{new} articles put into {store}, {len(items()) - new} were there")
+        raise click.UsageError(str(why)) from why
+    click.echo(f"{new} articles put into {settings.store}, {len(items()) - new} were there")
 
 
-async def _seed_file(path: Path) -> int:
-    async with SqliteStore(path, clock=SystemClock()) as store:
+async def _seed(settings: Settings) -> int:
+    async with wiring.store_of("inventory", SystemClock(), settings) as store:
         return await seed(store)
 
 

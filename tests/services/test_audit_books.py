@@ -18,7 +18,7 @@ from saga.progress.document import Emitted, Entry, Kept, Snapshot, encode, progr
 from saga.progress.history import Archive, archive_key
 from saga.store.sqlite import SqliteStore
 from services.audit.__main__ import main
-from services.audit.books import progresses
+from services.audit.books import progresses, progresses_of
 from services.inventory import seed
 from services.inventory.events import InventoryHandedOut, InventoryReserved
 from services.inventory.items import items
@@ -231,4 +231,49 @@ async def test_seeding_again_leaves_what_is_there(tmp_path: Path) -> None:
 async def test_seeding_asks_for_a_store_it_knows() -> None:
     result = CliRunner().invoke(seed.main, ["--store", "couchbase://here"])
     assert result.exit_code == 2
-    assert "write sqlite:///<file>" in result.output
+    assert "the bucket is missing: couchbase://host/bucket" in result.output
+
+
+async def test_seeding_goes_where_the_service_looks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SAGA_STORE", f"sqlite:///{tmp_path}/{{service}}.db")
+    result = await asyncio.to_thread(CliRunner().invoke, seed.main, [])
+    assert (result.exit_code, (tmp_path / "inventory.db").is_file()) == (0, True)
+
+
+async def test_stores_that_are_elsewhere_are_read_as_those_in_the_folder(run: Run, tmp_path: Path) -> None:
+    orders = tmp_path / "orders.jsonl"
+    orders.write_text('{"order_id": "order-1"}\n{"order_id": "order-2"}\n', "utf-8")
+    by_folder = await run.audit("--json", "--orders", str(orders))
+    elsewhere = ("--json", "--orders", str(orders), "--store", f"sqlite:///{run.folder}/{{service}}.db")
+    assert (await run.audit(*elsewhere)).output == by_folder.output
+    assert (await run.audit(*elsewhere, "--by-key")).output == by_folder.output
+
+
+async def test_services_that_share_a_store_are_told_apart(run: Run, tmp_path: Path) -> None:
+    shared = tmp_path / "shared.db"
+    async with SqliteStore(shared, clock=SystemClock()) as all_:
+        for service in ("order", "payment", "inventory", "shipping"):
+            async with run.store(service) as store:
+                for collection in ("saga", "stock"):
+                    async for key, document in store.scan(collection):
+                        await all_.insert(collection, key, document.content)
+    assert await run.differences("--store", f"sqlite:///{shared}") == []
+
+
+async def test_an_archive_is_found_by_its_key(run: Run) -> None:
+    raws = tuple(Raw(encode(an_entry(n, "InventoryRejected"))) for n in range(3))
+    async with run.store("order") as store:
+        for first in range(2):
+            archive = Archive(service="order", saga="order-3", first=first, transitions=raws[first : first + 1])
+            await store.insert("saga-archive", archive_key("order", "order-3", first), encode(archive))
+    await run.keep(Snapshot(service="order", saga="order-3", n=3, first=2, transitions=raws[2:]))
+    async with run.store("order") as store:
+        kept = await progresses_of(store, "order", ["order-3", "order-9"])
+        assert kept == {"order-3": (await progresses(store))["order-3"]}
+    assert [entry.n for entry in kept["order-3"].entries] == [0, 1, 2]
+
+
+async def test_looking_by_key_needs_to_know_the_keys(run: Run) -> None:
+    result = await run.audit("--by-key")
+    assert result.exit_code == 2
+    assert "--orders" in result.output

@@ -1,0 +1,46 @@
+#!/bin/bash
+# Makes in Couchbase what the services need: the cluster, a bucket, a scope for each service, and a user for each that
+# may read and write there and nowhere else. What is there already stays, so it may run at any time.
+set -euo pipefail
+cluster="${COUCHBASE:-http://couchbase:8091}"
+bucket="${BUCKET:-saga}"
+replicas="${REPLICAS:-0}"
+secrets="${SECRETS:-/run/secrets}"
+services=(order payment inventory shipping)
+admin="$(cat "$secrets/couchbase-admin")"
+
+# A command that does nothing when it was done before.
+once() {
+  local said
+  if ! said="$(couchbase-cli "$@" 2>&1)" && ! grep -qi 'already' <<<"$said"; then
+    echo "couchbase-cli $1: $said" >&2
+    exit 1
+  fi
+}
+
+as_admin() {
+  local command="$1"
+  shift
+  once "$command" --cluster "$cluster" --username Administrator --password "$admin" "$@"
+}
+
+once cluster-init --cluster "$cluster" --cluster-username Administrator --cluster-password "$admin" \
+  --services data --cluster-ramsize "${RAM_MB:-512}"
+# Durable writes need a majority of the copies. One node has one copy, so the bucket asks for no replicas.
+as_admin bucket-create --bucket "$bucket" --bucket-type couchbase --bucket-ramsize "${RAM_MB:-512}" \
+  --bucket-replica "$replicas" --wait
+for service in "${services[@]}"; do
+  as_admin collection-manage --bucket "$bucket" --create-scope "$service"
+  collections=(saga saga-archive)
+  [ "$service" = inventory ] && collections+=(stock)
+  for collection in "${collections[@]}"; do
+    as_admin collection-manage --bucket "$bucket" --create-collection "$service.$collection"
+  done
+  as_admin user-manage --set --auth-domain local --rbac-username "$service" \
+    --rbac-password "$(cat "$secrets/$service")" \
+    --roles "data_reader[$bucket:$service],data_writer[$bucket:$service]"
+done
+# Reads everything, for the audit and for `saga list`; writes nothing.
+as_admin user-manage --set --auth-domain local --rbac-username client --rbac-password "$(cat "$secrets/client")" \
+  --roles "data_reader[$bucket]"
+echo "bucket $bucket is ready for ${services[*]}"

@@ -1,0 +1,157 @@
+"""The compose files and scripts say what the services need, and no secret stands in them."""
+
+import os
+import re
+import stat
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from saga import wiring
+from saga.config import READERS
+from saga.runtime.persistence import ARCHIVES, COLLECTION
+from services.audit.books import SERVICES
+
+ROOT = Path(__file__).parents[2]
+COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text("utf-8"))
+STAND_INS = yaml.safe_load((ROOT / "docker-compose.stand-ins.yml").read_text("utf-8"))
+INIT, SECRETS = ROOT / "deploy" / "couchbase" / "init.sh", ROOT / "deploy" / "secrets.sh"
+FAKE = """#!/bin/bash
+printf '%s\\n' "$(IFS='|'; echo "$*")" >> "$CALLS"
+{ends}
+"""
+DRAIN_S = 20
+
+
+def services(file: Any) -> Any:
+    return file["services"]
+
+
+def couchbase_init(folder: Path, ends: str = "exit 0") -> tuple[subprocess.CompletedProcess[str], list[list[str]]]:
+    """Run the script with a `couchbase-cli` that only writes down how it is called."""
+    bin_, secrets, calls = folder / "bin", folder / "secrets", folder / "calls"
+    bin_.mkdir()
+    secrets.mkdir()
+    for name in ("couchbase-admin", *SERVICES, "client"):
+        (secrets / name).write_text(f"secret-of-{name}")
+    fake = bin_ / "couchbase-cli"
+    fake.write_text(FAKE.format(ends=ends))
+    fake.chmod(0o755)
+    calls.touch()
+    environment = {"PATH": f"{bin_}:{os.environ['PATH']}", "CALLS": str(calls), "SECRETS": str(secrets)}
+    done = subprocess.run(["bash", str(INIT)], env=environment, capture_output=True, text=True, timeout=30, check=False)
+    return done, [line.split("|") for line in calls.read_text().splitlines()]
+
+
+def after(option: str, call: list[str]) -> str:
+    return call[call.index(option) + 1]
+
+
+def test_couchbase_has_the_collections_that_the_services_use(tmp_path: Path) -> None:
+    done, calls = couchbase_init(tmp_path)
+    assert done.returncode == 0, done.stderr
+    made = {after("--create-collection", call) for call in calls if "--create-collection" in call}
+    used = {
+        f"{declared.name}.{collection}"
+        for declared in wiring.load_services([f"services.{service}" for service in SERVICES])
+        for collection in (COLLECTION, ARCHIVES, *(kind.collection for kind in declared.documents))
+    }
+    assert made == used
+
+
+def test_a_service_may_read_and_write_its_own_scope_and_nothing_else(tmp_path: Path) -> None:
+    _, calls = couchbase_init(tmp_path)
+    users = {after("--rbac-username", call): call for call in calls if call[0] == "user-manage"}
+    roles = {user: after("--roles", call) for user, call in users.items()}
+    assert roles == {service: f"data_reader[saga:{service}],data_writer[saga:{service}]" for service in SERVICES} | {
+        "client": "data_reader[saga]"
+    }
+    assert {user: after("--rbac-password", call) for user, call in users.items()} == {
+        user: f"secret-of-{user}" for user in users
+    }
+
+
+def test_couchbase_that_is_made_already_stays_as_it_is(tmp_path: Path) -> None:
+    done, calls = couchbase_init(tmp_path, "echo 'ERROR: Scope with this name Already exists'; exit 1")
+    assert done.returncode == 0, done.stderr
+    assert calls[-1][0] == "user-manage"
+
+
+def test_a_couchbase_that_refuses_ends_the_script_with_its_words(tmp_path: Path) -> None:
+    done, calls = couchbase_init(tmp_path, "echo 'ERROR: not enough memory'; exit 1")
+    assert done.returncode == 1
+    assert "couchbase-cli cluster-init: ERROR: not enough memory" in done.stderr
+    assert len(calls) == 1
+
+
+def test_secrets_are_made_once_and_kept_from_other_people(tmp_path: Path) -> None:
+    def make() -> dict[str, str]:
+        folder = tmp_path / "secrets"
+        subprocess.run(["sh", str(SECRETS)], env={**os.environ, "SAGA_SECRETS": str(folder)}, check=True, timeout=30)
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+        return {file.name: file.read_text() for file in folder.iterdir()}
+
+    made = make()
+    assert made.keys() == COMPOSE["secrets"].keys()
+    assert len(set(made.values())) == len(made)
+    assert all(re.fullmatch(r"[0-9a-f]{32}", secret) for secret in made.values())
+    assert make() == made
+
+
+def test_no_secret_stands_in_a_compose_file() -> None:
+    for file in (COMPOSE, STAND_INS):
+        for service in services(file).values():
+            for name, value in service.get("environment", {}).items():
+                assert "PASSWORD" not in name or (name.endswith("_FILE") and value.startswith("/run/secrets/"))
+    assert all(secret.keys() == {"file"} for secret in COMPOSE["secrets"].values())
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_a_service_is_restarted_waited_for_and_given_time_to_drain(service: str) -> None:
+    given = services(COMPOSE)[service]
+    assert given["command"] == f"run services.{service}"
+    assert given["restart"] == "unless-stopped"
+    assert "/health/ready" in given["healthcheck"]["test"][-1]
+    assert int(given["stop_grace_period"].removesuffix("s")) > DRAIN_S + 5
+    assert given["environment"]["SAGA_COUCHBASE_USERNAME"] == service
+    assert given["environment"]["SAGA_COUCHBASE_PASSWORD_FILE"] == f"/run/secrets/{service}"
+    assert given["secrets"] == [service]
+
+
+def test_settings_in_compose_files_are_settings() -> None:
+    names = {
+        name
+        for file in (COMPOSE, STAND_INS)
+        for service in services(file).values()
+        for name in service.get("environment", {})
+        if name.startswith("SAGA_")
+    }
+    assert names
+    assert names <= READERS.keys()
+
+
+def test_two_processes_of_payment_run() -> None:
+    assert services(COMPOSE)["payment"]["scale"] == 2
+
+
+def test_the_stand_ins_replace_servers_and_leave_the_services_as_they_are() -> None:
+    replaced = services(STAND_INS)
+    assert replaced.keys() == services(COMPOSE).keys()
+    for name in ("stock", "client", *SERVICES):
+        assert replaced[name] == {
+            "environment": {"SAGA_STORE": "couchbase://couchbase:11210/saga", "SAGA_STORE_DURABILITY": "none"}
+        }
+
+
+def test_the_image_has_every_package_that_the_toolkit_is_tested_with() -> None:
+    def pinned(name: str) -> set[str]:
+        return set(re.findall(r"^([\w.-]+==[\w.]+)", (ROOT / name).read_text("utf-8"), re.MULTILINE))
+
+    ours, tested = pinned("requirements-servers.lock"), pinned("requirements-dev.lock") | pinned("requirements.lock")
+    versions = dict(package.split("==") for package in tested)
+    assert pinned("requirements.lock") <= ours
+    assert {"aiokafka", "couchbase", "aiohttp", "prometheus-client"} <= {package.split("==")[0] for package in ours}
+    assert [p for p in ours if versions.get(p.split("==")[0], p.split("==")[1]) != p.split("==")[1]] == []

@@ -1,0 +1,121 @@
+"""What `docs/deploy/` gives to Kubernetes is valid, and fits the services and their settings."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate  # type: ignore[import-untyped]  # it brings no types
+import pytest
+import yaml
+
+from saga.config import READERS, Settings
+from saga.contracts.library import find
+from services.audit.books import SERVICES
+
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "docs" / "deploy"
+DOCKERFILE = (ROOT / "deploy" / "Dockerfile").read_text("utf-8")
+VERSIONS = ("1.30.0", kubernetes_validate.latest_version())
+KEDA = "keda.sh/v1alpha1"
+DRAIN_AND_GRACE_S = Settings().drain_s + 5
+TRIGGER_KEYS = {"bootstrapServers", "consumerGroup", "lagThreshold", "offsetResetPolicy"}
+"""What is used of what KEDA's Kafka trigger takes: https://keda.sh/docs/latest/scalers/apache-kafka/"""
+
+
+def resources() -> list[Any]:
+    return [one for file in sorted(FOLDER.glob("*.yaml")) for one in yaml.safe_load_all(file.read_text("utf-8"))]
+
+
+def named(kind: str, name: str) -> Any:
+    (found,) = (one for one in resources() if one["kind"] == kind and one["metadata"]["name"] == name)
+    return found
+
+
+def container(service: str) -> Any:
+    (only,) = named("Deployment", service)["spec"]["template"]["spec"]["containers"]
+    return only
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_kubernetes_takes_every_resource_that_is_its_own(version: str) -> None:
+    own = [one for one in resources() if one["apiVersion"] != KEDA]
+    assert {one["kind"] for one in own} == {"ConfigMap", "Deployment", "PersistentVolumeClaim", "PodDisruptionBudget"}
+    for one in own:
+        kubernetes_validate.validate(one, version, strict=True)
+
+
+def test_a_wrong_field_would_be_found() -> None:
+    wrong = named("Deployment", "payment")
+    wrong["spec"]["template"]["spec"]["terminationGracePeriod"] = 30
+    with pytest.raises(kubernetes_validate.ValidationError):
+        kubernetes_validate.validate(wrong, VERSIONS[-1], strict=True)
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_a_pod_runs_its_service_as_the_user_of_the_image_and_may_write_nothing(service: str) -> None:
+    pod, only = named("Deployment", service)["spec"]["template"]["spec"], container(service)
+    assert only["args"] == ["run", f"services.{service}"]
+    assert re.search(rf"^USER {pod['securityContext']['runAsUser']}$", DOCKERFILE, re.MULTILINE)
+    assert pod["securityContext"]["runAsNonRoot"]
+    assert only["securityContext"]["readOnlyRootFilesystem"]
+    assert pod["terminationGracePeriodSeconds"] > DRAIN_AND_GRACE_S
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_the_settings_of_a_pod_can_work(service: str) -> None:
+    mounted = {mount["mountPath"]: mount["name"] for mount in container(service)["volumeMounts"]}
+    assert {"/secrets/kafka", "/secrets/couchbase"} <= mounted.keys()
+    volumes = {volume["name"] for volume in named("Deployment", service)["spec"]["template"]["spec"]["volumes"]}
+    assert set(mounted.values()) == volumes
+    given = dict(named("ConfigMap", "saga-settings")["data"])
+    given |= {one["name"]: one["value"] for one in container(service)["env"]}
+    of_ours = {name: value for name, value in given.items() if name.startswith("SAGA_")}
+    assert of_ours.keys() <= READERS.keys()
+    files = {name: value for name, value in of_ours.items() if name.endswith("_FILE")}
+    assert all(str(Path(file).parent) in mounted for file in files.values())
+    # Here the mounted files are not; any file stands for them.
+    settings = Settings.read(of_ours | dict.fromkeys(files, str(FOLDER / "settings.yaml")))
+    assert settings.store.endswith(f"/{service}")
+    assert settings.couchbase_username == settings.kafka_username == service
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_probes_ask_where_the_service_answers(service: str) -> None:
+    only = container(service)
+    assert [port["containerPort"] for port in only["ports"] if port["name"] == "http"] == [8080]
+    assert named("ConfigMap", "saga-settings")["data"]["SAGA_HTTP"].endswith(":8080")
+    assert only["livenessProbe"]["httpGet"] == {"path": "/health/live", "port": "http"}
+    assert only["readinessProbe"]["httpGet"] == {"path": "/health/ready", "port": "http"}
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_lag_scales_a_service_up_to_the_partitions_of_its_topics(service: str) -> None:
+    spec = named("ScaledObject", service)["spec"]
+    assert named("Deployment", spec["scaleTargetRef"]["name"])["metadata"]["name"] == service
+    assert "replicas" not in named("Deployment", service)["spec"]  # or each `kubectl apply` would undo the scaling
+    partitions = {topic.partitions for topic in find(ROOT / "services").topics.values()}
+    assert partitions == {spec["maxReplicaCount"]}
+    assert 1 < spec["minReplicaCount"] < spec["maxReplicaCount"]
+    (trigger,) = spec["triggers"]
+    assert trigger["type"] == "kafka"
+    assert trigger["metadata"].keys() == TRIGGER_KEYS
+    assert all(isinstance(value, str) for value in trigger["metadata"].values())  # KEDA takes nothing else
+    assert trigger["metadata"]["consumerGroup"] == service
+    servers = trigger["metadata"]["bootstrapServers"]
+    assert named("ConfigMap", "saga-settings")["data"]["SAGA_BROKER"] == f"kafka://{servers}"
+    asks = named("TriggerAuthentication", trigger["authenticationRef"]["name"])
+    assert {one["parameter"] for one in asks["spec"]["secretTargetRef"]} == {
+        "sasl",
+        "username",
+        "password",
+        "tls",
+        "ca",
+    }
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_nodes_are_taken_away_one_pod_at_a_time(service: str) -> None:
+    budget, deployment = named("PodDisruptionBudget", service)["spec"], named("Deployment", service)["spec"]
+    assert budget["maxUnavailable"] == 1
+    assert budget["selector"] == deployment["selector"]
+    assert budget["selector"]["matchLabels"].items() <= deployment["template"]["metadata"]["labels"].items()
