@@ -5,6 +5,7 @@ import shutil
 import socket
 import struct
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 
 from tests.servers.jars import FOLDER, jars
@@ -42,17 +43,22 @@ RUNS_FAST = ("-XX:+UseG1GC", "-Xmx1g")
 class KafkaServer:
     """One broker with its data; `start` gives a running one."""
 
-    def __init__(self, folder: Path, port: int, *, jvm: tuple[str, ...], extra: str) -> None:
+    def __init__(
+        self, folder: Path, port: int, *, jvm: tuple[str, ...], extra: str, users: Mapping[str, str] | None
+    ) -> None:
         self.port = port
         self.address = f"127.0.0.1:{port}"
         folder.mkdir(parents=True, exist_ok=True)
-        self._properties = folder / "server.properties"
-        if not (folder / "data").exists():
-            shutil.copytree(_formatted(), folder / "data")
+        self.properties = folder / "server.properties"
+        """What `restart` reads again."""
+        data = folder / "data"
         (controller,) = free_ports(1)
-        properties = PROPERTIES.format(port=port, controller=controller, data=folder / "data")
-        self._properties.write_text(properties + extra)
-        command = ["java", *jvm, "-cp", _classpath(), "kafka.Kafka", str(self._properties)]
+        self.properties.write_text((PROPERTIES + extra).format(port=port, controller=controller, data=data))
+        if not data.exists() and users:
+            _format(self.properties, users)
+        elif not data.exists():
+            shutil.copytree(_formatted(), data)
+        command = ["java", *jvm, "-cp", _classpath(), "kafka.Kafka", str(self.properties)]
         self.server = Server("kafka", command, folder, is_ready=lambda: kafka_answers(self.address))
 
     @classmethod
@@ -64,9 +70,11 @@ class KafkaServer:
         while_locked: Path | None = None,
         jvm: tuple[str, ...] = STARTS_FAST,
         extra: str = "",
+        users: Mapping[str, str] | None = None,
     ) -> "KafkaServer":
-        """A running one with its data in `folder`; `extra`: lines of its properties, which win."""
-        kafka = cls(folder, port or free_ports(1)[0], jvm=jvm, extra=extra)
+        """A running one with its data in `folder`. `extra`: lines of its properties, which win, with `{port}` and
+        `{controller}` where these ports are meant. `users`: who has which password, for SCRAM."""
+        kafka = cls(folder, port or free_ports(1)[0], jvm=jvm, extra=extra, users=users)
         kafka.server.start(while_locked=while_locked)
         return kafka
 
@@ -113,7 +121,7 @@ def _classpath() -> str:
 
 def _formatted() -> Path:
     """An empty data folder, made once: formatting takes a JVM of its own."""
-    classpath, template = _classpath(), FOLDER / "kafka-formatted"
+    template = FOLDER / "kafka-formatted"
     with (FOLDER / "kafka-formatted.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if template.exists():
@@ -122,11 +130,17 @@ def _formatted() -> Path:
         shutil.rmtree(making, ignore_errors=True)
         properties = FOLDER / "kafka-formatting.properties"
         properties.write_text(PROPERTIES.format(port=1, controller=2, data=making))
-        command = ["java", *STARTS_FAST, "-cp", classpath, "kafka.tools.StorageTool", "format", "-t", CLUSTER]
-        made = subprocess.run(
-            [*command, "-c", str(properties)], timeout=60, capture_output=True, text=True, check=False
-        )
-        if made.returncode != 0:
-            raise ServerFailed(f"Kafka could not format its data folder: {made.stdout}{made.stderr}")
+        _format(properties, {})
         making.rename(template)
     return template
+
+
+def _format(properties: Path, users: Mapping[str, str]) -> None:
+    """Make the data folder. Raises `ServerFailed`."""
+    command = ["java", *STARTS_FAST, "-cp", _classpath(), "kafka.tools.StorageTool", "format", "-t", CLUSTER]
+    for mechanism in ("SCRAM-SHA-256", "SCRAM-SHA-512"):
+        for name, password in users.items():
+            command += ["--add-scram", f"{mechanism}=[name={name},password={password}]"]
+    made = subprocess.run([*command, "-c", str(properties)], timeout=60, capture_output=True, text=True, check=False)
+    if made.returncode != 0:
+        raise ServerFailed(f"Kafka could not format its data folder: {made.stdout}{made.stderr}")

@@ -50,6 +50,9 @@ class Server:
         leash.stdout.close()
         self._leash = leash
         self._wait_until_ready()
+        if while_locked:
+            leash.returncode = 0  # it may outlive us, and is not ours to wait for: else it warns that nobody has
+            self._leash = None
 
     def _wait_until_ready(self) -> None:
         assert self._leash is not None  # only called once it is there

@@ -1,0 +1,10 @@
+"""Apache Kafka behind the port, through aiokafka. Needs the extra `kafka`.
+
+Reading order: `settings` (where and how), `errors` (what each failure means), `connecting` (can it be reached at all),
+`client` (what of aiokafka is not public), `producing`, `topics`, `intake`, `membership`, `broker` (all of it).
+"""
+
+from saga.broker.kafka.broker import KafkaBroker
+from saga.broker.kafka.settings import KafkaSettings
+
+__all__ = ["KafkaBroker", "KafkaSettings"]

@@ -1,0 +1,175 @@
+"""What we need of aiokafka that is not public, in one place; a test says when a new version of it has become different.
+
+aiokafka's background tasks may die or hang without anybody being told, and its `stop` may wait for a broker that never
+answers. So we look at the tasks ourselves, and end what does not end.
+"""
+
+import asyncio
+import logging
+from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
+
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka.client import AIOKafkaClient
+from aiokafka.consumer.group_coordinator import GroupCoordinator
+from aiokafka.errors import KafkaError, KafkaTimeoutError
+from aiokafka.protocol.group import LeaveGroupRequest
+
+from saga.broker.kafka.errors import translated
+from saga.clock import Clock
+from saga.errors import BrokerError, BrokerUnavailable
+from saga.messages import Partition
+
+LOOKS, LOOK_S = 4, 0.15
+"""How often, and after how long, a topic is looked for: a new one is known to all brokers after a moment."""
+END_S = 0.5
+FAILED = (KafkaError, OSError, TimeoutError, AssertionError, AttributeError)
+"""What aiokafka raises: the last two when what it has closed is used."""
+
+logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # all that matters comes as an exception, once
+
+
+# -------------------------------------------------------------------- any client
+
+
+async def partitions_of(client: AIOKafkaClient, topic: str, clock: Clock) -> int:
+    """How many partitions it has; from now on the client knows the topic. Raises `BrokerError` if it is not there.
+
+    All topics are asked for, because asking for one that is missing creates it, unless the brokers forbid that; and it
+    is added, because a client forgets those that it was not told of as soon as it was told of one.
+    """
+    for look in range(LOOKS):
+        if look:
+            await clock.sleep(LOOK_S)
+        known = await topics_of(client)
+        if topic in known:
+            client.add_topic(topic)
+            await client.force_metadata_update()
+            found = client.cluster.partitions_for_topic(topic)
+            if found and len(found) == known[topic]:
+                return len(found)
+    raise BrokerError(
+        f"Kafka has no topic {topic!r}, or does not let us see it: create it, or have the user allowed Describe on it"
+    )
+
+
+async def topics_of(client: AIOKafkaClient) -> Mapping[str, int]:
+    """All topics, and how many partitions each has. Raises `BrokerUnavailable`."""
+    try:
+        cluster = await client.fetch_all_metadata()
+    except FAILED as why:
+        raise BrokerUnavailable(f"Kafka does not say which topics it has: {why}") from why
+    return {topic: len(cluster.partitions_for_topic(topic) or ()) for topic in cluster.topics()}
+
+
+def renew_password(client: AIOKafkaClient, password: str | None) -> None:
+    """Use that one for connections that are made from now on."""
+    client._sasl_plain_password = password
+
+
+async def _ended(tasks: Iterable[asyncio.Task[object] | None], client: AIOKafkaClient) -> None:
+    """End a client by force: twice, since some tasks take the first time for a wish to finish."""
+    pending = {task for task in (*tasks, client._sync_task) if task is not None and not task.done()}
+    for _ in range(2):
+        if pending:
+            for task in pending:
+                task.cancel()
+            _, pending = await asyncio.wait(pending, timeout=END_S)
+    for connection in list(client._conns.values()):
+        connection.close()
+
+
+# -------------------------------------------------------------------- producers
+
+
+def is_dead(producer: AIOKafkaProducer) -> bool:
+    """Whether nothing that is handed to it will ever be sent."""
+    task = producer._sender.sender_task
+    return task is None or task.done() or _is_over(producer.client._sync_task)
+
+
+async def end_producer(producer: AIOKafkaProducer, clock: Clock, seconds: float) -> None:
+    """Let it send what it has, for so long; then end it. What is left fails with `KafkaTimeoutError`."""
+    if seconds > 0:
+        try:
+            await clock.within(seconds, producer.stop())
+        except FAILED:
+            pass
+        else:
+            return
+    producer._closed = True  # or it warns that nobody has stopped it
+    accumulator = producer._message_accumulator
+    batches = {*accumulator._pending_batches, *(batch for queue in accumulator._batches.values() for batch in queue)}
+    await _ended([producer._sender.sender_task], producer.client)
+    accumulator.fail_all(KafkaTimeoutError("given up"))
+    for batch in batches:
+        if batch._drain_waiter.done() and not batch._drain_waiter.cancelled():
+            batch._drain_waiter.exception()  # nobody waits for it: seen
+
+
+# -------------------------------------------------------------------- consumers
+
+
+def check(consumer: AIOKafkaConsumer) -> None:
+    """Raise what broke it, if something did: aiokafka itself tells only who polls, and not always."""
+    coordinator = consumer._coordinator
+    for task in (coordinator._coordination_task, consumer._fetcher.error_future, consumer._client._sync_task):
+        if _is_over(task):
+            why = "cancelled" if task.cancelled() else repr(task.exception())
+            raise KafkaError(f"a background task of aiokafka has ended: {why}")
+    coordinator.check_errors()
+
+
+def is_alone(consumer: AIOKafkaConsumer) -> bool:
+    """Whether it knows no broker that coordinates its group: nothing can be committed."""
+    return consumer._coordinator.coordinator_id is None
+
+
+def is_out(consumer: AIOKafkaConsumer) -> bool:
+    """Whether the group does not know it any more: what it had may be another member's already."""
+    return bool(consumer._coordinator.generation < 0)
+
+
+async def committed(consumer: AIOKafkaConsumer, partitions: Collection[TopicPartition]) -> Mapping[Partition, int]:
+    """The group's positions, in one request; those without one are left out. Goes on until it is answered."""
+    found = await consumer._coordinator.fetch_committed_offsets(list(partitions))
+    return {Partition(*partition): position.offset for partition, position in found.items()}
+
+
+async def end_consumer(consumer: AIOKafkaConsumer, clock: Clock, seconds: float) -> None:
+    """Leave the group and disconnect; by force after so long."""
+    try:
+        await clock.within(seconds, consumer.stop())
+    except FAILED:
+        pass
+    else:
+        return
+    tasks: list[asyncio.Task[object] | None] = []
+    coordinator, fetcher = consumer._coordinator, consumer._fetcher
+    if coordinator is not None:
+        await _leave(coordinator, consumer._client, clock)
+        tasks += [coordinator._coordination_task, coordinator._heartbeat_task, coordinator._commit_refresh_task]
+    if fetcher is not None:
+        tasks += [fetcher._fetch_task, *fetcher._pending_tasks]
+    await _ended(tasks, consumer._client)
+
+
+async def _leave(coordinator: GroupCoordinator, client: AIOKafkaClient, clock: Clock) -> None:
+    """Out of the group by another connection: on its own one, joining may have to wait for all other members."""
+    if coordinator.coordinator_id is None or not coordinator.member_id:
+        return
+    request = LeaveGroupRequest(coordinator.group_id, coordinator.member_id)
+    with suppress(*FAILED):
+        await clock.within(END_S, client.send(coordinator.coordinator_id, request))
+
+
+def _is_over(task: asyncio.Task[object] | None) -> bool:
+    return task is not None and task.done()
+
+
+def failed(why: BaseException, doing: str) -> BrokerError:
+    """What to raise instead of something that came out of aiokafka."""
+    if isinstance(why, KafkaError):
+        return translated(why, doing)
+    said = "no answer in time" if isinstance(why, TimeoutError) else repr(why)
+    return BrokerUnavailable(f"{doing}: {said}: it is tried again; see whether the brokers run and can be reached")

@@ -1,0 +1,85 @@
+"""Whether Kafka can be reached and lets us in: asked once before anything else, to say clearly what is wrong.
+
+aiokafka's own answer to a wrong password is the same as to a wrong address.
+"""
+
+import socket
+import ssl
+
+from aiokafka.conn import create_conn
+from aiokafka.errors import KafkaConnectionError, KafkaError
+from aiokafka.protocol.metadata import MetadataRequest
+
+from saga.broker.kafka.errors import translated
+from saga.broker.kafka.settings import KafkaSettings, Options
+from saga.clock import Clock
+from saga.errors import BrokerError, BrokerUnavailable
+
+
+async def check(settings: KafkaSettings, options: Options, clock: Clock) -> None:
+    """Return when one of the servers lets us in. Raises `BrokerError` that says of each what is wrong."""
+    share_s = settings.connect_s / (len(settings.servers) + 1)
+    troubles: list[BrokerError] = []
+    for server in settings.servers:
+        try:
+            await clock.within(share_s, _greeted(server, options, share_s))
+        except (OSError, KafkaError) as why:
+            troubles.append(_told(why, server, settings))
+        else:
+            return
+    for trouble in troubles:
+        if not isinstance(trouble, BrokerUnavailable):
+            raise trouble  # who is not let in need not look further
+    raise BrokerUnavailable("; ".join(str(trouble) for trouble in troubles))
+
+
+async def _greeted(server: str, options: Options, seconds: float) -> None:
+    host, _, port = server.rpartition(":")
+    connection = await create_conn(
+        host.strip("[]"),
+        int(port),
+        client_id=options["client_id"],
+        request_timeout_ms=int(seconds * 1000),
+        ssl_context=options["ssl_context"],
+        security_protocol=options["security_protocol"],
+        sasl_mechanism=options["sasl_mechanism"],
+        sasl_plain_username=options["sasl_plain_username"],
+        sasl_plain_password=options["sasl_plain_password"],
+        sasl_oauth_token_provider=options["sasl_oauth_token_provider"],
+    )
+    try:
+        if not (await connection.send(MetadataRequest([]))).brokers:
+            raise KafkaConnectionError("no brokers")  # so is told who has shown a bad token, and not before
+    finally:
+        await connection.close()
+
+
+def _told(why: OSError | KafkaError, server: str, settings: KafkaSettings) -> BrokerError:
+    doing = f"Kafka at {server}"
+    if isinstance(why, ssl.SSLCertVerificationError):
+        return BrokerError(
+            f"{doing}: its certificate is not trusted ({why.verify_message}): give the ca_file of who signed it, and "
+            "the host's name as it is in the certificate"
+        )
+    if isinstance(why, ssl.SSLError):
+        return BrokerError(
+            f"{doing}: TLS failed ({why.reason or why}): check that this port speaks TLS, and whether it wants a "
+            "certificate of ours (cert_file, key_file)"
+        )
+    if isinstance(why, socket.gaierror):
+        return BrokerUnavailable(f"{doing}: no such host: check the name")
+    if isinstance(why, TimeoutError):
+        return BrokerUnavailable(
+            f"{doing}: no answer: check address and port, that it runs, and firewalls between; "
+            + ("" if settings.tls else "a port that wants TLS does not answer either: then use tls")
+        )
+    if isinstance(why, KafkaConnectionError | ConnectionResetError | ConnectionAbortedError):
+        wanted = [word for word, is_so in (("TLS", settings.tls), (f"SASL {settings.sasl}", settings.sasl)) if is_so]
+        return BrokerUnavailable(
+            f"{doing}: it does not talk to us: check that this port is Kafka's, and wants "
+            + (" and ".join(wanted) or "neither TLS nor a password")
+            + (", and whether the token is good" if settings.token else "")
+        )
+    if isinstance(why, OSError):
+        return BrokerUnavailable(f"{doing}: {why.strerror or why}: check address and port, and that it runs")
+    return translated(why, doing)

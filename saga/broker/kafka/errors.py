@@ -1,0 +1,160 @@
+"""What each failure of aiokafka means here, and what to do about it: the one table."""
+
+from collections.abc import Mapping
+
+from aiokafka import errors as kafka
+
+from saga.errors import BrokerError, BrokerUnavailable, Fenced
+
+AGAIN: frozenset[type[Exception]] = frozenset(
+    {
+        kafka.BrokerNotAvailableError,
+        kafka.Cancelled,
+        kafka.ConcurrentTransactions,
+        kafka.CorrelationIdError,
+        kafka.CorruptRecordException,
+        kafka.FetchSessionIdNotFound,
+        kafka.GroupCoordinatorNotAvailableError,
+        kafka.GroupLoadInProgressError,
+        kafka.InvalidFetchSessionEpoch,
+        kafka.InvalidProducerEpoch,
+        kafka.InvalidProducerIdMapping,
+        kafka.KafkaConnectionError,
+        kafka.KafkaError,
+        kafka.KafkaProtocolError,
+        kafka.KafkaStorageError,
+        kafka.KafkaTimeoutError,
+        kafka.KafkaUnavailableError,
+        kafka.LeaderNotAvailableError,
+        kafka.ListenerNotFound,
+        kafka.LogDirNotFound,
+        kafka.MetadataEmptyBrokerList,
+        kafka.NoBrokersAvailable,
+        kafka.NodeNotReadyError,
+        kafka.NotControllerError,
+        kafka.NotCoordinatorForGroupError,
+        kafka.NotEnoughReplicasAfterAppendError,
+        kafka.NotEnoughReplicasError,
+        kafka.NotLeaderForPartitionError,
+        kafka.OperationNotAttempted,
+        kafka.OutOfOrderSequenceNumber,
+        kafka.ProducerClosed,
+        kafka.ProducerFenced,
+        kafka.QuotaViolationError,
+        kafka.ReassignmentInProgress,
+        kafka.ReplicaNotAvailableError,
+        kafka.RequestTimedOutError,
+        kafka.StaleControllerEpochError,
+        kafka.StaleLeaderEpochCodeError,
+        kafka.StaleMetadata,
+        kafka.TooManyInFlightRequests,
+        kafka.TransactionCoordinatorFenced,
+        kafka.UnknownError,
+        kafka.UnknownProducerId,
+    }
+)
+"""These pass, or a person makes them pass: wait and try again. What they interrupted may have happened."""
+
+FENCED: frozenset[type[Exception]] = frozenset(
+    {
+        kafka.CommitFailedError,
+        kafka.IllegalGenerationError,
+        kafka.IllegalStateError,
+        kafka.MemberIdRequired,
+        kafka.RebalanceInProgressError,
+        kafka.UnknownMemberIdError,
+    }
+)
+"""Said of a commit: the partitions are another member's by now, or will be."""
+
+_PASSWORD = "check user and password, and that the brokers have this user"
+_MECHANISM = "ask which SASL mechanism the brokers' listener has, and give that one"
+_VERSION = "the brokers are too old or too new for aiokafka: Kafka 2.1 to 4.3 is known to work"
+_TOO_LARGE = "send less in one record, or raise the topic's max.message.bytes and record_bytes_max"
+_TOKENS = "delegation tokens are not used here: give a user and a password, or a token"
+_DEFECT = "a defect of saga, unless another program uses the group: report it with this message"
+
+PERSON: Mapping[type[Exception], str] = {
+    kafka.AuthenticationFailedError: _PASSWORD,
+    kafka.AuthenticationMethodNotSupported: _MECHANISM,
+    kafka.BrokerResponseError: _DEFECT,
+    kafka.ClusterAuthorizationFailedError: "have the user allowed IdempotentWrite, and Create and Describe, on the "
+    "cluster",
+    kafka.ConsumerStoppedError: _DEFECT,
+    kafka.DelegationTokenAuthDisabled: _TOKENS,
+    kafka.DelegationTokenAuthorizationFailed: _TOKENS,
+    kafka.DelegationTokenExpired: _TOKENS,
+    kafka.DelegationTokenNotFound: _TOKENS,
+    kafka.DelegationTokenOwnerMismatch: _TOKENS,
+    kafka.DelegationTokenRequestNotAllowed: _TOKENS,
+    kafka.DuplicateSequenceNumber: _DEFECT,
+    kafka.GroupAuthorizationFailedError: "have the user allowed Read on the group",
+    kafka.GroupIdNotFound: "no member of this group has ever been there: check its name",
+    kafka.IllegalArgumentError: _DEFECT,
+    kafka.IllegalOperation: _DEFECT,
+    kafka.IllegalSaslStateError: _MECHANISM,
+    kafka.IncompatibleBrokerVersion: _VERSION,
+    kafka.InconsistentGroupProtocolError: "members of another kind are in the group: give the service another name",
+    kafka.InvalidCommitOffsetSizeError: _DEFECT,
+    kafka.InvalidConfigurationError: "the brokers refuse a setting of the topic: see the message",
+    kafka.InvalidFetchRequestError: _DEFECT,
+    kafka.InvalidGroupIdError: "a group's name must not be empty",
+    kafka.InvalidPartitionsError: "a topic needs at least one partition",
+    kafka.InvalidPrincipalType: _PASSWORD,
+    kafka.InvalidReplicationAssignmentError: _DEFECT,
+    kafka.InvalidReplicationFactorError: "the cluster has fewer brokers than replication_factor: add brokers, or say a "
+    "smaller one, which loses what only a broken disk held",
+    kafka.InvalidRequestError: _VERSION,
+    kafka.InvalidRequiredAcksError: _DEFECT,
+    kafka.InvalidSessionTimeoutError: "session_s: within the brokers' group.min.session.timeout.ms and "
+    "group.max.session.timeout.ms",
+    kafka.InvalidTimestampError: "have the topic message.timestamp.type=LogAppendTime, or mend this machine's clock",
+    kafka.InvalidTopicError: "a topic's name: letters, digits, '.', '_' and '-', at most 249",
+    kafka.InvalidTransactionTimeout: _DEFECT,
+    kafka.InvalidTxnState: _DEFECT,
+    kafka.KafkaConfigurationError: _DEFECT,
+    kafka.MessageSizeTooLargeError: _TOO_LARGE,
+    kafka.NoError: _DEFECT,
+    kafka.NoOffsetForPartitionError: _DEFECT,
+    kafka.NonEmptyGroup: "stop the service first: its group has members",
+    kafka.OffsetMetadataTooLargeError: _DEFECT,
+    kafka.OffsetOutOfRangeError: _DEFECT,
+    kafka.PolicyViolationError: "the brokers' policy refuses the topic: see the message",
+    kafka.RecordListTooLargeError: _TOO_LARGE,
+    kafka.RecordTooLargeError: _TOO_LARGE,
+    kafka.SaslAuthenticationFailed: _PASSWORD,
+    kafka.SecurityDisabled: "the brokers have no authorizer",
+    kafka.TopicAlreadyExistsError: _DEFECT,
+    kafka.TopicAuthorizationFailedError: "have the user allowed Read, Write and Describe on the topic",
+    kafka.TransactionalIdAuthorizationFailed: _DEFECT,
+    kafka.UnknownTopicOrPartitionError: "create the topic, or have the user allowed Describe on it",
+    kafka.UnrecognizedBrokerVersion: _VERSION,
+    kafka.UnsupportedCodecError: "pip install 'aiokafka[lz4,snappy,zstd]': somebody compresses what we read",
+    kafka.UnsupportedForMessageFormatError: _VERSION,
+    kafka.UnsupportedSaslMechanismError: _MECHANISM,
+    kafka.UnsupportedVersionError: _VERSION,
+}
+"""Waiting alone does not help: what a person has to do."""
+
+
+def translated(why: BaseException, doing: str) -> BrokerError:
+    """The error to raise instead of one of aiokafka's; `doing`: what failed, and where."""
+    said = f"{doing}: {type(why).__name__}: {_words(why)}"
+    for kind in type(why).__mro__:
+        if kind in AGAIN:
+            return BrokerUnavailable(f"{said}: it is tried again; see whether the brokers run and can be reached")
+        if kind in FENCED:
+            return Fenced(f"{said}: the group has moved on; what was done comes again elsewhere")
+        if kind in PERSON:
+            return BrokerError(f"{said}: {PERSON[kind]}")
+    return BrokerUnavailable(f"{said}: it is tried again")
+
+
+def _words(why: BaseException) -> str:
+    """What it says, without its name, and without aiokafka's own advice of many lines."""
+    text = (
+        " ".join(str(part) for part in why.args if isinstance(part, str | int | dict | tuple))
+        or getattr(why, "description", "")
+        or "no details"
+    )
+    return " ".join(text.split())[:300]

@@ -1,0 +1,204 @@
+"""Publishing: one idempotent producer for all lanes, replaced when it has failed.
+
+A producer numbers what it sends to a partition. When one batch fails for good its numbers are missing, and everything
+later is refused: so after any failure another producer takes over, and callers publish again.
+"""
+
+import asyncio
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+
+from aiokafka import AIOKafkaProducer
+from aiokafka.structs import RecordMetadata
+
+from saga.broker.kafka.client import FAILED, end_producer, failed, is_dead, partitions_of, renew_password
+from saga.broker.kafka.settings import Access, KafkaSettings
+from saga.broker.partitioner import partition_of
+from saga.clock import Clock
+from saga.errors import BrokerError, BrokerUnavailable
+from saga.messages import Outgoing
+
+BATCH_BYTES = 1 << 17
+"""What is sent to a partition at once. Less than any topic takes: a batch that is too large holds one record."""
+AGAIN_S = 0.2
+END_S = 5.0
+OVERHEAD = 100
+"""Bytes that a batch adds to its record, and a record to what is in it, at most."""
+
+
+@dataclass(slots=True)
+class Sending:
+    """One call of `publish` under way."""
+
+    messages: Sequence[Outgoing]
+    producer: AIOKafkaProducer | None = None
+    acknowledged: list[asyncio.Future[RecordMetadata]] = field(default_factory=list)
+
+
+class Publisher:
+    """Appends to the log, as `Broker.publish` of `saga.broker.port` promises."""
+
+    def __init__(self, settings: KafkaSettings, access: Access, clock: Clock) -> None:
+        self._settings, self._access, self._clock = settings, access, clock
+        self._producer: AIOKafkaProducer | None = None
+        self._partitions: dict[str, int] = {}
+        """Of topics that the producer knows."""
+        self._asked: dict[str, asyncio.Task[int]] = {}
+        """About topics that the producer is to know."""
+        self._ready = asyncio.Event()
+        self._replacing: set[asyncio.Task[None]] = set()
+        self._under_way = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    async def open(self) -> None:
+        """Connect. Raises `BrokerError`."""
+        try:
+            self._producer = await self._started()
+        except FAILED as why:
+            raise failed(why, "Kafka does not let us publish") from why
+        self._ready.set()
+
+    async def close(self) -> None:
+        """Return when everything that was handed over has come to its end."""
+        await self._idle.wait()  # each call has its own limit
+        for task in self._replacing:
+            task.cancel()
+        if self._replacing:
+            await asyncio.wait(self._replacing)
+        if self._producer is not None:
+            producer, self._producer = self._producer, None
+            await end_producer(producer, self._clock, END_S)
+
+    @property
+    def producer(self) -> AIOKafkaProducer:
+        """The one that is used now. Raises `BrokerUnavailable` while there is none."""
+        if self._producer is None:
+            raise BrokerUnavailable("Kafka: not connected at the moment")
+        return self._producer
+
+    def renew_password(self) -> None:
+        """Use the password as it is now."""
+        if self._producer is not None:
+            renew_password(self._producer.client, self._access.password)
+
+    # ---------------------------------------------------------------- publishing
+
+    async def publish(self, messages: Sequence[Outgoing]) -> None:
+        """See the port."""
+        self._check_sizes(messages)
+        sending = Sending(messages)
+        self._under_way += 1
+        self._idle.clear()
+        try:
+            await self._clock.within(self._settings.publish_s, self._sent(sending))
+        except FAILED as why:
+            self._give_up(sending, why)
+            raise failed(why, f"publishing to {_topics(messages)}") from why
+        finally:
+            self._under_way -= 1
+            if not self._under_way:
+                self._idle.set()
+            for future in sending.acknowledged:
+                if not future.done():
+                    future.add_done_callback(_seen)
+                elif not future.cancelled():
+                    future.exception()
+
+    async def _sent(self, sending: Sending) -> None:
+        while self._producer is None:
+            await self._ready.wait()
+        sending.producer = producer = self._producer
+        known = self._partitions
+        for topic, key, value, headers in sending.messages:
+            partitions = known.get(topic)
+            if partitions is None:
+                partitions = known[topic] = await self._learn(producer, topic)
+            sending.acknowledged.append(
+                await producer.send(topic, value, key, partition_of(key, partitions), headers=list(headers))
+            )
+        for future in sending.acknowledged:
+            await future
+
+    async def _learn(self, producer: AIOKafkaProducer, topic: str) -> int:
+        """How many partitions it has: asked once, when a thousand lanes want to know it at the same time."""
+        asking = self._asked.get(topic)
+        if asking is None:
+            asked = self._asked
+            asking = asyncio.get_running_loop().create_task(partitions_of(producer.client, topic, self._clock))
+            asked[topic] = asking
+            asking.add_done_callback(lambda _: asked.pop(topic))
+        return await asyncio.shield(asking)
+
+    def _check_sizes(self, messages: Sequence[Outgoing]) -> None:
+        limit = self._settings.record_bytes_max
+        for topic, key, value, headers in messages:
+            size = len(key) + len(value or b"")
+            if size + OVERHEAD * (1 + len(headers)) < limit:
+                size += sum(len(name) + len(content) + 10 for name, content in headers)
+                if size + OVERHEAD < limit:
+                    continue
+            raise BrokerError(f"a record of {size} bytes for {topic} is too large: {limit} bytes at most")
+
+    # ---------------------------------------------------------------- replacing the producer
+
+    def _give_up(self, sending: Sending, why: BaseException) -> None:
+        """Whether another producer is needed; and if nothing was acknowledged in time, at once."""
+        producer = sending.producer
+        if producer is None or producer is not self._producer:
+            return
+        timed_out = isinstance(why, TimeoutError)
+        if timed_out or is_dead(producer) or any(_has_failed(future) for future in sending.acknowledged):
+            self._producer = None
+            self._partitions, self._asked = {}, {}
+            self._ready.clear()
+            task = asyncio.get_running_loop().create_task(self._replace(producer, 0 if timed_out else END_S))
+            self._replacing.add(task)
+            task.add_done_callback(self._replacing.discard)
+
+    async def _replace(self, old: AIOKafkaProducer, flush_s: float) -> None:
+        """Another one; the old one may send what it has for so long. What it cannot send was not acknowledged."""
+        try:
+            if not flush_s:
+                await end_producer(old, self._clock, 0)
+            while self._producer is None:
+                try:
+                    self._producer = await self._started()
+                except FAILED:  # whoever publishes is told when it has waited for long enough
+                    await self._clock.sleep(AGAIN_S)
+            self._ready.set()
+        finally:
+            if flush_s:
+                await end_producer(old, self._clock, flush_s)
+
+    async def _started(self) -> AIOKafkaProducer:
+        settings = self._settings
+        producer = AIOKafkaProducer(
+            **self._access.options,
+            acks="all",
+            enable_idempotence=True,
+            linger_ms=int(settings.linger_s * 1000),
+            max_batch_size=BATCH_BYTES,
+            max_request_size=2 * settings.record_bytes_max,
+            compression_type=settings.compression,
+            request_timeout_ms=int(settings.publish_s * 1000 / 2),
+        )
+        try:
+            await self._clock.within(settings.connect_s, producer.start())
+        except BaseException:
+            await end_producer(producer, self._clock, 0)
+            raise
+        return producer
+
+
+def _has_failed(future: asyncio.Future[RecordMetadata]) -> bool:
+    return future.done() and not future.cancelled() and future.exception() is not None
+
+
+def _seen(future: asyncio.Future[RecordMetadata]) -> None:
+    if not future.cancelled():
+        future.exception()
+
+
+def _topics(messages: Collection[Outgoing]) -> str:
+    return ", ".join(sorted({message.topic for message in messages}))

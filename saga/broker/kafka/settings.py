@@ -1,0 +1,170 @@
+"""Where Kafka is, who we are there, and how long everything may take."""
+
+import asyncio
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, TypedDict
+
+from aiokafka.abc import AbstractTokenProvider
+
+from saga.errors import ConfigurationError
+
+Sasl = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"]
+Compression = Literal["gzip", "snappy", "lz4", "zstd"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KafkaSettings:
+    """All that a `KafkaBroker` has to know. Raises `ConfigurationError` for what cannot be together."""
+
+    servers: tuple[str, ...]
+    """`host:port` of some of the cluster's brokers; they tell of the others."""
+    client_id: str = "saga"
+    tls: bool = False
+    ca_file: Path | None = None
+    """Who signed the brokers' certificates; without it, whom the system trusts."""
+    cert_file: Path | None = None
+    key_file: Path | None = None
+    """Our certificate and its key, where the brokers want one. Read again when they change."""
+    sasl: Sasl | None = None
+    username: str = ""
+    password: Callable[[], str] | None = None
+    """Asked again and again, so that a new one is used for the next connection."""
+    token: Callable[[], str] | None = None
+    """For OAUTHBEARER; asked for each connection, in a thread of its own."""
+
+    replication_factor: int = 3
+    min_insync_replicas: int = 2
+    """Of topics that `ensure` creates. One broker alone can only do 1 and 1, which has to be said."""
+
+    session_s: float = 10
+    """A member that has not been heard of for so long is taken for dead."""
+    heartbeat_s: float = 0.5
+    """How often members are heard of, and learn that partitions are to move."""
+    rebalance_s: float = 30
+    """How long the group waits for its members when partitions are to move."""
+    publish_s: float = 20
+    """Before a publication that was not acknowledged is given up."""
+    commit_s: float = 10
+    connect_s: float = 15
+    fetch_wait_s: float = 0.1
+    """How long brokers wait for something to come before they answer that nothing has."""
+    linger_s: float = 0
+    """How long to wait for more to publish at once. What comes while something is on its way is sent at once anyway."""
+    compression: Compression | None = None
+    record_bytes_max: int = 1_000_000
+    """A record with its headers. Topics that others made may take less: see their `max.message.bytes`."""
+
+    def __post_init__(self) -> None:
+        problems = list(self._problems())
+        if problems:
+            raise ConfigurationError("the settings for Kafka cannot work:", problems)
+
+    def _problems(self) -> list[str]:
+        wrong = {
+            "servers: at least one host:port": not self.servers,
+            "cert_file and key_file: both or none": (self.cert_file is None) != (self.key_file is None),
+            "ca_file, cert_file: only with tls": not self.tls and (self.ca_file or self.cert_file) is not None,
+            f"sasl {self.sasl}: needs a token, and no password": self.sasl == "OAUTHBEARER"
+            and (self.token is None or self.password is not None),
+            f"sasl {self.sasl}: needs a username and a password": self.sasl not in (None, "OAUTHBEARER")
+            and (not self.username or self.password is None),
+            "username, password, token: only with sasl": self.sasl is None
+            and bool(self.username or self.password or self.token),
+            "heartbeat_s: less than a third of session_s": self.heartbeat_s * 3 >= self.session_s,
+            "rebalance_s: more than 2 s and four heartbeats": self.drain_s <= 0,
+            "min_insync_replicas: not more than replication_factor": self.min_insync_replicas > self.replication_factor,
+        }
+        wrong |= {f"servers: {server!r} is not host:port": not _is_address(server) for server in self.servers}
+        return [problem for problem, is_so in wrong.items() if is_so]
+
+    @property
+    def drain_s(self) -> float:
+        """How long a partition waits for `Listener.revoked` of the member that is to lose it. The group has begun to
+        wait up to a heartbeat earlier, and the member has to be back in time."""
+        return self.rebalance_s - 4 * self.heartbeat_s - 2
+
+    @property
+    def request_s(self) -> float:
+        """Of one request. That to join a group is answered only when all members are back."""
+        return self.rebalance_s + 5
+
+
+class Options(TypedDict):
+    """What every client of aiokafka is given."""
+
+    bootstrap_servers: list[str]
+    client_id: str
+    security_protocol: str
+    ssl_context: ssl.SSLContext | None
+    sasl_mechanism: str
+    sasl_plain_username: str | None
+    sasl_plain_password: str | None
+    sasl_oauth_token_provider: AbstractTokenProvider | None
+
+
+class Access:
+    """How to show who we are, now: secrets and certificates change while we run."""
+
+    def __init__(self, settings: KafkaSettings) -> None:
+        """Raises `ConfigurationError` for a certificate that cannot be used."""
+        self._settings = settings
+        self._context = ssl.create_default_context() if settings.tls else None
+        self._read_at: tuple[int, ...] = ()
+        self.renew()
+
+    @property
+    def options(self) -> Options:
+        """For a client that is made now."""
+        settings = self._settings
+        security = ("SASL_" if settings.sasl else "") + ("SSL" if settings.tls else "PLAINTEXT")
+        return Options(
+            bootstrap_servers=list(settings.servers),
+            client_id=settings.client_id,
+            security_protocol=security if settings.sasl or settings.tls else "PLAINTEXT",
+            ssl_context=self._context,
+            sasl_mechanism=settings.sasl or "PLAIN",
+            sasl_plain_username=settings.username or None,
+            sasl_plain_password=self.password,
+            sasl_oauth_token_provider=None if settings.token is None else _Token(settings.token),
+        )
+
+    @property
+    def password(self) -> str | None:
+        """As it is now."""
+        return None if self._settings.password is None else self._settings.password()
+
+    def renew(self) -> None:
+        """Read certificates again that have changed; connections made from now on use them."""
+        settings = self._settings
+        if self._context is None:
+            return
+        files = [file for file in (settings.ca_file, settings.cert_file, settings.key_file) if file is not None]
+        try:
+            read_at = tuple(file.stat().st_mtime_ns for file in files)
+            if read_at == self._read_at:
+                return
+            if settings.ca_file is not None:
+                self._context.load_verify_locations(settings.ca_file)
+            if settings.cert_file is not None:
+                self._context.load_cert_chain(settings.cert_file, settings.key_file)
+        except OSError as why:  # an SSLError is one
+            raise ConfigurationError(
+                "the certificates for Kafka cannot be used:", [f"{', '.join(map(str, files))}: {why}"]
+            ) from why
+        self._read_at = read_at
+
+
+class _Token(AbstractTokenProvider):  # type: ignore[misc]  # aiokafka has no types
+    def __init__(self, token: Callable[[], str]) -> None:
+        self._token = token
+
+    async def token(self) -> str:
+        return await asyncio.to_thread(self._token)
+
+
+def _is_address(server: str) -> bool:
+    host, _, port = server.rpartition(":")
+    return bool(host) and port.isdecimal()

@@ -1,0 +1,140 @@
+"""Topics: made as contracts want them, and read from end to end by tools."""
+
+from collections.abc import AsyncIterator, Sequence
+
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.client import AIOKafkaClient
+from aiokafka.errors import TopicAlreadyExistsError, for_code
+from aiokafka.structs import ConsumerRecord
+
+from saga.broker.kafka.client import FAILED, end_consumer, failed, partitions_of, topics_of
+from saga.broker.kafka.errors import translated
+from saga.broker.kafka.settings import Access, KafkaSettings
+from saga.broker.port import Topic
+from saga.clock import Clock
+from saga.errors import BrokerError, BrokerUnavailable
+from saga.messages import Record
+
+DAY_MS = 86_400_000
+MESSAGE_BYTES = 1_048_588
+"""What brokers take unless told otherwise."""
+CREATE_S, LOOK_S = 15.0, 0.1
+PAGE_S = 0.5
+END_S = 2.0
+
+
+async def ensure(
+    topics: Sequence[Topic], client: AIOKafkaClient, settings: KafkaSettings, access: Access, clock: Clock
+) -> None:
+    """Create those that are missing, and return when all brokers that we ask know them. Raises `BrokerError`."""
+    known = await topics_of(client)
+    for topic in topics:
+        if topic.name in known and known[topic.name] != topic.partitions:
+            raise BrokerError(
+                f"topic {topic.name} has {known[topic.name]} partitions, not {topic.partitions}: which partition a key "
+                "belongs to depends on their number, so it cannot be changed while anything of it is still needed"
+            )
+    missing = [topic for topic in topics if topic.name not in known]
+    if not missing:
+        return
+    try:
+        await clock.within(CREATE_S, _create(missing, settings, access))
+        await clock.within(CREATE_S, _visible(missing, client, clock))
+    except FAILED as why:
+        raise failed(why, f"creating topics {', '.join(topic.name for topic in missing)}") from why
+
+
+async def _create(topics: Sequence[Topic], settings: KafkaSettings, access: Access) -> None:
+    admin = AIOKafkaAdminClient(**access.options, request_timeout_ms=int(CREATE_S * 1000))
+    try:
+        await admin.start()
+        answer = await admin.create_topics([_wanted(topic, settings) for topic in topics])
+    finally:
+        await admin.close()
+    for name, code, *words in answer.topic_errors:
+        kind = for_code(code)
+        if code != 0 and kind is not TopicAlreadyExistsError:  # somebody else was faster
+            raise translated(kind(*(word for word in words if word)), f"creating topic {name}")
+
+
+def _wanted(topic: Topic, settings: KafkaSettings) -> NewTopic:
+    retention_ms = -1 if topic.retention_days is None else int(topic.retention_days * DAY_MS)
+    return NewTopic(
+        topic.name,
+        topic.partitions,
+        settings.replication_factor,
+        topic_configs={
+            "cleanup.policy": "delete",
+            "retention.ms": str(retention_ms),
+            "retention.bytes": "-1",
+            "min.insync.replicas": str(settings.min_insync_replicas),
+            "unclean.leader.election.enable": "false",
+            "message.timestamp.type": "LogAppendTime",  # a record's time is the broker's: see `Record.time_ms`
+            "max.message.bytes": str(max(MESSAGE_BYTES, settings.record_bytes_max)),
+        },
+    )
+
+
+async def _visible(topics: Sequence[Topic], client: AIOKafkaClient, clock: Clock) -> None:
+    while True:
+        known = await topics_of(client)
+        found = {topic.name: known.get(topic.name) for topic in topics}
+        if all(found[topic.name] == topic.partitions for topic in topics):
+            return
+        other = [topic for topic in topics if found[topic.name] not in (None, topic.partitions)]
+        if other:
+            raise BrokerError(f"topic {other[0].name} has just been created with other partitions by somebody else")
+        await clock.sleep(LOOK_S)
+
+
+async def scan(topic: str, settings: KafkaSettings, access: Access, clock: Clock) -> AsyncIterator[Record]:
+    """All that is there now, partition by partition. Raises `BrokerError`."""
+    consumer = AIOKafkaConsumer(
+        **access.options,
+        group_id=None,
+        enable_auto_commit=False,
+        auto_offset_reset="earliest",
+        request_timeout_ms=int(settings.connect_s * 1000),
+        fetch_max_wait_ms=int(settings.fetch_wait_s * 1000),
+    )
+    try:
+        await clock.within(settings.connect_s, consumer.start())
+        count = await partitions_of(consumer._client, topic, clock)
+        partitions = [TopicPartition(topic, number) for number in range(count)]
+        ends = await consumer.end_offsets(partitions)
+        begins = await consumer.beginning_offsets(partitions)
+        for partition in partitions:
+            async for record in _read(consumer, partition, begins[partition], ends[partition], settings, clock):
+                yield record
+    except FAILED as why:
+        raise failed(why, f"reading topic {topic}") from why
+    finally:
+        await end_consumer(consumer, clock, END_S)
+
+
+async def _read(
+    consumer: AIOKafkaConsumer, partition: TopicPartition, begin: int, end: int, settings: KafkaSettings, clock: Clock
+) -> AsyncIterator[Record]:
+    if begin >= end:
+        return
+    consumer.assign([partition])
+    consumer.seek(partition, begin)
+    moved_s, at = clock.monotonic_s(), begin
+    while at < end:  # the last offsets need not be records
+        for records in (await consumer.getmany(partition, timeout_ms=int(PAGE_S * 1000))).values():
+            for record in records:
+                if record.offset < end:
+                    yield to_record(record)
+        reached = await consumer.position(partition)
+        if reached > at:
+            moved_s, at = clock.monotonic_s(), reached
+        elif clock.monotonic_s() - moved_s > settings.connect_s:
+            raise BrokerUnavailable(f"Kafka: nothing of {partition.topic}/{partition.partition} comes any more")
+
+
+def to_record(record: ConsumerRecord) -> Record:
+    """As the port hands it out."""
+    return Record(
+        record.topic, record.partition, record.offset, record.key, record.value, record.headers, record.timestamp
+    )

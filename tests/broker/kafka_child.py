@@ -1,0 +1,76 @@
+"""A member in a process of its own: `python -m tests.broker.kafka_child ADDRESS GROUP TOPIC`, told by its output.
+
+It reads what comes and says so, `read PARTITION OFFSET`; says what its listener hears; and commits when it is told to
+by a line on its input: `commit PARTITION OFFSET` is answered with `committed` or `fenced`.
+"""
+
+import asyncio
+import sys
+from collections.abc import Collection, Mapping
+
+from saga.broker.kafka import KafkaBroker, KafkaSettings
+from saga.broker.port import Membership
+from saga.clock import SystemClock
+from saga.errors import Fenced
+from saga.messages import Partition
+
+CLOCK = SystemClock()
+SESSION_S = 2.0
+
+
+def say(what: str, *details: object) -> None:
+    sys.stdout.write(" ".join([what, *map(str, details)]) + "\n")
+    sys.stdout.flush()
+
+
+class Telling:
+    def __init__(self) -> None:
+        self.has: list[Partition] = []
+
+    async def assigned(self, partitions: Mapping[Partition, int]) -> None:
+        self.has = list(partitions)
+        say("assigned", *sorted(p.number for p in partitions))
+
+    async def revoked(self, partitions: Collection[Partition]) -> None:
+        self.has = []
+        say("revoked", *sorted(p.number for p in partitions))
+
+    def lost(self, partitions: Collection[Partition]) -> None:
+        self.has = []
+        say("lost", *sorted(p.number for p in partitions))
+
+
+async def read(membership: Membership, listener: Telling) -> None:
+    while True:
+        for record in await membership.poll(listener.has, records_max=100, timeout_s=0.1):
+            say("read", record.partition, record.offset)
+
+
+async def main(address: str, group: str, topic: str) -> None:
+    settings = KafkaSettings(
+        servers=(address,),
+        replication_factor=1,
+        min_insync_replicas=1,
+        session_s=SESSION_S,
+        heartbeat_s=0.2,
+        rebalance_s=6,
+    )
+    listener = Telling()
+    async with KafkaBroker(settings, clock=CLOCK) as broker, broker.join(group, [topic], listener) as membership:
+        reader = asyncio.StreamReader()
+        loop = asyncio.get_running_loop()
+        await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+        reading = loop.create_task(read(membership, listener))
+        while line := await reader.readline():
+            _, number, offset = line.decode().split()
+            try:
+                await membership.commit({Partition(topic, int(number)): int(offset)})
+            except Fenced:
+                say("fenced")
+            else:
+                say("committed")
+        reading.cancel()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:]))

@@ -1,0 +1,251 @@
+"""Connecting: who is let in, and what is said to who is not; within 15 s, and what to do about it."""
+
+import asyncio
+import base64
+import json
+import socket
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from saga.broker.kafka import KafkaBroker, KafkaSettings
+from saga.broker.port import Topic
+from saga.clock import SystemClock
+from saga.errors import BrokerError, BrokerUnavailable, ConfigurationError, SagaError
+from saga.testing.conformance.listening import Listening, event, values
+from tests.servers.kafka import KafkaServer
+from tests.servers.server import free_ports
+
+CLOCK = SystemClock()
+USER, PASSWORD = "saga", "open sesame"
+EXTRA = """
+listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller},PLAIN://127.0.0.1:%(plain)d,\
+SCRAM://127.0.0.1:%(scram)d,TOKEN://127.0.0.1:%(token)d,TLS://127.0.0.1:%(tls)d
+advertised.listeners=PLAINTEXT://127.0.0.1:{port},PLAIN://127.0.0.1:%(plain)d,SCRAM://127.0.0.1:%(scram)d,\
+TOKEN://127.0.0.1:%(token)d,TLS://127.0.0.1:%(tls)d
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,PLAIN:SASL_PLAINTEXT,SCRAM:SASL_PLAINTEXT,\
+TOKEN:SASL_PLAINTEXT,TLS:SSL
+listener.name.plain.sasl.enabled.mechanisms=PLAIN
+listener.name.plain.plain.sasl.jaas.config=org.apache.kafka.common.security.plain.PlainLoginModule required \
+user_%(user)s="%(password)s";
+listener.name.scram.sasl.enabled.mechanisms=SCRAM-SHA-256,SCRAM-SHA-512
+listener.name.scram.scram-sha-256.sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule required;
+listener.name.scram.scram-sha-512.sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule required;
+listener.name.token.sasl.enabled.mechanisms=OAUTHBEARER
+listener.name.token.oauthbearer.sasl.jaas.config=\
+org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required unsecuredLoginStringClaim_sub="admin";
+auto.create.topics.enable=true
+ssl.keystore.type=PKCS12
+ssl.keystore.location=%(keystore)s
+ssl.keystore.password=%(password)s
+"""
+
+
+@dataclass(frozen=True)
+class Secured:
+    """A broker with a port of each kind."""
+
+    kafka: KafkaServer
+    plain: int
+    scram: int
+    token: int
+    tls: int
+    ca_file: Path
+
+
+@pytest.fixture(scope="module")
+def secured(server_jars: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
+    folder = tmp_path_factory.mktemp("kafka")
+    keystore, ca_file = folder / "keys.p12", folder / "ca.pem"
+    key = ["keytool", "-keystore", str(keystore), "-storetype", "PKCS12", "-storepass", PASSWORD, "-alias", "kafka"]
+    made = [*key, "-genkeypair", "-keyalg", "EC", "-dname", "CN=kafka", "-validity", "30"]
+    subprocess.run([*made, "-ext", "SAN=ip:127.0.0.1", "-ext", "bc=ca:true"], check=True, capture_output=True)
+    subprocess.run([*key, "-exportcert", "-rfc", "-file", str(ca_file)], check=True, capture_output=True)
+    plain, scram, token, tls = free_ports(4)
+    names = {"plain": plain, "scram": scram, "token": token, "tls": tls}
+    extra = EXTRA % {**names, "keystore": keystore, "user": USER, "password": PASSWORD}
+    kafka = KafkaServer.start(folder, extra=extra, users={USER: PASSWORD})
+    yield Secured(kafka, **names, ca_file=ca_file)
+    kafka.stop()
+
+
+def at(port: int, **settings: object) -> KafkaSettings:
+    known = KafkaSettings(servers=(f"127.0.0.1:{port}",), replication_factor=1, min_insync_replicas=1, connect_s=4)
+    return replace(known, **settings)  # type: ignore[arg-type]  # the names are those of its fields
+
+
+def a_token() -> str:
+    """One that nobody signed: the test's broker takes them."""
+    now_s = CLOCK.now_ms() // 1000
+    parts = ({"alg": "none"}, {"sub": USER, "iat": now_s, "exp": now_s + 600})
+    return ".".join(base64.urlsafe_b64encode(json.dumps(p).encode()).decode().rstrip("=") for p in parts) + "."
+
+
+async def everything_works(settings: KafkaSettings, topic: str) -> None:
+    """Publish, join, read, commit, scan: each makes connections of its own."""
+    async with KafkaBroker(settings, clock=CLOCK) as broker:
+        await broker.ensure([Topic(topic, 1)])
+        await broker.publish([event(topic, "k", "v")])
+        async with broker.join(topic, [topic], listening := Listening()) as membership:
+            while not (records := await membership.poll(list(listening.has), records_max=1, timeout_s=0.05)):
+                pass
+            await membership.commit(dict.fromkeys(listening.has, records[0].offset + 1))
+        assert values([record async for record in broker.scan(topic)])[-1] == "v"
+
+
+async def refusal(settings: KafkaSettings) -> SagaError:
+    """What is said instead of letting us in; soon."""
+    began_s = CLOCK.monotonic_s()
+    with pytest.raises(SagaError) as refused:
+        async with KafkaBroker(settings, clock=CLOCK):
+            pass
+    assert CLOCK.monotonic_s() - began_s < settings.connect_s + 2
+    assert "\n" not in str(refused.value) or isinstance(refused.value, ConfigurationError)
+    return refused.value
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "TLS"])
+async def test_who_shows_the_right_thing_is_let_in(secured: Secured, mechanism: str) -> None:
+    settings = {
+        "PLAIN": at(secured.plain, sasl="PLAIN", username=USER, password=lambda: PASSWORD),
+        "SCRAM-SHA-256": at(secured.scram, sasl="SCRAM-SHA-256", username=USER, password=lambda: PASSWORD),
+        "SCRAM-SHA-512": at(secured.scram, sasl="SCRAM-SHA-512", username=USER, password=lambda: PASSWORD),
+        "OAUTHBEARER": at(secured.token, sasl="OAUTHBEARER", token=a_token),
+        "TLS": at(secured.tls, tls=True, ca_file=secured.ca_file),
+    }[mechanism]
+    await everything_works(settings, mechanism.lower())
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256"])
+async def test_a_wrong_password_is_called_so(secured: Secured, mechanism: str) -> None:
+    port = secured.plain if mechanism == "PLAIN" else secured.scram
+    why = await refusal(at(port, sasl=mechanism, username=USER, password=lambda: "wrong"))
+    assert not isinstance(why, BrokerUnavailable)
+    assert "check user and password" in str(why)
+    assert "wrong" not in str(why)
+
+
+async def test_another_mechanism_is_called_so(secured: Secured) -> None:
+    why = await refusal(at(secured.scram, sasl="PLAIN", username=USER, password=lambda: PASSWORD))
+    assert "ask which SASL mechanism" in str(why)
+
+
+async def test_a_token_that_is_no_good_is_called_so(secured: Secured) -> None:
+    why = await refusal(at(secured.token, sasl="OAUTHBEARER", token=lambda: "no.token.at-all"))
+    assert f"127.0.0.1:{secured.token}" in str(why)
+    assert "whether the token is good" in str(why)
+
+
+async def test_a_certificate_that_nobody_vouches_for_is_called_so(secured: Secured) -> None:
+    why = await refusal(at(secured.tls, tls=True))
+    assert not isinstance(why, BrokerUnavailable)
+    assert "ca_file" in str(why)
+
+
+async def test_tls_where_there_is_none_and_none_where_there_is_are_told(secured: Secured) -> None:
+    assert "TLS" in str(await refusal(at(secured.kafka.port, tls=True)))
+    assert "TLS" in str(await refusal(at(secured.tls)))
+
+
+async def test_a_password_where_none_is_wanted_is_told(secured: Secured) -> None:
+    why = await refusal(at(secured.kafka.port, sasl="PLAIN", username=USER, password=lambda: PASSWORD))
+    assert f"127.0.0.1:{secured.kafka.port}" in str(why)
+    assert "SASL" in str(why) or "mechanism" in str(why)
+
+
+async def test_no_broker_there_is_called_so() -> None:
+    (port,) = free_ports(1)
+    why = await refusal(at(port))
+    assert isinstance(why, BrokerUnavailable)
+    assert f"127.0.0.1:{port}" in str(why)
+    assert "that it runs" in str(why)
+
+
+async def test_a_port_that_says_nothing_is_given_up() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        why = await refusal(at(silent.getsockname()[1]))
+    assert isinstance(why, BrokerUnavailable)
+    assert "no answer" in str(why)
+
+
+async def test_a_server_that_is_away_is_no_trouble_while_another_is_there(secured: Secured) -> None:
+    (port,) = free_ports(1)
+    await everything_works(at(port, servers=(f"127.0.0.1:{port}", f"127.0.0.1:{secured.kafka.port}")), "one-is-enough")
+
+
+async def test_no_topic_is_ever_made_by_asking_for_it(secured: Secured) -> None:
+    """This broker would: with one partition, and to be kept for a week."""
+    async with KafkaBroker(at(secured.kafka.port), clock=CLOCK) as broker:
+        await broker.ensure([Topic("there", 1)])
+        for _ in range(2):
+            with pytest.raises(BrokerError, match="no topic 'missing'"):
+                await broker.publish([event("there", "k", "v"), event("missing", "k", "v")])
+            with pytest.raises(BrokerError, match="no topic 'missing'"):
+                async with broker.join("g", ["there", "missing"], Listening()):
+                    pass
+            with pytest.raises(BrokerError, match="no topic 'missing'"):
+                assert [record async for record in broker.scan("missing")] == []
+        await broker.ensure([Topic("missing", 3)])
+        await broker.publish([event("missing", "k", "v")])
+
+
+async def test_a_new_password_is_used_without_a_restart(secured: Secured) -> None:
+    class Hasty(SystemClock):
+        async def sleep(self, seconds: float) -> None:
+            await super().sleep(min(seconds, 0.1))
+
+    passwords = [PASSWORD]
+    settings = at(secured.plain, sasl="PLAIN", username=USER, password=lambda: passwords[-1])
+    properties = secured.kafka.properties.read_text()
+    try:
+        async with KafkaBroker(settings, clock=Hasty()) as broker:
+            await broker.ensure([Topic("rotated", 1)])
+            await broker.publish([event("rotated", "k", "before")])
+            async with broker.join("rotated", ["rotated"], listening := Listening()) as membership:
+                await asyncio.to_thread(secured.kafka.kill)
+                user = f'user_{USER}="'
+                secured.kafka.properties.write_text(properties.replace(f"{user}{PASSWORD}", f"{user}another one"))
+                passwords.append("another one")
+                await asyncio.to_thread(secured.kafka.restart)
+                await broker.publish([event("rotated", "k", "after")])
+                found: list[str] = []
+                while found[-1:] != ["after"]:
+                    try:
+                        got = await membership.poll(list(listening.has), records_max=9, timeout_s=0.1)
+                    except BrokerUnavailable:
+                        await CLOCK.sleep(0.1)
+                        continue
+                    found += values(got)
+    finally:
+        secured.kafka.kill()
+        secured.kafka.properties.write_text(properties)
+        secured.kafka.restart()
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"servers": ()}, "at least one"),
+        ({"servers": ("kafka",)}, "'kafka' is not host:port"),
+        ({"sasl": "PLAIN", "username": "saga"}, "needs a username and a password"),
+        ({"sasl": "OAUTHBEARER"}, "needs a token"),
+        ({"username": "saga"}, "only with sasl"),
+        ({"ca_file": Path("ca.pem")}, "only with tls"),
+        ({"tls": True, "cert_file": Path("cert.pem")}, "both or none"),
+        ({"min_insync_replicas": 4}, "not more than replication_factor"),
+        ({"session_s": 1}, "less than a third"),
+        ({"rebalance_s": 4}, "rebalance_s"),
+    ],
+)
+def test_settings_that_cannot_be_together_are_refused(settings: dict[str, object], says: str) -> None:
+    with pytest.raises(ConfigurationError, match=says):
+        replace(KafkaSettings(servers=("kafka:9092",)), **settings)  # type: ignore[arg-type]  # as above
+
+
+async def test_a_certificate_that_is_not_there_is_called_so(tmp_path: Path) -> None:
+    why = await refusal(at(1, tls=True, ca_file=tmp_path / "ca.pem"))
+    assert isinstance(why, ConfigurationError)
+    assert "ca.pem" in str(why)

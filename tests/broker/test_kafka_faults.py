@@ -1,0 +1,351 @@
+"""Kafka, or a member, is killed or frozen in the middle: nothing is lost, and it goes on by itself."""
+
+import asyncio
+import gc
+import itertools
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+
+from saga.broker.kafka import KafkaBroker, KafkaSettings
+from saga.broker.port import Broker, Membership, Topic
+from saga.clock import SystemClock
+from saga.errors import BrokerError, BrokerUnavailable
+from saga.messages import Partition, Record
+from saga.testing.conformance.listening import Listening, event, values
+from tests.servers.kafka import KafkaServer
+
+CLOCK = SystemClock()
+NUMBERS = itertools.count()
+WITHIN_S = 30.0
+SETTINGS = KafkaSettings(
+    servers=("127.0.0.1:1",),
+    replication_factor=1,
+    min_insync_replicas=1,
+    session_s=10,
+    heartbeat_s=0.2,
+    rebalance_s=8,
+)
+
+
+@pytest.fixture(scope="module")
+def kafka(server_jars: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaServer]:
+    """A broker of this module's own: it is killed."""
+    server = KafkaServer.start(tmp_path_factory.mktemp("kafka"))
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def settings(kafka: KafkaServer) -> KafkaSettings:
+    return replace(SETTINGS, servers=(kafka.address,))
+
+
+@pytest.fixture
+def topic() -> str:
+    return f"orders.{next(NUMBERS)}"
+
+
+@asynccontextmanager
+async def frozen(kafka: KafkaServer) -> AsyncIterator[None]:
+    kafka.pause()
+    try:
+        yield
+    finally:
+        kafka.resume()
+
+
+async def put(broker: Broker, topic: str, key: str, value: str) -> None:
+    """As lanes do: again until it is acknowledged."""
+    while True:
+        try:
+            await broker.publish([event(topic, key, value)])
+        except BrokerUnavailable:
+            await CLOCK.sleep(0.1)
+        else:
+            return
+
+
+@dataclass
+class Reader:
+    """Reads, and commits what it has read, through all troubles; as a worker does."""
+
+    membership: Membership
+    listening: Listening
+    records: list[Record] = field(default_factory=list)
+    unavailable: int = 0
+
+    async def read(self) -> None:
+        while True:
+            try:
+                got = await self.membership.poll(list(self.listening.has), records_max=50, timeout_s=0.2)
+                self.records.extend(got)
+                await self.membership.commit({Partition(r.topic, r.partition): r.offset + 1 for r in got})
+            except BrokerUnavailable:
+                self.unavailable += 1
+                await CLOCK.sleep(0.05)
+
+    async def until(self, wanted: set[str]) -> None:
+        async def all_there() -> None:
+            while not wanted <= set(values(self.records)):
+                await CLOCK.sleep(0.05)
+
+        await CLOCK.within(WITHIN_S, all_there())
+
+
+async def test_a_broker_that_is_killed_and_comes_back_loses_nothing_and_keeps_the_order(
+    kafka: KafkaServer, settings: KafkaSettings, topic: str
+) -> None:
+    async with KafkaBroker(replace(settings, commit_s=1), clock=CLOCK) as broker:
+        await broker.ensure([Topic(topic, 4)])
+        listening = Listening()
+        stop = asyncio.Event()
+        acknowledged: list[list[str]] = [[] for _ in range(8)]
+
+        async def lane(number: int) -> None:
+            for count in itertools.count():
+                if stop.is_set():
+                    return
+                value = f"{number}.{count}"
+                await put(broker, topic, f"key {number}", value)
+                acknowledged[number].append(value)
+                await CLOCK.sleep(0.005)
+
+        async with broker.join("payment", [topic], listening) as membership, asyncio.TaskGroup() as tasks:
+            reader = Reader(membership, listening)
+            reading = tasks.create_task(reader.read())
+            lanes = [tasks.create_task(lane(number)) for number in range(8)]
+            await reader.until({"0.20"})
+            await asyncio.to_thread(kafka.kill)
+            await CLOCK.sleep(3)  # longer than a member says nothing about it
+            before = [len(lane) for lane in acknowledged]
+            await asyncio.to_thread(kafka.restart)
+            for number, count in enumerate(before):
+                await reader.until({f"{number}.{count + 20}"})
+            stop.set()
+            await asyncio.wait(lanes)
+            await reader.until({value for lane in acknowledged for value in lane})
+            reading.cancel()
+        assert reader.unavailable
+        for number, lane_values in enumerate(acknowledged):
+            firsts = list(dict.fromkeys(v for v in values(reader.records) if v.startswith(f"{number}.")))
+            assert firsts == lane_values
+        places = [(r.partition, r.offset) for r in reader.records]
+        assert len(places) == len(set(places))  # the member went on where it was
+        async with broker.join("payment", [topic], after := Listening()) as membership:
+            await Reader(membership, after).until(set())
+            last = {r.partition: r.offset + 1 for r in reader.records}
+            while not after.has:
+                await CLOCK.sleep(0.02)
+            assert {p.number: offset for p, offset in after.has.items()} == last
+
+
+async def test_a_broker_that_is_frozen_for_a_moment_is_waited_for(
+    kafka: KafkaServer, settings: KafkaSettings, topic: str
+) -> None:
+    async with KafkaBroker(settings, clock=CLOCK) as broker:
+        await broker.ensure([Topic(topic, 1)])
+        listening = Listening()
+        async with broker.join("payment", [topic], listening) as membership, asyncio.TaskGroup() as tasks:
+            reader = Reader(membership, listening)
+            reading = tasks.create_task(reader.read())
+            await put(broker, topic, "k", "before")
+            await reader.until({"before"})
+            async with frozen(kafka):
+                publishing = tasks.create_task(broker.publish([event(topic, "k", "during")]))
+                await CLOCK.sleep(3)
+                assert not publishing.done()
+            await publishing
+            await reader.until({"during"})
+            reading.cancel()
+        assert values(reader.records) == ["before", "during"]
+        assert not listening.heard("lost")
+
+
+async def test_what_is_not_acknowledged_in_time_is_unavailable_and_may_land_later(
+    kafka: KafkaServer, settings: KafkaSettings, topic: str
+) -> None:
+    async with KafkaBroker(replace(settings, publish_s=1), clock=CLOCK) as broker:
+        await broker.ensure([Topic(topic, 1)])
+        await broker.publish([event(topic, "k", "before")])
+        async with frozen(kafka):
+            with pytest.raises(BrokerUnavailable, match=topic):
+                await broker.publish([event(topic, "k", "during")])
+        await put(broker, topic, "k", "during")
+        await put(broker, topic, "k", "after")
+        found = values([record async for record in broker.scan(topic)])
+    assert list(dict.fromkeys(found)) == ["before", "during", "after"]
+
+
+async def test_a_commit_that_is_not_acknowledged_in_time_is_unavailable(
+    kafka: KafkaServer, settings: KafkaSettings, topic: str
+) -> None:
+    async with KafkaBroker(replace(settings, commit_s=0.5), clock=CLOCK) as broker:
+        await broker.ensure([Topic(topic, 1)])
+        await broker.publish([event(topic, "k", f"{n}") for n in range(3)])
+        listening = Listening()
+        async with broker.join("payment", [topic], listening) as membership:
+            while not listening.has:
+                await CLOCK.sleep(0.02)
+            async with frozen(kafka):
+                with pytest.raises(BrokerUnavailable, match="committing"):
+                    await membership.commit({Partition(topic, 0): 1})
+            await membership.commit({Partition(topic, 0): 2})
+        async with broker.join("payment", [topic], after := Listening()):
+            while not after.has:
+                await CLOCK.sleep(0.02)
+            assert after.has == {Partition(topic, 0): 2}
+
+
+async def test_leaving_and_disconnecting_end_although_the_broker_answers_nothing(
+    kafka: KafkaServer, settings: KafkaSettings, topic: str
+) -> None:
+    listening = Listening()
+    quick = replace(settings, publish_s=1, commit_s=1)
+    async with KafkaBroker(quick, clock=CLOCK) as broker:
+        await broker.ensure([Topic(topic, 1)])
+        async with broker.join("payment", [topic], listening):
+            while not listening.has:
+                await CLOCK.sleep(0.02)
+            kafka.pause()
+            began_s = CLOCK.monotonic_s()
+    try:
+        assert CLOCK.monotonic_s() - began_s < 15
+        assert listening.heard("revoked") == {Partition(topic, 0)}
+    finally:
+        kafka.resume()
+
+
+async def test_a_record_that_the_topic_refuses_does_not_stop_what_comes_after_it(
+    settings: KafkaSettings, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with KafkaBroker(settings, clock=CLOCK) as broker:
+        await broker.ensure([Topic(topic, 1)])
+    generous = replace(settings, record_bytes_max=3_000_000)
+    async with KafkaBroker(generous, clock=CLOCK) as broker:
+        await broker.publish([event(topic, "k", "before")])
+        with pytest.raises(BrokerError, match=r"max\.message\.bytes") as refused:
+            await broker.publish([event(topic, "k", "x" * 2_000_000), event(topic, "k", "y" * 2_000_000)])
+        assert not isinstance(refused.value, BrokerUnavailable)
+        del refused  # and with it what its traceback holds
+        for value in ("after", "and later"):
+            await broker.publish([event(topic, "k", value)])
+        assert values([record async for record in broker.scan(topic)]) == ["before", "after", "and later"]
+    gc.collect()
+    assert "never retrieved" not in caplog.text
+
+
+async def test_a_record_that_is_too_large_is_refused_before_it_is_sent(settings: KafkaSettings, topic: str) -> None:
+    async with KafkaBroker(settings, clock=CLOCK) as broker:
+        await broker.ensure([Topic(topic, 1)])
+        with pytest.raises(BrokerError, match="too large"):
+            await broker.publish([event(topic, "k", "x" * settings.record_bytes_max)])
+        await broker.publish([event(topic, "k", "x" * (settings.record_bytes_max - 1000))])
+
+
+async def test_a_group_that_is_ahead_of_a_log_that_lost_its_end_reads_it_again(
+    settings: KafkaSettings, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with KafkaBroker(settings, clock=CLOCK) as broker:
+        await broker.ensure([Topic(topic, 1)])
+        await broker.publish([event(topic, "k", f"{n}") for n in range(3)])
+        place = Partition(topic, 0)
+        async with broker.join("payment", [topic], listening := Listening()) as membership:
+            while not listening.has:
+                await CLOCK.sleep(0.02)
+            await membership.commit({place: 100})  # what a broker that lost its disk would leave behind
+        async with broker.join("payment", [topic], listening := Listening()) as membership:
+            reader = Reader(membership, listening)
+            reading = asyncio.gather(reader.read())
+            await reader.until({"0", "1", "2"})
+            reading.cancel()
+            assert listening.told[-2:] == [("lost", frozenset({place})), ("assigned", frozenset({place}))]
+            assert listening.has == {place: 0}
+        async with broker.join("payment", [topic], listening := Listening()):
+            while not listening.has:
+                await CLOCK.sleep(0.02)
+            assert listening.has == {place: 3}
+    assert "has lost what was read of it" in caplog.text
+
+
+# -------------------------------------------------------------------- zombies
+
+
+class Child:
+    """A member in another process."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self.process = process
+
+    @classmethod
+    @asynccontextmanager
+    async def start(cls, address: str, group: str, topic: str) -> "AsyncIterator[Child]":
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "tests.broker.kafka_child", address, group, topic),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+        )
+        try:
+            yield cls(process)
+        finally:
+            process.kill()
+            await process.communicate()
+
+    async def says(self, *starts: str) -> list[str]:
+        """The next line that begins with one of these."""
+        assert self.process.stdout is not None
+
+        async def said() -> list[str]:
+            assert self.process.stdout is not None
+            while True:
+                line = (await self.process.stdout.readline()).decode().split()
+                assert line, "the child has ended"
+                if line[0] in starts:
+                    return line
+
+        return await CLOCK.within(WITHIN_S, said())
+
+    def tell(self, line: str) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"{line}\n".encode())
+
+    def signal(self, number: int) -> None:
+        os.kill(self.process.pid, number)
+
+
+async def test_a_member_that_slept_for_too_long_is_fenced_and_loses_what_it_had(
+    kafka: KafkaServer, settings: KafkaSettings, topic: str
+) -> None:
+    async with KafkaBroker(settings, clock=CLOCK) as broker, Child.start(kafka.address, "payment", topic) as child:
+        await broker.ensure([Topic(topic, 1)])
+        await broker.publish([event(topic, "k", f"{n}") for n in range(10)])
+        await child.says("assigned")
+        await child.says("read")
+        child.tell("commit 0 2")
+        await child.says("committed")
+        child.signal(signal.SIGSTOP)
+        async with broker.join("payment", [topic], listening := Listening()) as membership:
+            while not listening.has:
+                await CLOCK.sleep(0.02)
+            assert listening.has == {Partition(topic, 0): 2}
+            await membership.commit({Partition(topic, 0): 5})
+            child.tell("commit 0 3")
+            child.signal(signal.SIGCONT)
+            assert await child.says("fenced", "committed") == ["fenced"]
+            assert await child.says("lost", "revoked") == ["lost", "0"]
+        while (await child.says("assigned")) != ["assigned", "0"]:
+            pass
+        child.signal(signal.SIGKILL)
+    async with (
+        KafkaBroker(settings, clock=CLOCK) as broker,
+        broker.join("payment", [topic], listening := Listening()),
+    ):
+        while not listening.has:
+            await CLOCK.sleep(0.02)
+        assert listening.has == {Partition(topic, 0): 5}

@@ -1,0 +1,280 @@
+"""Members of a group on Kafka: who has what while they come and go."""
+
+import asyncio
+import itertools
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from saga.broker.kafka import KafkaBroker, KafkaSettings
+from saga.broker.kafka.membership import Member
+from saga.broker.port import Membership, Topic
+from saga.errors import Fenced
+from saga.messages import Partition
+from saga.testing.conformance.listening import Listening, event
+from tests.broker.waiting import CLOCK, WITHIN_S, until
+
+
+@pytest.fixture
+def settings(kafka_settings: KafkaSettings) -> KafkaSettings:
+    return kafka_settings
+
+
+@pytest.fixture
+def topic(kafka_topic: str) -> str:
+    return kafka_topic
+
+
+# -------------------------------------------------------------------- coming and going
+
+
+@dataclass
+class Book:
+    """Who has which partition, and what was read, by all members."""
+
+    owners: dict[Partition, object] = field(default_factory=dict)
+    read: list[tuple[int, int, str]] = field(default_factory=list)
+    committed: dict[Partition, int] = field(default_factory=dict)
+    wrong: list[str] = field(default_factory=list)
+
+
+class Reader:
+    """A member that reads and commits, and lets go slowly."""
+
+    def __init__(self, book: Book) -> None:
+        self.book, self.next = book, dict[Partition, int]()
+
+    async def assigned(self, partitions: Mapping[Partition, int]) -> None:
+        for partition, offset in partitions.items():
+            if self.book.owners.get(partition) is not None:
+                self.book.wrong.append(f"{partition} has two members")
+            if offset < self.book.committed.get(partition, 0):
+                self.book.wrong.append(f"{partition} begins at {offset}, but more was committed")
+            self.book.owners[partition] = self
+            self.next[partition] = offset
+
+    async def revoked(self, partitions: Collection[Partition]) -> None:
+        await CLOCK.sleep(0.05)
+        self.lost(partitions)
+
+    def lost(self, partitions: Collection[Partition]) -> None:
+        for partition in partitions:
+            self.book.owners[partition] = None
+            del self.next[partition]
+
+    async def read(self, membership: Membership) -> None:
+        while True:
+            records = await membership.poll(list(self.next), records_max=20, timeout_s=0.05)
+            for record in records:
+                partition = Partition(record.topic, record.partition)
+                if partition not in self.next:
+                    continue
+                if record.offset != self.next[partition]:
+                    self.book.wrong.append(f"{partition}: {record.offset} instead of {self.next[partition]}")
+                self.next[partition] = record.offset + 1
+                self.book.read.append((record.partition, record.offset, (record.value or b"").decode()))
+            done = dict(self.next)
+            try:
+                await membership.commit(done)
+            except Fenced:
+                continue
+            self.book.committed |= {p: max(offset, self.book.committed.get(p, 0)) for p, offset in done.items()}
+
+
+async def test_members_that_come_and_go_under_load_share_everything_and_skip_nothing(
+    settings: KafkaSettings, topic: str
+) -> None:
+    book, group = Book(), topic
+    published: list[str] = []
+    stop = asyncio.Event()
+
+    async def stay(seconds: float) -> None:
+        reader = Reader(book)
+        async with (
+            KafkaBroker(settings, clock=CLOCK) as broker,
+            broker.join(group, [topic], reader) as membership,
+            asyncio.TaskGroup() as tasks,
+        ):
+            reading = tasks.create_task(reader.read(membership))
+            await CLOCK.sleep(seconds)
+            reading.cancel()
+
+    async def publish(broker: KafkaBroker) -> None:
+        for number in itertools.count():
+            if stop.is_set():
+                return
+            await broker.publish([event(topic, f"k{number % 50}", f"{number}")])
+            published.append(f"{number}")
+            await CLOCK.sleep(0.002)
+
+    async with KafkaBroker(settings, clock=CLOCK) as broker:
+        await broker.ensure([Topic(topic, 6)])
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(publish(broker))
+            staying = [tasks.create_task(stay(5))]
+            for seconds in (3.5, 0.7, 2.0, 0.3, 1.0):
+                staying.append(tasks.create_task(stay(seconds)))
+                await CLOCK.sleep(0.4)
+            await asyncio.wait(staying)
+            stop.set()
+        last = Reader(book)
+        async with broker.join(group, [topic], last) as membership, asyncio.TaskGroup() as tasks:
+            reading = tasks.create_task(last.read(membership))
+            await until(lambda: {value for *_, value in book.read} >= set(published))
+            reading.cancel()
+    assert not book.wrong
+    assert len(published) > 200
+
+
+async def test_what_is_committed_when_the_assignment_ends_is_fenced(settings: KafkaSettings, topic: str) -> None:
+    async with KafkaBroker(settings, clock=CLOCK) as broker, KafkaBroker(settings, clock=CLOCK) as other:
+        await broker.ensure([Topic(topic, 1)])
+        async with broker.join(topic, [topic], listening := Listening()) as membership:
+            await until(lambda: listening.has)
+            assert isinstance(membership, Member)
+            never = asyncio.Event()
+
+            async def hang(_: object) -> None:
+                await never.wait()
+
+            membership._consumer.commit = hang  # type: ignore[union-attr]  # as aiokafka does while it tries again
+            committing = asyncio.gather(membership.commit({Partition(topic, 0): 1}))
+            async with other.join(topic, [topic], Listening()):
+                with pytest.raises(Fenced, match="the assignment was over"):
+                    await CLOCK.within(WITHIN_S, committing)
+
+
+async def test_what_was_fetched_and_not_handed_out_is_not_handed_out_under_another_assignment(
+    settings: KafkaSettings, topic: str
+) -> None:
+    async with KafkaBroker(settings, clock=CLOCK) as broker, KafkaBroker(settings, clock=CLOCK) as other:
+        await broker.ensure([Topic(topic, 1)])
+        place = Partition(topic, 0)
+        async with broker.join(topic, [topic], listening := Listening()) as membership:
+            await until(lambda: listening.has)
+            assert isinstance(membership, Member)
+            for _ in range(20):  # each gives up before anything can have come
+                assert await membership.poll([place], records_max=5, timeout_s=0) == []
+            assert len(membership._intake._gets) == 1
+            await broker.publish([event(topic, "k", f"{n}") for n in range(20)])
+            while place not in membership._intake:
+                membership._intake.ask([place], 5)
+                await CLOCK.sleep(0.01)
+            async with other.join(topic, [topic], second := Listening()):
+                await until(lambda: listening.heard("revoked"))
+                await until(lambda: listening.has or second.has)
+            await until(lambda: listening.has)
+            offsets: list[int] = []
+            while len(offsets) < 20:
+                offsets += [r.offset for r in await membership.poll([place], records_max=20, timeout_s=1)]
+            assert offsets == list(range(20))
+
+
+async def test_leaving_while_everything_is_being_given_up_gives_it_up_once(settings: KafkaSettings, topic: str) -> None:
+    async with KafkaBroker(settings, clock=CLOCK) as broker, KafkaBroker(settings, clock=CLOCK) as other:
+        await broker.ensure([Topic(topic, 2)])
+        leave = asyncio.Event()
+        first = Listening()
+
+        async def stay() -> None:
+            async with broker.join(topic, [topic], first):
+                await leave.wait()
+
+        async with asyncio.TaskGroup() as tasks:
+            staying = tasks.create_task(stay())
+            await until(lambda: len(first.has) == 2)
+            first.may_end.clear()
+            async with other.join(topic, [topic], second := Listening()):
+                await until(lambda: first.heard("revoked"))
+                leave.set()
+                await CLOCK.sleep(0.2)
+                assert not staying.done()
+                assert not second.has
+                first.may_end.set()
+                await until(lambda: len(second.has) == 2)
+        assert [what for what, _ in first.told] == ["assigned", "revoked"]
+
+
+async def test_who_leaves_while_others_still_give_up_is_not_waited_for(settings: KafkaSettings, topic: str) -> None:
+    patient = replace(settings, rebalance_s=30, session_s=20)
+    leave, first, slow, third = asyncio.Event(), Listening(), Listening(), Listening()
+    async with (
+        KafkaBroker(patient, clock=CLOCK) as broker,
+        KafkaBroker(patient, clock=CLOCK) as other,
+        asyncio.TaskGroup() as tasks,
+    ):
+        await broker.ensure([Topic(topic, 3)])
+
+        async def stay() -> None:
+            async with broker.join(topic, [topic], first):
+                await leave.wait()
+
+        staying = tasks.create_task(stay())
+        await until(lambda: len(first.has) == 3)
+        async with other.join(topic, [topic], slow):
+            await until(lambda: first.has and slow.has)
+            slow.may_end.clear()
+            async with other.join(topic, [topic], third):
+                await until(lambda: slow.heard("revoked") and not first.has)  # the first has to wait for the slow one
+                leave.set()
+                await CLOCK.within(10, asyncio.wait([staying]))
+                slow.may_end.set()
+                began_s = CLOCK.monotonic_s()
+                await until(lambda: len(slow.has) + len(third.has) == 3)
+                assert CLOCK.monotonic_s() - began_s < 5  # and not as long as somebody is waited for who is away
+
+
+async def test_a_position_never_goes_back_within_an_assignment(settings: KafkaSettings, topic: str) -> None:
+    async with KafkaBroker(settings, clock=CLOCK) as broker:
+        await broker.ensure([Topic(topic, 1)])
+        place = Partition(topic, 0)
+        for offset in (5, 3):
+            async with broker.join(topic, [topic], listening := Listening()) as membership:
+                await until(lambda: listening.has)
+                await membership.commit({place: offset})
+        async with broker.join(topic, [topic], listening := Listening()):
+            await until(lambda: listening.has)
+            assert listening.has == {place: 5}
+
+
+async def test_an_error_of_the_listener_reaches_who_polls(settings: KafkaSettings, topic: str) -> None:
+    class Bad(Listening):
+        async def assigned(self, partitions: Mapping[Partition, int]) -> None:
+            raise ArithmeticError("of the listener")
+
+    async with KafkaBroker(settings, clock=CLOCK) as broker:
+        await broker.ensure([Topic(topic, 1)])
+        async with broker.join(topic, [topic], Bad()) as membership:
+            with pytest.raises(ArithmeticError, match="of the listener"):
+                await CLOCK.within(WITHIN_S, membership.poll([], records_max=1, timeout_s=60))
+
+
+async def test_a_listener_that_does_not_let_go_in_time_loses_what_it_has(settings: KafkaSettings, topic: str) -> None:
+    quick = KafkaSettings(
+        servers=settings.servers, replication_factor=1, min_insync_replicas=1, heartbeat_s=0.2, rebalance_s=3.5
+    )
+    async with KafkaBroker(quick, clock=CLOCK) as broker, KafkaBroker(quick, clock=CLOCK) as other:
+        await broker.ensure([Topic(topic, 2)])
+        async with broker.join(topic, [topic], slow := Listening()):
+            await until(lambda: len(slow.has) == 2)
+            slow.may_end.clear()
+            async with other.join(topic, [topic], second := Listening()):
+                await until(lambda: second.has)
+                assert slow.heard("lost") == {Partition(topic, 0), Partition(topic, 1)}
+                await until(lambda: len(slow.has) == 1)
+            slow.may_end.set()
+
+
+async def test_how_far_behind_a_member_is(settings: KafkaSettings, topic: str) -> None:
+    async with KafkaBroker(settings, clock=CLOCK) as broker:
+        await broker.ensure([Topic(topic, 1)])
+        await broker.publish([event(topic, "k", f"{n}") for n in range(10)])
+        async with broker.join(topic, [topic], listening := Listening()) as membership:
+            assert membership.lag() is None
+            await until(lambda: listening.has)
+            place = Partition(topic, 0)
+            while not (records := await membership.poll([place], records_max=4, timeout_s=0.05)):
+                pass
+            assert len(records) == 4
+            assert membership.lag() == {place: 6}

@@ -1,0 +1,142 @@
+"""What breaks inside the client is mended; and what is asked of topics."""
+
+import asyncio
+
+import pytest
+from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
+from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
+from aiokafka.structs import TopicPartition
+
+from saga.broker.kafka import KafkaBroker, KafkaSettings
+from saga.broker.kafka.membership import Member
+from saga.broker.port import Topic
+from saga.errors import BrokerError
+from saga.messages import Partition
+from saga.testing.conformance.listening import Listening, event, values
+from tests.broker.waiting import CLOCK, WITHIN_S, until
+
+
+@pytest.fixture
+def settings(kafka_settings: KafkaSettings) -> KafkaSettings:
+    return kafka_settings
+
+
+@pytest.fixture
+def topic(kafka_topic: str) -> str:
+    return kafka_topic
+
+
+# -------------------------------------------------------------------- what breaks inside
+
+
+@pytest.mark.parametrize("broken", ["_fetcher._fetch_task", "_coordinator._coordination_task", "_client._sync_task"])
+async def test_a_member_whose_client_breaks_gets_another_one(settings: KafkaSettings, topic: str, broken: str) -> None:
+    async with KafkaBroker(settings, clock=CLOCK) as broker:
+        await broker.ensure([Topic(topic, 1)])
+        place = Partition(topic, 0)
+        async with broker.join(topic, [topic], listening := Listening()) as membership:
+            await until(lambda: listening.has)
+            assert isinstance(membership, Member)
+            await membership.commit({place: 0})
+            owner, _, task = broken.partition(".")
+            getattr(getattr(membership._consumer, owner), task).cancel()
+            await until(lambda: listening.heard("lost"))
+            await until(lambda: listening.has)
+            await broker.publish([event(topic, "k", "after")])
+            found: list[str] = []
+            while found != ["after"]:
+                try:
+                    found += values(await membership.poll([place], records_max=1, timeout_s=1))
+                except BrokerError:
+                    await CLOCK.sleep(0.05)
+            await membership.commit({place: 1})
+
+
+async def test_many_lanes_that_meet_a_new_topic_ask_about_it_once(settings: KafkaSettings, topic: str) -> None:
+    async with KafkaBroker(settings, clock=CLOCK) as broker:
+        await broker.ensure([Topic(topic, 3)])
+        assert broker._opened is not None
+        client, asked = broker._opened[0].producer.client, 0
+        ask = client.fetch_all_metadata
+
+        async def counted() -> object:
+            nonlocal asked
+            asked += 1
+            return await ask()
+
+        client.fetch_all_metadata = counted
+        await asyncio.gather(*(broker.publish([event(topic, f"k{n}", f"{n}")]) for n in range(300)))
+        assert asked == 1
+        assert len([record async for record in broker.scan(topic)]) == 300
+
+
+async def test_a_producer_that_breaks_is_replaced(settings: KafkaSettings, topic: str) -> None:
+    async with KafkaBroker(settings, clock=CLOCK) as broker:
+        await broker.ensure([Topic(topic, 1)])
+        await broker.publish([event(topic, "k", "before")])
+        assert broker._opened is not None
+        broker._opened[0].producer._sender._sender_task.cancel()
+        quick = KafkaSettings(servers=settings.servers, publish_s=0.5)
+        broker._opened[0]._settings = quick
+        with pytest.raises(BrokerError):
+            await broker.publish([event(topic, "k", "during")])
+        broker._opened[0]._settings = settings
+        await broker.publish([event(topic, "k", "after")])
+        assert values([record async for record in broker.scan(topic)])[-1] == "after"
+
+
+# -------------------------------------------------------------------- topics
+
+
+async def test_records_that_were_removed_before_they_were_read_are_told(
+    settings: KafkaSettings, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with KafkaBroker(settings, clock=CLOCK) as broker:
+        await broker.ensure([Topic(topic, 1)])
+        await broker.publish([event(topic, "k", f"{n}") for n in range(10)])
+        async with broker.join(topic, [topic], listening := Listening()) as membership:
+            await until(lambda: listening.has)
+            await membership.commit({Partition(topic, 0): 2})
+        admin = AIOKafkaAdminClient(bootstrap_servers=list(settings.servers))
+        await admin.start()
+        await admin.delete_records({TopicPartition(topic, 0): RecordsToDelete(before_offset=5)})
+        await admin.close()
+        async with broker.join(topic, [topic], listening := Listening()) as membership:
+            await until(lambda: listening.has)
+            assert values(await membership.poll(list(listening.has), records_max=1, timeout_s=WITHIN_S)) == ["5"]
+    assert f"records 2 to 4 of {topic}/0 were removed before they were read" in caplog.text
+
+
+async def test_a_topic_is_made_as_it_has_to_be(settings: KafkaSettings, topic: str) -> None:
+    async with KafkaBroker(settings, clock=CLOCK) as broker, KafkaBroker(settings, clock=CLOCK) as other:
+        wanted = [Topic(topic, 3, retention_days=2), Topic(f"{topic}.wakes", 3, retention_days=None)]
+        await asyncio.gather(broker.ensure(wanted), other.ensure(wanted))  # services start at the same time
+    admin = AIOKafkaAdminClient(bootstrap_servers=list(settings.servers))
+    await admin.start()
+    said = await admin.describe_configs([ConfigResource(ConfigResourceType.TOPIC, t.name) for t in wanted])
+    await admin.close()
+    configs = [{entry[0]: entry[1] for entry in resource[4]} for answer in said for resource in answer.resources]
+    assert [config["retention.ms"] for config in configs] == [str(2 * 86_400_000), "-1"]
+    for config in configs:
+        assert config["message.timestamp.type"] == "LogAppendTime"
+        assert config["cleanup.policy"] == "delete"
+        assert config["min.insync.replicas"] == "1"
+        assert config["unclean.leader.election.enable"] == "false"
+
+
+async def test_more_replicas_than_brokers_are_told(settings: KafkaSettings, topic: str) -> None:
+    safe = KafkaSettings(servers=settings.servers)
+    async with KafkaBroker(safe, clock=CLOCK) as broker:
+        with pytest.raises(BrokerError, match=f"{topic}.*fewer brokers than replication_factor"):
+            await broker.ensure([Topic(topic, 1)])
+
+
+async def test_joining_for_a_topic_that_is_not_there_is_refused_and_does_not_make_it(
+    settings: KafkaSettings, topic: str
+) -> None:
+    async with KafkaBroker(settings, clock=CLOCK) as broker:
+        with pytest.raises(BrokerError, match=f"no topic '{topic}'"):
+            async with broker.join(topic, [topic], Listening()):
+                pass
+        with pytest.raises(BrokerError, match=topic):
+            assert [record async for record in broker.scan(topic)] == []

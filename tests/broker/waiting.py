@@ -1,0 +1,18 @@
+"""Waiting for what members are told."""
+
+from collections.abc import Callable
+
+from saga.clock import SystemClock
+
+CLOCK = SystemClock()
+WITHIN_S = 20.0
+
+
+async def until(holds: Callable[[], object]) -> None:
+    """Return once it gives something true; fail after a while."""
+
+    async def look() -> None:
+        while not holds():
+            await CLOCK.sleep(0.01)
+
+    await CLOCK.within(WITHIN_S, look())
