@@ -41,9 +41,9 @@ def undone(
     """One result is undone; with the last one the handler is closed."""
     cause = result.event.id
     rest = tuple(r for r in p.results if r.event.id != cause or r.handler != role.name)
-    own = p.own
-    if not any(r.handler == role.name and r.cause == result.cause for r in rest):
-        own = tuple(o for o in own if o.event.id not in result.own)
+    # With the run's last result all that it said is withdrawn, before that only what is undone.
+    last = not any(r.handler == role.name and r.cause == result.cause for r in rest)
+    own = tuple(o for o in p.own if o.event.id != cause and not (last and o.event.id in result.own))
     p = replace(
         p,
         results=rest,

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from saga.messages import Message
 from saga.progress import ids
-from saga.progress.document import Intent, Kept, Snapshot
+from saga.progress.document import Intent, Kept, Kind, Snapshot
 from saga.progress.roles import Role, Roles
 
 
@@ -55,7 +55,7 @@ def decide(
     if (p.queue or p.waiting) and in_hand and kept(p, role.name, message):  # line 1a
         return LEAVE
     if p.intents:  # line 2
-        if any(i.handler == role.name and i.kind == "lieu" for i in p.intents):
+        if intent_with(p, role.name, message, "lieu") is not None:
             return LEAVE
         intent = intent_with(p, role.name, message)
         if intent is not None:
@@ -73,14 +73,14 @@ def decide(
         return Decision(Do.WAIT, "no message has told yet when this saga began")
     if role.many and index == 0 and message.time < forgotten:
         return Decision(Do.OLD, f"older than memory: it is of {message.time}, and may have been handled then")
-    parts: tuple[Message, ...] | None = (message,)
-    if len(role.takes) > 1 and not bad:  # line 5
-        parts = parts_with(p, role, message)
-        if parts is None:
-            return Decision(Do.WAIT, f"for {missing(p, role, message)}")
+    parts = (message,) if bad or len(role.takes) == 1 else parts_with(p, role, message)
+    if parts is None:  # line 5
+        return Decision(Do.WAIT, f"for {missing(p, role, message)}")
+    if role.many and index == 0 and p.waiting and not bad and waits_before(p, role, message):
+        return Decision(Do.WAIT, "earlier ones wait and go first")
     if is_blocked(p, role.name, message):  # line 6
         return Decision(Do.QUEUE, why_blocked(p))
-    return Decision(Do.RUN, parts=parts or (message,))  # line 7
+    return Decision(Do.RUN, parts=parts)  # line 7
 
 
 def kept(p: Snapshot, handler: str, message: Message) -> bool:
@@ -88,10 +88,10 @@ def kept(p: Snapshot, handler: str, message: Message) -> bool:
     return any(k.handler == handler and k.message.id == message.id for k in (*p.queue, *p.waiting))
 
 
-def intent_with(p: Snapshot, handler: str, message: Message) -> Intent | None:
+def intent_with(p: Snapshot, handler: str, message: Message, kind: Kind = "do") -> Intent | None:
     """The open intent of `handler` that `message` belongs to."""
     for intent in p.intents:
-        if intent.kind == "do" and intent.handler == handler and any(m.id == message.id for m in intent.parts):
+        if intent.kind == kind and intent.handler == handler and any(m.id == message.id for m in intent.parts):
             return intent
     return None
 
@@ -155,6 +155,13 @@ def missing(p: Snapshot, role: Role, message: Message) -> str:
         if message.type not in types and next(held(p, role, index), None) is None
     ]
     return ", ".join(gaps)
+
+
+def waits_before(p: Snapshot, role: Role, message: Message) -> bool:
+    """Whether another message waits for the first parameter of a `many` handler, and is to be handled before this one:
+    what they wait for may have come just now, at another worker."""
+    first = next((k for k in p.waiting if k.handler == role.name and k.message.type in role.takes[0]), None)
+    return first is not None and first.message.id != message.id
 
 
 def is_blocked(p: Snapshot, handler: str, message: Message) -> bool:

@@ -61,8 +61,14 @@ def empty(service: str, saga: str) -> Snapshot:
 
 def begun(p: Snapshot, hand: Hand, intent: Intent) -> Written:
     """An intent, new or with its next call: no transition."""
-    others = tuple(i for i in p.intents if not (i.handler == intent.handler and i.cause == intent.cause))
+    others = tuple(i for i in p.intents if not _is_of(i, intent.handler, intent.cause, undo=intent.kind == "undo"))
     return Written(replace(p, intents=(*others, intent), published=p.n, started=p.started or hand.message.started))
+
+
+def _is_of(intent: Intent, handler: str, cause: str, *, undo: bool) -> bool:
+    """Whether it is of this run. Where a handler takes what it emits itself, the cause of a run and the result that is
+    undone have one id."""
+    return intent.handler == handler and intent.cause == cause and (intent.kind == "undo") == undo
 
 
 def append(
@@ -192,7 +198,7 @@ def handled(
     """A handler has come to its end: state, inbox, events and results in one transition."""
     ended = [m for i, m in enumerate(parts) if i == 0 or not role.many]
     p = _ended(p, hand, role, [m.id for m in ended])
-    intents = tuple(i for i in p.intents if not (i.handler == role.name and i.cause == cause)) if p.intents else ()
+    intents = tuple(i for i in p.intents if not _is_of(i, role.name, cause, undo=False)) if p.intents else ()
     own = tuple(e.id for e in events if e.type in roles.by_type)
     results = p.results
     if role.undo is not None:
@@ -268,7 +274,7 @@ def dead(
     if intent is not None:
         p = replace(
             p,
-            intents=tuple(intent if i.handler == intent.handler and i.cause == intent.cause else i for i in p.intents),
+            intents=tuple(intent if _is_of(i, intent.handler, intent.cause, undo=undo) else i for i in p.intents),
         )
     kept = Kept(handler=role.name, message=message, n=p.n, dead=letter.id)
     if undo:

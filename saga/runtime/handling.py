@@ -111,6 +111,8 @@ async def _called(
             raise saga.failure from why
         # Nobody cancels this lane: something that the handler waited for was, and that is a failure as any other.
         raise RuntimeError(f"{handler.name} waited for something that was cancelled") from why
+    except ExceptionGroup as why:  # of a task group: what a step of it raised says more, and may be in `retry.never`
+        raise saga.failure or why from why
     except (Exception, Halted, GeneratorExit, KeyboardInterrupt):
         raise
     except BaseException as why:  # it would end the process, and the next one: the message comes again

@@ -4,6 +4,7 @@ import asyncio
 from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, field
+from math import inf
 
 from saga.messages import Message, Partition, Position
 from saga.progress.document import Snapshot
@@ -26,15 +27,19 @@ class Item:
 class Cache:
     """The progresses that were touched last, with their versions. Bounded; what is in it may be old."""
 
-    def __init__(self, entries_max: int) -> None:
-        self._entries: OrderedDict[str, tuple[Snapshot, int]] = OrderedDict()
-        self._entries_max = entries_max
+    def __init__(self, entries_max: int, age_s_max: float = inf) -> None:
+        """`age_s_max`: what was written longer ago is not given. The store may have forgotten it, and another worker
+        have begun the saga anew, with messages of the same ids."""
+        self._entries: OrderedDict[str, tuple[Snapshot, int, float]] = OrderedDict()
+        self._entries_max, self._age_s_max = entries_max, age_s_max
 
-    def take(self, saga: str) -> tuple[Snapshot, int] | None:
-        return self._entries.pop(saga, None)
+    def take(self, saga: str, now_s: float = 0.0) -> tuple[Snapshot, int, float] | None:
+        """With when it was written."""
+        entry = self._entries.pop(saga, None)
+        return None if entry is None or now_s - entry[2] > self._age_s_max else entry
 
-    def put(self, saga: str, progress: Snapshot, cas: int) -> None:
-        self._entries[saga] = (progress, cas)
+    def put(self, saga: str, progress: Snapshot, cas: int, written_s: float = 0.0) -> None:
+        self._entries[saga] = (progress, cas, written_s)
         if len(self._entries) > self._entries_max:
             self._entries.popitem(last=False)
 

@@ -217,10 +217,11 @@ def _made_ready(declared: Declared) -> Participant:
 
 
 def consumed_by(declared: Declared, contracts: Mapping[str, Contract]) -> frozenset[str]:
-    """The types to be read from the log: those that handlers take, less own ones that nobody else may say."""
-    parameters = [p for h in declared.handlers for p in h.parameters]
-    parameters += [p for h in declared.compensations for p in h.parameters]
-    taken = {n for p in parameters for n in _names(p.events)}
+    """The types to be read from the log: those that handlers take and the outcomes on which compensations act, less own
+    ones that nobody else may say."""
+    taken = {n for h in declared.handlers for p in h.parameters for n in _names(p.events)}
+    undoing = {n for h in declared.compensations for p in h.parameters for n in _names(p.events)}
+    taken |= {n for n in undoing if contracts[n].outcome is not None}  # the results are in the progress
     return frozenset(n for n in taken if contracts[n].owner != declared.name or contracts[n].said_outside)
 
 

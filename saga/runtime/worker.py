@@ -6,11 +6,12 @@ from dataclasses import dataclass, field
 
 from saga import envelope
 from saga.broker.port import Broker, Membership
+from saga.clock import from_iso
 from saga.contracts import codec
 from saga.errors import BadInput, BrokerUnavailable, Fenced, StoreUnavailable
 from saga.messages import Partition, Position, Record
 from saga.observe.moments import Assigned, DeadLettered, Handled, Lost, Revoked, Stuck
-from saga.progress.document import progress_key
+from saga.progress.document import Snapshot, decode_entry, progress_key
 from saga.runtime import deadletters, persistence
 from saga.runtime.lanes import Cache, Item, Lanes
 from saga.runtime.offsets import Prefix
@@ -66,7 +67,7 @@ class Worker:
     _committing: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     def __post_init__(self) -> None:
-        self._cache = Cache(self.limits.cache_max)
+        self._cache = Cache(self.limits.cache_max, self.service.memory_s / 2)
         self._lanes = Lanes(self.tasks, self._handle)
 
     @property
@@ -277,12 +278,24 @@ class Worker:
     async def _turn(self, item: Item) -> Stages:
         saga = item.message.saga
         stages = Stages(received_s=item.received_s, begun_s=self.ports.clock.monotonic_s())
-        turn = await take_turn(
-            self.service, begin(self.service, item.message, item.position, self._cache.take(saga), stages)
-        )
+        cached = self._cache.take(saga, stages.begun_s)
+        known = None if cached is None else cached[:2]
+        turn = await take_turn(self.service, begin(self.service, item.message, item.position, known, stages))
         if turn.progress is not None and turn.cas:
-            self._cache.put(saga, turn.progress, turn.cas)
+            if stages.outcomes:
+                written_s = stages.begun_s
+            elif cached is not None and turn.progress is cached[0]:
+                written_s = cached[2]
+            else:
+                written_s = stages.begun_s - self._age_s(turn.progress)
+            self._cache.put(saga, turn.progress, turn.cas, written_s)
         return stages
+
+    def _age_s(self, p: Snapshot) -> float:
+        """How long ago a progress was written that was only read now."""
+        if not p.transitions:
+            return 0.0
+        return max(0.0, (self.ports.clock.now_ms() - from_iso(decode_entry(p.transitions[-1]).time)) / 1000)
 
     def _tell(self, item: Item, stages: Stages) -> None:
         now = self.ports.clock.monotonic_s()

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from saga.errors import Ambiguous, BrokerUnavailable
 from saga.messages import Message, Outgoing, Position
 from saga.progress import compensate, decide, history, record
-from saga.progress.document import Snapshot, progress_key
+from saga.progress.document import Intent, Kind, Snapshot, progress_key
 from saga.progress.record import Hand, Written
 from saga.progress.roles import Role, Roles
 from saga.runtime import documents, handling, persistence, turn, undoing
@@ -109,7 +109,8 @@ def own_parts_are_not_withdrawn(patch: pytest.MonkeyPatch) -> None:
     undone = compensate.undone
 
     def keep(p: Snapshot, hand: Hand, roles: Roles, role: Role, result: Any, **rest: Any) -> Written:
-        return undone(p, hand, roles, role, replace(result, own=()), **rest)
+        written = undone(p, hand, roles, role, result, **rest)
+        return Written(replace(written.snapshot, own=p.own), written.entry)
 
     patch.setattr(handling, "undone", keep)
 
@@ -160,6 +161,21 @@ def open_intents_are_not_settled(patch: pytest.MonkeyPatch) -> None:
 
 def a_kept_message_in_hand_is_decided_again(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(decide, "kept", lambda p, handler, m: False)
+
+
+def a_dead_run_has_all_messages_of_its_handler(patch: pytest.MonkeyPatch) -> None:
+    intent_with = decide.intent_with
+
+    def any_of(p: Snapshot, handler: str, m: Message, kind: Kind = "do") -> Intent | None:
+        if kind == "lieu":
+            return next((i for i in p.intents if i.kind == kind and i.handler == handler), None)
+        return intent_with(p, handler, m)
+
+    patch.setattr(decide, "intent_with", any_of)
+
+
+def a_later_message_overtakes_those_that_wait(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(decide, "waits_before", lambda p, role, m: False)
 
 
 def a_failed_send_is_forgotten(patch: pytest.MonkeyPatch) -> None:
@@ -224,6 +240,8 @@ RULES: dict[Take, str] = {
     every_transition_records_its_position: "a zombie settles a chain",
     open_intents_are_not_settled: "a step on an own event fails",
     a_kept_message_in_hand_is_decided_again: "two steps: a step fails",
+    a_dead_run_has_all_messages_of_its_handler: "a dead letter of many, two owners",
+    a_later_message_overtakes_those_that_wait: "a fan-in of many with an own part, two owners",
     a_failed_send_is_forgotten: "a step fails, lost answers",
     an_ambiguous_write_is_taken_for_done: "a step fails, lost answers",
     an_ambiguous_write_is_written_over: "two steps: lost answers",

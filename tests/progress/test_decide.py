@@ -52,7 +52,8 @@ def test_line_2_its_own_open_intent_is_gone_on_with() -> None:
 
 def test_line_2_what_takes_the_place_of_a_dead_original_is_left_alone() -> None:
     p = replace(blank(), intents=(replace(an_intent("alone", A), kind="lieu"),))
-    assert decide(p, ALONE, A2, in_hand=True).do is Do.LEAVE
+    assert decide(p, ALONE, A, in_hand=True).do is Do.LEAVE
+    assert decide(p, ALONE, A_AGAIN, in_hand=True).do is Do.QUEUE, "a message that nobody has kept yet is not lost"
 
 
 def test_line_3_a_closed_handler_ignores() -> None:
@@ -159,6 +160,14 @@ def test_many_does_not_run_on_what_may_have_run_and_been_forgotten() -> None:
     assert decide(blank(), ALONE, A, in_hand=True, forgotten=after).do is Do.RUN, "what runs once remembers that it has"
     p = replace(blank(), waiting=(kept("many_both", A),))
     assert decide(p, MANY_BOTH, B, in_hand=True, forgotten=after).do is Do.RUN
+
+
+def test_line_5_one_of_many_waits_behind_those_that_wait() -> None:
+    p = replace(blank(), waiting=(kept("many", A),))
+    assert decide(p, MANY, A_AGAIN, in_hand=True).do is Do.WAIT
+    assert decide(p, MANY, A_AGAIN, in_hand=True, bad=True).do is Do.RUN, "what cannot be decoded waits for nothing"
+    assert decide(p, MANY, A, in_hand=False).do is Do.RUN, "the first one"
+    assert decide(replace(blank(), waiting=(kept("other", A),)), MANY, A_AGAIN, in_hand=True).do is Do.RUN
 
 
 def test_line_6_an_open_intent_a_queue_and_a_dead_letter_block() -> None:

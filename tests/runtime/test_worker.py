@@ -301,6 +301,6 @@ def test_a_cache_is_bounded_and_gives_what_it_has_once() -> None:
     cache, p = Cache(2), Snapshot(service="payment", saga=SAGA)
     for saga in ("a", "b", "c"):
         cache.put(saga, p, 1)
-    assert [cache.take(saga) for saga in ("a", "b", "b")] == [None, (p, 1), None]
+    assert [cache.take(saga) for saga in ("a", "b", "b")] == [None, (p, 1, 0.0), None]
     cache.clear()
     assert (cache.take("c"), len(cache)) == (None, 0)

@@ -5,11 +5,13 @@ from collections.abc import Iterator
 from saga.testing.exploration.cast import (
     BAD_Q,
     ORD,
+    OTHER,
     STEP,
     N,
     X,
     back,
     hold,
+    many,
     meet,
     note,
     of,
@@ -112,6 +114,15 @@ def dead_letters() -> Iterator[Scenario]:
         b=(X,),
         fail=1,
         crash=1,
+        may_die=True,
+    )
+    yield Scenario(
+        name="a dead letter of many, two owners",
+        service=of(many, attempts_max=1),
+        a=(X,),
+        b=(ORD, OTHER),
+        fail=1,
+        owner=(0, 1),
         may_die=True,
     )
     yield Scenario(

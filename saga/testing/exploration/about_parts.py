@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from saga.testing.exploration.cast import (
+    NEXT_N,
     ORD,
     OTHER,
     SAME,
@@ -11,6 +12,7 @@ from saga.testing.exploration.cast import (
     Q,
     after_that,
     join,
+    join_each,
     join_step,
     last_of_all,
     meet,
@@ -42,6 +44,15 @@ def fan_ins() -> Iterator[Scenario]:
         b=(Q,),
         crash=1,
         fail=1,
+        at_the_end=ran,
+    )
+    yield Scenario(
+        name="a fan-in of many with an own part, two owners",
+        service=of(place, join_each),
+        a=(ORD,),
+        b=(N, NEXT_N),
+        crash=1,
+        owner=(0, 1),
         at_the_end=ran,
     )
     yield Scenario(

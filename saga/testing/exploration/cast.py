@@ -4,6 +4,7 @@ from saga.testing.exploration.services import Explored, Reacts, message
 
 ORD, OTHER, SAME = message("o1", "O", "x"), message("o2", "O", "y"), message("o3", "O", "x")
 N, M, Q, X = message("n1", "N"), message("m1", "M"), message("q1", "Q"), message("x1", "X")
+NEXT_N = message("n2", "N")
 S, F, G = message("s1", "S"), message("f1", "F"), message("g1", "G")
 BAD_Q = message("q2", "Q", bad=True)
 
@@ -28,6 +29,7 @@ last_of_all = Reacts(name="last_of_all", to=(("P3",),), emits=("P4",))
 reserve_own = Reacts(name="reserve", to=(("O",),), does=STEP, emits=("P",), undo=STEP)
 join = Reacts(name="join", to=(("Q",), ("P",)), emits=("j",))
 join_step = Reacts(name="join", to=(("Q",), ("P",)), does=STEP, emits=("j",))
+join_each = Reacts(name="join", to=(("N",), ("P",)), emits=("j",), many=True)
 meet = Reacts(name="meet", to=(("O",), ("Q",)), emits=("j",))
 meet_step = Reacts(name="meet", to=(("O",), ("Q",)), does=STEP, emits=("j",))
 meet_undone = Reacts(name="meet", to=(("O",), ("Q",)), does=STEP, emits=("j",), undo=STEP)

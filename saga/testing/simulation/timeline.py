@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterator
 
 from saga.observe.moments import DeadLettered, Escalated, Moment, Retrying, Stuck, Unavailable
-from saga.progress.document import Snapshot, decode, decode_entry
+from saga.progress.document import Intent, Snapshot, decode, decode_entry
 from saga.runtime.persistence import COLLECTION
 from saga.testing.simulation.plan import APPLICATION
 from saga.testing.simulation.trace import Asked, Injected, Noted
@@ -65,6 +65,8 @@ def _written(world: SimulatedWorld, line: Asked, sagas: Collection[str], seen: d
     versions = world.workers.disks[service].versions[COLLECTION, key]
     before = decode(versions[number - 1]) if number else Snapshot(service=service, saga=saga)
     after = decode(versions[number])
+    if after.n < before.n:  # forgotten, and begun anew
+        before = Snapshot(service=service, saga=saga)
     for raw in after.transitions[max(0, before.n - after.first) :]:
         entry = decode_entry(raw)
         emits = f", emits {', '.join(event.type for event in entry.events)}" if entry.events else ""
@@ -72,8 +74,16 @@ def _written(world: SimulatedWorld, line: Asked, sagas: Collection[str], seen: d
         yield f"{saga}: {entry.handler}({entry.type}) {entry.outcome}{reason}{emits}"
     if after.n == before.n:
         for intent in after.intents:
-            if intent not in before.intents and intent.begins is not None:
-                yield f"{saga}: {intent.handler} begins {intent.begins.kind} {intent.begins.name}"
+            if intent not in before.intents and intent.kind == "lieu":
+                yield f"{saga}: {intent.handler} is dead: what it did is put right, or shown to a person"
+            elif intent not in before.intents and intent.begins is not None:
+                yield f"{saga}: {_name(world, service, intent)} begins {intent.begins.kind} {intent.begins.name}"
+
+
+def _name(world: SimulatedWorld, service: str, intent: Intent) -> str:
+    """Of the handler that runs: to undo another one is a handler of its own."""
+    undoing = world.declared[service].compensations if intent.kind == "undo" else ()
+    return next((handler.name for handler in undoing if handler.undoes == intent.handler), intent.handler)
 
 
 def _moment(moment: Moment | None, sagas: Collection[str]) -> str:
