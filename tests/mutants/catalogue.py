@@ -55,10 +55,12 @@ MUTANTS = [
             rules.a_kept_message_in_hand_is_decided_again,
             rules.open_intents_are_not_settled,
             rules.originals_are_not_dropped,
+            rules.a_rerun_writes_the_whole_state_back,
             runtime.step_results_are_kept_in_memory_only,
             runtime.a_second_failure_is_taken_for_other_content,
         ),
         "parties, restless": (
+            rules.a_rerun_sees_the_state_of_now,
             rules.an_open_intent_blocks_nobody,
             rules.a_second_outcome,
             runtime.commits_before_publishing,
@@ -80,6 +82,7 @@ MUTANTS = [
             runtime.queued_messages_are_put_in_front,
         ),
         "mortal parties": (
+            rules.a_later_message_overtakes_those_that_wait,
             rules.compensations_do_not_wait_for_originals,
             runtime.dead_letters_are_not_said,
             runtime.a_dead_letter_blocks_nobody,
@@ -89,6 +92,7 @@ MUTANTS = [
             runtime.nothing_is_marked_as_published,
             runtime.the_inbox_is_trimmed_by_count,
         ),
+        "a full pad": (rules.updates_do_not_look_at_the_progress,),
     }.items()
     for plant in plants
 ]

@@ -72,6 +72,11 @@ class Book:
     notes: str = ""
     """Their numbers, in the order in which they came."""
     remark: str = ""
+    places: str = ""
+    """Notes that have a place in the hall: their numbers, in the order in which they came."""
+    cards: str = ""
+    taken: int = 0
+    """How many chairs are rented."""
     freed: int = 0
     """How many chairs were given back."""
     sign: str = ""
@@ -105,7 +110,20 @@ async def note(left: NoteLeft, saga: Saga[Book]) -> None:
 @hall.handler(many=True, retry=Retry(attempts_max=12))
 async def seat(invited: GuestInvited, rooms: Rooms, saga: Saga[Book]) -> tuple[Seated, DoorsOpened]:
     chair = await saga.step(rooms.rent, saga.key("chair"), f"chair {invited.guest}", 1, "")
+    saga.state = replace(saga.state, taken=saga.state.taken + 1)
     return Seated(party_id=invited.party_id, chair=chair), DoorsOpened(party_id=invited.party_id)
+
+
+@hall.handler(many=True)
+async def place(left: NoteLeft, rented: HallRented, saga: Saga[Book]) -> None:
+    saga.state = replace(saga.state, places=f"{saga.state.places} {left.number}".lstrip())
+
+
+@hall.handler(retry=Retry(attempts_max=12))
+async def print_cards(menu: MenuChosen, rooms: Rooms, saga: Saga[Book]) -> None:
+    price = await saga.step(rooms.price, "cards")
+    await saga.step(rooms.announce, saga.key("cards"), f"{menu.dish} for {price}, {saga.state.freed} are free")
+    saga.state = replace(saga.state, cards=menu.dish)
 
 
 @hall.handler
@@ -122,7 +140,7 @@ async def free(called_off: PartyCalledOff, rented: HallRented, rooms: Rooms, sag
 @hall.compensation(seat)
 async def unseat(called_off: PartyCalledOff, seated: Seated, rooms: Rooms, saga: Saga[Book]) -> Unseated:
     await saga.step(rooms.give_back, saga.key("unseat"), seated.chair)
-    saga.state = replace(saga.state, freed=saga.state.freed + 1)
+    saga.state = replace(saga.state, taken=saga.state.taken - 1, freed=saga.state.freed + 1)
     return Unseated(party_id=seated.party_id)
 
 
@@ -151,9 +169,20 @@ class Larder:
         return replace(self, drinks=self.drinks + 1)
 
 
-LARDER = "larder"
+@dataclass(frozen=True, kw_only=True)
+class Pad:
+    """Where the cook writes down what the guests want: one for all parties."""
+
+    lines: int = 0
+
+    def write(self) -> Self:
+        return replace(self, lines=self.lines + 1)
+
+
+LARDER, PAD = "larder", "pad"
 kitchen = Service("kitchen")
 kitchen.document(Larder, "larders", answers=(Empty,))
+kitchen.document(Pad, "pads")
 
 
 @kitchen.resource(timeout_s=5)
@@ -189,6 +218,11 @@ async def taste(kneaded: Kneaded, menu: MenuChosen) -> Tasted:
 @kitchen.handler
 async def serve(sliced: Sliced, menu: MenuChosen) -> MealReady:
     return MealReady(party_id=sliced.party_id, dish=menu.dish)
+
+
+@kitchen.handler(many=True)
+async def write_down(left: NoteLeft, saga: Saga) -> None:
+    await saga.update(Pad, PAD, Pad.write)
 
 
 @kitchen.handler

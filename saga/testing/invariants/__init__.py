@@ -2,5 +2,5 @@
 
 Reading order: `evidence` (what is judged, and what is found), `alone` (what one progress shows alone; the explorer
 asks the same), `lives` (the history of one saga in one service), `cases` (all that is known of one saga), then the
-invariants: `outcomes`, `order`, `rest`, `markers`, `rerun`; `check` (all of them).
+invariants: `begun`, `outcomes`, `order`, `rest`, `markers`, `rerun`; `check` (all of them).
 """

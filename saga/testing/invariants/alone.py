@@ -39,12 +39,17 @@ def recorded_twice(roles: Roles, entries: Sequence[Entry]) -> str | None:
 
 
 def undone_wrongly(roles: Roles, entries: Sequence[Entry]) -> str | None:
-    """Each result is undone once, and after it was recorded; nothing runs on what is withdrawn, or when closed."""
+    """Each result is undone once, after it was recorded, and those of one handler newest first; nothing runs on what is
+    withdrawn, or when closed."""
     results: set[str] = set()
     gone: set[str] = set()
+    standing: dict[str, list[str]] = {}
     for t in entries:
         if t.outcome == "handled":
+            undo = roles.handlers[t.handler].undo
             results.update(e.id for e in t.events)
+            if undo is not None:
+                standing.setdefault(undo.name, []).extend(e.id for e in t.events if e.type in undo.results)
             if gone.intersection(causes(t)) and not t.calls:
                 return f"RAN ON A WITHDRAWN PART {t.handler} on {t.cause or t.message}"
         elif t.outcome == "compensated" and t.cause:
@@ -52,6 +57,9 @@ def undone_wrongly(roles: Roles, entries: Sequence[Entry]) -> str | None:
                 return f"UNDONE TWICE {t.cause} by {t.handler}"
             if t.cause not in results:
                 return f"UNDONE WHAT NEVER WAS {t.cause} by {t.handler}"
+            newest = standing[t.handler].pop() if standing.get(t.handler) else t.cause
+            if t.cause != newest:
+                return f"UNDONE OUT OF ORDER {t.cause} by {t.handler}, and {newest} is newer"
             gone.add(t.cause)
     return _ran_when_closed(roles, entries) if gone or any(t.outcome == "compensated" for t in entries) else None
 
@@ -64,6 +72,22 @@ def _ran_when_closed(roles: Roles, entries: Sequence[Entry]) -> str | None:
         ran = [t.n for t in entries if t.outcome == "handled" and t.handler == role.name]
         if undone and ran and ran[-1] > undone[-1]:
             return f"RAN WHEN CLOSED {role.name}, in transition {ran[-1]} after {undone[-1]}"
+    return None
+
+
+def ran_behind_a_dead_letter(roles: Roles, entries: Sequence[Entry]) -> str | None:
+    """With a dead letter in its way nothing of the saga is handled, until that is dropped: only compensations pass."""
+    undoing = {role.undo.name for role in roles.handlers.values() if role.undo is not None}
+    dead: dict[str, str] = {}
+    for t in entries:
+        # What has begun before the compensation of another handler died is brought to its end.
+        if t.outcome == "handled" and (set(dead.values()) - undoing or (dead and not t.calls)):
+            return f"RAN BEHIND A DEAD LETTER {t.handler} in transition {t.n}, behind {' and '.join(dead)}"
+        for letter in t.letters:
+            if letter.what == "dead letter" and letter.attempts:  # what was never due to run is in nobody's way
+                dead[letter.id] = letter.handler
+            elif letter.what == "dropped":
+                dead.pop(letter.id.removesuffix("-dropped"), None)
     return None
 
 
@@ -91,18 +115,27 @@ def unaccounted(p: Snapshot, roles: Roles, type_: str, message: str) -> str | No
     return None
 
 
-def out_of_log_order(roles: Roles, entries: Sequence[Entry], places: Mapping[str, int]) -> str | None:
-    """Handlers of one event see messages in the order in which they lie in a log. `places`: of messages, in one log."""
-    seen = [
-        t.message
-        for t in entries
-        if t.outcome == "handled"
-        and t.message in places
-        and t.source != roles.service  # an own event is handled when it is recorded, not when it is read
-        and len(roles.handlers[t.handler].takes) == 1
-    ]
-    order = [places[message] for message in seen]
-    return f"OUT OF LOG ORDER {seen}" if order != sorted(order) else None
+def out_of_log_order(
+    roles: Roles, entries: Sequence[Entry], places: Mapping[str, int], *, apart: bool = False
+) -> str | None:
+    """Handlers see messages in the order in which they lie in a log: those of one event all together or, `apart`, each
+    for itself; those of several with `many`, which wait for each other, each for itself. `places`: of messages, in one
+    log."""
+    own = {e.id for t in entries for e in t.events}  # handled when it is recorded, not when it is read
+    types = {t.message: t.type for t in entries}  # whatever a handler ran on came by itself, or was kept before
+    seen: dict[str, list[str]] = {}
+    for t in (t for t in entries if t.outcome == "handled"):
+        role = roles.handlers[t.handler]
+        if len(role.takes) == 1:
+            seen.setdefault(t.handler if apart else "", []).append(t.message)
+        elif role.many:  # the other parts stay, wherever they lie
+            seen.setdefault(t.handler, []).extend(cause for cause in causes(t) if types.get(cause) in role.takes[0])
+    for messages in seen.values():
+        there = [message for message in messages if message in places and message not in own]
+        order = [places[message] for message in there]
+        if order != sorted(order):
+            return f"OUT OF LOG ORDER {there}"
+    return None
 
 
 def out_of_recorded_order(order: Sequence[str], published: Iterable[str]) -> str | None:

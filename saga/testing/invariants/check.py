@@ -7,11 +7,13 @@ import msgspec
 from saga.errors import SagaError
 from saga.progress.document import decode, decode_entry
 from saga.runtime.participant import Participant
-from saga.testing.invariants import alone, lives, markers, order, outcomes, rest
+from saga.testing.invariants import alone, begun, lives, markers, order, outcomes, rest
 from saga.testing.invariants.cases import cases_of, frame_of
 from saga.testing.invariants.evidence import Evidence, Violation
 
 OF_A_SAGA = (
+    begun.asked_for_the_same,
+    begun.as_begun,
     order.once,
     outcomes.one_outcome,
     outcomes.undone,
@@ -49,5 +51,6 @@ def unsound(participant: Participant, contents: Sequence[bytes]) -> str | None:
     return (
         lives.unsound_chain(p, entries)
         or alone.recorded_twice(participant.roles, entries)
+        or alone.ran_behind_a_dead_letter(participant.roles, entries)
         or (None if p.first else alone.undone_wrongly(participant.roles, entries))
     )

@@ -19,7 +19,7 @@ Invariant = Literal[
     "documents",
     "rerun",
 ]
-"""The invariants of the kit; each is a function of that name in this package."""
+"""The invariants of the kit; the functions of this package that look at one name it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

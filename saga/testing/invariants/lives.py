@@ -11,19 +11,33 @@ import msgspec
 from msgspec import Raw, Struct
 
 from saga.clock import from_iso
-from saga.progress.document import Entry, Snapshot, decode, decode_entry
+from saga.progress import history
+from saga.progress.document import Call, Entry, Kind, Snapshot, decode, decode_entry
 from saga.progress.history import decode_archive, fold, verify
 from saga.runtime.participant import Participant
 
 
-class _Head(Struct):
-    """Of a version, only what tells where in a history it stands."""
+class Begun(Struct, frozen=True, gc=False):
+    """Of an intent, only which run it is of and what that has asked for."""
+
+    handler: str
+    kind: Kind
+    cause: str
+    begins: Call | None = None
+    calls: tuple[Call, ...] = ()
+
+
+class Head(Struct, frozen=True, gc=False):
+    """Of a version, only what tells where in a history it stands, and what is under way."""
 
     n: int = 0
     hash: str = ""
+    published: int = 0
+    first: int = 0
+    intents: tuple[Begun, ...] = ()
 
 
-_head = msgspec.json.Decoder(_Head)
+_head = msgspec.json.Decoder(Head)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +50,8 @@ class Life:
     raws: tuple[Raw, ...]
     """Every transition, archived ones with them."""
     entries: tuple[Entry, ...]
-    heads: tuple[tuple[int, str], ...]
-    """Of each version how many transitions it had, and the hash of the last."""
+    heads: tuple[Head, ...]
+    """Of each version."""
 
     @property
     def times(self) -> list[int]:
@@ -55,17 +69,17 @@ def lives_of(service: Participant, contents: Sequence[bytes], archives: Sequence
     return lives
 
 
-def parted(contents: Sequence[bytes]) -> Iterator[tuple[tuple[tuple[int, str], ...], Sequence[bytes]]]:
+def parted(contents: Sequence[bytes]) -> Iterator[tuple[tuple[Head, ...], Sequence[bytes]]]:
     """The versions of each life, as heads and as they are: a life begins where the count falls, or stays and its hash
     is another one. Raises `msgspec.DecodeError`."""
-    heads: list[tuple[int, str]] = []
+    heads: list[Head] = []
     first = 0
     for i, content in enumerate(contents):
         head = _head.decode(content)
-        if heads and (head.n < heads[-1][0] or (head.n == heads[-1][0] and head.hash != heads[-1][1])):
+        if heads and (head.n < heads[-1].n or (head.n == heads[-1].n and head.hash != heads[-1].hash)):
             yield tuple(heads), contents[first:i]
             heads, first = [], i
-        heads.append((head.n, head.hash))
+        heads.append(head)
     if heads:
         yield tuple(heads), contents[first:]
 
@@ -89,9 +103,19 @@ def broken_chain(life: Life) -> str | None:
     if found is not None:
         return f"HISTORY {found.what}"
     hashes = ("", *(entry.previous for entry in life.entries[1:]), life.p.hash)
-    for n, hash_ in life.heads:
-        if n >= len(hashes) or hashes[n] != hash_:
-            return f"REWRITTEN: a version with {n} transitions is not a part of what followed"
+    for head in life.heads:
+        if head.n >= len(hashes) or hashes[head.n] != head.hash:
+            return f"REWRITTEN: a version with {head.n} transitions is not a part of what followed"
+    return None
+
+
+def out_of_bounds(life: Life) -> str | None:
+    """What makes a progress grow: whoever writes has published all before, says so, and archives what is too much."""
+    for head in life.heads:
+        if head.n - head.published > 1:
+            return f"OUT OF BOUNDS: a version with {head.n} transitions has only {head.published} marked as published"
+        if head.n - head.first > history.TRANSITIONS_MAX:
+            return f"OUT OF BOUNDS: {head.n - head.first} transitions were in one document"
     return None
 
 

@@ -8,6 +8,7 @@ from msgspec import Raw, Struct
 
 from saga.progress import ids
 from saga.progress.document import Call
+from saga.runtime import documents as business
 from saga.runtime.documents import Marker
 from saga.testing.invariants import alone
 from saga.testing.invariants.cases import Case, Cases
@@ -35,8 +36,9 @@ _marker = msgspec.json.Decoder(Marker)
 
 
 def documents(evidence: Evidence, cases: Cases) -> Iterator[Violation]:
-    """No marker comes twice or changes; recorded updates have theirs; an update that took effect is recorded, or a
-    dead letter names its handler. Not asked of sagas that began anew after the memory: their ids come again."""
+    """No marker comes twice, changes, or goes before there are many; recorded updates have theirs; an update that took
+    effect is recorded, or a dead letter names its handler. Not asked of sagas that began anew after the memory: their
+    ids come again."""
     for name, witnessed in evidence.services.items():
         proofs: dict[str, Proof] = {}
         for (collection, key), contents in witnessed.documents.items():
@@ -68,8 +70,15 @@ def _collect(document: str, contents: Sequence[bytes], proofs: dict[str, Proof])
                 what = f"UPDATE TWICE the marker {id_} of {proof.marker.handler} came again in {document}"
                 yield what, proof.marker.saga
             proofs[id_] = proof
-        for id_ in markers.keys() & before.keys():
-            if markers[id_] != before[id_]:
+        for id_ in before:
+            if id_ not in markers:
+                if len(before) <= business.PRUNE_FROM:
+                    marker = proofs[id_].marker
+                    yield (
+                        f"WRITTEN OVER: of {len(before)} markers in {document} that of {marker.handler} went",
+                        marker.saga,
+                    )
+            elif markers[id_] != before[id_]:
                 yield f"the marker {id_} in {document} was changed", proofs[id_].marker.saga
         before = markers
 

@@ -39,12 +39,16 @@ def _awaited_from_outside(case: Case, kinds: set[str]) -> bool:
 
 
 def undone(case: Case) -> Iterator[Violation]:
-    """After a failure no result of a handler with a compensation stands, unless a dead letter names the handler; after
-    a success none was undone. What is undone was there, is undone once, and nothing runs on it any more."""
+    """After a failure no result of a handler with a compensation stands, unless a dead letter names the handler; what
+    such a handler did before it died is told to a person. After a success none was undone. What is undone was there, is
+    undone once, and nothing runs on it any more."""
     for service, life in case.last_lives():
         wrong = alone.undone_wrongly(service.roles, life.entries)
         if wrong is not None:
             yield case.violation("undone", wrong, service.name)
+        for role in service.roles.handlers.values():
+            for what in _never_shown(role, life):
+                yield case.violation("undone", what, service.name)
     if case.spoiled or case.again:
         return
     contracts = case.frame.contracts
@@ -60,6 +64,19 @@ def undone(case: Case) -> Iterator[Violation]:
             if role.undo is not None and role.undo.outcomes & failures and not _told(role, life):
                 for what in _standing(role, life):
                     yield case.violation("undone", what, service.name)
+
+
+def _never_shown(role: Role, life: Life) -> Iterator[str]:
+    """What a dead run of a handler did that was closed since: a person has to know of each call."""
+    if role.name not in life.p.closed:
+        return
+    letters = [letter for t in life.entries for letter in t.letters]
+    shown = {x.message.id for x in letters if x.what == "escalation" and x.handler == role.name}
+    for t in life.entries:
+        if t.outcome == "dead" and t.handler == role.name and t.message not in shown:
+            for call in t.calls:
+                if call.kind != "read" and call.answer is None:
+                    yield f"{call.kind} {call.name} of {role.name} stands since transition {t.n}, and nobody was told"
 
 
 def _told(role: Role, life: Life) -> bool:

@@ -1,6 +1,6 @@
 """Nothing waits for ever: at rest all is committed, nothing is open, and every message has come to an end."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from itertools import chain
 
 from saga.messages import Partition
@@ -39,17 +39,21 @@ def all_unreadable_told(evidence: Evidence, cases: Cases) -> Iterator[Violation]
 
 
 def nothing_waits(case: Case) -> Iterator[Violation]:
-    """Nothing is open without a dead letter in its way; every message is in the inbox, kept or told to a person; and
-    what waits for other parts waits for one that was never said."""
+    """Nothing is open without a dead letter in its way; every message is in the inbox, kept or told to a person; what
+    waits for other parts waits for one that was never said; and what a service said to itself, it has handled."""
     for service, life in case.last_lives():
         wrong = alone.stranded(life.p, service.roles)
         if wrong is not None:
             yield case.violation("nothing waits", wrong, service.name)
         if not case.spoiled and not case.again:
+            own = _own_parts(life)
             for kept in life.p.waiting:
                 role = service.roles.handlers[kept.handler]
-                if _could_run(case, life, role):
+                if _is_due(role, kept.message.type) and _could_run(case, life, role, own.values()):
                     yield case.violation("nothing waits", _of_waiting(kept), service.name)
+            for id_, role in _unheard(case, life, own):
+                what = f"{own[id_]} {id_} was said here, {role.name} has all that it takes, and has not run on it"
+                yield case.violation("nothing waits", what, service.name)
     for said in case.said:
         for service in case.frame.services.values():
             if said.type in service.consumed and said.source != service.name:
@@ -63,16 +67,48 @@ def _of_waiting(kept: Kept) -> str:
     return f"{message.type} {message.id} waits for {kept.handler}, and all that it waits for was said"
 
 
-def _could_run(case: Case, life: Life, role: Role) -> bool:
-    """Whether all parts of a handler are there that has not run and still may."""
+def _own_parts(life: Life) -> dict[str, str]:
+    """The events of a service that handlers there take, by id, as its transitions have them: less those of runs whose
+    every result is undone."""
+    roles = life.service.roles
+    own: dict[str, str] = {}
+    undone = {t.cause for t in life.entries if t.outcome == "compensated"}
+    for t in life.entries:
+        role = roles.handlers.get(t.handler) if t.outcome == "handled" and undone else None
+        results = {e.id for e in t.events if e.type in role.undo.results} if role is not None and role.undo else set()
+        if not results or not results <= undone:
+            own |= {e.id: e.type for e in t.events if e.type in roles.by_type}
+    return own
+
+
+def _unheard(case: Case, life: Life, own: Mapping[str, str]) -> Iterator[tuple[str, Role]]:
+    """The own events on which a handler has to run, and has not."""
+    if not own:
+        return
+    ran = {(t.handler, cause) for t in life.entries if t.outcome == "handled" for cause in alone.causes(t)}
+    for id_, type_ in own.items():
+        for role in life.service.roles.by_type[type_]:
+            if _is_due(role, type_) and (role.name, id_) not in ran and _could_run(case, life, role, own.values()):
+                yield id_, role
+
+
+def _is_due(role: Role, type_: str) -> bool:
+    """Whether an event of that type makes a handler run: the other parts of one with `many` only stay."""
+    return not role.many or type_ in role.takes[0]
+
+
+def _could_run(case: Case, life: Life, role: Role, own: Collection[str]) -> bool:
+    """Whether all parts of a handler are there that may run still. `own`: types of own events."""
     p = life.p
-    if role.many or p.started is None or role.name in p.closed or (role.decides and p.outcome is not None):
+    if p.started is None or role.name in p.closed or (role.decides and p.outcome is not None):
         return False
-    if any(k.dead for k in (*p.queue, *p.compensating)) or any(r.handler == role.name for r in p.ran):
+    if any(k.dead for k in (*p.queue, *p.compensating)):
+        return False
+    if not role.many and any(t.handler == role.name and t.outcome == "handled" for t in life.entries):
         return False
     dead = {letter.message for letter in case.letters if letter.service == life.service.name}
     there = {s.type for s in case.said if s.source != life.service.name and s.id not in dead}
-    there |= {own.event.type for own in p.own}
+    there.update(own)
     return all(types & there for types in role.takes)
 
 
