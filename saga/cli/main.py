@@ -15,6 +15,12 @@ COMMANDS = {
         "saga.cli.verify_history:verify_history",
         "Check that what the services have written down of their sagas is unchanged.",
     ),
+    "topics": ("saga.cli.topics:topics", "See or make the topics of services, as their contracts want them."),
+    "doctor": (
+        "saga.cli.doctor:doctor",
+        "Look whether broker and stores are as the services declared in MODULES need them.",
+    ),
+    "positions": ("saga.cli.positions:positions", "See how far services are in the log, or move that by hand."),
     "contracts": ("saga.cli.contracts:contracts", "Event classes from contracts: write them, or check them."),
 }
 """Each command with where it is, and its sentence in `saga --help`: so that the help imports none of them."""

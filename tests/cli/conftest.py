@@ -9,6 +9,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from saga.cli.main import main
+from tests.cli.pottery import Pottery, a_pottery
 from tests.cli.shop import an_order, open_shop
 
 Call = Callable[..., Result]
@@ -60,3 +61,25 @@ async def _build(folder: Path) -> None:
     async with open_shop(folder, "payment", "tally") as shop:
         await shop.settle(an_order("order-4"))
         await shop.again(an_order("order-4"), 70)
+
+
+@pytest.fixture
+def embedded_pottery(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Pottery:
+    """A service of its own, in the current folder, with an embedded broker."""
+    monkeypatch.setenv("SAGA_CONTRACTS", str(folder / "contracts"))
+    return a_pottery(folder)
+
+
+@pytest.fixture
+def kafka_pottery(embedded_pottery: Pottery, kafka_address: str, monkeypatch: pytest.MonkeyPatch) -> Pottery:
+    """A service of its own, in the current folder, on the Kafka that all tests share."""
+    for name, value in (("BROKER", f"kafka://{kafka_address}"), ("KAFKA_REPLICATION", "1"), ("KAFKA_MIN_INSYNC", "1")):
+        monkeypatch.setenv(f"SAGA_{name}", value)
+    return embedded_pottery
+
+
+@pytest.fixture(params=["embedded", "kafka"])
+def pottery_on(request: pytest.FixtureRequest) -> Pottery:
+    """A service of its own, on each broker."""
+    pottery: Pottery = request.getfixturevalue(f"{request.param}_pottery")
+    return pottery

@@ -14,6 +14,7 @@ from aiokafka.client import AIOKafkaClient
 from aiokafka.consumer.group_coordinator import GroupCoordinator
 from aiokafka.errors import KafkaError, KafkaTimeoutError
 from aiokafka.protocol.group import LeaveGroupRequest
+from aiokafka.structs import RecordMetadata
 
 from saga.broker.kafka.errors import translated
 from saga.clock import Clock
@@ -86,6 +87,23 @@ def is_dead(producer: AIOKafkaProducer) -> bool:
     """Whether nothing that is handed to it will ever be sent."""
     task = producer._sender.sender_task
     return task is None or task.done() or _is_over(producer.client._sync_task)
+
+
+def hand_over(
+    producer: AIOKafkaProducer, place: TopicPartition, key: bytes, value: bytes | None, headers: list[tuple[str, bytes]]
+) -> asyncio.Future[RecordMetadata] | None:
+    """Give it a record of a topic that it knows, without waiting; `None` if a full batch has to go first.
+
+    `send` of aiokafka asks for the topic and its partitions each time, which costs more than the rest of it.
+    """
+    adding = producer._message_accumulator.add_message(place, key, value, 0.0, headers=headers)
+    try:
+        adding.send(None)
+    except StopIteration as added:
+        future: asyncio.Future[RecordMetadata] = added.value
+        return future
+    adding.close()
+    return None
 
 
 async def end_producer(producer: AIOKafkaProducer, clock: Clock, seconds: float) -> None:

@@ -8,10 +8,18 @@ import asyncio
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
-from aiokafka import AIOKafkaProducer
+from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka.structs import RecordMetadata
 
-from saga.broker.kafka.client import FAILED, end_producer, failed, is_dead, partitions_of, renew_password
+from saga.broker.kafka.client import (
+    FAILED,
+    end_producer,
+    failed,
+    hand_over,
+    is_dead,
+    partitions_of,
+    renew_password,
+)
 from saga.broker.kafka.settings import Access, KafkaSettings
 from saga.broker.partitioner import partition_of
 from saga.clock import Clock
@@ -21,16 +29,20 @@ from saga.messages import Outgoing
 BATCH_BYTES = 1 << 17
 """What is sent to a partition at once. Less than any topic takes: a batch that is too large holds one record."""
 AGAIN_S = 0.2
+LOOK_S = 0.2
+"""How often to look for what was not acknowledged in time. A timer for each call would cost as much as the call."""
 END_S = 5.0
 OVERHEAD = 100
 """Bytes that a batch adds to its record, and a record to what is in it, at most."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Sending:
     """One call of `publish` under way."""
 
     messages: Sequence[Outgoing]
+    due_s: float
+    """When to give up."""
     producer: AIOKafkaProducer | None = None
     acknowledged: list[asyncio.Future[RecordMetadata]] = field(default_factory=list)
 
@@ -47,7 +59,9 @@ class Publisher:
         """About topics that the producer is to know."""
         self._ready = asyncio.Event()
         self._replacing: set[asyncio.Task[None]] = set()
-        self._under_way = 0
+        self._looking: asyncio.Task[None] | None = None
+        self._under_way: dict[Sending, None] = {}
+        """In the order in which they are due."""
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -58,14 +72,16 @@ class Publisher:
         except FAILED as why:
             raise failed(why, "Kafka does not let us publish") from why
         self._ready.set()
+        self._looking = asyncio.get_running_loop().create_task(self._look())
 
     async def close(self) -> None:
         """Return when everything that was handed over has come to its end."""
         await self._idle.wait()  # each call has its own limit
-        for task in self._replacing:
+        ending = {*self._replacing, *(task for task in (self._looking,) if task is not None)}
+        for task in ending:
             task.cancel()
-        if self._replacing:
-            await asyncio.wait(self._replacing)
+        if ending:
+            await asyncio.wait(ending)
         if self._producer is not None:
             producer, self._producer = self._producer, None
             await end_producer(producer, self._clock, END_S)
@@ -87,16 +103,19 @@ class Publisher:
     async def publish(self, messages: Sequence[Outgoing]) -> None:
         """See the port."""
         self._check_sizes(messages)
-        sending = Sending(messages)
-        self._under_way += 1
+        sending = Sending(messages, self._clock.monotonic_s() + self._settings.publish_s)
+        self._under_way[sending] = None
         self._idle.clear()
         try:
-            await self._clock.within(self._settings.publish_s, self._sent(sending))
+            if self._handed_over(sending):
+                await _all(sending.acknowledged)
+            else:
+                await self._clock.within(self._settings.publish_s, self._sent(sending))
         except FAILED as why:
             self._give_up(sending, why)
             raise failed(why, f"publishing to {_topics(messages)}") from why
         finally:
-            self._under_way -= 1
+            del self._under_way[sending]
             if not self._under_way:
                 self._idle.set()
             for future in sending.acknowledged:
@@ -105,20 +124,49 @@ class Publisher:
                 elif not future.cancelled():
                     future.exception()
 
-    async def _sent(self, sending: Sending) -> None:
-        while self._producer is None:
-            await self._ready.wait()
-        sending.producer = producer = self._producer
-        known = self._partitions
+    def _handed_over(self, sending: Sending) -> bool:
+        """Hand over as much as can be without waiting; whether that was all. Then `_look` ends it in time."""
+        producer, known = self._producer, self._partitions
+        if producer is None:
+            return False
+        sending.producer = producer
         for topic, key, value, headers in sending.messages:
+            partitions = known.get(topic)
+            if partitions is None:
+                return False
+            place = TopicPartition(topic, partition_of(key, partitions))
+            future = hand_over(producer, place, key, value, list(headers))
+            if future is None:
+                return False
+            sending.acknowledged.append(future)
+        return True
+
+    async def _sent(self, sending: Sending) -> None:
+        """Hand over the rest, and wait for everything."""
+        while sending.producer is None:
+            await self._ready.wait()
+            sending.producer = self._producer
+        producer, known = sending.producer, self._partitions
+        for topic, key, value, headers in sending.messages[len(sending.acknowledged) :]:
             partitions = known.get(topic)
             if partitions is None:
                 partitions = known[topic] = await self._learn(producer, topic)
             sending.acknowledged.append(
                 await producer.send(topic, value, key, partition_of(key, partitions), headers=list(headers))
             )
-        for future in sending.acknowledged:
-            await future
+        await _all(sending.acknowledged)
+
+    async def _look(self) -> None:
+        """End those whose time is up: whoever waits for them is told that no answer came."""
+        while True:
+            await self._clock.sleep(LOOK_S)
+            now_s = self._clock.monotonic_s()
+            for sending in self._under_way:
+                if sending.due_s > now_s:
+                    break
+                for future in sending.acknowledged:
+                    if not future.done():
+                        future.set_exception(TimeoutError())
 
     async def _learn(self, producer: AIOKafkaProducer, topic: str) -> int:
         """How many partitions it has: asked once, when a thousand lanes want to know it at the same time."""
@@ -189,6 +237,11 @@ class Publisher:
             await end_producer(producer, self._clock, 0)
             raise
         return producer
+
+
+async def _all(acknowledged: Collection[asyncio.Future[RecordMetadata]]) -> None:
+    for future in acknowledged:
+        await future
 
 
 def _has_failed(future: asyncio.Future[RecordMetadata]) -> bool:

@@ -1,0 +1,215 @@
+"""Asks brokers and stores all there is to ask, and says what is not as it should be, what is at risk, what to do."""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from saga import adapters
+from saga.addresses import scheme_of
+from saga.administration import findings
+from saga.administration.findings import Finding, Severity
+from saga.administration.moves import places_of
+from saga.administration.opening import OPEN_S, Wanted, administration_of, is_missing, reads_of, wanted_by
+from saga.broker.administration import Administration, Found
+from saga.clock import Clock
+from saga.config import Settings
+from saga.declarations.values import Declared
+from saga.errors import BrokerError, Problems, SagaError, StoreError
+from saga.runtime.persistence import COLLECTION
+from saga.store.port import Store
+
+PROBE_S = 60.0
+"""When the document expires that is written as a probe, if we die before it is removed."""
+AGAIN = "mend that, and run saga doctor again"
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """What was found."""
+
+    findings: tuple[Finding, ...]
+    reached: bool
+    """Whether everything could be asked: if not, something is down, or does not let us in."""
+
+    def count(self, severity: Severity) -> int:
+        return sum(finding.severity == severity for finding in self.findings)
+
+
+async def examined(services: Sequence[Declared], settings: Settings, clock: Clock) -> Diagnosis:
+    """The broker and the stores of these services. Raises `ConfigurationError` for settings that cannot work."""
+    wanted = wanted_by(services)
+    async with asyncio.TaskGroup() as tasks:  # at once: each may take all of the time there is
+        asked = [tasks.create_task(_broker(services, wanted, settings, clock))]
+        asked += [tasks.create_task(_store(names, settings, clock)) for names in _by_store(services, settings).values()]
+    answers = [task.result() for task in asked]
+    found = [finding for answer in answers for finding in answer.findings]
+    order: list[Severity] = ["error", "warning", "ok"]
+    return Diagnosis(
+        tuple(sorted(dict.fromkeys(found), key=lambda finding: order.index(finding.severity))),
+        all(answer.reached for answer in answers),
+    )
+
+
+# -------------------------------------------------------------------- the broker
+
+
+async def _broker(
+    services: Sequence[Declared], wanted: Mapping[str, Wanted], settings: Settings, clock: Clock
+) -> Diagnosis:
+    about = f"broker {settings.broker}"
+    if is_missing(settings):
+        return Diagnosis((Finding("ok", about, "not there yet: the first service makes it"),), True)
+    seen: list[Finding] = []
+    try:
+        async with administration_of(settings, clock) as broker:
+            seen.append(Finding("ok", about, "it lets us in"))
+            async for finding in _seen(services, wanted, settings, broker, clock):
+                seen.append(finding)  # noqa: PERF401 - what was seen is told, even if the broker then fails
+    except SagaError as why:
+        return Diagnosis((*seen, _unasked(about, why) if seen else _unreachable(about, why)), bool(seen))
+    return Diagnosis(tuple(seen), True)
+
+
+async def _seen(
+    services: Sequence[Declared],
+    wanted: Mapping[str, Wanted],
+    settings: Settings,
+    broker: Administration,
+    clock: Clock,
+) -> AsyncIterator[Finding]:
+    found = await broker.found(list(wanted))
+    for name, each in wanted.items():
+        wrong = list(findings.about_topic(each, found.get(name), settings.kafka_replication, settings.kafka_min_insync))
+        for finding in wrong or [Finding("ok", name, "as the contracts want it")]:
+            yield finding
+    for service in services:
+        reads = reads_of(service)
+        for finding in findings.about_partitions(service, found, reads):
+            yield finding
+        places = places_of(await broker.group(service.name), await broker.bounds(sorted(reads & set(found))))
+        for finding in findings.about_positions(service, places):
+            yield finding
+    async for finding in _servers(found, broker):
+        yield finding
+    async for finding in _clock(settings, broker, clock):
+        yield finding
+
+
+async def _servers(found: Mapping[str, Found], broker: Administration) -> AsyncIterator[Finding]:
+    kept = [each.retention_ms for name, each in found.items() if not name.endswith(".dead") and not each.hidden]
+    known = [ms for ms in kept if ms is not None]
+    longest_ms = max(known, default=0) if len(known) == len(kept) else None
+    try:
+        servers = await broker.server_settings()
+    except BrokerError as why:
+        yield Finding(
+            "warning",
+            "brokers",
+            f"their settings cannot be seen ({why})",
+            "whether topics make themselves, and for how long positions are kept, was not looked at",
+            "have this user allowed DescribeConfigs on the cluster, or run saga doctor as an administrator",
+        )
+        return
+    for name, settings in servers.items():
+        for finding in findings.about_server(name, settings, longest_ms):
+            yield finding
+
+
+async def _clock(settings: Settings, broker: Administration, clock: Clock) -> AsyncIterator[Finding]:
+    about = f"broker {settings.broker}"
+    before_ms = clock.now_ms()
+    try:
+        told_ms = await broker.stamp()
+    except BrokerError as why:
+        yield Finding(
+            "warning",
+            about,
+            f"no record could be written as a probe ({why})",
+            "whether messages can be published, and what time it is there, was not looked at",
+            "have this user allowed Create, Read and Write on the topic saga.doctor",
+        )
+        return
+    if told_ms is None:
+        yield Finding("ok", about, "it can be written")
+        return
+    yield Finding("ok", about, "a record was written, and read again")
+    yield findings.about_clock(about, findings.ahead_ms(told_ms, before_ms, clock.now_ms()))
+
+
+# -------------------------------------------------------------------- stores
+
+
+def _by_store(services: Sequence[Declared], settings: Settings) -> Mapping[str, list[str]]:
+    """The names of the services, by the store that they share."""
+    shared: dict[str, list[str]] = {}
+    for service in services:
+        remote = scheme_of(settings.store).startswith("couchbase")
+        where = settings.store if remote else f"sqlite:///{settings.store_path(service.name)}"
+        shared.setdefault(where, []).append(service.name)
+    return shared
+
+
+async def _store(services: Sequence[str], settings: Settings, clock: Clock) -> Diagnosis:
+    remote = scheme_of(settings.store).startswith("couchbase")
+    about = f"store {settings.store}" if remote else f"store sqlite:///{settings.store_path(services[0])}"
+    if not remote and not settings.store_path(services[0]).exists():
+        return Diagnosis((_not_made_yet(about, settings, services[0]),), True)
+    try:
+        store = adapters.store_at(settings, services[0], clock)
+        await clock.within(OPEN_S, store.__aenter__())
+    except TimeoutError:
+        return Diagnosis((_unreachable(about, f"it did not open within {OPEN_S:.0f} s"),), False)
+    except SagaError as why:
+        return Diagnosis((_unreachable(about, why),), False)
+    try:
+        before_ms = clock.now_ms()
+        cas = await _probe(store, clock)
+        after_ms = clock.now_ms()
+    except StoreError as why:
+        return Diagnosis((_unasked(about, why),), True)
+    finally:
+        await store.__aexit__(None, None, None)
+    if not remote:
+        return Diagnosis((Finding("ok", about, "it writes, reads and removes; every write is on disk"),), True)
+    durability = findings.about_durability(about, settings.store_durability)
+    return Diagnosis((durability, *findings.about_version(about, cas, before_ms, after_ms)), True)
+
+
+async def _probe(store: Store, clock: Clock) -> int:
+    """Write a document, read it and remove it; its version."""
+    key = f"saga-probe::doctor-{round(clock.chance() * 2**52):x}"
+    cas = await store.insert(COLLECTION, key, b"{}", expiry_s=PROBE_S)
+    document = await store.get(COLLECTION, key)
+    if document is None or document.cas != cas:
+        raise StoreError("what was written and acknowledged is not what is read")
+    await store.remove(COLLECTION, key, cas=cas)
+    return cas
+
+
+def _not_made_yet(about: str, settings: Settings, service: str) -> Finding:
+    folder = settings.store_path(service).absolute().parent
+    while not folder.exists():
+        folder = folder.parent
+    if os.access(folder, os.W_OK | os.X_OK):
+        return Finding("ok", about, "not there yet: the service makes it")
+    return Finding(
+        "error", about, f"{folder} may not be written", "the service does not start", "let its user write there"
+    )
+
+
+# -------------------------------------------------------------------- what could not be asked
+
+
+def _unreachable(about: str, why: object) -> Finding:
+    return Finding("error", about, f"it cannot be used: {_words(why)}", "no service starts, or goes on", AGAIN)
+
+
+def _unasked(about: str, why: object) -> Finding:
+    what = f"it lets us in, and then fails: {_words(why)}"
+    return Finding("error", about, what, "services stand still, and not all was looked at", AGAIN)
+
+
+def _words(why: object) -> str:
+    """In one line."""
+    return f"{why.heading.rstrip(':')}: {'; '.join(why.problems)}" if isinstance(why, Problems) else str(why)

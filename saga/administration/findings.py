@@ -1,0 +1,328 @@
+"""What is not as it should be with brokers and stores: pure functions from what was seen to findings for people."""
+
+from collections.abc import Iterator, Mapping
+from typing import Literal, NamedTuple, TypeAlias
+
+from saga.administration.moves import Place
+from saga.administration.opening import Wanted
+from saga.administration.plans import is_kept_as_wanted, kept, retention_ms, span
+from saga.broker.administration import DAY_MS, Found
+from saga.declarations.values import Declared
+from saga.messages import Partition
+
+Severity: TypeAlias = Literal["error", "warning", "ok"]
+
+REPLICAS, IN_SYNC = 3, 2
+"""With fewer, one broker that is lost takes acknowledged records with it, or stops all writing."""
+RECORD_BYTES = 1_000_000
+"""What our producers send at most."""
+CLOCK_MS_WARNING, CLOCK_MS_ERROR = 2_000, 60_000
+FORGOTTEN_MS = 7 * DAY_MS
+"""How long brokers remember the positions of a group without members, unless told otherwise."""
+CAS_PER_MS = 1_000_000
+"""Couchbase makes a document's version of the node's clock, in nanoseconds."""
+SANE_MS = 10 * 365 * DAY_MS
+"""A clock that is wrong by more is none: not every server that speaks Couchbase's protocol makes versions so."""
+
+
+class Finding(NamedTuple):
+    """One thing that was looked at."""
+
+    severity: Severity
+    about: str
+    what: str
+    risk: str = ""
+    """What may be lost."""
+    remedy: str = ""
+    """What to do."""
+
+
+# -------------------------------------------------------------------- topics
+
+
+def about_topic(wanted: Wanted, found: Found | None, replication: int, in_sync: int) -> Iterator[Finding]:
+    """All that is wrong with a topic. `replication`, `in_sync`: as the settings ask for them."""
+    name = wanted.topic.name
+    if found is None:
+        yield Finding(
+            "error",
+            name,
+            "the topic is not there, or this user may not see it",
+            "services make it when they start, if they may; if not, they do not start",
+            "saga topics apply",
+        )
+        return
+    if found.partitions != wanted.topic.partitions:
+        yield Finding(
+            "error",
+            name,
+            f"{found.partitions} partitions, and the contracts want {wanted.topic.partitions}",
+            "no service that uses it starts; keys lie in other partitions than those that begin anew would use",
+            "saga topics plan says what can be done; or put the number in topic.json back",
+        )
+    yield from _about_replicas(name, found, replication)
+    yield from _about_rights(wanted, found)
+    if found.hidden:
+        yield Finding(
+            "warning",
+            name,
+            "this user may not see its settings",
+            "for how long records are kept, and how safely, was not looked at",
+            f"kafka-acls --add --topic {name} --operation DescribeConfigs ..., or ask as an administrator",
+        )
+        return
+    yield from _about_retention(wanted, found)
+    yield from _about_in_sync(name, found, in_sync)
+    yield from _about_settings(name, found.settings)
+
+
+def _about_retention(wanted: Wanted, found: Found) -> Iterator[Finding]:
+    topic = wanted.topic
+    if not is_kept_as_wanted(topic, found):
+        letters = topic.retention_days is None
+        shorter = found.retention_ms is not None and found.retention_ms < (
+            retention_ms(topic) or found.retention_ms + 1
+        )
+        yield Finding(
+            "error" if letters else "warning",
+            topic.name,
+            f"{kept(found.retention_ms)}, and {kept(retention_ms(topic))} is wanted",
+            "dead letters vanish before a person has seen them"
+            if letters
+            else "records may be removed before a service that stood still has handled them"
+            if shorter
+            else "it takes more room than was agreed on",
+            "saga topics apply",
+        )
+    for reader in wanted.readers:
+        memory_ms = reader.memory.total_seconds() * 1000
+        if found.retention_ms is None or found.retention_ms > memory_ms:
+            yield Finding(
+                "warning",
+                topic.name,
+                f"{kept(found.retention_ms)}, and {reader.name} remembers a saga for {span(memory_ms)} only",
+                "a message that comes again later than that is not known as handled: it becomes a dead letter, and if "
+                "nobody can tell when its saga began, its effects come twice",
+                f"shorten retention_days in its topic.json and run saga topics apply, or lengthen memory= of "
+                f"{reader.name}",
+            )
+
+
+def _about_replicas(name: str, found: Found, asked: int) -> Iterator[Finding]:
+    if found.replicas is None or found.in_sync is None:
+        return
+    if found.replicas < max(asked, REPLICAS):
+        by_name = found.replicas >= asked
+        yield Finding(
+            "error" if found.replicas < REPLICAS and not by_name else "warning",
+            name,
+            f"{_brokers(found.replicas)} each record"
+            + (", as SAGA_KAFKA_REPLICATION asks for" if by_name else f", and {max(asked, REPLICAS)} should"),
+            "a broker that is lost takes acknowledged messages with it"
+            if found.replicas == 1
+            else "while one broker is away, the loss of another loses acknowledged messages, or stops all writing",
+            "give it more replicas with kafka-reassign-partitions; new topics get SAGA_KAFKA_REPLICATION of them",
+        )
+    if found.in_sync < found.replicas:
+        yield Finding(
+            "warning",
+            name,
+            f"only {found.in_sync} of {found.replicas} replicas of a partition are up to date",
+            "the next broker that fails may stop writing, or lose messages",
+            "see which broker is down or slow",
+        )
+
+
+def _brokers(count: int) -> str:
+    return f"{count} broker{' has' if count == 1 else 's have'}"
+
+
+def _about_in_sync(name: str, found: Found, asked: int) -> Iterator[Finding]:
+    if found.replicas is None or "min.insync.replicas" not in found.settings:
+        return
+    least = int(found.settings["min.insync.replicas"])
+    change = f"kafka-configs --alter --entity-type topics --entity-name {name} --add-config min.insync.replicas="
+    if least < max(asked, IN_SYNC):
+        by_name = least >= asked
+        yield Finding(
+            "warning" if by_name else "error",
+            name,
+            f"min.insync.replicas is {least}"
+            + (", as SAGA_KAFKA_MIN_INSYNC asks for" if by_name else f", and {max(asked, IN_SYNC)} is wanted"),
+            "a message counts as published that only one broker has: if it is lost, the message is",
+            f"{change}{max(asked, IN_SYNC)}",
+        )
+    if found.replicas > 1 and least >= found.replicas:
+        yield Finding(
+            "warning",
+            name,
+            f"min.insync.replicas is {least}, of {found.replicas} replicas",
+            "nothing can be published while a single broker is away",
+            f"{change}{found.replicas - 1}",
+        )
+
+
+def _about_settings(name: str, settings: Mapping[str, str]) -> Iterator[Finding]:
+    change = f"kafka-configs --alter --entity-type topics --entity-name {name} --add-config"
+    if "compact" in settings.get("cleanup.policy", "delete"):
+        yield Finding(
+            "error",
+            name,
+            f"cleanup.policy is {settings['cleanup.policy']}",
+            "of the messages of a saga only the last one is kept",
+            f"{change} cleanup.policy=delete",
+        )
+    if int(settings.get("retention.bytes", "-1")) >= 0:
+        yield Finding(
+            "error",
+            name,
+            f"retention.bytes is {settings['retention.bytes']}",
+            "under load, records are removed before their time, handled or not",
+            f"{change} retention.bytes=-1",
+        )
+    if settings.get("unclean.leader.election.enable", "false") == "true":
+        yield Finding(
+            "error",
+            name,
+            "unclean leader election is on",
+            "a broker that missed messages may become the leader: they are lost, though they were acknowledged",
+            f"{change} unclean.leader.election.enable=false",
+        )
+    if settings.get("message.timestamp.type", "LogAppendTime") != "LogAppendTime":
+        yield Finding(
+            "warning",
+            name,
+            f"message.timestamp.type is {settings['message.timestamp.type']}",
+            "a record's time is its sender's: retention, and saga positions move --to TIME, depend on all their clocks",
+            f"{change} message.timestamp.type=LogAppendTime",
+        )
+    if int(settings.get("max.message.bytes", RECORD_BYTES)) < RECORD_BYTES:
+        yield Finding(
+            "warning",
+            name,
+            f"max.message.bytes is {settings['max.message.bytes']}",
+            "a message that services think small enough is refused, and its saga stands still",
+            f"{change} max.message.bytes=1048588",
+        )
+
+
+def _about_rights(wanted: Wanted, found: Found) -> Iterator[Finding]:
+    if found.may is None:
+        return
+    needed = {"read": wanted.readers, "write": wanted.writers}
+    for right, services in needed.items():
+        if services and right not in found.may:
+            names = ", ".join(service.name for service in services)
+            yield Finding(
+                "error",
+                wanted.topic.name,
+                f"this user may not {right} it, and {names} has to",
+                "the service stands still, or does not start",
+                f"allow it: kafka-acls --add --topic {wanted.topic.name} --operation {right.capitalize()} ...",
+            )
+
+
+# -------------------------------------------------------------------- services and brokers
+
+
+def about_partitions(service: Declared, found: Mapping[str, Found], reads: frozenset[str]) -> Iterator[Finding]:
+    """Whether all topics that a service reads have equally many partitions."""
+    counts = {name: found[name].partitions for name in sorted(reads) if name in found}
+    if len(set(counts.values())) > 1:
+        yield Finding(
+            "warning",
+            service.name,
+            "its topics have different numbers of partitions: "
+            + ", ".join(f"{name} {count}" for name, count in counts.items()),
+            "the messages of one saga go to several of its processes, which disturb one another: every write may be "
+            "refused and decided again",
+            "give all of them the same number in topic.json, and see saga topics plan",
+        )
+
+
+def about_positions(service: Declared, places: Mapping[Partition, Place]) -> Iterator[Finding]:
+    """Whether a group's positions are in what the log holds."""
+    for (topic, number), (bounds, position) in places.items():
+        if position is not None and position < bounds.begin:
+            yield Finding(
+                "error",
+                service.name,
+                f"{bounds.begin - position} records of {topic}/{number} were removed before they were handled",
+                "their sagas stand still",
+                "keep records for longer than the service may stand still (retention_days in topic.json); look for "
+                "sagas that wait with saga list --open",
+            )
+        if position is not None and position > bounds.end:
+            yield Finding(
+                "error",
+                service.name,
+                f"its position in {topic}/{number} is {position}, and the log ends at {bounds.end}",
+                "the log has lost what was acknowledged; what comes next is skipped up to that position",
+                "stop the service, then saga positions move to the end that the log has now",
+            )
+
+
+def about_server(name: str, settings: Mapping[str, str], longest_ms: int | None) -> Iterator[Finding]:
+    """Settings of a broker. `longest_ms`: for how long the topic is kept that is kept longest."""
+    about = f"broker {name}"
+    if settings.get("auto.create.topics.enable") == "true":
+        yield Finding(
+            "warning",
+            about,
+            "auto.create.topics.enable is true",
+            "who asks for a topic by a wrong name, or before saga topics apply, makes one with the brokers' defaults",
+            "auto.create.topics.enable=false in its configuration",
+        )
+    remembered_ms = int(settings.get("offsets.retention.minutes", FORGOTTEN_MS // 60_000)) * 60_000
+    if longest_ms is None or remembered_ms < longest_ms:
+        yield Finding(
+            "warning",
+            about,
+            f"offsets.retention.minutes is {remembered_ms // 60_000}, and topics are {kept(longest_ms)}",
+            f"a service that stands still for {span(remembered_ms)} loses its positions, and reads all that is kept "
+            "once more; what is older than its memory becomes dead letters",
+            "offsets.retention.minutes in its configuration as long as topics are kept",
+        )
+
+
+def about_clock(about: str, ahead: int) -> Finding:
+    """How many milliseconds later it is there than here."""
+    if abs(ahead) <= CLOCK_MS_WARNING:
+        return Finding("ok", about, f"its clock is that of this machine, to {span(CLOCK_MS_WARNING)}")
+    return Finding(
+        "error" if abs(ahead) > CLOCK_MS_ERROR else "warning",
+        about,
+        f"its clock is {span(abs(ahead))} {'ahead of' if ahead > 0 else 'behind'} that of this machine",
+        "deadlines and waits end early or late, and what is remembered is forgotten early or late, by as much",
+        "have both set their clocks by the network (NTP)",
+    )
+
+
+def ahead_ms(told_ms: int, before_ms: int, after_ms: int) -> int:
+    """How much later it is there, at least: it was said some time between two moments here.
+
+    >>> ahead_ms(105, 100, 110), ahead_ms(150, 100, 110), ahead_ms(70, 100, 110)
+    (0, 40, -30)
+    """
+    return max(0, told_ms - after_ms) or min(0, told_ms - before_ms)
+
+
+def about_version(about: str, cas: int, before_ms: int, after_ms: int) -> Iterator[Finding]:
+    """What the version of a document says of the clock of a Couchbase, if anything, that was written between two
+    moments here."""
+    ahead = ahead_ms(cas // CAS_PER_MS, before_ms, after_ms)
+    if abs(ahead) < SANE_MS:
+        yield about_clock(about, ahead)
+
+
+def about_durability(about: str, durability: str) -> Finding:
+    """How safe a write to Couchbase is."""
+    if durability != "none":
+        return Finding("ok", about, f"it writes, reads and removes; durability {durability}")
+    return Finding(
+        "warning",
+        about,
+        "it writes, reads and removes; durability none, as SAGA_STORE_DURABILITY asks for",
+        "a failover may lose what was acknowledged: effects come twice, or sagas stand still",
+        "SAGA_STORE_DURABILITY=majority; majorityAndPersistActive for a bucket without replicas",
+    )

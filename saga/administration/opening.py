@@ -1,0 +1,105 @@
+"""Which topics services want, and the broker that tools ask about them."""
+
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from saga import adapters
+from saga.addresses import scheme_of
+from saga.broker.administration import Administration
+from saga.broker.port import Topic
+from saga.clock import Clock
+from saga.config import Settings
+from saga.contracts.library import binding_of
+from saga.declarations.values import Declared
+from saga.errors import BrokerUnavailable, ConfigurationError
+from saga.messages import Event
+from saga.runtime.topics import topics_of
+
+OPEN_S = 14.0
+"""A broker or store that has not opened by then cannot be reached."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """A topic, and the services that want it."""
+
+    topic: Topic
+    readers: tuple[Declared, ...]
+    writers: tuple[Declared, ...]
+
+    @property
+    def users(self) -> tuple[str, ...]:
+        """The names of the services that read or write it."""
+        return tuple(sorted({service.name for service in (*self.readers, *self.writers)}))
+
+
+def wanted_by(services: Sequence[Declared]) -> dict[str, Wanted]:
+    """The topics of all these services, by name. Raises `ConfigurationError` if two want one differently."""
+    topics: dict[str, set[Topic]] = {}
+    for service in services:
+        for topic in topics_of(service):
+            topics.setdefault(topic.name, set()).add(topic)
+    differing = [f"topic {name}: {' and '.join(map(str, kinds))}" for name, kinds in topics.items() if len(kinds) > 1]
+    if differing:
+        raise ConfigurationError("services of different contracts want a topic differently:", differing)
+    return {
+        name: Wanted(
+            topic=kind,
+            readers=tuple(service for service in services if name in reads_of(service)),
+            writers=tuple(service for service in services if name in _writes_of(service)),
+        )
+        for name, (kind,) in sorted(topics.items())
+    }
+
+
+def reads_of(service: Declared) -> frozenset[str]:
+    """The topics of the events that its handlers take."""
+    handlers = (*service.handlers, *service.compensations)
+    return _topics(event for handler in handlers for parameter in handler.parameters for event in parameter.events)
+
+
+def _writes_of(service: Declared) -> frozenset[str]:
+    emitted = _topics(event for handler in (*service.handlers, *service.compensations) for event in handler.emits)
+    return emitted | {dead_letters_of(service.name)}
+
+
+def dead_letters_of(service: str) -> str:
+    """The topic where a service leaves what people have to see."""
+    return f"{service}.dead"
+
+
+def _topics(events: Iterable[type[Event]]) -> frozenset[str]:
+    return frozenset(binding_of(event).contract.topic for event in events)
+
+
+def is_missing(settings: Settings) -> bool:
+    """Whether the broker is a file that nobody has made yet: looking must not make it."""
+    return scheme_of(settings.broker) == "embedded" and not settings.broker_path.exists()
+
+
+@asynccontextmanager
+async def administration_of(settings: Settings, clock: Clock) -> AsyncIterator[Administration]:
+    """The broker of the settings, open. Raises `SagaError` within 15 s if it cannot be used."""
+    broker = _administration_at(settings, clock)
+    try:
+        await clock.within(OPEN_S, broker.__aenter__())
+    except TimeoutError as why:
+        raise BrokerUnavailable(
+            f"the broker {settings.broker} did not open within {OPEN_S:.0f} s: see whether it runs and can be reached"
+        ) from why
+    try:
+        yield broker
+    finally:
+        await broker.__aexit__(None, None, None)
+
+
+def _administration_at(settings: Settings, clock: Clock) -> Administration:
+    if scheme_of(settings.broker) == "kafka":
+        adapters.broker_at(settings, clock)  # says what to install, if its driver is missing
+        from saga.broker.kafka.administration import KafkaAdministration
+
+        return KafkaAdministration(adapters.kafka_settings(settings), clock=clock)
+    from saga.broker.embedded.administration import EmbeddedAdministration
+
+    return EmbeddedAdministration(settings.broker_path, clock=clock)

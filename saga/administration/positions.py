@@ -1,0 +1,144 @@
+"""How far services are in the log, and moving that: `moves` decides, and the broker does it if nothing is refused."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from saga.administration import moves
+from saga.administration.moves import Move, Place, places_of
+from saga.administration.opening import administration_of, is_missing
+from saga.broker.administration import Administration
+from saga.clock import Clock, from_iso
+from saga.config import Settings
+from saga.errors import BrokerError, ConfigurationError
+from saga.messages import Partition
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A service as the broker knows it."""
+
+    service: str
+    members: tuple[str, ...]
+    places: Mapping[Partition, Place]
+
+    @property
+    def is_known(self) -> bool:
+        """Whether it has ever read anything."""
+        return bool(self.places or self.members)
+
+    @property
+    def lag(self) -> int:
+        """How many records it has not handled."""
+        return sum(place.lag for place in self.places.values())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """What somebody wants to move, and where."""
+
+    service: str
+    topic: str
+    partition: int | None
+    """`None`: all of the topic's."""
+    to: str
+    """`earliest`, `latest`, an offset, or a time."""
+    memory_ms: int | None
+    """How long the service remembers its sagas; `None`: nobody said, so positions cannot go back."""
+    who: str
+    why: str
+
+
+class Answer(NamedTuple):
+    """What was moved, or why nothing was."""
+
+    moves: Sequence[Move]
+    refused: Mapping[Partition, str]
+
+
+async def shown_of(services: Sequence[str], settings: Settings, clock: Clock) -> list[Shown]:
+    """Each of these services, in the topics in which it has a position. Raises `SagaError`."""
+    _check_there(settings)
+    async with administration_of(settings, clock) as broker:
+        return [await _shown(service, broker) for service in services]
+
+
+async def _shown(service: str, broker: Administration) -> Shown:
+    group = await broker.group(service)
+    bounds = await broker.bounds(sorted({partition.topic for partition in group.positions}))
+    return Shown(service, group.members, places_of(group, bounds))
+
+
+async def moved(wish: Wish, settings: Settings, clock: Clock) -> Answer:
+    """Move all positions that are meant, or none. Raises `ConfigurationError` for a wish that makes no sense, and other
+    `SagaError` if the broker cannot be used."""
+    _check_there(settings)
+    async with administration_of(settings, clock) as broker:
+        group = await broker.group(wish.service)
+        places = places_of(group, await broker.bounds([wish.topic]))
+        places = {partition: each for partition, each in places.items() if wish.partition in (None, partition.number)}
+        if not places:
+            where = wish.topic if wish.partition is None else f"{wish.topic}/{wish.partition}"
+            raise _senseless(f"there is no {where}; is its name right?")
+        if group.members:
+            runs = f"{wish.service} runs ({', '.join(group.members)}): stop all its processes first"
+            return Answer((), dict.fromkeys(places, runs))
+        targets = await _targets(wish, places, broker)
+        refused = await _refused(wish, places, targets, broker, clock)
+        moving = moves.moves_of(places, targets)
+        if refused or not moving:
+            return Answer((), refused)
+        try:
+            await moves.move(wish.service, moving, who=wish.who, why=wish.why, broker=broker, clock=clock)
+        except BrokerError as why:
+            if (await broker.group(wish.service)).members:  # it began in the very moment
+                return Answer((), dict.fromkeys(places, str(why)))
+            raise
+        return Answer(moving, {})
+
+
+async def _targets(wish: Wish, places: Mapping[Partition, Place], broker: Administration) -> Mapping[Partition, int]:
+    if wish.to == "earliest":
+        return {partition: place.bounds.begin for partition, place in places.items()}
+    if wish.to == "latest":
+        return {partition: place.bounds.end for partition, place in places.items()}
+    if wish.to.isdecimal():
+        if wish.partition is None:
+            raise _senseless("an offset means a record of one partition: say --partition")
+        return dict.fromkeys(places, int(wish.to))
+    try:
+        time_ms = from_iso(wish.to)
+    except ValueError as why:
+        raise _senseless(
+            f"--to {wish.to}: {why}; say earliest, latest, an offset, or a time as 2026-11-21T08:00:00Z"
+        ) from why
+    return await broker.since(wish.topic, time_ms)
+
+
+async def _refused(
+    wish: Wish,
+    places: Mapping[Partition, Place],
+    targets: Mapping[Partition, int],
+    broker: Administration,
+    clock: Clock,
+) -> Mapping[Partition, str]:
+    """Why some of them must not move there."""
+    floors: Mapping[Partition, int] = {}
+    if wish.memory_ms is not None:
+        floors = await broker.since(wish.topic, clock.now_ms() - wish.memory_ms)
+    elif any(moves.goes_back(place, targets[partition]) for partition, place in places.items()):
+        raise _senseless("this goes back: say --module, so that it is known how far the service remembers")
+    reasons = {p: moves.refusal(place, targets[p], floors.get(p, 0)) for p, place in places.items()}
+    return {partition: reason for partition, reason in reasons.items() if reason is not None}
+
+
+def _senseless(problem: str) -> ConfigurationError:
+    return ConfigurationError("nothing was moved:", [problem])
+
+
+def _check_there(settings: Settings) -> None:
+    if is_missing(settings):
+        raise ConfigurationError(
+            "there is no broker to be asked:",
+            [f"no file {settings.broker_path}; run a service first (saga run), or say which broker with SAGA_BROKER"],
+        )

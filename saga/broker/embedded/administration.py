@@ -1,0 +1,117 @@
+"""The embedded broker for tools: what its tables say, and the changes that people make, each one transaction."""
+
+import sqlite3
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from saga.broker.administration import DAY_MS, Bounds, Found, Group
+from saga.broker.embedded.broker import EmbeddedBroker
+from saga.broker.embedded.failures import translated
+from saga.broker.embedded.locks import is_vacant
+from saga.broker.embedded.log import Kept
+from saga.broker.port import Topic
+from saga.errors import BrokerError
+from saga.messages import Partition
+
+
+class EmbeddedAdministration(EmbeddedBroker):
+    """See `saga.broker.administration.Administration` for the promises. It is a broker that can do more: both change
+    the file through one writer."""
+
+    can_grow = False
+    """A topic's partitions are neighbours in the file."""
+
+    async def found(self, topics: Collection[str]) -> Mapping[str, Found]:
+        kept = self._kept()
+        return {name: Found(kept[name].partitions, kept[name].retention_ms) for name in topics if name in kept}
+
+    async def server_settings(self) -> Mapping[str, Mapping[str, str]]:
+        return {}
+
+    async def retain(self, topic: str, retention_ms: int | None) -> None:
+        days = None if retention_ms is None else retention_ms / DAY_MS
+        await self.ensure([Topic(topic, self._one(topic).partitions, days)])
+
+    async def grow(self, topic: str, partitions: int) -> None:
+        """Refused: keys would change their partition, and there is no room beside those that are there."""
+        raise BrokerError(
+            f"topic {topic!r} of the embedded broker keeps its {self._one(topic).partitions} partitions: to have "
+            f"{partitions}, let the services handle what is there, then begin with another file"
+        )
+
+    async def group(self, name: str) -> Group:
+        return Group(self._members_of(name), self._positions_of(name))
+
+    async def readers(self, topic: str) -> Mapping[str, Group]:
+        self._one(topic)
+        names = [name for (name,) in self._rows("SELECT name FROM groups ORDER BY name")]
+        groups = {name: await self.group(name) for name in names}
+        return {name: group for name, group in groups.items() if any(p.topic == topic for p in group.positions)}
+
+    async def bounds(self, topics: Collection[str]) -> Mapping[Partition, Bounds]:
+        logs = {log: Bounds(oldest, end) for log, oldest, end in self._rows("SELECT id, oldest, next FROM logs")}
+        return {
+            Partition(topic, number): logs[kept.first_log + number]
+            for topic, kept in self._kept().items()
+            for number in range(kept.partitions if topic in topics else 0)
+        }
+
+    async def since(self, topic: str, time_ms: int) -> Mapping[Partition, int]:
+        kept, found = self._one(topic), dict[Partition, int]()
+        for partition, bounds in (await self.bounds([topic])).items():
+            statement = f"SELECT min(offset) FROM log_{kept.first_log + partition.number} WHERE time_ms >= ?"
+            [(first,)] = self._rows(statement, (time_ms,))
+            found[partition] = bounds.end if first is None else first
+        return found
+
+    async def move(self, group: str, positions: Mapping[Partition, int]) -> None:
+        rows = [(group, self._one(topic).first_log + number, at) for (topic, number), at in positions.items()]
+        await self._open.writer.do(lambda: self._move(group, rows))
+
+    def _move(self, group: str, rows: list[tuple[str, int, int]]) -> None:
+        """Inside a transaction: nobody joins meanwhile."""
+        if members := self._members_of(group):
+            raise BrokerError(f"group {group!r} has members ({', '.join(members)}): stop the service first")
+        self.connection.executemany(
+            "INSERT INTO positions (grp, log, offset) VALUES (?, ?, ?)"
+            " ON CONFLICT (grp, log) DO UPDATE SET offset = excluded.offset",
+            rows,
+        )
+        self.connection.execute("UPDATE groups SET version = version + 1 WHERE name = ?", (group,))
+
+    async def stamp(self) -> int | None:
+        await self._open.writer.do(lambda: None)  # a transaction: the file can be written
+        return None
+
+    # ---------------------------------------------------------------- what the tables say
+
+    def _kept(self) -> Mapping[str, Kept]:
+        """Not what the log remembers: another process may have changed a topic's retention."""
+        rows = self._rows("SELECT name, first_log, partitions, retention_ms FROM topics ORDER BY name")
+        return {name: Kept(*rest) for name, *rest in rows}
+
+    def _one(self, topic: str) -> Kept:
+        kept = self._kept()
+        if topic not in kept:
+            raise BrokerError(f"there is no topic {topic!r} in {self.path}: is its name right?")
+        return kept[topic]
+
+    def _members_of(self, group: str) -> tuple[str, ...]:
+        """Those that may be alive: a frozen one holds its seat, a dead one does not, and is in nobody's way."""
+        fellows = self._open.groups.fellows(group)
+        return tuple(fellow.seat for fellow in fellows if not is_vacant(self.path.parent / fellow.seat))
+
+    def _positions_of(self, group: str) -> Mapping[Partition, int]:
+        rows = self._rows(
+            "SELECT t.name, p.log - t.first_log, p.offset FROM positions p JOIN topics t"
+            " ON p.log >= t.first_log AND p.log < t.first_log + t.partitions WHERE p.grp = ?",
+            (group,),
+        )
+        return {Partition(topic, number): at for topic, number, at in rows}
+
+    def _rows(self, statement: str, given: tuple[object, ...] = ()) -> list[Any]:
+        """What SQLite finds."""
+        try:
+            return self.connection.execute(statement, given).fetchall()
+        except sqlite3.Error as why:
+            raise translated(why, self.path) from why

@@ -1,0 +1,284 @@
+"""Kafka for tools: topics with their settings and rights, groups, positions, and the few changes that people make.
+
+Requests go straight to a broker, since aiokafka's client for administrators hides some refusals: whoever may not read
+a group is told that it has no positions.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
+
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.client import AIOKafkaClient
+from aiokafka.coordinator.protocol import ConsumerProtocol
+from aiokafka.errors import ClusterAuthorizationFailedError, TopicAuthorizationFailedError, for_code
+from aiokafka.protocol.admin import (
+    CreatePartitionsRequest,
+    DescribeConfigsRequest,
+    DescribeGroupsRequest,
+    ListGroupsRequest,
+)
+from aiokafka.protocol.api import Request
+from aiokafka.protocol.commit import OffsetCommitRequest, OffsetFetchRequest
+
+from saga.broker.administration import Bounds, Found, Group
+from saga.broker.kafka.broker import KafkaBroker
+from saga.broker.kafka.client import FAILED, end_consumer, failed, partitions_of
+from saga.broker.kafka.errors import translated
+from saga.broker.kafka.requests import READ, TOPIC, WRITE, Change, Topics
+from saga.broker.port import Topic
+from saga.errors import BrokerError, BrokerUnavailable
+from saga.messages import Partition
+
+T = TypeVar("T")
+
+ASK_S = 10.0
+"""How long each question may take, all its requests together."""
+BROKER = 4
+"""What settings are asked of, as `TOPIC` is."""
+END_S = 2.0
+HIDDEN = frozenset({TopicAuthorizationFailedError.errno, ClusterAuthorizationFailedError.errno})
+"""Codes of refusing to tell us settings."""
+LOOK_S, AGAIN_S = 0.1, 0.2
+PROBE = Topic("saga.doctor", partitions=1, retention_days=1)
+"""Where `stamp` writes."""
+UNKNOWN = -(1 << 31)
+"""What a broker says is allowed if it was not asked."""
+
+
+class KafkaAdministration(KafkaBroker):
+    """See `saga.broker.administration.Administration` for the promises. It is a broker that can do more: it is let in
+    as services are."""
+
+    can_grow = True
+
+    async def found(self, topics: Collection[str]) -> Mapping[str, Found]:
+        return await self._asked(lambda: self._found(topics), "asking for topics")
+
+    async def _found(self, topics: Collection[str]) -> Mapping[str, Found]:
+        there = [answer for answer in (await self._send(Topics())).topics if answer[1] in topics]
+        settings = await self._settings_of(TOPIC, [name for _, name, *_ in there])
+        return {name: _found(partitions, allowed, settings.get(name)) for _, name, _, partitions, allowed in there}
+
+    async def server_settings(self) -> Mapping[str, Mapping[str, str]]:
+        return await self._asked(self._server_settings, "asking for the brokers' settings")
+
+    async def _server_settings(self) -> Mapping[str, Mapping[str, str]]:
+        names = [str(broker[0]) for broker in (await self._send(Topics([]))).brokers]
+        found: dict[str, Mapping[str, str]] = {}
+        for name in names:  # only a broker itself knows its own
+            found |= await self._settings_of(BROKER, [name], int(name))
+        if len(found) < len(names):
+            raise BrokerError("Kafka does not let this user see the brokers' settings: DescribeConfigs on the cluster")
+        return found
+
+    async def retain(self, topic: str, retention_ms: int | None) -> None:
+        change = Change(topic, "retention.ms", str(-1 if retention_ms is None else retention_ms))
+        answer = await self._asked(lambda: self._send(change, self._controller()), f"topic {topic}: retention")
+        _check(((code, words) for code, words, *_ in answer.resources), f"topic {topic}: retention")
+
+    async def grow(self, topic: str, partitions: int) -> None:
+        doing = f"topic {topic}: {partitions} partitions"
+        request = CreatePartitionsRequest([(topic, (partitions, None))], int(ASK_S * 1000), False)
+        answer = await self._asked(lambda: self._send(request, self._controller()), doing, again=False)
+        _check(((code, words) for _, code, words in answer.topic_errors), doing)
+        await self._asked(lambda: self._grown(topic, partitions), doing)
+
+    async def _grown(self, topic: str, partitions: int) -> None:
+        """Return when the brokers that we ask know."""
+        while (await self._found([topic]))[topic].partitions != partitions:
+            await self._clock.sleep(LOOK_S)
+
+    # ---------------------------------------------------------------- groups and positions
+
+    async def group(self, name: str) -> Group:
+        return (await self._asked(lambda: self._groups([name]), f"group {name!r}"))[name][0]
+
+    async def readers(self, topic: str) -> Mapping[str, Group]:
+        groups = await self._asked(self._all_groups, "asking for groups")
+        return {
+            name: group
+            for name, (group, reads) in groups.items()
+            if topic in reads or any(p.topic == topic for p in group.positions)
+        }
+
+    async def _all_groups(self) -> Mapping[str, tuple[Group, frozenset[str]]]:
+        names: set[str] = set()
+        for node, *_ in (await self._send(Topics([]))).brokers:
+            answer = await self._send(ListGroupsRequest(), node)
+            _check([(answer.error_code, "")], "listing groups")
+            names |= {name for name, kind, *_ in answer.groups if kind in ("consumer", "")}
+        return await self._groups(sorted(names))
+
+    async def _groups(self, names: Iterable[str]) -> Mapping[str, tuple[Group, frozenset[str]]]:
+        """Each with the topics that its members read."""
+        found: dict[str, tuple[Group, frozenset[str]]] = {}
+        for name in names:
+            node = await self._client.coordinator_lookup(0, name)
+            described = await self._send(DescribeGroupsRequest([name]), node)
+            [(code, _, _, _, _, members, *_)] = described.groups
+            fetched = await self._send(OffsetFetchRequest(name, None), node)
+            codes = {code, fetched.error_code, *(each[3] for _, partitions in fetched.topics for each in partitions)}
+            _check([(code, "") for code in codes], f"group {name!r}")
+            positions = {
+                Partition(topic, number): at
+                for topic, partitions in fetched.topics
+                for number, at, *_ in partitions
+                if at >= 0
+            }
+            reads = frozenset(topic for _, _, _, told, *_ in members for topic in _subscribed(told))
+            found[name] = Group(tuple(_member(client, host) for _, client, host, *_ in members), positions), reads
+        return found
+
+    async def bounds(self, topics: Collection[str]) -> Mapping[Partition, Bounds]:
+        doing = f"asking where {', '.join(topics)} begin and end"
+        return await self._asked(lambda: self._bounds(topics), doing)
+
+    async def _bounds(self, topics: Collection[str]) -> Mapping[Partition, Bounds]:
+        there = [topic for topic in topics if topic in await self._names()]
+        async with self._consumer() as consumer:
+            places = [place for topic in there for place in await self._places(consumer, topic)]
+            begins, ends = await consumer.beginning_offsets(places), await consumer.end_offsets(places)
+        return {Partition(*place): Bounds(begins[place], ends[place]) for place in places}
+
+    async def since(self, topic: str, time_ms: int) -> Mapping[Partition, int]:
+        return await self._asked(lambda: self._since(topic, time_ms), f"asking topic {topic} for a time")
+
+    async def _since(self, topic: str, time_ms: int) -> Mapping[Partition, int]:
+        async with self._consumer() as consumer:
+            places = await self._places(consumer, topic)
+            ends = await consumer.end_offsets(places)  # before: what comes in between is later than the time
+            firsts = await consumer.offsets_for_times(dict.fromkeys(places, max(0, time_ms)))
+        return {Partition(*place): ends[place] if firsts[place] is None else firsts[place].offset for place in places}
+
+    async def move(self, group: str, positions: Mapping[Partition, int]) -> None:
+        """As promised: Kafka takes positions from outside only for a group that is empty."""
+        await self._asked(lambda: self._move(group, positions), f"group {group!r}: moving positions")
+
+    async def _move(self, group: str, positions: Mapping[Partition, int]) -> None:
+        by_topic: dict[str, list[tuple[int, int, str]]] = {}
+        for (topic, number), at in positions.items():
+            by_topic.setdefault(topic, []).append((number, at, ""))
+        node = await self._client.coordinator_lookup(0, group)
+        answer = await self._send(OffsetCommitRequest(group, -1, "", -1, list(by_topic.items())), node)
+        codes = {code for _, partitions in answer.topics for _, code in partitions}
+        if codes - {0} and (members := (await self._groups([group]))[group][0].members):
+            raise BrokerError(f"group {group!r} has members ({', '.join(members)}): stop the service first")
+        _check(((code, "") for code in codes), f"group {group!r}: moving positions")
+
+    # ---------------------------------------------------------------- a record of our own
+
+    async def stamp(self) -> int | None:
+        if PROBE.name not in await self._asked(self._names, "asking for topics"):
+            await self.ensure([PROBE])
+        return await self._asked(self._stamped, f"writing to {PROBE.name} and reading it")
+
+    async def _stamped(self) -> int:
+        publisher, _ = self._open
+        async with self._consumer() as consumer:
+            [place] = await self._places(consumer, PROBE.name)
+            written = await publisher.producer.send_and_wait(PROBE.name, b"saga doctor", partition=0)
+            consumer.assign([place])
+            consumer.seek(place, written.offset)
+            record = await consumer.getone(place)
+        if record.offset != written.offset:
+            raise BrokerError(f"topic {PROBE.name}: what was acknowledged at {written.offset} is not there")
+        return int(record.timestamp)
+
+    # ---------------------------------------------------------------- asking
+
+    @property
+    def _client(self) -> AIOKafkaClient:
+        return self._open[0].producer.client
+
+    def _controller(self) -> int | None:
+        controller = self._client.cluster.controller
+        return None if controller is None else int(controller.nodeId)
+
+    async def _asked(self, ask: Callable[[], Awaitable[T]], doing: str, *, again: bool = True) -> T:
+        """The answer, asked for until there is one: a cluster that is new has nobody who knows of groups yet.
+        `again`: whether to ask more than once."""
+        deadline_s = self._clock.monotonic_s() + ASK_S
+        while True:
+            try:
+                return await self._clock.within(max(0.0, deadline_s - self._clock.monotonic_s()), ask())
+            except (*FAILED, BrokerUnavailable) as why:
+                trouble = why if isinstance(why, BrokerError) else failed(why, doing)
+                over = self._clock.monotonic_s() + AGAIN_S >= deadline_s
+                if over or not again or not isinstance(trouble, BrokerUnavailable):
+                    raise trouble from why
+            await self._clock.sleep(AGAIN_S)
+
+    async def _send(self, request: Request, node: int | None = None) -> Any:
+        """The answer, whose fields only aiokafka knows."""
+        client = self._client
+        try:
+            return await client.send(client.get_random_node() if node is None else node, request)
+        except NotImplementedError as why:  # aiokafka knows no version of it that the broker knows
+            raise BrokerError(f"Kafka: {why}; the brokers are too old or too new: tools need Kafka 2.3 to 4.3") from why
+
+    async def _names(self) -> frozenset[str]:
+        return frozenset(name for _, name, *_ in (await self._send(Topics())).topics)
+
+    async def _settings_of(
+        self, kind: int, names: Collection[str], node: int | None = None
+    ) -> Mapping[str, Mapping[str, str]]:
+        """Of those whose settings we may see."""
+        if not names:
+            return {}
+        answer = await self._send(DescribeConfigsRequest([(kind, name, None) for name in names], False), node)
+        seen = [resource for resource in answer.resources if resource[0] not in HIDDEN]
+        _check(((code, words) for code, words, *_ in seen), "asking for settings")
+        return {
+            name: {entry[0]: entry[1] for entry in entries if entry[1] is not None} for _, _, _, name, entries in seen
+        }
+
+    async def _places(self, consumer: AIOKafkaConsumer, topic: str) -> list[TopicPartition]:
+        count = await partitions_of(consumer._client, topic, self._clock)
+        return [TopicPartition(topic, number) for number in range(count)]
+
+    @asynccontextmanager
+    async def _consumer(self) -> AsyncIterator[AIOKafkaConsumer]:
+        """Of no group."""
+        consumer = AIOKafkaConsumer(
+            **self._open[1].options,
+            group_id=None,
+            enable_auto_commit=False,
+            auto_offset_reset="none",
+            request_timeout_ms=int(ASK_S * 1000),
+        )
+        try:
+            await consumer.start()
+            yield consumer
+        finally:
+            await asyncio.shield(end_consumer(consumer, self._clock, END_S))
+
+
+def _found(partitions: Collection[tuple[Any, ...]], allowed: int, settings: Mapping[str, str] | None) -> Found:
+    kept_ms = int((settings or {}).get("retention.ms", -1))
+    rights = {"read": READ, "write": WRITE}
+    return Found(
+        partitions=len(partitions),
+        retention_ms=None if kept_ms < 0 else kept_ms,
+        replicas=min((len(partition[4]) for partition in partitions), default=0),
+        in_sync=min((len(partition[5]) for partition in partitions), default=0),
+        settings=settings or {},
+        hidden=settings is None,
+        may=None if allowed == UNKNOWN else frozenset(right for right, bit in rights.items() if allowed & bit),
+    )
+
+
+def _member(client: str, host: str) -> str:
+    return f"{client} at {host.lstrip('/')}"
+
+
+def _subscribed(told: bytes) -> Iterable[str]:
+    """The topics that a member said it reads; nothing for one that has not said anything yet."""
+    return ConsumerProtocol.METADATA.decode(told).subscription if told else ()
+
+
+def _check(answers: Iterable[tuple[int, str | None]], doing: str) -> None:
+    for code, words in answers:
+        if code != 0:
+            raise translated(for_code(code)(*([words] if words else [])), doing)

@@ -1,0 +1,57 @@
+"""`saga doctor`: whether broker and stores are as services need them."""
+
+import asyncio
+import json
+import sys
+
+import click
+
+from saga import wiring
+from saga.administration.doctor import Diagnosis, examined
+from saga.clock import SystemClock
+from saga.config import Settings
+
+
+@click.command()
+@click.argument("modules", nargs=-1, required=True)
+@click.option("--json", "as_json", is_flag=True, help="One JSON document instead of text.")
+def doctor(modules: tuple[str, ...], as_json: bool) -> None:
+    """Look whether broker and stores are as the services declared in MODULES need them.
+
+    It connects as the services would, with their settings (SAGA_BROKER, SAGA_STORE, ...), and compares: topics with the
+    contracts, how long records are kept with how long services remember, partitions, replicas and rights, the brokers'
+    settings, positions with what the log still holds, and clocks. Each finding says what is at risk and what to do.
+
+    It writes one document to each store and removes it, and one record to the topic saga.doctor of a Kafka, which it
+    makes and in which records are kept for a day. Nothing else is created or changed.
+
+    \b
+    Exit code 0: no error; there may be warnings.
+    Exit code 1: at least one error.
+    Exit code 2: asked wrongly, or something cannot be reached or does not let us in; what to do is told.
+    """
+    settings = Settings.from_environment()
+    diagnosis = asyncio.run(examined(wiring.load_services(modules), settings, SystemClock()))
+    if as_json:
+        told = {
+            "errors": diagnosis.count("error"),
+            "warnings": diagnosis.count("warning"),
+            "reached": diagnosis.reached,
+            "findings": [finding._asdict() for finding in diagnosis.findings],
+        }
+        click.echo(json.dumps(told))
+    else:
+        _print(diagnosis)
+    sys.exit(1 if diagnosis.reached and diagnosis.count("error") else 0 if diagnosis.reached else 2)
+
+
+def _print(diagnosis: Diagnosis) -> None:
+    for severity, about, what, risk, remedy in diagnosis.findings:
+        click.echo(f"{severity:<7}  {about}: {what}")
+        for word, text in (("at risk", risk), ("to do", remedy)):
+            if text:
+                click.echo(f"         {word}: {text}")
+    errors, warnings = diagnosis.count("error"), diagnosis.count("warning")
+    click.echo(
+        f"{errors or 'no'} error{'' if errors == 1 else 's'}, {warnings or 'no'} warning{'' if warnings == 1 else 's'}"
+    )

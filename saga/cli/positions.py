@@ -1,0 +1,166 @@
+"""`saga positions`: how far services are in the log, and moving that by hand."""
+
+import asyncio
+import json
+from collections.abc import Sequence
+
+import click
+
+from saga import wiring
+from saga.administration.moves import Move
+from saga.administration.positions import Answer, Shown, Wish, moved, shown_of
+from saga.clock import SystemClock
+from saga.config import Settings
+
+
+@click.group()
+def positions() -> None:
+    """See how far services are in the log, or move that by hand.
+
+    A service's position in a partition is the offset of the first record that it has not handled.
+
+    \b
+    Exit code 0: shown, or moved.
+    Exit code 1: the service is not known, or the move is refused.
+    Exit code 2: asked wrongly, or the broker cannot be used.
+    """
+
+
+# -------------------------------------------------------------------- show
+
+
+@positions.command()
+@click.argument("services", nargs=-1, required=True)
+@click.option("--json", "as_json", is_flag=True, help="One JSON document instead of text.")
+def show(services: tuple[str, ...], as_json: bool) -> None:
+    """Show of SERVICES, by their names, members, positions, and how many records they have not handled.
+
+    For example `saga positions show payment order`.
+
+    \b
+    Exit code 0: shown.
+    Exit code 1: a service has never read anything here.
+    Exit code 2: asked wrongly, or the broker cannot be used.
+    """
+    shown = asyncio.run(shown_of(services, Settings.from_environment(), SystemClock()))
+    unknown = [each.service for each in shown if not each.is_known]
+    if as_json:
+        click.echo(json.dumps({"services": [_as_json(each) for each in shown]}))
+    else:
+        for each in shown:
+            if each.service not in unknown:
+                click.echo("\n".join(_table(each)))
+    for service in unknown:
+        click.echo(f"no service {service} has ever read anything here; is its name right?", err=True)
+    if unknown:
+        raise click.exceptions.Exit(1)
+
+
+def _table(shown: Shown) -> list[str]:
+    count = len(shown.members)
+    heading = f"{shown.service}: {count or 'no'} member{'' if count == 1 else 's'}, {shown.lag} not handled"
+    rows = [("TOPIC", "PARTITION", "POSITION", "END", "LAG")]
+    for (topic, number), place in shown.places.items():
+        at = "-" if place.position is None else str(place.position)
+        rows.append((topic, str(number), at, str(place.bounds.end), str(place.lag)))
+    widths = [max(len(row[column]) for row in rows) for column in range(5)]
+    table = ["  ".join([f"{row[0]:<{widths[0]}}", *(f"{row[i]:>{widths[i]}}" for i in range(1, 5))]) for row in rows]
+    return [heading, *(f"  member {member}" for member in shown.members), *table]
+
+
+def _as_json(shown: Shown) -> dict[str, object]:
+    return {
+        "service": shown.service,
+        "members": list(shown.members),
+        "lag": shown.lag,
+        "partitions": [
+            {
+                "topic": topic,
+                "partition": number,
+                "position": place.position,
+                "begin": place.bounds.begin,
+                "end": place.bounds.end,
+                "lag": place.lag,
+            }
+            for (topic, number), place in shown.places.items()
+        ],
+    }
+
+
+# -------------------------------------------------------------------- move
+
+
+@positions.command()
+@click.argument("service")
+@click.option("--topic", required=True, help="The topic in which positions move.")
+@click.option("--partition", type=click.IntRange(0), help="Only in this partition.")
+@click.option("--to", required=True, metavar="WHERE", help="earliest, latest, an offset, or a time with its zone.")
+@click.option("--module", help="Where the service is declared, as services.payment: needed to go back.")
+@click.option("--who", required=True, help="Your name, for the record.")
+@click.option("--why", required=True, help="Your reason, for the record.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON document instead of text.")
+def move(
+    service: str,
+    topic: str,
+    partition: int | None,
+    to: str,
+    module: str | None,
+    who: str,
+    why: str,
+    as_json: bool,
+) -> None:
+    """Move the positions of SERVICE in a topic, while none of its processes runs.
+
+    \b
+    saga positions move payment --module services.payment --topic orders \\
+        --to 2026-11-21T08:00:00Z --who ada --why "store restored from the copy of 8:00"
+
+    A message that comes again and was handled is known and ignored while the service remembers its saga (memory=). So
+    going back is refused beyond that, and --module says how long it is. Going forward is refused over records that
+    are not handled: their sagas would stand still for ever. All partitions move, or none.
+
+    The move is recorded on <service>.dead, with who and why, before it is done.
+
+    \b
+    Exit code 0: moved, or already there.
+    Exit code 1: refused; nothing was moved.
+    Exit code 2: asked wrongly, or the broker cannot be used.
+    """
+    for name, text in (("--who", who), ("--why", why)):
+        if not text.strip():
+            raise click.UsageError(f"{name} is for the record: say it")
+    memory_ms = None if module is None else _memory_ms(service, module)
+    wish = Wish(service=service, topic=topic, partition=partition, to=to, memory_ms=memory_ms, who=who, why=why)
+    answer = asyncio.run(moved(wish, Settings.from_environment(), SystemClock()))
+    if as_json:
+        click.echo(json.dumps(_answer_as_json(wish, answer)))
+    elif not answer.refused:
+        _print(wish, answer.moves)
+    for each, reason in answer.refused.items():
+        click.echo(f"{each.topic}/{each.number} cannot move: {reason}", err=True)
+    if answer.refused:
+        raise click.exceptions.Exit(1)
+
+
+def _memory_ms(service: str, module: str) -> int:
+    found = {declared.name: declared for declared in wiring.load_services([module])}
+    if service not in found:
+        raise click.UsageError(f"{module} declares {', '.join(found)}, and no service {service}")
+    return int(found[service].memory.total_seconds() * 1000)
+
+
+def _print(wish: Wish, done: Sequence[Move]) -> None:
+    for (topic, number), from_, to in done:
+        click.echo(f"{topic}/{number}  {'the beginning' if from_ is None else from_} -> {to}")
+    if done:
+        click.echo(f"recorded on {wish.service}.dead")
+    else:
+        click.echo(f"{wish.service} is there already; nothing was moved")
+
+
+def _answer_as_json(wish: Wish, answer: Answer) -> dict[str, object]:
+    return {
+        "service": wish.service,
+        "moved": [{"topic": p.topic, "partition": p.number, "from": from_, "to": to} for p, from_, to in answer.moves],
+        "refused": [{"topic": p.topic, "partition": p.number, "why": why} for p, why in answer.refused.items()],
+    }

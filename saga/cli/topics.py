@@ -1,0 +1,105 @@
+"""`saga topics`: the topics of services, as their contracts want them."""
+
+import asyncio
+import json
+from collections.abc import Sequence
+
+import click
+
+from saga import wiring
+from saga.administration import plans
+from saga.administration.opening import Wanted, administration_of, is_missing, wanted_by
+from saga.administration.plans import Step
+from saga.clock import SystemClock
+from saga.config import Settings
+
+WORDS = {"create": "create", "retention": "change", "partitions": "change", "nothing": "as it is"}
+DONE = {"create": "created", "retention": "changed", "partitions": "changed", "nothing": "as it is"}
+
+
+@click.group()
+def topics() -> None:
+    """See or make the topics of services, as their contracts want them.
+
+    The contracts say of each topic how many partitions it has and how long its records are kept (topic.json, beside the
+    schemas). Dead letters, on <service>.dead, are kept for ever.
+
+    \b
+    Exit code 0: all topics are so, or can be made so.
+    Exit code 1: something is refused.
+    Exit code 2: asked wrongly, or the broker cannot be used.
+    """
+
+
+@topics.command("plan")
+@click.argument("modules", nargs=-1, required=True)
+@click.option("--json", "as_json", is_flag=True, help="One JSON document instead of text.")
+def plan_(modules: tuple[str, ...], as_json: bool) -> None:
+    """Tell what `saga topics apply` would do, and do nothing.
+
+    For example `saga topics plan services.payment services.order`.
+
+    \b
+    Exit code 0: told; it can be done, or all is as wanted.
+    Exit code 1: something of it would be refused; each line says why.
+    Exit code 2: asked wrongly, or the broker cannot be used.
+    """
+    settings = Settings.from_environment()
+    steps = asyncio.run(_planned(wanted_by(wiring.load_services(modules)), settings))
+    _tell(steps, as_json, applied=False)
+
+
+@topics.command("apply")
+@click.argument("modules", nargs=-1, required=True)
+@click.option("--json", "as_json", is_flag=True, help="One JSON document instead of text.")
+def apply_(modules: tuple[str, ...], as_json: bool) -> None:
+    """Make the topics as the contracts want them. Again and again, at any time: what is so stays so.
+
+    Missing topics are made, and records are kept for as long as the contracts say. More partitions are given only while
+    nobody reads or publishes there and everything has been handled, because keys change their partition; fewer never.
+    Stop other programs that publish there yourself: nobody knows of them.
+
+    \b
+    Exit code 0: all topics are as the contracts want them.
+    Exit code 1: something is refused, each line says why; nothing was changed.
+    Exit code 2: asked wrongly, or the broker cannot be used.
+    """
+    settings = Settings.from_environment()
+    steps = asyncio.run(_applied(wanted_by(wiring.load_services(modules)), settings))
+    _tell(steps, as_json, applied=not any(step.refused for step in steps))
+
+
+async def _planned(wanted: dict[str, Wanted], settings: Settings) -> list[Step]:
+    if is_missing(settings):  # to ask it would make it
+        return plans.plan([each.topic for each in wanted.values()], {}, {}, can_grow=False)
+    async with administration_of(settings, SystemClock()) as broker:
+        return await plans.planned(wanted, broker)
+
+
+async def _applied(wanted: dict[str, Wanted], settings: Settings) -> list[Step]:
+    async with administration_of(settings, SystemClock()) as broker:
+        steps = await plans.planned(wanted, broker)
+        await plans.apply(steps, broker)
+        return steps
+
+
+def _tell(steps: Sequence[Step], as_json: bool, *, applied: bool) -> None:
+    if as_json:
+        told = [
+            {"topic": step.topic.name, "doing": step.doing, "says": step.says, "refused": step.refused}
+            for step in steps
+        ]
+        click.echo(json.dumps({"applied": applied, "topics": told}))
+    else:
+        _print(steps, applied)
+    if any(step.refused for step in steps):
+        raise click.exceptions.Exit(1)
+
+
+def _print(steps: Sequence[Step], applied: bool) -> None:
+    width = max(len(step.topic.name) for step in steps)
+    words = DONE if applied else WORDS
+    for step in steps:
+        word = "refused" if step.refused else words[step.doing]
+        refused = f": {step.refused}" if step.refused else ""
+        click.echo(f"{word:<8}  {step.topic.name:<{width}}  {step.says}{refused}")

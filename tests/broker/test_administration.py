@@ -1,0 +1,231 @@
+"""What tools ask of a broker, on each adapter: the same questions, the same answers."""
+
+import itertools
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TypeAlias
+
+import pytest
+
+from saga.broker.administration import DAY_MS, Administration, Bounds
+from saga.broker.embedded.administration import EmbeddedAdministration
+from saga.broker.kafka import KafkaSettings
+from saga.broker.kafka.administration import PROBE, KafkaAdministration
+from saga.broker.partitioner import partition_of
+from saga.broker.port import Topic
+from saga.errors import BrokerError
+from saga.messages import Outgoing, Partition
+from saga.testing.conformance.listening import Listening
+from tests.broker.waiting import CLOCK, until
+
+NUMBERS = itertools.count()
+Tools: TypeAlias = Administration
+
+
+@pytest.fixture(params=["embedded", "kafka"])
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+async def broker(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Tools]:
+    if kind == "embedded":
+        async with EmbeddedAdministration(tmp_path / "broker.db", clock=CLOCK) as embedded:
+            yield embedded
+    else:
+        async with KafkaAdministration(request.getfixturevalue("kafka_settings"), clock=CLOCK) as kafka:
+            yield kafka
+
+
+@pytest.fixture
+def name() -> str:
+    """For a topic and a group that no other test has."""
+    return f"tools.{os.getpid()}.{next(NUMBERS)}"
+
+
+def records(topic: str, count: int) -> list[Outgoing]:
+    return [Outgoing(topic, f"key-{n}".encode(), b"value", ()) for n in range(count)]
+
+
+@asynccontextmanager
+async def a_member(broker: Tools, group: str, topic: str, partitions: int) -> AsyncIterator[None]:
+    """In the group, with all of the topic, of which it has committed one record of each partition."""
+    listener = Listening()
+    async with broker.join(group, [topic], listener) as membership:
+        await until(lambda: len(listener.has) == partitions)
+        await membership.commit({Partition(topic, number): 1 for number in range(partitions)})
+        yield
+
+
+async def publish_everywhere(broker: Tools, topic: str, partitions: int, each: int) -> None:
+    """So many records in each partition."""
+    wanted = dict.fromkeys(range(partitions), each)
+    for n in itertools.count():
+        if not any(wanted.values()):
+            return
+        key = f"key-{n}".encode()
+        number = partition_of(key, partitions)
+        if wanted[number]:
+            wanted[number] -= 1
+            await broker.publish([Outgoing(topic, key, b"value", ())])
+
+
+# -------------------------------------------------------------------- topics
+
+
+async def test_topics_are_told_as_they_were_made(broker: Tools, name: str) -> None:
+    await broker.ensure([Topic(name, 3, 2), Topic(f"{name}.dead", 2, None)])
+    found = await broker.found([name, f"{name}.dead", f"{name}.missing"])
+    assert set(found) == {name, f"{name}.dead"}
+    assert (found[name].partitions, found[name].retention_ms) == (3, 2 * DAY_MS)
+    assert (found[f"{name}.dead"].partitions, found[f"{name}.dead"].retention_ms) == (2, None)
+
+
+async def test_kafka_tells_replicas_settings_and_rights(kafka_settings: KafkaSettings, name: str) -> None:
+    async with KafkaAdministration(kafka_settings, clock=CLOCK) as broker:
+        await broker.ensure([Topic(name, 3, 2)])
+        found = (await broker.found([name]))[name]
+        servers = await broker.server_settings()
+    assert (found.replicas, found.in_sync) == (1, 1)
+    assert found.settings["min.insync.replicas"] == "1"
+    assert found.settings["message.timestamp.type"] == "LogAppendTime"
+    assert found.may is not None
+    assert found.may >= {"read", "write"}
+    assert servers["1"]["auto.create.topics.enable"] == "false"
+
+
+async def test_asking_makes_no_topic(broker: Tools, name: str) -> None:
+    assert await broker.bounds([name]) == {}
+    assert await broker.found([name]) == {}
+    with pytest.raises(BrokerError, match=name):
+        await broker.since(name, 0)
+    assert await broker.found([name]) == {}
+
+
+async def test_retention_changes_and_nothing_else_does(broker: Tools, name: str) -> None:
+    await broker.ensure([Topic(name, 3, 2)])
+    before = (await broker.found([name]))[name]
+    for retention_ms in (5 * DAY_MS, None):
+        await broker.retain(name, retention_ms)
+
+        async def changed(wanted: int | None = retention_ms) -> None:
+            while (await broker.found([name]))[name].retention_ms != wanted:
+                await CLOCK.sleep(0.05)
+
+        await CLOCK.within(10, changed())
+        after = (await broker.found([name]))[name]
+        assert {**after.settings, "retention.ms": ""} == {**before.settings, "retention.ms": ""} or not before.settings
+        assert after.partitions == before.partitions
+
+
+async def test_kafka_topics_grow_and_never_shrink(kafka_settings: KafkaSettings, name: str) -> None:
+    async with KafkaAdministration(kafka_settings, clock=CLOCK) as broker:
+        await broker.ensure([Topic(name, 3, 2)])
+        await broker.grow(name, 5)
+        assert (await broker.found([name]))[name].partitions == 5
+        with pytest.raises(BrokerError):
+            await broker.grow(name, 4)
+        assert (await broker.found([name]))[name].partitions == 5
+
+
+async def test_embedded_topics_keep_their_partitions(tmp_path: Path) -> None:
+    async with EmbeddedAdministration(tmp_path / "broker.db", clock=CLOCK) as broker:
+        await broker.ensure([Topic("orders", 3)])
+        with pytest.raises(BrokerError, match="keeps its 3 partitions"):
+            await broker.grow("orders", 5)
+        assert (await broker.found(["orders"]))["orders"].partitions == 3
+
+
+# -------------------------------------------------------------------- groups and positions
+
+
+async def test_a_group_is_told_with_members_positions_and_what_it_reads(broker: Tools, name: str) -> None:
+    await broker.ensure([Topic(name, 2), Topic(f"{name}.other", 2)])
+    await publish_everywhere(broker, name, 2, 3)
+    assert await broker.group(name) == ((), {})
+    async with a_member(broker, name, name, 2):
+        group = await broker.group(name)
+        assert len(group.members) == 1
+        assert group.positions == {Partition(name, 0): 1, Partition(name, 1): 1}
+        assert list(await broker.readers(name)) == [name]
+        assert await broker.readers(f"{name}.other") == {}
+    group = await broker.group(name)
+    assert group.members == ()
+    assert group.positions == {Partition(name, 0): 1, Partition(name, 1): 1}
+    bounds = await broker.bounds([name, f"{name}.missing"])
+    assert bounds == {Partition(name, 0): Bounds(0, 3), Partition(name, 1): Bounds(0, 3)}
+
+
+async def test_a_time_is_found_in_each_partition(broker: Tools, name: str) -> None:
+    await broker.ensure([Topic(name, 2)])
+    await publish_everywhere(broker, name, 2, 2)
+    await CLOCK.sleep(0.02)
+    between = CLOCK.now_ms()
+    await CLOCK.sleep(0.02)
+    await publish_everywhere(broker, name, 2, 1)
+    assert set((await broker.since(name, 0)).values()) == {0}
+    assert set((await broker.since(name, between)).values()) == {2}
+    assert set((await broker.since(name, CLOCK.now_ms() + 60_000)).values()) == {3}
+
+
+async def test_positions_move_when_nobody_is_there_and_are_read_from_then_on(broker: Tools, name: str) -> None:
+    await broker.ensure([Topic(name, 2)])
+    await publish_everywhere(broker, name, 2, 3)
+    async with a_member(broker, name, name, 2):
+        pass
+    await broker.move(name, {Partition(name, 1): 2})
+    assert (await broker.group(name)).positions == {Partition(name, 0): 1, Partition(name, 1): 2}
+    listener = Listening()
+    async with broker.join(name, [name], listener):
+        await until(lambda: len(listener.has) == 2)
+        assert listener.has == {Partition(name, 0): 1, Partition(name, 1): 2}
+
+
+async def test_positions_of_a_group_that_never_was_can_be_set(broker: Tools, name: str) -> None:
+    await broker.ensure([Topic(name, 2)])
+    await publish_everywhere(broker, name, 2, 3)
+    await broker.move(name, {Partition(name, 0): 2})
+    assert (await broker.group(name)).positions == {Partition(name, 0): 2}
+
+
+async def test_positions_stay_while_somebody_is_there(broker: Tools, name: str) -> None:
+    await broker.ensure([Topic(name, 2)])
+    await publish_everywhere(broker, name, 2, 3)
+    async with a_member(broker, name, name, 2):
+        with pytest.raises(BrokerError, match="has members"):
+            await broker.move(name, {Partition(name, 0): 0})
+        assert (await broker.group(name)).positions[Partition(name, 0)] == 1
+
+
+async def test_an_embedded_member_that_died_is_in_nobodys_way(tmp_path: Path) -> None:
+    async with EmbeddedAdministration(tmp_path / "broker.db", clock=CLOCK) as broker:
+        await broker.ensure([Topic("orders", 2)])
+        await publish_everywhere(broker, "orders", 2, 3)
+        # As a crash leaves it: in the table, and nobody holds its seat.
+        insert = "INSERT INTO members (grp, seat, topics, beats) VALUES ('payment', 'broker.db.member-0-0', '[]', 0)"
+        broker.connection.execute(insert)
+        assert (await broker.group("payment")).members == ()
+        await broker.move("payment", {Partition("orders", 0): 2})
+        assert (await broker.group("payment")).positions == {Partition("orders", 0): 2}
+
+
+# -------------------------------------------------------------------- a record of our own
+
+
+async def test_the_embedded_broker_has_our_own_clock(tmp_path: Path) -> None:
+    async with EmbeddedAdministration(tmp_path / "broker.db", clock=CLOCK) as broker:
+        assert await broker.stamp() is None
+        assert await broker.found([PROBE.name]) == {}
+
+
+async def test_kafka_says_what_time_it_has(kafka_settings: KafkaSettings) -> None:
+    async with KafkaAdministration(kafka_settings, clock=CLOCK) as broker:
+        before = CLOCK.now_ms()
+        told = await broker.stamp()
+        again = await broker.stamp()
+        assert told is not None
+        assert again is not None
+        assert before <= told <= again <= CLOCK.now_ms()  # one machine
+        assert (await broker.found([PROBE.name]))[PROBE.name].retention_ms == DAY_MS

@@ -1,0 +1,362 @@
+"""`saga doctor`: what it finds on sound and unsound brokers and stores, and how soon it says that one is down."""
+
+import asyncio
+import json
+import socket
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from saga.administration import findings
+from saga.administration.findings import Finding
+from saga.administration.moves import Place
+from saga.administration.opening import Wanted
+from saga.broker.administration import DAY_MS, Bounds, Found
+from saga.broker.port import Topic
+from saga.declarations.values import Declared
+from saga.messages import Partition
+from saga.store.sqlite import SqliteStore
+from tests.cli.conftest import Call
+from tests.cli.pottery import CLOCK, Pottery, the_broker
+from tests.servers.couchbase import BUCKET, CouchbaseMock
+from tests.servers.kafka import KafkaServer
+from tests.servers.server import free_ports
+
+PLAIN = """
+listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller},PLAIN://127.0.0.1:%(plain)d
+advertised.listeners=PLAINTEXT://127.0.0.1:{port},PLAIN://127.0.0.1:%(plain)d
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,PLAIN:SASL_PLAINTEXT
+listener.name.plain.sasl.enabled.mechanisms=PLAIN
+listener.name.plain.plain.sasl.jaas.config=org.apache.kafka.common.security.plain.PlainLoginModule required \
+user_saga="sesame";
+auto.create.topics.enable=true
+offsets.retention.minutes=60
+"""
+
+
+def found_by(saga: Call, *modules: str, exit_code: int) -> list[Finding]:
+    result = saga("doctor", *modules, "--json")
+    assert result.exit_code == exit_code, result.output
+    told = json.loads(result.stdout)
+    found = [Finding(**finding) for finding in told["findings"]]
+    assert told["errors"] == len([each for each in found if each.severity == "error"])
+    assert told["warnings"] == len([each for each in found if each.severity == "warning"])
+    assert told["reached"] is (exit_code != 2)
+    assert all(each.risk and each.remedy for each in found if each.severity != "ok")
+    return found
+
+
+def wrong(found: list[Finding]) -> list[str]:
+    return [f"{each.severity} {each.about}: {each.what}" for each in found if each.severity != "ok"]
+
+
+# -------------------------------------------------------------------- all is well
+
+
+def test_before_anything_is_there_all_is_well_and_nothing_is_made(saga: Call, embedded_pottery: Pottery) -> None:
+    found = found_by(saga, embedded_pottery.module, exit_code=0)
+    assert wrong(found) == []
+    assert [each.what for each in found] == [
+        "not there yet: the first service makes it",
+        "not there yet: the service makes it",
+    ]
+    assert list((embedded_pottery.folder / ".saga").iterdir()) == []
+
+
+def test_a_folder_that_may_not_be_written_is_told(
+    saga: Call, embedded_pottery: Pottery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.access", lambda path, mode: False)  # tests may run as root, who may everything
+    assert [each.what for each in found_by(saga, embedded_pottery.module, exit_code=1) if each.severity == "error"] == [
+        f"{embedded_pottery.folder / '.saga'} may not be written"
+    ]
+
+
+def test_sound_files_are_told_as_such(saga: Call, embedded_pottery: Pottery) -> None:
+    async def made() -> None:
+        async with SqliteStore(Path(".saga") / f"{embedded_pottery.service}.db", clock=CLOCK):
+            pass
+
+    saga("topics", "apply", embedded_pottery.module)
+    asyncio.run(made())
+    found = found_by(saga, embedded_pottery.module, exit_code=0)
+    assert wrong(found) == []
+    assert "it writes, reads and removes; every write is on disk" in [each.what for each in found]
+    shown = saga("doctor", embedded_pottery.module)
+    assert shown.exit_code == 0
+    assert shown.stdout.splitlines()[-1] == "no errors, no warnings"
+
+
+def test_on_kafka_only_what_was_asked_for_by_name_is_warned_of(saga: Call, kafka_pottery: Pottery) -> None:
+    saga("topics", "apply", kafka_pottery.module)
+    found = found_by(saga, kafka_pottery.module, exit_code=0)
+    topics = (kafka_pottery.topic, kafka_pottery.made, kafka_pottery.sold, kafka_pottery.dead)
+    asked = ("1 broker has each record, as SAGA_KAFKA_REPLICATION asks for",
+             "min.insync.replicas is 1, as SAGA_KAFKA_MIN_INSYNC asks for")  # fmt: skip
+    assert set(wrong(found)) == {f"warning {topic}: {what}" for topic in topics for what in asked}
+    fine = [each.what for each in found if each.severity == "ok"]
+    assert "a record was written, and read again" in fine
+    assert "its clock is that of this machine, to 2 seconds" in fine
+
+
+# -------------------------------------------------------------------- all is not well
+
+
+def test_what_was_not_asked_for_by_name_is_an_error(
+    saga: Call, kafka_pottery: Pottery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saga("topics", "apply", kafka_pottery.module)
+    monkeypatch.delenv("SAGA_KAFKA_REPLICATION")
+    monkeypatch.delenv("SAGA_KAFKA_MIN_INSYNC")
+    found = wrong(found_by(saga, kafka_pottery.module, exit_code=1))
+    assert f"error {kafka_pottery.topic}: 1 broker has each record, and 3 should" in found
+    assert f"error {kafka_pottery.topic}: min.insync.replicas is 1, and 2 is wanted" in found
+    shown = saga("doctor", kafka_pottery.module)
+    assert shown.exit_code == 1
+    assert "         at risk: a broker that is lost takes acknowledged messages with it\n" in shown.stdout
+    assert shown.stdout.splitlines()[-1] == "8 errors, no warnings"
+
+
+def test_topics_that_are_missing_or_otherwise_are_told(saga: Call, pottery_on: Pottery) -> None:
+    async def made() -> None:
+        async with the_broker() as broker:
+            await broker.ensure([Topic(pottery_on.topic, 3, 7), Topic(pottery_on.made, 2, 60)])
+            await broker.ensure([Topic(pottery_on.dead, 12, 1)])
+
+    asyncio.run(made())
+    found = wrong(found_by(saga, pottery_on.module, exit_code=1))
+    assert f"error {pottery_on.sold}: the topic is not there, or this user may not see it" in found
+    assert f"error {pottery_on.topic}: 3 partitions, and the contracts want 2" in found
+    assert f"warning {pottery_on.made}: kept 60 days, and kept 7 days is wanted" in found
+    assert f"error {pottery_on.dead}: kept 1 day, and kept for ever is wanted" in found
+
+
+def test_settings_of_brokers_are_looked_at(
+    saga: Call, server_jars: Path, embedded_pottery: Pottery, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (plain,) = free_ports(1)
+    kafka = KafkaServer.start(tmp_path / "kafka", extra=PLAIN % {"plain": plain})
+    try:
+        for name, value in (
+            ("KAFKA_REPLICATION", "1"),
+            ("KAFKA_MIN_INSYNC", "1"),
+            ("BROKER", f"kafka://{kafka.address}"),
+        ):
+            monkeypatch.setenv(f"SAGA_{name}", value)
+        saga("topics", "apply", embedded_pottery.module)
+        found = wrong(found_by(saga, embedded_pottery.module, exit_code=0))
+        assert "warning broker 1: auto.create.topics.enable is true" in found
+        assert "warning broker 1: offsets.retention.minutes is 60, and topics are kept 7 days" in found
+
+        for name, value in (("SASL", "plain"), ("USERNAME", "saga"), ("PASSWORD", "wrong")):
+            monkeypatch.setenv(f"SAGA_KAFKA_{name}", value)
+        monkeypatch.setenv("SAGA_BROKER", f"kafka://127.0.0.1:{plain}")
+        began_s = CLOCK.monotonic_s()
+        [refused] = wrong(found_by(saga, embedded_pottery.module, exit_code=2))
+        assert CLOCK.monotonic_s() - began_s < 15
+        assert "check user and password" in refused
+        monkeypatch.setenv("SAGA_KAFKA_PASSWORD", "sesame")
+        found_by(saga, embedded_pottery.module, exit_code=0)
+    finally:
+        kafka.kill()
+
+
+# -------------------------------------------------------------------- what is down
+
+
+@pytest.fixture
+def silent() -> Iterator[int]:
+    """A port that takes connections and never says anything."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()[1]
+
+
+def test_a_broker_that_is_down_is_told_at_once(
+    saga: Call, embedded_pottery: Pottery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (nobody,) = free_ports(1)
+    monkeypatch.setenv("SAGA_BROKER", f"kafka://127.0.0.1:{nobody}")
+    [down] = wrong(found_by(saga, embedded_pottery.module, exit_code=2))
+    assert down.startswith(f"error broker kafka://127.0.0.1:{nobody}: it cannot be used")
+
+
+def test_a_broker_that_says_nothing_is_told_in_time(
+    saga: Call, embedded_pottery: Pottery, silent: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SAGA_BROKER", f"kafka://127.0.0.1:{silent}")
+    began_s = CLOCK.monotonic_s()
+    [down] = wrong(found_by(saga, embedded_pottery.module, exit_code=2))
+    assert CLOCK.monotonic_s() - began_s < 15
+    assert "no answer" in down
+
+
+def test_a_store_that_is_no_store_is_told(saga: Call, embedded_pottery: Pottery) -> None:
+    (embedded_pottery.folder / ".saga" / f"{embedded_pottery.service}.db").write_text("not a database, by any means")
+    [broken] = wrong(found_by(saga, embedded_pottery.module, exit_code=2))
+    assert broken.startswith(f"error store sqlite:///.saga/{embedded_pottery.service}.db: it cannot be used")
+
+
+@pytest.fixture
+def on_couchbase(embedded_pottery: Pottery, couchbase_mock: CouchbaseMock, monkeypatch: pytest.MonkeyPatch) -> Pottery:
+    monkeypatch.setenv("SAGA_STORE", f"{couchbase_mock.address}/{BUCKET}")
+    monkeypatch.setenv("SAGA_STORE_DURABILITY", "none")
+    monkeypatch.setenv("SAGA_COUCHBASE_USERNAME", "payment")
+    monkeypatch.setenv("SAGA_COUCHBASE_PASSWORD", "secret")
+    return embedded_pottery
+
+
+def test_a_couchbase_without_durability_is_warned_of(saga: Call, on_couchbase: Pottery) -> None:
+    [less] = wrong(found_by(saga, on_couchbase.module, exit_code=0))
+    assert less.endswith("it writes, reads and removes; durability none, as SAGA_STORE_DURABILITY asks for")
+
+
+def test_a_bucket_that_is_not_there_is_told_in_time(
+    saga: Call, on_couchbase: Pottery, couchbase_mock: CouchbaseMock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SAGA_STORE", f"{couchbase_mock.address}/nowhere")
+    began_s = CLOCK.monotonic_s()
+    [missing] = wrong(found_by(saga, on_couchbase.module, exit_code=2))
+    assert CLOCK.monotonic_s() - began_s < 15
+    assert "'nowhere'" in missing
+
+
+# -------------------------------------------------------------------- decided
+
+POTTER = Declared(name="potter", state=None, memory=timedelta(days=30))
+CUPS = Wanted(topic=Topic("cups", 4, 7), readers=(POTTER,), writers=())
+LETTERS = Wanted(topic=Topic("potter.dead", 12, None), readers=(), writers=(POTTER,))
+SOUND = Found(4, 7 * DAY_MS, 3, 3, {"min.insync.replicas": "2"}, frozenset({"read", "write"}))
+
+
+def about(wanted: Wanted, found: Found | None, replication: int = 3, in_sync: int = 2) -> list[str]:
+    return [f"{each.severity} {each.what}" for each in findings.about_topic(wanted, found, replication, in_sync)]
+
+
+def test_a_sound_topic_has_no_findings() -> None:
+    assert about(CUPS, SOUND) == []
+    assert about(CUPS, Found(4, 7 * DAY_MS)) == []  # a log in one place, and nobody asks who we are
+
+
+@pytest.mark.parametrize(
+    ("found", "says"),
+    [
+        (SOUND._replace(partitions=5), "error 5 partitions, and the contracts want 4"),
+        (SOUND._replace(retention_ms=DAY_MS), "warning kept 1 day, and kept 7 days is wanted"),
+        (SOUND._replace(in_sync=2), "warning only 2 of 3 replicas of a partition are up to date"),
+        (SOUND._replace(settings={"min.insync.replicas": "1"}), "error min.insync.replicas is 1, and 2 is wanted"),
+        (SOUND._replace(settings={"min.insync.replicas": "3"}), "warning min.insync.replicas is 3, of 3 replicas"),
+        (SOUND._replace(settings={"cleanup.policy": "delete,compact"}), "error cleanup.policy is delete,compact"),
+        (SOUND._replace(settings={"retention.bytes": "1000"}), "error retention.bytes is 1000"),
+        (
+            SOUND._replace(settings={"unclean.leader.election.enable": "true"}),
+            "error unclean leader election is on",
+        ),
+        (
+            SOUND._replace(settings={"message.timestamp.type": "CreateTime"}),
+            "warning message.timestamp.type is CreateTime",
+        ),
+        (SOUND._replace(settings={"max.message.bytes": "1000"}), "warning max.message.bytes is 1000"),
+        (SOUND._replace(may=frozenset({"write"})), "error this user may not read it, and potter has to"),
+    ],
+)
+def test_each_thing_that_is_wrong_with_a_topic_is_found_alone(found: Found, says: str) -> None:
+    assert about(CUPS, found) == [says]
+
+
+def test_a_topic_kept_for_longer_than_sagas_are_remembered_is_told() -> None:
+    says = "and potter remembers a saga for 30 days only"
+    assert about(_kept(60), SOUND._replace(retention_ms=60 * DAY_MS)) == [f"warning kept 60 days, {says}"]
+    assert about(_kept(None), SOUND._replace(retention_ms=None)) == [f"warning kept for ever, {says}"]
+    assert about(_kept(30), SOUND._replace(retention_ms=30 * DAY_MS)) == []
+
+
+def _kept(days: float | None) -> Wanted:
+    return Wanted(topic=Topic("cups", 4, days), readers=(POTTER,), writers=())
+
+
+def test_dead_letters_that_vanish_are_an_error_and_need_no_reader() -> None:
+    letters = Found(12, None, 3, 3, SOUND.settings, frozenset({"write"}))
+    assert about(LETTERS, letters) == []
+    assert about(LETTERS, letters._replace(retention_ms=DAY_MS)) == ["error kept 1 day, and kept for ever is wanted"]
+    assert about(LETTERS, letters._replace(may=frozenset())) == ["error this user may not write it, and potter has to"]
+
+
+def test_fewer_replicas_are_a_warning_where_they_were_asked_for_by_name() -> None:
+    one = SOUND._replace(replicas=1, in_sync=1, settings={"min.insync.replicas": "1"})
+    assert all(each.startswith("warning") for each in about(CUPS, one, replication=1, in_sync=1))
+    assert len(about(CUPS, one, replication=1, in_sync=1)) == 2
+    assert about(CUPS, SOUND, replication=5) == ["warning 3 brokers have each record, and 5 should"]
+
+
+def test_two_replicas_are_too_few() -> None:
+    assert about(CUPS, SOUND._replace(replicas=2, in_sync=2)) == [
+        "error 2 brokers have each record, and 3 should",
+        "warning min.insync.replicas is 2, of 2 replicas",
+    ]
+
+
+def test_topics_of_different_numbers_of_partitions_are_told() -> None:
+    reads = frozenset({"cups", "mugs"})
+    same = {"cups": SOUND, "mugs": SOUND, "other": SOUND._replace(partitions=9)}
+    assert list(findings.about_partitions(POTTER, same, reads)) == []
+    [told] = findings.about_partitions(POTTER, {**same, "mugs": SOUND._replace(partitions=5)}, reads)
+    assert "cups 4, mugs 5" in told.what
+
+
+def test_positions_outside_the_log_are_errors() -> None:
+    def told(position: int | None) -> list[str]:
+        places = {Partition("cups", 1): Place(Bounds(10, 20), position)}
+        return [f"{each.severity} {each.what}" for each in findings.about_positions(POTTER, places)]
+
+    assert told(None) == told(10) == told(20) == []
+    assert told(7) == ["error 3 records of cups/1 were removed before they were handled"]
+    assert told(21) == ["error its position in cups/1 is 21, and the log ends at 20"]
+
+
+def test_brokers_that_forget_positions_too_soon_are_told() -> None:
+    day = {"offsets.retention.minutes": "1440"}
+    assert list(findings.about_server("1", day, DAY_MS)) == []
+    assert len(list(findings.about_server("1", day, DAY_MS + 1))) == 1
+    assert len(list(findings.about_server("1", day, None))) == 1
+    assert list(findings.about_server("1", {}, 7 * DAY_MS)) == []
+
+
+def test_the_clock_of_a_couchbase_is_in_the_version_of_a_document() -> None:
+    now_ms = 1_795_270_000_123
+
+    def told(cas: int) -> list[str]:
+        return [each.severity for each in findings.about_version("store", cas, now_ms - 5, now_ms + 5)]
+
+    assert told(now_ms * 1_000_000 + 999_999) == ["ok"]
+    assert told((now_ms + 10_000) * 1_000_000) == ["warning"]
+    assert told((now_ms - 90_000) * 1_000_000) == ["error"]
+    assert told(5) == []  # a version that is a plain number, as that of CouchbaseMock
+
+
+@pytest.mark.parametrize(
+    ("ahead_ms", "severity", "says"),
+    [
+        (2_000, "ok", "that of this machine"),
+        (-2_000, "ok", "that of this machine"),
+        (2_001, "warning", "ahead of"),
+        (-60_000, "warning", "1 minute behind"),
+        (60_001, "error", "ahead of"),
+        (-86_400_000, "error", "1 day behind"),
+    ],
+)
+def test_clocks_that_differ_are_told(ahead_ms: int, severity: str, says: str) -> None:
+    finding = findings.about_clock("broker", ahead_ms)
+    assert finding.severity == severity
+    assert says in finding.what
+
+
+def test_durability_that_was_asked_for_is_fine() -> None:
+    assert findings.about_durability("store", "majority").severity == "ok"
+    assert findings.about_durability("store", "none").severity == "warning"
+
+
+def test_of_settings_that_are_hidden_nothing_is_concluded() -> None:
+    hidden = SOUND._replace(retention_ms=None, settings={}, hidden=True)
+    assert about(CUPS, hidden) == ["warning this user may not see its settings"]

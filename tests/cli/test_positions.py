@@ -1,0 +1,298 @@
+"""`saga positions`: shown as they are; moved when nothing is lost by it and nothing comes twice, or not at all."""
+
+import asyncio
+import json
+from collections.abc import Collection, Mapping
+from contextlib import nullcontext
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+
+from saga.administration import moves
+from saga.administration.moves import MOVED, STAYED, Move, Place, goes_back, moves_of, record_of, refusal
+from saga.broker.administration import Bounds
+from saga.broker.embedded.administration import EmbeddedAdministration
+from saga.errors import BrokerError, BrokerUnavailable
+from saga.messages import Partition, Record
+from tests.cli.conftest import Call
+from tests.cli.pottery import CLOCK, Pottery, a_worker, handled, the_broker
+
+WHO = ("--who", "ada", "--why", "the kiln was cold")
+
+
+@pytest.fixture
+def pottery(pottery_on: Pottery) -> Pottery:
+    """With three records in each of two partitions, two of which are handled in the first and three in the second."""
+    asyncio.run(handled(pottery_on, {0: 2, 1: 3}))
+    return pottery_on
+
+
+def positions_of(pottery: Pottery) -> Mapping[int, int]:
+    async def asked() -> Mapping[int, int]:
+        async with the_broker() as broker:
+            group = await broker.group(pottery.service)
+        return {partition.number: at for partition, at in group.positions.items()}
+
+    return asyncio.run(asked())
+
+
+def records_on(topic: str) -> list[Record]:
+    async def scanned() -> list[Record]:
+        async with the_broker() as broker:
+            return [record async for record in broker.scan(topic)] if await broker.found([topic]) else []
+
+    return asyncio.run(scanned())
+
+
+def move(saga: Call, pottery: Pottery, *args: str, module: str | None = "") -> Result:
+    named = () if module is None else ("--module", module or pottery.module)
+    return saga("positions", "move", pottery.service, "--topic", pottery.topic, *named, *WHO, *args)
+
+
+# -------------------------------------------------------------------- shown
+
+
+def test_positions_are_shown_with_their_lag(saga: Call, pottery: Pottery) -> None:
+    shown = saga("positions", "show", pottery.service)
+    assert shown.exit_code == 0, shown.output
+    first, *lines = shown.stdout.splitlines()
+    assert first == f"{pottery.service}: no members, 1 not handled"
+    assert [line.split() for line in lines] == [
+        ["TOPIC", "PARTITION", "POSITION", "END", "LAG"],
+        [pottery.topic, "0", "2", "3", "1"],
+        [pottery.topic, "1", "3", "3", "0"],
+    ]
+    [told] = json.loads(saga("positions", "show", pottery.service, "--json").stdout)["services"]
+    assert (told["service"], told["members"], told["lag"]) == (pottery.service, [], 1)
+    assert told["partitions"][0] == {
+        "topic": pottery.topic,
+        "partition": 0,
+        "position": 2,
+        "begin": 0,
+        "end": 3,
+        "lag": 1,
+    }
+
+
+async def test_members_are_shown(saga: Call, pottery_on: Pottery) -> None:
+    await handled(pottery_on, {0: 2})
+    async with a_worker(pottery_on, {}):
+        shown = await asyncio.to_thread(saga, "positions", "show", pottery_on.service)
+    assert shown.stdout.startswith(f"{pottery_on.service}: 1 member, ")
+    assert "\n  member " in shown.stdout
+
+
+def test_a_service_that_never_was_there_is_told(saga: Call, pottery: Pottery) -> None:
+    shown = saga("positions", "show", pottery.service, "no-such-service")
+    assert shown.exit_code == 1
+    assert shown.stdout.startswith(pottery.service)
+    assert "no-such-service" in shown.stderr
+
+
+def test_looking_makes_no_broker(saga: Call, embedded_pottery: Pottery) -> None:
+    for command in (("show", "potter"), ("move", "potter", "--topic", "cups", "--to", "latest", *WHO)):
+        result = saga("positions", *command)
+        assert result.exit_code == 2
+        assert "run a service first" in result.stderr
+    assert not (embedded_pottery.folder / ".saga" / "broker.db").exists()
+
+
+# -------------------------------------------------------------------- moved
+
+
+def test_positions_go_back_and_the_move_is_recorded(saga: Call, pottery: Pottery) -> None:
+    result = move(saga, pottery, "--to", "earliest")
+    assert result.exit_code == 0, result.output
+    assert f"{pottery.topic}/0  2 -> 0" in result.stdout
+    assert f"{pottery.topic}/1  3 -> 0" in result.stdout
+    assert positions_of(pottery) == {0: 0, 1: 0}
+    [record] = records_on(pottery.dead)
+    assert json.loads(record.value or b"") == {
+        "service": pottery.service,
+        "who": "ada",
+        "why": "the kiln was cold",
+        "moves": [
+            {"topic": pottery.topic, "partition": 0, "from": 2, "to": 0},
+            {"topic": pottery.topic, "partition": 1, "from": 3, "to": 0},
+        ],
+    }
+    headers = dict(record.headers)
+    assert (headers["dead_what"], headers["dead_who"]) == (b"position moved", b"ada")
+    assert headers["dead_service"] == pottery.service.encode()
+
+
+def test_one_partition_moves_alone(saga: Call, pottery: Pottery) -> None:
+    result = move(saga, pottery, "--partition", "1", "--to", "1", "--json")
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["moved"] == [{"topic": pottery.topic, "partition": 1, "from": 3, "to": 1}]
+    assert positions_of(pottery) == {0: 2, 1: 1}
+
+
+def test_positions_go_back_to_a_time(saga: Call, pottery: Pottery) -> None:
+    result = move(saga, pottery, "--to", "2020-01-01T00:00:00Z")
+    assert result.exit_code == 0, result.output
+    assert positions_of(pottery) == {0: 0, 1: 0}
+
+
+def test_a_position_that_is_there_already_is_not_recorded(saga: Call, pottery: Pottery) -> None:
+    result = move(saga, pottery, "--partition", "1", "--to", "latest", module=None)
+    assert result.exit_code == 0, result.output
+    assert "there already" in result.stdout
+    assert records_on(pottery.dead) == []
+
+
+def test_nothing_unhandled_is_skipped(saga: Call, pottery: Pottery) -> None:
+    result = move(saga, pottery, "--to", "latest")
+    assert result.exit_code == 1
+    assert f"{pottery.topic}/0 cannot move: 1 records from 2 on are not handled" in result.stderr
+    assert positions_of(pottery) == {0: 2, 1: 3}
+    assert records_on(pottery.dead) == []
+
+
+def test_of_a_move_that_is_refused_for_one_partition_nothing_is_done(saga: Call, pottery: Pottery) -> None:
+    result = move(saga, pottery, "--to", "2100-01-01T00:00:00Z", "--json")  # the end: backwards nowhere, too far in 0
+    assert result.exit_code == 1
+    told = json.loads(result.stdout)
+    assert told["moved"] == []
+    assert [refused["partition"] for refused in told["refused"]] == [0]
+    assert positions_of(pottery) == {0: 2, 1: 3}
+
+
+def test_nothing_goes_back_behind_the_memory(saga: Call, pottery: Pottery) -> None:
+    forgetful = pottery.declare(memory_days=1e-7)  # 9 ms
+    result = move(saga, pottery, "--to", "earliest", module=forgetful)
+    assert result.exit_code == 1
+    assert "older than the service's memory" in result.stderr
+    assert positions_of(pottery) == {0: 2, 1: 3}
+
+
+def test_going_back_needs_to_know_the_memory(saga: Call, pottery: Pottery) -> None:
+    result = move(saga, pottery, "--to", "earliest", module=None)
+    assert result.exit_code == 2
+    assert "--module" in result.stderr
+    assert positions_of(pottery) == {0: 2, 1: 3}
+
+
+async def test_nothing_moves_while_the_service_runs(saga: Call, pottery_on: Pottery) -> None:
+    await handled(pottery_on, {0: 2, 1: 3})
+    async with a_worker(pottery_on, {}):
+        result = await asyncio.to_thread(move, saga, pottery_on, "--to", "earliest")
+    assert result.exit_code == 1
+    assert "stop all its processes first" in result.stderr
+
+
+async def test_a_service_that_begins_in_the_very_moment_keeps_its_positions(pottery_on: Pottery) -> None:
+    await handled(pottery_on, {0: 2, 1: 3})
+    going = [Move(Partition(pottery_on.topic, 0), 2, 0)]
+    async with a_worker(pottery_on, {}), the_broker() as broker:
+        with pytest.raises(BrokerError, match="has members"):
+            await moves.move(pottery_on.service, going, who="ada", why="cold", broker=broker, clock=CLOCK)
+        assert (await broker.group(pottery_on.service)).positions[going[0].partition] == 2
+        recorded = [dict(record.headers)["dead_what"].decode() async for record in broker.scan(pottery_on.dead)]
+    assert recorded == [MOVED, STAYED]
+
+
+class Interrupted(EmbeddedAdministration):
+    """Does not answer when positions are moved; in the meantime it has moved some of them."""
+
+    moved: Collection[int]
+
+    async def move(self, group: str, positions: Mapping[Partition, int]) -> None:
+        await super().move(group, {p: to for p, to in positions.items() if p.number in self.moved})
+        raise BrokerUnavailable("no answer")
+
+
+@pytest.mark.parametrize(("moved", "stayed"), [({0, 1}, []), ({0}, [1]), ((), [0, 1])])
+async def test_of_a_move_without_an_answer_what_stayed_is_recorded(
+    embedded_pottery: Pottery, moved: Collection[int], stayed: list[int]
+) -> None:
+    await handled(embedded_pottery, {0: 2, 1: 3})
+    going = [Move(Partition(embedded_pottery.topic, number), at, 0) for number, at in ((0, 2), (1, 3))]
+    async with Interrupted(Path(".saga/broker.db"), clock=CLOCK) as broker:
+        broker.moved = moved
+        with pytest.raises(BrokerUnavailable) if stayed else nullcontext():
+            await moves.move(embedded_pottery.service, going, who="ada", why="cold", broker=broker, clock=CLOCK)
+        first, *rest = [record async for record in broker.scan(embedded_pottery.dead)]
+    assert dict(first.headers)["dead_what"].decode() == MOVED
+    assert [dict(record.headers)["dead_what"].decode() for record in rest] == [STAYED][: len(stayed)]
+    told = [move["partition"] for record in rest for move in json.loads(record.value or b"")["moves"]]
+    assert told == stayed
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (("--to", "yesterday"), "say earliest, latest, an offset, or a time"),
+        (("--to", "2026-11-21T08:00:00"), "has no time zone"),
+        (("--to", "1"), "--partition"),
+        (("--to", "latest", "--partition", "7"), "there is no"),
+        (("--to", "latest", "--who", " "), "--who"),
+    ],
+)
+def test_who_asks_wrongly_is_told_what_to_say(saga: Call, pottery: Pottery, args: tuple[str, ...], says: str) -> None:
+    result = move(saga, pottery, *args)
+    assert result.exit_code == 2
+    assert says in result.stderr
+
+
+def test_the_module_has_to_declare_the_service(saga: Call, pottery: Pottery) -> None:
+    result = saga("positions", "move", "other", "--topic", "a", "--to", "latest", *WHO, "--module", pottery.module)
+    assert result.exit_code == 2
+    assert f"declares {pottery.service}, and no service other" in result.stderr
+
+
+# -------------------------------------------------------------------- decided
+
+
+@pytest.mark.parametrize(
+    ("bounds", "position", "floor", "to", "says"),
+    [
+        ((0, 10), 5, 0, 5, None),
+        ((0, 10), 5, 0, 4, None),
+        ((0, 10), 5, 4, 4, None),
+        ((0, 10), 5, 5, 4, "older than the service's memory"),
+        ((0, 10), 5, 0, 6, "1 records from 5 on"),
+        ((0, 10), 5, 0, 11, "it ends at 10"),
+        ((3, 10), 5, 0, 2, "its oldest record is 3"),
+        ((3, 10), 1, 0, 3, None),  # what lay before was removed
+        ((3, 10), 1, 0, 4, "1 records from 3 on"),
+        ((3, 10), None, 10, 3, None),
+        ((3, 10), None, 0, 4, "1 records from 3 on"),
+        ((0, 10), 12, 0, 10, None),  # the log has lost some
+        ((0, 10), 12, 0, 11, "it ends at 10"),
+    ],
+)
+def test_each_reason_to_refuse(
+    bounds: tuple[int, int], position: int | None, floor: int, to: int, says: str | None
+) -> None:
+    reason = refusal(Place(Bounds(*bounds), position), to, floor)
+    assert reason is None if says is None else says in (reason or "")
+
+
+def test_only_who_was_further_goes_back() -> None:
+    assert goes_back(Place(Bounds(0, 10), 5), 4)
+    assert not goes_back(Place(Bounds(0, 10), 5), 5)
+    assert not goes_back(Place(Bounds(0, 10), None), 0)
+
+
+def test_what_is_there_already_does_not_move() -> None:
+    places = {
+        Partition("cups", 0): Place(Bounds(0, 10), 5),
+        Partition("cups", 1): Place(Bounds(3, 10), None),
+        Partition("cups", 2): Place(Bounds(3, 10), 1),
+    }
+    assert moves_of(places, {Partition("cups", 0): 5, Partition("cups", 1): 3, Partition("cups", 2): 3}) == [
+        Move(Partition("cups", 2), 1, 3)
+    ]
+
+
+def test_two_moves_have_different_ids() -> None:
+    going = [Move(Partition("cups", 0), 5, 4)]
+    ids = {
+        dict(record_of(what, "potter", going, "ada", why, now_ms).headers)["dead_id"]
+        for what in (MOVED, STAYED)
+        for why in ("a", "b")
+        for now_ms in (1, 2)
+    }
+    assert len(ids) == 8
