@@ -80,6 +80,8 @@ class Settings:
     """SAGA_HTTP: where each process answers /health/live, /health/ready and /metrics, as `127.0.0.1:8080`."""
     inflight_max: int = 1000
     """SAGA_INFLIGHT_MAX: messages in flight per worker; a quarter of them at most from one partition."""
+    inflight_bytes_max: int = 64 << 20
+    """SAGA_INFLIGHT_BYTES_MAX: how many bytes they may have together before no more are taken."""
     cache_max: int = 2000
     """SAGA_CACHE_MAX: progress documents kept in memory per service."""
     drain_s: float = 20.0
@@ -289,6 +291,7 @@ READERS: Mapping[str, Callable[[str], object]] = {
     "SAGA_COUCHBASE_KEY_FILE": _file,
     "SAGA_HTTP": _checked(check_http),
     "SAGA_INFLIGHT_MAX": _number(int, 1, 100_000, "messages"),
+    "SAGA_INFLIGHT_BYTES_MAX": _number(int, 1, 1 << 40, "bytes"),
     "SAGA_CACHE_MAX": _number(int, 0, 10_000_000, "documents"),
     "SAGA_DRAIN_S": _number(float, 0, 3600, "seconds"),
     "SAGA_LOG": _word("auto", "json", "text"),

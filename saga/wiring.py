@@ -162,7 +162,12 @@ async def serve_all(
 ) -> None:
     """As `run`, on a broker and on stores that are open. `use`: fakes of resources, for each service; `watch`: who
     looks at the workers."""
-    limits = Limits(inflight_max=settings.inflight_max, cache_max=settings.cache_max, drain_s=settings.drain_s)
+    limits = Limits(
+        inflight_max=settings.inflight_max,
+        inflight_bytes_max=settings.inflight_bytes_max,
+        cache_max=settings.cache_max,
+        drain_s=settings.drain_s,
+    )
     for declared in services:
         await broker.ensure(topics_of(declared))
     try:

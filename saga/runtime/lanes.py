@@ -58,6 +58,8 @@ class Lanes:
     handle: Callable[[Item], Awaitable[bool]]
     """Whether the message is finished; if not, the lane forgets it: it is somebody else's."""
     inflight: int = 0
+    inflight_bytes: int = 0
+    """The values of those messages."""
     room: asyncio.Event = field(default_factory=asyncio.Event)
     """Set whenever a message leaves."""
     finished: asyncio.Event = field(default_factory=asyncio.Event)
@@ -71,6 +73,7 @@ class Lanes:
     def add(self, item: Item) -> None:
         """Behind the saga's other messages."""
         self.inflight += 1
+        self.inflight_bytes += len(item.message.value)
         saga = item.message.saga
         lane = self._lanes.get(saga)
         if lane is not None:
@@ -88,12 +91,13 @@ class Lanes:
                     if await self._handled(item):
                         self.is_finished(item.prefix, item.position.offset)
                 finally:
-                    self.inflight -= 1
+                    self._leaves(item)
                     self.room.set()
                     if item.left is not None and not item.left.done():
                         item.left.set_result(None)
         finally:
-            self.inflight -= len(lane)
+            for item in lane:
+                self._leaves(item)
             self.room.set()
             self._current.pop(saga, None)
             del self._lanes[saga], self._running[saga]
@@ -114,6 +118,10 @@ class Lanes:
         finally:
             self._late.discard(item)
 
+    def _leaves(self, item: Item) -> None:
+        self.inflight -= 1
+        self.inflight_bytes -= len(item.message.value)
+
     def is_finished(self, prefix: Prefix, offset: int) -> None:
         """Nothing of this message is left to do."""
         prefix.finished(offset)
@@ -122,9 +130,11 @@ class Lanes:
     def forget(self, partitions: Collection[Partition]) -> None:
         """Drop what has not begun of these partitions: it is not ours any more."""
         for lane in self._lanes.values():
-            kept = [i for i in lane if Partition(i.position.topic, i.position.partition) not in partitions]
-            if len(kept) < len(lane):
-                self.inflight -= len(lane) - len(kept)
+            gone = [item for item in lane if _partition(item) in partitions]
+            if gone:
+                kept = [item for item in lane if _partition(item) not in partitions]
+                for item in gone:
+                    self._leaves(item)
                 lane.clear()
                 lane.extend(kept)
                 self.room.set()

@@ -44,6 +44,8 @@ class Limits:
 
     inflight_max: int = 1000
     """Messages begun and not finished."""
+    inflight_bytes_max: int = 64 << 20
+    """Of their values together; one poll may go beyond it."""
     cache_max: int = 2000
     """Progresses kept in memory."""
     drain_s: float = 20
@@ -140,7 +142,7 @@ class Worker:
             for partition, prefix in self.ports.prefixes.items()
             if prefix.unfinished < share and len(prefix) < WINDOW * inflight_max and partition not in self.ports.leaving
         ]
-        if room <= 0 or not open_:
+        if room <= 0 or not open_ or self._lanes.inflight_bytes >= self.limits.inflight_bytes_max:
             return [], 0
         return [partition for partition, _ in open_], min(room, *(left for _, left in open_))
 

@@ -35,13 +35,14 @@ async def test_what_is_forgotten_is_neither_handled_nor_finished_nor_counted() -
         lanes = Lanes(tasks, handles)
         for item in [*items("a", left, 0, 0, 1, 2), *items("b", stays, 1, 0, 1)]:
             lanes.add(item)
+        size = lanes.inflight_bytes // 5
         assert lanes.inflight == 5
         await asyncio.sleep(0)  # noqa: TID251 - let them begin
         lanes.forget([Partition("orders", 0)])
-        assert lanes.inflight == 3
+        assert (lanes.inflight, lanes.inflight_bytes) == (3, 3 * size)
         handles.gate.set()
     assert handles.seen == [("a", 0), ("b", 0), ("b", 1)]
-    assert (lanes.inflight, left.to_commit(), stays.to_commit()) == (0, 1, 2)
+    assert (lanes.inflight, lanes.inflight_bytes, left.to_commit(), stays.to_commit()) == (0, 0, 1, 2)
 
 
 async def test_what_is_not_finished_holds_the_prefix_and_is_no_longer_counted() -> None:

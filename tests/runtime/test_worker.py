@@ -111,6 +111,21 @@ async def test_no_more_than_the_bound_are_in_flight_and_all_are_handled(tmp_path
         assert len(door.through) == 60
 
 
+async def test_nothing_more_is_taken_while_what_is_in_flight_is_as_large_as_allowed(tmp_path: Path) -> None:
+    payment, door = doored()
+    async with workplace(tmp_path) as place:
+        await place.publish(*(an_order(f"order-{n}") for n in range(60)))
+        door.closed = {f"order-{n}": asyncio.Event() for n in range(60)}
+        one_poll = 25  # a quarter of what may be in flight
+        async with at_work(place, payment, limits=Limits(inflight_max=100, inflight_bytes_max=1)):
+            await place.until(lambda: door.inside.total() == one_poll)
+            for closed in door.closed.values():
+                closed.set()
+            await place.at_rest(payment)
+        assert door.inside_most == one_poll
+        assert len(door.through) == 60
+
+
 async def test_a_slow_saga_holds_back_the_commit_and_not_the_work(tmp_path: Path) -> None:
     payment, door = doored()
     async with workplace(tmp_path) as place:
