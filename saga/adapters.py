@@ -36,7 +36,9 @@ def store_at(settings: Settings, service: str, clock: Clock, *, readonly: bool =
     nothing is created or changed."""
     if scheme_of(settings.store).startswith("couchbase"):
         with_couchbase = _driver("couchbase", "couchbase", "saga.store.couchbase")
-        store: Store = with_couchbase.CouchbaseStore(couchbase_settings(settings), clock=clock, readonly=readonly)
+        store: Store = with_couchbase.CouchbaseStore(
+            couchbase_settings(settings, service), clock=clock, readonly=readonly
+        )
         return store
     return sqlite_at(sqlite_path(settings.store, service), clock, readonly=readonly)
 
@@ -68,11 +70,11 @@ def kafka_settings(settings: Settings) -> "KafkaSettings":
     )
 
 
-def couchbase_settings(settings: Settings) -> "CouchbaseSettings":
-    """What the Couchbase adapter has to know."""
+def couchbase_settings(settings: Settings, service: str) -> "CouchbaseSettings":
+    """What the Couchbase adapter has to know, for the store of a service."""
     from saga.store.couchbase import CouchbaseSettings
 
-    place = couchbase_place(settings.store)
+    place = couchbase_place(settings.store, service)
     return CouchbaseSettings(
         connection=place.connection,
         bucket=place.bucket,

@@ -31,7 +31,7 @@ def check_broker(url: str) -> None:
 def check_store(url: str) -> None:
     """Whether it can be the address of stores."""
     if scheme_of(url) in ("couchbase", "couchbases"):
-        couchbase_place(url)
+        couchbase_place(url, "x")
     else:
         sqlite_template(url)
 
@@ -77,18 +77,20 @@ class CouchbasePlace(NamedTuple):
     collection: str | None
 
 
-def couchbase_place(url: str) -> CouchbasePlace:
-    """Cluster, bucket, and perhaps scope and collection.
+def couchbase_place(url: str, service: str) -> CouchbasePlace:
+    """Cluster, bucket, and perhaps scope and collection; `{service}` in them becomes the service's name.
 
-    >>> couchbase_place("couchbases://db1,db2/shop/payment")
+    >>> couchbase_place("couchbase://db1/shop/{service}", "payment").scope
+    'payment'
+    >>> couchbase_place("couchbases://db1,db2/shop/payment", "payment")
     CouchbasePlace(connection='couchbases://db1,db2', bucket='shop', scope='payment', collection=None)
-    >>> couchbase_place("couchbase://db1:11210/shop")
+    >>> couchbase_place("couchbase://db1:11210/shop", "payment")
     CouchbasePlace(connection='couchbase://db1:11210', bucket='shop', scope=None, collection=None)
-    >>> couchbase_place("couchbase://db1")
+    >>> couchbase_place("couchbase://db1", "payment")
     Traceback (most recent call last):
     ValueError: the bucket is missing: couchbase://host/bucket, /bucket/scope or /bucket/scope/collection
     """
-    scheme, _, rest = url.partition("://")
+    scheme, _, rest = url.replace("{service}", service).partition("://")
     hosts, *names = rest.split("/")
     if not hosts or not all(_HOST.fullmatch(host) for host in hosts.split(",")):
         raise ValueError(f"the hosts are missing or wrong: {scheme}://host1,host2/bucket")

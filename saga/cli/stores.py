@@ -72,6 +72,11 @@ async def sources_of(addresses: Sequence[str], clock: Clock) -> AsyncIterator[li
         for address in addresses or [Settings.from_environment().store]:
             if scheme_of(address).startswith("couchbase"):
                 settings = Settings.from_environment(store=address)
+                if SERVICE in address:
+                    raise NoStore(
+                        "there is no store to be read:",
+                        [f"{address} is one of several, and nobody says of which services: name each with --store"],
+                    )
                 remote = await stack.enter_async_context(adapters.store_at(settings, "", clock, readonly=True))
                 sources += [Source(name, remote) for name in await _services_in(remote)]
                 continue

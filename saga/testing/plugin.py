@@ -24,18 +24,26 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--saga-seeds", type=int, default=None, help="run @simulate tests under so many seeds instead")
     group.addoption(
         "--saga-world",
-        choices=("simulated", "embedded"),
+        choices=("simulated", "embedded", "servers"),
         default="simulated",
-        help="run them in the simulation, or as real processes on the embedded broker and store",
+        help="run them in the simulation, or as real processes: on the embedded broker and store, or on servers",
+    )
+    group.addoption(
+        "--saga-servers",
+        metavar="MODULE:FUNCTION",
+        default=None,
+        help="who gives the servers for --saga-world=servers: see saga.testing.processes.servers",
     )
     group.addoption("--saga-save", action="store_true", help="write the small run of each failure as a test beside it")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """The marker. Raises `UsageError` for a number of seeds that would run nothing."""
+    """The marker. Raises `UsageError` for a number of seeds that would run nothing, and servers that nobody gives."""
     seeds: int | None = config.getoption("--saga-seeds")
     if seeds is not None and seeds < 1:
         raise pytest.UsageError(f"--saga-seeds={seeds}: at least one")
+    if (config.getoption("--saga-world") == "servers") != bool(config.getoption("--saga-servers")):
+        raise pytest.UsageError("--saga-world=servers and --saga-servers=MODULE:FUNCTION belong together: give both")
     config.addinivalue_line("markers", "saga_world: a test that runs in worlds of saga.testing")
 
 

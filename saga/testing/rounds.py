@@ -11,7 +11,7 @@ import pytest
 
 from saga.errors import SagaError
 from saga.testing.plugin import REPORTED
-from saga.testing.processes.accidents import LEFT_OUT
+from saga.testing.processes.servers import Giver, giver_of
 from saga.testing.processes.world import ProcessWorld
 from saga.testing.scenarios import Crashes, Mode, Replayed, Seeds, mode_of
 from saga.testing.simulation.many import Failed, Tally, many
@@ -23,8 +23,12 @@ from saga.testing.simulation.world import SimulatedWorld
 from saga.testing.world import World
 
 CARE = Care(failures=(*FAILURES, pytest.fail.Exception))
+PROCESSES = ("embedded", "servers")
+"""The worlds of real processes."""
 PROCESS_SEEDS_MAX = 2
 """A run of real processes takes seconds: no more seeds than this are tried."""
+SERVER_SEEDS_MAX = 1
+"""On servers it takes half a minute."""
 
 
 @contextmanager
@@ -38,8 +42,12 @@ def first_world(request: pytest.FixtureRequest) -> Iterator[World]:
             f"{request.node.name} is async, and a world runs a loop of its own: write it as a plain `def`, nothing of "
             "a world has to be awaited"
         )
-    if request.config.getoption("--saga-world") == "embedded":
-        with ProcessWorld() as world:
+    if request.config.getoption("--saga-world") in PROCESSES:
+        made = ProcessWorld(servers=_giver(request.config))
+        if mode_of(request.function) is not None:  # it is run in others: no servers are started for this one
+            yield made
+            return
+        with made as world:
             yield world
     else:
         seed = request.config.getoption("--saga-seed") or 0
@@ -62,7 +70,7 @@ def rounds(item: pytest.Function) -> bool | None:
     if isinstance(mode, Seeds) and config.getoption("--saga-seeds"):
         mode = replace(mode, count=config.getoption("--saga-seeds"))
     scenario = functools.partial(_called, item.obj, given)
-    if config.getoption("--saga-world") == "embedded":
+    if config.getoption("--saga-world") in PROCESSES:
         return _in_processes(item, scenario, mode)
     tally = Tally()
     only = config.getoption("--saga-seed")
@@ -116,21 +124,35 @@ def _in_processes(item: pytest.Function, scenario: Callable[[World], None], mode
     if isinstance(mode, Seeds):
         kinds = {rule.kind: max(rule.rate, kinds.get(rule.kind, 0)) for rule in mode.faults.rules}
     only = item.config.getoption("--saga-seed")
-    seeds = [only] if only is not None else range(min(PROCESS_SEEDS_MAX, getattr(mode, "count", 1)))
+    giver = _giver(item.config)
+    seeds_max = PROCESS_SEEDS_MAX if giver is None else SERVER_SEEDS_MAX
+    seeds = [only] if only is not None else range(min(seeds_max, getattr(mode, "count", 1)))
+    missing = dict[str, None]()
     for seed in seeds:
         try:
-            with ProcessWorld(seed, kinds) as world:
+            with ProcessWorld(seed, kinds, servers=giver) as world:
+                missing |= dict.fromkeys(kind for kind in kinds if world.left_out([kind]))
                 scenario(world)
                 world.verify()
         except CARE.failures as why:
             why.add_note(
-                f"again: --saga-world=embedded --saga-seed={seed}, though no run of real processes is as another"
+                f"again: {_asked(item.config)} --saga-seed={seed}, though no run of real processes is as another"
             )
             raise
-    left_out = ", ".join(kind for kind in kinds if kind in LEFT_OUT)
-    said = f"{len(seeds)} run{'s' if len(seeds) > 1 else ''} as real processes"
-    item.user_properties.append((REPORTED, f"{said}; left out there: {left_out}" if left_out else said))
+    said = f"{len(seeds)} run{'s' if len(seeds) > 1 else ''} as real processes{' on servers' if giver else ''}"
+    item.user_properties.append((REPORTED, f"{said}; left out there: {', '.join(missing)}" if missing else said))
     return True
+
+
+def _giver(config: pytest.Config) -> Giver | None:
+    """Who gives servers. Raises `SagaError` for somebody whom nobody knows."""
+    name: str | None = config.getoption("--saga-servers")
+    return None if name is None else giver_of(name)
+
+
+def _asked(config: pytest.Config) -> str:
+    servers = config.getoption("--saga-servers")
+    return f"--saga-world={config.getoption('--saga-world')}{f' --saga-servers={servers}' if servers else ''}"
 
 
 def _check_fixtures(item: pytest.Function, given: Container[str]) -> None:

@@ -5,7 +5,7 @@ means what), `driver` (all that is known here of the SDK), `opening` (what is as
 `listing` (which keys there are).
 """
 
-from saga.store.couchbase.settings import CouchbaseSettings, Durability, Place, place_of
+from saga.store.couchbase.settings import CouchbaseSettings, Durability
 from saga.store.couchbase.store import CouchbaseStore
 
-__all__ = ["CouchbaseSettings", "CouchbaseStore", "Durability", "Place", "place_of"]
+__all__ = ["CouchbaseSettings", "CouchbaseStore", "Durability"]

@@ -12,6 +12,7 @@ import asyncio
 import math
 from collections.abc import AsyncIterator, Coroutine
 from datetime import timedelta
+from functools import lru_cache
 from typing import Any, TypeVar
 
 from acouchbase.cluster import AsyncCluster  # type: ignore[import-untyped]  # the SDK has no types for checkers
@@ -169,6 +170,7 @@ class Cluster:
         return True
 
 
+@lru_cache(maxsize=16)  # nearly always one of a few
 def _expiry(expiry_s: float | None) -> dict[str, object]:
     """None means never: a write that says nothing clears what was there. Whole seconds: rather later than sooner."""
     return {} if expiry_s is None else {"expiry": timedelta(seconds=max(1, math.ceil(expiry_s)))}

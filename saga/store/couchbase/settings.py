@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Literal, TypeAlias
 
 from saga.errors import ConfigurationError
 
@@ -86,37 +86,3 @@ class CouchbaseSettings:
             yield f"an operation may take from 0 to {DURABLE_S_MAX} seconds, not {self.kv_s}"
         if not DURABLE_S_MIN <= self.durable_s <= DURABLE_S_MAX:
             yield f"a durable write may take from {DURABLE_S_MIN} to {DURABLE_S_MAX} seconds, not {self.durable_s}"
-
-
-class Place(NamedTuple):
-    """What an address says."""
-
-    connection: str
-    bucket: str
-    scope: str | None
-    collection: str | None
-
-
-def place_of(url: str) -> Place:
-    """The parts of an address. Raises `ValueError` saying what would be right.
-
-    >>> place_of("couchbases://db1,db2/shop/payment")
-    Place(connection='couchbases://db1,db2', bucket='shop', scope='payment', collection=None)
-    >>> place_of("couchbase://db1:11210/shop")
-    Place(connection='couchbase://db1:11210', bucket='shop', scope=None, collection=None)
-    >>> place_of("couchbase://db1")
-    Traceback (most recent call last):
-    ValueError: the bucket is missing: couchbase://host/bucket, /bucket/scope or /bucket/scope/collection
-    """
-    scheme, separator, rest = url.partition("://")
-    if f"{scheme}{separator}" not in SCHEMES:
-        raise ValueError(f"it must begin with one of: {', '.join(SCHEMES)}")
-    if "?" in rest:
-        raise ValueError("options after `?` are not taken: there are settings for them")
-    hosts, *names = rest.split("/")
-    if not hosts:
-        raise ValueError(f"the hosts are missing: {scheme}://host1,host2/bucket")
-    if not 1 <= len(names) <= 3 or not all(names):
-        raise ValueError(f"the bucket is missing: {scheme}://host/bucket, /bucket/scope or /bucket/scope/collection")
-    bucket, scope, collection = (*names, None, None)[:3]
-    return Place(f"{scheme}{separator}{hosts}", bucket or "", scope, collection)

@@ -12,6 +12,7 @@ from typing import Literal, get_args
 from saga.clock import Clock
 from saga.errors import SagaError
 from saga.testing.processes.crew import Crew, Member
+from saga.testing.processes.servers import Trouble
 
 Kind = Literal["crash", "duplicate", "freeze", "rebalance"]
 """`crash`: a worker is killed by SIGKILL and started again. `duplicate`: an event of a client is published once more.
@@ -24,8 +25,11 @@ PER_RATE = 100
 """Faults of one kind while the world runs until it is quiet, at a rate of 1; see `count_of`."""
 GAP_S_MAX = 0.1
 """Between two faults: about as long as a saga is under way."""
-FROZEN_S_MAX = 2.0
-"""More than the silence after which a member is taken for dead (`TIMING` of `saga.testing.processes.ground`)."""
+FROZEN_S_MAX, FROZEN_S_MAX_SERVERS = 2.0, 8.0
+"""More than the silence after which a member is taken for dead: by the embedded broker (`TIMING` of
+`saga.testing.processes.ground`), and by a server (`SESSION_S` of `saga.testing.processes.servers`)."""
+BUSY_S = 0.1
+"""How long a trouble of servers is put off while there is another."""
 STAYS_S_MAX = 0.3
 """How long a third worker stays once it has its share."""
 
@@ -44,16 +48,25 @@ LEFT_OUT: Mapping[str, str] = MappingProxyType(
         "poison": "only clients of this world publish, and they publish what contracts allow",
     }
 )
-"""Kinds of faults that this world does not have, and why."""
+"""Kinds of faults that this world does not have on the embedded broker and stores, and why."""
+
+OF_SERVERS = "whoever gave the servers has no way to bring it about"
+LEFT_OUT_ON_SERVERS: Mapping[str, str] = MappingProxyType(
+    {
+        kind: why if kind in ("clock", "expiry", "newer schema", "poison") else OF_SERVERS
+        for kind, why in LEFT_OUT.items()
+    }
+)
+"""The same on servers, apart from those kinds for which there are troubles."""
 
 
-def left_out(kinds: Iterable[str]) -> list[str]:
+def left_out(kinds: Iterable[str], why: Mapping[str, str] = LEFT_OUT) -> list[str]:
     """A sentence for each of `kinds` that this world does not have. Raises `SagaError` for one that nobody knows."""
     sentences = []
     for kind in kinds:
-        if kind in LEFT_OUT:
-            sentences.append(f"{kind}: left out in a world of real processes: {LEFT_OUT[kind]}")
-        elif kind not in get_args(Kind):
+        if kind in why:
+            sentences.append(f"{kind}: left out in a world of real processes: {why[kind]}")
+        elif kind not in get_args(Kind) and kind not in LEFT_OUT:
             raise SagaError(f"there is no fault {kind!r}: choose from {', '.join([*get_args(Kind), *LEFT_OUT])}")
     return sentences
 
@@ -97,15 +110,18 @@ class Accidents:
     """Starts one more worker of a service."""
     publish_again: Callable[[Random], None]
     """Publishes one of the clients' events once more."""
+    troubles: Mapping[str, Sequence[Trouble]] = field(default_factory=dict)
+    """What can go wrong with servers, by kind."""
+    frozen_s_max: float = FROZEN_S_MAX
     happened: list[str] = field(default_factory=list)
     """In words, in order."""
     _due: list[Due] = field(default_factory=list)
     _guests: list[Guest] = field(default_factory=list)
     _drawn: int = 0
+    _in_trouble: bool = False
     _chance: Random = field(init=False)
 
     def __post_init__(self) -> None:
-        left_out(self.rates)
         self._chance = Random(self.seed)
 
     @property
@@ -115,7 +131,7 @@ class Accidents:
 
     def begin(self) -> None:
         """Something was published: draw what goes wrong from here on."""
-        kinds = [kind for kind in get_args(Kind) for _ in range(count_of(self.rates.get(kind, 0)))]
+        kinds = [kind for kind in (*get_args(Kind), *self.troubles) for _ in range(count_of(self.rates.get(kind, 0)))]
         self._chance.shuffle(kinds)
         kinds = kinds[: FAULTS_MAX - self._drawn]
         self._drawn += len(kinds)
@@ -146,8 +162,10 @@ class Accidents:
                 return self._duplicate
             case "freeze":
                 return self._freeze
-            case _:
+            case "rebalance":
                 return self._rebalance
+            case _:
+                return lambda: self._trouble(kind)
 
     def _crash(self) -> None:
         victim = self._any_of(self.crew.members)
@@ -168,7 +186,7 @@ class Accidents:
         if victim is None:
             return
         self.crew.freeze(victim)
-        for_s = self._chance.uniform(0, FROZEN_S_MAX)
+        for_s = self._chance.uniform(0, self.frozen_s_max)
         self._due.append(Due(self.clock.monotonic_s() + for_s, lambda: self.crew.thaw(victim)))
         self.happened.append(f"{victim.name} frozen for {for_s:.1f} s")
 
@@ -177,6 +195,22 @@ class Accidents:
         guest = self.hire(service)
         self._guests.append(Guest(guest))
         self.happened.append(f"{guest.name} joined")
+
+    def _trouble(self, kind: str) -> None:
+        """One after the other: two on one server would end each other."""
+        if self._in_trouble:
+            self._due.append(Due(self.clock.monotonic_s() + BUSY_S, lambda: self._trouble(kind)))
+            return
+        trouble = self._chance.choice(self.troubles[kind])
+        for_s = self._chance.uniform(*trouble.lasts_s)
+        self._in_trouble = True
+        trouble.begin()
+        self._due.append(Due(self.clock.monotonic_s() + for_s, lambda: self._end_of(trouble)))
+        self.happened.append(f"{trouble.what} for {for_s:.1f} s")
+
+    def _end_of(self, trouble: Trouble) -> None:
+        trouble.end()
+        self._in_trouble = False
 
     def _dismiss(self, member: Member) -> None:
         self.crew.dismiss(member)

@@ -13,6 +13,7 @@ from msgspec import Struct
 from saga.declarations.values import Declared
 from saga.errors import SagaError
 from saga.service import Service
+from saga.testing.processes.servers import Place
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -37,8 +38,11 @@ class Assignment(Struct, frozen=True, kw_only=True):
     attribute: str
     declarations: tuple[str, ...]
     """What the service has declared in the test's process, to be compared."""
-    broker: str
-    store: str
+    broker: str = ""
+    store: str = ""
+    """Their files; none where there are servers."""
+    place: Place | None = None
+    """Where servers are."""
     outside: str
     """The socket on which the test's process answers for its fakes."""
     stand_ins: tuple[StandIn, ...]

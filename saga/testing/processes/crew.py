@@ -20,6 +20,8 @@ WORKERS = 2
 """Of each service, from the start."""
 STOP_S_MAX = 5.0
 """A worker that has not ended so long after SIGTERM is killed."""
+COULD_NOT_START = 2
+"""The exit code of a worker that says so."""
 LOG_LINES, LOG_CHARACTERS = 4, 400
 """What is shown of a worker's log: its last lines, and how much of each."""
 
@@ -32,6 +34,8 @@ class Member:
     number: int
     """Counted by service; a worker that is started again keeps it, and its log."""
     process: subprocess.Popen[bytes]
+    starts: int = 1
+    """How often it was started, since it was hired or killed."""
     frozen: bool = False
     ends_by_s: float | None = None
     """When at the latest it has ended, by the clock's monotonic time; `None`: it is to stay."""
@@ -49,8 +53,9 @@ class Member:
 class Crew:
     """All worker processes of a world. Leaving the `with` block ends them, whatever state they are in."""
 
-    def __init__(self, folder: Path, clock: Clock) -> None:
-        self._folder, self._clock = folder, clock
+    def __init__(self, folder: Path, clock: Clock, *, starts_max: int = 1) -> None:
+        """`starts_max`: how often one is started that says it could not, for a server does not answer."""
+        self._folder, self._clock, self._starts_max = folder, clock, starts_max
         self._members: list[Member] = []
         self._started = Counter[str]()
 
@@ -91,14 +96,16 @@ class Crew:
         file = self._folder / f"{service}.json"
         if not file.exists():
             assignment.write(file)
-        return self._start(service, self._started[service])
+        member = Member(service, self._started[service], self._process(service, self._started[service]))
+        self._members.append(member)
+        return member
 
-    def _start(self, service: str, number: int) -> Member:
+    def _process(self, service: str, number: int) -> subprocess.Popen[bytes]:
         found = os.pathsep.join(path or str(Path.cwd()) for path in sys.path)
         with (self._folder / f"{service}-{number}.log").open("ab") as log:
             # A session of its own: Ctrl-C in the terminal reaches us alone, and we end the workers in order. Its
             # standard input ends with us, however we end, and the worker with it.
-            process = subprocess.Popen(
+            return subprocess.Popen(
                 [sys.executable, "-m", "saga.testing.processes.worker", str(self._folder / f"{service}.json")],
                 env={**os.environ, "PYTHONPATH": found},
                 stdin=subprocess.PIPE,
@@ -106,14 +113,13 @@ class Crew:
                 stderr=log,
                 start_new_session=True,
             )
-        member = Member(service, number, process)
-        self._members.append(member)
-        return member
 
     def restart(self, member: Member) -> Member:
         """`kill -9`, and start it again; the new one."""
         self._end(member)
-        return self._start(member.service, member.number)
+        again = Member(member.service, member.number, self._process(member.service, member.number))
+        self._members.append(again)
+        return again
 
     def freeze(self, member: Member) -> None:
         """SIGSTOP: it keeps its locks, and knows nothing of it."""
@@ -138,10 +144,14 @@ class Crew:
             code = member.process.poll()
             if member.ends_by_s is not None:
                 is_late = code is None and self._clock.monotonic_s() > member.ends_by_s
-                if is_late or code in (0, -signal.SIGTERM):  # by the signal itself: it was still starting
+                # By the signal itself: it was still starting.
+                if is_late or code in (0, -signal.SIGTERM) or (code == COULD_NOT_START and self._starts_max > 1):
                     self._end(member)
                     continue
-            if code is not None:
+            if code == COULD_NOT_START and member.ends_by_s is None and member.starts < self._starts_max:
+                member.process = self._process(member.service, member.number)
+                member.starts += 1
+            elif code is not None:
                 raise SagaError(f"worker {member.name} ended by itself, with {code}; {self.last_words(member)}")
 
     def last_words(self, member: Member) -> str:

@@ -12,7 +12,7 @@ from msgspec import Raw
 
 from saga.broker.embedded import EmbeddedBroker
 from saga.broker.embedded.membership import Timing
-from saga.broker.port import Topic
+from saga.broker.port import Broker, Topic
 from saga.clock import Clock
 from saga.declarations.values import Declared
 from saga.messages import Outgoing
@@ -57,20 +57,33 @@ class Group(NamedTuple):
 class Ground:
     """Everything that the processes share. Open inside its `with` block."""
 
+    look_s = 0.02
+    """How often it can be looked at."""
+
+    _broker: Broker
+
     def __init__(self, folder: Path, clock: Clock) -> None:
         self._folder, self._clock = folder, clock
-        self._broker = EmbeddedBroker(self.broker_file, clock=clock)
+        self._make()
         self._runner = asyncio.Runner()
         self._publishing: list[asyncio.Task[None]] = []
 
     def __enter__(self) -> Self:
         self._stack = AsyncExitStack()
         try:
-            self._runner.run(self._stack.enter_async_context(self._broker))
+            self._runner.run(self._open())
         except BaseException:
+            self._runner.run(self._stack.aclose())
             self._runner.close()
             raise
         return self
+
+    def _make(self) -> None:
+        """Whatever has to be opened."""
+        self._broker = self._embedded = EmbeddedBroker(self.broker_file, clock=self._clock)
+
+    async def _open(self) -> None:
+        await self._stack.enter_async_context(self._broker)
 
     def __exit__(self, kind: type[BaseException] | None, why: BaseException | None, at: TracebackType | None) -> None:
         try:
@@ -126,7 +139,7 @@ class Ground:
 
     def groups(self) -> dict[str, Group]:
         """The groups of all services that have had a member, all at one moment."""
-        rows = self._broker.connection.execute(GROUPS).fetchall()
+        rows = self._embedded.connection.execute(GROUPS).fetchall()
         return {name: Group(*numbers) for name, *numbers in rows}
 
     def get(self, service: str, collection: str, key: str) -> bytes | None:

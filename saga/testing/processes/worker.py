@@ -8,17 +8,21 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 from saga.broker.embedded import EmbeddedBroker
-from saga.clock import SystemClock
+from saga.broker.port import Broker
+from saga.clock import Clock, SystemClock
 from saga.config import Settings
 from saga.errors import SagaError
 from saga.observe.logs import log_to
 from saga.runtime.lifecycle import serve
 from saga.runtime.worker import Limits
+from saga.store.port import Store
 from saga.store.sqlite import SqliteStore
 from saga.testing.processes.assignment import Assignment
+from saga.testing.processes.crew import COULD_NOT_START
 from saga.testing.processes.ground import TIMING
 from saga.testing.processes.outside import stand_in
 
@@ -30,12 +34,22 @@ def main(file: Path) -> int:
     """Run what the file says; the exit code."""
     threading.Thread(target=_end_with_the_test, name="end with the test", daemon=True).start()
     assignment = Assignment.read(file)
+    code = 0
     try:
         asyncio.run(_run(assignment))
-    except SagaError as why:
-        sys.stderr.write(f"saga: {why}\n")
-        return 2
-    return 0
+    except* SagaError as several:  # in a group, where the task of a service raised it
+        code = COULD_NOT_START
+        for line in _words(several):
+            sys.stderr.write(f"saga: {line}\n")
+    return code
+
+
+def _words(several: BaseExceptionGroup[SagaError]) -> Iterator[str]:
+    for why in several.exceptions:
+        if isinstance(why, BaseExceptionGroup):
+            yield from _words(why)
+        else:
+            yield str(why)
 
 
 async def _run(assignment: Assignment) -> None:
@@ -43,10 +57,7 @@ async def _run(assignment: Assignment) -> None:
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     gives = {resource.name: resource.gives for resource in declared.resources}
     use = [stand_in(gives[s.resource], s.number, s.calls, Path(assignment.outside)) for s in assignment.stand_ins]
-    async with (
-        EmbeddedBroker(Path(assignment.broker), clock=clock, timing=TIMING) as broker,
-        SqliteStore(Path(assignment.store), clock=clock) as store,
-    ):
+    async with _broker(assignment, clock) as broker, _store(assignment, clock) as store:
         await serve(
             declared,
             store=store,
@@ -57,6 +68,18 @@ async def _run(assignment: Assignment) -> None:
             stop=stop,
             use=use,
         )
+
+
+def _broker(assignment: Assignment, clock: Clock) -> Broker:
+    if assignment.place is not None:
+        return assignment.place.broker(clock)
+    return EmbeddedBroker(Path(assignment.broker), clock=clock, timing=TIMING)
+
+
+def _store(assignment: Assignment, clock: Clock) -> Store:
+    if assignment.place is not None:
+        return assignment.place.store(clock)
+    return SqliteStore(Path(assignment.store), clock=clock)
 
 
 def _end_with_the_test() -> None:

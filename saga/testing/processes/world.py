@@ -25,11 +25,20 @@ from saga.runtime.documents import as_kind
 from saga.runtime.persistence import COLLECTION
 from saga.runtime.topics import topic_of
 from saga.service import Service
-from saga.testing.processes.accidents import Accidents, left_out
+from saga.testing.processes.accidents import (
+    FROZEN_S_MAX,
+    FROZEN_S_MAX_SERVERS,
+    LEFT_OUT,
+    LEFT_OUT_ON_SERVERS,
+    Accidents,
+    left_out,
+)
 from saga.testing.processes.assignment import Assignment, declarations_of, place_of, stand_ins_of
 from saga.testing.processes.crew import WORKERS, Crew, Member
 from saga.testing.processes.ground import Ground, Group
 from saga.testing.processes.outside import Outside
+from saga.testing.processes.server_ground import ServerGround
+from saga.testing.processes.servers import Giver, Place, Trouble
 from saga.testing.processes.verdict import outcomes_of, problems
 from saga.testing.world import NO_DOCUMENTS, World
 
@@ -39,10 +48,10 @@ if TYPE_CHECKING:
 _D = TypeVar("_D", bound="DataclassInstance")
 
 NO_FAULTS: Mapping[str, float] = MappingProxyType({})
-DEADLINE_S = 60.0
-"""How long `run_until_quiet` waits."""
-LOOK_S = 0.02
-"""How often the world is looked at."""
+DEADLINE_S, DEADLINE_S_SERVERS = 60.0, 120.0
+"""How long `run_until_quiet` waits: on servers a dead worker is missed for longer."""
+STARTS_MAX = 5
+"""How often a worker is started that could not, on servers that may not answer."""
 QUIET_LOOKS = 3
 """So many looks in a row have to find nothing under way."""
 RUN_FOR_MAX = timedelta(seconds=10)
@@ -57,7 +66,8 @@ class Employed(NamedTuple):
 
 
 class ProcessWorld(World):
-    """A world whose services run as real processes, with the real clock, on an embedded broker and SQLite stores.
+    """A world whose services run as real processes, with the real clock, on an embedded broker and SQLite stores, or on
+    servers: `servers` then gives them, see `saga.testing.processes.servers`.
 
     `seed`, `faults`: from the kind of a fault to its rate, as in the simulation. Here, of each kind with a rate,
     `round(rate * 100)` faults happen after something was published, at least one, at most 20 in all; `left_out` says
@@ -69,10 +79,18 @@ class ProcessWorld(World):
     """
 
     def __init__(
-        self, seed: int = 0, faults: Mapping[str, float] = NO_FAULTS, *, deadline_s: float = DEADLINE_S
+        self,
+        seed: int = 0,
+        faults: Mapping[str, float] = NO_FAULTS,
+        *,
+        deadline_s: float | None = None,
+        servers: Giver | None = None,
     ) -> None:
         left_out(faults)
-        self._seed, self._faults, self._deadline_s = seed, faults, deadline_s
+        self._seed, self._faults, self._giver = seed, faults, servers
+        self._deadline_s = deadline_s or (DEADLINE_S_SERVERS if servers else DEADLINE_S)
+        self._place: Place | None = None
+        self._troubles: Mapping[str, Sequence[Trouble]] = {}
         self._clock = SystemClock()
         self._employed: dict[str, Employed] = {}
         self._topics: dict[str, Topic] = {}
@@ -87,9 +105,9 @@ class ProcessWorld(World):
             raise SagaError("a test in a world is a plain function: write `def`, not `async def`")
         with ExitStack() as stack:
             folder = Path(stack.enter_context(TemporaryDirectory(prefix="saga-world-")))
-            self._ground = stack.enter_context(Ground(folder, self._clock))
+            self._ground = stack.enter_context(self._ground_in(folder, stack))
             self._outside = stack.enter_context(Outside(folder / "outside.sock"))
-            self._crew = stack.enter_context(Crew(folder, self._clock))
+            self._crew = stack.enter_context(Crew(folder, self._clock, starts_max=STARTS_MAX if self._place else 1))
             self._stack = stack.pop_all()
         self._accidents = Accidents(
             seed=self._seed,
@@ -98,15 +116,25 @@ class ProcessWorld(World):
             clock=self._clock,
             hire=self._hire,
             publish_again=self._publish_again,
+            troubles=self._troubles,
+            frozen_s_max=FROZEN_S_MAX_SERVERS if self._place else FROZEN_S_MAX,
         )
         return self
+
+    def _ground_in(self, folder: Path, stack: ExitStack) -> Ground:
+        if self._giver is None:
+            return Ground(folder, self._clock)
+        servers = stack.enter_context(self._giver(folder / "servers"))
+        self._place, self._troubles = servers.place, servers.troubles
+        return ServerGround(folder, self._clock, servers)
 
     def __exit__(self, kind: type[BaseException] | None, why: BaseException | None, at: TracebackType | None) -> None:
         self._stack.close()
 
     def left_out(self, kinds: Iterable[str]) -> list[str]:
         """A sentence for each of these kinds of faults that this world does not have: why it is left out."""
-        return left_out(kinds)
+        why = LEFT_OUT if self._giver is None else LEFT_OUT_ON_SERVERS
+        return left_out(kinds, {kind: of for kind, of in why.items() if kind not in self._troubles})
 
     @property
     def happened(self) -> Sequence[str]:
@@ -179,7 +207,8 @@ class ProcessWorld(World):
         return None
 
     def always(self, what: str, holds: Callable[[], bool]) -> None:
-        """As promised, as far as it can be seen from outside: looked at every 20 ms, and at the end."""
+        """As promised, as far as it can be seen from outside: looked at every 20 ms (on
+        servers every 200), and at the end."""
         self._always.append((what, holds))
 
     def save_schedule(self) -> Path:
@@ -217,8 +246,9 @@ class ProcessWorld(World):
             modules=modules,
             attribute=attribute,
             declarations=declarations_of(declared),
-            broker=str(self._ground.broker_file),
-            store=str(self._ground.store_file(declared.name)),
+            broker="" if self._place else str(self._ground.broker_file),
+            store="" if self._place else str(self._ground.store_file(declared.name)),
+            place=self._place,
             outside=str(self._outside.socket),
             stand_ins=tuple(stand_ins),
         )
@@ -249,7 +279,7 @@ class ProcessWorld(World):
             seen = seen + 1 if is_over() else 0
 
     def _look(self) -> None:
-        self._ground.wait(LOOK_S)
+        self._ground.wait(self._ground.look_s)
         self._crew.check()
         self._accidents.happen(self._is_whole_of)
         self._check_always()

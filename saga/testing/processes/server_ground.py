@@ -1,0 +1,125 @@
+"""The servers below a world of processes, in the place of the embedded files."""
+
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from saga.broker.port import Topic
+from saga.clock import Clock
+from saga.contracts.library import contract_of
+from saga.declarations.values import Declared
+from saga.errors import BrokerError, BrokerUnavailable
+from saga.messages import Outgoing, name_of
+from saga.progress.document import decode, progress_key
+from saga.progress.history import archive_key, decode_archive
+from saga.progress.timeline import History
+from saga.runtime.participant import consumed_by
+from saga.runtime.persistence import ARCHIVES, COLLECTION
+from saga.runtime.topics import topics_of
+from saga.store.port import Document, Store
+from saga.testing.processes.ground import Ground, Group
+from saga.testing.processes.servers import Servers
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+AGAIN_S = 0.2
+ASK_S_MAX = 2.0
+"""How long the world asks for groups: it has to go on, for only it ends what keeps the broker from answering."""
+
+
+class ServerGround(Ground):
+    """One broker and one store for all services. Asked past whatever stands between workers and servers."""
+
+    look_s = 0.2
+
+    def __init__(self, folder: Path, clock: Clock, servers: Servers) -> None:
+        self._servers = servers
+        self._reads: dict[str, frozenset[str]] = {}
+        """By service the topics that it reads."""
+        super().__init__(folder, clock)
+
+    def _make(self) -> None:
+        self._broker = self._administration = self._servers.aside.broker(self._clock)
+        self._store = self._servers.aside.store(self._clock)
+
+    async def _open(self) -> None:
+        await self._stack.enter_async_context(self._administration)
+        await self._stack.enter_async_context(self._store)
+
+    # ---------------------------------------------------------------- writing
+
+    async def _prepare(self, declared: Declared, documents: "Mapping[str, DataclassInstance]") -> None:
+        await self._broker.ensure(topics_of(declared))
+        self._reads[declared.name] = _topics_read_by(declared)
+        collections = {document.kind: document.collection for document in declared.documents}
+        for key, document in documents.items():
+            if type(document) in collections:
+                await self._store.insert(collections[type(document)], key, msgspec.json.encode(document))
+
+    async def _publish(self, records: Sequence[Outgoing], topics: Sequence[Topic]) -> None:
+        while True:
+            try:
+                await super()._publish(records, topics)
+            except BrokerUnavailable:
+                await self._clock.sleep(AGAIN_S)
+            else:
+                return
+
+    # ---------------------------------------------------------------- reading
+
+    def groups(self) -> dict[str, Group]:
+        """As they were together at some moment while they were asked for; none while the broker does not answer."""
+        try:
+            return self._runner.run(self._clock.within(ASK_S_MAX, self._groups()))
+        except (BrokerError, TimeoutError):
+            return {}
+
+    async def _groups(self) -> dict[str, Group]:
+        # Positions first, then the ends: a group that has committed up to an end that is asked for later has really
+        # nothing before it, and whatever its work has made is counted in the ends of others.
+        found = {service: await self._administration.group(service) for service in self._reads}
+        bounds = await self._administration.bounds(frozenset().union(*self._reads.values()))
+        return {
+            service: Group(
+                len(group.members),
+                sum(
+                    max(0, at.end - group.positions.get(partition, at.begin))
+                    for partition, at in bounds.items()
+                    if partition.topic in self._reads[service]
+                ),
+            )
+            for service, group in found.items()
+        }
+
+    async def _get(self, service: str, collection: str, key: str) -> Document | None:
+        return await self._store.get(collection, key)
+
+    async def _histories(self, services: Collection[str]) -> list[History]:
+        """By key: of all sagas that the log knows, for not every server lists its keys."""
+        topics = sorted(frozenset().union(*(self._reads[service] for service in services)))
+        keys = {record.key for topic in topics async for record in self._broker.scan(topic) if record.key is not None}
+        found = [await _history(self._store, service, key.decode()) for service in services for key in sorted(keys)]
+        return [history for history in found if history is not None]
+
+
+def _topics_read_by(declared: Declared) -> frozenset[str]:
+    taken = {e for h in (*declared.handlers, *declared.compensations) for p in h.parameters for e in p.events}
+    contracts = {name_of(event): contract_of(event) for event in taken}
+    return frozenset(contracts[name].topic for name in consumed_by(declared, contracts))
+
+
+async def _history(store: Store, service: str, saga: str) -> History | None:
+    document = await store.get(COLLECTION, progress_key(service, saga))
+    if document is None:
+        return None
+    p = decode(document.content)
+    archived = list[msgspec.Raw]()
+    while len(archived) < p.first:
+        kept = await store.get(ARCHIVES, archive_key(service, saga, len(archived)))
+        if kept is None:
+            break
+        archived += decode_archive(kept.content).transitions
+    return History(p, (*archived[: p.first], *p.transitions))
