@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from saga.addresses import embedded_path, kafka_servers, sqlite_path
+from saga.addresses import couchbase_place, embedded_path, kafka_servers, sqlite_path
 from saga.config import READERS, Settings
 from saga.errors import ConfigurationError
 
@@ -211,3 +211,18 @@ def test_a_file_that_is_not_there_is_told(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setenv("SAGA_CONFIG", "/nowhere/saga.toml")
     with pytest.raises(ConfigurationError, match="/nowhere/saga"):
         Settings.from_environment()
+
+
+@pytest.mark.parametrize(
+    ("address", "problem"),
+    [
+        ("couchbase:///shop", "hosts are missing"),
+        ("couchbase://db", "bucket is missing"),
+        ("couchbase://db/shop/", "bucket is missing"),
+        ("couchbase://db/shop/scope/collection/more", "bucket is missing"),
+        ("couchbase://db/shop?tls_verify=none", "options after"),
+    ],
+)
+def test_an_address_that_cannot_work_is_told(address: str, problem: str) -> None:
+    with pytest.raises(ValueError, match=problem):
+        couchbase_place(address, "payment")

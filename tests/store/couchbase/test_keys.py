@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from saga.errors import ConfigurationError, StoreUnavailable
-from saga.store.couchbase import CouchbaseSettings, place_of
+from saga.store.couchbase import CouchbaseSettings
 from saga.store.couchbase.keys import (
     HEAD_BYTES,
     KEY_BYTES_MAX,
@@ -130,19 +130,3 @@ def test_each_collection_has_its_own_only_in_a_scope_without_collection(
     scope: str | None, collection: str | None, by_collection: bool
 ) -> None:
     assert replace(working(), scope=scope, collection=collection).by_collection == by_collection
-
-
-@pytest.mark.parametrize(
-    ("address", "problem"),
-    [
-        ("redis://db/shop", "must begin with"),
-        ("couchbase:///shop", "hosts are missing"),
-        ("couchbase://db", "bucket is missing"),
-        ("couchbase://db/shop/", "bucket is missing"),
-        ("couchbase://db/shop/scope/collection/more", "bucket is missing"),
-        ("couchbase://db/shop?tls_verify=none", "options after"),
-    ],
-)
-def test_an_address_that_cannot_work_is_told(address: str, problem: str) -> None:
-    with pytest.raises(ValueError, match=problem):
-        place_of(address)
