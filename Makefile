@@ -2,9 +2,11 @@
 PYTHON ?= python3
 BIN := .venv/bin
 SEEDS ?= 1000
+MINUTES ?= 30
+SEED ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench simulate explore compose-test lock format clean
+.PHONY: help demo test check bench bench-servers simulate explore compose-test torture lock format clean
 
 help: ## Show what there is.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/'
@@ -36,11 +38,17 @@ check: .venv/tools ## Format, lint, types, import rules, generated code.
 bench: .venv/tools ## Print what it reaches, beside the limit, in one run.
 	$(BIN)/python -m benchmarks
 
+bench-servers: .venv/tools ## The same on Kafka and CouchbaseMock, beside the plain clients; starts and stops both.
+	$(BIN)/python -m benchmarks.servers
+
 simulate: .venv/tools ## Simulate the order choreography with all faults: SEEDS=10000.
 	$(BIN)/python -m services.simulate --seeds $(SEEDS)
 
 compose-test: .venv/tools ## Run the system in containers, kill and cut off some of them, compare the books.
 	$(BIN)/python -m tests.compose
+
+torture: .venv/tools ## Kill, freeze and refuse on real Kafka and CouchbaseMock, under load: MINUTES=30 SEED=1.
+	$(BIN)/python -m tests.torture --minutes $(MINUTES) --seed $(SEED)
 
 explore: .venv/tools ## Explore the protocol with more faults than the tests do; prints the number of states.
 	$(BIN)/python -m saga.testing.exploration --deep

@@ -10,10 +10,11 @@ from saga.broker.administration import Administration
 from saga.broker.port import Topic
 from saga.clock import Clock
 from saga.config import Settings
-from saga.contracts.library import binding_of
+from saga.contracts.library import binding_of, contract_of
 from saga.declarations.values import Declared
 from saga.errors import BrokerUnavailable, ConfigurationError
-from saga.messages import Event
+from saga.messages import Event, name_of
+from saga.runtime.participant import consumed_by
 from saga.runtime.topics import topics_of
 
 OPEN_S = 14.0
@@ -54,9 +55,11 @@ def wanted_by(services: Sequence[Declared]) -> dict[str, Wanted]:
 
 
 def reads_of(service: Declared) -> frozenset[str]:
-    """The topics of the events that its handlers take."""
+    """The topics that its workers read."""
     handlers = (*service.handlers, *service.compensations)
-    return _topics(event for handler in handlers for parameter in handler.parameters for event in parameter.events)
+    taken = {event for handler in handlers for parameter in handler.parameters for event in parameter.events}
+    contracts = {name_of(event): contract_of(event) for event in taken}
+    return frozenset(contracts[name].topic for name in consumed_by(service, contracts))
 
 
 def _writes_of(service: Declared) -> frozenset[str]:

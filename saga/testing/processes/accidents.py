@@ -206,7 +206,7 @@ class Accidents:
         self._in_trouble = True
         trouble.begin()
         self._due.append(Due(self.clock.monotonic_s() + for_s, lambda: self._end_of(trouble)))
-        self.happened.append(f"{trouble.what} for {for_s:.1f} s")
+        self.happened.append(f"{trouble.what} for {for_s:.1f} s" if for_s else trouble.what)
 
     def _end_of(self, trouble: Trouble) -> None:
         trouble.end()

@@ -149,6 +149,7 @@ class Crew:
                     self._end(member)
                     continue
             if code == COULD_NOT_START and member.ends_by_s is None and member.starts < self._starts_max:
+                _close(member.process)
                 member.process = self._process(member.service, member.number)
                 member.starts += 1
             elif code is not None:
@@ -164,8 +165,12 @@ class Crew:
     def _end(self, member: Member) -> None:
         """SIGKILL, which nobody can catch, for one that has not ended; nothing is left of it."""
         self._members.remove(member)
-        if member.process.poll() is None:
-            member.process.kill()
-        member.process.wait()
-        if member.process.stdin is not None:
-            member.process.stdin.close()
+        _close(member.process)
+
+
+def _close(process: subprocess.Popen[bytes]) -> None:
+    if process.poll() is None:
+        process.kill()
+    process.wait()
+    if process.stdin is not None:
+        process.stdin.close()

@@ -89,4 +89,7 @@ def _end_with_the_test() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1])))
+    ended = main(Path(sys.argv[1]))
+    sys.stderr.flush()
+    # Not `sys.exit`: threads of the Couchbase SDK that still answer would abort the interpreter while it ends.
+    os._exit(ended)

@@ -1,0 +1,117 @@
+"""A proxy for one server on this machine: what goes through can be held up, slowed down, or cut off."""
+
+import asyncio
+import threading
+from collections.abc import Mapping
+from contextlib import suppress
+from types import MappingProxyType, TracebackType
+from typing import Self
+
+from saga.clock import SystemClock
+
+NOTHING: Mapping[bytes, bytes] = MappingProxyType({})
+CHUNK_BYTES = 1 << 16
+READY_S_MAX = 10.0
+
+
+class Proxy:
+    """Listens on `port` of this machine, and passes on to `target`; on a thread of its own, until the block is left."""
+
+    def __init__(self, port: int, target: int, *, instead: Mapping[bytes, bytes] = NOTHING) -> None:
+        """`instead`: what the server says of itself, and what is said in its place, of the same length: for servers
+        that tell their clients where to connect."""
+        assert all(len(theirs) == len(ours) for theirs, ours in instead.items())
+        self.port, self.target, self._instead = port, target, instead
+        self._clock = SystemClock()
+        self._slow_s = 0.0
+        self._connections: set[asyncio.StreamWriter] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._live()), name=f"proxy {port}", daemon=True)
+        self._ready = threading.Event()
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        assert self._ready.wait(READY_S_MAX), f"the proxy on port {self.port} did not start"
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, why: BaseException | None, at: TracebackType | None) -> None:
+        self._loop.call_soon_threadsafe(self._over.set)
+        self._thread.join(READY_S_MAX)
+
+    # ---------------------------------------------------------------- what is done to it, from any thread
+
+    def hold(self) -> None:
+        """From now on nothing gets through, in either direction; connections stay, and new ones are not answered."""
+        self._loop.call_soon_threadsafe(self._open.clear)
+
+    def let_go(self) -> None:
+        """What was held arrives, and all goes on."""
+        self._loop.call_soon_threadsafe(self._open.set)
+
+    def slow(self, seconds: float) -> None:
+        """So much later comes whatever goes through, in each direction."""
+        self._slow_s = seconds
+
+    def cut(self) -> None:
+        """End all connections now, whatever is on its way in them. New ones are welcome."""
+        self._loop.call_soon_threadsafe(self._cut)
+
+    # ---------------------------------------------------------------- on the thread
+
+    async def _live(self) -> None:
+        self._loop, self._over, self._open = asyncio.get_running_loop(), asyncio.Event(), asyncio.Event()
+        self._open.set()
+        server = await asyncio.start_server(self._connected, "127.0.0.1", self.port)
+        self._ready.set()
+        try:
+            await self._over.wait()
+        finally:
+            server.close()
+            self._open.set()
+            while self._tasks:  # as long as one that has just come in goes on
+                self._cut()
+                await asyncio.wait(self._tasks)
+
+    def _cut(self) -> None:
+        for writer in self._connections:
+            writer.transport.abort()
+
+    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None, "the server calls this in a task"
+        self._tasks.add(task)
+        self._connections.add(writer)
+        try:
+            await self._open.wait()
+            with suppress(OSError):  # the server is away: so the client finds nobody either
+                server_reader, server_writer = await asyncio.open_connection("127.0.0.1", self.target)
+                self._connections.add(server_writer)
+                try:
+                    async with asyncio.TaskGroup() as tasks:
+                        tasks.create_task(self._pass_on(reader, server_writer))
+                        tasks.create_task(self._pass_on(server_reader, writer, self._instead))
+                finally:
+                    await self._end(server_writer)
+        finally:
+            await self._end(writer)
+            self._tasks.discard(task)
+
+    async def _end(self, writer: asyncio.StreamWriter) -> None:
+        self._connections.discard(writer)
+        writer.close()
+        with suppress(OSError):
+            await writer.wait_closed()
+
+    async def _pass_on(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, instead: Mapping[bytes, bytes] = NOTHING
+    ) -> None:
+        with suppress(OSError):
+            while chunk := await reader.read(CHUNK_BYTES):
+                if self._slow_s:
+                    await self._clock.sleep(self._slow_s)
+                await self._open.wait()
+                for theirs, ours in instead.items():
+                    chunk = chunk.replace(theirs, ours)
+                writer.write(chunk)
+                await writer.drain()
+        writer.close()

@@ -1,0 +1,110 @@
+"""The proxy between clients and a server: what goes through it is held up, slowed down, or cut off."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, suppress
+
+import pytest
+
+from saga.clock import SystemClock
+from tests.servers.proxy import Proxy
+from tests.servers.server import free_ports
+
+CLOCK = SystemClock()
+WITHIN_S = 10.0
+HELD_S = 0.2
+
+
+@pytest.fixture
+def proxy() -> Iterator[Proxy]:
+    port, target = free_ports(2)
+    with Proxy(port, target, instead={b"at:1": b"at:2"}) as proxy:
+        yield proxy
+
+
+class Talk:
+    """One connection to a server that says everything back."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader, self._writer = reader, writer
+
+    async def ask(self, words: bytes) -> bytes:
+        self._writer.write(words + b"\n")
+        return (await CLOCK.within(WITHIN_S, self._reader.readline())).rstrip()
+
+
+@asynccontextmanager
+async def echo(port: int) -> AsyncIterator[None]:
+    there = list[asyncio.StreamWriter]()
+
+    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there.append(writer)
+        with suppress(ConnectionError):
+            while line := await reader.readline():
+                writer.write(line)
+
+    async with await asyncio.start_server(connected, "127.0.0.1", port):
+        yield
+    for writer in there:
+        writer.close()
+        with suppress(ConnectionError):
+            await writer.wait_closed()
+
+
+@asynccontextmanager
+async def talk(proxy: Proxy) -> AsyncIterator[Talk]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
+    try:
+        yield Talk(reader, writer)
+    finally:
+        writer.transport.abort()
+
+
+async def test_what_is_said_gets_through_but_for_where_the_server_says_it_is(proxy: Proxy) -> None:
+    async with echo(proxy.target), talk(proxy) as talking:
+        assert await talking.ask(b"hello") == b"hello"
+        assert await talking.ask(b"at:1") == b"at:2"
+
+
+async def test_what_is_held_arrives_when_it_is_let_go_in_old_connections_and_in_new_ones(proxy: Proxy) -> None:
+    async with echo(proxy.target), talk(proxy) as old:
+        await old.ask(b"before")
+        proxy.hold()
+        async with talk(proxy) as new, asyncio.TaskGroup() as tasks:
+            held = [tasks.create_task(old.ask(b"old")), tasks.create_task(new.ask(b"new"))]
+            done, _ = await asyncio.wait(held, timeout=HELD_S)
+            assert not done
+            proxy.let_go()
+            assert [await each for each in held] == [b"old", b"new"]
+
+
+async def test_what_is_slow_comes_later(proxy: Proxy) -> None:
+    async with echo(proxy.target), talk(proxy) as talking:
+        await talking.ask(b"before")
+        proxy.slow(HELD_S)
+        began_s = CLOCK.monotonic_s()
+        assert await talking.ask(b"late") == b"late"
+        assert CLOCK.monotonic_s() - began_s >= 2 * HELD_S
+
+
+async def until_it_ends(talking: Talk) -> None:
+    """Raises `ConnectionError` for one that ends in the middle; the test's own limit bounds it."""
+    while await talking.ask(b"still there?"):
+        pass
+    raise ConnectionError("nobody answers any more")
+
+
+async def test_connections_that_are_cut_end_and_new_ones_are_welcome(proxy: Proxy) -> None:
+    async with echo(proxy.target):
+        async with talk(proxy) as old:
+            await old.ask(b"before")
+            proxy.cut()
+            with pytest.raises(ConnectionError):
+                await until_it_ends(old)
+        async with talk(proxy) as new:
+            assert await new.ask(b"again") == b"again"
+
+
+async def test_who_connects_while_the_server_is_away_finds_nobody(proxy: Proxy) -> None:
+    async with talk(proxy) as talking:
+        assert await talking.ask(b"is anybody there?") == b""

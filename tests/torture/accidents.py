@@ -1,0 +1,227 @@
+"""What goes wrong: workers killed, added and frozen, the broker killed, the store frozen and failing. Drawn by a seed.
+
+The store is frozen and never killed: CouchbaseMock keeps everything in memory and would come back empty.
+"""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Iterator, Set
+from dataclasses import dataclass
+from math import inf
+from random import Random  # noqa: TID251 - seeded
+from statistics import median
+from typing import Literal, get_args
+
+from saga.broker.kafka.settings import KafkaSettings
+from saga.clock import Clock
+from services.audit.books import SERVICES
+from tests.servers.couchbase import CouchbaseMock
+from tests.servers.kafka import KafkaServer
+from tests.torture.customers import Customers, Recovery
+from tests.torture.workers import Worker, Workers
+
+DEAD_S_MAX = 3.0
+SESSION_S = KafkaSettings(servers=("127.0.0.1:9092",)).session_s
+"""After that the group takes a member that is frozen for dead, and others have its partitions when it goes on."""
+ZOMBIE_S = (SESSION_S + 2, SESSION_S + 5)
+GUEST_S = (5.0, 10.0)
+"""How long an added worker stays."""
+BROKER_S = (0.5, 6.0)
+STORE_S = 5.0
+FAILURES = (20, 200)
+"""How many operations in a row the store refuses."""
+BURSTS, BURST_S = 5, 0.6
+AT_ONCE = 2
+PAUSE_S = (0.5, 3.0)
+"""Between two faults."""
+ON_TOP = 0.3
+"""How often the next fault does not wait until nothing is felt of the last one."""
+LOOK_S = 0.1
+STARTING_S = 20.0
+"""After a fault of a server a worker may still say that it could not start: it tries for 14 s."""
+Kind = Literal[
+    "a worker killed", "a worker added", "a zombie", "the broker killed", "the store frozen", "the store refuses"
+]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+OF_SERVERS = frozenset[Kind]({"the broker killed", "the store frozen", "the store refuses"})
+MOST_OFTEN = "payment"
+"""The service with most workers: half of all faults of workers are there."""
+
+
+@dataclass(slots=True, eq=False)
+class Span:
+    """A fault, from when to when."""
+
+    kind: Kind
+    began_s: float
+    ended_s: float = inf
+
+
+class Accidents:
+    """Makes them happen, one kind after the other, and prints each when it is felt no more."""
+
+    def __init__(
+        self,
+        workers: Workers,
+        kafka: KafkaServer,
+        mock: CouchbaseMock,
+        customers: Customers,
+        *,
+        chance: Random,
+        clock: Clock,
+        tell: Callable[[str], None],
+    ) -> None:
+        self._workers, self._kafka, self._mock, self._customers = workers, kafka, mock, customers
+        self._chance, self._clock, self._tell = chance, clock, tell
+        self._under_way: set[Kind] = set()
+        self._times: list[Span] = []
+        self._servers_last_s = -STARTING_S
+        self._took_s: dict[Kind, list[float]] = defaultdict(list)
+
+    @property
+    def in_trouble(self) -> bool:
+        """Whether a server does not answer, or did not a moment ago."""
+        if self._under_way & OF_SERVERS:
+            self._servers_last_s = self._clock.monotonic_s()
+        return self._clock.monotonic_s() < self._servers_last_s + STARTING_S
+
+    async def happen(self, for_s: float, least: int) -> Set[Kind]:
+        """One after the other, some on top of others, until `for_s` are over and there were `least`. The kinds that
+        there were, once nothing is felt any more."""
+        until_s, count = self._clock.monotonic_s() + for_s, 0
+        async with asyncio.TaskGroup() as tasks:
+            for kind in self._drawn():
+                if count >= least and self._clock.monotonic_s() >= until_s:
+                    break
+                count += 1
+                on_top = self._chance.random() < ON_TOP
+                while len(self._under_way) >= (AT_ONCE if on_top else 1) or kind in self._under_way:
+                    await self._clock.sleep(LOOK_S)
+                if not on_top:
+                    await self._until_recovered()
+                await self._clock.sleep(self._chance.uniform(*PAUSE_S))
+                self._under_way.add(kind)
+                tasks.create_task(self._suffer(kind), name=kind)
+        await self._until_recovered()
+        return self._took_s.keys()
+
+    def _drawn(self) -> Iterator[Kind]:
+        """All kinds in some order, and all again in another."""
+        while True:
+            kinds = list(KINDS)
+            self._chance.shuffle(kinds)
+            yield from kinds
+
+    async def _until_recovered(self) -> None:
+        while not self._customers.is_recovered:
+            await self._clock.sleep(LOOK_S)
+
+    async def _suffer(self, kind: Kind) -> None:
+        span = Span(kind, self._clock.monotonic_s())
+        self._times.append(span)
+        try:
+            what = await self._act_of(kind)()
+        finally:
+            _ = self.in_trouble  # noted once more, now that it ends
+            self._under_way.discard(kind)
+        span.ended_s = self._clock.monotonic_s()
+        self._customers.feel(what, lambda recovery: self._felt(span, recovery))
+
+    def _felt(self, span: Span, recovery: Recovery) -> None:
+        assert recovery.took_s is not None
+        self._took_s[span.kind].append(recovery.took_s)
+        others = [other.kind for other in self._times if other is not span and other.ended_s > span.began_s]
+        beside = f" (beside: {', '.join(others)})" if others else ""
+        self._tell(
+            f"{recovery.what}{beside}: orders end again after "
+            f"{recovery.goes_on_s:.1f} s, all {recovery.under_way} that were under way after {recovery.took_s:.1f} s"
+        )
+
+    def summary(self) -> list[str]:
+        """How long it took to recover, a line for each kind."""
+        width = max(map(len, KINDS))
+        return [
+            f"{kind:<{width}}  {len(took):>3} times, recovered after {median(took):.1f} s, at most {max(took):.1f} s"
+            for kind in KINDS
+            if (took := self._took_s[kind])
+        ]
+
+    def _act_of(self, kind: Kind) -> Callable[[], Awaitable[str]]:
+        """Returns, when it is over, what it was."""
+        match kind:
+            case "a worker killed":
+                return self._kill
+            case "a worker added":
+                return self._add
+            case "a zombie":
+                return self._zombie
+            case "the broker killed":
+                return self._kill_broker
+            case "the store frozen":
+                return self._freeze_store
+            case "the store refuses":
+                return self._refuse
+
+    # ---------------------------------------------------------------- workers
+
+    async def _kill(self) -> str:
+        worker, dead_s = self._taken(), self._chance.uniform(0, DEAD_S_MAX)
+        self._workers.kill(worker)
+        await self._clock.sleep(dead_s)
+        self._workers.start_again(worker)
+        worker.in_hand = False
+        return f"{worker.name} killed, and started again {dead_s:.1f} s later"
+
+    async def _zombie(self) -> str:
+        worker, frozen_s = self._taken(), self._chance.uniform(*ZOMBIE_S)
+        self._workers.freeze(worker)
+        await self._clock.sleep(frozen_s)
+        self._workers.thaw(worker)
+        worker.in_hand = False
+        return f"{worker.name} frozen for {frozen_s:.1f} s, and going on as a zombie"
+
+    async def _add(self) -> str:
+        worker = self._workers.hire(self._any_service(), guest=True)
+        await self._clock.sleep(self._chance.uniform(*GUEST_S))
+        await self._workers.dismiss(worker)
+        return f"{worker.name} added, and told to leave"
+
+    def _taken(self) -> Worker:
+        """Any worker to which nothing is done yet."""
+        service = self._any_service()
+        free = [worker for worker in self._workers.free if worker.service == service]
+        worker = self._chance.choice(free or self._workers.free)
+        worker.in_hand = True
+        return worker
+
+    def _any_service(self) -> str:
+        return MOST_OFTEN if self._chance.random() < 0.5 else self._chance.choice(SERVICES)
+
+    # ---------------------------------------------------------------- servers
+
+    async def _kill_broker(self) -> str:
+        dead_s = self._chance.uniform(*BROKER_S)
+        await asyncio.to_thread(self._kafka.kill)
+        await self._clock.sleep(dead_s)
+        began_s = self._clock.monotonic_s()
+        await asyncio.to_thread(self._kafka.restart)
+        took_s = self._clock.monotonic_s() - began_s
+        return f"the broker killed, and started again {dead_s:.1f} s later, which took it {took_s:.1f} s"
+
+    async def _freeze_store(self) -> str:
+        self._mock.pause()
+        try:
+            await self._clock.sleep(STORE_S)
+        finally:
+            self._mock.resume()
+        return f"the store frozen for {STORE_S:.0f} s"
+
+    async def _refuse(self) -> str:
+        count = 0
+        for _ in range(BURSTS):
+            several = self._chance.randint(*FAILURES)
+            count += several
+            await asyncio.to_thread(self._mock.opfail, count=several)
+            await self._clock.sleep(BURST_S)
+        await asyncio.to_thread(self._mock.opfail, count=0)
+        return f"the store told to refuse {count} operations, in {BURSTS} bursts"

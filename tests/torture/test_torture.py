@@ -1,0 +1,22 @@
+"""A short torture: every kind of fault once, under load, and then the books of all services, bank and carrier."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.torture.accidents import KINDS
+from tests.torture.story import Plan, Torture
+
+SEED = 20261122
+
+
+@pytest.mark.timeout(180)
+async def test_the_books_balance_though_everything_was_killed_frozen_or_failed_once(
+    server_jars: Path, tmp_path: Path
+) -> None:
+    said = list[str]()
+    plan = Plan(seed=SEED, faults_s=0, least=len(KINDS), per_s=15)
+    torture = Torture(tmp_path, plan, said.append)
+    assert await torture.run(), "\n".join(said)
+    assert torture.kinds == set(KINDS)
+    assert {check.name: check.differences for check in torture.checks if check.differences} == {}
