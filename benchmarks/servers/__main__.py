@@ -1,0 +1,48 @@
+"""`make bench-servers`: what the toolkit reaches on Kafka and Couchbase, beside the plain clients, in one run; also to
+build/figures/bench-servers.jsonl. Starts and stops the servers itself, for each part its own: the chain and the
+example have services and topics of the same names.
+"""
+
+import json
+import os
+import platform
+import sys
+import time
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from benchmarks.parts import Figure
+from benchmarks.servers.ground import servers
+from benchmarks.servers.latency import latency
+from benchmarks.servers.messages import memory, messages
+from benchmarks.servers.sagas import chain, example
+from tests.servers.jars import ServersMissing
+
+FIGURES = Path("build/figures/bench-servers.jsonl")
+PARTS = (messages, latency, chain, example, memory)
+
+
+def main() -> None:
+    """Print each figure as it is there, and write them all."""
+    chosen = [part for part in PARTS if len(sys.argv) == 1 or part.__name__ in sys.argv[1:]]
+    began = time.monotonic()
+    print(f"{os.cpu_count()} cores, Python {platform.python_version()}, {platform.system()}, ", end="")
+    print("shared by services, driver, Kafka (one node) and CouchbaseMock (in memory)")
+    figures: list[Figure] = []
+    for part in chosen:
+        print(f"\n{(part.__doc__ or '').splitlines()[0]}", flush=True)
+        with TemporaryDirectory() as folder, servers(Path(folder)) as ground:
+            for figure in part(ground):
+                print(f"  {figure.name:<58} {figure.value:>10,.5g} {figure.unit}", flush=True)
+                figures.append(figure)
+    FIGURES.parent.mkdir(parents=True, exist_ok=True)
+    lines = (json.dumps({"name": f.name, "value": f.value, "unit": f.unit}) for f in figures)
+    FIGURES.write_text("\n".join(lines) + "\n")
+    print(f"\nwritten to {FIGURES}, after {time.monotonic() - began:.0f} s")
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except ServersMissing as why:
+        sys.exit(str(why))

@@ -1,0 +1,196 @@
+"""Servers of this run, and processes that work on them until they are told to stop."""
+
+import asyncio
+import multiprocessing
+import re
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, Concatenate, NamedTuple, ParamSpec
+
+from saga import wiring
+from saga.config import Settings
+from tests.servers.couchbase import BUCKET, CouchbaseMock
+from tests.servers.kafka import RUNS_FAST, KafkaServer
+
+P = ParamSpec("P")
+
+MOCK_JVM = ("-XX:+UseG1GC", "-Xmx2g")
+"""It keeps all that was ever written."""
+PART_S = 60.0
+"""After so long a part begins no further round: on a busy machine there are fewer."""
+WORDS_S = 60.0
+"""A process that says nothing for so long has failed."""
+
+
+class Ground(NamedTuple):
+    """Where the servers are."""
+
+    kafka: str
+    couchbase: str
+
+    @property
+    def settings(self) -> Settings:
+        """One node each: nothing can be replicated."""
+        return Settings(
+            broker=f"kafka://{self.kafka}",
+            store=f"{self.couchbase}/{BUCKET}",
+            store_durability="none",
+            kafka_replication=1,
+            kafka_min_insync=1,
+            couchbase_username="bench",
+            couchbase_password="bench",
+        )
+
+
+@contextmanager
+def servers(folder: Path) -> Iterator[Ground]:
+    """A Kafka and a CouchbaseMock that end with the block."""
+    kafka = KafkaServer.start(folder / "kafka", jvm=RUNS_FAST)
+    try:
+        mock = CouchbaseMock.start(folder / "couchbase", jvm=MOCK_JVM)
+        try:
+            yield Ground(kafka.address, mock.address)
+        finally:
+            mock.stop()
+    finally:
+        kafka.kill()
+
+
+def rounds(count: int, at_least: int = 1) -> Iterator[int]:
+    """The numbers of the rounds that there is time for."""
+    began = time.monotonic()
+    for number in range(count):
+        if number >= at_least and time.monotonic() - began > PART_S:
+            print(f"  (only {number} of {count} rounds: the machine is slow)")
+            return
+        yield number
+
+
+# -------------------------------------------------------------------- what a process does
+
+
+@dataclass
+class Work:
+    """What a process has been asked to do, as it sees it."""
+
+    count: int | None = None
+    """How many messages there are; without a number it goes on until it is stopped."""
+    marks: tuple[int, ...] = ()
+    """After how many of them memory is looked at."""
+    stop: asyncio.Event = field(default_factory=asyncio.Event)
+    ready: Callable[[], None] = lambda: None
+    """To be called when everything is connected."""
+    _done: int = 0
+    _began: tuple[float, float] = (0.0, 0.0)
+    _ended: tuple[float, float] = (0.0, 0.0)
+    _peaks_mb: list[float] = field(default_factory=list)
+
+    def begins(self) -> None:
+        """The first message may be in hand from now on."""
+        self._began = time.perf_counter(), time.process_time()
+
+    def done(self, messages: int = 1) -> None:
+        """So many more are done; the last one stops everything."""
+        self._done += messages
+        if len(self._peaks_mb) < len(self.marks) and self._done >= self.marks[len(self._peaks_mb)]:
+            self._peaks_mb.append(peak_mb())
+        if self._done == self.count:
+            self._ended = time.perf_counter(), time.process_time()
+            self.stop.set()
+
+    def spent(self) -> "Spent":
+        """What it took; without a number of messages, all that the process has needed."""
+        if self.count is None:
+            return Spent(0.0, time.process_time() - self._began[1], [])
+        assert self._done == self.count, f"{self._done} of {self.count} messages"
+        return Spent(self._ended[0] - self._began[0], self._ended[1] - self._began[1], self._peaks_mb)
+
+
+class Spent(NamedTuple):
+    """What a piece of work has taken."""
+
+    wall_s: float
+    cpu_s: float
+    peaks_mb: list[float]
+
+
+def peak_mb() -> float:
+    """The most memory that this process has had so far. Not `ru_maxrss`: that may be its parent's."""
+    told = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
+    assert told is not None, "needs Linux"
+    return int(told[1]) / 1e3
+
+
+# -------------------------------------------------------------------- processes
+
+
+class Child:
+    """A process that works."""
+
+    def __init__(self, process: multiprocessing.process.BaseProcess, words: Connection) -> None:
+        self._process, self._words = process, words
+
+    def spent(self) -> Spent:
+        """Wait for its end. Raises `RuntimeError` if it failed."""
+        spent = self._word()
+        assert isinstance(spent, Spent)
+        return spent
+
+    def stopped(self) -> Spent:
+        """End it; what it took."""
+        self._words.send("stop")
+        return self.spent()
+
+    def _word(self) -> object:
+        if not self._words.poll(WORDS_S):
+            raise RuntimeError(f"{self._process.name} says nothing")
+        try:
+            return self._words.recv()
+        except EOFError as why:
+            raise RuntimeError(f"{self._process.name} has failed: see above") from why
+
+
+@contextmanager
+def child(
+    work: Callable[Concatenate[Work, P], Coroutine[Any, Any, None]], asked: Work, *args: P.args, **kwargs: P.kwargs
+) -> Iterator[Child]:
+    """A process that does `work`, once it is ready, until the end of the block at the latest."""
+    context = multiprocessing.get_context("spawn")
+    ours, its = context.Pipe()
+    about = asked.count, asked.marks
+    process = context.Process(target=_work, args=(its, about, work, args, kwargs), name=work.__qualname__)
+    process.start()
+    its.close()
+    try:
+        child = Child(process, ours)
+        child._word()
+        yield child
+    finally:
+        process.join(5)
+        if process.exitcode is None:
+            process.kill()
+            process.join()
+
+
+def _work(
+    words: Connection,
+    about: tuple[int | None, tuple[int, ...]],
+    work: Callable[..., Coroutine[Any, Any, None]],
+    args: tuple[object, ...],
+    kwargs: dict[str, object],
+) -> None:
+    wiring.tune_collector()  # as `saga run` does; for the plain clients too
+
+    async def until_told() -> Spent:
+        asked = Work(*about, ready=lambda: words.send("ready"))
+        asyncio.get_running_loop().add_reader(words.fileno(), asked.stop.set)
+        asked.begins()
+        await work(asked, *args, **kwargs)
+        asyncio.get_running_loop().remove_reader(words.fileno())
+        return asked.spent()
+
+    words.send(asyncio.run(until_told()))

@@ -1,0 +1,84 @@
+"""Messages per second, their CPU and memory: the toolkit and the plain clients answer the same messages in turn."""
+
+import asyncio
+import statistics
+from collections.abc import Callable, Sequence
+from decimal import Decimal
+
+from benchmarks.events import Pinged
+from benchmarks.parts import Figure
+from benchmarks.servers import raw
+from benchmarks.servers.ground import Ground, Spent, Work, child, rounds
+from benchmarks.servers.ours import CAST, serve
+from saga import adapters
+from saga.clock import SystemClock
+from saga.messages import Outgoing
+from saga.outside import to_record
+from saga.runtime.topics import topics_of
+
+MESSAGES, ROUNDS, MANY, TEXT = 10_000, 5, 50_000, "x" * 100
+PUBLISHED_AT_ONCE = 500
+clock = SystemClock()
+
+
+def pinged(saga: str) -> Outgoing:
+    """One message."""
+    return to_record(Pinged(order_id=saga, text=TEXT, amount=Decimal("9.80")), clock.now_ms())
+
+
+async def _publish(ground: Ground, name: str, count: int) -> None:
+    async with adapters.broker_at(ground.settings, clock) as broker:
+        await broker.ensure(topics_of(CAST["echo"][0]))
+        for begin in range(0, count, PUBLISHED_AT_ONCE):
+            await broker.publish([pinged(f"{name}-{n:06}") for n in range(begin, begin + PUBLISHED_AT_ONCE)])
+
+
+def _ours(ground: Ground, count: int, marks: tuple[int, ...] = ()) -> Spent:
+    with child(serve, Work(count, marks), ground, "echo") as process:
+        return process.spent()
+
+
+def _raw(ground: Ground, count: int) -> Spent:
+    with child(raw.loop, Work(count), ground) as process:
+        return process.spent()
+
+
+def messages(ground: Ground) -> list[Figure]:
+    """(a) One service, each message one write and one event, beside the plain clients on the same messages"""
+    turns: list[tuple[Callable[[Ground, int], Spent], list[Spent]]] = [(_ours, []), (_raw, [])]
+    (_, ours), (_, limit) = turns
+    for number in rounds(ROUNDS + 1, at_least=2):
+        asyncio.run(_publish(ground, f"a{number}", MESSAGES))
+        for run, spent in turns if number % 2 else turns[::-1]:
+            spent.append(run(ground, MESSAGES))
+    del ours[0], limit[0]  # the servers were not warm
+    return [
+        Figure("a messages handled", _per_s(ours), "messages/s"),
+        Figure("a CPU of it", _cpu_us(ours), "us/message"),
+        Figure("a plain clients", _per_s(limit), "messages/s"),
+        Figure("a CPU of the plain clients", _cpu_us(limit), "us/message"),
+        Figure(
+            "a of the plain clients' rate, median of rounds",
+            statistics.median(raw.wall_s / our.wall_s for our, raw in zip(ours, limit, strict=True)),
+            "ratio",
+        ),
+    ]
+
+
+def memory(ground: Ground, many: int = MANY) -> list[Figure]:
+    """(b) Peak memory of the service after a fifth of the messages and after all"""
+    asyncio.run(_publish(ground, "b", many))
+    fifth, whole = _ours(ground, many, (many // 5, many)).peaks_mb
+    return [
+        Figure(f"b peak memory after {many // 5:,} messages", fifth, "MB"),
+        Figure(f"b peak memory after {many:,} messages", whole, "MB"),
+        Figure("b growth", whole / fifth, "ratio"),
+    ]
+
+
+def _per_s(runs: Sequence[Spent]) -> float:
+    return statistics.median(MESSAGES / spent.wall_s for spent in runs)
+
+
+def _cpu_us(runs: Sequence[Spent]) -> float:
+    return statistics.median(spent.cpu_s / MESSAGES * 1e6 for spent in runs)

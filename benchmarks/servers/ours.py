@@ -1,0 +1,60 @@
+"""Services on the servers, as `saga run` serves them."""
+
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+
+from benchmarks.servers.ground import Ground, Work
+from benchmarks.services import echo, order, payment, shipping, stock
+from saga import adapters, wiring
+from saga.clock import SystemClock
+from saga.declarations.values import Declared
+from saga.observe.moments import Assigned, Handled, Moment
+from services.inventory import inventory
+from services.order import order as example_order
+from services.payment import payment as example_payment
+from services.payment.bank import Bank
+from services.shipping import shipping as example_shipping
+from services.shipping.carrier import Carrier
+
+CAST: dict[str, Sequence[Declared]] = {
+    "echo": [echo.declared],
+    "chain": [service.declared for service in (order, payment, stock, shipping)],
+    "example": [service.declared for service in (example_order, example_payment, inventory, example_shipping)],
+}
+TROUBLES = ("DeadLettered", "Stuck", "Unavailable", "Escalated", "Lost", "Retrying")
+
+
+async def serve(asked: Work, ground: Ground, cast: str, only: str | None = None) -> None:
+    """Run the services of `cast`, or one of them, on the outside in memory."""
+    clock, settings, troubles = SystemClock(), ground.settings, list[Moment]()
+    services = [declared for declared in CAST[cast] if only in (None, declared.name)]
+    waiting = {declared.name for declared in services}
+
+    def report(moment: Moment) -> None:
+        if isinstance(moment, Handled):
+            asked.done()
+        elif isinstance(moment, Assigned):
+            waiting.discard(moment.service)
+            if not waiting:
+                asked.begins()
+                asked.ready()
+        elif type(moment).__name__ in TROUBLES:
+            troubles.append(moment)
+
+    async with AsyncExitStack() as stack:
+        broker = await stack.enter_async_context(adapters.broker_at(settings, clock))
+        stores = {
+            declared.name: await stack.enter_async_context(adapters.store_at(settings, declared.name, clock))
+            for declared in services
+        }
+        await wiring.serve_all(
+            services,
+            broker,
+            stores,
+            settings=settings,
+            report=report,
+            stop=asked.stop,
+            clock=clock,
+            use={"payment": [Bank()], "shipping": [Carrier()]} if cast == "example" else {},
+        )
+    assert not troubles, troubles[:3]

@@ -1,0 +1,130 @@
+"""The plain clients: the fastest loop that is still honest. One insert and one answer for each message.
+
+Batches from aiokafka, 256 inserts in flight, answers sent without waiting, all acknowledged before the positions of
+their batch are committed, which happens in the background. It does not keep order by key, remember what it has seen
+longer than its document, or do anything when something fails.
+"""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from datetime import timedelta
+from io import BytesIO
+from typing import Any
+
+import msgspec
+from acouchbase.cluster import AsyncCluster  # type: ignore[import-untyped]  # the SDK has no types for checkers
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka.structs import ConsumerRecord
+from couchbase.auth import PasswordAuthenticator  # type: ignore[import-untyped]  # see above
+from couchbase.options import ClusterOptions  # type: ignore[import-untyped]  # see above
+from couchbase.transcoder import RawJSONTranscoder  # type: ignore[import-untyped]  # see above
+from fastavro import parse_schema, schemaless_reader, schemaless_writer
+
+from benchmarks.events import Pinged, Ponged
+from benchmarks.servers.ground import Ground, Work
+from saga.contracts.codec import HEADER_SIZE, MARKER
+from saga.contracts.library import binding_of
+from saga.contracts.schema import without_logical_types
+from tests.servers.couchbase import BUCKET
+
+AT_ONCE = 128
+"""Inserts in flight of one batch; two batches are under way."""
+BATCHES = 2
+RECORDS_MAX = 500
+CONNECT_S = 10
+
+logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
+
+PINGED = parse_schema(without_logical_types(binding_of(Pinged).version.schema))
+PONGED = parse_schema(without_logical_types(binding_of(Ponged).version.schema))
+HEADER = MARKER + binding_of(Ponged).version.fingerprint
+
+
+async def loop(asked: Work, ground: Ground) -> None:
+    """Answer what comes."""
+    cluster = AsyncCluster(
+        ground.couchbase,
+        ClusterOptions(
+            PasswordAuthenticator("bench", "bench"),
+            transcoder=RawJSONTranscoder(),
+            enable_tracing=False,
+            enable_metrics=False,
+        ),
+    )
+    await asyncio.wait_for(cluster.on_connect(), CONNECT_S)
+    bucket = cluster.bucket(BUCKET)
+    await bucket.on_connect()
+    producer = AIOKafkaProducer(
+        bootstrap_servers=ground.kafka, acks="all", enable_idempotence=True, linger_ms=0, max_batch_size=1 << 17
+    )
+    consumer = AIOKafkaConsumer(
+        "pings",
+        bootstrap_servers=ground.kafka,
+        group_id="raw",
+        enable_auto_commit=False,
+        auto_offset_reset="earliest",
+        fetch_max_wait_ms=100,
+        max_partition_fetch_bytes=1 << 20,
+    )
+    async with producer, consumer:
+        await _Loop(asked, consumer, producer, bucket.default_collection()).run()
+    await cluster.close()
+
+
+class _Loop:
+    def __init__(self, asked: Work, consumer: AIOKafkaConsumer, producer: AIOKafkaProducer, collection: Any) -> None:
+        self._asked, self._consumer, self._producer, self._collection = asked, consumer, producer, collection
+        self._room = asyncio.Semaphore(BATCHES)
+
+    async def run(self) -> None:
+        await self._consumer.getmany(timeout_ms=0)
+        while not self._consumer.assignment():
+            await asyncio.sleep(0.01)
+        self._asked.ready()
+        self._asked.begins()
+        before: asyncio.Task[None] | None = None
+        async with asyncio.TaskGroup() as tasks:
+            while not self._asked.stop.is_set():
+                await self._room.acquire()
+                got = await self._consumer.getmany(timeout_ms=100, max_records=RECORDS_MAX)
+                before = tasks.create_task(self._batch(got, before))
+
+    async def _batch(self, got: dict[TopicPartition, list[ConsumerRecord]], before: asyncio.Task[None] | None) -> None:
+        records = [record for of_partition in got.values() for record in of_partition]
+        if records:
+            await self._answer(records)
+        self._room.release()
+        self._asked.done(len(records))
+        if before is not None:
+            await before
+        if got:
+            await self._consumer.commit({place: found[-1].offset + 1 for place, found in got.items()})
+
+    async def _answer(self, records: Sequence[ConsumerRecord]) -> None:
+        left, sent = iter(records), []
+
+        async def one_after_another() -> None:
+            for record in left:
+                document, answer, headers = _handled(record)
+                await self._collection.insert(f"raw::{record.key.decode()}", document, timeout=timedelta(seconds=2.5))
+                sent.append(await self._producer.send("pongs", answer, record.key, headers=headers))
+
+        async with asyncio.TaskGroup() as tasks:
+            for _ in range(min(AT_ONCE, len(records))):
+                tasks.create_task(one_after_another())
+        for acknowledged in sent:
+            await acknowledged
+
+
+def _handled(record: ConsumerRecord) -> tuple[bytes, bytes, list[tuple[str, bytes]]]:
+    """The document that remembers a message, and the answer to it with its headers."""
+    body = BytesIO(record.value)
+    body.seek(HEADER_SIZE)
+    pinged: Any = schemaless_reader(body, PINGED, None)
+    id_ = next(value for name, value in record.headers if name == "ce_id")
+    document = msgspec.json.encode({"seen": [id_.decode()], "state": {"text": pinged["text"]}})
+    out = BytesIO()
+    out.write(HEADER)
+    schemaless_writer(out, PONGED, pinged)
+    return document, out.getvalue(), [("ce_type", b"Ponged"), ("ce_id", b"answer-" + id_)]

@@ -1,0 +1,183 @@
+"""Sagas per second: the plain chain and the example, four services in one process, and as four processes."""
+
+import asyncio
+import statistics
+import time
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack, asynccontextmanager
+from decimal import Decimal
+from functools import partial
+from typing import NamedTuple
+
+import msgspec
+from aiokafka import AIOKafkaConsumer
+
+from benchmarks.events import OrderRequested
+from benchmarks.parts import CHAIN_ENDS, Figure
+from benchmarks.running import Driver, in_flight
+from benchmarks.servers.ground import Ground, Work, child, rounds
+from benchmarks.servers.latency import at_the_end
+from benchmarks.servers.ours import CAST, serve
+from benchmarks.services import REFUSED
+from saga import adapters
+from saga.broker.kafka.topics import to_record as received
+from saga.broker.port import Broker
+from saga.clock import SystemClock
+from saga.messages import Outgoing
+from saga.outside import to_record
+from saga.runtime.topics import topics_of
+from services.inventory.stock import Stock
+from services.order.events import OrderPlaced
+
+IN_FLIGHT, WARM, ROUNDS = 100, 200, 3
+ENDED_WITHIN_S = 120
+ITEMS = [f"item-{n}" for n in range(20)]
+clock = SystemClock()
+
+
+class Play(NamedTuple):
+    """What is performed, by which services."""
+
+    cast: str
+    sagas: int
+    """How many sagas are measured."""
+    ends: Mapping[str, int]
+    topics: Sequence[str]
+    """Where the last words are said."""
+    first: Callable[[str, int], Outgoing]
+    """The first word of a saga: its id, and its number."""
+
+
+class Took(NamedTuple):
+    """What some sagas took."""
+
+    wall_s: float
+    cpu_s: float
+    """Of the processes that serve."""
+    each_s: Sequence[float]
+
+
+def _requested(saga: str, number: int) -> Outgoing:
+    """One in ten will be refused and undone."""
+    asked = OrderRequested(
+        order_id=saga,
+        customer_id=f"c-{number % 97}",
+        sku=REFUSED if number % 10 == 0 else "tea",
+        quantity=2,
+        total=Decimal("9.80"),
+        address="Kiel",
+    )
+    return to_record(asked, clock.now_ms())
+
+
+def _placed(saga: str, number: int) -> Outgoing:
+    """One card in ten will be declined."""
+    placed = OrderPlaced(
+        order_id=saga,
+        customer_id=f"c-{number % 97}",
+        sku=ITEMS[number % len(ITEMS)],
+        quantity=2,
+        total=Decimal("9.80"),
+        card="declined-1" if number % 10 == 9 else "4242",
+        address="Kiel",
+    )
+    return to_record(placed, clock.now_ms())
+
+
+CHAIN = Play("chain", 1_500, CHAIN_ENDS, ["orders", "payments"], _requested)
+EXAMPLE = Play(
+    "example",
+    500,
+    # Not what is undone for a declined card: an order that is cancelled early enough has nothing to undo.
+    {"PaymentCaptured": 3, "InventoryHandedOut": 3, "ShipmentDispatched": 3, "OrderCancelled": 1},
+    ["orders", "payments", "inventory", "shipments"],
+    _placed,
+)
+
+
+def chain(ground: Ground) -> list[Figure]:
+    """(d) place -> pay -> stock -> ship -> confirm, 10 % refused and undone"""
+    return _played(ground, CHAIN, "d")
+
+
+def example(ground: Ground) -> list[Figure]:
+    """(e) The example of services/: steps and document updates, 10 % declined"""
+    return _played(ground, EXAMPLE, "e")
+
+
+def _played(ground: Ground, play: Play, part: str) -> list[Figure]:
+    names: list[str | None] = [declared.name for declared in CAST[play.cast]]
+    ways: dict[str, tuple[list[str | None], list[Took]]] = {"one process": ([None], []), "four processes": (names, [])}
+    asyncio.run(_prepared(ground, play))
+    for number in rounds(ROUNDS):
+        for who, (processes, took) in enumerate(ways.values()):
+            with ExitStack() as stack:
+                children = [stack.enter_context(child(serve, Work(), ground, play.cast, only)) for only in processes]
+                wall_s, each_s = asyncio.run(_driven(ground, play, f"{part}{number}{who}"))
+                took.append(Took(wall_s, sum(running.stopped().cpu_s for running in children), each_s))
+    figures = []
+    for way, (_, took) in ways.items():
+        figures += [
+            Figure(f"{part} sagas, 100 in flight, {way}", _median(play.sagas / t.wall_s for t in took), "sagas/s"),
+            Figure(f"{part} CPU of it", _median(t.cpu_s / (play.sagas + WARM) * 1e3 for t in took), "ms/saga"),
+            Figure(f"{part} p50 at 100 in flight", _median(statistics.median(t.each_s) * 1e3 for t in took), "ms"),
+        ]
+    return figures
+
+
+def _median(values: Iterable[float]) -> float:
+    return statistics.median(values)
+
+
+async def _prepared(ground: Ground, play: Play) -> None:
+    """Topics, and goods on the shelves."""
+    async with adapters.broker_at(ground.settings, clock) as broker:
+        for declared in CAST[play.cast]:
+            await broker.ensure(topics_of(declared))
+    if play is EXAMPLE:
+        async with adapters.store_at(ground.settings, "inventory", clock) as store:
+            for item in ITEMS:
+                await store.insert("stock", item, msgspec.json.encode(Stock(left=10_000_000)))
+
+
+async def _driven(ground: Ground, play: Play, name: str) -> tuple[float, list[float]]:
+    """Seconds that all took, and each."""
+    async with adapters.broker_at(ground.settings, clock) as broker:
+        driver = KafkaDriver(broker, play.ends, ground.kafka)
+        async with driver.listening(play.topics):
+            begin = partial(_one, driver, play)
+            async with asyncio.timeout(ENDED_WITHIN_S):
+                await in_flight(WARM, IN_FLIGHT, partial(begin, f"{name}-warm"))  # everybody is awake
+                wall = time.perf_counter()
+                each_s = await in_flight(play.sagas, IN_FLIGHT, partial(begin, name))
+                return time.perf_counter() - wall, each_s
+
+
+async def _one(driver: Driver, play: Play, name: str, number: int) -> float:
+    return await driver.saga(play.first(f"{name}-{number:06}", number))
+
+
+class KafkaDriver(Driver):
+    """Listens as a member of no group, from now on: what was said in an earlier round is not read again."""
+
+    def __init__(self, broker: Broker, last_words: Mapping[str, int], kafka: str) -> None:
+        super().__init__(broker, last_words)
+        self._kafka = kafka
+
+    @asynccontextmanager
+    async def listening(self, topics: Sequence[str]) -> AsyncIterator[None]:
+        async with AIOKafkaConsumer(bootstrap_servers=self._kafka, group_id=None, fetch_max_wait_ms=100) as consumer:
+            await at_the_end(consumer, list(topics))
+
+            async def hear() -> None:
+                while True:
+                    for records in (await consumer.getmany(timeout_ms=1000)).values():
+                        for record in records:
+                            self._heard(received(record))
+
+            task = asyncio.create_task(hear())
+            try:
+                yield
+            finally:
+                task.cancel()
+                await asyncio.wait([task])

@@ -1,0 +1,86 @@
+"""Publishing on Kafka when it has to wait: for a full batch, for an answer that does not come, for the caller."""
+
+import asyncio
+import gc
+from dataclasses import replace
+
+import pytest
+from aiokafka import TopicPartition
+
+from saga.broker.kafka import KafkaBroker, KafkaSettings
+from saga.broker.kafka.client import hand_over
+from saga.broker.kafka.producing import BATCH_BYTES
+from saga.broker.port import Topic
+from saga.errors import BrokerUnavailable
+from saga.testing.conformance.listening import event, values
+from tests.broker.waiting import CLOCK
+
+
+@pytest.fixture
+def settings(kafka_settings: KafkaSettings) -> KafkaSettings:
+    return kafka_settings
+
+
+@pytest.fixture
+def topic(kafka_topic: str) -> str:
+    return kafka_topic
+
+
+async def test_what_does_not_fit_into_a_batch_goes_with_the_next_ones_in_order(
+    settings: KafkaSettings, topic: str
+) -> None:
+    many = [event(topic, "k", f"{number:04}{'x' * 2_000}") for number in range(5 * BATCH_BYTES // 2_000)]
+    async with KafkaBroker(settings, clock=CLOCK) as broker:
+        await broker.ensure([Topic(topic, 1)])
+        await broker.publish([event(topic, "k", "before")])  # from now on the topic is known
+        await broker.publish(many)
+        found = values([record async for record in broker.scan(topic)])
+    assert [value[:4] for value in found[1:]] == [f"{number:04}" for number in range(len(many))]
+
+
+async def test_a_full_batch_takes_no_more_and_is_not_waited_for(settings: KafkaSettings, topic: str) -> None:
+    async with KafkaBroker(settings, clock=CLOCK) as broker:
+        await broker.ensure([Topic(topic, 1)])
+        await broker.publish([event(topic, "k", "before")])
+        assert broker._opened is not None
+        producer, taken = broker._opened[0].producer, []
+        while future := hand_over(producer, TopicPartition(topic, 0), b"k", b"x" * 2_000, []):
+            taken.append(future)
+        assert len(taken) * 2_000 < BATCH_BYTES < (len(taken) + 1) * 2_100
+        await asyncio.gather(*taken)
+        assert len([record async for record in broker.scan(topic)]) == len(taken) + 1
+
+
+async def test_each_call_is_given_up_when_its_own_time_is_up(
+    settings: KafkaSettings, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with KafkaBroker(replace(settings, publish_s=1), clock=CLOCK) as broker:
+        await broker.ensure([Topic(topic, 1)])
+        await broker.publish([event(topic, "k", "before")])
+        assert broker._opened is not None
+        producer = broker._opened[0].producer
+        producer._sender._sender_task.cancel()  # it takes records and never sends them
+        began_s = CLOCK.monotonic_s()
+        calls = [broker.publish([event(topic, "k", f"{n}"), event(topic, "k", "and")]) for n in range(50)]
+        for told in await asyncio.gather(*calls, return_exceptions=True):
+            assert isinstance(told, BrokerUnavailable)
+        assert 1 <= CLOCK.monotonic_s() - began_s < 5
+        await broker.publish([event(topic, "k", "after")])  # by another producer
+        assert values([record async for record in broker.scan(topic)]) == ["before", "after"]
+    gc.collect()
+    assert "never retrieved" not in caplog.text
+
+
+async def test_who_stops_waiting_is_forgotten(settings: KafkaSettings, topic: str) -> None:
+    async with KafkaBroker(settings, clock=CLOCK) as broker:
+        await broker.ensure([Topic(topic, 1)])
+        await broker.publish([event(topic, "k", "before")])
+        assert broker._opened is not None
+        async with asyncio.TaskGroup() as tasks:
+            call = tasks.create_task(broker.publish([event(topic, "k", "during")]))
+            await CLOCK.sleep(0)
+            assert broker._opened[0]._under_way
+            call.cancel()
+        assert not broker._opened[0]._under_way
+        await broker.publish([event(topic, "k", "after")])
+        assert values([record async for record in broker.scan(topic)])[-1] == "after"
