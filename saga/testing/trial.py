@@ -1,7 +1,7 @@
 """`trial`: one service on its real runtime, in memory and in milliseconds, for the tests of its author."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -18,7 +18,7 @@ from saga.errors import SagaError
 from saga.messages import Event, Message, Outgoing, Position, name_of
 from saga.observe.moments import Moment
 from saga.progress import ids
-from saga.progress.document import Call, Snapshot, decode, progress_key
+from saga.progress.document import Snapshot, decode, progress_key
 from saga.progress.look import Progress, looked_at
 from saga.runtime.documents import as_kind
 from saga.runtime.lifecycle import OPEN_S_MAX, open_resources
@@ -28,6 +28,7 @@ from saga.runtime.ports import ShieldedRun
 from saga.runtime.turn import begin, take_turn
 from saga.service import Service
 from saga.store.sqlite import SqliteStore
+from saga.testing.stillness import StillPorts
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -67,7 +68,7 @@ class TrialClock:
 
 
 @dataclass
-class TrialPorts:
+class TrialPorts(StillPorts):
     """The ports of a trial: a real store, and a broker's place where what is published is collected."""
 
     store: SqliteStore
@@ -75,24 +76,9 @@ class TrialPorts:
     published: list[Outgoing] = field(default_factory=list)
     moments: list[Moment] = field(default_factory=list)
     pauses: int = 0
-    outages: int = 0
 
     async def publish(self, messages: Sequence[Outgoing]) -> None:
         self.published.extend(messages)
-
-    def outside(
-        self,
-        saga: str,
-        handler: str,
-        asked: Call,
-        call: Callable[..., Awaitable[Any]],
-        args: Sequence[object],
-        kwargs: Mapping[str, object],
-    ) -> Awaitable[Any]:
-        return call(*args, **kwargs)
-
-    def is_committed(self, position: Position) -> bool:
-        return False
 
     async def pause(self, seconds: float, position: Position) -> None:
         self.pauses += 1
@@ -103,21 +89,8 @@ class TrialPorts:
             )
         await self.clock.sleep(seconds)
 
-    def check_running(self, position: Position) -> None:
-        return None
-
     def unavailable(self, operation: str, why: SagaError) -> None:
         raise SagaError(f"the store of the trial cannot be used: {why}") from why
-
-    def recovered(self, why: SagaError) -> None:
-        return None
-
-    def is_news(self, id_: str) -> bool:
-        return True
-
-    async def together(self, what: str, item: Item, act: Callable[[Sequence[Item]], Awaitable[Sequence[T]]]) -> T:
-        (made,) = await act([item])
-        return made
 
     def one_run(self) -> ShieldedRun:
         return ShieldedRun()

@@ -1,6 +1,6 @@
 """What a turn asks of the outside, as values: each await of a port is a choice point of the exploration."""
 
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
 from types import coroutine
@@ -9,8 +9,8 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 from saga.errors import Ambiguous, BrokerUnavailable, Conflict, Exists, SagaError
 from saga.messages import Outgoing, Position
 from saga.observe.moments import Moment
-from saga.progress.document import Call
 from saga.store.port import Document
+from saga.testing.stillness import StillPorts
 
 T = TypeVar("T")
 Item = TypeVar("Item")
@@ -152,51 +152,20 @@ class PlainRun:
 
 
 @dataclass
-class ExploredPorts:
+class ExploredPorts(StillPorts):
     """The ports of a turn, each await a choice point."""
 
     store: Any = field(default_factory=ExploredStore)
     clock: StandingClock = field(default_factory=StandingClock)
     report: Callable[[Moment], None] = lambda moment: None
-    outages: int = 0
 
     async def publish(self, messages: Sequence[Outgoing]) -> None:
         answer = await ask(Publish(tuple(messages)))
         if isinstance(answer, Failed):
             raise BrokerUnavailable(answer.how)
 
-    def outside(
-        self,
-        saga: str,
-        handler: str,
-        asked: Call,
-        call: Callable[..., Awaitable[Any]],
-        args: Sequence[object],
-        kwargs: Mapping[str, object],
-    ) -> Awaitable[Any]:
-        return call(*args, **kwargs)
-
     def is_committed(self, position: Position) -> bool:
         return position in self.store.committed
-
-    async def pause(self, seconds: float, position: Position) -> None:
-        return None
-
-    def check_running(self, position: Position) -> None:
-        return None
-
-    def unavailable(self, operation: str, why: SagaError) -> None:
-        return None
-
-    def recovered(self, why: SagaError) -> None:
-        return None
-
-    def is_news(self, id_: str) -> bool:
-        return True
-
-    async def together(self, what: str, item: Item, act: Callable[[Sequence[Item]], Awaitable[Sequence[T]]]) -> T:
-        (made,) = await act([item])
-        return made
 
     def one_run(self) -> PlainRun:
         return PlainRun()

@@ -32,6 +32,7 @@ from saga.runtime.turn import advance, begin
 from saga.store.port import Document
 from saga.testing.invariants.evidence import Violation, Witnessed
 from saga.testing.invariants.lives import parted
+from saga.testing.stillness import StillPorts
 
 T = TypeVar("T")
 Item = TypeVar("Item")
@@ -50,13 +51,12 @@ class _Failed(Halted):
 
 
 @dataclass
-class _Ports:
+class _Ports(StillPorts):
     """The ports of a rerun: the archives are there, the first write ends it, nothing else is to be asked."""
 
     now: int
     archives: Mapping[str, bytes]
     said: list[Moment] = field(default_factory=list)
-    outages: int = 0
 
     @property
     def store(self) -> Any:
@@ -120,15 +120,6 @@ class _Ports:
 
     async def pause(self, seconds: float, position: Position) -> None:
         raise _Failed
-
-    def check_running(self, position: Position) -> None:
-        return None
-
-    def unavailable(self, operation: str, why: SagaError) -> None:
-        return None
-
-    def recovered(self, why: SagaError) -> None:
-        return None
 
     def report(self, moment: Moment) -> None:
         self.said.append(moment)

@@ -1,6 +1,6 @@
 """The four example services, run one message after another in memory; what they leave behind, as evidence."""
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from hashlib import sha256
@@ -14,13 +14,14 @@ from saga import Service, envelope
 from saga.errors import BadInput, Conflict, Exists, SagaError
 from saga.messages import Event, Outgoing, Partition, Position, Record
 from saga.outside import to_record
-from saga.progress.document import Call, Entry, Snapshot, decode, decode_entry, encode, progress_key
+from saga.progress.document import Entry, Snapshot, decode, decode_entry, encode, progress_key
 from saga.runtime import deadletters
 from saga.runtime.participant import Participant, participant_of
 from saga.runtime.turn import begin, take_turn
 from saga.store.port import Document
 from saga.testing.exploration.operations import PlainRun
 from saga.testing.invariants.evidence import Evidence, Witnessed
+from saga.testing.stillness import StillPorts
 from services.inventory import inventory
 from services.inventory.stock import Stock
 from services.order import order
@@ -64,12 +65,11 @@ class Disk:
 
 
 @dataclass
-class Ports:
+class Ports(StillPorts):
     """Everything at once, nothing ever away."""
 
     shop: "Shop"
     store: Any = field(default_factory=Disk)
-    outages: int = 0
 
     @property
     def clock(self) -> Any:
@@ -92,41 +92,14 @@ class Ports:
         for message in messages:
             self.shop.append(message)
 
-    def outside(
-        self,
-        saga: str,
-        handler: str,
-        asked: Call,
-        call: Callable[..., Awaitable[Any]],
-        args: Sequence[object],
-        kwargs: Mapping[str, object],
-    ) -> Awaitable[Any]:
-        return call(*args, **kwargs)
-
-    def is_committed(self, position: Position) -> bool:
-        return False
-
-    async def pause(self, seconds: float, position: Position) -> None:
-        return None
-
-    def check_running(self, position: Position) -> None:
-        return None
-
     def unavailable(self, operation: str, why: SagaError) -> None:
         raise why
-
-    def recovered(self, why: SagaError) -> None:
-        return None
 
     def report(self, moment: object) -> None:
         return None
 
     def is_news(self, id_: str) -> bool:
         return False
-
-    async def together(self, what: str, item: Item, act: Callable[[Sequence[Item]], Awaitable[Sequence[T]]]) -> T:
-        (made,) = await act([item])
-        return made
 
     def one_run(self) -> PlainRun:
         return PlainRun()
