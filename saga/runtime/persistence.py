@@ -13,6 +13,7 @@ from saga.progress import history, record
 from saga.progress.decide import knows
 from saga.progress.document import DeadLetter, Entry, Snapshot, decode, encode, progress_key
 from saga.progress.record import Hand, Written
+from saga.progress.undeclared import undeclared
 from saga.runtime import deadletters, publishing
 from saga.runtime.participant import Participant, Refused
 from saga.runtime.standing import Turn
@@ -63,9 +64,24 @@ async def load(service: Participant, turn: Turn) -> Turn:
             return replace(turn, over=True)
         return replace(turn, progress=record.empty(service.name, saga), cas=0, certain=True)
     p = decode(document.content)
-    for entry in history.unpublished(p, service.ports.is_committed):
+    unpublished = list(history.unpublished(p, service.ports.is_committed))
+    _check_declared(service, p, unpublished)
+    for entry in unpublished:
         await publish(service, turn.position, p, entry)
     return replace(turn, progress=p, cas=document.cas, certain=True)
+
+
+def _check_declared(service: Participant, p: Snapshot, unpublished: Sequence[Entry]) -> None:
+    """Another version of the service, or another service of its name, has more to do here than this one can. Raises
+    `SagaError`: the lane waits, and people are told, until a version that declares it takes the message."""
+    missing = list(undeclared(p, service.roles))
+    emitted = {event.type for entry in unpublished for event in entry.events}
+    missing += sorted(f"event {type_}" for type_ in emitted - service.contracts.keys())
+    if missing:
+        raise SagaError(
+            f"the progress of saga {p.saga!r} needs what this version of {service.name!r} does not declare: "
+            f"{', '.join(missing)}; deploy a version that does, and look whether another service has the same name"
+        )
 
 
 async def _too_old(service: Participant, turn: Turn) -> None:

@@ -1,0 +1,19 @@
+"""What is open or undoable in a progress of handlers that this version of the service does not declare. Pure."""
+
+from saga.progress.document import Snapshot
+from saga.progress.roles import Roles
+
+
+def undeclared(p: Snapshot, roles: Roles) -> tuple[str, ...]:
+    """The names, each with what it is. Whoever finds any decides nothing: it would lose what they have begun."""
+    if not (p.intents or p.queue or p.waiting or p.compensating or p.results):
+        return ()
+    known = roles.handlers
+    open_ = {k.handler for k in (*p.queue, *p.waiting, *p.compensating)} | {intent.handler for intent in p.intents}
+    missing = {f"handler {name}" for name in open_ - known.keys()}
+    for handler in {result.handler for result in p.results}:
+        if handler not in known:
+            missing.add(f"handler {handler}")
+        elif known[handler].undo is None:
+            missing.add(f"compensation of {handler}")
+    return tuple(sorted(missing))

@@ -1,0 +1,60 @@
+"""A progress that another version of the service has written, with more to do than this one declares."""
+
+from pathlib import Path
+
+from saga import Service
+from saga.observe.moments import Handled, Stuck
+from services.order.events import OrderCancelled
+from services.payment.events import OrderPlaced, PaymentReserved
+from tests.runtime.workplace import SAGA, an_order, at_work, workplace
+
+newer = Service("payment")
+
+
+@newer.handler
+async def reserve(order: OrderPlaced) -> PaymentReserved:
+    return PaymentReserved(order_id=order.order_id, charge_id="c", amount=order.total)
+
+
+@newer.compensation(reserve)
+async def release(cancelled: OrderCancelled, reserved: PaymentReserved) -> None: ...
+
+
+older = Service("payment")
+"""Before it could reserve."""
+
+
+@older.handler
+async def note(order: OrderPlaced) -> None: ...
+
+
+@older.handler
+async def close(cancelled: OrderCancelled) -> None: ...
+
+
+without_undo = Service("payment")
+without_undo.handler(reserve)
+
+
+@without_undo.handler
+async def close_too(cancelled: OrderCancelled) -> None: ...
+
+
+async def test_what_a_version_does_not_declare_waits_for_one_that_does_and_other_sagas_go_on(tmp_path: Path) -> None:
+    async with workplace(tmp_path) as place:
+        async with at_work(place, newer):
+            await place.publish(an_order())
+            await place.at_rest(newer)
+        await place.publish(OrderCancelled(order_id=SAGA, reason="changed his mind"), source="order")
+        for version, missing in ((older, "handler reserve"), (without_undo, "compensation of reserve")):
+            place.moments.clear()
+            await place.publish(an_order(f"after {missing}"))
+            async with at_work(place, version):
+                await place.until(lambda: bool(place.told(Stuck)) and bool(place.told(Handled)))
+            assert {handled.saga for handled in place.told(Handled)} == {f"after {missing}"}
+            (said,) = {(stuck.saga, stuck.error) for stuck in place.told(Stuck)}
+            assert said[0] == SAGA
+            assert f"what this version of 'payment' does not declare: {missing}; deploy a version that" in said[1]
+        async with at_work(place, newer):
+            await place.at_rest(newer)
+        assert [entry.outcome for entry in await place.history(newer)] == ["handled", "compensated"]
