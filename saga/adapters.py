@@ -8,7 +8,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, cast
 
-from saga.addresses import couchbase_place, embedded_path, kafka_servers, scheme_of, sqlite_path
+from saga.addresses import couchbase_place, kafka_servers, scheme_of, sqlite_path
+from saga.broker.administration import Administration
 from saga.broker.port import Broker
 from saga.clock import Clock
 from saga.config import Settings
@@ -28,7 +29,18 @@ def broker_at(settings: Settings, clock: Clock) -> Broker:
         return broker
     from saga.broker.embedded import EmbeddedBroker
 
-    return EmbeddedBroker(embedded_path(settings.broker), clock=clock)
+    return EmbeddedBroker(settings.broker_path, clock=clock)
+
+
+def administration_at(settings: Settings, clock: Clock) -> Administration:
+    """The same broker, for tools. Raises `ConfigurationError` for a driver that is not installed."""
+    if scheme_of(settings.broker) == "kafka":
+        with_kafka = _driver("kafka", "aiokafka", "saga.broker.kafka.administration")
+        broker: Administration = with_kafka.KafkaAdministration(kafka_settings(settings), clock=clock)
+        return broker
+    from saga.broker.embedded.administration import EmbeddedAdministration
+
+    return EmbeddedAdministration(settings.broker_path, clock=clock)
 
 
 def store_at(settings: Settings, service: str, clock: Clock, *, readonly: bool = False) -> Store:
@@ -104,6 +116,7 @@ class _Module:
     """What is used of the module of an adapter."""
 
     KafkaBroker: Callable[..., Broker]
+    KafkaAdministration: Callable[..., Administration]
     CouchbaseStore: Callable[..., Store]
 
 

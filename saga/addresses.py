@@ -5,8 +5,6 @@ import string
 from pathlib import Path
 from typing import NamedTuple
 
-BROKERS = ("embedded", "kafka")
-STORES = ("sqlite", "couchbase", "couchbases")
 KAFKA_PORT = 9092
 _HOST = re.compile(r"(?:\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+)(?::[0-9]{1,5})?")
 

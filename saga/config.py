@@ -4,7 +4,6 @@ import difflib
 import os
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Self, TypeVar
@@ -59,7 +58,8 @@ class Settings:
     kafka_password_file: str = ""
     """SAGA_KAFKA_PASSWORD_FILE: read at each connect, so a new password needs no restart."""
     kafka_token: str = ""
-    """SAGA_KAFKA_TOKEN: for oauthbearer, `module:function`; the function returns a token, or is async and does."""
+    """SAGA_KAFKA_TOKEN: for oauthbearer, `module:function`; it returns a token, is not async, and is called in a thread
+    at each connect."""
     kafka_replication: int = 3
     """SAGA_KAFKA_REPLICATION: on how many brokers the topics that `saga topics apply` makes lie."""
     kafka_min_insync: int = 2
@@ -172,25 +172,13 @@ class Settings:
         return sqlite_path(self.store, service)
 
     @staticmethod
-    def broker_path_of(address: str) -> Path:
-        """The file of the embedded broker at an address that somebody gave. Raises `ConfigurationError`."""
-        with _telling(f"The broker's address {address!r}"):
-            return embedded_path(address)
-
-    @staticmethod
     def store_path_of(address: str) -> Path:
         """The file of the stores at an address that somebody gave, `{service}` still in it. Raises
         `ConfigurationError`."""
-        with _telling(f"The store's address {address!r}"):
+        try:
             return Path(sqlite_template(address))
-
-
-@contextmanager
-def _telling(what: str) -> Iterator[None]:
-    try:
-        yield
-    except ValueError as why:
-        raise ConfigurationError(f"{what} cannot work", [str(why)]) from why
+        except ValueError as why:
+            raise ConfigurationError(f"The store's address {address!r} cannot work", [str(why)]) from why
 
 
 def _from_file(path: str) -> dict[str, str]:

@@ -10,13 +10,15 @@ from saga.addresses import scheme_of
 from saga.administration import findings
 from saga.administration.findings import Finding, Severity
 from saga.administration.moves import places_of
-from saga.administration.opening import OPEN_S, Wanted, administration_of, is_missing, reads_of, wanted_by
+from saga.administration.opening import Wanted, administration_of, is_missing, reads_of, wanted_by
 from saga.broker.administration import Administration, Found
 from saga.clock import Clock
 from saga.config import Settings
 from saga.declarations.values import Declared
 from saga.errors import BrokerError, Problems, SagaError, StoreError
+from saga.runtime.lifecycle import OPEN_S_MAX
 from saga.runtime.persistence import COLLECTION
+from saga.runtime.topics import is_dead_letters
 from saga.store.port import Store
 
 PROBE_S = 60.0
@@ -97,7 +99,7 @@ async def _seen(
 
 
 async def _servers(found: Mapping[str, Found], broker: Administration) -> AsyncIterator[Finding]:
-    kept = [each.retention_ms for name, each in found.items() if not name.endswith(".dead") and not each.hidden]
+    kept = [each.retention_ms for name, each in found.items() if not is_dead_letters(name) and not each.hidden]
     known = [ms for ms in kept if ms is not None]
     longest_ms = max(known, default=0) if len(known) == len(kept) else None
     try:
@@ -127,7 +129,7 @@ async def _clock(settings: Settings, broker: Administration, clock: Clock) -> As
             about,
             f"no record could be written as a probe ({why})",
             "whether messages can be published, and what time it is there, was not looked at",
-            "have this user allowed Create, Read and Write on the topic saga.doctor",
+            f"{AGAIN}; its user needs Create, Read and Write on the topic saga.doctor",
         )
         return
     if told_ms is None:
@@ -157,9 +159,9 @@ async def _store(services: Sequence[str], settings: Settings, clock: Clock) -> D
         return Diagnosis((_not_made_yet(about, settings, services[0]),), True)
     try:
         store = adapters.store_at(settings, services[0], clock)
-        await clock.within(OPEN_S, store.__aenter__())
+        await clock.within(OPEN_S_MAX, store.__aenter__())
     except TimeoutError:
-        return Diagnosis((_unreachable(about, f"it did not open within {OPEN_S:.0f} s"),), False)
+        return Diagnosis((_unreachable(about, f"it did not open within {OPEN_S_MAX:.0f} s"),), False)
     except SagaError as why:
         return Diagnosis((_unreachable(about, why),), False)
     try:

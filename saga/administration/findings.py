@@ -14,11 +14,14 @@ Severity: TypeAlias = Literal["error", "warning", "ok"]
 
 REPLICAS, IN_SYNC = 3, 2
 """With fewer, one broker that is lost takes acknowledged records with it, or stops all writing."""
+REASSIGN = "give it more replicas with kafka-reassign-partitions"
 RECORD_BYTES = 1_000_000
 """What our producers send at most."""
 CLOCK_MS_WARNING, CLOCK_MS_ERROR = 2_000, 60_000
 FORGOTTEN_MS = 7 * DAY_MS
 """How long brokers remember the positions of a group without members, unless told otherwise."""
+MINUTES_MAX = 2**31 - 1
+"""The longest that brokers can be told, 4000 years."""
 CAS_PER_MS = 1_000_000
 """Couchbase makes a document's version of the node's clock, in nanoseconds."""
 SANE_MS = 10 * 365 * DAY_MS
@@ -49,7 +52,7 @@ def about_topic(wanted: Wanted, found: Found | None, replication: int, in_sync: 
             name,
             "the topic is not there, or this user may not see it",
             "services make it when they start, if they may; if not, they do not start",
-            "saga topics apply",
+            f"saga topics apply; if it is there, let this user see it: {_allow(name, 'Describe')}",
         )
         return
     if found.partitions != wanted.topic.partitions:
@@ -57,8 +60,8 @@ def about_topic(wanted: Wanted, found: Found | None, replication: int, in_sync: 
             "error",
             name,
             f"{found.partitions} partitions, and the contracts want {wanted.topic.partitions}",
-            "no service that uses it starts; keys lie in other partitions than those that begin anew would use",
-            "saga topics plan says what can be done; or put the number in topic.json back",
+            "no service that uses it starts: with two numbers in use, messages of one saga would lose their order",
+            "saga topics plan says what can be done; or put the number in its topic.json back",
         )
     yield from _about_replicas(name, found, replication)
     yield from _about_rights(wanted, found)
@@ -68,7 +71,7 @@ def about_topic(wanted: Wanted, found: Found | None, replication: int, in_sync: 
             name,
             "this user may not see its settings",
             "for how long records are kept, and how safely, was not looked at",
-            f"kafka-acls --add --topic {name} --operation DescribeConfigs ..., or ask as an administrator",
+            f"{_allow(name, 'DescribeConfigs')}; or run saga doctor as an administrator",
         )
         return
     yield from _about_retention(wanted, found)
@@ -121,7 +124,7 @@ def _about_replicas(name: str, found: Found, asked: int) -> Iterator[Finding]:
             "a broker that is lost takes acknowledged messages with it"
             if found.replicas == 1
             else "while one broker is away, the loss of another loses acknowledged messages, or stops all writing",
-            "give it more replicas with kafka-reassign-partitions; new topics get SAGA_KAFKA_REPLICATION of them",
+            f"{REASSIGN}; topics that saga topics apply makes get SAGA_KAFKA_REPLICATION of them",
         )
     if found.in_sync < found.replicas:
         yield Finding(
@@ -129,7 +132,7 @@ def _about_replicas(name: str, found: Found, asked: int) -> Iterator[Finding]:
             name,
             f"only {found.in_sync} of {found.replicas} replicas of a partition are up to date",
             "the next broker that fails may stop writing, or lose messages",
-            "see which broker is down or slow",
+            f"see which broker is down or slow: kafka-topics --describe --topic {name} tells Replicas and Isr",
         )
 
 
@@ -141,16 +144,20 @@ def _about_in_sync(name: str, found: Found, asked: int) -> Iterator[Finding]:
     if found.replicas is None or "min.insync.replicas" not in found.settings:
         return
     least = int(found.settings["min.insync.replicas"])
+    wanted = max(asked, IN_SYNC)
     change = f"kafka-configs --alter --entity-type topics --entity-name {name} --add-config min.insync.replicas="
-    if least < max(asked, IN_SYNC):
+    if least < wanted:
         by_name = least >= asked
         yield Finding(
             "warning" if by_name else "error",
             name,
             f"min.insync.replicas is {least}"
-            + (", as SAGA_KAFKA_MIN_INSYNC asks for" if by_name else f", and {max(asked, IN_SYNC)} is wanted"),
-            "a message counts as published that only one broker has: if it is lost, the message is",
-            f"{change}{max(asked, IN_SYNC)}",
+            + (", as SAGA_KAFKA_MIN_INSYNC asks for" if by_name else f", and {wanted} is wanted"),
+            f"a message counts as published once {_brokers(least)} it, and is lost with "
+            + ("that one" if least == 1 else "those"),
+            f"{change}{wanted}"
+            if found.replicas > wanted
+            else f"first {REASSIGN}, to {wanted + 1}; then {change}{wanted}",
         )
     if found.replicas > 1 and least >= found.replicas:
         yield Finding(
@@ -158,7 +165,7 @@ def _about_in_sync(name: str, found: Found, asked: int) -> Iterator[Finding]:
             name,
             f"min.insync.replicas is {least}, of {found.replicas} replicas",
             "nothing can be published while a single broker is away",
-            f"{change}{found.replicas - 1}",
+            f"{change}{wanted}" if found.replicas > wanted else f"{REASSIGN}, to {wanted + 1}",
         )
 
 
@@ -218,8 +225,12 @@ def _about_rights(wanted: Wanted, found: Found) -> Iterator[Finding]:
                 wanted.topic.name,
                 f"this user may not {right} it, and {names} has to",
                 "the service stands still, or does not start",
-                f"allow it: kafka-acls --add --topic {wanted.topic.name} --operation {right.capitalize()} ...",
+                f"{_allow(wanted.topic.name, right.capitalize())}; or run saga doctor as the user of the service",
             )
+
+
+def _allow(topic: str, operation: str) -> str:
+    return f"kafka-acls --add --allow-principal User:... --operation {operation} --topic {topic}"
 
 
 # -------------------------------------------------------------------- services and brokers
@@ -257,8 +268,9 @@ def about_positions(service: Declared, places: Mapping[Partition, Place]) -> Ite
                 "error",
                 service.name,
                 f"its position in {topic}/{number} is {position}, and the log ends at {bounds.end}",
-                "the log has lost what was acknowledged; what comes next is skipped up to that position",
-                "stop the service, then saga positions move to the end that the log has now",
+                "the log has lost what was acknowledged; what comes next may be skipped up to that position",
+                f"stop its processes, then saga positions move {service.name} --topic {topic} --partition {number} "
+                "--to latest --module ... --who ... --why ...; look for sagas that wait with saga list --open",
             )
 
 
@@ -271,17 +283,18 @@ def about_server(name: str, settings: Mapping[str, str], longest_ms: int | None)
             about,
             "auto.create.topics.enable is true",
             "who asks for a topic by a wrong name, or before saga topics apply, makes one with the brokers' defaults",
-            "auto.create.topics.enable=false in its configuration",
+            "set auto.create.topics.enable=false in its configuration",
         )
-    remembered_ms = int(settings.get("offsets.retention.minutes", FORGOTTEN_MS // 60_000)) * 60_000
-    if longest_ms is None or remembered_ms < longest_ms:
+    remembered = int(settings.get("offsets.retention.minutes", FORGOTTEN_MS // 60_000))
+    needed = MINUTES_MAX if longest_ms is None else min(MINUTES_MAX, -(-longest_ms // 60_000))
+    if remembered < needed:
         yield Finding(
             "warning",
             about,
-            f"offsets.retention.minutes is {remembered_ms // 60_000}, and topics are {kept(longest_ms)}",
-            f"a service that stands still for {span(remembered_ms)} loses its positions, and reads all that is kept "
-            "once more; what is older than its memory becomes dead letters",
-            "offsets.retention.minutes in its configuration as long as topics are kept",
+            f"offsets.retention.minutes is {remembered}, and topics are {kept(longest_ms)}",
+            f"a service that stands still for {span(remembered * 60_000)} loses its positions, and reads all that is "
+            "kept once more; what is older than its memory becomes dead letters",
+            f"set offsets.retention.minutes={needed} in its configuration",
         )
 
 

@@ -9,13 +9,13 @@ from typing import NamedTuple
 
 import msgspec
 
-from saga.administration.opening import dead_letters_of
 from saga.broker.administration import Administration, Bounds, Group
 from saga.broker.port import Topic
 from saga.clock import Clock, iso
 from saga.errors import BrokerError
 from saga.messages import Outgoing, Partition
 from saga.progress import ids
+from saga.runtime.topics import dead_letters_of
 
 MOVED, STAYED = "position moved", "position not moved"
 """What the record on `<service>.dead` is called, in its header `dead_what`."""

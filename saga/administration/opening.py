@@ -14,11 +14,9 @@ from saga.contracts.library import binding_of, contract_of
 from saga.declarations.values import Declared
 from saga.errors import BrokerUnavailable, ConfigurationError
 from saga.messages import Event, name_of
+from saga.runtime.lifecycle import OPEN_S_MAX
 from saga.runtime.participant import consumed_by
-from saga.runtime.topics import topics_of
-
-OPEN_S = 14.0
-"""A broker or store that has not opened by then cannot be reached."""
+from saga.runtime.topics import dead_letters_of, topics_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,11 +65,6 @@ def _writes_of(service: Declared) -> frozenset[str]:
     return emitted | {dead_letters_of(service.name)}
 
 
-def dead_letters_of(service: str) -> str:
-    """The topic where a service leaves what people have to see."""
-    return f"{service}.dead"
-
-
 def _topics(events: Iterable[type[Event]]) -> frozenset[str]:
     return frozenset(binding_of(event).contract.topic for event in events)
 
@@ -84,25 +77,15 @@ def is_missing(settings: Settings) -> bool:
 @asynccontextmanager
 async def administration_of(settings: Settings, clock: Clock) -> AsyncIterator[Administration]:
     """The broker of the settings, open. Raises `SagaError` within 15 s if it cannot be used."""
-    broker = _administration_at(settings, clock)
+    broker = adapters.administration_at(settings, clock)
     try:
-        await clock.within(OPEN_S, broker.__aenter__())
+        await clock.within(OPEN_S_MAX, broker.__aenter__())
     except TimeoutError as why:
         raise BrokerUnavailable(
-            f"the broker {settings.broker} did not open within {OPEN_S:.0f} s: see whether it runs and can be reached"
+            f"the broker {settings.broker} did not open within {OPEN_S_MAX:.0f} s: "
+            "see whether it runs and can be reached"
         ) from why
     try:
         yield broker
     finally:
         await broker.__aexit__(None, None, None)
-
-
-def _administration_at(settings: Settings, clock: Clock) -> Administration:
-    if scheme_of(settings.broker) == "kafka":
-        adapters.broker_at(settings, clock)  # says what to install, if its driver is missing
-        from saga.broker.kafka.administration import KafkaAdministration
-
-        return KafkaAdministration(adapters.kafka_settings(settings), clock=clock)
-    from saga.broker.embedded.administration import EmbeddedAdministration
-
-    return EmbeddedAdministration(settings.broker_path, clock=clock)

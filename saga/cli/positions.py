@@ -11,6 +11,7 @@ from saga.administration.moves import Move
 from saga.administration.positions import Answer, Shown, Wish, moved, shown_of
 from saga.clock import SystemClock
 from saga.config import Settings
+from saga.runtime.topics import dead_letters_of
 
 
 @click.group()
@@ -153,7 +154,7 @@ def _print(wish: Wish, done: Sequence[Move]) -> None:
     for (topic, number), from_, to in done:
         click.echo(f"{topic}/{number}  {'the beginning' if from_ is None else from_} -> {to}")
     if done:
-        click.echo(f"recorded on {wish.service}.dead")
+        click.echo(f"recorded on {dead_letters_of(wish.service)}")
     else:
         click.echo(f"{wish.service} is there already; nothing was moved")
 

@@ -5,6 +5,7 @@ from saga.clock import iso
 from saga.messages import Message, Outgoing, Record
 from saga.progress import ids
 from saga.progress.document import DeadLetter
+from saga.runtime.topics import dead_letters_of
 
 TOO_OLD = "older than memory"
 """How the reason of such a letter begins."""
@@ -32,7 +33,7 @@ def letter(service: str, dead: DeadLetter, time: str) -> Outgoing:
         *((("dead_where", dead.where.encode()),) if dead.where else ()),
         *(("dead_call", call.encode()) for call in dead.calls),
     )
-    return Outgoing(f"{service}.dead", message.saga.encode(), message.value, headers)
+    return Outgoing(dead_letters_of(service), message.saga.encode(), message.value, headers)
 
 
 def unreadable(service: str, record: Record, reason: str, now_ms: int) -> Outgoing:
@@ -44,7 +45,7 @@ def unreadable(service: str, record: Record, reason: str, now_ms: int) -> Outgoi
         *_headers(service, ids.dead_id(service, where, "-", where, 0), "dead letter", reason, remedy, iso(now_ms)),
         ("dead_position", where.encode()),
     )
-    return Outgoing(f"{service}.dead", record.key or b"", record.value, headers)
+    return Outgoing(dead_letters_of(service), record.key or b"", record.value, headers)
 
 
 def older_than_memory(service: str, message: Message) -> Outgoing:
@@ -61,4 +62,4 @@ def older_than_memory(service: str, message: Message) -> Outgoing:
             message.time,
         ),
     )
-    return Outgoing(f"{service}.dead", message.saga.encode(), message.value, headers)
+    return Outgoing(dead_letters_of(service), message.saga.encode(), message.value, headers)

@@ -19,12 +19,12 @@ from saga.runtime.signatures import accepts_none, returns_of
 from saga.runtime.standing import Run
 from saga.store.port import Document
 
+T = TypeVar("T")
+
 PRUNE_FROM = 64
 """With more markers than this in a document, an update first looks which of them nobody needs any more."""
 MARKERS_MAX = 1000
 """With so many markers of open intents an update without one fails, transiently."""
-T = TypeVar("T")
-
 PAUSE_S = 0.002
 PAUSE_S_MAX = 0.1
 

@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 from typing_extensions import TypeVar as DefaultTypeVar
 
 T = TypeVar("T")
-Item = TypeVar("Item")
 _S = DefaultTypeVar("_S", bound="DataclassInstance | None", default=None)
 _S_co = DefaultTypeVar("_S_co", bound="DataclassInstance | None", default=None, covariant=True)
 _D = TypeVar("_D", bound="DataclassInstance")

@@ -297,6 +297,21 @@ def test_two_replicas_are_too_few() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("replicas", "least", "to_do"),
+    [(3, 1, "kafka-configs"), (3, 3, "kafka-configs"), (1, 1, "first give"), (2, 1, "first give"), (2, 2, "give")],
+)
+def test_whoever_does_what_is_advised_can_still_publish_while_a_broker_is_away(
+    replicas: int, least: int, to_do: str
+) -> None:
+    found = SOUND._replace(replicas=replicas, in_sync=replicas, settings={"min.insync.replicas": str(least)})
+    [remedy] = [
+        each.remedy for each in findings.about_topic(CUPS, found, 3, 2) if each.what.startswith("min.insync.replicas")
+    ]
+    assert remedy.startswith(to_do)
+    assert remedy.endswith("to 3" if to_do == "give" else "min.insync.replicas=2")
+
+
 def test_topics_of_different_numbers_of_partitions_are_told() -> None:
     reads = frozenset({"cups", "mugs"})
     same = {"cups": SOUND, "mugs": SOUND, "other": SOUND._replace(partitions=9)}
@@ -319,7 +334,9 @@ def test_brokers_that_forget_positions_too_soon_are_told() -> None:
     day = {"offsets.retention.minutes": "1440"}
     assert list(findings.about_server("1", day, DAY_MS)) == []
     assert len(list(findings.about_server("1", day, DAY_MS + 1))) == 1
-    assert len(list(findings.about_server("1", day, None))) == 1
+    [told] = findings.about_server("1", day, None)
+    assert told.remedy == "set offsets.retention.minutes=2147483647 in its configuration"
+    assert list(findings.about_server("1", {"offsets.retention.minutes": "2147483647"}, None)) == []
     assert list(findings.about_server("1", {}, 7 * DAY_MS)) == []
 
 

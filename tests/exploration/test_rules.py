@@ -43,6 +43,15 @@ def an_open_intent_blocks_nobody(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(decide, "is_blocked", lambda p, handler, m: blocked(replace(p, intents=()), handler, m))
 
 
+def a_dead_letter_blocks_nobody(patch: pytest.MonkeyPatch) -> None:
+    blocked = decide.is_blocked
+    patch.setattr(
+        decide,
+        "is_blocked",
+        lambda p, handler, m: blocked(replace(p, queue=tuple(k for k in p.queue if k.dead is None)), handler, m),
+    )
+
+
 def a_rerun_writes_the_whole_state_back(patch: pytest.MonkeyPatch) -> None:
     delta = RunningSaga.delta
     patch.setattr(RunningSaga, "delta", lambda self: {**self.intent.state, **delta(self)})
@@ -223,6 +232,7 @@ RULES: dict[Take, str] = {
     readers_do_not_publish: "two steps: a step fails",
     no_intent: "two steps: a step fails",
     an_open_intent_blocks_nobody: "two kinds of failure: by a step",
+    a_dead_letter_blocks_nobody: "a dead letter without an intent",
     a_rerun_writes_the_whole_state_back: "the outcome: two handlers undone",
     a_rerun_sees_the_state_of_now: "the outcome: two handlers undone",
     compensations_close_nothing: "an own failure outcome",

@@ -13,7 +13,6 @@ from saga.store.port import Document
 from saga.testing.stillness import StillPorts
 
 T = TypeVar("T")
-Item = TypeVar("Item")
 
 
 class Get(NamedTuple):

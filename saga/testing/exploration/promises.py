@@ -4,7 +4,7 @@ from saga.progress.document import Call, Entry, Snapshot, decode_entry
 from saga.testing.exploration.scenario import Scenario
 from saga.testing.exploration.services import SAGA
 from saga.testing.exploration.world import State, World
-from saga.testing.invariants import alone, lives
+from saga.testing.invariants import alone
 
 TRANSITIONS_MAX = 30
 """No scenario needs more: beyond it something is decided again and again."""
@@ -43,12 +43,7 @@ class Promises:
     def _unsound(self, version: int) -> str | None:
         """What the progress alone shows."""
         p, entries = self._world.snapshot(version), self.entries(version)
-        found = (
-            lives.unsound_chain(p, entries)
-            or alone.recorded_twice(self._roles, entries)
-            or alone.undone_wrongly(self._roles, entries)
-            or self._out_of_log_order(entries)
-        )
+        found = alone.unsound(self._roles, p, entries) or self._out_of_log_order(entries)
         if found is not None:
             return found
         if p.n > TRANSITIONS_MAX:

@@ -9,6 +9,17 @@ from saga.progress import ids
 from saga.progress.decide import next_ready, undo_name
 from saga.progress.document import Call, Entry, Snapshot
 from saga.progress.roles import Roles
+from saga.testing.invariants import lives
+
+
+def unsound(roles: Roles, p: Snapshot, entries: Sequence[Entry]) -> str | None:
+    """What a version of a progress shows without anything beside it. `entries`: its transitions."""
+    return (
+        lives.unsound_chain(p, entries)
+        or recorded_twice(roles, entries)
+        or ran_behind_a_dead_letter(roles, entries)
+        or (None if p.first else undone_wrongly(roles, entries))  # what was undone may be archived
+    )
 
 
 def recorded(entries: Sequence[Entry]) -> list[str]:

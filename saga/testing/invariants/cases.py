@@ -14,10 +14,9 @@ from saga.contracts.library import Library
 from saga.errors import BadInput, SagaError
 from saga.messages import Record
 from saga.runtime.participant import Participant
+from saga.runtime.topics import dead_letters_of
 from saga.testing.invariants.evidence import Evidence, Invariant, Violation
 from saga.testing.invariants.lives import Life, lives_of
-
-DEAD = ".dead"
 
 
 class Said(NamedTuple):
@@ -133,6 +132,7 @@ def cases_of(evidence: Evidence, frame: Frame) -> Cases:
     cases: dict[str, Case] = {}
     unreadable: list[tuple[Record, str | None]] = []
     letters: list[Letter] = []
+    dead = {dead_letters_of(name): name for name in frame.services}
 
     def case(saga: str) -> Case:
         if saga not in cases:
@@ -140,8 +140,8 @@ def cases_of(evidence: Evidence, frame: Frame) -> Cases:
         return cases[saga]
 
     for record in evidence.log:
-        if record.topic.endswith(DEAD) and record.topic[: -len(DEAD)] in frame.services:
-            letter = _letter(record)
+        if record.topic in dead:
+            letter = _letter(dead[record.topic], record)
             letters.append(letter)
             if record.key and letter.position is None:
                 case(record.key.decode()).letters.append(letter)
@@ -205,11 +205,11 @@ def _said_by_anybody(record: Record, type_: str, schema: str) -> Said:
     return Said(message.saga, message.id, message.type, message.source, message.started, record)
 
 
-def _letter(record: Record) -> Letter:
+def _letter(service: str, record: Record) -> Letter:
     given = {name: value.decode("utf-8", "replace") for name, value in record.headers if value is not None}
     return Letter(
         id=given.get("dead_id", ""),
-        service=record.topic[: -len(DEAD)],
+        service=service,
         handler=given.get("dead_handler"),
         message=given.get("ce_id", ""),
         position=given.get("dead_position"),

@@ -7,7 +7,7 @@ import msgspec
 from saga.errors import SagaError
 from saga.progress.document import decode, decode_entry
 from saga.runtime.participant import Participant
-from saga.testing.invariants import alone, begun, lives, markers, order, outcomes, rest
+from saga.testing.invariants import alone, begun, markers, order, outcomes, rest
 from saga.testing.invariants.cases import cases_of, frame_of
 from saga.testing.invariants.evidence import Evidence, Violation
 
@@ -48,9 +48,4 @@ def unsound(participant: Participant, contents: Sequence[bytes]) -> str | None:
         entries = tuple(map(decode_entry, p.transitions))
     except (SagaError, msgspec.DecodeError) as why:
         return str(why)
-    return (
-        lives.unsound_chain(p, entries)
-        or alone.recorded_twice(participant.roles, entries)
-        or alone.ran_behind_a_dead_letter(participant.roles, entries)
-        or (None if p.first else alone.undone_wrongly(participant.roles, entries))
-    )
+    return alone.unsound(participant.roles, p, entries)

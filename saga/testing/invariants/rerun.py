@@ -28,6 +28,7 @@ from saga.runtime.participant import Halted, Participant
 from saga.runtime.persistence import ARCHIVES, COLLECTION
 from saga.runtime.ports import ShieldedRun
 from saga.runtime.standing import Run, Turn
+from saga.runtime.topics import is_dead_letters
 from saga.runtime.turn import advance, begin
 from saga.store.port import Document
 from saga.testing.invariants.evidence import Violation, Witnessed
@@ -182,7 +183,7 @@ async def rerun_differences(witnessed: Witnessed, log: Sequence[Record]) -> tupl
 def _indexed(log: Sequence[Record]) -> _Log:
     by_id: dict[str, list[Record]] = {}
     for record in log:
-        if not record.topic.endswith(".dead"):
+        if not is_dead_letters(record.topic):
             id_ = dict(record.headers).get("ce_id", b"").decode("utf-8", "replace")
             by_id.setdefault(id_ or f"{record.topic}/{record.partition}/{record.offset}", []).append(record)
     return _Log({(r.topic, r.partition, r.offset): r for r in log}, by_id)

@@ -42,7 +42,7 @@ LEFT_OUT: Mapping[str, str] = MappingProxyType(
         "clock": "all processes have the clock of this machine, which is not ours to change",
         "full disk": "the disk is this machine's, and others need it",
         "slow store": "how fast the disk is is up to this machine",
-        "throttle": "the embedded broker has no quota to run into",
+        "throttle": "the stores are files, which refuse no operation for being one too many",
         "expiry": "what expires does so after days of real time",
         "newer schema": "all processes run the code of this tree",
         "poison": "only clients of this world publish, and they publish what contracts allow",

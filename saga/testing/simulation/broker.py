@@ -2,7 +2,7 @@
 
 import asyncio
 from asyncio import Future
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Self
@@ -120,6 +120,8 @@ class Cluster:
 class SimulatedBroker:
     """See `saga.broker.port.Broker` for the promises. One for each process; all have one cluster."""
 
+    makes_topics = True
+
     def __init__(self, cluster: Cluster, process: Process, network: Network, memory_s: float = 30 * 86_400.0) -> None:
         """`memory_s`: after how long the services have forgotten a saga."""
         self.cluster, self.process, self.network = cluster, process, network
@@ -140,6 +142,9 @@ class SimulatedBroker:
 
     async def ensure(self, topics: Sequence[Topic]) -> None:
         self.cluster.ensure(topics)
+
+    async def partitions(self, topics: Collection[str]) -> Mapping[str, int]:
+        return {name: len(self.cluster.topics[name]) for name in topics if name in self.cluster.topics}
 
     async def publish(self, messages: Sequence[Outgoing]) -> None:
         self.cluster.check(messages)
@@ -210,8 +215,3 @@ class SimulatedBroker:
 
 def _type_of(message: Outgoing) -> str:
     return next((value.decode(errors="replace") for name, value in message.headers if name == "ce_type"), "record")
-
-
-def records_of(cluster: Cluster, topic: str) -> Iterator[Record]:
-    """All records of a topic, partition by partition."""
-    return (record for log in cluster.topics.get(topic, ()) for record in log.records)

@@ -21,10 +21,10 @@ HOP_S_FIRST, HOP_S_SPREAD = 0.0002, 0.0008
 """How long a message is on its way."""
 SLOW_HOP_S = 0.04
 """One in fifty takes up to so much longer."""
-STEP_S = 0.02
-"""How long the outside takes at most, without faults."""
 RESTART_S = 2.0
 """How long it takes at most until another process is there instead of a dead one."""
+OUT_OF_REACH = "cannot be reached"
+"""Who is refused so hears of it late: nobody answers."""
 
 Effect: TypeAlias = Callable[[Planned | None, tuple[float, float, float, float]], Any]
 """What happens when an operation lands; given its fault, and four draws of chance."""
@@ -98,7 +98,7 @@ class Network:
         if refused is not None:
             self.trace.lines.append(Asked(loop.time(), operation, refused))
             error = place.unavailable(f"planted: {refused}")
-            self.later(there_s + (draws[2] if "reach" in refused else back_s), lambda: _raise(answer, error))
+            self.later(there_s + (draws[2] if refused == OUT_OF_REACH else back_s), lambda: _raise(answer, error))
             return answer
         lost = planned is not None and planned.kind in ("lost answer", "late answer")
         if planned is not None and planned.kind == "late answer":
@@ -229,7 +229,7 @@ class Network:
         if planned is not None and planned.kind == "throttle":
             return "too many requests"
         if self._cut and self.cut_for_s(process, place.name):
-            return "cannot be reached"
+            return OUT_OF_REACH
         written = self._full and (what in WRITES or what == "publish")
         if written and asyncio.get_running_loop().time() < self._full.get(place.name, 0.0):
             return "no space left on device"

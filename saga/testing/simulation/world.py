@@ -128,7 +128,7 @@ class SimulatedWorld(World):
     def _start(self, declared: Declared, fakes: Sequence[object], documents: "Mapping[str, DataclassInstance]") -> None:
         self.declared[declared.name] = declared
         self.cluster.ensure([Topic(topic.name, PARTITIONS, None) for topic in topics_of(declared)])
-        self._inside(lambda: self.workers.add(declared, fakes, WORKERS))
+        self._loop.inside(lambda: self.workers.add(declared, fakes, WORKERS))
         disk = self.workers.disks[declared.name]
         collections = {kind.kind: kind.collection for kind in declared.documents}
         for key, document in documents.items():
@@ -171,7 +171,7 @@ class SimulatedWorld(World):
         """
         if worker not in self.workers.names():
             raise SagaError(f"there is no worker {worker!r}: {', '.join(self.workers.names()) or 'none has started'}")
-        self._inside(lambda: self.workers.meets(worker, accident))
+        self._loop.inside(lambda: self.workers.meets(worker, accident))
 
     def always(self, what: str, holds: Callable[[], bool]) -> None:
         self._always.append(Always(what, holds))
@@ -270,10 +270,6 @@ class SimulatedWorld(World):
 
     def _memory_s(self) -> float:
         return max((d.memory.total_seconds() for d in self.declared.values()), default=0.0)
-
-    def _inside(self, act: Callable[[], None]) -> None:
-        """Do something that needs a loop, before it runs."""
-        self._loop.inside(act)
 
     def _failed(self, why: BaseException) -> None:
         self._loop.failure = why

@@ -32,7 +32,6 @@ from services.shipping import shipping
 from services.shipping.carrier import Carrier
 
 T = TypeVar("T")
-Item = TypeVar("Item")
 
 SKU = "tea"
 
