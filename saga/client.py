@@ -1,12 +1,15 @@
 """Publishing from outside any service: a web page, a script, a person's answer."""
 
+from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from typing import Self
 
 from saga import wiring as wiring
+from saga.broker.port import Topic
+from saga.broker.presence import APPLY, lacking
 from saga.clock import Clock, SystemClock
 from saga.contracts.library import binding_of
-from saga.errors import BrokerUnavailable, SagaError
+from saga.errors import BrokerUnavailable, ConfigurationError, SagaError
 from saga.messages import Event
 from saga.outside import to_record
 from saga.runtime.topics import topic_of
@@ -45,14 +48,14 @@ class Client:
         an error, a timeout or a crash, now or in another process, is the same event. So build it once: with a new
         timestamp in it, it is another one. Two events that both count must differ in a field.
 
-        Raises `SagaError`: a field that its contract does not allow (nothing was published), or the broker did not
-        acknowledge in time (any of them may have been published; publish again).
+        Raises `SagaError`: a field that its contract does not allow, or a topic that is not there, which is a
+        `ConfigurationError` (nothing was published); or the broker did not acknowledge in time (any of them may have
+        been published; publish again).
         """
         records = [to_record(event, self._clock.now_ms()) for event in events]
-        for topic in {binding_of(type(event)).contract.topic for event in events} - self._known:
-            library = next(b.library for b in map(binding_of, map(type, events)) if b.contract.topic == topic)
-            await self._broker.ensure([topic_of(library.topics[topic])])
-            self._known.add(topic)
+        bindings = [binding_of(kind) for kind in {type(event) for event in events}]
+        if {binding.contract.topic for binding in bindings} - self._known:
+            await self._with_topics({b.contract.topic: topic_of(b.library.topics[b.contract.topic]) for b in bindings})
         try:
             await self._clock.within(ACKNOWLEDGED_S_MAX, self._broker.publish(records))
         except (TimeoutError, BrokerUnavailable) as why:
@@ -60,3 +63,14 @@ class Client:
                 f"the broker did not acknowledge within {ACKNOWLEDGED_S_MAX:.0f} s ({why}): any of the {len(events)} "
                 "events may have been published; publish them again, an equal event is the same event"
             ) from why
+
+    async def _with_topics(self, topics: Mapping[str, Topic]) -> None:
+        """Return when these are there. Raises `ConfigurationError` if somebody else has to make them."""
+        problems = await lacking(list(topics.values()), self._broker)
+        if problems:
+            raise ConfigurationError(
+                "nothing was published: whoever runs the services has to make the topics as the contracts want them: "
+                f"{APPLY} MODULES",
+                problems,
+            )
+        self._known |= topics.keys()

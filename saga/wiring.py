@@ -12,10 +12,11 @@ from typing import TypeVar
 
 from saga import adapters
 from saga.broker.port import Broker
+from saga.broker.presence import APPLY, lacking
 from saga.clock import Clock, SystemClock
 from saga.config import Settings
 from saga.declarations.values import Declared
-from saga.errors import ConfigurationError, SagaError
+from saga.errors import BrokerUnavailable, ConfigurationError, SagaError
 from saga.observe.listeners import to_all
 from saga.observe.moments import Report
 from saga.observe.working import Watch
@@ -27,6 +28,9 @@ from saga.service import Service
 from saga.store.port import Store
 
 Opened = TypeVar("Opened")
+
+LOOK_S_LEAST = 1.0
+"""How long a broker may take at least to say which topics it has, however long everything took to open."""
 
 
 def load_services(names: Iterable[str]) -> list[Declared]:
@@ -104,9 +108,16 @@ def tune_collector() -> None:
 
 
 async def run(
-    services: Sequence[Declared], settings: Settings, report: Report, stop: asyncio.Event, clock: Clock | None = None
+    services: Sequence[Declared],
+    settings: Settings,
+    report: Report,
+    stop: asyncio.Event,
+    clock: Clock | None = None,
+    *,
+    modules: Sequence[str] = (),
 ) -> None:
-    """Run services in this process until `stop`; then drain. Raises `SagaError` for what keeps them from starting."""
+    """Run services in this process until `stop`; then drain. Raises `SagaError` for what keeps them from starting.
+    `modules`: where they are declared, for the command that a message names."""
     # One that cannot start, or ends, takes the others of its process with it: they drain, and the process ends.
     clock = clock or SystemClock()
     open_by_s = clock.monotonic_s() + OPEN_S_MAX
@@ -127,6 +138,7 @@ async def run(
             clock=clock,
             open_by_s=open_by_s,
             watch=watch,
+            modules=modules,
         )
 
 
@@ -159,6 +171,7 @@ async def serve_all(
     use: Mapping[str, Sequence[object]] = MappingProxyType({}),
     open_by_s: float | None = None,
     watch: Watch | None = None,
+    modules: Sequence[str] = (),
 ) -> None:
     """As `run`, on a broker and on stores that are open. `use`: fakes of resources, for each service; `watch`: who
     looks at the workers."""
@@ -168,8 +181,7 @@ async def serve_all(
         cache_max=settings.cache_max,
         drain_s=settings.drain_s,
     )
-    for declared in services:
-        await broker.ensure(topics_of(declared))
+    await _with_topics(services, broker, modules, clock, open_by_s)
     try:
         async with asyncio.TaskGroup() as tasks:
             for declared in services:
@@ -193,6 +205,26 @@ async def serve_all(
         if len(errors) == 1:
             raise errors[0] from several
         raise ConfigurationError("several services cannot run:", [str(error) for error in errors]) from several
+
+
+async def _with_topics(
+    services: Sequence[Declared], broker: Broker, modules: Sequence[str], clock: Clock, open_by_s: float | None
+) -> None:
+    """Return when all that they read and write is there, their dead letters too."""
+
+    async def looked() -> list[str]:
+        return [problem for declared in services for problem in await lacking(topics_of(declared), broker)]
+
+    left_s = OPEN_S_MAX if open_by_s is None else max(LOOK_S_LEAST, open_by_s - clock.monotonic_s())
+    try:
+        problems = await clock.within(left_s, looked())
+    except TimeoutError as why:
+        raise BrokerUnavailable("the broker does not say which topics it has: see whether it runs") from why
+    if problems:
+        command = f"{APPLY} {' '.join(modules) or 'MODULES'}"
+        raise ConfigurationError(
+            f"nothing was started: make the topics as the contracts want them: {command}", list(dict.fromkeys(problems))
+        )
 
 
 def _single(group: ExceptionGroup[Exception]) -> Iterator[Exception]:

@@ -9,6 +9,7 @@ from saga import adapters, wiring
 from saga.clock import SystemClock
 from saga.declarations.values import Declared
 from saga.observe.moments import Assigned, Handled, Moment
+from saga.runtime.topics import topics_of
 from services.inventory import inventory
 from services.order import order as example_order
 from services.payment import payment as example_payment
@@ -47,6 +48,8 @@ async def serve(asked: Work, ground: Ground, cast: str, only: str | None = None)
             declared.name: await stack.enter_async_context(adapters.store_at(settings, declared.name, clock))
             for declared in services
         }
+        for declared in services:
+            await broker.ensure(topics_of(declared))  # on Kafka `serve_all` makes none
         await wiring.serve_all(
             services,
             broker,

@@ -67,6 +67,11 @@ class Membership(Protocol):
 class Broker(Protocol):
     """The log."""
 
+    makes_topics: bool
+    """Whether those who run services or publish make the topics that they miss. So it is where the log is theirs alone:
+    a file. On servers that others use as well, people make them, by `saga topics apply`, with rights that no service
+    needs: else a wrong address would give new, empty topics, and nobody would notice that it is the wrong log."""
+
     async def __aenter__(self) -> Self:
         """Connect. Raises `SagaError` within 15 s, saying what to do, if it cannot be reached or used."""
 
@@ -75,6 +80,10 @@ class Broker(Protocol):
 
     async def ensure(self, topics: Sequence[Topic]) -> None:
         """Create those that are missing. Raises `SagaError` for one that is there with other partitions."""
+
+    async def partitions(self, topics: Collection[str]) -> Mapping[str, int]:
+        """How many each of these topics has; those that are not there are left out. Asking makes none. Raises
+        `BrokerError`."""
 
     async def publish(self, messages: Sequence[Outgoing]) -> None:
         """Append all, in this order per key. Raises `BrokerUnavailable`."""

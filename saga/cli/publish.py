@@ -17,7 +17,7 @@ from saga.contracts import codec
 from saga.contracts.codegen import generate
 from saga.contracts.contract import Contract
 from saga.contracts.library import Library, find
-from saga.errors import BadInput, SagaError
+from saga.errors import BadInput, ConfigurationError, SagaError
 from saga.messages import Event
 
 BATCH = 500
@@ -54,7 +54,7 @@ def publish(event: str, file: IO[bytes], as_json: bool) -> None:
     \b
     Exit code 0: all events are durable in the broker.
     Exit code 1: a line is wrong (nothing was published), or the broker did not acknowledge everything.
-    Exit code 2: no such contract, or the broker cannot be reached.
+    Exit code 2: no such contract, the broker cannot be reached, or the topic is not there (`saga topics apply`).
     """
     library = find()
     contract = _contract_named(event, library)
@@ -145,6 +145,8 @@ async def _publish(lines: IO[bytes], to: type[Event]) -> int:
         for batch in _batches(lines, to):
             try:
                 await client.publish(*batch)
+            except ConfigurationError:
+                raise  # of the first batch: nothing was published
             except SagaError as why:
                 click.echo(
                     f"saga: {why}\n{published} events before these are durable; publish the same file again: an equal "

@@ -27,7 +27,7 @@ def run(modules: tuple[str, ...]) -> None:
     in a store of its own (SAGA_STORE, by default .saga/{service}.db), and goes on until SIGTERM or Ctrl-C: then nothing
     new begins, what runs may end within SAGA_DRAIN_S seconds, and nothing is lost. Run it again, or more often, at any
     time: processes of one service share its work. With SAGA_HTTP (as 127.0.0.1:8080) it answers there: /health/live,
-    /health/ready and /metrics.
+    /health/ready and /metrics. On Kafka the topics have to be there: `saga topics apply` makes them.
 
     \b
     Exit code 0: stopped as told.
@@ -37,10 +37,10 @@ def run(modules: tuple[str, ...]) -> None:
     settings = Settings.from_environment()
     services = wiring.load_services(modules)
     wiring.tune_collector()
-    asyncio.run(_until_stopped(services, settings))
+    asyncio.run(_until_stopped(services, settings, modules))
 
 
-async def _until_stopped(services: Sequence[Declared], settings: Settings) -> None:
+async def _until_stopped(services: Sequence[Declared], settings: Settings, modules: Sequence[str]) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     last_resort = threading.Timer(settings.drain_s + GRACE_S, _leave_all)
@@ -55,7 +55,7 @@ async def _until_stopped(services: Sequence[Declared], settings: Settings) -> No
     for name in (signal.SIGTERM, signal.SIGINT):
         signal.signal(name, told_to_stop)
     try:
-        await wiring.run(services, settings, log_to(sys.stderr, settings), stop)
+        await wiring.run(services, settings, log_to(sys.stderr, settings), stop, modules=modules)
     finally:
         last_resort.cancel()
 

@@ -121,6 +121,19 @@ def test_a_service_is_restarted_waited_for_and_given_time_to_drain(service: str)
     assert given["secrets"] == [service]
 
 
+def test_topics_are_made_for_all_services_before_the_first_one_starts() -> None:
+    makes = services(COMPOSE)["topics"]
+    command, modules = makes["command"].split()[:2], makes["command"].split()[2:]
+    assert command == ["topics", "apply"]
+    assert set(modules) == {f"services.{service}" for service in SERVICES}
+    assert makes["depends_on"] == {"kafka": {"condition": "service_healthy"}}
+    for service in SERVICES:
+        assert services(COMPOSE)[service]["depends_on"]["topics"] == {"condition": "service_completed_successfully"}
+        # The same broker, asked for as many replicas.
+        given = services(COMPOSE)[service]["environment"]
+        assert given.items() >= makes["environment"].items()
+
+
 def test_settings_in_compose_files_are_settings() -> None:
     names = {
         name
@@ -139,7 +152,7 @@ def test_two_processes_of_payment_run() -> None:
 
 def test_the_stand_ins_replace_servers_and_leave_the_services_as_they_are() -> None:
     replaced = services(STAND_INS)
-    assert replaced.keys() == services(COMPOSE).keys()
+    assert replaced.keys() == services(COMPOSE).keys() - {"topics"}
     for name in ("stock", "client", *SERVICES):
         assert replaced[name] == {
             "environment": {"SAGA_STORE": "couchbase://couchbase:11210/saga", "SAGA_STORE_DURABILITY": "none"}

@@ -39,7 +39,13 @@ def container(service: str) -> Any:
 @pytest.mark.parametrize("version", VERSIONS)
 def test_kubernetes_takes_every_resource_that_is_its_own(version: str) -> None:
     own = [one for one in resources() if one["apiVersion"] != KEDA]
-    assert {one["kind"] for one in own} == {"ConfigMap", "Deployment", "PersistentVolumeClaim", "PodDisruptionBudget"}
+    assert {one["kind"] for one in own} == {
+        "ConfigMap",
+        "Deployment",
+        "Job",
+        "PersistentVolumeClaim",
+        "PodDisruptionBudget",
+    }
     for one in own:
         kubernetes_validate.validate(one, version, strict=True)
 
@@ -77,6 +83,20 @@ def test_the_settings_of_a_pod_can_work(service: str) -> None:
     settings = Settings.read(of_ours | dict.fromkeys(files, str(FOLDER / "settings.yaml")))
     assert settings.store.endswith(f"/{service}")
     assert settings.couchbase_username == settings.kafka_username == service
+
+
+def test_a_job_makes_the_topics_of_all_services_as_a_user_of_its_own() -> None:
+    pod = named("Job", "topics")["spec"]["template"]["spec"]
+    (only,) = pod["containers"]
+    assert only["args"][:2] == ["topics", "apply"]
+    assert set(only["args"][2:]) == {f"services.{service}" for service in SERVICES}
+    assert only["image"] == container("order")["image"]
+    assert [mount["name"] for mount in only["volumeMounts"]] == [volume["name"] for volume in pod["volumes"]]
+    given = dict(named("ConfigMap", "saga-settings")["data"]) | {one["name"]: one["value"] for one in only["env"]}
+    files = {name for name, value in given.items() if name.endswith("_FILE") and value}
+    assert all(given[name].startswith(f"{only['volumeMounts'][0]['mountPath']}/") for name in files)
+    settings = Settings.read(given | dict.fromkeys(files, str(FOLDER / "settings.yaml")))
+    assert settings.kafka_username not in SERVICES
 
 
 @pytest.mark.parametrize("service", SERVICES)

@@ -158,9 +158,11 @@ async def _landing(act: Callable[[], Awaitable[object]]) -> None:
 class FailingBroker:
     """A broker whose calls fail as planned, as one service uses it."""
 
+    makes_topics = True
+
     def __init__(self, service: str, broker: EmbeddedBroker, plan: Plan) -> None:
         self.service, self.broker, self.plan = service, broker, plan
-        self.ensure, self.scan = broker.ensure, broker.scan
+        self.ensure, self.partitions, self.scan = broker.ensure, broker.partitions, broker.scan
 
     async def __aenter__(self) -> Self:
         return self

@@ -9,13 +9,10 @@ from random import Random  # noqa: TID251 - seeded
 
 from saga.broker.port import Broker
 from saga.clock import Clock
-from saga.contracts.library import find
 from saga.errors import BrokerUnavailable
 from saga.outside import to_record
-from saga.runtime.topics import topic_of
 from services.demo.__main__ import ORDERS, read_orders
-from services.demo.fleet import ROOT
-from services.demo.watch import TOPIC, Watch
+from services.demo.watch import Watch
 from services.order.events import OrderPlaced
 
 TWICE = 0.05
@@ -82,10 +79,6 @@ class Customers:
     def ended(self) -> int:
         """How many orders have their outcome."""
         return self._watch.count
-
-    async def begin(self) -> None:
-        """Have the topic, which services have as well."""
-        await self._broker.ensure([topic_of(find(ROOT).topics[TOPIC])])
 
     async def order(self, over: asyncio.Event) -> None:
         """Until it is over; what is due while the broker is away is ordered when it is back."""

@@ -12,6 +12,7 @@ from saga import adapters
 from saga.broker.kafka.administration import KafkaAdministration
 from saga.clock import Clock, SystemClock
 from saga.config import Settings
+from saga.runtime.topics import topics_of
 from saga.store.port import Store
 from services.audit.__main__ import report, table
 from services.audit.checks import Check, audit, outcomes
@@ -19,7 +20,7 @@ from services.demo.fleet import ROOT
 from tests.servers.couchbase import BUCKET, CouchbaseMock
 from tests.servers.kafka import KafkaServer
 from tests.torture.accidents import Accidents, Kind
-from tests.torture.books import Readings, Shelves, log
+from tests.torture.books import READ, Readings, Shelves, log
 from tests.torture.customers import Customers, NotRecovered
 from tests.torture.workers import Workers
 
@@ -128,7 +129,8 @@ class Torture:
             await readings.fill()
             chance = Random(self._plan.seed)
             customers = Customers(broker, self._plan.per_s, chance, self._clock)
-            await customers.begin()
+            for declared in READ.values():
+                await broker.ensure(topics_of(declared))  # on Kafka services make none
             for service, count in WORKERS.items():
                 for _ in range(count):
                     workers.hire(service)

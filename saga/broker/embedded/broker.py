@@ -2,7 +2,7 @@
 
 import asyncio
 import sqlite3
-from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Self
@@ -33,6 +33,8 @@ class EmbeddedBroker:
     One instance serves all services of a process, and any number of processes one file. What `publish` acknowledged
     survives the machine's power failure as far as the disk keeps what it has synced.
     """
+
+    makes_topics = True
 
     def __init__(
         self,
@@ -126,6 +128,14 @@ class EmbeddedBroker:
         """As promised; retention follows whoever said it last."""
         log = self._open.log
         await self._open.writer.do(lambda: log.ensure(topics))
+
+    async def partitions(self, topics: Collection[str]) -> Mapping[str, int]:
+        log = self._open.log
+        try:
+            log.reload()
+        except sqlite3.Error as why:
+            raise translated(why, self.path) from why
+        return {name: log.topics[name].partitions for name in topics if name in log.topics}
 
     async def publish(self, messages: Sequence[Outgoing]) -> None:
         """As promised; what is handed over (at a time: 2,000 records) is appended even if the caller is cancelled."""

@@ -1,7 +1,7 @@
 """Kafka behind the port: connecting, publishing, joining, and secrets that change."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Self
 
@@ -22,6 +22,8 @@ RENEW_S = 5.0
 
 class KafkaBroker:
     """See `saga.broker.port.Broker` for the promises. One instance serves all services of a process."""
+
+    makes_topics = False
 
     def __init__(self, settings: KafkaSettings, *, clock: Clock) -> None:
         self._settings, self._clock = settings, clock
@@ -65,6 +67,9 @@ class KafkaBroker:
         """As promised; what is there stays as it is, its retention too."""
         publisher, access = self._open
         await kafka_topics.ensure(topics, publisher.producer.client, self._settings, access, self._clock)
+
+    async def partitions(self, topics: Collection[str]) -> Mapping[str, int]:
+        return await kafka_topics.partitions(topics, self._open[0].producer.client, self._clock)
 
     async def publish(self, messages: Sequence[Outgoing]) -> None:
         """As promised. Raises `BrokerError` for a record that is too large, or a topic that is not there."""

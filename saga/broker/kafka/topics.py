@@ -1,6 +1,6 @@
-"""Topics: made as contracts want them, and read from end to end by tools."""
+"""Topics: made as contracts want them, looked for, and read from end to end by tools."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
@@ -8,7 +8,7 @@ from aiokafka.client import AIOKafkaClient
 from aiokafka.errors import TopicAlreadyExistsError, for_code
 from aiokafka.structs import ConsumerRecord
 
-from saga.broker.kafka.client import FAILED, end_consumer, failed, partitions_of, topics_of
+from saga.broker.kafka.client import FAILED, LOOK_S, LOOKS, end_consumer, failed, partitions_of, topics_of
 from saga.broker.kafka.errors import translated
 from saga.broker.kafka.settings import Access, KafkaSettings
 from saga.broker.port import Topic
@@ -19,7 +19,7 @@ from saga.messages import Record
 DAY_MS = 86_400_000
 MESSAGE_BYTES = 1_048_588
 """What brokers take unless told otherwise."""
-CREATE_S, LOOK_S = 15.0, 0.1
+CREATE_S = 15.0
 PAGE_S = 0.5
 END_S = 2.0
 
@@ -43,6 +43,19 @@ async def ensure(
         await clock.within(CREATE_S, _visible(missing, client, clock))
     except FAILED as why:
         raise failed(why, f"creating topics {', '.join(topic.name for topic in missing)}") from why
+
+
+async def partitions(topics: Collection[str], client: AIOKafkaClient, clock: Clock) -> Mapping[str, int]:
+    """How many each has that is there and that we may see. Raises `BrokerUnavailable`."""
+    found: Mapping[str, int] = {}
+    for look in range(LOOKS):
+        if look:
+            await clock.sleep(LOOK_S)
+        known = await topics_of(client)
+        found = {name: known[name] for name in topics if name in known}
+        if len(found) == len(set(topics)):
+            break
+    return found
 
 
 async def _create(topics: Sequence[Topic], settings: KafkaSettings, access: Access) -> None:

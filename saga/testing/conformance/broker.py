@@ -183,6 +183,16 @@ class BrokerConformance:
         with pytest.raises(SagaError, match=f"{topic}.*{self.partitions} partitions"):
             await broker.ensure([Topic(topic, self.partitions + 1)])
 
+    async def test_topics_are_found_with_their_partitions_and_asking_makes_none(
+        self, connect: Connect, broker: Broker, topic: str, group: str
+    ) -> None:
+        wanted = [topic, f"{topic}.missing"]
+        async with connect() as other:
+            for each in (broker, other, broker):
+                assert await each.partitions(wanted) == {topic: self.partitions}
+            await broker.ensure([Topic(f"{topic}.missing", 2)])
+            assert await other.partitions(wanted) == {topic: self.partitions, f"{topic}.missing": 2}
+
     # ---------------------------------------------------------------- polling
 
     async def test_a_new_group_begins_at_the_oldest_record(self, broker: Broker, topic: str, group: str) -> None:

@@ -1,0 +1,27 @@
+"""Whether the topics that services and clients rely on are there, before they rely on them."""
+
+from collections.abc import Sequence
+
+from saga.broker.port import Broker, Topic
+
+APPLY = "saga topics apply"
+"""The command that makes topics where nobody else does."""
+
+
+async def lacking(topics: Sequence[Topic], broker: Broker) -> list[str]:
+    """What is wrong with these topics, each in a line; none if they are as the contracts want them.
+
+    Missing ones are made where the broker lets everybody make them: see `Broker.makes_topics`. Then one with other
+    partitions raises `SagaError`.
+    """
+    if broker.makes_topics:
+        await broker.ensure(topics)
+        return []
+    found = await broker.partitions([topic.name for topic in topics])
+    return [
+        f"topic {topic.name} has {found[topic.name]} partitions, the contracts want {topic.partitions}"
+        if topic.name in found
+        else f"topic {topic.name} is missing, or hidden from this user"
+        for topic in topics
+        if found.get(topic.name) != topic.partitions
+    ]

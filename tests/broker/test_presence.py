@@ -1,0 +1,77 @@
+"""A broker that makes no topics for services: what they lack is told together, and in time."""
+
+import asyncio
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+import pytest
+
+from saga import wiring
+from saga.broker.embedded import EmbeddedBroker
+from saga.broker.presence import lacking
+from saga.clock import SystemClock
+from saga.config import Settings
+from saga.errors import BrokerUnavailable, ConfigurationError
+from saga.runtime.topics import topics_of
+from services.order import order
+from services.payment import payment
+
+CLOCK = SystemClock()
+SERVICES = [order.declared, payment.declared]
+
+
+class Strict(EmbeddedBroker):
+    """It leaves the making of topics to people, as brokers do that run on servers."""
+
+    makes_topics = False
+
+
+class Silent(Strict):
+    """It is open, and then says nothing more."""
+
+    async def partitions(self, topics: Collection[str]) -> Mapping[str, int]:
+        await asyncio.Event().wait()
+        raise AssertionError("nobody has set it")
+
+
+async def started(broker: EmbeddedBroker) -> None:
+    """Return when all services have ended, which they do as soon as they run."""
+    stop = asyncio.Event()
+    stop.set()
+    async with broker:
+        await wiring.serve_all(
+            SERVICES,
+            broker,
+            {},
+            settings=Settings(),
+            report=lambda _: None,
+            stop=stop,
+            clock=CLOCK,
+            open_by_s=CLOCK.monotonic_s(),
+            modules=["services.order", "services.payment"],
+        )
+
+
+async def test_what_several_services_lack_is_told_at_once_and_each_topic_once(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        await started(Strict(tmp_path / "broker.db", clock=CLOCK))
+    wanted = {topic.name for declared in SERVICES for topic in topics_of(declared)}
+    assert sorted(caught.value.problems) == sorted(
+        f"topic {name} is missing, or hidden from this user" for name in wanted
+    )
+    assert caught.value.heading.endswith(": saga topics apply services.order services.payment")
+
+
+async def test_topics_that_are_as_wanted_are_no_problem(tmp_path: Path) -> None:
+    async with Strict(tmp_path / "broker.db", clock=CLOCK) as broker:
+        topics = topics_of(payment.declared)
+        await broker.ensure([topics[0]._replace(partitions=5), *topics[1:]])
+        assert await lacking(topics[1:], broker) == []
+        assert await lacking(topics, broker) == [
+            f"topic {topics[0].name} has 5 partitions, the contracts want {topics[0].partitions}"
+        ]
+
+
+async def test_a_broker_that_says_nothing_once_it_is_open_is_given_up(tmp_path: Path) -> None:
+    with pytest.raises(BrokerUnavailable, match="see whether it runs"):
+        await CLOCK.within(5, started(Silent(tmp_path / "broker.db", clock=CLOCK)))

@@ -1,0 +1,115 @@
+"""Topics that are missing on Kafka: services and clients make none, and say in time which, and what to type."""
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from saga.broker.administration import Found
+from tests.cli.conftest import Call
+from tests.cli.pottery import CLOCK, Pottery, the_broker
+
+START_S_MAX = 15.0
+WITHIN_S = 30.0
+STOP_S_MAX = 30.0
+A_CUP = json.dumps({"cup_id": "cup-1"})
+
+
+def command(*args: str) -> list[str]:
+    return [sys.executable, "-m", "saga.cli.main", *args]
+
+
+def refused(*args: str, stdin: str = "") -> str:
+    """What a command says that cannot start. It must say it in time, with exit code 2."""
+    ended = subprocess.run(
+        command(*args), input=stdin, capture_output=True, text=True, timeout=START_S_MAX, check=False, env=environment()
+    )
+    assert ended.returncode == 2, ended.stderr
+    assert "Traceback" not in ended.stderr, ended.stderr
+    return ended.stderr
+
+
+def environment() -> Mapping[str, str]:
+    return {**os.environ, "SAGA_LOG": "json"}
+
+
+def found(*topics: str) -> Mapping[str, Found]:
+    async def looked() -> Mapping[str, Found]:
+        async with the_broker() as broker:
+            return await broker.found(topics)
+
+    return asyncio.run(looked())
+
+
+@contextmanager
+def running(module: str) -> Iterator[subprocess.Popen[str]]:
+    process = subprocess.Popen(command("run", module), stderr=subprocess.PIPE, text=True, env=environment())
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_a_service_names_all_topics_that_are_missing_and_makes_none(kafka_pottery: Pottery) -> None:
+    topics = [kafka_pottery.topic, kafka_pottery.made, kafka_pottery.sold, kafka_pottery.dead]
+    said = refused("run", kafka_pottery.module)
+    assert f"saga topics apply {kafka_pottery.module}\n" in said
+    assert [f"topic {topic} is missing" in said for topic in topics] == [True] * 4
+    assert found(*topics) == {}
+
+
+def test_a_service_names_the_topic_that_has_other_partitions(kafka_pottery: Pottery, saga: Call) -> None:
+    assert saga("topics", "apply", kafka_pottery.module).exit_code == 0
+    kafka_pottery.agree(kafka_pottery.made, partitions=5)
+    module = kafka_pottery.declare(memory_days=30)
+    said = refused("run", module)
+    assert f"saga topics apply {module}\n" in said
+    assert [line for line in said.splitlines() if "topic " in line] == [
+        f"  - topic {kafka_pottery.made} has 2 partitions, the contracts want 5"
+    ]
+    assert found(kafka_pottery.made)[kafka_pottery.made].partitions == 2
+
+
+def test_publishing_to_a_topic_that_is_missing_names_the_command_and_makes_none(kafka_pottery: Pottery) -> None:
+    said = refused("publish", "CupOrdered", stdin=A_CUP)
+    assert "nothing was published" in said
+    assert "saga topics apply" in said
+    assert f"topic {kafka_pottery.topic} is missing" in said
+    assert found(kafka_pottery.topic) == {}
+
+
+def test_once_the_topics_are_there_the_service_runs(kafka_pottery: Pottery, saga: Call) -> None:
+    async def made() -> list[bytes]:
+        async with the_broker() as broker:
+            while not (keys := [record.key async for record in broker.scan(kafka_pottery.made)]):
+                assert process.poll() is None, process.communicate()[1]
+                await CLOCK.sleep(0.1)
+            return [key for key in keys if key is not None]
+
+    assert saga("topics", "apply", kafka_pottery.module).exit_code == 0
+    assert saga("publish", "CupOrdered", stdin=A_CUP).exit_code == 0
+    with running(kafka_pottery.module) as process:
+        assert asyncio.run(CLOCK.within(WITHIN_S, made())) == [b"cup-1"]
+        process.terminate()
+        assert process.wait(STOP_S_MAX) == 0
+
+
+def test_with_the_embedded_broker_services_and_clients_make_what_they_miss(
+    embedded_pottery: Pottery, saga: Call
+) -> None:
+    assert saga("publish", "CupOrdered", stdin=A_CUP).exit_code == 0
+    topics = [embedded_pottery.topic, embedded_pottery.made, embedded_pottery.sold, embedded_pottery.dead]
+    assert found(*topics).keys() == {embedded_pottery.topic}
+    with running(embedded_pottery.module) as process:
+
+        async def all_made() -> None:
+            async with the_broker() as broker:
+                while (await broker.found(topics)).keys() != set(topics):
+                    assert process.poll() is None, process.communicate()[1]
+                    await CLOCK.sleep(0.05)
+
+        asyncio.run(CLOCK.within(WITHIN_S, all_made()))
