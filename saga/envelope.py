@@ -2,6 +2,7 @@
 
 import re
 from datetime import datetime
+from functools import lru_cache
 
 from saga.clock import from_iso, iso
 from saga.errors import BadInput
@@ -14,7 +15,7 @@ _OURS = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}\.[0-9
 
 def headers_of(message: Message) -> tuple[tuple[str, bytes], ...]:
     """The envelope of a message as headers."""
-    headers: tuple[tuple[str, bytes], ...] = (
+    headers = [
         ("ce_type", message.type.encode()),  # first: it decides whether the rest is looked at
         ("ce_id", message.id.encode()),
         ("ce_source", message.source.encode()),
@@ -22,12 +23,12 @@ def headers_of(message: Message) -> tuple[tuple[str, bytes], ...]:
         ("ce_subject", message.saga.encode()),
         ("ce_dataschema", message.schema.encode()),
         *_FIXED,
-    )
+    ]
     if message.started is not None:
-        headers += (("ce_sagastart", message.started.encode()),)
+        headers.append(("ce_sagastart", message.started.encode()))
     if message.trace is not None:
-        headers += (("traceparent", message.trace.encode()),)
-    return headers
+        headers.append(("traceparent", message.trace.encode()))
+    return tuple(headers)
 
 
 def to_record(message: Message, topic: str) -> Outgoing:
@@ -39,8 +40,13 @@ def type_of(record: Record) -> str | None:
     """The contract's record name, as the header says it; `None` if it does not."""
     for name, value in record.headers:
         if name == "ce_type":
-            return value.decode("utf-8", "replace").rpartition(".")[2]
+            return _last_part(value)
     return None
+
+
+@lru_cache(maxsize=1024)  # there are not many types
+def _last_part(name: bytes) -> str:
+    return name.decode("utf-8", "replace").rpartition(".")[2]
 
 
 def to_message(record: Record, *, type_: str, schema: str) -> Message:
@@ -74,6 +80,7 @@ def to_message(record: Record, *, type_: str, schema: str) -> Message:
     )
 
 
+@lru_cache(maxsize=1024)  # a saga's start comes with each of its messages, and is often the time of the first
 def _time(text: str, header: str) -> str:
     """In the one form that sorts as the times do."""
     try:

@@ -10,7 +10,6 @@ import re
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import fields
 from typing import IO, Literal
 
 import msgspec
@@ -118,7 +117,7 @@ def event_name(kind: type[Moment]) -> str:
 
 def _reader(kind: type[Moment]) -> Callable[[Moment], dict[str, object]]:
     """What of a moment is written: its fields as they are, save those that read better otherwise."""
-    names = tuple(field.name for field in fields(kind))
+    names = tuple(field.name for field in msgspec.structs.fields(kind))
     shaped = {name: SHAPES[name] for name in names if name in SHAPES}
     timed = tuple(name for name in names if name.endswith(("_ms", "_s")) or name == "ms")
 

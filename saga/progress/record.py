@@ -197,7 +197,7 @@ def handled(
 ) -> Written:
     """A handler has come to its end: state, inbox, events and results in one transition."""
     ended = [m for i, m in enumerate(parts) if i == 0 or not role.many]
-    p = _ended(p, hand, role, [m.id for m in ended])
+    ids_of_ended = [m.id for m in ended]
     intents = tuple(i for i in p.intents if not _is_of(i, role.name, cause, undo=False)) if p.intents else ()
     own = tuple(e.id for e in events if e.type in roles.by_type)
     results = p.results
@@ -218,7 +218,16 @@ def handled(
             )
             for i, m in enumerate(parts)
         )
-    p = replace(p, intents=intents, ran=ran, results=results, state={**p.state, **delta} if delta else p.state)
+    p = replace(
+        p,
+        inbox=into_inbox(p, hand, role.name, ids_of_ended),
+        queue=without(p.queue, role.name, ids_of_ended),
+        waiting=without(p.waiting, role.name, ids_of_ended),
+        intents=intents,
+        ran=ran,
+        results=results,
+        state={**p.state, **delta} if delta else p.state,
+    )
     p = emitted(p, roles, events)
     return append(
         p,
@@ -236,7 +245,9 @@ def handled(
 
 def emitted(p: Snapshot, roles: Roles, events: Sequence[Message]) -> Snapshot:
     """What emitted events change here: own parts, the outcome, and what a failure outcome sets off."""
-    own = tuple(o for o in p.own if _wanted(p, roles, o.event)) if p.own else ()
+    if not p.own and all(_only_goes_out(roles, e.type) for e in events):
+        return p
+    own = tuple(o for o in p.own if _wanted(p, roles, o.event))
     own += tuple(Own(event=e, n=p.n) for e in events if e.type in roles.by_type)
     outcome, compensating = p.outcome, p.compensating
     for e in events:
@@ -306,6 +317,11 @@ def _ended(p: Snapshot, hand: Hand, role: Role, messages: Sequence[str]) -> Snap
         queue=without(p.queue, role.name, messages),
         waiting=without(p.waiting, role.name, messages),
     )
+
+
+def _only_goes_out(roles: Roles, type_: str) -> bool:
+    """Whether an event of this type changes nothing here."""
+    return not (type_ in roles.by_type or type_ in roles.outcomes or type_ in roles.undone_by)
 
 
 def _wanted(p: Snapshot, roles: Roles, event: Message) -> bool:

@@ -101,7 +101,7 @@ def as_kind(content: bytes, kind: type[T]) -> T | None:
 
 async def read(service: Participant, position: Position, declared: DocumentKind, key: str) -> Any:
     """The document as it is now; `None` if absent."""
-    document = await patiently(service, position, "get", lambda: service.ports.store.get(declared.collection, key))
+    document = await patiently(service, position, "get", service.ports.store.get, declared.collection, key)
     return _body(declared, key, document, _head(document))
 
 
@@ -127,7 +127,7 @@ async def apply_all(
     collection, key = updates[0].declared.collection, updates[0].key
     store, pause_s = service.ports.store, PAUSE_S
     while True:
-        document = await patiently(service, position, "get", lambda: store.get(collection, key))
+        document = await patiently(service, position, "get", store.get, collection, key)
         head = _head(document)
         body = _body(updates[0].declared, key, document, head)
         made: list[Marker | Exception | Refused] = []
@@ -171,7 +171,7 @@ async def never(
     """Before an intent is ended otherwise: what its update has done, or the mark that it never will do anything."""
     store, pause_s = service.ports.store, PAUSE_S
     while True:
-        document = await patiently(service, position, "get", lambda: store.get(collection, key))
+        document = await patiently(service, position, "get", store.get, collection, key)
         head = _head(document)
         if marker in head.markers:
             return head.markers[marker]
@@ -279,7 +279,7 @@ async def _stands(service: Participant, position: Position, saga: str, run: Run)
 
 async def _intents(service: Participant, position: Position, saga: str) -> tuple[_OpenIntent, ...]:
     key = progress_key(service.name, saga)
-    document = await patiently(service, position, "get", lambda: service.ports.store.get(COLLECTION, key))
+    document = await patiently(service, position, "get", service.ports.store.get, COLLECTION, key)
     return () if document is None else _open.decode(document.content).intents
 
 

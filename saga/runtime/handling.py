@@ -17,7 +17,7 @@ from saga.policies.retry import delay_s
 from saga.progress import ids, record
 from saga.progress.compensate import undone
 from saga.progress.decide import Decision, Work
-from saga.progress.document import Call, Intent, Result
+from saga.progress.document import Call, Intent, Result, Snapshot
 from saga.progress.record import Written
 from saga.progress.roles import Role
 from saga.runtime import persistence
@@ -48,9 +48,13 @@ async def handle(service: Participant, turn: Turn, work: Work, decision: Decisio
     """Run a handler on a message, from its start or from its intent."""
     handler = service.handlers[work.role.name]
     intent = decision.intent
-    cause = intent.cause if intent else "+".join(sorted(m.id for m in decision.parts))
+    parts = decision.parts
+    if intent is not None:
+        cause = intent.cause
+    else:
+        cause = parts[0].id if len(parts) == 1 else "+".join(sorted(m.id for m in parts))
     message = intent.message if intent else work.message
-    ask = Ask(role=work.role, handler=handler, run=("do", work.role.name, cause), message=message, parts=decision.parts)
+    ask = Ask(role=work.role, handler=handler, run=("do", work.role.name, cause), message=message, parts=parts)
     return await perform(service, turn, ask)
 
 
@@ -58,8 +62,7 @@ async def perform(service: Participant, turn: Turn, ask: Ask) -> Turn:
     """Call it once, to the next write of the turn."""
     kind, name, cause = ask.run
     p = turn.known
-    open_ = next((i for i in p.intents if (i.kind, i.handler, i.cause) == ask.run), None)
-    intent = open_ or Intent(
+    intent = (p.intents and _open(p, ask.run)) or Intent(
         handler=name, kind=kind, cause=cause, message=ask.message, parts=ask.parts, state=p.state, time=""
     )
     saga = RunningSaga(service, turn, ask.handler, ask.run, intent)
@@ -119,7 +122,9 @@ async def _called(
         # A task group wraps what its steps raise, and how a turn is halted is no `Exception` either.
         raise saga.halt or saga.failure or unexpected(why, handler.name) from why
     finally:
-        await saga.settled()
+        if saga.has_begun:
+            await saga.settled()
+        saga.ended = True
     if saga.halt is not None:
         raise saga.halt
     if saga.failure is not None:
@@ -148,7 +153,7 @@ def _arguments(service: Participant, ask: Ask, parts: Sequence[Message], saga: R
             assert parameter.gives is not None
             arguments[parameter.name] = service.resources[parameter.gives]
         else:
-            part = next(m for m in parts if classes.get(m.type) in parameter.events)
+            part = parts[0] if len(parts) == 1 else next(m for m in parts if classes.get(m.type) in parameter.events)
             arguments[parameter.name] = service.decode(ask.handler.name, part)
     return arguments
 
@@ -278,9 +283,13 @@ def raised_at(why: Exception) -> str | None:
     return f"{theirs[-1].filename}:{theirs[-1].lineno} in {theirs[-1].name}" if theirs else None
 
 
+def _open(p: Snapshot, run: Run) -> Intent | None:
+    return next((i for i in p.intents if (i.kind, i.handler, i.cause) == run), None)
+
+
 def _with_calls(turn: Turn, ask: Ask, saga: RunningSaga) -> Intent | None:
     """The open intent with the last results; `None` if the run had not begun anything."""
-    open_ = next((i for i in turn.known.intents if (i.kind, i.handler, i.cause) == ask.run), None)
+    open_ = _open(turn.known, ask.run)
     return None if open_ is None else replace(open_, calls=tuple(saga.calls))
 
 

@@ -24,6 +24,18 @@ class Item:
     """Done when the message is finished or left; made when somebody waits for it."""
 
 
+class Lane:
+    """The messages of one saga that are here."""
+
+    __slots__ = ("current", "task", "waiting")
+
+    def __init__(self, first: Item) -> None:
+        self.waiting = deque((first,))
+        self.current: Item | None = None
+        """The one in hand."""
+        self.task: asyncio.Task[None] | None = None
+
+
 class Cache:
     """The progresses that were touched last, with their versions. Bounded; what is in it may be old."""
 
@@ -64,9 +76,7 @@ class Lanes:
     """Set whenever a message leaves."""
     finished: asyncio.Event = field(default_factory=asyncio.Event)
     """Set whenever a message is finished: there may be something to commit."""
-    _lanes: dict[str, deque[Item]] = field(default_factory=dict)
-    _running: dict[str, asyncio.Task[None]] = field(default_factory=dict)
-    _current: dict[str, Item] = field(default_factory=dict)
+    _lanes: dict[str, "Lane"] = field(default_factory=dict)
     _late: set[Item] = field(default_factory=set)
     """Those in hand that are to be left as by a crash."""
 
@@ -77,16 +87,16 @@ class Lanes:
         saga = item.message.saga
         lane = self._lanes.get(saga)
         if lane is not None:
-            lane.append(item)
+            lane.waiting.append(item)
             return
-        self._lanes[saga] = deque([item])
-        self._running[saga] = self.tasks.create_task(self._run(saga), name=f"lane {saga}")
+        lane = self._lanes[saga] = Lane(item)
+        lane.task = self.tasks.create_task(self._run(saga, lane), name=f"lane {saga}")
 
-    async def _run(self, saga: str) -> None:
-        lane = self._lanes[saga]
+    async def _run(self, saga: str, lane: "Lane") -> None:
+        waiting = lane.waiting
         try:
-            while lane:
-                item = self._current[saga] = lane.popleft()
+            while waiting:
+                item = lane.current = waiting.popleft()
                 try:
                     if await self._handled(item):
                         self.is_finished(item.prefix, item.position.offset)
@@ -96,11 +106,10 @@ class Lanes:
                     if item.left is not None and not item.left.done():
                         item.left.set_result(None)
         finally:
-            for item in lane:
+            for item in waiting:
                 self._leaves(item)
             self.room.set()
-            self._current.pop(saga, None)
-            del self._lanes[saga], self._running[saga]
+            del self._lanes[saga]
 
     async def _handled(self, item: Item) -> bool:
         """Whether the message is finished. One that took too long to drain is left; the lane goes on with others."""
@@ -130,21 +139,21 @@ class Lanes:
     def forget(self, partitions: Collection[Partition]) -> None:
         """Drop what has not begun of these partitions: it is not ours any more."""
         for lane in self._lanes.values():
-            gone = [item for item in lane if _partition(item) in partitions]
+            gone = [item for item in lane.waiting if _partition(item) in partitions]
             if gone:
-                kept = [item for item in lane if _partition(item) not in partitions]
+                kept = [item for item in lane.waiting if _partition(item) not in partitions]
                 for item in gone:
                     self._leaves(item)
-                lane.clear()
-                lane.extend(kept)
+                lane.waiting.clear()
+                lane.waiting.extend(kept)
                 self.room.set()
 
     async def drained(self, partitions: Collection[Partition] | None, limit_s: float) -> None:
         """Return when no message of these partitions (`None`: of any) is in hand; what is at the limit is left."""
         in_hand = [
-            (self._running[saga], item)
-            for saga, item in self._current.items()
-            if partitions is None or _partition(item) in partitions
+            (lane.task, item)
+            for lane in self._lanes.values()
+            if (item := lane.current) is not None and (partitions is None or _partition(item) in partitions)
         ]
         if not in_hand:
             return
@@ -155,7 +164,8 @@ class Lanes:
         for task, item in in_hand:
             if item.left in late:
                 self._late.add(item)
-                task.cancel()
+                if task is not None:
+                    task.cancel()
         if late:
             await asyncio.wait(late)
 

@@ -1,7 +1,7 @@
 """Load, write, publish: the only places where a turn touches the progress in the store and the log."""
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Literal, TypeVar
+from typing import Literal, ParamSpec, TypeVar
 
 from msgspec.structs import replace
 
@@ -12,12 +12,14 @@ from saga.observe.moments import DeadLettered, Escalated, WriteRefused
 from saga.progress import history, record
 from saga.progress.decide import knows
 from saga.progress.document import DeadLetter, Entry, Snapshot, decode, encode, progress_key
+from saga.progress.history import Archive
 from saga.progress.record import Hand, Written
 from saga.progress.undeclared import undeclared
 from saga.runtime import deadletters, publishing
 from saga.runtime.participant import Participant, Refused
 from saga.runtime.standing import Turn
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 COLLECTION, ARCHIVES = "saga", "saga-archive"
@@ -25,12 +27,20 @@ WAIT_S_FIRST, WAIT_S_MAX = 0.05, 5.0
 """The pauses between two tries while store or broker cannot be reached."""
 
 
-async def patiently(service: Participant, position: Position, operation: str, act: Callable[[], Awaitable[T]]) -> T:
-    """What `act` gives. While store or broker cannot be reached the lane waits: no attempt of anything is counted."""
+async def patiently(
+    service: Participant,
+    position: Position,
+    operation: str,
+    act: Callable[P, Awaitable[T]],
+    *args: P.args,
+    **kwargs: P.kwargs,
+) -> T:
+    """What `act` gives for the arguments. While store or broker cannot be reached the lane waits: no attempt of
+    anything is counted."""
     pause_s, away = WAIT_S_FIRST, None
     while True:
         try:
-            value = await act()
+            value = await act(*args, **kwargs)
         except (StoreUnavailable, BrokerUnavailable) as why:
             away = why
             service.ports.unavailable(operation, why)
@@ -57,7 +67,7 @@ async def load(service: Participant, turn: Turn) -> Turn:
     """The progress as the store has it; whoever reads it first publishes what is not known as published."""
     saga = turn.message.saga
     key = progress_key(service.name, saga)
-    document = await patiently(service, turn.position, "get", lambda: service.ports.store.get(COLLECTION, key))
+    document = await patiently(service, turn.position, "get", service.ports.store.get, COLLECTION, key)
     if document is None:
         if is_older_than_memory(service, turn.message):
             await _too_old(service, turn)
@@ -110,8 +120,8 @@ def is_older_than_memory(service: Participant, message: Message) -> bool:
 
 
 def forgotten_before(service: Participant) -> str:
-    """What is older than this the service need not know any more."""
-    return iso(service.ports.clock.now_ms() - service.memory_s * 1000)
+    """What is older than this the service need not know any more. To the second: so it is seldom made anew."""
+    return iso((service.ports.clock.now_ms() // 1000 - service.memory_s) * 1000)
 
 
 async def write(service: Participant, turn: Turn, written: Written) -> Turn:
@@ -122,8 +132,9 @@ async def write(service: Participant, turn: Turn, written: Written) -> Turn:
     saved = clock.monotonic_s()
     stages.persisted_s += saved - began
     if entry is not None:
-        await publish(service, turn.position, turn.known, entry)
-        stages.published_s += clock.monotonic_s() - saved
+        if entry.events or entry.letters:
+            await publish(service, turn.position, turn.known, entry)
+            stages.published_s += clock.monotonic_s() - saved
         stages.outcomes.append((entry.handler, entry.outcome, entry.reason))
         if entry.outcome not in ("ignored", "waiting", "queued"):
             stages.attempts = max(stages.attempts, entry.attempt)
@@ -132,17 +143,18 @@ async def write(service: Participant, turn: Turn, written: Written) -> Turn:
 
 async def save(service: Participant, turn: Turn, written: Written) -> Turn:
     """The write alone. An ambiguous one is refused as well: it is never made again, for it may still land."""
-    p = await archived(service, turn.position, written.snapshot)
-    store, key, content = service.ports.store, progress_key(service.name, p.saga), encode(p)
-    expiry_s = None if p.is_open else service.memory_s
-
-    async def once() -> int:
-        if turn.cas:
-            return await store.replace(COLLECTION, key, content, cas=turn.cas, expiry_s=expiry_s)
-        return await store.insert(COLLECTION, key, content, expiry_s=expiry_s)
-
+    p = written.snapshot
+    if (archive := history.to_archive(p)) is not None:
+        p = await archived(service, turn.position, p, archive)
+    store, where, content = service.ports.store, progress_key(service.name, p.saga), encode(p)
+    expiry_s, at = None if p.is_open else service.memory_s, turn.position
     try:
-        cas = await patiently(service, turn.position, "write", once)
+        if turn.cas:
+            cas = await patiently(
+                service, at, "write", store.replace, COLLECTION, where, content, cas=turn.cas, expiry_s=expiry_s
+            )
+        else:
+            cas = await patiently(service, at, "write", store.insert, COLLECTION, where, content, expiry_s=expiry_s)
     except (Conflict, Exists, Ambiguous) as why:
         tell_refused(service, p.saga, "write", why)
         raise Refused from why
@@ -157,22 +169,15 @@ def tell_refused(
     service.ports.report(WriteRefused(service=service.name, saga=saga, operation=operation, why=kind))
 
 
-async def archived(service: Participant, position: Position, p: Snapshot) -> Snapshot:
+async def archived(service: Participant, position: Position, p: Snapshot, archive: Archive) -> Snapshot:
     """The progress within its bound: the oldest published transitions go to an insert-only document of their own."""
-    archive = history.to_archive(p)
-    if archive is None:
-        return p
     store, key = service.ports.store, history.archive_key(service.name, p.saga, p.first)
     content = encode(archive)
-
-    async def once() -> None:
-        # Archives live at least as long as the progress, which every write renews.
-        await store.insert(ARCHIVES, key, content)
-
     try:
-        await patiently(service, position, "archive", once)
+        # Without expiry: archives live at least as long as the progress, which every write renews.
+        await patiently(service, position, "archive", store.insert, ARCHIVES, key, content)
     except Exists:
-        there = await patiently(service, position, "get", lambda: store.get(ARCHIVES, key))
+        there = await patiently(service, position, "get", store.get, ARCHIVES, key)
         if there is None:
             raise SagaError(f"the archive {key!r} was there and is gone: somebody removes documents by hand") from None
         earlier = history.decode_archive(there.content)
@@ -189,7 +194,7 @@ async def archived(service: Participant, position: Position, p: Snapshot) -> Sna
 async def _taken_over(service: Participant, position: Position, saga: str, key: str, content: bytes, cas: int) -> None:
     store = service.ports.store
     try:
-        await patiently(service, position, "archive", lambda: store.replace(ARCHIVES, key, content, cas=cas))
+        await patiently(service, position, "archive", store.replace, ARCHIVES, key, content, cas=cas)
     except (Conflict, Ambiguous) as why:
         tell_refused(service, saga, "archive", why)
         raise Refused from why
@@ -207,7 +212,7 @@ async def publish(service: Participant, position: Position, p: Snapshot, entry: 
 
 async def send(service: Participant, position: Position, outgoing: Sequence[Outgoing]) -> None:
     """Return when all is acknowledged."""
-    await patiently(service, position, "publish", lambda: service.ports.publish(outgoing))
+    await patiently(service, position, "publish", service.ports.publish, outgoing)
 
 
 def tell(service: Participant, saga: str, letter: DeadLetter) -> None:

@@ -59,8 +59,8 @@ class RunningPorts:
     _failed: dict[str, float] = field(default_factory=dict)
     """Store or broker -> when it last could not be reached."""
 
-    async def publish(self, messages: Sequence[Outgoing]) -> None:
-        await self.broker.publish(messages)
+    def publish(self, messages: Sequence[Outgoing]) -> Coroutine[object, object, None]:
+        return self.broker.publish(messages)
 
     def outside(
         self,

@@ -49,12 +49,18 @@ class RunningSaga(Saga[Any]):
         """How many there were when it began."""
         self.left = False
         """It is left as by a crash: then nobody waits for what the handler did not wait for, except for writes."""
-        self._ended = False
+        self.ended = False
+        """Nothing of it begins any more."""
         self._next = 0
         self._numbers: dict[str, int] = {}
         self._one_run: OneRun | None = None
         self._state = service.state_of(intent.state)
         self._before: dict[str, Any] = fields_of(self._state) if service.state else {}
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether it has asked for a step, an update or a read."""
+        return self._one_run is not None
 
     @property
     def state(self) -> Any:
@@ -226,7 +232,7 @@ class RunningSaga(Saga[Any]):
 
     async def settled(self) -> None:
         """Return when nothing of this run is under way; nothing of it begins any more."""
-        self._ended = True
+        self.ended = True
         if self._one_run is not None and self.left:
             await self._one_run.settled()
         elif self._one_run is not None:
@@ -260,7 +266,7 @@ class RunningSaga(Saga[Any]):
         document: str | None = None,
     ) -> Call:
         """The call as it is compared with what is recorded."""
-        if self._ended:
+        if self.ended:
             raise Permanent(f"{self.handler.name} asks for {kind} {name!r} after its end: await what it begins")
         if self.halt is not None:
             raise self.halt

@@ -67,6 +67,8 @@ async def advance(service: Participant, turn: Turn) -> Turn:
 
 async def go(service: Participant, turn: Turn, work: Work, decision: Decision) -> Turn:
     """Do what was decided for one handler, up to its next write."""
+    if decision.do is Do.RUN:  # nearly always
+        return await handling.handle(service, turn, work, decision)
     p, hand, reason = turn.known, persistence.in_hand(service, turn), decision.reason or ""
     match decision.do:
         case Do.IGNORE:

@@ -26,6 +26,9 @@ AGAIN_S = 0.2
 """Before a log that cannot be read is read again."""
 FULL_S = 0.005
 """The longest while a partition is left out because it has its share of what is in flight."""
+GATHER_S, GATHERED = 0.002, 8
+"""A worker that had no room lets room gather for so long, up to this part of the bound: to take one message whenever
+one has left would cost more than to handle it."""
 POLL_MAX = 500
 """Records taken at a time."""
 SHARES = 4
@@ -116,6 +119,8 @@ class Worker:
             if not open_:
                 self._lanes.room.clear()
                 await self._lanes.room.wait()  # set whenever a message leaves, and by `_look_again`
+                if self._lanes.inflight > self.limits.inflight_max * (1 - 1 / GATHERED) and not stop.is_set():
+                    await self.ports.clock.sleep(GATHER_S)
                 continue
             try:
                 # One that has its share may have room again in a moment: then the others are not waited for for long.
@@ -154,8 +159,9 @@ class Worker:
 
     def _take(self, record: Record) -> None:
         """Into its lane; what no handler here names is finished at once."""
-        prefix = self.ports.prefixes.get(Partition(record.topic, record.partition))
-        if prefix is None or Partition(record.topic, record.partition) in self.ports.leaving:
+        partition = Partition(record.topic, record.partition)
+        prefix = self.ports.prefixes.get(partition)
+        if prefix is None or partition in self.ports.leaving:
             return
         prefix.begun(record.offset)
         try:

@@ -5,9 +5,9 @@ import io
 import json
 import logging
 from collections.abc import Callable
-from dataclasses import fields
 
 import pytest
+from msgspec.structs import fields
 
 from saga.clock import SystemClock
 from saga.config import Settings

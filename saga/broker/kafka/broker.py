@@ -1,9 +1,9 @@
 """Kafka behind the port: connecting, publishing, joining, and secrets that change."""
 
 import asyncio
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Self
+from typing import Any, Self
 
 from saga.broker.kafka import topics as kafka_topics
 from saga.broker.kafka.client import FAILED, failed
@@ -71,9 +71,9 @@ class KafkaBroker:
     async def partitions(self, topics: Collection[str]) -> Mapping[str, int]:
         return await kafka_topics.partitions(topics, self._open[0].producer.client, self._clock)
 
-    async def publish(self, messages: Sequence[Outgoing]) -> None:
+    def publish(self, messages: Sequence[Outgoing]) -> Coroutine[Any, Any, None]:
         """As promised. Raises `BrokerError` for a record that is too large, or a topic that is not there."""
-        await self._open[0].publish(messages)
+        return self._open[0].publish(messages)
 
     @asynccontextmanager
     async def join(self, group: str, topics: Sequence[str], listener: Listener) -> AsyncIterator[Membership]:

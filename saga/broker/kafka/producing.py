@@ -111,18 +111,16 @@ class Publisher:
                 await _all(sending.acknowledged)
             else:
                 await self._clock.within(self._settings.publish_s, self._sent(sending))
-        except FAILED as why:
+        except BaseException as why:
+            _let_be(sending.acknowledged)
+            if not isinstance(why, FAILED):
+                raise
             self._give_up(sending, why)
             raise failed(why, f"publishing to {_topics(messages)}") from why
         finally:
             del self._under_way[sending]
             if not self._under_way:
                 self._idle.set()
-            for future in sending.acknowledged:
-                if not future.done():
-                    future.add_done_callback(_seen)
-                elif not future.cancelled():
-                    future.exception()
 
     def _handed_over(self, sending: Sending) -> bool:
         """Hand over as much as can be without waiting; whether that was all. Then `_look` ends it in time."""
@@ -181,11 +179,11 @@ class Publisher:
     def _check_sizes(self, messages: Sequence[Outgoing]) -> None:
         limit = self._settings.record_bytes_max
         for topic, key, value, headers in messages:
-            size = len(key) + len(value or b"")
-            if size + OVERHEAD * (1 + len(headers)) < limit:
-                size += sum(len(name) + len(content) + 10 for name, content in headers)
-                if size + OVERHEAD < limit:
-                    continue
+            size = len(key) + len(value or b"") + OVERHEAD
+            for name, content in headers:
+                size += len(name) + len(content) + 10
+            if size < limit:
+                continue
             raise BrokerError(f"a record of {size} bytes for {topic} is too large: {limit} bytes at most")
 
     # ---------------------------------------------------------------- replacing the producer
@@ -237,6 +235,15 @@ class Publisher:
             await end_producer(producer, self._clock, 0)
             raise
         return producer
+
+
+def _let_be(acknowledged: Collection[asyncio.Future[RecordMetadata]]) -> None:
+    """Nobody waits for them any more: whatever comes of them is seen, or Python would complain."""
+    for future in acknowledged:
+        if not future.done():
+            future.add_done_callback(_seen)
+        elif not future.cancelled():
+            future.exception()
 
 
 async def _all(acknowledged: Collection[asyncio.Future[RecordMetadata]]) -> None:

@@ -1,8 +1,5 @@
-"""All that the store knows of Couchbase's SDK: connecting, one document at a time, and which keys there are.
-
-The SDK's futures must not be cancelled: it would go on all the same, and its late answer would be an
-`InvalidStateError` in the loop's exception handler. And no write may be: see `saga.store.port`. So calls are driven
-here by callbacks, and who waits for one waits for a future that the SDK does not know. It also costs less than a task.
+"""All that the store knows of Couchbase's SDK: connecting, one document at a time, and which keys there are. Its calls
+are made by `saga.store.couchbase.calls`.
 
 The SDK has one thread for its connections, and so it stays: with two or four, an operation takes two to four times the
 CPU time and none gets faster.
@@ -10,10 +7,10 @@ CPU time and none gets faster.
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator
 from datetime import timedelta
 from functools import lru_cache
-from typing import Any, TypeVar
+from typing import Any
 
 from acouchbase.cluster import AsyncCluster  # type: ignore[import-untyped]  # the SDK has no types for checkers
 from couchbase.auth import CertificateAuthenticator, PasswordAuthenticator  # type: ignore[import-untyped]  # see above
@@ -23,12 +20,11 @@ from couchbase.kv_range_scan import PrefixScan, RangeScan  # type: ignore[import
 from couchbase.options import ClusterOptions, ClusterTimeoutOptions  # type: ignore[import-untyped]  # see above
 from couchbase.transcoder import RawJSONTranscoder  # type: ignore[import-untyped]  # see above
 
+from saga.store.couchbase.calls import Arrivals
 from saga.store.couchbase.settings import CouchbaseSettings, Durability
 from saga.store.port import Document
 
-__all__ = ["FAILURES", "Calls", "Cluster", "Collection"]
-
-T = TypeVar("T")
+__all__ = ["FAILURES", "Cluster", "Collection"]
 
 BOOTSTRAP_S = 6.0
 """How long connecting may take, and opening the bucket: both fit into what `Store` allows."""
@@ -41,56 +37,6 @@ LEVELS = {
 }
 FAILURES = (CouchbaseException, RuntimeError)
 """What the SDK raises when it cannot do something; anything else is a mistake of ours."""
-
-
-class Calls:
-    """Calls of the SDK that go on to their end, whatever becomes of whoever waits for them."""
-
-    def __init__(self) -> None:
-        self._under_way = 0
-        self._ended: asyncio.Future[None] | None = None
-
-    def begin(self, call: Coroutine[Any, Any, T]) -> asyncio.Future[T]:
-        """Begin it now; what comes of it."""
-        answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self._under_way += 1
-        self._go_on(call, answer)
-        return answer
-
-    def leave(self, call: Coroutine[Any, Any, object]) -> None:
-        """Begin it; nobody wants to know what comes of it."""
-        self.begin(call).add_done_callback(lambda answer: answer.exception())
-
-    async def ended(self) -> None:
-        """Return when none is under way."""
-        while self._under_way:
-            self._ended = self._ended or asyncio.get_running_loop().create_future()
-            await asyncio.shield(self._ended)
-
-    def _go_on(self, call: Coroutine[Any, Any, T], answer: asyncio.Future[T]) -> None:
-        try:
-            waits_for = call.send(None)
-        except StopIteration as done:
-            self._end()
-            if not answer.done():
-                answer.set_result(done.value)
-        except (Exception, asyncio.CancelledError) as why:  # noqa: BLE001 - handed on to whoever waits
-            self._end()
-            if not answer.done():
-                # Nobody here cancels: if the SDK does, that is no cancellation of whoever waits.
-                answer.set_exception(why if isinstance(why, Exception) else CouchbaseException(message="cancelled"))
-        else:
-            if waits_for is None:
-                asyncio.get_running_loop().call_soon(self._go_on, call, answer)
-                return
-            waits_for._asyncio_future_blocking = False  # as a task does: it has heard that somebody waits
-            waits_for.add_done_callback(lambda _: self._go_on(call, answer))
-
-    def _end(self) -> None:
-        self._under_way -= 1
-        if not self._under_way and self._ended is not None:
-            self._ended.set_result(None)
-            self._ended = None
 
 
 class Collection:
@@ -137,7 +83,8 @@ class Cluster:
         """Begins to connect."""
         self._settings = settings
         self._password = settings.password() if settings.password is not None else ""
-        self._cluster = AsyncCluster(settings.connection, _options(settings, self._password))
+        arrivals = Arrivals(asyncio.get_running_loop())
+        self._cluster = AsyncCluster(settings.connection, _options(settings, self._password), loop=arrivals)
         self._bucket: Any = None
         self.keeps_expiry = True
         """Whether the server can replace a document and leave its expiry alone: see `saga.store.couchbase.opening`."""

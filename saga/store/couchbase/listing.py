@@ -17,7 +17,8 @@ import msgspec
 
 from saga.clock import Clock, SystemClock
 from saga.errors import SagaError, StoreUnavailable
-from saga.store.couchbase.driver import FAILURES, SCAN_S, Calls, Cluster
+from saga.store.couchbase.calls import Calls
+from saga.store.couchbase.driver import FAILURES, SCAN_S, Cluster
 from saga.store.couchbase.errors import Doing, failure
 from saga.store.couchbase.opening import OPEN_S_MAX, open_bucket
 from saga.store.couchbase.settings import CouchbaseSettings

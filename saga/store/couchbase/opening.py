@@ -11,7 +11,8 @@ closes the connection. So where no durability is wanted it is found out whether 
 from saga.clock import Clock
 from saga.errors import ConfigurationError, SagaError, StoreUnavailable
 from saga.store.couchbase import errors
-from saga.store.couchbase.driver import FAILURES, Calls, Cluster, Collection
+from saga.store.couchbase.calls import Calls
+from saga.store.couchbase.driver import FAILURES, Cluster, Collection
 from saga.store.couchbase.settings import CouchbaseSettings
 
 OPEN_S_MAX = 12.5

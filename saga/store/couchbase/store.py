@@ -27,7 +27,8 @@ from typing import Any, Self
 from saga.clock import Clock
 from saga.errors import Ambiguous, SagaError, StoreError, StoreUnavailable
 from saga.store.couchbase import errors, keys
-from saga.store.couchbase.driver import FAILURES, Calls, Cluster, Collection
+from saga.store.couchbase.calls import Calls
+from saga.store.couchbase.driver import FAILURES, Cluster, Collection
 from saga.store.couchbase.errors import Doing
 from saga.store.couchbase.listing import keys_of
 from saga.store.couchbase.opening import PROBE, missing, opened
