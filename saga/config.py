@@ -21,6 +21,7 @@ from saga.addresses import (
     sqlite_template,
 )
 from saga.errors import ConfigurationError
+from saga.policies.concurrency import INFLIGHT_MIN
 
 T = TypeVar("T")
 
@@ -79,7 +80,10 @@ class Settings:
     http: str = ""
     """SAGA_HTTP: where each process answers /health/live, /health/ready and /metrics, as `127.0.0.1:8080`."""
     inflight_max: int = 1000
-    """SAGA_INFLIGHT_MAX: messages in flight per worker; a quarter of them at most from one partition."""
+    """SAGA_INFLIGHT_MAX: messages in flight per worker, at most; a quarter of them at most from one partition."""
+    inflight_min: int = INFLIGHT_MIN
+    """SAGA_INFLIGHT_MIN: how many of them a slow store leaves at least; as SAGA_INFLIGHT_MAX: it leaves all. Where that
+    is less than the default, it counts in its place."""
     inflight_bytes_max: int = 64 << 20
     """SAGA_INFLIGHT_BYTES_MAX: how many bytes they may have together before no more are taken."""
     cache_max: int = 2000
@@ -127,6 +131,13 @@ class Settings:
 
     def _problems_together(self) -> Iterator[str]:
         """What cannot work of settings that are right each by itself."""
+        if (
+            self.inflight_min > self.inflight_max and self.inflight_min != INFLIGHT_MIN
+        ):  # nobody has to repeat a default
+            yield (
+                f"SAGA_INFLIGHT_MIN={self.inflight_min} is more than SAGA_INFLIGHT_MAX={self.inflight_max}: make it "
+                "less, or the same to have as many in flight however slow the store is"
+            )
         if scheme_of(self.broker) == "kafka":
             yield from self._kafka_problems()
         if scheme_of(self.store).startswith("couchbase"):
@@ -279,6 +290,7 @@ READERS: Mapping[str, Callable[[str], object]] = {
     "SAGA_COUCHBASE_KEY_FILE": _file,
     "SAGA_HTTP": _checked(check_http),
     "SAGA_INFLIGHT_MAX": _number(int, 1, 100_000, "messages"),
+    "SAGA_INFLIGHT_MIN": _number(int, 1, 100_000, "messages"),
     "SAGA_INFLIGHT_BYTES_MAX": _number(int, 1, 1 << 40, "bytes"),
     "SAGA_CACHE_MAX": _number(int, 0, 10_000_000, "documents"),
     "SAGA_DRAIN_S": _number(float, 0, 3600, "seconds"),

@@ -29,6 +29,7 @@ def test_everything_can_be_set() -> None:
             "SAGA_BROKER": "embedded:////var/saga/broker.db",
             "SAGA_STORE": "sqlite:///stores/{service}.db",
             "SAGA_INFLIGHT_MAX": "50",
+            "SAGA_INFLIGHT_MIN": "5",
             "SAGA_CACHE_MAX": "0",
             "SAGA_DRAIN_S": "2.5",
             "SAGA_LOG": "JSON",
@@ -39,6 +40,7 @@ def test_everything_can_be_set() -> None:
         broker="embedded:////var/saga/broker.db",
         store="sqlite:///stores/{service}.db",
         inflight_max=50,
+        inflight_min=5,
         cache_max=0,
         drain_s=2.5,
         log="json",
@@ -65,6 +67,7 @@ def test_all_problems_are_told_at_once_with_what_would_be_right() -> None:
             "SAGA_BROKER": "redis://localhost",
             "SAGA_STORE": "sqlite://stores/x.db",
             "SAGA_INFLIGHT_MAX": "many",
+            "SAGA_INFLIGHT_MIN": "0",
             "SAGA_CACHE_MAX": "-1",
             "SAGA_DRAIN_S": "nan",
             "SAGA_LOG": "xml",
@@ -76,11 +79,30 @@ def test_all_problems_are_told_at_once_with_what_would_be_right() -> None:
         "SAGA_CACHE_MAX is '-1': it must be a whole number of documents from 0 to 10000000",
         "SAGA_DRAIN_S is 'nan': it must be a number of seconds from 0 to 3600",
         "SAGA_INFLIGHT_MAX is 'many': it must be a whole number of messages from 1 to 100000",
+        "SAGA_INFLIGHT_MIN is '0': it must be a whole number of messages from 1 to 100000",
         "SAGA_LOG is 'xml': it must be one of: auto, json, text",
         "SAGA_LOG_LEVEL is 'loud': it must be one of: debug, info, warning, error",
         "SAGA_STORE is 'sqlite://stores/x.db': a file is meant, so three slashes follow the colon: "
         "sqlite:///stores/x.db",
     )
+
+
+def test_the_least_in_flight_is_no_more_than_the_most() -> None:
+    told = (
+        "SAGA_INFLIGHT_MIN=200 is more than SAGA_INFLIGHT_MAX=100: make it less, or the same to have as many in flight "
+        "however slow the store is",
+    )
+    assert problems({"SAGA_INFLIGHT_MIN": "200", "SAGA_INFLIGHT_MAX": "100"}) == told
+    kafka = {"SAGA_BROKER": "kafka://here:9092", "SAGA_KAFKA_REPLICATION": "1"}
+    both = problems({**kafka, "SAGA_INFLIGHT_MIN": "200", "SAGA_INFLIGHT_MAX": "100"})
+    assert both[0] == told[0]
+    assert "SAGA_KAFKA_MIN_INSYNC=2 is more than" in both[1]
+    assert Settings.read({"SAGA_INFLIGHT_MIN": "100", "SAGA_INFLIGHT_MAX": "100"}).inflight_min == 100
+    assert problems({"SAGA_INFLIGHT_MIN": "1001"}) != ()
+
+
+def test_few_in_flight_at_most_need_no_word_about_the_least() -> None:
+    assert Settings.read({"SAGA_INFLIGHT_MAX": "5"}) == Settings(inflight_max=5)
 
 
 @pytest.mark.parametrize(

@@ -101,7 +101,7 @@ def append(
         reason=reason,
         attempt=attempt,
         delta=delta or {},
-        events=tuple(Emitted(id=e.id, type=e.type, schema=e.schema, value=e.value) for e in events),
+        events=tuple([Emitted(id=e.id, type=e.type, schema=e.schema, value=e.value) for e in events]),
         calls=calls,
         letters=letters,
         trace=message.trace,
@@ -199,7 +199,7 @@ def handled(
     ended = [m for i, m in enumerate(parts) if i == 0 or not role.many]
     ids_of_ended = [m.id for m in ended]
     intents = tuple(i for i in p.intents if not _is_of(i, role.name, cause, undo=False)) if p.intents else ()
-    own = tuple(e.id for e in events if e.type in roles.by_type)
+    own = tuple([e.id for e in events if e.type in roles.by_type])
     results = p.results
     if role.undo is not None:
         results += tuple(
@@ -208,15 +208,17 @@ def handled(
     ran = p.ran
     if not role.many:
         ran += tuple(
-            Ran(
-                handler=role.name,
-                parameter=i,
-                type=m.type,
-                schema=m.schema,
-                content=ids.content(m.value),
-                message=m.id,
-            )
-            for i, m in enumerate(parts)
+            [
+                Ran(
+                    handler=role.name,
+                    parameter=i,
+                    type=m.type,
+                    schema=m.schema,
+                    content=ids.content(m.value),
+                    message=m.id,
+                )
+                for i, m in enumerate(parts)
+            ]
         )
     p = replace(
         p,
@@ -245,7 +247,7 @@ def handled(
 
 def emitted(p: Snapshot, roles: Roles, events: Sequence[Message]) -> Snapshot:
     """What emitted events change here: own parts, the outcome, and what a failure outcome sets off."""
-    if not p.own and all(_only_goes_out(roles, e.type) for e in events):
+    if not p.own and roles.minded.isdisjoint([e.type for e in events]):
         return p
     own = tuple(o for o in p.own if _wanted(p, roles, o.event))
     own += tuple(Own(event=e, n=p.n) for e in events if e.type in roles.by_type)
@@ -317,11 +319,6 @@ def _ended(p: Snapshot, hand: Hand, role: Role, messages: Sequence[str]) -> Snap
         queue=without(p.queue, role.name, messages),
         waiting=without(p.waiting, role.name, messages),
     )
-
-
-def _only_goes_out(roles: Roles, type_: str) -> bool:
-    """Whether an event of this type changes nothing here."""
-    return not (type_ in roles.by_type or type_ in roles.outcomes or type_ in roles.undone_by)
 
 
 def _wanted(p: Snapshot, roles: Roles, event: Message) -> bool:

@@ -46,6 +46,8 @@ class Roles:
     by_type: Mapping[str, tuple[Role, ...]] = field(init=False)
     undone_by: Mapping[str, tuple[Role, ...]] = field(init=False)
     """For each failure outcome the handlers that it undoes."""
+    minded: frozenset[str] = field(init=False)
+    """The types that change something here when this service emits them: others only go out."""
     eager: frozenset[str] = field(init=False)
     """The handlers that something kept can make ready: fan-ins, and those of own events."""
 
@@ -68,6 +70,7 @@ class Roles:
             ("outcomes", outcomes),
             ("by_type", by_type),
             ("undone_by", undone),
+            ("minded", outcomes | by_type.keys() | undone.keys()),
             ("eager", eager),
         ):
             object.__setattr__(self, name, value)

@@ -60,10 +60,10 @@ class Turn(Struct, frozen=True, kw_only=True, gc=False):
         return replace(self, progress=None, cas=0, certain=False)
 
     def results_of(self, run: Run) -> tuple[Call, ...]:
-        return next((calls for known, calls in self.results if known == run), ())
+        return next((calls for known, calls in self.results if known == run), ()) if self.results else ()
 
     def attempts_of(self, run: Run) -> int:
-        return next((count for known, count in self.attempts if known == run), 0)
+        return next((count for known, count in self.attempts if known == run), 0) if self.attempts else 0
 
     def carrying(self, run: Run, calls: tuple[Call, ...], attempts: int) -> "Turn":
         """With what an unfinished run has got so far."""
