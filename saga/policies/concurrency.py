@@ -1,0 +1,158 @@
+"""How many messages a worker may have in flight: as many as its store can take without making them wait.
+
+The store says it by how long its writes take, compared with how long they take while few are in flight. It is the
+gradient of Netflix's `concurrency-limits` on the baseline of TCP Vegas: the latency without our load, not the average
+of what we see under it. docs/decisions/0015-in-flight-adapts.md says what else was looked at, and why this.
+
+1. *The baseline* is the latency that is not ours to answer for. It follows shorter latencies within seconds; longer
+   ones within a minute, and only from windows with no more than `least` messages in flight: what is slow then is not
+   slow because of us. So a store that is far away, or has become so, is normal; one that we make slow never is.
+2. *The bound* is `TOLERANCE` times the baseline and `SLACK_S`. Beyond it the limit falls, to where the latency would be
+   within it again, at most to `FALL_MAX` of what it was.
+3. *Well below the bound*, and if the limit held something back, it grows: twofold until it first fell, as nothing is
+   known yet; then by 3 %, 6 %, 12 % and 25 % in a row, so that bursts hardly make it swing. In between it stays. From
+   `least` it grows only once the baseline is learned: above, nothing more is learned of a store that is slower now.
+4. *A write that failed*, because the store cannot be reached or its answer was lost, halves it, once for each window.
+
+There is no clock and no chance in here: the same observations give the same limits.
+"""
+
+from dataclasses import dataclass, field
+from math import inf
+
+INFLIGHT_MIN = 64
+"""What nothing makes a worker go below, unless it is told to: enough for batches, and for a write to be under way while
+others are published."""
+
+WINDOW_S = 0.25
+"""How long a window lasts at least."""
+WRITES_MIN = 50
+"""Fewer say nothing: the window goes on."""
+SETTLE_S_MAX = 5.0
+"""When the limit has changed, the next window begins a write's latency later, at most this."""
+
+TOLERANCE = 2.0
+"""How many times the baseline a write may take. From one to two the store's own parallelism is used up."""
+SLACK_S = 0.05
+"""What it may take on top. A write of 1 ms that takes 5 is no queue worth mentioning, and under full load our own
+event loop adds some: with this much in flight it is always busy."""
+SLOW_PART = 0.25
+"""A window is slow if its mean is beyond the bound and at least this part of its writes is: a few that hung are not a
+slow store."""
+AIM = 0.85
+"""Of the bound: where the limit falls to."""
+STEADY = 0.7
+"""Of the bound: from here on it stays. Neither a fall nor a growth by `GROWTH_MAX` leads beyond the other end."""
+FALL_MAX = 0.5
+GROWTH_FIRST, GROWTH_AGAIN, GROWTH_MAX = 2.0, 1.03, 1.25
+"""The factor until the limit first falls; after a fall; and to which that doubles its gain with each growth."""
+LEARNED = 1.15
+"""Times the baseline, with the slack's share: a latency that the baseline has caught up with."""
+FIRST_LATENCIES = 5
+"""How many times its own mean the first window lasts: the first writes to end are the fastest, and no baseline."""
+FOLLOW_S, FOLLOW_DOWN_S = 30.0, 5.0
+"""In which time the baseline takes on two thirds of a longer latency, and of a shorter one. Were it simply the least
+that there ever was, noise alone would lead it to where no store can stay."""
+FOLLOWED_S_MAX = 5.0
+"""What one window counts for: one that was open over a quiet night says no more than another."""
+
+
+@dataclass(slots=True)
+class InFlight:
+    """How many messages one worker may have in flight, from `least` to `most`; the same of both means fixed."""
+
+    least: int
+    """More than `most` counts as `most`."""
+    most: int
+    limit: int = field(init=False)
+    """It begins with `least`: only there the baseline can be learned, and many workers that start together against an
+    ill store do no harm."""
+    reached: bool = False
+    """To be set whenever the limit holds something back. One that is not felt does not grow."""
+    baseline_s: float = field(init=False, default=inf)
+    _growth: float = GROWTH_FIRST
+    _from_s: float = 0.0
+    """When the window begins; before, writes still tell of an earlier limit."""
+    _until_s: float = 0.0
+    _calm_s: float = 0.0
+    """Until when further failures are those that have been counted."""
+    _bound_s: float = inf
+    _writes: int = 0
+    _slow: int = 0
+    _latency_s: float = 0.0
+    _inflight: int = 0
+    """Sums over the window."""
+
+    def __post_init__(self) -> None:
+        self.least = self.limit = min(self.least, self.most)
+
+    def observe(self, latency_s: float, inflight: int, now_s: float) -> None:
+        """A write took so long and has just ended, with so many messages in flight. Called for each, so it only counts
+        until the window is full."""
+        if now_s < self._from_s:
+            return
+        self._writes += 1
+        self._latency_s += latency_s
+        self._inflight += inflight
+        if latency_s > self._bound_s:
+            self._slow += 1
+        if now_s >= self._until_s and self._writes >= WRITES_MIN:
+            self._decide(now_s)
+
+    def failed(self, now_s: float) -> None:
+        """The store could not be reached, or a write's answer was lost. Many that fail together count once."""
+        if now_s < self._calm_s:
+            return
+        self._falls_to(FALL_MAX)
+        self._begin(now_s, 0.0)
+        self._calm_s = self._until_s
+
+    def _decide(self, now_s: float) -> None:
+        mean_s, before = self._latency_s / self._writes, self.limit
+        if self.baseline_s == inf and self._is_too_early(mean_s, now_s):
+            return
+        if mean_s > self._bound_s and self._slow >= SLOW_PART * self._writes:
+            self._falls_to(AIM * self._bound_s / mean_s)
+        elif self.reached and mean_s <= self._steady_s():
+            self._grows()
+        self._learn(mean_s, now_s)
+        self._begin(now_s, 0.0 if self.limit == before else mean_s)
+
+    def _is_too_early(self, mean_s: float, now_s: float) -> bool:
+        """Whether the first window goes on. It began about when its first 50 writes did, which is not known."""
+        if not self._from_s:
+            self._from_s = now_s - mean_s
+        self._until_s = self._from_s + FIRST_LATENCIES * mean_s
+        return now_s < self._until_s
+
+    def _steady_s(self) -> float:
+        """Up to which latency the limit may grow."""
+        steady_s = STEADY * self._bound_s
+        return steady_s if self.limit > self.least else min(steady_s, LEARNED * self.baseline_s + STEADY * SLACK_S)
+
+    def _falls_to(self, part: float) -> None:
+        self._growth = GROWTH_AGAIN
+        self.limit = max(self.least, int(self.limit * max(FALL_MAX, part)))
+
+    def _grows(self) -> None:
+        self.limit = min(self.most, int(self.limit * self._growth) + 1)
+        if self._growth < GROWTH_MAX:
+            self._growth = min(GROWTH_MAX, 2 * self._growth - 1)
+
+    def _learn(self, mean_s: float, now_s: float) -> None:
+        took_s = min(now_s - self._from_s, FOLLOWED_S_MAX)
+        if self.baseline_s == inf:
+            self.baseline_s = mean_s
+        elif mean_s < self.baseline_s:
+            self.baseline_s += (mean_s - self.baseline_s) * min(1.0, took_s / FOLLOW_DOWN_S)
+        elif self._inflight <= self.least * self._writes:
+            self.baseline_s += (mean_s - self.baseline_s) * took_s / FOLLOW_S
+        self._bound_s = TOLERANCE * self.baseline_s + SLACK_S
+
+    def _begin(self, now_s: float, settle_s: float) -> None:
+        """A new window, once the writes that began under another limit have ended."""
+        self._from_s = now_s + min(settle_s, SETTLE_S_MAX)
+        self._until_s = self._from_s + WINDOW_S
+        self._writes = self._slow = self._inflight = 0
+        self._latency_s = 0.0
+        self.reached = False
