@@ -177,6 +177,7 @@ async def serve_all(
     looks at the workers."""
     limits = Limits(
         inflight_max=settings.inflight_max,
+        inflight_min=settings.inflight_min,
         inflight_bytes_max=settings.inflight_bytes_max,
         cache_max=settings.cache_max,
         drain_s=settings.drain_s,

@@ -131,6 +131,7 @@ async def write(service: Participant, turn: Turn, written: Written) -> Turn:
     turn = await save(service, turn, written)
     saved = clock.monotonic_s()
     stages.persisted_s += saved - began
+    stages.writes += 1
     if entry is not None:
         if entry.events or entry.letters:
             await publish(service, turn.position, turn.known, entry)
@@ -157,6 +158,7 @@ async def save(service: Participant, turn: Turn, written: Written) -> Turn:
             cas = await patiently(service, at, "write", store.insert, COLLECTION, where, content, expiry_s=expiry_s)
     except (Conflict, Exists, Ambiguous) as why:
         tell_refused(service, p.saga, "write", why)
+        turn.stages.unclear += isinstance(why, Ambiguous)
         raise Refused from why
     return replace(turn, progress=p, cas=cas, certain=True)
 

@@ -10,6 +10,7 @@ from saga.clock import Clock
 from saga.errors import SagaError, StoreError
 from saga.messages import Outgoing, Partition, Position
 from saga.observe.moments import Recovered, Report, Unavailable
+from saga.policies.concurrency import InFlight
 from saga.progress.document import Call
 from saga.runtime.batches import Batches
 from saga.runtime.offsets import Prefix
@@ -47,6 +48,8 @@ class RunningPorts:
     leaving: set[Partition] = field(default_factory=set)
     """Those of which nothing new may begin."""
     outages: int = 0
+    limit: InFlight | None = None
+    """Told that the store cannot be reached."""
     _news: dict[str, None] = field(default_factory=dict)
     """The dead letters of which people were told last, oldest first."""
     _batches: Batches = field(default_factory=Batches)
@@ -130,6 +133,8 @@ class RunningPorts:
         now, what = self.clock.monotonic_s(), _what(why)
         since = self._away.setdefault(what, now)
         self._failed[what] = now
+        if what == "store" and self.limit is not None:
+            self.limit.failed(now)
         told = self._told.get(what)
         if told is None or now - told >= MOMENT_EVERY_S:
             self._told[what] = now

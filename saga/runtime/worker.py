@@ -11,6 +11,7 @@ from saga.contracts import codec
 from saga.errors import BadInput, BrokerUnavailable, Fenced, StoreUnavailable
 from saga.messages import Partition, Position, Record
 from saga.observe.moments import Assigned, DeadLettered, Handled, Lost, Revoked, Stuck
+from saga.policies.concurrency import INFLIGHT_MIN, InFlight
 from saga.progress.document import Snapshot, decode_entry, progress_key
 from saga.runtime import deadletters, persistence
 from saga.runtime.lanes import Cache, Item, Lanes
@@ -46,7 +47,9 @@ class Limits:
     """The bounds of one worker."""
 
     inflight_max: int = 1000
-    """Messages begun and not finished."""
+    """Messages begun and not finished, at most."""
+    inflight_min: int = INFLIGHT_MIN
+    """How many of them a slow store leaves; more than the most counts as the most."""
     inflight_bytes_max: int = 64 << 20
     """Of their values together; one poll may go beyond it."""
     cache_max: int = 2000
@@ -64,6 +67,7 @@ class Worker:
     limits: Limits
     tasks: asyncio.TaskGroup
     """Where lanes run."""
+    _limit: InFlight = field(init=False)
     _cache: Cache = field(init=False)
     _lanes: Lanes = field(init=False)
     _membership: Membership | None = None
@@ -72,6 +76,7 @@ class Worker:
     _committing: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     def __post_init__(self) -> None:
+        self._limit = self.ports.limit = InFlight(self.limits.inflight_min, self.limits.inflight_max)
         self._cache = Cache(self.limits.cache_max, self.service.memory_s / 2)
         self._lanes = Lanes(self.tasks, self._handle)
 
@@ -119,7 +124,7 @@ class Worker:
             if not open_:
                 self._lanes.room.clear()
                 await self._lanes.room.wait()  # set whenever a message leaves, and by `_look_again`
-                if self._lanes.inflight > self.limits.inflight_max * (1 - 1 / GATHERED) and not stop.is_set():
+                if self._lanes.inflight > self._limit.limit * (1 - 1 / GATHERED) and not stop.is_set():
                     await self.ports.clock.sleep(GATHER_S)
                 continue
             try:
@@ -140,13 +145,15 @@ class Worker:
     def _open(self) -> tuple[list[Partition], int]:
         """The partitions that may be read now, and how many records. None of them fills the worker alone: a saga that
         is tried again and again, with a thousand messages behind it, holds up its partition and no other."""
-        inflight_max, share = self.limits.inflight_max, max(1, self.limits.inflight_max // SHARES)
-        room = min(inflight_max - self._lanes.inflight, POLL_MAX)
+        behind_max, share = WINDOW * self.limits.inflight_max, max(1, self._limit.limit // SHARES)
+        room = min(self._limit.limit - self._lanes.inflight, POLL_MAX)
         open_ = [
             (partition, share - prefix.unfinished)
             for partition, prefix in self.ports.prefixes.items()
-            if prefix.unfinished < share and len(prefix) < WINDOW * inflight_max and partition not in self.ports.leaving
+            if prefix.unfinished < share and len(prefix) < behind_max and partition not in self.ports.leaving
         ]
+        if room <= 0 or len(open_) < len(self.ports.prefixes):
+            self._limit.reached = True
         if room <= 0 or not open_ or self._lanes.inflight_bytes >= self.limits.inflight_bytes_max:
             return [], 0
         return [partition for partition, _ in open_], min(room, *(left for _, left in open_))
@@ -230,7 +237,7 @@ class Worker:
 
     @property
     def inflight_max(self) -> int:
-        return self.limits.inflight_max
+        return self._limit.limit
 
     @property
     def partitions(self) -> int:
@@ -286,9 +293,15 @@ class Worker:
     async def _turn(self, item: Item) -> Stages:
         saga = item.message.saga
         stages = Stages(received_s=item.received_s, begun_s=self.ports.clock.monotonic_s())
+        outages = self.ports.outages
         cached = self._cache.take(saga, stages.begun_s)
         known = None if cached is None else cached[:2]
         turn = await take_turn(self.service, begin(self.service, item.message, item.position, known, stages))
+        if stages.unclear:
+            self._limit.failed(self.ports.clock.monotonic_s())
+        elif stages.writes and outages == self.ports.outages:  # else pauses are in it
+            now = self.ports.clock.monotonic_s()
+            self._limit.observe(stages.persisted_s / stages.writes, self._lanes.inflight, now)
         if turn.progress is not None and turn.cas:
             if stages.outcomes:
                 written_s = stages.begun_s

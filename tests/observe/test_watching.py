@@ -61,7 +61,7 @@ async def watched(place: Workplace, service: Service) -> AsyncIterator[Working]:
                 broker=place.broker,
                 clock=place.clock,
                 report=place.moments.append,
-                limits=Limits(inflight_max=400),
+                limits=Limits(inflight_max=400, inflight_min=400),
                 stop=stop,
                 watch=watch,
             )

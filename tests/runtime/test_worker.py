@@ -117,7 +117,7 @@ async def test_nothing_more_is_taken_while_what_is_in_flight_is_as_large_as_allo
         await place.publish(*(an_order(f"order-{n}") for n in range(60)))
         door.closed = {f"order-{n}": asyncio.Event() for n in range(60)}
         one_poll = 25  # a quarter of what may be in flight
-        async with at_work(place, payment, limits=Limits(inflight_max=100, inflight_bytes_max=1)):
+        async with at_work(place, payment, limits=Limits(inflight_max=100, inflight_min=100, inflight_bytes_max=1)):
             await place.until(lambda: door.inside.total() == one_poll)
             for closed in door.closed.values():
                 closed.set()

@@ -63,9 +63,9 @@ def test_the_system_clock_is_told_with_the_line_that_asks_it() -> None:
     world = placed(HANDS_ON, SAGA / "testing" / "made.py")
     runtime = placed(HANDS_ON, SAGA / "runtime" / "made.py")
     with Guard() as guard:
-        world(partial(runtime, SystemClock().monotonic_s))
+        world(partial(runtime, SystemClock().now_ms))
     (stray,) = guard.caught
-    assert (stray.file, stray.through) == (str(SAGA / "runtime" / "made.py"), "saga.clock.SystemClock.monotonic_s")
+    assert (stray.file, stray.through) == (str(SAGA / "runtime" / "made.py"), "saga.clock.SystemClock.now_ms")
 
 
 def test_what_the_world_itself_asks_is_not_blamed_on_the_test_that_runs_it() -> None:
