@@ -15,11 +15,12 @@ from benchmarks.parts import Figure
 from benchmarks.servers.ground import servers
 from benchmarks.servers.latency import latency
 from benchmarks.servers.messages import memory, messages
+from benchmarks.servers.restart import restart
 from benchmarks.servers.sagas import chain, example
 from tests.servers.jars import ServersMissing
 
 FIGURES = Path("build/figures/bench-servers.jsonl")
-PARTS = (messages, latency, chain, example, memory)
+PARTS = (messages, latency, chain, example, restart, memory)
 
 
 def main() -> None:

@@ -2,7 +2,9 @@
 
 import asyncio
 import multiprocessing
+import os
 import re
+import signal
 import time
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
@@ -84,7 +86,10 @@ class Work:
     stop: asyncio.Event = field(default_factory=asyncio.Event)
     ready: Callable[[], None] = lambda: None
     """To be called when everything is connected."""
+    killed_after: int | None = None
+    """After so many messages it kills itself."""
     _done: int = 0
+    _repeated: int = 0
     _began: tuple[float, float] = (0.0, 0.0)
     _ended: tuple[float, float] = (0.0, 0.0)
     _peaks_mb: list[float] = field(default_factory=list)
@@ -93,9 +98,12 @@ class Work:
         """The first message may be in hand from now on."""
         self._began = time.perf_counter(), time.process_time()
 
-    def done(self, messages: int = 1) -> None:
-        """So many more are done; the last one stops everything."""
+    def done(self, messages: int = 1, *, repeated: int = 0) -> None:
+        """So many more are done, of which some had been done before; the last one stops everything."""
         self._done += messages
+        self._repeated += repeated
+        if self._done == self.killed_after:
+            os.kill(os.getpid(), signal.SIGKILL)
         if len(self._peaks_mb) < len(self.marks) and self._done >= self.marks[len(self._peaks_mb)]:
             self._peaks_mb.append(peak_mb())
         if self._done == self.count:
@@ -105,9 +113,10 @@ class Work:
     def spent(self) -> "Spent":
         """What it took; without a number of messages, all that the process has needed."""
         if self.count is None:
-            return Spent(0.0, time.process_time() - self._began[1], [])
+            return Spent(0.0, time.process_time() - self._began[1], [], self._repeated)
         assert self._done == self.count, f"{self._done} of {self.count} messages"
-        return Spent(self._ended[0] - self._began[0], self._ended[1] - self._began[1], self._peaks_mb)
+        (wall_s, cpu_s), (wall_end_s, cpu_end_s) = self._began, self._ended
+        return Spent(wall_end_s - wall_s, cpu_end_s - cpu_s, self._peaks_mb, self._repeated)
 
 
 class Spent(NamedTuple):
@@ -116,6 +125,7 @@ class Spent(NamedTuple):
     wall_s: float
     cpu_s: float
     peaks_mb: list[float]
+    repeated: int
 
 
 def peak_mb() -> float:
@@ -140,6 +150,12 @@ class Child:
         assert isinstance(spent, Spent)
         return spent
 
+    def killed(self) -> None:
+        """Return when it has killed itself."""
+        self._process.join(WORDS_S)
+        if self._process.exitcode != -signal.SIGKILL:
+            raise RuntimeError(f"{self._process.name} has ended with {self._process.exitcode}")
+
     def stopped(self) -> Spent:
         """End it; what it took."""
         self._words.send("stop")
@@ -161,7 +177,7 @@ def child(
     """A process that does `work`, once it is ready, until the end of the block at the latest."""
     context = multiprocessing.get_context("spawn")
     ours, its = context.Pipe()
-    about = asked.count, asked.marks
+    about = asked.count, asked.marks, asked.killed_after
     process = context.Process(target=_work, args=(its, about, work, args, kwargs), name=work.__qualname__)
     process.start()
     its.close()
@@ -178,7 +194,7 @@ def child(
 
 def _work(
     words: Connection,
-    about: tuple[int | None, tuple[int, ...]],
+    about: tuple[int | None, tuple[int, ...], int | None],
     work: Callable[..., Coroutine[Any, Any, None]],
     args: tuple[object, ...],
     kwargs: dict[str, object],
@@ -186,7 +202,8 @@ def _work(
     wiring.tune_collector()  # as `saga run` does; for the plain clients too
 
     async def until_told() -> Spent:
-        asked = Work(*about, ready=lambda: words.send("ready"))
+        count, marks, killed_after = about
+        asked = Work(count, marks, killed_after=killed_after, ready=lambda: words.send("ready"))
         asyncio.get_running_loop().add_reader(words.fileno(), asked.stop.set)
         asked.begins()
         await work(asked, *args, **kwargs)

@@ -11,11 +11,12 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from benchmarks.parts import Figure
 from benchmarks.servers import raw
 from benchmarks.servers.ground import Child, Ground, Work, child, rounds
-from benchmarks.servers.messages import pinged
+from benchmarks.servers.messages import pinged, publish
 from benchmarks.servers.ours import serve
 from saga.broker.partitioner import partition_of
 
 PER_S, SECONDS, ROUNDS = 100, 4, 4
+WARMS = 3_000
 WARM = 100
 """Messages before those that count."""
 
@@ -27,6 +28,7 @@ def latency(ground: Ground) -> list[Figure]:
         (lambda: child(raw.loop, Work(), ground), []),
     ]
     (_, ours), (_, limit) = turns
+    asyncio.run(publish(ground, "warm", WARMS))  # the servers compile what they run often
     for number in rounds(ROUNDS):
         for who, (process, took) in enumerate(turns):
             with process() as running:  # it begins with what the other one was asked, before that counts

@@ -16,7 +16,7 @@ from saga.messages import Outgoing
 from saga.outside import to_record
 from saga.runtime.topics import topics_of
 
-MESSAGES, ROUNDS, MANY, TEXT = 10_000, 5, 50_000, "x" * 100
+MESSAGES, ROUNDS, MANY, TEXT = 10_000, 5, 200_000, "x" * 100
 PUBLISHED_AT_ONCE = 500
 clock = SystemClock()
 
@@ -26,7 +26,8 @@ def pinged(saga: str) -> Outgoing:
     return to_record(Pinged(order_id=saga, text=TEXT, amount=Decimal("9.80")), clock.now_ms())
 
 
-async def _publish(ground: Ground, name: str, count: int) -> None:
+async def publish(ground: Ground, name: str, count: int) -> None:
+    """That many messages, for the echo."""
     async with adapters.broker_at(ground.settings, clock) as broker:
         await broker.ensure(topics_of(CAST["echo"][0]))
         for begin in range(0, count, PUBLISHED_AT_ONCE):
@@ -48,7 +49,7 @@ def messages(ground: Ground) -> list[Figure]:
     turns: list[tuple[Callable[[Ground, int], Spent], list[Spent]]] = [(_ours, []), (_raw, [])]
     (_, ours), (_, limit) = turns
     for number in rounds(ROUNDS + 1, at_least=2):
-        asyncio.run(_publish(ground, f"a{number}", MESSAGES))
+        asyncio.run(publish(ground, f"a{number}", MESSAGES))
         for run, spent in turns if number % 2 else turns[::-1]:
             spent.append(run(ground, MESSAGES))
     del ours[0], limit[0]  # the servers were not warm
@@ -66,13 +67,13 @@ def messages(ground: Ground) -> list[Figure]:
 
 
 def memory(ground: Ground, many: int = MANY) -> list[Figure]:
-    """(b) Peak memory of the service after a fifth of the messages and after all"""
-    asyncio.run(_publish(ground, "b", many))
-    fifth, whole = _ours(ground, many, (many // 5, many)).peaks_mb
+    """(b) Peak memory of the service after a tenth of the messages and after all"""
+    asyncio.run(publish(ground, "b", many))
+    tenth, whole = _ours(ground, many, (many // 10, many)).peaks_mb
     return [
-        Figure(f"b peak memory after {many // 5:,} messages", fifth, "MB"),
+        Figure(f"b peak memory after {many // 10:,} messages", tenth, "MB"),
         Figure(f"b peak memory after {many:,} messages", whole, "MB"),
-        Figure("b growth", whole / fifth, "ratio"),
+        Figure("b growth", whole / tenth, "ratio"),
     ]
 
 

@@ -33,7 +33,7 @@ async def serve(asked: Work, ground: Ground, cast: str, only: str | None = None)
 
     def report(moment: Moment) -> None:
         if isinstance(moment, Handled):
-            asked.done()
+            asked.done(repeated=not moment.outcomes)
         elif isinstance(moment, Assigned):
             waiting.discard(moment.service)
             if not waiting:

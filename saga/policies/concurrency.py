@@ -1,6 +1,6 @@
-"""How many messages a worker may have in flight: as many as its store can take without making them wait.
+"""How many messages a worker may have in flight: as many as its store and log can take without making them wait.
 
-The store says it by how long its writes take, compared with how long they take while few are in flight. It is the
+They say it by how long a write takes, to either, compared with how long it takes while few are in flight. It is the
 gradient of Netflix's `concurrency-limits` on the baseline of TCP Vegas: the latency without our load, not the average
 of what we see under it. docs/decisions/0015-in-flight-adapts.md says what else was looked at, and why this.
 

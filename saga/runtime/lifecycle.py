@@ -16,7 +16,8 @@ from saga.observe.moments import Report, Started, Stopped
 from saga.observe.working import Watch
 from saga.runtime.participant import participant_of
 from saga.runtime.ports import Outside, RunningPorts
-from saga.runtime.worker import Limits, Worker
+from saga.runtime.room import Limits
+from saga.runtime.worker import Worker
 from saga.store.port import Store
 
 OPEN_S_MAX = 14.0

@@ -79,6 +79,12 @@ class Ports(Protocol):
     def recovered(self, why: SagaError) -> None:
         """Told when what raised `why` has answered again."""
 
+    def took(self, seconds: float) -> None:
+        """Told how long the store took for a write, or the log for what was published."""
+
+    def answer_lost(self) -> None:
+        """Told of each write whose answer was lost."""
+
     def is_news(self, id_: str) -> bool:
         """Whether people have not been told of this dead letter by this process; asking counts as telling."""
 

@@ -37,18 +37,24 @@ async def patiently(
 ) -> T:
     """What `act` gives for the arguments. While store or broker cannot be reached the lane waits: no attempt of
     anything is counted."""
-    pause_s, away = WAIT_S_FIRST, None
+    pause_s, away, ports = WAIT_S_FIRST, None, service.ports
     while True:
+        began = ports.clock.monotonic_s()
         try:
             value = await act(*args, **kwargs)
         except (StoreUnavailable, BrokerUnavailable) as why:
             away = why
-            service.ports.unavailable(operation, why)
-            await service.ports.pause(pause_s * (0.5 + service.ports.clock.chance()), position)
+            ports.unavailable(operation, why)
+            await ports.pause(pause_s * (0.5 + ports.clock.chance()), position)
             pause_s = min(pause_s * 2, WAIT_S_MAX)
+        except Ambiguous:
+            ports.answer_lost()
+            raise
         else:
+            if operation != "get":
+                ports.took(ports.clock.monotonic_s() - began)
             if away is not None:
-                service.ports.recovered(away)
+                ports.recovered(away)
             return value
 
 
@@ -131,7 +137,6 @@ async def write(service: Participant, turn: Turn, written: Written) -> Turn:
     turn = await save(service, turn, written)
     saved = clock.monotonic_s()
     stages.persisted_s += saved - began
-    stages.writes += 1
     if entry is not None:
         if entry.events or entry.letters:
             await publish(service, turn.position, turn.known, entry)
@@ -158,7 +163,6 @@ async def save(service: Participant, turn: Turn, written: Written) -> Turn:
             cas = await patiently(service, at, "write", store.insert, COLLECTION, where, content, expiry_s=expiry_s)
     except (Conflict, Exists, Ambiguous) as why:
         tell_refused(service, p.saga, "write", why)
-        turn.stages.unclear += isinstance(why, Ambiguous)
         raise Refused from why
     return replace(turn, progress=p, cas=cas, certain=True)
 

@@ -3,14 +3,13 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import Any, Literal, Protocol, TypeAlias, TypeVar
 
 from saga.broker.port import Broker
 from saga.clock import Clock
 from saga.errors import SagaError, StoreError
 from saga.messages import Outgoing, Partition, Position
 from saga.observe.moments import Recovered, Report, Unavailable
-from saga.policies.concurrency import InFlight
 from saga.progress.document import Call
 from saga.runtime.batches import Batches
 from saga.runtime.offsets import Prefix
@@ -33,6 +32,16 @@ QUIET_S = 60.0
 """If nobody has failed for so long, nobody waits: it can be reached, as far as anybody knows."""
 
 
+class Load(Protocol):
+    """Who has to know how store and log cope."""
+
+    def took(self, seconds: float) -> None:
+        """A write, or what was published, has been acknowledged after so long."""
+
+    def failed(self) -> None:
+        """One was refused for being too much or out of reach, or its answer was lost."""
+
+
 @dataclass(slots=True)
 class RunningPorts:
     """See `saga.runtime.participant.Ports` for the promises."""
@@ -48,8 +57,7 @@ class RunningPorts:
     leaving: set[Partition] = field(default_factory=set)
     """Those of which nothing new may begin."""
     outages: int = 0
-    limit: InFlight | None = None
-    """Told that the store cannot be reached."""
+    load: Load | None = None
     _news: dict[str, None] = field(default_factory=dict)
     """The dead letters of which people were told last, oldest first."""
     _batches: Batches = field(default_factory=Batches)
@@ -133,8 +141,7 @@ class RunningPorts:
         now, what = self.clock.monotonic_s(), _what(why)
         since = self._away.setdefault(what, now)
         self._failed[what] = now
-        if what == "store" and self.limit is not None:
-            self.limit.failed(now)
+        self.answer_lost()
         told = self._told.get(what)
         if told is None or now - told >= MOMENT_EVERY_S:
             self._told[what] = now
@@ -157,6 +164,14 @@ class RunningPorts:
 
     def recovered(self, why: SagaError) -> None:
         self.answered(_what(why))
+
+    def took(self, seconds: float) -> None:
+        if self.load is not None:
+            self.load.took(seconds)
+
+    def answer_lost(self) -> None:
+        if self.load is not None:
+            self.load.failed()
 
     def answered(self, what: What) -> None:
         """It can be reached: told if it was told that it could not."""

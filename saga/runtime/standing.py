@@ -19,10 +19,6 @@ class Stages(Struct):
     begun_s: float = 0.0
     handler_s: float = 0.0
     persisted_s: float = 0.0
-    writes: int = 0
-    """How many were made in that time."""
-    unclear: int = 0
-    """How many more there were whose answer was lost."""
     published_s: float = 0.0
     outcomes: list[tuple[str, str, str | None]] = []
     """Handler, outcome and reason of each transition written."""

@@ -11,13 +11,13 @@ from saga.contracts import codec
 from saga.errors import BadInput, BrokerUnavailable, Fenced, StoreUnavailable
 from saga.messages import Partition, Position, Record
 from saga.observe.moments import Assigned, DeadLettered, Handled, Lost, Revoked, Stuck
-from saga.policies.concurrency import INFLIGHT_MIN, InFlight
 from saga.progress.document import Snapshot, decode_entry, progress_key
 from saga.runtime import deadletters, persistence
 from saga.runtime.lanes import Cache, Item, Lanes
 from saga.runtime.offsets import Prefix
 from saga.runtime.participant import Draining, Participant
 from saga.runtime.ports import RunningPorts
+from saga.runtime.room import Limits, Room
 from saga.runtime.standing import Stages
 from saga.runtime.turn import begin, take_turn
 
@@ -27,35 +27,11 @@ AGAIN_S = 0.2
 """Before a log that cannot be read is read again."""
 FULL_S = 0.005
 """The longest while a partition is left out because it has its share of what is in flight."""
-GATHER_S, GATHERED = 0.002, 8
-"""A worker that had no room lets room gather for so long, up to this part of the bound: to take one message whenever
-one has left would cost more than to handle it."""
-POLL_MAX = 500
-"""Records taken at a time."""
-SHARES = 4
-"""A partition holds at most this part of the messages in flight: the rest is for others."""
+GATHER_S = 0.002
+"""How long a worker that had no room waits for more of it, once there is some."""
 COMMIT_S = 0.05
 STUCK_S_FIRST, STUCK_S_MAX = 0.5, 30.0
 """The pauses of a lane that cannot decide: nothing of it is lost, and other lanes go on."""
-WINDOW = 10
-"""A partition is not polled while it holds more than this many times the in-flight bound of finished messages behind
-one that is not."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """The bounds of one worker."""
-
-    inflight_max: int = 1000
-    """Messages begun and not finished, at most."""
-    inflight_min: int = INFLIGHT_MIN
-    """How many of them a slow store leaves; more than the most counts as the most."""
-    inflight_bytes_max: int = 64 << 20
-    """Of their values together; one poll may go beyond it."""
-    cache_max: int = 2000
-    """Progresses kept in memory."""
-    drain_s: float = 20
-    """How long what runs may go on when the worker stops or loses a partition."""
 
 
 @dataclass(slots=True)
@@ -67,18 +43,18 @@ class Worker:
     limits: Limits
     tasks: asyncio.TaskGroup
     """Where lanes run."""
-    _limit: InFlight = field(init=False)
     _cache: Cache = field(init=False)
     _lanes: Lanes = field(init=False)
+    _room: Room = field(init=False)
     _membership: Membership | None = None
     _letters: set[asyncio.Task[None]] = field(default_factory=set)
     """Dead letters under way of records that belong to no lane."""
     _committing: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     def __post_init__(self) -> None:
-        self._limit = self.ports.limit = InFlight(self.limits.inflight_min, self.limits.inflight_max)
         self._cache = Cache(self.limits.cache_max, self.service.memory_s / 2)
         self._lanes = Lanes(self.tasks, self._handle)
+        self._room = Room(self.limits, self.ports, self._lanes)
 
     @property
     def topics(self) -> tuple[str, ...]:
@@ -120,11 +96,11 @@ class Worker:
     async def _take_in(self, membership: Membership, stop: asyncio.Event) -> None:
         away = False
         while not stop.is_set():
-            open_, room = self._open()
+            open_, room = self._room.open()
             if not open_:
                 self._lanes.room.clear()
                 await self._lanes.room.wait()  # set whenever a message leaves, and by `_look_again`
-                if self._lanes.inflight > self._limit.limit * (1 - 1 / GATHERED) and not stop.is_set():
+                if not stop.is_set():
                     await self.ports.clock.sleep(GATHER_S)
                 continue
             try:
@@ -141,22 +117,6 @@ class Worker:
                 self.ports.answered("broker")
             for record in records:
                 self._take(record)
-
-    def _open(self) -> tuple[list[Partition], int]:
-        """The partitions that may be read now, and how many records. None of them fills the worker alone: a saga that
-        is tried again and again, with a thousand messages behind it, holds up its partition and no other."""
-        behind_max, share = WINDOW * self.limits.inflight_max, max(1, self._limit.limit // SHARES)
-        room = min(self._limit.limit - self._lanes.inflight, POLL_MAX)
-        open_ = [
-            (partition, share - prefix.unfinished)
-            for partition, prefix in self.ports.prefixes.items()
-            if prefix.unfinished < share and len(prefix) < behind_max and partition not in self.ports.leaving
-        ]
-        if room <= 0 or len(open_) < len(self.ports.prefixes):
-            self._limit.reached = True
-        if room <= 0 or not open_ or self._lanes.inflight_bytes >= self.limits.inflight_bytes_max:
-            return [], 0
-        return [partition for partition, _ in open_], min(room, *(left for _, left in open_))
 
     def _look_again(self) -> None:
         """The intake is to see what has changed: that the worker stops, or that partitions have come or gone."""
@@ -237,7 +197,7 @@ class Worker:
 
     @property
     def inflight_max(self) -> int:
-        return self._limit.limit
+        return self._room.now.limit
 
     @property
     def partitions(self) -> int:
@@ -293,15 +253,9 @@ class Worker:
     async def _turn(self, item: Item) -> Stages:
         saga = item.message.saga
         stages = Stages(received_s=item.received_s, begun_s=self.ports.clock.monotonic_s())
-        outages = self.ports.outages
         cached = self._cache.take(saga, stages.begun_s)
         known = None if cached is None else cached[:2]
         turn = await take_turn(self.service, begin(self.service, item.message, item.position, known, stages))
-        if stages.unclear:
-            self._limit.failed(self.ports.clock.monotonic_s())
-        elif stages.writes and outages == self.ports.outages:  # else pauses are in it
-            now = self.ports.clock.monotonic_s()
-            self._limit.observe(stages.persisted_s / stages.writes, self._lanes.inflight, now)
         if turn.progress is not None and turn.cas:
             if stages.outcomes:
                 written_s = stages.begun_s

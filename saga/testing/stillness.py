@@ -43,6 +43,12 @@ class StillPorts:
     def recovered(self, why: SagaError) -> None:
         return None
 
+    def took(self, seconds: float) -> None:
+        return None
+
+    def answer_lost(self) -> None:
+        return None
+
     def is_news(self, id_: str) -> bool:
         return True
 

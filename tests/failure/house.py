@@ -20,8 +20,8 @@ from saga.observe.moments import Moment
 from saga.outside import to_record
 from saga.progress.document import Entry, decode, decode_entry, progress_key
 from saga.runtime.lifecycle import serve
+from saga.runtime.room import Limits
 from saga.runtime.topics import topic_of, topics_of
-from saga.runtime.worker import Limits
 from saga.store.port import Document, Store
 from saga.store.sqlite import SqliteStore
 from services.demo.fleet import ROOT

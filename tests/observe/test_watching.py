@@ -14,8 +14,8 @@ from saga.observe.moments import Moment, Recovered, Unavailable
 from saga.observe.working import Working
 from saga.runtime.lifecycle import serve
 from saga.runtime.ports import QUIET_S, RunningPorts
+from saga.runtime.room import Limits
 from saga.runtime.topics import topics_of
-from saga.runtime.worker import Limits
 from saga.store.port import Document
 from services.order.events import OrderPlaced
 from tests.observe.workers import StandingClock

@@ -15,7 +15,7 @@ from saga.messages import Outgoing, Partition, Position
 from saga.observe.moments import DeadLettered, Recovered, Stopped, Stuck, Unavailable
 from saga.runtime.lanes import Item, Lanes
 from saga.runtime.offsets import Prefix
-from saga.runtime.worker import Limits
+from saga.runtime.room import Limits
 from saga.store.port import Document
 from saga.store.sqlite import SqliteStore
 from services.inventory.events import InventoryRejected, InventoryReserved

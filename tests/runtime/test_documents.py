@@ -16,7 +16,7 @@ from saga.observe.moments import Escalated, Retrying
 from saga.runtime import documents
 from saga.runtime.documents import PRUNE_FROM, Marker
 from saga.runtime.participant import Refused, participant_of
-from saga.runtime.worker import Limits
+from saga.runtime.room import Limits
 from saga.store.sqlite import SqliteStore
 from saga.testing.trial import TrialClock, TrialPorts
 from services.inventory.events import InventoryRejected, InventoryReserved

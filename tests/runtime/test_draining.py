@@ -8,7 +8,7 @@ from pathlib import Path
 from saga import Saga, Service
 from saga.messages import Partition
 from saga.observe.moments import Retrying, Revoked, Stopped
-from saga.runtime.worker import Limits
+from saga.runtime.room import Limits
 from services.order.events import OrderConfirmed
 from services.payment.events import OrderPlaced, PaymentReserved
 from tests.runtime.workplace import SAGA, an_order, at_work, workplace

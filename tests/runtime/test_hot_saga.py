@@ -6,7 +6,7 @@ from pathlib import Path
 from saga import Service
 from saga.broker.partitioner import partition_of
 from saga.observe.moments import Handled
-from saga.runtime.worker import Limits
+from saga.runtime.room import Limits
 from services.payment.events import OrderPlaced, PaymentReserved
 from tests.runtime.workplace import an_order, at_work, workplace
 

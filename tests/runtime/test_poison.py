@@ -10,7 +10,7 @@ from saga import Saga, Service
 from saga.contracts import codec
 from saga.messages import Outgoing
 from saga.observe.moments import DeadLettered, Handled, Stuck
-from saga.runtime.worker import Limits
+from saga.runtime.room import Limits
 from services.order.events import OrderCancelled, OrderConfirmed
 from services.payment.events import OrderPlaced, PaymentReserved
 from tests.runtime.workplace import SAGA, Workplace, an_order, at_work, workplace

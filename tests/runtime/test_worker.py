@@ -17,7 +17,7 @@ from saga.observe.moments import Handled, Retrying, Stuck
 from saga.progress import history
 from saga.progress.document import Snapshot
 from saga.runtime.lanes import Cache
-from saga.runtime.worker import Limits
+from saga.runtime.room import Limits
 from services.order.events import OrderCancelled, OrderConfirmed
 from services.payment.events import OrderPlaced, PaymentDeclined, PaymentReleased, PaymentReserved
 from tests.runtime.workplace import SAGA, an_order, at_work, workplace

@@ -18,7 +18,7 @@ from saga.progress import ids
 from saga.progress.document import Entry, Snapshot, decode, decode_entry, progress_key
 from saga.runtime import topics
 from saga.runtime.lifecycle import serve
-from saga.runtime.worker import Limits
+from saga.runtime.room import Limits
 from saga.store.sqlite import SqliteStore
 from services.payment.events import OrderPlaced
 

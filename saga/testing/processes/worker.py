@@ -18,7 +18,7 @@ from saga.config import Settings
 from saga.errors import SagaError
 from saga.observe.logs import log_to
 from saga.runtime.lifecycle import serve
-from saga.runtime.worker import Limits
+from saga.runtime.room import Limits
 from saga.store.port import Store
 from saga.store.sqlite import SqliteStore
 from saga.testing.processes.assignment import Assignment

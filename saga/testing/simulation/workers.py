@@ -11,7 +11,7 @@ from saga.declarations.values import Declared
 from saga.observe.moments import Assigned, Handled, Moment, Revoked, Started, StepDone, Stopped
 from saga.progress.document import Call
 from saga.runtime.lifecycle import serve
-from saga.runtime.worker import Limits
+from saga.runtime.room import Limits
 from saga.testing.simulation.broker import Cluster, SimulatedBroker
 from saga.testing.simulation.chance import Chance
 from saga.testing.simulation.clock import SimulatedClock
