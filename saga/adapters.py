@@ -77,6 +77,7 @@ def kafka_settings(settings: Settings) -> "KafkaSettings":
         username=settings.kafka_username,
         password=_secret(settings.kafka_password, settings.kafka_password_file),
         token=_hook(settings.kafka_token) if settings.kafka_token else None,
+        instance=settings.kafka_instance,
         replication_factor=settings.kafka_replication,
         min_insync_replicas=settings.kafka_min_insync,
     )

@@ -8,6 +8,9 @@ from typing import NamedTuple
 KAFKA_PORT = 9092
 _HOST = re.compile(r"(?:\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+)(?::[0-9]{1,5})?")
 
+INSTANCE = re.compile(r"[A-Za-z0-9._-]{1,200}")
+"""What Kafka takes as the id of a member of a group, with room for what is added to it."""
+
 
 def scheme_of(url: str) -> str:
     """What stands before `://`.
@@ -39,6 +42,12 @@ def check_hook(text: str) -> None:
     module, _, function = text.partition(":")
     if not function.isidentifier() or not all(part.isidentifier() for part in module.split(".")):
         raise ValueError("it must be module:function, as in shop.tokens:kafka_token")
+
+
+def check_instance(text: str) -> None:
+    """Whether it can say which process this is: `payment-0`."""
+    if not INSTANCE.fullmatch(text):
+        raise ValueError("it must be letters, digits, '.', '_' and '-', at most 200, as in payment-0")
 
 
 def check_http(text: str) -> None:

@@ -14,6 +14,7 @@ from saga.addresses import (
     check_broker,
     check_hook,
     check_http,
+    check_instance,
     check_store,
     embedded_path,
     scheme_of,
@@ -21,7 +22,6 @@ from saga.addresses import (
     sqlite_template,
 )
 from saga.errors import ConfigurationError
-from saga.policies.concurrency import INFLIGHT_MIN
 
 T = TypeVar("T")
 
@@ -30,6 +30,9 @@ OTHERS = frozenset({"SAGA_CONTRACTS", FILE})
 """Read elsewhere: where the contracts are, and where a file with settings is."""
 TEST_PREFIX = "SAGA_TEST_"
 """Whatever begins so belongs to tests."""
+
+INFLIGHT_MIN = 64
+"""As `saga.policies.concurrency` has it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +64,9 @@ class Settings:
     kafka_token: str = ""
     """SAGA_KAFKA_TOKEN: for oauthbearer, `module:function`; it returns a token, is not async, and is called in a thread
     at each connect."""
+    kafka_instance: str = ""
+    """SAGA_KAFKA_INSTANCE: the id of this process, the same after a restart, and that of no other process of the same
+    services: it keeps its partitions while it restarts. Without one whoever stops hands them on at once."""
     kafka_replication: int = 3
     """SAGA_KAFKA_REPLICATION: on how many brokers the topics that `saga topics apply` makes lie."""
     kafka_min_insync: int = 2
@@ -280,6 +286,7 @@ READERS: Mapping[str, Callable[[str], object]] = {
     "SAGA_KAFKA_PASSWORD": str,
     "SAGA_KAFKA_PASSWORD_FILE": str,
     "SAGA_KAFKA_TOKEN": _checked(check_hook),
+    "SAGA_KAFKA_INSTANCE": _checked(check_instance),
     "SAGA_KAFKA_REPLICATION": _number(int, 1, 100, "brokers"),
     "SAGA_KAFKA_MIN_INSYNC": _number(int, 1, 100, "brokers"),
     "SAGA_COUCHBASE_USERNAME": str,

@@ -22,8 +22,8 @@ from saga.observe.moments import Report
 from saga.observe.working import Watch
 from saga.runtime.handling import raised_at
 from saga.runtime.lifecycle import OPEN_S_MAX, serve
+from saga.runtime.room import Limits
 from saga.runtime.topics import topics_of
-from saga.runtime.worker import Limits
 from saga.service import Service
 from saga.store.port import Store
 

@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from saga.adapters import kafka_settings
 from saga.addresses import couchbase_place, embedded_path, kafka_servers, sqlite_path
 from saga.config import READERS, Settings
 from saga.errors import ConfigurationError
+from saga.policies.concurrency import INFLIGHT_MIN
 
 
 def problems(environ: Mapping[str, str]) -> tuple[str, ...]:
@@ -195,6 +197,8 @@ def test_a_log_and_a_store_with_servers_can_be_set(tmp_path: Path) -> None:
         ({**KAFKA, "SAGA_KAFKA_PASSWORD_FILE": "/nowhere"}, "there is no file /nowhere"),
         ({**KAFKA, "SAGA_KAFKA_TLS": "maybe"}, "it must be true or false"),
         ({**KAFKA, "SAGA_KAFKA_TOKEN": "tokens"}, "it must be module:function"),
+        ({**KAFKA, "SAGA_KAFKA_INSTANCE": "payment/0"}, "it must be letters, digits, '.', '_' and '-', at most 200"),
+        ({**KAFKA, "SAGA_KAFKA_INSTANCE": "p" * 201}, "at most 200, as in payment-0"),
         ({"SAGA_BROKER": "kafka://"}, "the servers are missing"),
         ({"SAGA_BROKER": "kafka://me:secret@broker"}, "have settings of their own"),
         (COUCHBASE, "couchbase needs SAGA_COUCHBASE_USERNAME and SAGA_COUCHBASE_PASSWORD_FILE"),
@@ -247,3 +251,12 @@ def test_a_file_that_is_not_there_is_told(monkeypatch: pytest.MonkeyPatch) -> No
 def test_an_address_that_cannot_work_is_told(address: str, problem: str) -> None:
     with pytest.raises(ValueError, match=problem):
         couchbase_place(address, "payment")
+
+
+def test_the_id_of_a_process_reaches_the_broker() -> None:
+    assert kafka_settings(Settings.read({**KAFKA, "SAGA_KAFKA_INSTANCE": "payment-0"})).instance == "payment-0"
+    assert kafka_settings(Settings.read(KAFKA)).instance_for(["orders"]) is None
+
+
+def test_the_default_of_what_is_in_flight_at_least_is_that_of_the_limit() -> None:
+    assert Settings().inflight_min == INFLIGHT_MIN

@@ -236,6 +236,7 @@ async def test_a_new_password_is_used_without_a_restart(secured: Secured) -> Non
         ({"ca_file": Path("ca.pem")}, "only with tls"),
         ({"tls": True, "cert_file": Path("cert.pem")}, "both or none"),
         ({"min_insync_replicas": 4}, "not more than replication_factor"),
+        ({"instance": "payment 0"}, "instance: letters"),
         ({"session_s": 1}, "less than a third"),
         ({"rebalance_s": 4}, "rebalance_s"),
     ],

@@ -1,8 +1,8 @@
 """Apache Kafka behind the port, through aiokafka. Needs the extra `kafka`.
 
 Reading order: `settings` (where and how), `errors` (what each failure means), `connecting` (can it be reached at all),
-`client` (what of aiokafka is not public), `producing`, `topics`, `intake`, `membership`, `broker` (all of it). Then for
-tools: `requests` (those that aiokafka has no classes for), `administration`.
+`client` (what of aiokafka is not public), `producing`, `topics`, `intake`, `rivals` (two with one id), `membership`,
+`broker` (all of it). Then for tools: `requests` (those that aiokafka has no classes for), `administration`.
 """
 
 from saga.broker.kafka.broker import KafkaBroker

@@ -155,7 +155,7 @@ async def committed(consumer: AIOKafkaConsumer, partitions: Collection[TopicPart
 
 
 async def end_consumer(consumer: AIOKafkaConsumer, clock: Clock, seconds: float) -> None:
-    """Leave the group and disconnect; by force after so long."""
+    """Leave the group, unless the member is to keep its place in it, and disconnect; by force after so long."""
     try:
         await clock.within(seconds, consumer.stop())
     except FAILED:
@@ -174,7 +174,8 @@ async def end_consumer(consumer: AIOKafkaConsumer, clock: Clock, seconds: float)
 
 async def _leave(coordinator: GroupCoordinator, client: AIOKafkaClient, clock: Clock) -> None:
     """Out of the group by another connection: on its own one, joining may have to wait for all other members."""
-    if coordinator.coordinator_id is None or not coordinator.member_id:
+    keeps_its_place = coordinator._group_instance_id is not None
+    if keeps_its_place or coordinator.coordinator_id is None or not coordinator.member_id:
         return
     request = LeaveGroupRequest(coordinator.group_id, coordinator.member_id)
     with suppress(*FAILED):

@@ -18,6 +18,7 @@ from aiokafka.coordinator.assignors.range import RangePartitionAssignor
 from saga.broker.kafka import client
 from saga.broker.kafka.client import FAILED, failed, partitions_of
 from saga.broker.kafka.intake import Intake
+from saga.broker.kafka.rivals import Rivals
 from saga.broker.kafka.settings import Access, KafkaSettings
 from saga.broker.kafka.topics import to_record
 from saga.broker.port import Listener
@@ -69,6 +70,7 @@ class Member:
         self._open: set[Partition] = set()
         """Those that may be read: not before the listener knows of them, and not while they are given up."""
         self._intake = Intake(group)
+        self._rivals = Rivals(group, settings.instance, settings.session_s, clock)
         self._woken = False
         self._changing = asyncio.Lock()
         """Held by whoever tells the listener."""
@@ -214,7 +216,9 @@ class Member:
         """Everything goes, before another assignment."""
         async with self._changing:
             if consumer is self._consumer and not self._leaving.is_set():
-                await self._give_up(with_warning=not client.is_out(consumer))
+                if is_out := client.is_out(consumer):
+                    self._rivals.forgotten()
+                await self._give_up(with_warning=not is_out)
 
     async def given(self, consumer: AIOKafkaConsumer, places: Collection[TopicPartition]) -> None:
         """These are ours. Nobody hears of this member meanwhile, so it has to be quick."""
@@ -280,7 +284,7 @@ class Member:
         self._life = asyncio.get_running_loop().create_task(self._live())
 
     async def leave(self) -> None:
-        """Give up what is ours, in time, and let the group know."""
+        """Give up what is ours, in time, and let the group know; not with an id, which keeps the place."""
         async with self._changing:
             self._leaving.set()
             await self._give_up(with_warning=self._consumer is not None and not client.is_out(self._consumer))
@@ -299,6 +303,7 @@ class Member:
         consumer = AIOKafkaConsumer(
             **self._access.options,
             group_id=self._group,
+            group_instance_id=settings.instance_for(self._topics),
             enable_auto_commit=False,
             auto_offset_reset="earliest",
             partition_assignment_strategy=(RangePartitionAssignor,),

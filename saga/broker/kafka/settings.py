@@ -2,13 +2,15 @@
 
 import asyncio
 import ssl
-from collections.abc import Callable
+import zlib
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypedDict
 
 from aiokafka.abc import AbstractTokenProvider
 
+from saga.addresses import INSTANCE
 from saga.errors import ConfigurationError
 
 Sasl = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"]
@@ -34,6 +36,11 @@ class KafkaSettings:
     """Asked again and again, so that a new one is used for the next connection."""
     token: Callable[[], str] | None = None
     """For OAUTHBEARER; asked for each connection, in a thread of its own."""
+
+    instance: str = ""
+    """Who this process is among those of the same services, also after a restart: its members keep their partitions
+    while it is away for less than `session_s`. Two processes must never have the same; without one, whoever stops
+    leaves."""
 
     replication_factor: int = 3
     min_insync_replicas: int = 2
@@ -73,12 +80,19 @@ class KafkaSettings:
             and (not self.username or self.password is None),
             "username, password, token: only with sasl": self.sasl is None
             and bool(self.username or self.password or self.token),
+            "instance: letters, digits, '.', '_' and '-', at most 200": bool(self.instance)
+            and not INSTANCE.fullmatch(self.instance),
             "heartbeat_s: less than a third of session_s": self.heartbeat_s * 3 >= self.session_s,
             "rebalance_s: more than 2 s and four heartbeats": self.drain_s <= 0,
             "min_insync_replicas: not more than replication_factor": self.min_insync_replicas > self.replication_factor,
         }
         wrong |= {f"servers: {server!r} is not host:port": not _is_address(server) for server in self.servers}
         return [problem for problem, is_so in wrong.items() if is_so]
+
+    def instance_for(self, topics: Collection[str]) -> str | None:
+        """The id, in its group, of a member that reads these. With other topics it is another member: to one that they
+        know brokers give what it had before, and nothing of a topic that it has begun to read since."""
+        return f"{self.instance}-{zlib.crc32(','.join(sorted(topics)).encode()):08x}" if self.instance else None
 
     @property
     def drain_s(self) -> float:
