@@ -70,7 +70,7 @@ class Roles:
             ("outcomes", outcomes),
             ("by_type", by_type),
             ("undone_by", undone),
-            ("minded", outcomes | by_type.keys() | undone.keys()),
+            ("minded", frozenset((*outcomes, *by_type, *undone))),
             ("eager", eager),
         ):
             object.__setattr__(self, name, value)
