@@ -158,7 +158,6 @@ class Calls:
             if waits_for is None:
                 asyncio.get_running_loop().call_soon(self._go_on, call, answer)
                 return
-            waits_for._asyncio_future_blocking = False  # as a task does: it has heard that somebody waits
             if isinstance(waits_for, Answer) and waits_for.then is None:
                 waits_for.then = lambda: self._go_on(call, answer)
             else:  # two wait for one connection
