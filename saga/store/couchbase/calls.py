@@ -34,16 +34,15 @@ class Answer(Generic[T]):
         self.then: Callable[[], None] | None = None
 
     def set_result(self, result: T) -> None:
-        self._result = result
-        self._end()
+        self._end(result, None)
 
     def set_exception(self, why: BaseException) -> None:
-        self._why = why
-        self._end()
+        self._end(None, why)
 
-    def _end(self) -> None:
+    def _end(self, result: T | None, why: BaseException | None) -> None:
         if self._done:  # the first answer counts
             return
+        self._result, self._why = result, why
         self._done = True
         for callback, context in self._callbacks:
             self._loop.call_soon(callback, self, context=context)
