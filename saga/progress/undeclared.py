@@ -6,10 +6,12 @@ from saga.progress.roles import Roles
 
 def undeclared(p: Snapshot, roles: Roles) -> tuple[str, ...]:
     """The names, each with what it is. Whoever finds any decides nothing: it would lose what they have begun."""
-    if not (p.intents or p.queue or p.waiting or p.compensating or p.results):
+    if not (p.is_open or p.results):
         return ()
-    known = roles.handlers
-    open_ = {k.handler for k in (*p.queue, *p.waiting, *p.compensating)} | {intent.handler for intent in p.intents}
+    known, kept = roles.handlers, (*p.queue, *p.compensating)
+    if p.started is None:  # else these are parts of a fan-in, which keep nothing open
+        kept += p.waiting
+    open_ = {k.handler for k in kept} | {intent.handler for intent in p.intents}
     missing = {f"handler {name}" for name in open_ - known.keys()}
     for handler in {result.handler for result in p.results}:
         if handler not in known:

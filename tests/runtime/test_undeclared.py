@@ -4,7 +4,7 @@ from pathlib import Path
 
 from saga import Service
 from saga.observe.moments import Handled, Stuck
-from services.order.events import OrderCancelled
+from services.order.events import OrderCancelled, OrderConfirmed
 from services.payment.events import OrderPlaced, PaymentReserved
 from tests.runtime.workplace import SAGA, an_order, at_work, workplace
 
@@ -58,3 +58,26 @@ async def test_what_a_version_does_not_declare_waits_for_one_that_does_and_other
         async with at_work(place, newer):
             await place.at_rest(newer)
         assert [entry.outcome for entry in await place.history(newer)] == ["handled", "compensated"]
+
+
+async def test_parts_that_wait_for_a_handler_of_before_hold_nothing_up(tmp_path: Path) -> None:
+    with_fan_in, without = Service("payment"), Service("payment")
+
+    @with_fan_in.handler
+    async def both(order: OrderPlaced, confirmed: OrderConfirmed) -> None: ...
+
+    @with_fan_in.handler
+    async def note_it(order: OrderPlaced) -> None: ...
+
+    @without.handler
+    async def close_it(cancelled: OrderCancelled) -> None: ...
+
+    async with workplace(tmp_path) as place:
+        async with at_work(place, with_fan_in):
+            await place.publish(an_order())
+            await place.at_rest(with_fan_in)
+        await place.publish(OrderCancelled(order_id=SAGA, reason="changed his mind"), source="order")
+        async with at_work(place, without):
+            await place.at_rest(without)
+        assert not place.told(Stuck)
+        assert [entry.handler for entry in await place.history(without)] == ["both", "note_it", "close_it"]
