@@ -7,10 +7,10 @@ from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.structs import TopicPartition
 
-from saga.broker.kafka import KafkaBroker, KafkaSettings
+from saga.broker.kafka import KafkaBroker, KafkaSettings, producing
 from saga.broker.kafka.membership import Member
 from saga.broker.port import Topic
-from saga.errors import BrokerError
+from saga.errors import BrokerError, BrokerUnavailable
 from saga.messages import Partition
 from saga.testing.conformance.listening import Listening, event, values
 from tests.broker.waiting import CLOCK, WITHIN_S, until
@@ -83,6 +83,49 @@ async def test_a_producer_that_breaks_is_replaced(settings: KafkaSettings, topic
         broker._opened[0]._settings = settings
         await broker.publish([event(topic, "k", "after")])
         assert values([record async for record in broker.scan(topic)])[-1] == "after"
+
+
+async def test_what_aiokafka_cancels_is_no_cancellation_of_whoever_waits(
+    settings: KafkaSettings, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def cancelled(*_: object) -> None:
+        raise asyncio.CancelledError
+
+    def handed_over(*_: object) -> asyncio.Future[object]:
+        future = asyncio.get_running_loop().create_future()
+        future.cancel()
+        return future
+
+    async with KafkaBroker(settings, clock=CLOCK) as broker:
+        await broker.ensure([Topic(topic, 1)])
+        await broker.publish([event(topic, "k", "before")])
+        with monkeypatch.context() as patch:
+            patch.setattr(producing, "hand_over", handed_over)
+            with pytest.raises(BrokerUnavailable):
+                await broker.publish([event(topic, "k", "during")])
+        async with broker.join(topic, [topic], listening := Listening()) as membership:
+            await until(lambda: listening.has)
+            assert isinstance(membership, Member)
+            with monkeypatch.context() as patch:
+                patch.setattr(membership._consumer, "commit", cancelled)
+                with pytest.raises(BrokerUnavailable):
+                    await membership.commit({Partition(topic, 0): 1})
+            await membership.commit({Partition(topic, 0): 1})
+
+
+async def test_whoever_publishes_can_be_cancelled(
+    settings: KafkaSettings, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with KafkaBroker(settings, clock=CLOCK) as broker:
+        await broker.ensure([Topic(topic, 1)])
+        await broker.publish([event(topic, "k", "before")])
+        never = asyncio.get_running_loop().create_future()
+        monkeypatch.setattr(producing, "hand_over", lambda *_: never)
+        publishing = asyncio.get_running_loop().create_task(broker.publish([event(topic, "k", "during")]))
+        await CLOCK.sleep(0)
+        publishing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await publishing
 
 
 # -------------------------------------------------------------------- topics

@@ -33,6 +33,13 @@ logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # all that matters com
 # -------------------------------------------------------------------- any client
 
 
+def given_up(why: BaseException) -> bool:
+    """Whether this is a cancellation that nobody asked for: of something in aiokafka that was waited for. Let through,
+    it would look like one of whoever waits, and end it without a word."""
+    task = asyncio.current_task()
+    return isinstance(why, asyncio.CancelledError) and task is not None and not task.cancelling()
+
+
 async def partitions_of(client: AIOKafkaClient, topic: str, clock: Clock) -> int:
     """How many partitions it has; from now on the client knows the topic. Raises `BrokerError` if it is not there.
 

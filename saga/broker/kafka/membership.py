@@ -152,7 +152,9 @@ class Member:
                 raise Fenced(f"{doing}: the assignment was over before it was acknowledged")
             else:
                 raise BrokerUnavailable(f"{doing}: not acknowledged within {self._settings.commit_s:g} s")
-        except FAILED as why:
+        except (*FAILED, asyncio.CancelledError) as why:
+            if isinstance(why, asyncio.CancelledError) and not client.given_up(why):
+                raise
             raise failed(why, doing) from why
         finally:
             task.cancel()

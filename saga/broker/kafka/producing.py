@@ -15,6 +15,7 @@ from saga.broker.kafka.client import (
     FAILED,
     end_producer,
     failed,
+    given_up,
     hand_over,
     is_dead,
     partitions_of,
@@ -113,7 +114,7 @@ class Publisher:
                 await self._clock.within(self._settings.publish_s, self._sent(sending))
         except BaseException as why:
             _let_be(sending.acknowledged)
-            if not isinstance(why, FAILED):
+            if not (isinstance(why, FAILED) or given_up(why)):
                 raise
             self._give_up(sending, why)
             raise failed(why, f"publishing to {_topics(messages)}") from why
