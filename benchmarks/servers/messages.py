@@ -44,25 +44,29 @@ def _raw(ground: Ground, count: int) -> Spent:
         return process.spent()
 
 
+def _as_it_comes(ground: Ground, count: int) -> Spent:
+    with child(raw.loop, Work(count), ground, as_it_comes=True) as process:
+        return process.spent()
+
+
 def messages(ground: Ground) -> list[Figure]:
     """(a) One service, each message one write and one event, beside the plain clients on the same messages"""
-    turns: list[tuple[Callable[[Ground, int], Spent], list[Spent]]] = [(_ours, []), (_raw, [])]
-    (_, ours), (_, limit) = turns
+    turns: list[tuple[Callable[[Ground, int], Spent], list[Spent]]] = [(_ours, []), (_raw, []), (_as_it_comes, [])]
+    (_, ours), (_, limit), (_, usual) = turns
     for number in rounds(ROUNDS + 1, at_least=2):
         asyncio.run(publish(ground, f"a{number}", MESSAGES))
         for run, spent in turns if number % 2 else turns[::-1]:
             spent.append(run(ground, MESSAGES))
-    del ours[0], limit[0]  # the servers were not warm
+    del ours[0], limit[0], usual[0]  # the servers were not warm
     return [
         Figure("a messages handled", _per_s(ours), "messages/s"),
         Figure("a CPU of it", _cpu_us(ours), "us/message"),
         Figure("a plain clients", _per_s(limit), "messages/s"),
         Figure("a CPU of the plain clients", _cpu_us(limit), "us/message"),
-        Figure(
-            "a of the plain clients' rate, median of rounds",
-            statistics.median(raw.wall_s / our.wall_s for our, raw in zip(ours, limit, strict=True)),
-            "ratio",
-        ),
+        Figure("a of the plain clients' rate, median of rounds", _ratio(ours, limit), "ratio"),
+        Figure("a plain clients, the SDK as it comes", _per_s(usual), "messages/s"),
+        Figure("a CPU of them", _cpu_us(usual), "us/message"),
+        Figure("a of their rate, median of rounds", _ratio(ours, usual), "ratio"),
     ]
 
 
@@ -75,6 +79,10 @@ def memory(ground: Ground, many: int = MANY) -> list[Figure]:
         Figure(f"b peak memory after {many:,} messages", whole, "MB"),
         Figure("b growth", whole / tenth, "ratio"),
     ]
+
+
+def _ratio(ours: Sequence[Spent], theirs: Sequence[Spent]) -> float:
+    return statistics.median(their.wall_s / our.wall_s for our, their in zip(ours, theirs, strict=True))
 
 
 def _per_s(runs: Sequence[Spent]) -> float:

@@ -41,16 +41,12 @@ PONGED = parse_schema(without_logical_types(binding_of(Ponged).version.schema))
 HEADER = MARKER + binding_of(Ponged).version.fingerprint
 
 
-async def loop(asked: Work, ground: Ground) -> None:
-    """Answer what comes."""
+async def loop(asked: Work, ground: Ground, *, as_it_comes: bool = False) -> None:
+    """Answer what comes. `as_it_comes`: with the SDK's own defaults, and one batch at a time, as its manual has it."""
+    tuned = {} if as_it_comes else {"enable_tracing": False, "enable_metrics": False}
     cluster = AsyncCluster(
         ground.couchbase,
-        ClusterOptions(
-            PasswordAuthenticator("bench", "bench"),
-            transcoder=RawJSONTranscoder(),
-            enable_tracing=False,
-            enable_metrics=False,
-        ),
+        ClusterOptions(PasswordAuthenticator("bench", "bench"), transcoder=RawJSONTranscoder(), **tuned),
     )
     await asyncio.wait_for(cluster.on_connect(), CONNECT_S)
     bucket = cluster.bucket(BUCKET)
@@ -61,21 +57,30 @@ async def loop(asked: Work, ground: Ground) -> None:
     consumer = AIOKafkaConsumer(
         "pings",
         bootstrap_servers=ground.kafka,
-        group_id="raw",
+        group_id="raw as it comes" if as_it_comes else "raw",
         enable_auto_commit=False,
         auto_offset_reset="earliest",
         fetch_max_wait_ms=100,
         max_partition_fetch_bytes=1 << 20,
     )
     async with producer, consumer:
-        await _Loop(asked, consumer, producer, bucket.default_collection()).run()
+        batches = 1 if as_it_comes else BATCHES
+        await _Loop(asked, consumer, producer, bucket.default_collection(), batches, "as it comes" * as_it_comes).run()
     await cluster.close()
 
 
 class _Loop:
-    def __init__(self, asked: Work, consumer: AIOKafkaConsumer, producer: AIOKafkaProducer, collection: Any) -> None:
+    def __init__(
+        self,
+        asked: Work,
+        consumer: AIOKafkaConsumer,
+        producer: AIOKafkaProducer,
+        collection: Any,
+        batches: int,
+        prefix: str,
+    ) -> None:
         self._asked, self._consumer, self._producer, self._collection = asked, consumer, producer, collection
-        self._room = asyncio.Semaphore(BATCHES)
+        self._room, self._prefix = asyncio.Semaphore(batches), prefix
 
     async def run(self) -> None:
         await self._consumer.getmany(timeout_ms=0)
@@ -107,7 +112,9 @@ class _Loop:
         async def one_after_another() -> None:
             for record in left:
                 document, answer, headers = _handled(record)
-                await self._collection.insert(f"raw::{record.key.decode()}", document, timeout=timedelta(seconds=2.5))
+                await self._collection.insert(
+                    f"raw{self._prefix}::{record.key.decode()}", document, timeout=timedelta(seconds=2.5)
+                )
                 sent.append(await self._producer.send("pongs", answer, record.key, headers=headers))
 
         async with asyncio.TaskGroup() as tasks:

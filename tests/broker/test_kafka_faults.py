@@ -8,17 +8,18 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from saga.broker.kafka import KafkaBroker, KafkaSettings
-from saga.broker.port import Broker, Membership, Topic
+from saga.broker.port import Topic
 from saga.clock import SystemClock
 from saga.errors import BrokerError, BrokerUnavailable
-from saga.messages import Partition, Record
+from saga.messages import Partition
 from saga.testing.conformance.listening import Listening, event, values
+from tests.broker.persisting import Reader, put
 from tests.servers.kafka import KafkaServer
 
 CLOCK = SystemClock()
@@ -59,44 +60,6 @@ async def frozen(kafka: KafkaServer) -> AsyncIterator[None]:
         yield
     finally:
         kafka.resume()
-
-
-async def put(broker: Broker, topic: str, key: str, value: str) -> None:
-    """As lanes do: again until it is acknowledged."""
-    while True:
-        try:
-            await broker.publish([event(topic, key, value)])
-        except BrokerUnavailable:
-            await CLOCK.sleep(0.1)
-        else:
-            return
-
-
-@dataclass
-class Reader:
-    """Reads, and commits what it has read, through all troubles; as a worker does."""
-
-    membership: Membership
-    listening: Listening
-    records: list[Record] = field(default_factory=list)
-    unavailable: int = 0
-
-    async def read(self) -> None:
-        while True:
-            try:
-                got = await self.membership.poll(list(self.listening.has), records_max=50, timeout_s=0.2)
-                self.records.extend(got)
-                await self.membership.commit({Partition(r.topic, r.partition): r.offset + 1 for r in got})
-            except BrokerUnavailable:
-                self.unavailable += 1
-                await CLOCK.sleep(0.05)
-
-    async def until(self, wanted: set[str]) -> None:
-        async def all_there() -> None:
-            while not wanted <= set(values(self.records)):
-                await CLOCK.sleep(0.05)
-
-        await CLOCK.within(WITHIN_S, all_there())
 
 
 async def test_a_broker_that_is_killed_and_comes_back_loses_nothing_and_keeps_the_order(

@@ -1,6 +1,7 @@
-"""Apache Kafka: one node, the real broker, on free ports of this machine."""
+"""Apache Kafka: one node, the real broker, on free ports of this machine. Several of them are in `cluster`."""
 
 import fcntl
+import re
 import shutil
 import socket
 import struct
@@ -44,8 +45,16 @@ class KafkaServer:
     """One broker with its data; `start` gives a running one."""
 
     def __init__(
-        self, folder: Path, port: int, *, jvm: tuple[str, ...], extra: str, users: Mapping[str, str] | None
+        self,
+        folder: Path,
+        port: int,
+        *,
+        jvm: tuple[str, ...],
+        extra: str,
+        users: Mapping[str, str] | None,
+        node: int = 1,
     ) -> None:
+        """As `start`, but nothing runs yet. `node`: its id, where there are several."""
         self.port = port
         self.address = f"127.0.0.1:{port}"
         folder.mkdir(parents=True, exist_ok=True)
@@ -58,6 +67,7 @@ class KafkaServer:
             _format(self.properties, users)
         elif not data.exists():
             shutil.copytree(_formatted(), data)
+            _name(data, node)
         command = ["java", *jvm, "-cp", _classpath(), "kafka.Kafka", str(self.properties)]
         self.server = Server("kafka", command, folder, is_ready=lambda: kafka_answers(self.address))
 
@@ -133,6 +143,15 @@ def _formatted() -> Path:
         _format(properties, {})
         making.rename(template)
     return template
+
+
+def _name(data: Path, node: int) -> None:
+    """Have the data folder be that of this node."""
+    if node == 1:
+        return
+    path = data / "meta.properties"
+    told = re.sub("(?m)^node.id=.*$", f"node.id={node}", path.read_text())
+    path.write_text(re.sub("(?m)^(directory.id=.).", rf"\g<1>{node}", told))  # no two may be the same
 
 
 def _format(properties: Path, users: Mapping[str, str]) -> None:
