@@ -43,6 +43,7 @@ HEADER = MARKER + binding_of(Ponged).version.fingerprint
 
 async def loop(asked: Work, ground: Ground, *, as_it_comes: bool = False) -> None:
     """Answer what comes. `as_it_comes`: with the SDK's own defaults, and one batch at a time, as its manual has it."""
+    name, batches = ("usual", 1) if as_it_comes else ("raw", BATCHES)
     tuned = {} if as_it_comes else {"enable_tracing": False, "enable_metrics": False}
     cluster = AsyncCluster(
         ground.couchbase,
@@ -57,15 +58,14 @@ async def loop(asked: Work, ground: Ground, *, as_it_comes: bool = False) -> Non
     consumer = AIOKafkaConsumer(
         "pings",
         bootstrap_servers=ground.kafka,
-        group_id="raw as it comes" if as_it_comes else "raw",
+        group_id=name,
         enable_auto_commit=False,
         auto_offset_reset="earliest",
         fetch_max_wait_ms=100,
         max_partition_fetch_bytes=1 << 20,
     )
     async with producer, consumer:
-        batches = 1 if as_it_comes else BATCHES
-        await _Loop(asked, consumer, producer, bucket.default_collection(), batches, "as it comes" * as_it_comes).run()
+        await _Loop(asked, name, batches, consumer, producer, bucket.default_collection()).run()
     await cluster.close()
 
 
@@ -73,14 +73,14 @@ class _Loop:
     def __init__(
         self,
         asked: Work,
+        name: str,
+        batches: int,
         consumer: AIOKafkaConsumer,
         producer: AIOKafkaProducer,
         collection: Any,
-        batches: int,
-        prefix: str,
     ) -> None:
-        self._asked, self._consumer, self._producer, self._collection = asked, consumer, producer, collection
-        self._room, self._prefix = asyncio.Semaphore(batches), prefix
+        self._asked, self._name, self._room = asked, name, asyncio.Semaphore(batches)
+        self._consumer, self._producer, self._collection = consumer, producer, collection
 
     async def run(self) -> None:
         await self._consumer.getmany(timeout_ms=0)
@@ -112,9 +112,8 @@ class _Loop:
         async def one_after_another() -> None:
             for record in left:
                 document, answer, headers = _handled(record)
-                await self._collection.insert(
-                    f"raw{self._prefix}::{record.key.decode()}", document, timeout=timedelta(seconds=2.5)
-                )
+                key = f"{self._name}::{record.key.decode()}"
+                await self._collection.insert(key, document, timeout=timedelta(seconds=2.5))
                 sent.append(await self._producer.send("pongs", answer, record.key, headers=headers))
 
         async with asyncio.TaskGroup() as tasks:
