@@ -59,7 +59,8 @@ FOLLOWED_S_MAX = 5.0
 
 @dataclass(slots=True)
 class InFlight:
-    """How many messages one worker may have in flight, from `least` to `most`; the same of both means fixed."""
+    """How many messages of one worker may be waiting for store or log, from `least` to `most`; the same of both means
+    fixed."""
 
     least: int
     """More than `most` counts as `most`."""
@@ -87,8 +88,8 @@ class InFlight:
         self.least = self.limit = min(self.least, self.most)
 
     def observe(self, latency_s: float, inflight: int, now_s: float) -> None:
-        """A write took so long and has just ended, with so many messages in flight. Called for each, so it only counts
-        until the window is full."""
+        """A write took so long and has just ended, with so many messages that may be waiting. Called for each, so it
+        only counts until the window is full."""
         if now_s < self._from_s:
             return
         self._writes += 1

@@ -41,6 +41,9 @@ class Load(Protocol):
     def failed(self) -> None:
         """One was refused for being too much or out of reach, or its answer was lost."""
 
+    def eased(self) -> None:
+        """One more lane waits for something else."""
+
 
 @dataclass(slots=True)
 class RunningPorts:
@@ -58,6 +61,8 @@ class RunningPorts:
     """Those of which nothing new may begin."""
     outages: int = 0
     load: Load | None = None
+    idle: int = 0
+    """How many lanes wait for what is neither store nor log: for the outside, or until they are tried again."""
     _news: dict[str, None] = field(default_factory=dict)
     """The dead letters of which people were told last, oldest first."""
     _batches: Batches = field(default_factory=Batches)
@@ -83,8 +88,17 @@ class RunningPorts:
         kwargs: Mapping[str, object],
     ) -> Awaitable[Any]:
         if self.through is None:
-            return call(*args, **kwargs)
-        return self.through(saga, handler, asked, lambda: call(*args, **kwargs))
+            return self._idle(call(*args, **kwargs))
+        return self._idle(self.through(saga, handler, asked, lambda: call(*args, **kwargs)))
+
+    async def _idle(self, what: Awaitable[T]) -> T:
+        self.idle += 1
+        if self.load is not None:
+            self.load.eased()
+        try:
+            return await what
+        finally:
+            self.idle -= 1
 
     def is_committed(self, position: Position) -> bool:
         prefix = self.prefixes.get(Partition(position.topic, position.partition))
@@ -100,7 +114,10 @@ class RunningPorts:
         woken = asyncio.get_running_loop().create_future()
         self._pauses[woken] = None
         try:
-            await self.clock.within(seconds, woken)
+            if self._away:  # it waits for store or log, and will come back to them with all others
+                await self.clock.within(seconds, woken)
+            else:
+                await self._idle(self.clock.within(seconds, woken))
         except TimeoutError:
             pass
         finally:

@@ -15,7 +15,7 @@ WINDOW = 10
 """A partition is not read while it holds more than this many times the in-flight bound of finished messages behind one
 that is not."""
 GATHERED = 8
-"""Less room than this part of the bound is left to gather: to take in one message whenever one has left costs more than
+"""Less room than this part of a bound is left to gather: to take in one message whenever one has left costs more than
 to handle it."""
 
 
@@ -37,7 +37,12 @@ class Limits:
 
 @dataclass(slots=True)
 class Room:
-    """What is in flight now, against its bounds."""
+    """What is in flight now, against its bounds.
+
+    The bound that follows store and log counts those messages alone that may be waiting for them. One whose step waits
+    for the outside, or that pauses until it is tried again, does them no harm, and may take long: were it counted, a
+    slow bank, or a few dozen lanes that cannot decide, would leave nothing for others.
+    """
 
     limits: Limits
     ports: RunningPorts
@@ -49,27 +54,38 @@ class Room:
         self.now = InFlight(self.limits.inflight_min, self.limits.inflight_max)
         self.ports.load = self
 
+    @property
+    def busy(self) -> int:
+        """How many messages may be waiting for store or log."""
+        return self.lanes.inflight - self.ports.idle
+
     def open(self) -> tuple[list[Partition], int]:
         """The partitions that may be read now, and how many records. None of them fills the worker alone: a saga that
         is tried again and again, with a thousand messages behind it, holds up its partition and no other."""
-        limit, behind_max = self.now.limit, WINDOW * self.limits.inflight_max
-        room, share = limit - self.lanes.inflight, max(1, limit // SHARES)
-        held = share - max(1, share // GATHERED)
+        limit, most = self.now.limit, self.limits.inflight_max
+        room = limit - self.busy
+        if room < max(1, limit // GATHERED):
+            self.now.reached = True
+            return [], 0
+        share = max(1, most // SHARES)
         open_ = [
             (partition, share - prefix.unfinished)
             for partition, prefix in self.ports.prefixes.items()
-            if prefix.unfinished <= held and len(prefix) < behind_max and partition not in self.ports.leaving
+            if prefix.unfinished < share and len(prefix) < WINDOW * most and partition not in self.ports.leaving
         ]
-        if room <= 0 or len(open_) < len(self.ports.prefixes):
-            self.now.reached = True
-        if room < max(1, limit // GATHERED) or not open_ or self.lanes.inflight_bytes >= self.limits.inflight_bytes_max:
+        room = min(room, most - self.lanes.inflight, POLL_MAX)
+        if room <= 0 or not open_ or self.lanes.inflight_bytes >= self.limits.inflight_bytes_max:
             return [], 0
-        return [partition for partition, _ in open_], min(room, POLL_MAX, *(left for _, left in open_))
+        # One that has nearly its share may go beyond it by a little, so that the others are not read one by one.
+        return [partition for partition, _ in open_], min(room, max(share // GATHERED, min(left for _, left in open_)))
 
     # ---------------------------------------------------------------- see `saga.runtime.ports.Load`
 
     def took(self, seconds: float) -> None:
-        self.now.observe(seconds, self.lanes.inflight, self.ports.clock.monotonic_s())
+        self.now.observe(seconds, self.busy, self.ports.clock.monotonic_s())
 
     def failed(self) -> None:
         self.now.failed(self.ports.clock.monotonic_s())
+
+    def eased(self) -> None:
+        self.lanes.room.set()

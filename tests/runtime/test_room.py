@@ -1,5 +1,7 @@
 """What a worker may still take in, and how store and log have a say in it."""
 
+import asyncio
+from collections.abc import Awaitable
 from pathlib import Path
 from typing import Any
 
@@ -8,12 +10,14 @@ import pytest
 from saga import Service
 from saga.clock import SystemClock
 from saga.errors import Ambiguous, StoreUnavailable
-from saga.messages import Partition
+from saga.messages import Partition, Position
 from saga.observe.moments import Handled
 from saga.policies.concurrency import InFlight
+from saga.progress.document import Call
 from saga.runtime import room as rooms
 from saga.runtime.lanes import Lanes
 from saga.runtime.offsets import Prefix
+from saga.runtime.participant import Draining
 from saga.runtime.ports import RunningPorts
 from saga.runtime.room import POLL_MAX, WINDOW, Limits, Room
 from services.payment.events import OrderPlaced, PaymentReserved
@@ -21,6 +25,7 @@ from tests.runtime.workplace import Workplace, an_order, at_work, workplace
 
 A, B = Partition("orders", 0), Partition("orders", 1)
 NOWHERE: Any = None
+CLOCK = SystemClock()
 
 
 async def nothing(_: object) -> bool:
@@ -42,28 +47,35 @@ def a_room(*, most: int = 80, bytes_max: int = 1000, unfinished: dict[Partition,
 def test_a_partition_is_read_up_to_its_share() -> None:
     assert a_room().open() == ([A, B], 20)
     assert a_room(unfinished={A: 12, B: 0}).open() == ([A, B], 8)
+    assert a_room(unfinished={A: 19, B: 0}).open() == ([A, B], 2)  # not one by one
+    assert a_room(unfinished={A: 20, B: 0}).open() == ([B], 20)
     assert a_room(most=8000).open() == ([A, B], POLL_MAX)
 
 
 def test_the_bound_as_it_is_now_counts() -> None:
     room = a_room(most=80)
-    room.now.limit = 40
+    room.now.limit = 10
     assert room.open() == ([A, B], 10)
-
-
-def test_one_that_has_nearly_all_of_its_share_is_left_out_and_others_are_not() -> None:
-    room = a_room(unfinished={A: 18, B: 0})
-    assert room.open() == ([A, B], 2)
     assert not room.now.reached
-    room = a_room(unfinished={A: 19, B: 0})
-    assert room.open() == ([B], 20)
-    assert room.now.reached
 
 
 def test_room_gathers_before_anything_more_is_taken() -> None:
     others = {Partition("orders", number): 14 for number in range(2, 7)}
-    assert a_room(unfinished={**others, A: 0}).open()[1] == 6  # 70 of 80: an eighth is free
-    assert a_room(unfinished={**others, A: 1}).open() == ([], 0)
+    room = a_room(unfinished={**others, A: 0})  # 70 of 80: an eighth is free
+    assert (room.open()[1], room.now.reached) == (6, False)
+    room = a_room(unfinished={**others, A: 1})
+    assert (room.open(), room.now.reached) == (([], 0), True)
+
+
+def test_what_waits_for_neither_store_nor_log_does_not_count_against_their_bound() -> None:
+    room = a_room(most=1000, unfinished={A: 60, B: 0})
+    room.now.limit = 64
+    assert room.open() == ([], 0)
+    room.ports.idle = 60
+    assert room.open() == ([A, B], 64)
+    room = a_room(most=80, unfinished={Partition("orders", number): 16 for number in range(5)})
+    room.ports.idle = 80
+    assert room.open() == ([], 0)  # whatever they wait for, there are not more than the most
 
 
 def test_a_bound_of_one_lets_one_in_at_a_time() -> None:
@@ -146,6 +158,36 @@ async def test_each_write_and_each_publishing_tells_the_bound_how_long_it_took(
     assert bound.failures == 0
 
 
+@pytest.mark.parametrize("outage", [False, True])
+async def test_lanes_that_pause_make_room_unless_they_wait_for_store_or_log(outage: bool) -> None:
+    room = a_room(unfinished={A: 1, B: 0})
+    room.lanes.room.clear()
+    if outage:
+        room.ports.unavailable("write", StoreUnavailable("full"))
+    pausing = asyncio.get_running_loop().create_task(room.ports.pause(1, Position(*A, 0)))
+    await CLOCK.sleep(0)
+    assert (room.busy, room.lanes.room.is_set()) == ((1, False) if outage else (0, True))
+    room.ports.stop()
+    with pytest.raises(Draining):
+        await pausing
+    assert room.busy == 1
+
+
+async def test_a_step_that_waits_for_the_outside_makes_room() -> None:
+    room, answer = a_room(unfinished={A: 1, B: 0}), asyncio.Event()
+    call = Call(kind="step", name="wait", number=0, input="")
+    stepping = asyncio.get_running_loop().create_task(_given(room.ports.outside("s", "h", call, answer.wait, (), {})))
+    await CLOCK.sleep(0)
+    assert (room.busy, room.lanes.room.is_set()) == (0, True)
+    answer.set()
+    assert await stepping is True
+    assert room.busy == 1
+
+
+async def _given(what: Awaitable[Any]) -> Any:
+    return await what
+
+
 @pytest.mark.parametrize(
     ("why", "writes"), [(StoreUnavailable("full"), 1), (Ambiguous("lost"), 1)], ids=["unavailable", "ambiguous"]
 )
@@ -178,3 +220,15 @@ def _fail_once(place: Workplace, monkeypatch: pytest.MonkeyPatch, why: Exception
         return await insert(*args, **kwargs)
 
     monkeypatch.setattr(place.store, "insert", failing)
+
+
+async def test_lanes_that_cannot_decide_leave_room_for_others_however_low_the_bound_is(tmp_path: Path) -> None:
+    stuck, good = [f"order-{n}" for n in range(30)], [f"order-{n}" for n in range(30, 60)]
+    async with workplace(tmp_path) as place:
+        place.clock.faster = 1
+        for saga in stuck:
+            await place.store.insert("saga", f"payment::{saga}", b'{"service":"payment","saga":"?","format":99}')
+        await place.publish(*map(an_order, (*stuck, *good)))
+        async with at_work(place, payment, limits=Limits(inflight_min=4, inflight_max=200)):
+            await place.until(lambda: len(place.told(Handled)) == len(good))
+        assert {handled.saga for handled in place.told(Handled)} == set(good)
