@@ -65,12 +65,14 @@ class Client:
             ) from why
 
     async def _with_topics(self, topics: Mapping[str, Topic]) -> None:
-        """Return when these are there. Raises `ConfigurationError` if somebody else has to make them."""
-        problems = await lacking(list(topics.values()), self._broker)
+        """Return when these are there, and we may write them. Raises `ConfigurationError` if people have to act."""
+        problems = await lacking(list(topics.values()), self._broker, writes=topics)
         if problems:
             raise ConfigurationError(
                 "nothing was published: whoever runs the services has to make the topics as the contracts want them: "
                 f"{APPLY} MODULES",
                 problems,
             )
+        if forbidden := await self._broker.forbidden((), topics):
+            raise ConfigurationError("nothing was published: have this user allowed to publish:", forbidden)
         self._known |= topics.keys()

@@ -15,15 +15,18 @@ from saga.broker.port import Broker
 from saga.broker.presence import APPLY, lacking
 from saga.clock import Clock, SystemClock
 from saga.config import Settings
+from saga.contracts.library import binding_of, contract_of
 from saga.declarations.values import Declared
 from saga.errors import BrokerUnavailable, ConfigurationError, SagaError
+from saga.messages import name_of
 from saga.observe.listeners import to_all
 from saga.observe.moments import Report
 from saga.observe.working import Watch
 from saga.runtime.handling import raised_at
 from saga.runtime.lifecycle import OPEN_S_MAX, serve
+from saga.runtime.participant import consumed_by
 from saga.runtime.room import Limits
-from saga.runtime.topics import topics_of
+from saga.runtime.topics import dead_letters_of, topics_of
 from saga.service import Service
 from saga.store.port import Store
 
@@ -211,21 +214,43 @@ async def serve_all(
 async def _with_topics(
     services: Sequence[Declared], broker: Broker, modules: Sequence[str], clock: Clock, open_by_s: float | None
 ) -> None:
-    """Return when all that they read and write is there, their dead letters too."""
+    """Return when all that they read and write is there, their dead letters too, and they may."""
 
-    async def looked() -> list[str]:
-        return [problem for declared in services for problem in await lacking(topics_of(declared), broker)]
+    reads = frozenset(topic for declared in services for topic in reads_of(declared))
+    writes = frozenset(topic for declared in services for topic in writes_of(declared))
+
+    async def looked() -> tuple[list[str], Sequence[str]]:
+        missing = [p for declared in services for p in await lacking(topics_of(declared), broker, reads, writes)]
+        return missing, await broker.forbidden(reads, writes, [declared.name for declared in services])
 
     left_s = OPEN_S_MAX if open_by_s is None else max(LOOK_S_LEAST, open_by_s - clock.monotonic_s())
     try:
-        problems = await clock.within(left_s, looked())
+        problems, forbidden = await clock.within(left_s, looked())
     except TimeoutError as why:
         raise BrokerUnavailable("the broker does not say which topics it has: see whether it runs") from why
     if problems:
         command = f"{APPLY} {' '.join(modules) or 'MODULES'}"
         raise ConfigurationError(
-            f"nothing was started: make the topics as the contracts want them: {command}", list(dict.fromkeys(problems))
+            f"nothing was started: make the topics as the contracts want them: {command}",
+            [*dict.fromkeys(problems), *forbidden],
         )
+    if forbidden:
+        raise ConfigurationError("nothing was started: have this user allowed what its services do:", forbidden)
+
+
+def reads_of(service: Declared) -> frozenset[str]:
+    """The topics that its workers read."""
+    handlers = (*service.handlers, *service.compensations)
+    taken = {event for handler in handlers for parameter in handler.parameters for event in parameter.events}
+    contracts = {name_of(event): contract_of(event) for event in taken}
+    return frozenset(contracts[name].topic for name in consumed_by(service, contracts))
+
+
+def writes_of(service: Declared) -> frozenset[str]:
+    """The topics that its workers write: that of its dead letters, too."""
+    handlers = (*service.handlers, *service.compensations)
+    emitted = {binding_of(event).contract.topic for handler in handlers for event in handler.emits}
+    return frozenset({*emitted, dead_letters_of(service.name)})
 
 
 def _single(group: ExceptionGroup[Exception]) -> Iterator[Exception]:

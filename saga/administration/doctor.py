@@ -10,7 +10,7 @@ from saga.addresses import scheme_of
 from saga.administration import findings
 from saga.administration.findings import Finding, Severity
 from saga.administration.moves import places_of
-from saga.administration.opening import Wanted, administration_of, is_missing, reads_of, wanted_by
+from saga.administration.opening import Wanted, administration_of, is_missing, wanted_by
 from saga.broker.administration import Administration, Found
 from saga.clock import Clock
 from saga.config import Settings
@@ -20,6 +20,7 @@ from saga.runtime.lifecycle import OPEN_S_MAX
 from saga.runtime.persistence import COLLECTION
 from saga.runtime.topics import is_dead_letters
 from saga.store.port import Store
+from saga.wiring import reads_of
 
 PROBE_S = 60.0
 """When the document expires that is written as a probe, if we die before it is removed."""

@@ -1,6 +1,6 @@
 """Which topics services want, and the broker that tools ask about them."""
 
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -10,13 +10,11 @@ from saga.broker.administration import Administration
 from saga.broker.port import Topic
 from saga.clock import Clock
 from saga.config import Settings
-from saga.contracts.library import binding_of, contract_of
 from saga.declarations.values import Declared
 from saga.errors import BrokerUnavailable, ConfigurationError
-from saga.messages import Event, name_of
 from saga.runtime.lifecycle import OPEN_S_MAX
-from saga.runtime.participant import consumed_by
-from saga.runtime.topics import dead_letters_of, topics_of
+from saga.runtime.topics import topics_of
+from saga.wiring import reads_of, writes_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,27 +44,10 @@ def wanted_by(services: Sequence[Declared]) -> dict[str, Wanted]:
         name: Wanted(
             topic=kind,
             readers=tuple(service for service in services if name in reads_of(service)),
-            writers=tuple(service for service in services if name in _writes_of(service)),
+            writers=tuple(service for service in services if name in writes_of(service)),
         )
         for name, (kind,) in sorted(topics.items())
     }
-
-
-def reads_of(service: Declared) -> frozenset[str]:
-    """The topics that its workers read."""
-    handlers = (*service.handlers, *service.compensations)
-    taken = {event for handler in handlers for parameter in handler.parameters for event in parameter.events}
-    contracts = {name_of(event): contract_of(event) for event in taken}
-    return frozenset(contracts[name].topic for name in consumed_by(service, contracts))
-
-
-def _writes_of(service: Declared) -> frozenset[str]:
-    emitted = _topics(event for handler in (*service.handlers, *service.compensations) for event in handler.emits)
-    return emitted | {dead_letters_of(service.name)}
-
-
-def _topics(events: Iterable[type[Event]]) -> frozenset[str]:
-    return frozenset(binding_of(event).contract.topic for event in events)
 
 
 def is_missing(settings: Settings) -> bool:

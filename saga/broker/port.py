@@ -85,6 +85,13 @@ class Broker(Protocol):
         """How many each of these topics has; those that are not there are left out. Asking makes none. Raises
         `BrokerError`."""
 
+    async def forbidden(
+        self, reads: Collection[str], writes: Collection[str], groups: Collection[str] = ()
+    ) -> Sequence[str]:
+        """What we may not do of this, each in a line with what to allow: read these topics, write those, join these
+        groups. Nothing where nobody asks who we are, or where it cannot be known beforehand; nor of a topic that is not
+        there. Raises `BrokerError`."""
+
     async def publish(self, messages: Sequence[Outgoing]) -> None:
         """Append all, in this order per key. Raises `BrokerUnavailable`."""
 

@@ -1,6 +1,7 @@
 """What breaks inside the client is mended; and what is asked of topics."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
@@ -50,6 +51,39 @@ async def test_a_member_whose_client_breaks_gets_another_one(settings: KafkaSett
                 except BrokerError:
                     await CLOCK.sleep(0.05)
             await membership.commit({place: 1})
+
+
+async def test_a_consumer_that_is_cancelled_inside_while_it_ends_does_not_end_its_member(
+    settings: KafkaSettings, topic: str
+) -> None:
+    """As a fetch does that waits to be tried again, because its broker is down."""
+
+    async def cancelled_inside() -> None:
+        raise asyncio.CancelledError
+
+    async with KafkaBroker(settings, clock=CLOCK) as broker:
+        await broker.ensure([Topic(topic, 1)])
+        async with broker.join(topic, [topic], listening := Listening()) as membership:
+            await until(lambda: listening.has)
+            assert isinstance(membership, Member)
+            first = membership._consumer
+            assert first is not None
+            first._fetcher.close = cancelled_inside
+            first._fetcher._fetch_task.cancel()
+            await until(lambda: listening.heard("lost"))
+            await until(lambda: listening.has)
+            assert membership._consumer is not first
+
+
+async def test_a_group_that_takes_no_such_member_is_told_also_where_nobody_polls(
+    settings: KafkaSettings, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with KafkaBroker(replace(settings, session_s=4000), clock=CLOCK) as broker:
+        await broker.ensure([Topic(topic, 1)])
+        async with broker.join(topic, [topic], Listening()) as membership:
+            await until(lambda: "group.max.session.timeout.ms" in caplog.text)
+            with pytest.raises(BrokerError, match="session_s"):
+                await membership.poll([], records_max=1, timeout_s=0)
 
 
 async def test_many_lanes_that_meet_a_new_topic_ask_about_it_once(settings: KafkaSettings, topic: str) -> None:

@@ -1,117 +1,46 @@
-"""Tools as a user who may little: what is allowed is looked at, and what is not is told, with what to allow."""
+"""Tools and services as a user who may little: what is not allowed is told, with what to allow."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
-from aiokafka.admin import AIOKafkaAdminClient
-from aiokafka.protocol.api import Request, RequestStruct, Response
-from aiokafka.protocol.types import Array, Int8, Int16, Int32, Schema, String
 
 from tests.cli.conftest import Call
-from tests.cli.pottery import CLOCK, Pottery
-from tests.servers.kafka import KafkaServer
-from tests.servers.server import free_ports
-
-EXTRA = """
-listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller},PLAIN://127.0.0.1:%(plain)d
-advertised.listeners=PLAINTEXT://127.0.0.1:{port},PLAIN://127.0.0.1:%(plain)d
-listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,PLAIN:SASL_PLAINTEXT
-listener.name.plain.sasl.enabled.mechanisms=PLAIN
-listener.name.plain.plain.sasl.jaas.config=org.apache.kafka.common.security.plain.PlainLoginModule required \
-user_potter="sesame";
-authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer
-super.users=User:ANONYMOUS
-"""
-TOPIC, GROUP = 2, 3
-READ, WRITE, DESCRIBE = 3, 4, 8
-LITERALLY, ALLOW = 3, 3
-_TEXT = String("utf-8")
-
-
-class AllowedResponse(Response):  # type: ignore[misc]  # aiokafka has no types
-    API_KEY = 30
-    API_VERSION = 1
-    SCHEMA = Schema(("throttle_time_ms", Int32), ("results", Array(("error_code", Int16), ("error_message", _TEXT))))
-
-
-class AllowStruct(RequestStruct):  # type: ignore[misc]  # aiokafka has no types
-    API_KEY = 30
-    API_VERSION = 1
-    RESPONSE_TYPE = AllowedResponse
-    SCHEMA = Schema(
-        (
-            "creations",
-            Array(
-                ("resource_type", Int8),
-                ("resource_name", _TEXT),
-                ("pattern_type", Int8),
-                ("principal", _TEXT),
-                ("host", _TEXT),
-                ("operation", Int8),
-                ("permission_type", Int8),
-            ),
-        )
-    )
-
-
-class Right(NamedTuple):
-    kind: int
-    name: str
-    operation: int
-
-
-class Allow(Request[AllowStruct]):  # type: ignore[misc]  # aiokafka has no types
-    API_KEY = 30
-
-    def __init__(self, rights: Sequence[Right]) -> None:
-        self._rights = rights
-
-    def build(self, request_struct_class: type[AllowStruct]) -> AllowStruct:
-        return request_struct_class(
-            [(kind, name, LITERALLY, "User:potter", "*", operation, ALLOW) for kind, name, operation in self._rights]
-        )
-
-
-@asynccontextmanager
-async def a_client(address: str, **options: str) -> AsyncIterator[AIOKafkaAdminClient]:
-    admin = AIOKafkaAdminClient(bootstrap_servers=address, **options)
-    try:
-        await admin.start()
-        yield admin
-    finally:
-        await admin.close()
-
-
-class Guarded(NamedTuple):
-    """A broker with a port for whoever may everything, and one for a user who may what was allowed."""
-
-    kafka: KafkaServer
-    plain: int
-
-    def allow(self, *rights: Right) -> None:
-        async def allowed() -> None:
-            async with a_client(self.kafka.address) as admin:
-                answer = await admin._send_request(Allow(rights))
-                assert [code for code, _ in answer.results] == [0] * len(rights)
-            names = {name for kind, name, _ in rights if kind == TOPIC}
-            user = {"sasl_plain_username": "potter", "sasl_plain_password": "sesame"}
-            async with a_client(f"127.0.0.1:{self.plain}", security_protocol="SASL_PLAINTEXT", **user) as admin:
-                while not names <= set(await admin.list_topics()):  # the broker hears of rights a moment later
-                    await CLOCK.sleep(0.05)
-
-        asyncio.run(CLOCK.within(10, allowed()))
+from tests.cli.pottery import CLOCK, Pottery, the_broker
+from tests.cli.test_missing_topics import A_CUP, WITHIN_S, refused, running
+from tests.servers.rights import DESCRIBE, GROUP, PASSWORD, READ, TOPIC, USER, WRITE, Guarded, Right, guarded_kafka
 
 
 @pytest.fixture(scope="module")
 def guarded(server_jars: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
-    (plain,) = free_ports(1)
-    kafka = KafkaServer.start(tmp_path_factory.mktemp("kafka"), extra=EXTRA % {"plain": plain})
-    yield Guarded(kafka, plain)
-    kafka.kill()
+    with guarded_kafka(tmp_path_factory.mktemp("kafka")) as guarded:
+        yield guarded
+
+
+def as_anybody(guarded: Guarded, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From here on as somebody who may everything."""
+    monkeypatch.setenv("SAGA_BROKER", f"kafka://{guarded.kafka.address}")
+    for name in ("SASL", "USERNAME", "PASSWORD"):
+        monkeypatch.delenv(f"SAGA_KAFKA_{name}", raising=False)
+
+
+def as_potter(guarded: Guarded, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From here on as the user who may what was allowed."""
+    monkeypatch.setenv("SAGA_BROKER", f"kafka://{guarded.address}")
+    for name, value in (("SASL", "plain"), ("USERNAME", USER), ("PASSWORD", PASSWORD)):
+        monkeypatch.setenv(f"SAGA_KAFKA_{name}", value)
+
+
+def needed(pottery: Pottery) -> dict[str, Right]:
+    """All that its service does, by a name for each."""
+    return {
+        "topic": Right(TOPIC, pottery.topic, READ),
+        "sold": Right(TOPIC, pottery.sold, READ),
+        "made": Right(TOPIC, pottery.made, WRITE),
+        "dead": Right(TOPIC, pottery.dead, WRITE),
+        "group": Right(GROUP, pottery.service, READ),
+    }
 
 
 @pytest.fixture
@@ -119,22 +48,21 @@ def pottery(guarded: Guarded, embedded_pottery: Pottery, saga: Call, monkeypatch
     """Its topics are there; from here on tools are a user who may nothing yet."""
     for name, value in (("REPLICATION", "1"), ("MIN_INSYNC", "1")):
         monkeypatch.setenv(f"SAGA_KAFKA_{name}", value)
-    monkeypatch.setenv("SAGA_BROKER", f"kafka://{guarded.kafka.address}")
+    as_anybody(guarded, monkeypatch)
     assert saga("topics", "apply", embedded_pottery.module).exit_code == 0
-    monkeypatch.setenv("SAGA_BROKER", f"kafka://127.0.0.1:{guarded.plain}")
-    for name, value in (("SASL", "plain"), ("USERNAME", "potter"), ("PASSWORD", "sesame")):
-        monkeypatch.setenv(f"SAGA_KAFKA_{name}", value)
+    as_potter(guarded, monkeypatch)
     return embedded_pottery
 
 
 def test_a_user_who_may_too_little_is_told_what_is_missing(saga: Call, guarded: Guarded, pottery: Pottery) -> None:
-    guarded.allow(
+    allowed = guarded.allow(
         Right(TOPIC, pottery.topic, READ),
         Right(TOPIC, pottery.sold, DESCRIBE),
         Right(TOPIC, pottery.made, WRITE),
         Right(TOPIC, pottery.dead, WRITE),
         Right(GROUP, pottery.service, READ),
     )
+    asyncio.run(allowed)
     result = saga("doctor", pottery.module)
     assert result.exit_code == 1, result.output
     errors = [line for line in result.stdout.splitlines() if line.startswith("error")]
@@ -145,7 +73,7 @@ def test_a_user_who_may_too_little_is_told_what_is_missing(saga: Call, guarded: 
 
 
 def test_a_plan_is_not_made_of_what_may_not_be_seen(saga: Call, guarded: Guarded, pottery: Pottery) -> None:
-    guarded.allow(Right(TOPIC, pottery.topic, READ), Right(TOPIC, pottery.dead, WRITE))
+    asyncio.run(guarded.allow(Right(TOPIC, pottery.topic, READ), Right(TOPIC, pottery.dead, WRITE)))
     result = saga("topics", "plan", pottery.module)
     assert result.exit_code == 2
     assert "DescribeConfigs" in result.stderr
@@ -153,7 +81,84 @@ def test_a_plan_is_not_made_of_what_may_not_be_seen(saga: Call, guarded: Guarded
 
 
 def test_a_group_that_may_not_be_seen_is_told_as_such(saga: Call, guarded: Guarded, pottery: Pottery) -> None:
-    guarded.allow(Right(TOPIC, pottery.topic, READ), Right(TOPIC, pottery.dead, WRITE))
+    asyncio.run(guarded.allow(Right(TOPIC, pottery.topic, READ), Right(TOPIC, pottery.dead, WRITE)))
     result = saga("positions", "show", pottery.service)
     assert result.exit_code == 2
     assert "allowed Read on the group" in result.stderr
+
+
+# -------------------------------------------------------------------- services
+
+
+def test_a_service_that_may_too_little_ends_at_once_and_names_each_right(guarded: Guarded, pottery: Pottery) -> None:
+    rights = needed(pottery)
+    for name in ("topic", "made"):
+        rights[name] = rights[name]._replace(operation=DESCRIBE)
+    asyncio.run(guarded.allow(*rights.values()))
+    said = refused("run", pottery.module)
+    allow = "kafka-acls --add --allow-principal User:... --operation"
+    assert [line.strip() for line in said.splitlines() if "topic" in line] == [
+        f"- topic {pottery.topic}: this user may not read it: {allow} Read --topic {pottery.topic}",
+        f"- topic {pottery.made}: this user may not write it: {allow} Write --topic {pottery.made}",
+    ]
+
+
+def test_a_topic_that_is_hidden_from_a_service_is_named_with_the_right_it_takes(
+    guarded: Guarded, pottery: Pottery
+) -> None:
+    rights = needed(pottery)
+    asyncio.run(guarded.allow(*(rights[name] for name in ("topic", "dead", "group"))))
+    said = refused("run", pottery.module)
+    assert f"topic {pottery.made} is missing, or hidden from this user, who needs Write on it" in said
+    assert f"topic {pottery.sold} is missing, or hidden from this user, who needs Read on it" in said
+
+
+def test_a_service_that_may_not_be_in_its_group_ends_and_names_the_group(guarded: Guarded, pottery: Pottery) -> None:
+    rights = needed(pottery)
+    asyncio.run(guarded.allow(*(rights[name] for name in ("topic", "sold", "made", "dead"))))
+    said = refused("run", pottery.module)
+    assert f"group {pottery.service}: this user may not join it" in said
+    assert f"--operation Read --group {pottery.service}" in said
+
+
+def test_a_client_that_may_not_write_is_told_so_and_publishes_nothing(guarded: Guarded, pottery: Pottery) -> None:
+    asyncio.run(guarded.allow(*needed(pottery).values()))
+    said = refused("publish", "CupOrdered", stdin=A_CUP)
+    assert "nothing was published" in said
+    assert f"--operation Write --topic {pottery.topic}" in said
+
+
+def test_a_service_whose_rights_are_taken_away_waits_and_goes_on_when_it_has_them_again(
+    guarded: Guarded, pottery: Pottery, saga: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rights = needed(pottery)
+    taken = [rights[name] for name in ("topic", "made", "group")]
+    asyncio.run(guarded.allow(*rights.values()))
+
+    def order(cup: str) -> None:
+        as_anybody(guarded, monkeypatch)
+        assert saga("publish", "CupOrdered", stdin=A_CUP.replace("cup-1", cup)).exit_code == 0
+
+    def made() -> list[bytes | None]:
+        async def keys() -> list[bytes | None]:
+            async with the_broker() as broker:
+                return [record.key async for record in broker.scan(pottery.made)]
+
+        return asyncio.run(keys())
+
+    async def until_made(cups: list[bytes]) -> None:
+        while await asyncio.to_thread(made) != cups:
+            assert process.poll() is None, process.communicate()[1]
+            await CLOCK.sleep(0.1)
+
+    with running(pottery.module) as process:
+        order("cup-1")
+        asyncio.run(CLOCK.within(WITHIN_S, until_made([b"cup-1"])))
+        asyncio.run(guarded.take(*taken))
+        order("cup-2")
+        assert process.stderr is not None
+        said = next(line for line in process.stderr if "allowed" in line)
+        assert pottery.service in said
+        assert process.poll() is None
+        asyncio.run(guarded.allow(*taken))
+        asyncio.run(CLOCK.within(WITHIN_S, until_made([b"cup-1", b"cup-2"])))

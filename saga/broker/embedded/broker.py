@@ -137,6 +137,11 @@ class EmbeddedBroker:
             raise translated(why, self.path) from why
         return {name: log.topics[name].partitions for name in topics if name in log.topics}
 
+    async def forbidden(
+        self, reads: Collection[str], writes: Collection[str], groups: Collection[str] = ()
+    ) -> Sequence[str]:
+        return ()
+
     async def publish(self, messages: Sequence[Outgoing]) -> None:
         """As promised; what is handed over (at a time: 2,000 records) is appended even if the caller is cancelled."""
         writer = self._open.writer

@@ -2,7 +2,8 @@
 
 Reading order: `settings` (where and how), `errors` (what each failure means), `connecting` (can it be reached at all),
 `client` (what of aiokafka is not public), `producing`, `topics`, `intake`, `rivals` (two with one id), `membership`,
-`broker` (all of it). Then for tools: `requests` (those that aiokafka has no classes for), `administration`.
+`requests` (those that aiokafka has no classes for), `rights` (what we may do), `broker` (all of it). Then for tools:
+`administration`.
 """
 
 from saga.broker.kafka.broker import KafkaBroker

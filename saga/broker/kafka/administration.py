@@ -26,7 +26,7 @@ from saga.broker.administration import Bounds, Found, Group
 from saga.broker.kafka.broker import KafkaBroker
 from saga.broker.kafka.client import FAILED, end_consumer, failed, partitions_of
 from saga.broker.kafka.errors import translated
-from saga.broker.kafka.requests import READ, TOPIC, WRITE, Change, Topics
+from saga.broker.kafka.requests import READ, TOPIC, UNKNOWN, WRITE, Change, Topics
 from saga.broker.port import Topic
 from saga.errors import BrokerError, BrokerUnavailable
 from saga.messages import Partition
@@ -43,8 +43,6 @@ HIDDEN = frozenset({TopicAuthorizationFailedError.errno, ClusterAuthorizationFai
 LOOK_S, AGAIN_S = 0.1, 0.2
 PROBE = Topic("saga.doctor", partitions=1, retention_days=1)
 """Where `stamp` writes."""
-UNKNOWN = -(1 << 31)
-"""What a broker says is allowed if it was not asked."""
 
 
 class KafkaAdministration(KafkaBroker):

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Collection, Coroutine, Mapping, Seque
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, Self
 
+from saga.broker.kafka import rights
 from saga.broker.kafka import topics as kafka_topics
 from saga.broker.kafka.client import FAILED, failed
 from saga.broker.kafka.connecting import check
@@ -70,6 +71,11 @@ class KafkaBroker:
 
     async def partitions(self, topics: Collection[str]) -> Mapping[str, int]:
         return await kafka_topics.partitions(topics, self._open[0].producer.client, self._clock)
+
+    async def forbidden(
+        self, reads: Collection[str], writes: Collection[str], groups: Collection[str] = ()
+    ) -> Sequence[str]:
+        return await rights.forbidden(reads, writes, groups, self._open[0].producer.client)
 
     def publish(self, messages: Sequence[Outgoing]) -> Coroutine[Any, Any, None]:
         """As promised. Raises `BrokerError` for a record that is too large, or a topic that is not there."""

@@ -8,6 +8,7 @@ import asyncio
 import logging
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
+from typing import Never
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.client import AIOKafkaClient
@@ -38,6 +39,12 @@ def given_up(why: BaseException) -> bool:
     it would look like one of whoever waits, and end it without a word."""
     task = asyncio.current_task()
     return isinstance(why, asyncio.CancelledError) and task is not None and not task.cancelling()
+
+
+def let_through(why: BaseException) -> None:
+    """Raise it again if it is a cancellation that somebody asked for."""
+    if isinstance(why, asyncio.CancelledError) and not given_up(why):
+        raise why
 
 
 async def partitions_of(client: AIOKafkaClient, topic: str, clock: Clock) -> int:
@@ -83,6 +90,9 @@ async def _ended(tasks: Iterable[asyncio.Task[object] | None], client: AIOKafkaC
             for task in pending:
                 task.cancel()
             _, pending = await asyncio.wait(pending, timeout=END_S)
+    asked = client._md_update_fut
+    if asked is not None and not asked.done():
+        asked.set_result(False)  # whoever waits for it would wait for ever
     for connection in list(client._conns.values()):
         connection.close()
 
@@ -118,18 +128,33 @@ async def end_producer(producer: AIOKafkaProducer, clock: Clock, seconds: float)
     if seconds > 0:
         try:
             await clock.within(seconds, producer.stop())
-        except FAILED:
-            pass
+        except (*FAILED, asyncio.CancelledError) as why:
+            let_through(why)
         else:
             return
     producer._closed = True  # or it warns that nobody has stopped it
     accumulator = producer._message_accumulator
     batches = {*accumulator._pending_batches, *(batch for queue in accumulator._batches.values() for batch in queue)}
+    accumulator._pending_batches = _Batches(accumulator._pending_batches)
+    accumulator.reenqueue = _over
     await _ended([producer._sender.sender_task], producer.client)
     accumulator.fail_all(KafkaTimeoutError("given up"))
     for batch in batches:
         if batch._drain_waiter.done() and not batch._drain_waiter.cancelled():
             batch._drain_waiter.exception()  # nobody waits for it: seen
+
+
+class _Batches(set[object]):
+    """aiokafka takes each batch out when it fails, also one that is to be sent again and so is not in here: in a
+    callback, whose failure asyncio would write into the log."""
+
+    def remove(self, batch: object) -> None:
+        self.discard(batch)
+
+
+def _over(batch: object) -> Never:
+    """In the place of having it sent again: it ends the task that asks for it."""
+    raise asyncio.CancelledError
 
 
 # -------------------------------------------------------------------- consumers
@@ -155,6 +180,15 @@ def is_out(consumer: AIOKafkaConsumer) -> bool:
     return bool(consumer._coordinator.generation < 0)
 
 
+def unseen(consumer: AIOKafkaConsumer, topics: Iterable[str]) -> list[str]:
+    """Those that are not there, or that we may not see. If there are any they are asked for again: aiokafka would wait
+    for minutes, in which the member has none of their partitions, and nobody is told."""
+    found = [topic for topic in topics if not consumer._client.cluster.partitions_for_topic(topic)]
+    if found:
+        consumer._client.force_metadata_update()
+    return found
+
+
 async def committed(consumer: AIOKafkaConsumer, partitions: Collection[TopicPartition]) -> Mapping[Partition, int]:
     """The group's positions, in one request; those without one are left out. Goes on until it is answered."""
     found = await consumer._coordinator.fetch_committed_offsets(list(partitions))
@@ -165,8 +199,8 @@ async def end_consumer(consumer: AIOKafkaConsumer, clock: Clock, seconds: float)
     """Leave the group, unless the member is to keep its place in it, and disconnect; by force after so long."""
     try:
         await clock.within(seconds, consumer.stop())
-    except FAILED:
-        pass
+    except (*FAILED, asyncio.CancelledError) as why:
+        let_through(why)  # a fetch that waits to be tried again ends so
     else:
         return
     tasks: list[asyncio.Task[object] | None] = []
@@ -193,9 +227,9 @@ def _is_over(task: asyncio.Task[object] | None) -> bool:
     return task is not None and task.done()
 
 
-def failed(why: BaseException, doing: str) -> BrokerError:
-    """What to raise instead of something that came out of aiokafka."""
+def failed(why: BaseException, doing: str, right: str = "Read, Write or Create", *, waits: bool = False) -> BrokerError:
+    """What to raise instead of something that came out of aiokafka; `right`, `waits`: see `translated`."""
     if isinstance(why, KafkaError):
-        return translated(why, doing)
+        return translated(why, doing, right, waits=waits)
     said = "no answer in time" if isinstance(why, TimeoutError) else repr(why)
     return BrokerUnavailable(f"{doing}: {said}: it is tried again; see whether the brokers run and can be reached")

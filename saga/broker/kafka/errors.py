@@ -78,8 +78,8 @@ PERSON: Mapping[type[Exception], str] = {
     kafka.AuthenticationFailedError: _PASSWORD,
     kafka.AuthenticationMethodNotSupported: _MECHANISM,
     kafka.BrokerResponseError: _DEFECT,
-    kafka.ClusterAuthorizationFailedError: "have the user allowed IdempotentWrite, and Create and Describe, on the "
-    "cluster",
+    kafka.ClusterAuthorizationFailedError: "have the user allowed Write on the topics that it publishes to, or "
+    "IdempotentWrite on the cluster; to make topics, Create",
     kafka.ConsumerStoppedError: _DEFECT,
     kafka.DelegationTokenAuthDisabled: _TOKENS,
     kafka.DelegationTokenAuthorizationFailed: _TOKENS,
@@ -125,7 +125,7 @@ PERSON: Mapping[type[Exception], str] = {
     kafka.SaslAuthenticationFailed: _PASSWORD,
     kafka.SecurityDisabled: "the brokers have no authorizer",
     kafka.TopicAlreadyExistsError: _DEFECT,
-    kafka.TopicAuthorizationFailedError: "have the user allowed Read, Write and Describe on the topic",
+    kafka.TopicAuthorizationFailedError: "have the user allowed {right} on the topic",
     kafka.TransactionalIdAuthorizationFailed: _DEFECT,
     kafka.UnknownTopicOrPartitionError: "create the topic, or have the user allowed Describe on it",
     kafka.UnrecognizedBrokerVersion: _VERSION,
@@ -137,8 +137,21 @@ PERSON: Mapping[type[Exception], str] = {
 """Waiting alone does not help: what a person has to do."""
 
 
-def translated(why: BaseException, doing: str) -> BrokerError:
-    """The error to raise instead of one of aiokafka's; `doing`: what failed, and where."""
+RIGHTS: frozenset[type[Exception]] = frozenset(
+    {
+        kafka.ClusterAuthorizationFailedError,
+        kafka.GroupAuthorizationFailedError,
+        kafka.TopicAuthorizationFailedError,
+    }
+)
+"""Of these those that are rights: one that was taken away can be given back."""
+
+
+def translated(
+    why: BaseException, doing: str, right: str = "Read, Write or Create", *, waits: bool = False
+) -> BrokerError:
+    """The error to raise instead of one of aiokafka's; `doing`: what failed, and where; `right`: which one it takes on
+    a topic. `waits`: whether a right that is missing is waited for, as those do who are running."""
     said = f"{doing}: {type(why).__name__}: {_words(why)}"
     for kind in type(why).__mro__:
         if kind in AGAIN:
@@ -146,7 +159,10 @@ def translated(why: BaseException, doing: str) -> BrokerError:
         if kind in FENCED:
             return Fenced(f"{said}: the group has moved on; what was done comes again elsewhere")
         if kind in PERSON:
-            return BrokerError(f"{said}: {PERSON[kind]}")
+            remedy = PERSON[kind].format(right=right)
+            if waits and kind in RIGHTS:
+                return BrokerUnavailable(f"{said}: {remedy}; until then it is tried again")
+            return BrokerError(f"{said}: {remedy}")
     return BrokerUnavailable(f"{said}: it is tried again")
 
 

@@ -88,7 +88,7 @@ class Intake:
             )
         except FAILED as why:
             if consumer is self._consumer:
-                self.failure = failed(why, f"group {self._group!r}: reading")
+                self.failure = failed(why, f"group {self._group!r}: reading", "Read", waits=True)
         else:
             if consumer is self._consumer:  # nothing has run since they were handed out: their order is kept
                 for partition, records in got.items():

@@ -35,7 +35,6 @@ ALONE_S = 2.0
 LEAVE_S = 5.0
 GAP_S = 10.0
 """How often, at most, a gap between offsets is looked into."""
-NEVER_MS = (1 << 31) - 1
 
 log = logging.getLogger("saga.broker.kafka")
 
@@ -74,8 +73,9 @@ class Member:
         self._woken = False
         self._changing = asyncio.Lock()
         """Held by whoever tells the listener."""
-        self._told = False
-        """Whether the group has said what is ours; it may be nothing."""
+        self._told = self._was_in = False
+        """Whether the group has said what is ours, which may be nothing; and whether it ever has: from then on whatever
+        people can mend is waited for."""
         self._leaving = asyncio.Event()
         self._life: asyncio.Task[None] | None = None
         self._broken: BaseException | None = None
@@ -93,8 +93,8 @@ class Member:
         while True:
             self._check()
             self._intake.news.clear()
-            if self._woken:
-                self._woken = False
+            woken, self._woken = self._woken, False
+            if woken and self._away is None:  # who has lost everything to a trouble is woken, and has to hear of it
                 return []
             if records := await self._take(partitions, records_max):
                 return records
@@ -153,9 +153,8 @@ class Member:
             else:
                 raise BrokerUnavailable(f"{doing}: not acknowledged within {self._settings.commit_s:g} s")
         except (*FAILED, asyncio.CancelledError) as why:
-            if isinstance(why, asyncio.CancelledError) and not client.given_up(why):
-                raise
-            raise failed(why, doing) from why
+            client.let_through(why)
+            raise failed(why, doing, "Read", waits=True) from why
         finally:
             task.cancel()
 
@@ -232,7 +231,7 @@ class Member:
             except Exception as why:  # noqa: BLE001 - aiokafka would drop it, and nobody would ever be told
                 self._untold = why
                 return
-            self._told = True
+            self._told = self._was_in = True
             over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._held = {partition: Held(offset, offset, over) for partition, offset in offsets.items()}
             try:
@@ -312,7 +311,7 @@ class Member:
             session_timeout_ms=int(settings.session_s * 1000),
             heartbeat_interval_ms=int(settings.heartbeat_s * 1000),
             rebalance_timeout_ms=int(settings.rebalance_s * 1000),
-            max_poll_interval_ms=NEVER_MS,  # who cannot go on for want of a store shall not lose partitions for it
+            max_poll_interval_ms=(1 << 31) - 1,  # who cannot go on for want of a store shall not lose partitions for it
             request_timeout_ms=int(settings.request_s * 1000),
             fetch_max_wait_ms=int(settings.fetch_wait_s * 1000),
             fetch_max_bytes=FETCH_BYTES,
@@ -324,8 +323,8 @@ class Member:
                 await partitions_of(consumer._client, topic, self._clock)
         except BaseException as why:
             await client.end_consumer(consumer, self._clock, 0)
-            if isinstance(why, FAILED):
-                raise failed(why, f"group {self._group!r}: joining") from why
+            if isinstance(why, FAILED) or client.given_up(why):
+                raise failed(why, f"group {self._group!r}: joining", "Read") from why
             raise
         self._consumer = consumer
         self._intake.begin(consumer)
@@ -345,18 +344,19 @@ class Member:
                     if self._consumer is None:
                         await self._connect()
                     await self._watch()
-                except (*FAILED, BrokerError) as why:
-                    trouble = why if isinstance(why, BrokerError) else failed(why, f"group {self._group!r}")
-                    if not isinstance(trouble, BrokerUnavailable):
+                except (*FAILED, BrokerError, asyncio.CancelledError) as why:
+                    client.let_through(why)
+                    trouble = why if isinstance(why, BrokerError) else failed(why, f"group {self._group!r}", "Read")
+                    if not isinstance(trouble, BrokerUnavailable) and not self._was_in:
                         raise trouble from why
-                    self._away = trouble
-                self._intake.news.set()
+                    self._stands(str(trouble))
                 async with self._changing:
                     await self._give_up(with_warning=False)
                 await self._disconnect()
                 await self._clock.sleep(AGAIN_S)
         except Exception as why:  # noqa: BLE001 - it reaches whoever polls or commits
             self._broken = why
+            log.error("%s", why)  # nobody polls yet who has no partition
             self._intake.news.set()
 
     async def _watch(self) -> None:
@@ -369,12 +369,22 @@ class Member:
                 why, self._untold = self._untold, None
                 raise why
             alone_s = alone_s + WATCH_S if client.is_alone(self._consumer) else 0
-            self._away = None
+            trouble = ""
             if alone_s >= ALONE_S:
-                self._away = BrokerUnavailable(
-                    f"group {self._group!r}: no broker answers for it: see whether Kafka runs and can be reached"
+                trouble = "no broker answers for it: see whether Kafka runs and can be reached"
+            elif unseen := client.unseen(self._consumer, self._topics):
+                trouble = (
+                    f"{', '.join(unseen)} cannot be seen any more: have the user allowed Read on it, if it is there"
                 )
-                self._intake.news.set()
+            self._stands(f"group {self._group!r}: {trouble}" if trouble else "")
+
+    def _stands(self, trouble: str) -> None:
+        """Whoever polls is told; and who has no partition, and so does not poll, by a line of the log."""
+        if trouble and not self._held and self._away is None:
+            log.error("%s", trouble)
+        self._away = BrokerUnavailable(trouble) if trouble else None
+        if trouble:
+            self._intake.news.set()
 
 
 class _Rebalances(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no types

@@ -9,6 +9,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from aiokafka import AIOKafkaProducer, TopicPartition
+from aiokafka.errors import KafkaConnectionError, TopicAuthorizationFailedError
 from aiokafka.structs import RecordMetadata
 
 from saga.broker.kafka.client import (
@@ -30,6 +31,8 @@ from saga.messages import Outgoing
 BATCH_BYTES = 1 << 17
 """What is sent to a partition at once. Less than any topic takes: a batch that is too large holds one record."""
 AGAIN_S = 0.2
+REFUSED_S = 1.0
+"""How long a topic that we may not write is left alone."""
 LOOK_S = 0.2
 """How often to look for what was not acknowledged in time. A timer for each call would cost as much as the call."""
 END_S = 5.0
@@ -58,6 +61,12 @@ class Publisher:
         """Of topics that the producer knows."""
         self._asked: dict[str, asyncio.Task[int]] = {}
         """About topics that the producer is to know."""
+        self._seen: set[str] = set()
+        """Topics that were there at any time: one that is gone, or hidden, is waited for."""
+        self._refused: dict[str, tuple[float, BrokerUnavailable]] = {}
+        """Topics that we may not write -> until when nobody tries, and why: each trial costs a producer."""
+        self._trouble: BrokerError | None = None
+        """Why there is no producer."""
         self._ready = asyncio.Event()
         self._replacing: set[asyncio.Task[None]] = set()
         self._looking: asyncio.Task[None] | None = None
@@ -104,6 +113,8 @@ class Publisher:
     async def publish(self, messages: Sequence[Outgoing]) -> None:
         """See the port."""
         self._check_sizes(messages)
+        if self._refused:
+            self._check_refused(messages)
         sending = Sending(messages, self._clock.monotonic_s() + self._settings.publish_s)
         self._under_way[sending] = None
         self._idle.clear()
@@ -117,7 +128,7 @@ class Publisher:
             if not (isinstance(why, FAILED) or given_up(why)):
                 raise
             self._give_up(sending, why)
-            raise failed(why, f"publishing to {_topics(messages)}") from why
+            raise self._failure(sending, why) from why
         finally:
             del self._under_way[sending]
             if not self._under_way:
@@ -175,7 +186,41 @@ class Publisher:
             asking = asyncio.get_running_loop().create_task(partitions_of(producer.client, topic, self._clock))
             asked[topic] = asking
             asking.add_done_callback(lambda _: asked.pop(topic))
-        return await asyncio.shield(asking)
+        try:
+            partitions = await asyncio.shield(asking)
+        except BrokerUnavailable:
+            raise
+        except BrokerError as why:
+            if topic not in self._seen:
+                raise
+            raise BrokerUnavailable(f"{why}; until then it is tried again") from why
+        self._seen.add(topic)
+        return partitions
+
+    def _failure(self, sending: Sending, why: BaseException) -> BrokerError:
+        """What to tell; a right that is missing is waited for, as everything that passes."""
+        doing = f"publishing to {_topics(sending.messages)}"
+        if isinstance(why, TopicAuthorizationFailedError):
+            trouble = failed(why, doing, "Write", waits=True)
+            assert isinstance(trouble, BrokerUnavailable)
+            until_s = self._clock.monotonic_s() + REFUSED_S
+            self._refused |= dict.fromkeys(map(str, why.args), (until_s, trouble))
+            return trouble
+        if isinstance(why, TimeoutError) and sending.producer is None and self._trouble is not None:
+            return BrokerUnavailable(f"{doing}: {self._trouble}: until then it is tried again")
+        if isinstance(why, TimeoutError):
+            return BrokerUnavailable(
+                f"{doing}: not acknowledged within {self._settings.publish_s:g} s: it is tried again; see whether the "
+                "brokers run and can be reached, and enough of them are in sync"
+            )
+        return failed(why, doing, "Write", waits=True)
+
+    def _check_refused(self, messages: Sequence[Outgoing]) -> None:
+        for topic in {message.topic for message in messages} & self._refused.keys():
+            until_s, trouble = self._refused[topic]
+            if self._clock.monotonic_s() < until_s:
+                raise BrokerUnavailable(str(trouble))
+            del self._refused[topic]
 
     def _check_sizes(self, messages: Sequence[Outgoing]) -> None:
         limit = self._settings.record_bytes_max
@@ -211,8 +256,10 @@ class Publisher:
             while self._producer is None:
                 try:
                     self._producer = await self._started()
-                except FAILED:  # whoever publishes is told when it has waited for long enough
+                except FAILED as why:  # whoever publishes is told when it has waited for long enough
+                    self._trouble = failed(why, "connecting")
                     await self._clock.sleep(AGAIN_S)
+            self._trouble = None
             self._ready.set()
         finally:
             if flush_s:
@@ -232,8 +279,10 @@ class Publisher:
         )
         try:
             await self._clock.within(settings.connect_s, producer.start())
-        except BaseException:
+        except BaseException as why:
             await end_producer(producer, self._clock, 0)
+            if given_up(why):
+                raise KafkaConnectionError("given up while it started") from why
             raise
         return producer
 

@@ -12,6 +12,8 @@ TOPIC, SET = 2, 0
 """What is changed, and how."""
 READ, WRITE = 1 << 3, 1 << 4
 """Bits of what is allowed."""
+UNKNOWN = -(1 << 31)
+"""What a broker says is allowed if it was not asked."""
 
 _TEXT = String("utf-8")
 

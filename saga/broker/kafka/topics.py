@@ -68,7 +68,7 @@ async def _create(topics: Sequence[Topic], settings: KafkaSettings, access: Acce
     for name, code, *words in answer.topic_errors:
         kind = for_code(code)
         if code != 0 and kind is not TopicAlreadyExistsError:  # somebody else was faster
-            raise translated(kind(*(word for word in words if word)), f"creating topic {name}")
+            raise translated(kind(*(word for word in words if word)), f"creating topic {name}", "Create")
 
 
 def _wanted(topic: Topic, settings: KafkaSettings) -> NewTopic:
@@ -121,7 +121,7 @@ async def scan(topic: str, settings: KafkaSettings, access: Access, clock: Clock
             async for record in _read(consumer, partition, begins[partition], ends[partition], settings, clock):
                 yield record
     except FAILED as why:
-        raise failed(why, f"reading topic {topic}") from why
+        raise failed(why, f"reading topic {topic}", "Read") from why
     finally:
         await end_consumer(consumer, clock, END_S)
 

@@ -193,6 +193,9 @@ class BrokerConformance:
             await broker.ensure([Topic(f"{topic}.missing", 2)])
             assert await other.partitions(wanted) == {topic: self.partitions, f"{topic}.missing": 2}
 
+    async def test_who_may_everything_is_forbidden_nothing(self, broker: Broker, topic: str, group: str) -> None:
+        assert list(await broker.forbidden([topic, f"{topic}.missing"], [topic], [group])) == []
+
     # ---------------------------------------------------------------- polling
 
     async def test_a_new_group_begins_at_the_oldest_record(self, broker: Broker, topic: str, group: str) -> None:

@@ -146,6 +146,11 @@ class SimulatedBroker:
     async def partitions(self, topics: Collection[str]) -> Mapping[str, int]:
         return {name: len(self.cluster.topics[name]) for name in topics if name in self.cluster.topics}
 
+    async def forbidden(
+        self, reads: Collection[str], writes: Collection[str], groups: Collection[str] = ()
+    ) -> Sequence[str]:
+        return ()
+
     async def publish(self, messages: Sequence[Outgoing]) -> None:
         self.cluster.check(messages)
         batch = list(messages)

@@ -1,0 +1,246 @@
+"""Rights that are taken away while somebody publishes and reads: it is said which, waited for, and nothing is lost."""
+
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from saga.broker.kafka import KafkaBroker, KafkaSettings
+from saga.broker.kafka.membership import Member
+from saga.broker.port import Broker, Membership, Topic
+from saga.clock import SystemClock
+from saga.errors import BrokerError, BrokerUnavailable
+from saga.messages import Partition
+from saga.testing.conformance.listening import Listening, event, values
+from tests.broker.persisting import put
+from tests.broker.waiting import until
+from tests.servers.rights import DESCRIBE, GROUP, PASSWORD, READ, TOPIC, USER, WRITE, Guarded, Right, guarded_kafka
+
+CLOCK = SystemClock()
+WITHIN_S = 20.0
+
+
+@pytest.fixture(scope="module")
+def running(server_jars: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
+    with guarded_kafka(tmp_path_factory.mktemp("kafka")) as guarded:
+        yield guarded
+
+
+@pytest.fixture
+async def guarded(running: Guarded) -> AsyncIterator[Guarded]:
+    """In which nothing is allowed yet."""
+    yield running
+    await running.take_all()
+
+
+@pytest.fixture
+def anybody(guarded: Guarded) -> KafkaSettings:
+    """Of somebody who may everything."""
+    return KafkaSettings(
+        servers=(guarded.kafka.address,),
+        replication_factor=1,
+        min_insync_replicas=1,
+        session_s=3,
+        heartbeat_s=0.2,
+        rebalance_s=8,
+        publish_s=3,
+        commit_s=1,
+    )
+
+
+@pytest.fixture
+def settings(guarded: Guarded, anybody: KafkaSettings) -> KafkaSettings:
+    """Of the user who may what was allowed."""
+    shown = {"sasl": "PLAIN", "username": USER, "password": lambda: PASSWORD}
+    return replace(anybody, servers=(guarded.address,), **shown)  # type: ignore[arg-type]  # the names of its fields
+
+
+@pytest.fixture
+async def other(anybody: KafkaSettings, kafka_name: str) -> AsyncIterator[Broker]:
+    """The same broker as somebody sees it who may everything; the test's topics are there."""
+    async with KafkaBroker(anybody, clock=CLOCK) as broker:
+        await broker.ensure([Topic(kafka_name, 1), Topic(f"{kafka_name}.free", 1)])
+        yield broker
+
+
+@pytest.fixture
+def kafka_name(request: pytest.FixtureRequest) -> str:
+    """Of a topic and a group; each test has its own."""
+    name: str = request.node.name
+    return name.replace("[", ".").replace("]", "")[-60:]
+
+
+async def refusal(membership: Membership, place: Partition) -> str:
+    """What is said to who goes on polling."""
+
+    async def refused() -> str:
+        while True:
+            try:
+                await membership.poll([place], records_max=9, timeout_s=0.1)
+            except BrokerUnavailable as why:
+                return str(why)
+
+    return await CLOCK.within(WITHIN_S, refused())
+
+
+async def read(membership: Membership, place: Partition, wanted: list[str]) -> None:
+    """Return when exactly these have come, and are committed."""
+
+    async def all_of_them() -> None:
+        found: list[str] = []
+        while len(found) < len(wanted):
+            try:
+                records = await membership.poll([place], records_max=9, timeout_s=0.1)
+            except BrokerUnavailable:
+                await CLOCK.sleep(0.05)
+                continue
+            found += values(records)
+            if records:
+                await membership.commit({place: records[-1].offset + 1})
+        assert found == wanted
+
+    await CLOCK.within(WITHIN_S, all_of_them())
+
+
+@pytest.mark.parametrize("left", ["Describe", "nothing"])
+async def test_what_may_not_be_written_any_more_is_waited_for_and_all_else_goes_on(
+    guarded: Guarded, settings: KafkaSettings, other: Broker, kafka_name: str, left: str
+) -> None:
+    free, write = f"{kafka_name}.free", Right(TOPIC, kafka_name, WRITE)
+    await guarded.allow(write, Right(TOPIC, free, WRITE))
+    if left == "Describe":
+        await guarded.allow(Right(TOPIC, kafka_name, DESCRIBE))
+    async with KafkaBroker(settings, clock=CLOCK) as broker:
+        await broker.publish([event(kafka_name, "k", "before")])
+        await guarded.take(write)
+        for _ in range(3):
+            with pytest.raises(BrokerUnavailable, match=rf"{kafka_name}.*allowed (Write|Describe) on"):
+                await broker.publish([event(kafka_name, "k", "after")])
+            await put(broker, free, "k", "free")
+        await guarded.allow(write)
+        await CLOCK.within(WITHIN_S, put(broker, kafka_name, "k", "after"))
+        assert values([record async for record in other.scan(kafka_name)]) == ["before", "after"]
+
+
+async def test_many_who_wait_for_a_right_do_not_cost_a_producer_each(
+    guarded: Guarded, settings: KafkaSettings, other: Broker, kafka_name: str
+) -> None:
+    await guarded.allow(Right(TOPIC, kafka_name, DESCRIBE), some_write(kafka_name))
+    producers = set()
+    async with KafkaBroker(settings, clock=CLOCK) as broker:
+        assert broker._opened is not None
+        publisher, _ = broker._opened
+        for _ in range(20):
+            with pytest.raises(BrokerUnavailable, match="allowed Write on"):
+                await broker.publish([event(kafka_name, "k", "v")])
+            await broker.publish([event(f"{kafka_name}.free", "k", "v")])
+            producers.add(publisher.producer)
+    assert len(producers) <= 4  # 20, without a pause between two trials
+
+
+async def test_who_may_write_nothing_at_all_any_more_is_told_so_and_goes_on_with_the_right(
+    guarded: Guarded, settings: KafkaSettings, other: Broker, kafka_name: str
+) -> None:
+    write = Right(TOPIC, kafka_name, WRITE)
+    await guarded.allow(write)
+    async with KafkaBroker(settings, clock=CLOCK) as broker:
+        await broker.publish([event(kafka_name, "k", "before")])
+        await guarded.take(write)
+        said = ""
+        while "ClusterAuthorizationFailed" not in said:  # at first the topic is refused, then another producer
+            with pytest.raises(BrokerUnavailable, match="allowed Write on") as refused:
+                await broker.publish([event(kafka_name, "k", "after")])
+            said = str(refused.value)
+            await CLOCK.sleep(0.2)
+        await guarded.allow(write)
+        await CLOCK.within(WITHIN_S, put(broker, kafka_name, "k", "after"))
+
+
+async def test_what_may_not_be_read_any_more_is_waited_for(
+    guarded: Guarded, settings: KafkaSettings, other: Broker, kafka_name: str
+) -> None:
+    place, may_read = Partition(kafka_name, 0), Right(TOPIC, kafka_name, READ)
+    await guarded.allow(
+        may_read, Right(TOPIC, kafka_name, DESCRIBE), Right(GROUP, kafka_name, READ), some_write(kafka_name)
+    )
+    async with (
+        KafkaBroker(settings, clock=CLOCK) as broker,
+        broker.join(kafka_name, [kafka_name], listening := Listening()) as membership,
+    ):
+        await other.publish([event(kafka_name, "k", "before")])
+        await until(lambda: listening.has)
+        await read(membership, place, ["before"])
+        await guarded.take(may_read)
+        assert "allowed Read on the topic" in await refusal(membership, place)
+        await other.publish([event(kafka_name, "k", "meanwhile")])
+        with pytest.raises(BrokerUnavailable, match=r"committing.*allowed Read on the topic"):
+            await membership.commit({place: 2})
+        await guarded.allow(may_read)
+        await read(membership, place, ["meanwhile"])
+        assert not listening.heard("lost")
+
+
+async def test_a_topic_that_is_hidden_is_looked_for_and_read_on_once_it_is_seen(
+    guarded: Guarded, settings: KafkaSettings, other: Broker, kafka_name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    place, may_read = Partition(kafka_name, 0), Right(TOPIC, kafka_name, READ)
+    await guarded.allow(may_read, Right(GROUP, kafka_name, READ), some_write(kafka_name))
+    async with (
+        KafkaBroker(settings, clock=CLOCK) as broker,
+        broker.join(kafka_name, [kafka_name], listening := Listening()) as membership,
+    ):
+        await other.publish([event(kafka_name, "k", "before")])
+        await until(lambda: listening.has)
+        await read(membership, place, ["before"])
+        await guarded.take(may_read)
+        assert isinstance(membership, Member)
+        assert membership._consumer is not None
+        membership._consumer._client.force_metadata_update()  # as aiokafka does every few minutes
+        await until(lambda: not listening.has)
+        await other.publish([event(kafka_name, "k", "meanwhile")])
+        assert "cannot be seen any more" in await refusal(membership, place)
+        await guarded.allow(may_read)
+        await until(lambda: listening.has)
+        assert listening.has == {place: 1}
+        await read(membership, place, ["meanwhile"])
+
+
+async def test_a_group_that_may_not_be_joined_any_more_is_waited_for(
+    guarded: Guarded, settings: KafkaSettings, other: Broker, kafka_name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    place, may_join = Partition(kafka_name, 0), Right(GROUP, kafka_name, READ)
+    await guarded.allow(Right(TOPIC, kafka_name, READ), may_join, some_write(kafka_name))
+    async with (
+        KafkaBroker(settings, clock=CLOCK) as broker,
+        broker.join(kafka_name, [kafka_name], listening := Listening()) as membership,
+    ):
+        await other.publish([event(kafka_name, "k", "before")])
+        await until(lambda: listening.has)
+        await read(membership, place, ["before"])
+        await guarded.take(may_join)
+        await other.publish([event(kafka_name, "k", "meanwhile")])
+        assert "allowed Read on the group" in await refusal(membership, place)
+        await until(lambda: listening.heard("lost"))
+        await guarded.allow(may_join)
+        await until(lambda: listening.has)
+        assert listening.has == {place: 1}
+        await read(membership, place, ["meanwhile"])
+
+
+async def test_who_may_not_join_the_group_from_the_beginning_is_told_so_and_does_not_wait(
+    guarded: Guarded, settings: KafkaSettings, other: Broker, kafka_name: str
+) -> None:
+    await guarded.allow(Right(TOPIC, kafka_name, READ), some_write(kafka_name))
+    async with (
+        KafkaBroker(settings, clock=CLOCK) as broker,
+        broker.join(kafka_name, [kafka_name], Listening()) as membership,
+    ):
+        with pytest.raises(BrokerError, match="allowed Read on the group") as refused:
+            await CLOCK.within(WITHIN_S, membership.poll([], records_max=1, timeout_s=WITHIN_S))
+        assert not isinstance(refused.value, BrokerUnavailable)
+
+
+def some_write(name: str) -> Right:
+    """Without any, nobody gets a producer."""
+    return Right(TOPIC, f"{name}.free", WRITE)

@@ -1,0 +1,188 @@
+"""A Kafka broker that asks who we are, and a user who may what was allowed, until it is taken away."""
+
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.protocol.api import Request, RequestStruct, Response
+from aiokafka.protocol.types import Array, Int8, Int16, Int32, Schema, String
+
+from saga.broker.kafka.requests import Topics
+from saga.clock import SystemClock
+from tests.servers.kafka import KafkaServer
+from tests.servers.server import free_ports
+
+CLOCK = SystemClock()
+USER, PASSWORD = "potter", "sesame"
+WITHIN_S = 10.0
+LOOK_S = 0.05
+EXTRA = """
+listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller},PLAIN://127.0.0.1:%(plain)d
+advertised.listeners=PLAINTEXT://127.0.0.1:{port},PLAIN://127.0.0.1:%(plain)d
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,PLAIN:SASL_PLAINTEXT
+listener.name.plain.sasl.enabled.mechanisms=PLAIN
+listener.name.plain.plain.sasl.jaas.config=org.apache.kafka.common.security.plain.PlainLoginModule required \
+user_%(user)s="%(password)s";
+authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer
+super.users=User:ANONYMOUS
+"""
+TOPIC, GROUP = 2, 3
+READ, WRITE, DESCRIBE = 3, 4, 8
+LITERALLY, ALLOW = 3, 3
+ANY = 1
+_TEXT = String("utf-8")
+_RIGHT = (
+    ("resource_type", Int8),
+    ("resource_name", _TEXT),
+    ("pattern_type", Int8),
+    ("principal", _TEXT),
+    ("host", _TEXT),
+    ("operation", Int8),
+    ("permission_type", Int8),
+)
+
+
+class AllowedResponse(Response):  # type: ignore[misc]  # aiokafka has no types
+    API_KEY = 30
+    API_VERSION = 1
+    SCHEMA = Schema(("throttle_time_ms", Int32), ("results", Array(("error_code", Int16), ("error_message", _TEXT))))
+
+
+class AllowStruct(RequestStruct):  # type: ignore[misc]  # aiokafka has no types
+    API_KEY = 30
+    API_VERSION = 1
+    RESPONSE_TYPE = AllowedResponse
+    SCHEMA = Schema(("creations", Array(*_RIGHT)))
+
+
+class TakenResponse(Response):  # type: ignore[misc]  # aiokafka has no types
+    API_KEY = 31
+    API_VERSION = 1
+    SCHEMA = Schema(
+        ("throttle_time_ms", Int32),
+        (
+            "results",
+            Array(
+                ("error_code", Int16),
+                ("error_message", _TEXT),
+                ("matching", Array(("error_code", Int16), ("error_message", _TEXT), *_RIGHT)),
+            ),
+        ),
+    )
+
+
+class TakeStruct(RequestStruct):  # type: ignore[misc]  # aiokafka has no types
+    API_KEY = 31
+    API_VERSION = 1
+    RESPONSE_TYPE = TakenResponse
+    SCHEMA = Schema(("filters", Array(*_RIGHT)))
+
+
+class Right(NamedTuple):
+    """What the user may do with something."""
+
+    kind: int
+    name: str
+    operation: int
+
+    def told(self) -> tuple[int, str, int, str, str, int, int]:
+        """As Kafka's requests have it."""
+        return self.kind, self.name, LITERALLY, f"User:{USER}", "*", self.operation, ALLOW
+
+
+class Everything(NamedTuple):
+    """All that the user may, as a pattern."""
+
+    def told(self) -> tuple[int, None, int, str, None, int, int]:
+        return ANY, None, ANY, f"User:{USER}", None, ANY, ANY
+
+
+class Allow(Request[AllowStruct]):  # type: ignore[misc]  # aiokafka has no types
+    API_KEY = 30
+
+    def __init__(self, rights: Sequence[Right]) -> None:
+        self._rights = rights
+
+    def build(self, request_struct_class: type[AllowStruct]) -> AllowStruct:
+        return request_struct_class([right.told() for right in self._rights])
+
+
+class Take(Request[TakeStruct]):  # type: ignore[misc]  # aiokafka has no types
+    API_KEY = 31
+
+    def __init__(self, rights: Sequence[Right | Everything]) -> None:
+        self._rights = rights
+
+    def build(self, request_struct_class: type[TakeStruct]) -> TakeStruct:
+        return request_struct_class([right.told() for right in self._rights])
+
+
+@asynccontextmanager
+async def a_client(address: str, **options: str) -> AsyncIterator[AIOKafkaAdminClient]:
+    admin = AIOKafkaAdminClient(bootstrap_servers=address, **options)
+    try:
+        await admin.start()
+        yield admin
+    finally:
+        await admin.close()
+
+
+class Guarded(NamedTuple):
+    """A broker with a port for whoever may everything, and one for a user who may what was allowed."""
+
+    kafka: KafkaServer
+    plain: int
+
+    @property
+    def address(self) -> str:
+        """Where it asks for the password."""
+        return f"127.0.0.1:{self.plain}"
+
+    async def allow(self, *rights: Right) -> None:
+        """Return when it counts."""
+        async with a_client(self.kafka.address) as admin:
+            answer = await admin._send_request(Allow(rights))
+            assert [code for code, _ in answer.results] == [0] * len(rights)
+        await self._in_force(rights, True)
+
+    async def take(self, *rights: Right) -> None:
+        """Return when it counts."""
+        async with a_client(self.kafka.address) as admin:
+            answer = await admin._send_request(Take(rights))
+            assert [(code, len(matching)) for code, _, matching in answer.results] == [(0, 1)] * len(rights)
+        await self._in_force(rights, False)
+
+    async def take_all(self) -> None:
+        """Of whatever kind; it counts a moment later."""
+        async with a_client(self.kafka.address) as admin:
+            answer = await admin._send_request(Take([Everything()]))
+            assert [code for code, _, _ in answer.results] == [0]
+
+    async def _in_force(self, rights: Sequence[Right], given: bool) -> None:
+        """The broker hears of rights a moment later. Those on groups cannot be asked for: they come with the others."""
+        on_topics = {(right.name, right.operation) for right in rights if right.kind == TOPIC}
+        user = {"sasl_plain_username": USER, "sasl_plain_password": PASSWORD}
+        async with a_client(self.address, security_protocol="SASL_PLAINTEXT", **user) as admin:
+
+            async def looked() -> None:
+                while True:
+                    answer = await admin._send_request(Topics(sorted({name for name, _ in on_topics})))
+                    allowed = {name: bits if code == 0 else 0 for code, name, _, _, bits in answer.topics}
+                    if all(bool(allowed[name] & 1 << operation) == given for name, operation in on_topics):
+                        return
+                    await CLOCK.sleep(LOOK_S)
+
+            await CLOCK.within(WITHIN_S, looked())
+
+
+@contextmanager
+def guarded_kafka(folder: Path) -> Iterator[Guarded]:
+    """One in which nothing is allowed yet; it ends with the block."""
+    (plain,) = free_ports(1)
+    kafka = KafkaServer.start(folder, extra=EXTRA % {"plain": plain, "user": USER, "password": PASSWORD})
+    try:
+        yield Guarded(kafka, plain)
+    finally:
+        kafka.kill()
