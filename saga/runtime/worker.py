@@ -97,7 +97,7 @@ class Worker:
         away = False
         while not stop.is_set():
             open_, room = self._room.open()
-            if not open_:
+            if not open_ and self.ports.prefixes:  # without any, what keeps it so comes out of the poll
                 self._lanes.room.clear()
                 await self._lanes.room.wait()  # set whenever a message leaves, and by `_look_again`
                 if not stop.is_set():
@@ -106,7 +106,7 @@ class Worker:
             try:
                 # One that has its share may have room again in a moment: then the others are not waited for for long.
                 timeout_s = POLL_S if len(open_) == len(self.ports.prefixes.keys() - self.ports.leaving) else FULL_S
-                records = await membership.poll(open_, records_max=room, timeout_s=timeout_s)
+                records = await membership.poll(open_, records_max=max(1, room), timeout_s=timeout_s)
             except BrokerUnavailable as why:
                 away = True
                 self.ports.unavailable("poll", why)

@@ -3,15 +3,17 @@
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 
+import pytest
 from click.testing import CliRunner
 
 from saga import Saga, Service
 from saga.cli.main import main
-from saga.errors import Permanent
+from saga.errors import BrokerError, Permanent
 from saga.messages import Partition
 from saga.observe.moments import Handled, Retrying, Stuck
 from saga.progress import history
@@ -319,3 +321,25 @@ def test_a_cache_is_bounded_and_gives_what_it_has_once() -> None:
     assert [cache.take(saga) for saga in ("a", "b", "b")] == [None, (p, 1, 0.0), None]
     cache.clear()
     assert (cache.take("c"), len(cache)) == (None, 0)
+
+
+async def test_a_member_that_cannot_be_one_ends_the_worker_before_it_has_any_partition(tmp_path: Path) -> None:
+    class Refused:
+        """A membership of a group that does not let it in."""
+
+        def wake(self) -> None: ...
+
+        async def poll(self, partitions: object, *, records_max: int, timeout_s: float) -> list[object]:
+            raise BrokerError("the group does not let us in")
+
+    @asynccontextmanager
+    async def join(*_: object) -> AsyncIterator[Refused]:
+        yield Refused()
+
+    payment, _ = doored()
+    async with workplace(tmp_path) as place:
+        place.broker.join = join  # type: ignore[method-assign, assignment]  # a broker that refuses
+        with pytest.raises(ExceptionGroup) as why:
+            async with at_work(place, payment):
+                await place.until(lambda: False)
+        assert why.group_contains(BrokerError, match="does not let us in")

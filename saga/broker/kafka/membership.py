@@ -356,7 +356,6 @@ class Member:
                 await self._clock.sleep(AGAIN_S)
         except Exception as why:  # noqa: BLE001 - it reaches whoever polls or commits
             self._broken = why
-            log.error("%s", why)  # nobody polls yet who has no partition
             self._intake.news.set()
 
     async def _watch(self) -> None:
