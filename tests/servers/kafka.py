@@ -69,7 +69,10 @@ class KafkaServer:
             shutil.copytree(_formatted(), data)
             _name(data, node)
         command = ["java", *jvm, "-cp", _classpath(), "kafka.Kafka", str(self.properties)]
-        self.server = Server("kafka", command, folder, is_ready=lambda: kafka_answers(self.address))
+        ports = _listening(self.properties.read_text())
+        self.server = Server(
+            "kafka", command, folder, is_ready=lambda: kafka_answers(self.address) and all(map(_is_open, ports))
+        )
 
     @classmethod
     def start(
@@ -123,6 +126,20 @@ def kafka_answers(address: str) -> bool:
     except OSError:
         return False
     return len(answer) == 10 and answer[8:] == b"\0\0"
+
+
+def _listening(properties: str) -> list[int]:
+    """The ports of all its listeners: it opens one after another."""
+    *_, wins = re.findall(r"^listeners=(.*)$", properties.replace("\\\n", ""), re.MULTILINE)
+    return [int(port) for port in re.findall(r":(\d+)", wins)]
+
+
+def _is_open(port: int) -> bool:
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=1):
+            return True
+    except OSError:
+        return False
 
 
 def _classpath() -> str:
