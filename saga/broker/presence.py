@@ -17,8 +17,8 @@ async def lacking(
     """What is wrong with these topics, each in a line; none if they are as the contracts want them.
 
     Missing ones are made where the broker lets everybody make them: see `Broker.makes_topics`. Then one with other
-    partitions raises `SagaError`. `reads`,
-    `writes`: what is to be done with them, for one that is there and that we may not see.
+    partitions raises `SagaError`. `reads`, `writes`: what is to be done with them, for one that is there and that we
+    may not see.
     """
     if broker.makes_topics:
         await broker.ensure(topics)

@@ -378,7 +378,7 @@ class Member:
             self._stands(f"group {self._group!r}: {trouble}" if trouble else "")
 
     def _stands(self, trouble: str) -> None:
-        """Whoever polls is told; and who has no partition, and so does not poll, by a line of the log."""
+        """Whoever polls is told; and, while nothing is held, whoever reads the log."""
         if trouble and not self._held and self._away is None:
             log.error("%s", trouble)
         self._away = BrokerUnavailable(trouble) if trouble else None
