@@ -62,7 +62,7 @@ async def perform(service: Participant, turn: Turn, ask: Ask) -> Turn:
     """Call it once, to the next write of the turn."""
     kind, name, cause = ask.run
     p = turn.known
-    intent = (p.intents and _open(p, ask.run)) or Intent(
+    intent = _open(p, ask.run) or Intent(
         handler=name, kind=kind, cause=cause, message=ask.message, parts=ask.parts, state=p.state, time=""
     )
     saga = RunningSaga(service, turn, ask.handler, ask.run, intent)
@@ -284,7 +284,7 @@ def raised_at(why: Exception) -> str | None:
 
 
 def _open(p: Snapshot, run: Run) -> Intent | None:
-    return next((i for i in p.intents if (i.kind, i.handler, i.cause) == run), None)
+    return next((i for i in p.intents if (i.kind, i.handler, i.cause) == run), None) if p.intents else None
 
 
 def _with_calls(turn: Turn, ask: Ask, saga: RunningSaga) -> Intent | None:

@@ -17,6 +17,7 @@ from saga.messages import Message, Position
 from saga.progress import record
 from saga.progress.decide import Decision, Do, Work, decide, jobs, next_ready
 from saga.progress.document import Snapshot
+from saga.progress.record import Written
 from saga.runtime import handling, persistence, undoing
 from saga.runtime.participant import Participant, Refused
 from saga.runtime.standing import Stages, Turn
@@ -67,28 +68,34 @@ async def advance(service: Participant, turn: Turn) -> Turn:
 
 async def go(service: Participant, turn: Turn, work: Work, decision: Decision) -> Turn:
     """Do what was decided for one handler, up to its next write."""
-    if decision.do is Do.RUN:  # nearly always
+    written = _only_recorded(service, turn, work, decision)
+    if written is None:
         return await handling.handle(service, turn, work, decision)
+    return await persistence.write(service, turn, written)
+
+
+def _only_recorded(service: Participant, turn: Turn, work: Work, decision: Decision) -> Written | None:
+    """What is written down of a decision by which no handler runs; `None` if one does."""
+    if decision.do is Do.RUN or decision.do is Do.GO_ON:
+        return None
     p, hand, reason = turn.known, persistence.in_hand(service, turn), decision.reason or ""
     match decision.do:
         case Do.IGNORE:
-            written = record.ignored(p, hand, work.role, work.message, reason)
+            return record.ignored(p, hand, work.role, work.message, reason)
         case Do.OTHER:
             reason, remedy = (
                 f"already handled with other content: {reason}",
                 "look why two differ; the first one counts",
             )
-            written = record.refused(p, hand, work.role, work.message, reason, remedy)
+            return record.refused(p, hand, work.role, work.message, reason, remedy)
         case Do.OLD:
             remedy = "look why it comes so late; a longer memory= of the service would know it"
-            written = record.refused(p, hand, work.role, work.message, reason, remedy)
+            return record.refused(p, hand, work.role, work.message, reason, remedy)
         case Do.WAIT:
-            written = record.waiting(p, hand, work.role, work.message, reason)
+            return record.waiting(p, hand, work.role, work.message, reason)
         case Do.QUEUE:
-            written = record.queued(p, hand, work.role, work.message, reason, work.bad or turn.bad)
-        case _:
-            return await handling.handle(service, turn, work, decision)
-    return await persistence.write(service, turn, written)
+            return record.queued(p, hand, work.role, work.message, reason, work.bad or turn.bad)
+    return None
 
 
 def begin(
