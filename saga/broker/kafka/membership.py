@@ -378,9 +378,7 @@ class Member:
             self._stands(f"group {self._group!r}: {trouble}" if trouble else "")
 
     def _stands(self, trouble: str) -> None:
-        """Whoever polls is told; and, while nothing is held, whoever reads the log."""
-        if trouble and not self._held and self._away is None:
-            log.error("%s", trouble)
+        """What whoever polls is told, until it is over."""
         self._away = BrokerUnavailable(trouble) if trouble else None
         if trouble:
             self._intake.news.set()
