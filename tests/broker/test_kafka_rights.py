@@ -1,6 +1,7 @@
 """Rights that are taken away while somebody publishes and reads: it is said which, waited for, and nothing is lost."""
 
 from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -157,6 +158,19 @@ async def test_who_may_write_nothing_at_all_any_more_is_told_so_and_goes_on_with
         await CLOCK.within(WITHIN_S, put(broker, kafka_name, "k", "after"))
 
 
+@asynccontextmanager
+async def reading(settings: KafkaSettings, other: Broker, name: str) -> AsyncIterator[tuple[Membership, Listening]]:
+    """A member of the group and the topic of that name, which has read one record."""
+    async with (
+        KafkaBroker(settings, clock=CLOCK) as broker,
+        broker.join(name, [name], listening := Listening()) as membership,
+    ):
+        await other.publish([event(name, "k", "before")])
+        await until(lambda: listening.has)
+        await read(membership, Partition(name, 0), ["before"])
+        yield membership, listening
+
+
 async def test_what_may_not_be_read_any_more_is_waited_for(
     guarded: Guarded, settings: KafkaSettings, other: Broker, kafka_name: str
 ) -> None:
@@ -164,13 +178,7 @@ async def test_what_may_not_be_read_any_more_is_waited_for(
     await guarded.allow(
         may_read, Right(TOPIC, kafka_name, DESCRIBE), Right(GROUP, kafka_name, READ), some_write(kafka_name)
     )
-    async with (
-        KafkaBroker(settings, clock=CLOCK) as broker,
-        broker.join(kafka_name, [kafka_name], listening := Listening()) as membership,
-    ):
-        await other.publish([event(kafka_name, "k", "before")])
-        await until(lambda: listening.has)
-        await read(membership, place, ["before"])
+    async with reading(settings, other, kafka_name) as (membership, listening):
         await guarded.take(may_read)
         assert "allowed Read on the topic" in await refusal(membership, place)
         await other.publish([event(kafka_name, "k", "meanwhile")])
@@ -182,17 +190,11 @@ async def test_what_may_not_be_read_any_more_is_waited_for(
 
 
 async def test_a_topic_that_is_hidden_is_looked_for_and_read_on_once_it_is_seen(
-    guarded: Guarded, settings: KafkaSettings, other: Broker, kafka_name: str, caplog: pytest.LogCaptureFixture
+    guarded: Guarded, settings: KafkaSettings, other: Broker, kafka_name: str
 ) -> None:
     place, may_read = Partition(kafka_name, 0), Right(TOPIC, kafka_name, READ)
     await guarded.allow(may_read, Right(GROUP, kafka_name, READ), some_write(kafka_name))
-    async with (
-        KafkaBroker(settings, clock=CLOCK) as broker,
-        broker.join(kafka_name, [kafka_name], listening := Listening()) as membership,
-    ):
-        await other.publish([event(kafka_name, "k", "before")])
-        await until(lambda: listening.has)
-        await read(membership, place, ["before"])
+    async with reading(settings, other, kafka_name) as (membership, listening):
         await guarded.take(may_read)
         assert isinstance(membership, Member)
         assert membership._consumer is not None
@@ -207,17 +209,11 @@ async def test_a_topic_that_is_hidden_is_looked_for_and_read_on_once_it_is_seen(
 
 
 async def test_a_group_that_may_not_be_joined_any_more_is_waited_for(
-    guarded: Guarded, settings: KafkaSettings, other: Broker, kafka_name: str, caplog: pytest.LogCaptureFixture
+    guarded: Guarded, settings: KafkaSettings, other: Broker, kafka_name: str
 ) -> None:
     place, may_join = Partition(kafka_name, 0), Right(GROUP, kafka_name, READ)
     await guarded.allow(Right(TOPIC, kafka_name, READ), may_join, some_write(kafka_name))
-    async with (
-        KafkaBroker(settings, clock=CLOCK) as broker,
-        broker.join(kafka_name, [kafka_name], listening := Listening()) as membership,
-    ):
-        await other.publish([event(kafka_name, "k", "before")])
-        await until(lambda: listening.has)
-        await read(membership, place, ["before"])
+    async with reading(settings, other, kafka_name) as (membership, listening):
         await guarded.take(may_join)
         await other.publish([event(kafka_name, "k", "meanwhile")])
         assert "allowed Read on the group" in await refusal(membership, place)
