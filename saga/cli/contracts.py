@@ -5,6 +5,7 @@ from pathlib import Path
 
 import click
 
+from saga.cli.telling import tell
 from saga.contracts.codegen import classes_in, generate, generated_below, is_generated
 from saga.contracts.library import Library, find
 from saga.errors import ContractError, DeclarationError
@@ -48,11 +49,11 @@ def generate_(module: Path | None, names: tuple[str, ...]) -> None:
             problems.append(f"{path}: {why}")
             continue
         if path.exists() and path.read_text("utf-8") == source:
-            click.echo(f"{path} is as the contracts say")
+            tell(f"{path} is as the contracts say")
             continue
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(source, "utf-8")
-        click.echo(f"{path} written")
+        tell(f"{path} written")
     _end(problems)
 
 
@@ -81,7 +82,7 @@ def check(module: Path | None) -> None:
             )
             problems.append("\n".join([f"{path} is not what the contracts say; run saga contracts generate", *lines]))
     _end(problems)
-    click.echo(f"{len(modules)} generated module{'s are' if len(modules) != 1 else ' is'} as the contracts say")
+    tell(f"{len(modules)} generated module{'s are' if len(modules) != 1 else ' is'} as the contracts say")
 
 
 def _generated(module: Path | None) -> list[Path]:
@@ -106,13 +107,13 @@ def _library(module: Path) -> Library:
     except DeclarationError as why:
         raise click.UsageError(str(why)) from why
     except ContractError as why:
-        click.echo(str(why), err=True)
+        tell(*str(why).split("\n"), err=True)
         raise click.exceptions.Exit(1) from why
 
 
 def _end(problems: list[str]) -> None:
     """Print what is wrong, if anything, and end with 1."""
     for problem in problems:
-        click.echo(problem, err=True)
+        tell(*problem.split("\n"), err=True)
     if problems:
         raise click.exceptions.Exit(1)

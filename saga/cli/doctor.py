@@ -1,15 +1,16 @@
 """`saga doctor`: whether broker and stores are as services need them."""
 
 import asyncio
-import json
 import sys
 
 import click
 
 from saga import wiring
 from saga.administration.doctor import Diagnosis, examined
+from saga.cli.telling import tell, tell_json
 from saga.clock import SystemClock
 from saga.config import Settings
+from saga.printable import printable_lines
 
 
 @click.command()
@@ -39,7 +40,7 @@ def doctor(modules: tuple[str, ...], as_json: bool) -> None:
             "reached": diagnosis.reached,
             "findings": [finding._asdict() for finding in diagnosis.findings],
         }
-        click.echo(json.dumps(told))
+        tell_json(told)
     else:
         _print(diagnosis)
     sys.exit(1 if diagnosis.reached and diagnosis.count("error") else 0 if diagnosis.reached else 2)
@@ -47,11 +48,11 @@ def doctor(modules: tuple[str, ...], as_json: bool) -> None:
 
 def _print(diagnosis: Diagnosis) -> None:
     for severity, about, what, risk, remedy in diagnosis.findings:
-        click.echo(f"{severity:<7}  {about}: {what}")
+        tell(*printable_lines(f"{severity:<7}  {about}: {what}"))
         for word, text in (("at risk", risk), ("to do", remedy)):
             if text:
-                click.echo(f"         {word}: {text}")
+                tell(*printable_lines(f"         {word}: {text}"))
     errors, warnings = diagnosis.count("error"), diagnosis.count("warning")
-    click.echo(
+    tell(
         f"{errors or 'no'} error{'' if errors == 1 else 's'}, {warnings or 'no'} warning{'' if warnings == 1 else 's'}"
     )

@@ -1,7 +1,6 @@
 """`saga list`: the sagas that services know, from their stores."""
 
 import asyncio
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from heapq import heappush, heappushpop
@@ -10,6 +9,7 @@ import click
 import msgspec
 
 from saga.cli.stores import Source, Unreadable, by_saga, snapshot_of, sources_of, store_option, warn
+from saga.cli.telling import tell, tell_json
 from saga.clock import Clock, SystemClock
 from saga.progress.timeline import Standing, standing
 from saga.store.port import Document
@@ -68,11 +68,11 @@ def list_sagas(addresses: tuple[str, ...], only_open: bool, only_dead: bool, lim
     """
     found, more = asyncio.run(newest(addresses, SystemClock(), limit, only_open=only_open, only_dead=only_dead))
     if as_json:
-        click.echo(json.dumps({"sagas": [_as_json(each) for each in found], "more": more}))
+        tell_json({"sagas": [_as_json(each) for each in found], "more": more})
         return
-    click.echo("\n".join(_table(found)) if found else "no sagas")
+    tell(*_table(found) if found else ["no sagas"])
     if more:
-        click.echo(f"and {more} more: --limit shows them")
+        tell(f"and {more} more: --limit shows them")
 
 
 async def newest(

@@ -1,10 +1,15 @@
 """The command `saga`: finds the subcommand, and says what is wrong without a traceback."""
 
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 
 import click
 
+from saga.cli.telling import in_any_encoding, tell_traceback, tell_trouble
 from saga.errors import SagaError
+from saga.printable import printable_lines
 
 COMMANDS = {
     "run": ("saga.cli.run:run", "Run the services declared in MODULES."),
@@ -46,11 +51,28 @@ class Commands(click.Group):
 
     def invoke(self, ctx: click.Context) -> object:
         """Call the command. An error of the toolkit is printed, with all its problems, and the exit code is 2."""
+        in_any_encoding()
         try:
-            return super().invoke(ctx)
+            with _escaped():
+                return super().invoke(ctx)
         except SagaError as why:
-            click.echo(f"saga: {why}", err=True)
+            tell_trouble(why)
             ctx.exit(2)
+
+    def __call__(self, *args: object, **kwargs: object) -> object:
+        """As the command of a process, which says so itself if a defect ends it."""
+        sys.excepthook = tell_traceback
+        return super().__call__(*args, **kwargs)
+
+
+@contextmanager
+def _escaped() -> Iterator[None]:
+    """What click is to say of a command that was asked wrongly is escaped, as everything that we say."""
+    try:
+        yield
+    except click.ClickException as why:
+        vars(why)["message"] = "\n".join(printable_lines(why.message))
+        raise
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})

@@ -1,7 +1,6 @@
 """`saga positions`: how far services are in the log, and moving that by hand."""
 
 import asyncio
-import json
 from collections.abc import Sequence
 
 import click
@@ -9,6 +8,7 @@ import click
 from saga import wiring
 from saga.administration.moves import Move
 from saga.administration.positions import Answer, Shown, Wish, moved, shown_of
+from saga.cli.telling import tell, tell_json
 from saga.clock import SystemClock
 from saga.config import Settings
 from saga.runtime.topics import dead_letters_of
@@ -46,13 +46,13 @@ def show(services: tuple[str, ...], as_json: bool) -> None:
     shown = asyncio.run(shown_of(services, Settings.from_environment(), SystemClock()))
     unknown = [each.service for each in shown if not each.is_known]
     if as_json:
-        click.echo(json.dumps({"services": [_as_json(each) for each in shown]}))
+        tell_json({"services": [_as_json(each) for each in shown]})
     else:
         for each in shown:
             if each.service not in unknown:
-                click.echo("\n".join(_table(each)))
+                tell(*_table(each))
     for service in unknown:
-        click.echo(f"no service {service} has ever read anything here; is its name right?", err=True)
+        tell(f"no service {service} has ever read anything here; is its name right?", err=True)
     if unknown:
         raise click.exceptions.Exit(1)
 
@@ -134,11 +134,11 @@ def move(
     wish = Wish(service=service, topic=topic, partition=partition, to=to, memory_ms=memory_ms, who=who, why=why)
     answer = asyncio.run(moved(wish, Settings.from_environment(), SystemClock()))
     if as_json:
-        click.echo(json.dumps(_answer_as_json(wish, answer)))
+        tell_json(_answer_as_json(wish, answer))
     elif not answer.refused:
         _print(wish, answer.moves)
     for each, reason in answer.refused.items():
-        click.echo(f"{each.topic}/{each.number} cannot move: {reason}", err=True)
+        tell(f"{each.topic}/{each.number} cannot move: {reason}", err=True)
     if answer.refused:
         raise click.exceptions.Exit(1)
 
@@ -152,11 +152,11 @@ def _memory_ms(service: str, module: str) -> int:
 
 def _print(wish: Wish, done: Sequence[Move]) -> None:
     for (topic, number), from_, to in done:
-        click.echo(f"{topic}/{number}  {'the beginning' if from_ is None else from_} -> {to}")
+        tell(f"{topic}/{number}  {'the beginning' if from_ is None else from_} -> {to}")
     if done:
-        click.echo(f"recorded on {dead_letters_of(wish.service)}")
+        tell(f"recorded on {dead_letters_of(wish.service)}")
     else:
-        click.echo(f"{wish.service} is there already; nothing was moved")
+        tell(f"{wish.service} is there already; nothing was moved")
 
 
 def _answer_as_json(wish: Wish, answer: Answer) -> dict[str, object]:

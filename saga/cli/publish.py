@@ -12,6 +12,7 @@ from typing import IO, NamedTuple, Never
 
 import click
 
+from saga.cli.telling import tell, tell_json, tell_trouble
 from saga.client import Client
 from saga.contracts import codec
 from saga.contracts.codegen import generate
@@ -67,9 +68,9 @@ def publish(event: str, file: IO[bytes], as_json: bool) -> None:
         spool.seek(0)
         published = asyncio.run(_publish(spool, to))
     if as_json:
-        click.echo(json.dumps({"event": contract.name, "topic": contract.topic, "published": published}))
+        tell_json({"event": contract.name, "topic": contract.topic, "published": published})
     else:
-        click.echo(f"{published} {contract.name} published to {contract.topic}")
+        tell(f"{published} {contract.name} published to {contract.topic}")
 
 
 def check(lines: IO[bytes], to: type[Event], key: str, spool: IO[bytes]) -> list[Problem]:
@@ -148,9 +149,10 @@ async def _publish(lines: IO[bytes], to: type[Event]) -> int:
             except ConfigurationError:
                 raise  # of the first batch: nothing was published
             except SagaError as why:
-                click.echo(
-                    f"saga: {why}\n{published} events before these are durable; publish the same file again: an equal "
-                    "event is the same event",
+                tell_trouble(why)
+                tell(
+                    f"{published} events before these are durable; publish the same file again: an equal event is the "
+                    "same event",
                     err=True,
                 )
                 sys.exit(1)
@@ -166,10 +168,10 @@ def _batches(lines: IO[bytes], to: type[Event]) -> Iterator[list[Event]]:
 def _refuse(problems: list[Problem], contract: Contract, as_json: bool) -> None:
     if as_json:
         told = [problem._asdict() for problem in problems]
-        click.echo(json.dumps({"event": contract.name, "published": 0, "problems": told}))
+        tell_json({"event": contract.name, "published": 0, "problems": told})
         return
     for line, what in problems[:PROBLEMS_SHOWN_MAX]:
-        click.echo(f"line {line}: {what}", err=True)
+        tell(f"line {line}: {what}", err=True)
     if len(problems) > PROBLEMS_SHOWN_MAX:
-        click.echo(f"and {len(problems) - PROBLEMS_SHOWN_MAX} more lines: --json shows all", err=True)
-    click.echo(f"nothing was published: {len(problems)} lines are wrong", err=True)
+        tell(f"and {len(problems) - PROBLEMS_SHOWN_MAX} more lines: --json shows all", err=True)
+    tell(f"nothing was published: {len(problems)} lines are wrong", err=True)

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import click
 
 from saga import wiring
+from saga.cli.telling import tell
 from saga.config import Settings
 from saga.declarations.values import Declared
 from saga.observe.logs import log_to
@@ -62,6 +63,5 @@ async def _until_stopped(services: Sequence[Declared], settings: Settings, modul
 
 def _leave_all() -> None:
     """End the process, as a crash would: nothing is lost by it. From a thread, for the loop may never run again."""
-    sys.stderr.write("saga: a handler did not end when it was told to; it is left as by a crash, and repeated\n")
-    sys.stderr.flush()
+    tell("saga: a handler did not end when it was told to; it is left as by a crash, and repeated", err=True)
     os._exit(1)

@@ -11,6 +11,7 @@ import click
 import msgspec
 
 from saga.cli.stores import NoStore, Unreadable, history_of, sources_of, store_option, warn
+from saga.cli.telling import tell, tell_json
 from saga.clock import Clock, SystemClock
 from saga.errors import SagaError
 from saga.progress.document import Snapshot
@@ -62,14 +63,14 @@ def show(
     shown = asyncio.run(seen(saga_id, addresses, SystemClock(), service))
     if not shown.histories:
         where = f"{service} does not know" if service else "no service knows"
-        click.echo(f"{where} saga {saga_id}; `saga list` shows those that are known", err=True)
+        tell(f"{where} saga {saga_id}; `saga list` shows those that are known", err=True)
         sys.exit(1)
     if transition is not None:
         _tell_transition(_only(shown, saga_id), transition, as_json)
     elif as_json:
-        click.echo(json.dumps(_as_json(saga_id, shown)))
+        tell_json(_as_json(saga_id, shown))
     else:
-        click.echo("\n".join([*_heading(saga_id, shown, service), "", *_table(shown.lines), *_left(shown)]))
+        tell(*_heading(saga_id, shown, service), "", *_table(shown.lines), *_left(shown))
 
 
 async def seen(saga: str, addresses: Sequence[str], clock: Clock, service: str | None = None) -> Shown:
@@ -123,7 +124,7 @@ async def _seen(saga: str, addresses: Sequence[str], clock: Clock, service: str 
 async def _follow(saga: str, addresses: Sequence[str], service: str | None, as_json: bool) -> None:
     async for lines in followed(saga, addresses, service, SystemClock()):
         for line in lines:
-            click.echo(json.dumps(asdict(line)) if as_json else _row(line))
+            tell(json.dumps(asdict(line)) if as_json else _row(line))
 
 
 def _only(shown: Shown, saga: str) -> History:
@@ -139,7 +140,7 @@ def _tell_transition(history: History, n: int, as_json: bool) -> None:
     try:
         state = state_after(history.transitions, n)
     except LookupError:
-        click.echo(
+        tell(
             f"{history.service} has no transition {n} of saga {history.snapshot.saga}: it has 0 to "
             f"{history.snapshot.n - 1}",
             err=True,
@@ -147,9 +148,10 @@ def _tell_transition(history: History, n: int, as_json: bool) -> None:
         sys.exit(1)
     line = next(line for line in timeline([history]) if line.transition == n)
     if as_json:
-        click.echo(json.dumps({"saga": history.snapshot.saga, **asdict(line), "state": state}))
+        tell_json({"saga": history.snapshot.saga, **asdict(line), "state": state})
         return
-    click.echo(f"{_row(line)}\n\nstate after transition {n}: {json.dumps(state, indent=2, ensure_ascii=False)}")
+    told = f"state after transition {n}: {json.dumps(state, indent=2, ensure_ascii=False)}"
+    tell(_row(line), "", *told.split("\n"))
 
 
 def _as_json(saga: str, shown: Shown) -> dict[str, object]:

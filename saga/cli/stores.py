@@ -15,6 +15,7 @@ from msgspec import Raw
 
 from saga import adapters
 from saga.addresses import scheme_of
+from saga.cli.telling import tell_trouble
 from saga.clock import Clock
 from saga.config import Settings
 from saga.errors import ConfigurationError, NotAStore, SagaError
@@ -58,7 +59,7 @@ def store_option(command: F) -> F:
 
 def warn(what: object) -> None:
     """Tell of something that keeps a part of the answer from being given."""
-    click.echo(f"saga: {what}", err=True)
+    tell_trouble(what)
 
 
 @asynccontextmanager

@@ -1,7 +1,6 @@
 """`saga topics`: the topics of services, as their contracts want them."""
 
 import asyncio
-import json
 from collections.abc import Sequence
 
 import click
@@ -10,6 +9,7 @@ from saga import wiring
 from saga.administration import plans
 from saga.administration.opening import Wanted, administration_of, is_missing, wanted_by
 from saga.administration.plans import Step
+from saga.cli.telling import tell, tell_json
 from saga.clock import SystemClock
 from saga.config import Settings
 
@@ -89,7 +89,7 @@ def _tell(steps: Sequence[Step], as_json: bool, *, applied: bool) -> None:
             {"topic": step.topic.name, "doing": step.doing, "says": step.says, "refused": step.refused}
             for step in steps
         ]
-        click.echo(json.dumps({"applied": applied, "topics": told}))
+        tell_json({"applied": applied, "topics": told})
     else:
         _print(steps, applied)
     if any(step.refused for step in steps):
@@ -102,4 +102,4 @@ def _print(steps: Sequence[Step], applied: bool) -> None:
     for step in steps:
         word = "refused" if step.refused else words[step.doing]
         refused = f": {step.refused}" if step.refused else ""
-        click.echo(f"{word:<8}  {step.topic.name:<{width}}  {step.says}{refused}")
+        tell(f"{word:<8}  {step.topic.name:<{width}}  {step.says}{refused}")

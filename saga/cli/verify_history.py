@@ -1,7 +1,6 @@
 """`saga verify-history`: whether the transitions that services have written down are unchanged and whole."""
 
 import asyncio
-import json
 import sys
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import asdict, dataclass, field
@@ -10,6 +9,7 @@ import click
 import msgspec
 
 from saga.cli.stores import Source, Unreadable, progresses, snapshot_of, sources_of, store_option, whole_history
+from saga.cli.telling import tell, tell_json
 from saga.clock import Clock, SystemClock
 from saga.progress.document import progress_key
 from saga.progress.history import verify
@@ -61,9 +61,9 @@ def verify_history(saga_id: str | None, addresses: tuple[str, ...], as_json: boo
     verified = asyncio.run(verified_histories(addresses, SystemClock(), saga_id))
     unknown = saga_id is not None and not verified.histories
     if as_json:
-        click.echo(json.dumps(asdict(verified)))
+        tell_json(asdict(verified))
     elif unknown:
-        click.echo(f"no service knows saga {saga_id}", err=True)
+        tell(f"no service knows saga {saga_id}", err=True)
     else:
         _tell(verified)
     sys.exit(1 if verified.broken or unknown else 0)
@@ -107,10 +107,10 @@ async def _verified(verified: Verified, source: Source, saga: str, document: Doc
 
 def _tell(verified: Verified) -> None:
     for broken in verified.broken[:BROKEN_SHOWN_MAX]:
-        click.echo(f"saga {broken.saga} in {broken.service}: {broken.what}")
+        tell(f"saga {broken.saga} in {broken.service}: {broken.what}")
     if len(verified.broken) > BROKEN_SHOWN_MAX:
-        click.echo(f"and {len(verified.broken) - BROKEN_SHOWN_MAX} more: --json shows all")
-    click.echo(
+        tell(f"and {len(verified.broken) - BROKEN_SHOWN_MAX} more: --json shows all")
+    tell(
         f"{verified.transitions} transitions in {verified.histories} histories of {', '.join(verified.services)}: "
         + (f"{len(verified.broken)} histories are not as they were written" if verified.broken else "all unchanged")
     )

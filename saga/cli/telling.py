@@ -1,0 +1,40 @@
+"""All that the commands print: in lines, escaped. Nothing else here writes to a terminal."""
+
+import io
+import json
+import sys
+import traceback
+from types import TracebackType
+
+import click
+
+from saga.printable import printable, printable_lines
+
+
+def tell(*lines: str, err: bool = False) -> None:
+    """Print these lines. What of them came from outside cannot make another line, nor anything else of a terminal.
+    `err`: to standard error."""
+    click.echo("\n".join(map(printable, lines)), err=err)
+
+
+def tell_json(value: object) -> None:
+    """Print one JSON document on one line, in ASCII."""
+    click.echo(json.dumps(value))
+
+
+def tell_trouble(what: object) -> None:
+    """Print to standard error what went wrong, or keeps a part of the answer from being given: one line, or several of
+    which all but the first are indented."""
+    click.echo("\n".join(printable_lines(f"saga: {what}")), err=True)
+
+
+def tell_traceback(kind: type[BaseException], why: BaseException, trace: TracebackType | None) -> None:
+    """Print the traceback of a defect: a `sys.excepthook`."""
+    tell(*"".join(traceback.format_exception(kind, why, trace)).rstrip("\n").split("\n"), err=True)
+
+
+def in_any_encoding() -> None:
+    """Have letters that the terminal's encoding lacks written as their codes: a name in another script ends nothing."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")

@@ -1,0 +1,30 @@
+"""Text from outside as it may be printed: ids, keys, reasons, names of files. The one place that says how."""
+
+
+def printable(text: str) -> str:
+    r"""The text with everything that is no visible character written as its code.
+
+    So no text can move the cursor, colour or clear a terminal, turn the order of what is read, hide a part, or begin a
+    line of its own that looks like one of ours. These are control and format characters, line and paragraph
+    separators, halves of surrogate pairs, and spaces other than the usual one: those that `repr` would write so.
+    Quotes and backslashes stay as they are.
+
+    >>> print(printable("order-1\x1b[2J\nall is well"))
+    order-1\x1b[2J\nall is well
+    >>> print(printable("Grüße, 東京"))
+    Grüße, 東京
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+
+
+def printable_lines(text: str) -> list[str]:
+    """The lines of a text that may have several, as that of an error. Those behind the first one are indented, so that
+    none of them passes for a line of its own.
+
+    >>> printable_lines("nothing was started:\\n  - SAGA_HTTP is taken\\nall is well")
+    ['nothing was started:', '  - SAGA_HTTP is taken', '  all is well']
+    """
+    first, *others = text.split("\n")
+    return [printable(first), *(printable(line if line.startswith(" ") else f"  {line}") for line in others)]

@@ -1,0 +1,139 @@
+"""Whatever comes from outside is printed escaped, by every command: no text takes over a terminal or forges a line."""
+
+import ast
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from saga.cli.main import COMMANDS
+from saga.cli.telling import tell, tell_trouble
+from saga.clock import SystemClock
+from saga.progress.document import progress_key
+from saga.runtime.persistence import COLLECTION
+from saga.store.sqlite import SqliteStore
+from tests.cli.conftest import ROOT, Call
+
+FORGED = "all is well"
+HOSTILE = f"x\x1b[2J\x1b]0;title\x07\r\x9b31m\u202e\u2066\u200b\u2028\u0085\x00\x7f\n{FORGED}"
+"""Clears, colours, renames, overwrites, turns around, hides, and begins a line of its own."""
+
+
+def is_safe(output: str) -> bool:
+    lines = output.split("\n")
+    return all(line.isprintable() for line in lines) and not any(line.startswith(FORGED) for line in lines)
+
+
+@pytest.fixture
+def hostile(shop: Path) -> Path:
+    """The folder with one saga more, known to payment: its id, and every text about it, are hostile."""
+    said = json.dumps(HOSTILE)[1:-1]
+
+    async def planted() -> None:
+        async with SqliteStore(shop / ".saga" / "payment.db", clock=SystemClock()) as store:
+            found = await store.get(COLLECTION, progress_key("payment", "order-3"))
+            assert found is not None
+            text = found.content.decode()
+            for word in ("order-3", "the bank does not know such cards", "OrderPlaced", "reserve"):
+                assert word in text
+                text = text.replace(word, said)
+            await store.insert(COLLECTION, progress_key("payment", HOSTILE), text.encode())
+
+    asyncio.run(planted())
+    return shop
+
+
+@pytest.mark.parametrize(
+    ("args", "stdin"),
+    [
+        (("list",), ""),
+        (("list", "--json"), ""),
+        (("list", "--store", f"sqlite:///{HOSTILE}"), ""),
+        (("show", HOSTILE), ""),
+        (("show", HOSTILE, "--json"), ""),
+        (("show", HOSTILE, "--transition", "0", "--service", "payment"), ""),
+        (("show", f"{HOSTILE}?"), ""),
+        (("verify-history",), ""),
+        (("verify-history", HOSTILE, "--json"), ""),
+        (("verify-history", f"{HOSTILE}?"), ""),
+        (("publish", HOSTILE), ""),
+        (("publish", "OrderPlaced"), json.dumps({HOSTILE: HOSTILE}) + "\n" + HOSTILE),
+        (("publish", "OrderPlaced", "--file", HOSTILE.replace("\x00", "")), ""),
+        (("positions", "show", HOSTILE), ""),
+        (("positions", "move", "payment", "--topic", HOSTILE, "--to", HOSTILE, "--who", "a", "--why", "b"), ""),
+        (("positions", "move", "payment", "--topic", "orders", "--to", "earliest", "--who", "a", "--why", " "), ""),
+        (("topics", "plan", HOSTILE.replace("\x00", "")), ""),
+        (("doctor", "services.payment", HOSTILE.replace("\x00", "")), ""),
+        (("run", HOSTILE.replace("\x00", "")), ""),
+        (("contracts", "generate", "events.py", HOSTILE), ""),
+        (("contracts", "check"), ""),
+        ((HOSTILE,), ""),
+    ],
+    ids=lambda value: " ".join(value[:2]).partition("x\x1b")[0] if isinstance(value, tuple) else "",
+)
+def test_no_command_prints_what_a_terminal_obeys(args: tuple[str, ...], stdin: str, hostile: Path, saga: Call) -> None:
+    assert saga("contracts", "generate", "events.py", "OrderPlaced").exit_code == 0
+    with (hostile / "events.py").open("a") as generated:
+        generated.write(f"# {HOSTILE.replace(FORGED, '# ' + FORGED)}\n".replace("\x00", ""))
+    result = saga(*args, stdin=stdin)
+    assert result.stdout + result.stderr, "it says something"
+    assert is_safe(result.stdout), result.stdout
+    assert is_safe(result.stderr), result.stderr
+
+
+def test_every_command_is_fed() -> None:
+    (mark,) = (m for m in test_no_command_prints_what_a_terminal_obeys.pytestmark if m.name == "parametrize")  # type: ignore[attr-defined]
+    assert {args[0] for args, _ in mark.args[1]} >= set(COMMANDS)
+
+
+def test_what_is_printed_can_still_be_read(hostile: Path, saga: Call) -> None:
+    shown = saga("show", HOSTILE).stdout
+    assert r"saga x\x1b[2J\x1b]0;title\x07\r\x9b31m\u202e\u2066\u200b\u2028\x85\x00\x7f\nall is well" in shown
+    assert json.loads(saga("show", HOSTILE, "--json").stdout)["saga"] == HOSTILE
+
+
+def test_a_line_cannot_become_two_and_trouble_of_several_lines_is_indented(capfd: pytest.CaptureFixture[str]) -> None:
+    tell("one", HOSTILE)
+    tell_trouble(f"nothing was started:\n  - a problem\n{FORGED}")
+    out, err = capfd.readouterr()
+    assert out.count("\n") == 2
+    assert err == "saga: nothing was started:\n  - a problem\n  all is well\n"
+
+
+def test_only_one_module_of_the_commands_prints() -> None:
+    prints = {
+        path.name
+        for path in (ROOT / "saga" / "cli").glob("*.py")
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.Attribute) and node.attr in ("echo", "secho", "write", "echo_via_pager")
+        if not (path.name == "publish.py" and ast.unparse(node) == "spool.write")
+    }
+    assert prints == {"telling.py"}
+
+
+def test_the_traceback_of_a_defect_is_escaped_too() -> None:
+    code = (
+        "import saga.cli.main as m, click\n"
+        "@m.main.command('fails')\n"
+        f"def fails(): raise RuntimeError({HOSTILE!r})\n"
+        "m.COMMANDS['fails'] = ('__main__:fails', '')\n"
+        "m.main(['fails'])"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert run.returncode == 1
+    assert r"RuntimeError: x\x1b[2J" in run.stderr
+    assert all(line.isprintable() for line in run.stderr.split("\n"))
+
+
+def test_a_terminal_of_another_encoding_ends_no_command(folder: Path) -> None:
+    run = subprocess.run(
+        [sys.executable, "-m", "saga.cli.main", "contracts", "generate", "東.py", "OrderPlaced"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONIOENCODING": "latin-1:strict"},
+    )
+    assert (run.returncode, run.stdout) == (0, "\\u6771.py written\n")
