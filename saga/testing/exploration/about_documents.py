@@ -21,8 +21,8 @@ from saga.testing.exploration.cast import (
     take_or_open,
     take_step,
 )
+from saga.testing.exploration.handlers import Reacts
 from saga.testing.exploration.scenario import Scenario, has_run
-from saga.testing.exploration.services import Reacts
 
 
 def documents() -> Iterator[Scenario]:

@@ -27,8 +27,8 @@ from saga.testing.exploration.cast import (
     reserve,
     two_events,
 )
+from saga.testing.exploration.handlers import Reacts
 from saga.testing.exploration.scenario import Scenario, has_run, told_of_other_content
-from saga.testing.exploration.services import Reacts
 
 
 def fan_ins() -> Iterator[Scenario]:

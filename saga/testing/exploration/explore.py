@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from saga.testing.exploration.promises import Promises
 from saga.testing.exploration.scenario import Scenario
-from saga.testing.exploration.world import State, World
+from saga.testing.exploration.state import State
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +29,7 @@ class Report:
 
 def explore(scenario: Scenario, *, states_max: int = 3_000_000, goes_on: Callable[[], bool] = lambda: True) -> Report:
     """Visit every state of a scenario, or as many as `states_max` and `goes_on` allow; stop at the first loss."""
-    world = World(scenario.service, scenario.logs)
+    world = scenario.world()
     promises = Promises(world, scenario)
     first = scenario.first(world)
     parents: dict[State, tuple[State, str] | None] = {first: None}

@@ -13,6 +13,7 @@ from saga.store.port import Document
 from saga.testing.stillness import StillPorts
 
 T = TypeVar("T")
+Item = TypeVar("Item")
 
 
 class Get(NamedTuple):
@@ -29,6 +30,8 @@ class Put(NamedTuple):
     key: str
     content: bytes
     cas: int
+    expires: bool
+    """Whether it is gone when a time longer than the memory has passed."""
 
 
 class Publish(NamedTuple):
@@ -46,7 +49,11 @@ class Outside(NamedTuple):
     """Whose effect it is: kind, handler, cause and number."""
 
 
-Operation: TypeAlias = Get | Put | Publish | Outside
+class Together(NamedTuple):
+    """An update of a document: alone, or in one replace with the update of another lane of this worker."""
+
+
+Operation: TypeAlias = Get | Put | Publish | Outside | Together
 
 
 class Found(NamedTuple):
@@ -68,7 +75,13 @@ class Failed(NamedTuple):
     how: str
 
 
-Answer: TypeAlias = Found | Done | Failed
+class Batched(NamedTuple):
+    """Whose updates go into one replace with the one in question: `None` stands for that one itself."""
+
+    items: tuple[object | None, ...]
+
+
+Answer: TypeAlias = Found | Done | Failed | Batched
 
 
 class Broken(Exception):
@@ -95,7 +108,7 @@ class ExploredStore:
         return answer.document
 
     async def insert(self, collection: str, key: str, content: bytes, *, expiry_s: float | None = None) -> int:
-        return _cas(await ask(Put(collection, key, content, 0)), Exists)
+        return _cas(await ask(Put(collection, key, content, 0, expiry_s is not None)), Exists)
 
     async def replace(
         self,
@@ -107,7 +120,7 @@ class ExploredStore:
         expiry_s: float | None = None,
         keep_expiry: bool = False,
     ) -> int:
-        return _cas(await ask(Put(collection, key, content, cas)), Conflict)
+        return _cas(await ask(Put(collection, key, content, cas, expiry_s is not None)), Conflict)
 
 
 def _cas(answer: Answer, refused: type[SagaError]) -> int:
@@ -117,11 +130,20 @@ def _cas(answer: Answer, refused: type[SagaError]) -> int:
     return answer.cas
 
 
+NOW_MS = 1_800_000_000_000
+LONG_MS = 31 * 86400 * 1000
+"""A time longer than the memory."""
+
+
+@dataclass
 class StandingClock:
-    """No time passes: what is recorded does not depend on the schedule."""
+    """No time passes, but where a scenario says so: what is recorded does not depend on the schedule."""
+
+    passed: int = 0
+    """How often a time longer than the memory has."""
 
     def now_ms(self) -> int:
-        return 1_800_000_000_000
+        return NOW_MS + self.passed * LONG_MS
 
     def monotonic_s(self) -> float:
         return 0.0
@@ -157,6 +179,17 @@ class ExploredPorts(StillPorts):
     store: Any = field(default_factory=ExploredStore)
     clock: StandingClock = field(default_factory=StandingClock)
     report: Callable[[Moment], None] = lambda moment: None
+    batches: bool = False
+    """Whether updates of one document may go together."""
+
+    async def together(self, what: str, item: Item, act: Callable[[Sequence[Item]], Awaitable[Sequence[Any]]]) -> Any:
+        if not self.batches:
+            (made,) = await act([item])
+            return made
+        answer = await ask(Together())
+        assert isinstance(answer, Batched)
+        items: list[Any] = [item if other is None else other for other in answer.items]
+        return (await act(items))[answer.items.index(None)]
 
     async def publish(self, messages: Sequence[Outgoing]) -> None:
         answer = await ask(Publish(tuple(messages)))

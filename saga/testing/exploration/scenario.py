@@ -7,8 +7,10 @@ import msgspec
 
 from saga.messages import Message
 from saga.progress.document import Entry, Snapshot
+from saga.testing.exploration.others import OTHERS, others_progress
 from saga.testing.exploration.services import Explored
-from saga.testing.exploration.world import State, World
+from saga.testing.exploration.state import State
+from saga.testing.exploration.world import World
 
 AtTheEnd = Callable[[Snapshot, tuple[Entry, ...]], str | None]
 
@@ -62,6 +64,10 @@ class Scenario:
     """Markers dropped by others, once no intent of their cause is open."""
     other: int = 0
     """Times that another saga gives one to the business document."""
+    batch: int = 0
+    """Updates that go into one replace with another saga's."""
+    age: int = 0
+    """Times that more time passes than the memory is long."""
     owner: tuple[int, int] = (0, 0)
     may_die: bool = False
     """Whether dead letters are part of it."""
@@ -76,10 +82,16 @@ class Scenario:
         more = {name: count + 1 for name in ("crash", "move", "fail", "lost") if (count := getattr(self, name))}
         return replace(self, **more)
 
+    def world(self) -> World:
+        """The world in which it plays."""
+        return World(self.service, self.logs, batched=bool(self.batch))
+
     def first(self, world: World) -> State:
         """Where the search begins."""
         stock = 0 if self.stock is None else world.version(msgspec.json.encode({"left": self.stock}))
+        begun = ((OTHERS, world.version(others_progress(ended=False))),) if self.batch else ()
         return State(
+            rest=begun,
             stock=stock,
             owner=self.owner,
             crash=self.crash,
@@ -89,4 +101,6 @@ class Scenario:
             evict=self.evict,
             prune=self.prune,
             other=self.other,
+            batch=self.batch,
+            age=self.age,
         )

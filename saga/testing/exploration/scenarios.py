@@ -15,8 +15,9 @@ from saga.testing.exploration.cast import (
     reserve,
     two_steps,
 )
+from saga.testing.exploration.handlers import Reacts
 from saga.testing.exploration.scenario import Scenario, has_run
-from saga.testing.exploration.services import Reacts, message
+from saga.testing.exploration.services import message
 
 
 def scenarios() -> Iterator[Scenario]:

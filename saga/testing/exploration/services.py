@@ -1,74 +1,30 @@
-"""The small services that are explored: handlers described in a line, made ready for the real runtime."""
+"""The small services that are explored: their handlers, made ready for the real runtime."""
 
 import json
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, make_dataclass, replace
-from typing import Any, Literal, Self
+from collections.abc import Sequence
+from dataclasses import dataclass, make_dataclass
+from typing import Any, Literal
 
+from saga.clock import iso
 from saga.contracts.library import Contract
-from saga.declarations.values import DocumentKind, Handler, Parameter
+from saga.declarations.values import DocumentKind, Handler
 from saga.errors import BadInput
 from saga.messages import Event, Message
-from saga.policies.retry import Retry
 from saga.progress.roles import Role, Roles, Undo
 from saga.runtime.participant import Participant
-from saga.testing.exploration.operations import Broken, ExploredPorts, call_outside
-from saga.view import Saga
+from saga.testing.exploration.handlers import (
+    SAGA,
+    SERVICE,
+    ExploredEvent,
+    Out,
+    Reacts,
+    Stock,
+    compensation_of,
+    handler_of,
+)
+from saga.testing.exploration.operations import LONG_MS, NOW_MS, ExploredPorts
 
-SAGA, SERVICE, ITEM = "s-1", "explored", "tea"
-
-
-class Out(Exception):
-    """Nothing is left: a refusal."""
-
-
-@dataclass(frozen=True)
-class Stock:
-    """The business document of the explored services."""
-
-    left: int = 0
-
-    def take(self) -> Self:
-        if self.left <= 0:
-            raise Out("nothing left")
-        return replace(self, left=self.left - 1)
-
-    def give(self) -> Self:
-        return replace(self, left=self.left + 1)
-
-
-def take_or_open(stock: Stock | None) -> Stock:
-    """As `take`, on a document that may be absent."""
-    return (stock or Stock()).take()
-
-
-def give_or_open(stock: Stock | None) -> Stock:
-    """As `give`, on a document that may be absent."""
-    return (stock or Stock()).give()
-
-
-UPDATES: dict[str, Callable[..., Stock]] = {
-    "take": Stock.take,
-    "give": Stock.give,
-    "take or open": take_or_open,
-    "give or open": give_or_open,
-}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reacts:
-    """A handler: its event parameters (each with the types it takes), what it does in order, what it emits."""
-
-    name: str
-    to: tuple[tuple[str, ...], ...]
-    does: tuple[str, ...] = ()
-    """`step`, or a name of `UPDATES`."""
-    emits: tuple[str, ...] = ()
-    undo: tuple[str, ...] | None = None
-    """What its compensation does, beside each of `does`."""
-    many: bool = False
-    needs: str | None = None
-    """Raises unless this handler has run, as the state says."""
+MEMORY_S = 30 * 86400
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,14 +36,15 @@ class Explored:
     failures: frozenset[str] = frozenset()
     starts: frozenset[str] = frozenset()
     attempts_max: int = 9
-    patch: Callable[[], Any] | None = field(default=None, compare=False)
+    added: tuple[Reacts, ...] = ()
+    """Handlers that a later release has besides: each worker becomes one of that release at some time."""
+    tight: bool = False
+    """Whether inbox and history are so bounded that they are trimmed within a scenario."""
 
-
-@dataclass(frozen=True)
-class ExploredEvent(Event):
-    """What all explored events are: a text."""
-
-    content: str
+    @property
+    def releases(self) -> tuple[tuple[Reacts, ...], ...]:
+        """The handlers of each release, oldest first."""
+        return (self.handlers, (*self.handlers, *self.added)) if self.added else (self.handlers,)
 
 
 class ExploredParticipant(Participant):
@@ -97,33 +54,54 @@ class ExploredParticipant(Participant):
 
     def decode(self, handler: str, message: Message) -> Event:
         fields = json.loads(message.value)
-        if "bad" in fields:
+        if "content" not in fields or handler in fields.get("bad", ()):
             raise BadInput("it cannot be decoded")
-        return self.classes[handler][message.type](**fields)
+        class_: type[Any] = self.classes[handler][message.type]
+        event: Event = class_(content=fields["content"])
+        return event
 
     def encode(self, event: Event, saga: str) -> tuple[str, str, bytes]:
         name = type(event).__name__
         return name, f"explored/{name}.v1", json.dumps(vars(event)).encode()
 
 
-def message(id_: str, type_: str, content: str | None = None, *, bad: bool = False) -> Message:
-    """A foreign message, as it lies in the log."""
-    fields = {"bad": True} if bad else {"content": id_ if content is None else content}
+def message(
+    id_: str,
+    type_: str,
+    content: str | None = None,
+    *,
+    bad: bool | Sequence[str] = False,
+    version: int = 1,
+    source: str = "others",
+    started: bool = True,
+    after: int = 0,
+) -> Message:
+    """A foreign message, as it lies in the log. `bad`: nobody, or none of these handlers, can decode it. `version`: of
+    its schema, which gives the same content other bytes. `started`: whether it says when its saga began. `after`: how
+    often a time longer than the memory has passed when it was said."""
+    fields: dict[str, object] = {"content": id_ if content is None else content}
+    if bad is True:
+        fields = {}
+    elif bad:
+        fields["bad"] = list(bad)
+    if version > 1:
+        fields["version"] = version
     return Message(
         id=id_,
         type=type_,
-        schema=f"explored/{type_}.v1",
+        schema=f"explored/{type_}.v{version}",
         saga=SAGA,
-        source="others",
-        time="2027-01-15T08:00:00.000Z",
-        started="2027-01-15T08:00:00.000Z",
+        source=source,
+        time=iso(NOW_MS + after * LONG_MS),
+        started=iso(NOW_MS) if started else None,
         value=json.dumps(fields).encode(),
     )
 
 
-def participant(explored: Explored, ports: ExploredPorts) -> Participant:
+def participant(explored: Explored, ports: ExploredPorts, release: int = 0) -> Participant:
     """The service, ready to handle messages."""
-    types = {t for h in explored.handlers for ts in (*h.to, h.emits) for t in ts}
+    reacts = explored.releases[release]
+    types = {t for h in reacts for ts in (*h.to, h.types) for t in ts}
     types |= explored.failures
     classes: dict[str, type[ExploredEvent]] = {}
     for name in sorted(types):
@@ -131,28 +109,28 @@ def participant(explored: Explored, ports: ExploredPorts) -> Participant:
         classes[name] = make_dataclass(
             name, [("content", str)], bases=(ExploredEvent,), frozen=True, namespace=contract
         )
-    state = make_dataclass("State", [(h.name, bool, False) for h in explored.handlers], frozen=True)
+    state = make_dataclass("State", [(h.name, bool, False) for h in reacts], frozen=True)
     handlers: dict[str, Handler] = {}
     roles = []
     takes: dict[str, dict[str, type[ExploredEvent]]] = {}
-    for h in explored.handlers:
-        handlers[h.name] = _handler(h, classes, explored.attempts_max)
+    for h in reacts:
+        handlers[h.name] = handler_of(h, classes, explored.attempts_max)
         takes[h.name] = {t: classes[t] for ts in h.to for t in ts}
         undo = None
         if h.undo is not None:
-            undo = Undo(name=f"undo_{h.name}", outcomes=explored.failures, results=frozenset(h.emits))
-            handlers[undo.name] = _compensation(h, classes, explored)
-            takes[undo.name] = {t: classes[t] for t in (*explored.failures, *h.emits)}
+            undo = Undo(name=f"undo_{h.name}", outcomes=explored.failures, results=frozenset(h.types))
+            handlers[undo.name] = compensation_of(h, classes, explored.attempts_max, explored.failures)
+            takes[undo.name] = {t: classes[t] for t in (*sorted(explored.failures), *h.types)}
         roles.append(
             Role(
                 name=h.name,
                 takes=tuple(map(frozenset, h.to)),
                 many=h.many,
-                decides=any(e in explored.outcomes for e in h.emits),
+                decides=any(e in explored.outcomes for e in h.types),
                 undo=undo,
             )
         )
-    emitted = frozenset(e for h in explored.handlers for e in h.emits)
+    emitted = frozenset(e for h in reacts for e in h.types)
     return ExploredParticipant(
         name=SERVICE,
         roles=Roles(SERVICE, roles, outcomes=explored.outcomes & emitted, emitted=emitted),
@@ -162,7 +140,7 @@ def participant(explored: Explored, ports: ExploredPorts) -> Participant:
         consumed=frozenset(types - emitted),
         library=None,  # type: ignore[arg-type] # decode and encode above do without
         state=state,
-        memory_s=30 * 86400,
+        memory_s=MEMORY_S,
         documents={Stock: DocumentKind(kind=Stock, collection="stock", answers=(Out,))},
         resources={},
         timeouts={},
@@ -186,82 +164,4 @@ def _contract(name: str, explored: Explored) -> Contract:
         heard_outside=False,
         doc="",
         versions=(),
-    )
-
-
-async def _act(saga: Saga[Any], does: Sequence[str], who: str, given: str) -> list[str]:
-    """The steps and updates, in order; what each gave."""
-    results = []
-    for number, what in enumerate(does):
-        if what == "step":
-            await saga.step(call_outside, saga.key(f"k{number}"), given, f"{who}:{number}")
-            results.append("ok")
-        elif what == "nothing":
-            results.append("ok")
-        else:
-            try:
-                await saga.update(Stock, ITEM, UPDATES[what])
-                results.append("applied")
-            except Out:
-                results.append("refused")
-    return results
-
-
-def _handler(h: Reacts, classes: dict[str, type[ExploredEvent]], attempts_max: int) -> Handler:
-    async def function(saga: Saga[Any], **events: Any) -> tuple[Event, ...]:
-        parts = [events[f"p{i}"] for i in range(len(h.to))]
-        if h.needs is not None and not getattr(saga.state, h.needs):
-            raise Broken(f"{h.name} needs {h.needs}")
-        contents = "+".join(sorted(p.content for p in parts))
-        given = f"{saga.state}|{[type(p).__name__ + p.content for p in parts]}"
-        results = await _act(saga, h.does, f"do:{h.name}:{contents}", given)
-        saga.state = replace(saga.state, **{h.name: True})
-        return tuple(classes[e](content=f"{contents}/{','.join(results)}") for e in h.emits)
-
-    return _declared(
-        h.name,
-        function,
-        tuple(tuple(classes[t] for t in ts) for ts in h.to),
-        h.emits,
-        classes,
-        attempts_max,
-        h.many,
-        None,
-    )
-
-
-def _compensation(h: Reacts, classes: dict[str, type[ExploredEvent]], explored: Explored) -> Handler:
-    async def function(saga: Saga[Any], **events: Any) -> tuple[Event, ...]:
-        content, _, results = events["p1"].content.rpartition("/")
-        did = results.split(",")
-        does = tuple("nothing" if did[i] == "refused" else what for i, what in enumerate(h.undo or ()))
-        await _act(saga, does, f"undo:{h.name}:{content}", events["p1"].content)
-        saga.state = replace(saga.state, **{h.name: False})
-        return ()
-
-    events = (tuple(classes[t] for t in sorted(explored.failures)), tuple(classes[t] for t in h.emits))
-    return _declared(f"undo_{h.name}", function, events, (), classes, explored.attempts_max, False, h.name)
-
-
-def _declared(
-    name: str,
-    function: Callable[..., Any],
-    events: tuple[tuple[type[ExploredEvent], ...], ...],
-    emits: tuple[str, ...],
-    classes: dict[str, type[ExploredEvent]],
-    attempts_max: int,
-    many: bool,
-    undoes: str | None,
-) -> Handler:
-    parameters = [Parameter(name=f"p{i}", role="event", events=types, gives=None) for i, types in enumerate(events)]
-    return Handler(
-        service=SERVICE,
-        name=name,
-        function=function,
-        parameters=(*parameters, Parameter(name="saga", role="saga", events=(), gives=None)),
-        emits=tuple(classes[e] for e in emits),
-        many=many,
-        retry=Retry(attempts_max=attempts_max),
-        timeout_s=60,
-        undoes=undoes,
     )

@@ -1,22 +1,31 @@
-"""The state of everything that is explored, and each way in which it can move on: one operation, one fault at a time.
+"""How the state of everything moves on: one operation, one fault at a time.
 
 Two workers of one service, two topics of one partition, one saga. States are values without history: documents and
 turns are interned, and a document's number is its version.
 """
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple, TypeAlias
+from contextlib import contextmanager, nullcontext
+from typing import Any, NamedTuple
 
 import msgspec
 
-from saga.messages import Message, Outgoing, Position
-from saga.progress.document import Snapshot, decode, encode, progress_key
+from saga.errors import SagaError
+from saga.messages import Message, Position
+from saga.progress import history as transitions
+from saga.progress import record
+from saga.progress.document import Entry, Snapshot, decode, decode_entry, encode
+from saga.progress.history import archive_key, decode_archive
 from saga.runtime.participant import Participant
+from saga.runtime.persistence import ARCHIVES
 from saga.runtime.standing import Turn
 from saga.runtime.turn import advance, begin
 from saga.store.port import Document
+from saga.testing.exploration import others
+from saga.testing.exploration.handlers import SAGA, SERVICE
 from saga.testing.exploration.operations import (
     Answer,
+    Batched,
     Done,
     ExploredPorts,
     Failed,
@@ -26,71 +35,49 @@ from saga.testing.exploration.operations import (
     Outside,
     Publish,
     Put,
+    Together,
 )
-from saga.testing.exploration.services import ITEM, SAGA, SERVICE, Explored, participant
+from saga.testing.exploration.services import Explored, participant
+from saga.testing.exploration.state import PROGRESS, STOCK, TOPICS, History, Move, State, Worker, applied, id_of
+from saga.testing.invariants import alone
 
-TOPICS = "AB"
-PROGRESS = ("saga", progress_key(SERVICE, SAGA))
-STOCK = ("stock", ITEM)
-
-History: TypeAlias = tuple[Answer, ...]
-
-
-class Worker(NamedTuple):
-    """One worker."""
-
-    turn: int = -1
-    """The interned turn it is in; -1: none."""
-    history: History = ()
-    """The answers it has got since."""
-    at: tuple[int, int] = (0, 0)
-    """The next message of each topic."""
-    cache: int = 0
-    """The version of the progress in its cache; 0: none."""
+TIGHT = {(record, "INBOX_MAX"): 1, (transitions, "TRANSITIONS_MAX"): 2, (transitions, "TRANSITIONS_KEPT"): 1}
+"""Bounds that are reached within a scenario."""
 
 
-class State(NamedTuple):
-    """Everything."""
+class Under(NamedTuple):
+    """A turn, and under what it goes on."""
 
-    workers: tuple[Worker, Worker] = (Worker(), Worker())
-    progress: int = 0
-    """The version in the store; 0: none."""
-    stock: int = 0
-    owner: tuple[int, int] = (0, 0)
-    committed: tuple[int, int] = (0, 0)
-    out: tuple[str, ...] = ()
-    """First occurrences of what was published, by id."""
-    outside: tuple[Outside, ...] = ()
-    """Calls that took effect: same key, same effect."""
-    ledger: tuple[str, ...] = ()
-    """Document updates that took effect: kind, handler and marker."""
-    late: tuple[Put | Publish, ...] = ()
-    """Operations whose answer was lost and that may still land."""
-    crash: int = 0
-    move: int = 0
-    fail: int = 0
-    lost: int = 0
-    evict: int = 0
-    prune: int = 0
-    other: int = 0
-
-
-Move: TypeAlias = tuple[str, State]
+    turn: Turn
+    release: int
+    passed: int
+    """How often a time longer than the memory has passed."""
 
 
 class World:
     """One scenario's service and logs, and the memory of the search."""
 
-    def __init__(self, explored: Explored, logs: tuple[tuple[Message, ...], tuple[Message, ...]]) -> None:
-        self.explored, self.logs = explored, logs
-        self.ports = ExploredPorts()
-        self.service: Participant = participant(explored, self.ports)
+    def __init__(
+        self, explored: Explored, logs: tuple[tuple[Message, ...], tuple[Message, ...]], *, batched: bool = False
+    ) -> None:
+        """`batched`: whether another saga's lane uses the business document too."""
+        self.explored, self.logs, self.batched = explored, logs, batched
+        self.ports = ExploredPorts(batches=batched)
+        self.services: list[Participant] = [
+            participant(explored, self.ports, release) for release in range(len(explored.releases))
+        ]
         self._contents: list[bytes] = [b""]
         self._versions: dict[bytes, int] = {}
-        self._turns: list[Turn] = []
+        self._turns: list[Under] = []
         self._numbers: dict[Any, int] = {}
         self._next: dict[tuple[int, History], Operation | int] = {}
         self._snapshots: dict[int, Snapshot] = {}
+        self._entries: dict[int, tuple[Entry, ...]] = {}
+
+    @property
+    def service(self) -> Participant:
+        """The newest release."""
+        return self.services[-1]
 
     # ---------------------------------------------------------------- interning
 
@@ -101,6 +88,9 @@ class World:
             number = self._versions[content] = len(self._contents)
             self._contents.append(content)
         return number
+
+    def content(self, version: int) -> bytes:
+        return self._contents[version]
 
     def document(self, version: int) -> Document | None:
         return Document(self._contents[version], version) if version else None
@@ -114,6 +104,23 @@ class World:
             self._snapshots[version] = known
         return known
 
+    def entries(self, s: State, version: int) -> tuple[Entry, ...]:
+        """The transitions of that version of the progress, archived ones with them."""
+        known = self._entries.get(version)
+        if known is None:
+            p, first = self.snapshot(version), 0
+            raws: list[msgspec.Raw] = []
+            while first < p.first:
+                archive = decode_archive(self._contents[s.version_of(ARCHIVES, archive_key(SERVICE, SAGA, first))])
+                raws += archive.transitions
+                first += len(archive.transitions)
+            known = self._entries[version] = tuple(map(decode_entry, (*raws[: p.first], *p.transitions)))
+        return known
+
+    def is_said(self, s: State) -> bool:
+        """Whether all that is recorded is in the log."""
+        return all(i in s.out for i in alone.recorded(self.entries(s, s.progress)))
+
     def stock_left(self, version: int) -> int | None:
         """How much the business document says is left; `None` if it is absent."""
         if not version:
@@ -121,14 +128,17 @@ class World:
         document = msgspec.json.decode(self._contents[version])
         return None if document.get("_saga", {}).get("absent") else document["left"]
 
-    def _turn(self, turn: Turn) -> int:
+    def _turn(self, turn: Turn, release: int, passed: int) -> int:
         progress = None if turn.progress is None else encode(turn.progress)
         results = msgspec.json.encode(turn.results)
-        key = (turn.message.id, turn.position, progress, turn.cas, turn.certain, turn.over, results, turn.attempts)
+        key = (
+            (turn.message.id, turn.message.source, turn.position, release, passed),
+            (progress, turn.cas, turn.certain, turn.over, results, turn.attempts),
+        )
         number = self._numbers.get(key)
         if number is None:
             number = self._numbers[key] = len(self._turns)
-            self._turns.append(turn)
+            self._turns.append(Under(turn, release, passed))
         return number
 
     # ---------------------------------------------------------------- running the real turn
@@ -137,18 +147,22 @@ class World:
         """What a turn asks for after these answers; or, at the next write, the turn that it has become."""
         known = self._next.get((turn, history))
         if known is None:
-            known = self._next[turn, history] = self._run(turn, history)
+            with _tight() if self.explored.tight else nullcontext():
+                known = self._next[turn, history] = self._run(self._turns[turn], history)
         return known
 
-    def _run(self, turn: int, history: History) -> Operation | int:
+    def _run(self, under: Under, history: History) -> Operation | int:
         self.ports.store.committed = frozenset()
-        coroutine = advance(self.service, self._turns[turn])
+        self.ports.clock.passed = under.passed
+        coroutine = advance(self.services[under.release], under.turn)
         try:
             operation = coroutine.send(None)
             for answer in history:
                 operation = coroutine.send(answer)
         except StopIteration as stop:
-            return self._turn(stop.value)
+            return self._turn(stop.value, under.release, under.passed)
+        except SagaError:  # a later release has been here: the lane waits, and looks again
+            return self._turn(under.turn.unread(), under.release, under.passed)
         coroutine.close()
         asked: Operation = operation
         return asked
@@ -159,7 +173,7 @@ class World:
             step = self.next(worker.turn, worker.history)
             if not isinstance(step, int):
                 return worker, step
-            turn = self._turns[step]
+            turn = self._turns[step].turn
             if turn.over:
                 return worker._replace(turn=-1, history=(), cache=turn.cas), None
             worker = worker._replace(turn=step, history=())
@@ -178,31 +192,14 @@ class World:
                     yield f"w{w} CRASHES", self._crashed(s, w)
         yield from self._late(s)
         yield from self._rebalances(s)
-        yield from self._others(s)
-
-    def _others(self, s: State) -> Iterator[Move]:
-        """What other sagas do to the business document."""
-        fields: dict[str, Any] = msgspec.json.decode(self._contents[s.stock]) if s.stock else {"left": 0}
-        head = fields.setdefault("_saga", {"markers": {}})
-        if s.other:
-            given = {**fields, "left": fields.get("left", 0) + 1, "_saga": {**head, "absent": False}}
-            yield "another saga gives one", self._with_stock(s, given)._replace(other=s.other - 1)
-        open_ = {i.cause for i in self.snapshot(s.progress).intents} if s.prune else set()
-        for key, marker in head["markers"].items() if s.prune else ():
-            if marker["cause"] not in open_:
-                left = {k: m for k, m in head["markers"].items() if k != key}
-                pruned = {**fields, "_saga": {**head, "markers": left, "pruned": True}}
-                yield f"marker {key[:6]} is pruned", self._with_stock(s, pruned)._replace(prune=s.prune - 1)
-
-    def _with_stock(self, s: State, fields: dict[str, Any]) -> State:
-        return s._replace(stock=self.version(msgspec.json.encode(fields)))
+        yield from others.moves(self, s)
 
     def _commits(self, s: State, w: int) -> Iterator[Move]:
         worker = s.workers[w]
         for t in (0, 1):
             upto = worker.at[t]
             if worker.turn >= 0:
-                position = self._turns[worker.turn].position
+                position = self._turns[worker.turn].turn.position
                 if TOPICS.index(position.topic) == t:
                     upto = position.offset
             if s.owner[t] == w and s.committed[t] < upto:
@@ -218,11 +215,12 @@ class World:
             message = self.logs[t][offset]
             at = (offset + 1, worker.at[1]) if t == 0 else (worker.at[0], offset + 1)
             cached = (self.snapshot(worker.cache), worker.cache) if worker.cache else None
-            turn = begin(self.service, message, Position(TOPICS[t], 0, offset), cached)
-            taken, _ = self._settled(Worker(self._turn(turn), (), at, worker.cache))
-            yield f"w{w} takes {TOPICS[t]}[{offset}] {message.type}:{message.id}", _put(s, w, taken)
+            turn = begin(self.services[worker.release], message, Position(TOPICS[t], 0, offset), cached)
+            number = self._turn(turn, worker.release, s.passed)
+            taken, _ = self._settled(worker._replace(turn=number, at=at))
+            yield f"w{w} takes {TOPICS[t]}[{offset}] {message.type}:{message.id}", s.with_worker(w, taken)
         if s.evict and worker.cache:
-            yield f"w{w} drops its cache", _put(s, w, worker._replace(cache=0), evict=s.evict - 1)
+            yield f"w{w} drops its cache", s.with_worker(w, worker._replace(cache=0), evict=s.evict - 1)
 
     def _goes_on(self, s: State, w: int) -> Iterator[Move]:
         worker = s.workers[w]
@@ -237,12 +235,15 @@ class World:
                 yield from self._publishes(s, w, operation)
             case Outside():
                 yield from self._calls(s, w, operation)
+            case Together():
+                yield from self._goes_together(s, w)
 
     def _read(self, s: State, w: int, operation: Get) -> Found:
-        if (operation.collection, operation.key) == STOCK:
-            return Found(self.document(s.stock), frozenset())
+        version = s.version_of(operation.collection, operation.key)
+        if (operation.collection, operation.key) != PROGRESS:
+            return Found(self.document(version), frozenset())
         below = {Position(TOPICS[t], 0, o) for t in (0, 1) if s.owner[t] == w for o in range(s.committed[t])}
-        return Found(self.document(s.progress), frozenset(below))
+        return Found(self.document(version), frozenset(below))
 
     def _puts(self, s: State, w: int, put: Put) -> Iterator[Move]:
         what = f"w{w} writes {put.collection}"
@@ -264,27 +265,40 @@ class World:
                 return None
             new = applied(put.content) - applied(self._contents[s.stock])
             return s._replace(stock=self.version(put.content), ledger=(*s.ledger, *sorted(new)))
-        assert (put.collection, put.key) == PROGRESS, put
-        return s._replace(progress=self.version(put.content)) if put.cas == s.progress else None
+        if put.cas != s.version_of(put.collection, put.key):
+            return None
+        version = self.version(put.content)
+        if (put.collection, put.key) == PROGRESS:
+            return s._replace(progress=version, expires=put.expires)
+        return s.keeping(put.collection, put.key, version)
+
+    def _goes_together(self, s: State, w: int) -> Iterator[Move]:
+        """An update is made alone, or in one replace with another lane's, which may be a zombie's by now."""
+        yield f"w{w} updates alone", self._answered(s, w, Batched((None,)))
+        if s.batch:
+            s = s._replace(batch=s.batch - 1)
+            other = others.others_update(self)
+            yield f"w{w} updates, then another lane's update", self._answered(s, w, Batched((None, other)))
+            yield f"w{w} updates after another lane's update", self._answered(s, w, Batched((other, None)))
 
     def _publishes(self, s: State, w: int, publish: Publish) -> Iterator[Move]:
         what = f"w{w} publishes {', '.join(map(id_of, publish.records))}"
-        yield what, self._answered(_out(s, publish), w, Done())
+        yield what, self._answered(s.saying(publish), w, Done())
         parts = [Publish(publish.records[:count]) for count in range(1, len(publish.records))]
         for part in parts if s.crash else ():
-            yield f"{what}: the first {len(part.records)} only, CRASHES", self._crashed(_out(s, part), w)
+            yield f"{what}: the first {len(part.records)} only, CRASHES", self._crashed(s.saying(part), w)
         if s.lost:
             s = s._replace(lost=s.lost - 1)
             for part in (*parts, publish):
                 landed = f"the first {len(part.records)} landed, ANSWER LOST"
-                yield f"{what}: {landed}", self._answered(_out(s, part), w, Failed("unavailable"))
+                yield f"{what}: {landed}", self._answered(s.saying(part), w, Failed("unavailable"))
             late = s._replace(late=(*s.late, publish))
             yield f"{what}, ON ITS WAY, ANSWER LOST", self._answered(late, w, Failed("unavailable"))
 
     def _crashed(self, s: State, w: int) -> State:
         """A worker has died: it begins again at what is committed, or where another one has left it."""
         at = tuple(s.committed[t] if s.owner[t] == w else s.workers[w].at[t] for t in (0, 1))
-        return _put(s, w, Worker(at=(at[0], at[1])), crash=s.crash - 1)
+        return s.with_worker(w, Worker(at=(at[0], at[1]), release=s.workers[w].release), crash=s.crash - 1)
 
     def _calls(self, s: State, w: int, call: Outside) -> Iterator[Move]:
         what = f"w{w} calls {call.what}"
@@ -298,13 +312,13 @@ class World:
     def _answered(self, s: State, w: int, answer: Answer) -> State:
         worker = s.workers[w]
         worker, _ = self._settled(worker._replace(history=(*worker.history, answer)))
-        return _put(s, w, worker)
+        return s.with_worker(w, worker)
 
     def _late(self, s: State) -> Iterator[Move]:
         for i, operation in enumerate(s.late):
             rest = s._replace(late=s.late[:i] + s.late[i + 1 :])
             if isinstance(operation, Publish):
-                yield "a late publish lands", _out(rest, operation)
+                yield "a late publish lands", rest.saying(operation)
             else:
                 yield "a late write lands, or is refused", self._landed(rest, operation) or rest
 
@@ -314,8 +328,7 @@ class World:
                 continue
             old, new = s.owner[t], 1 - s.owner[t]
             at = s.workers[new].at
-            moved = _put(
-                s,
+            moved = s.with_worker(
                 new,
                 s.workers[new]._replace(at=(s.committed[0], at[1]) if t == 0 else (at[0], s.committed[1])),
                 owner=(new, s.owner[1]) if t == 0 else (s.owner[0], new),
@@ -324,25 +337,14 @@ class World:
             yield f"REBALANCE: {TOPICS[t]} from w{old} to w{new}, w{old} goes on with what it has", moved
 
 
-def _put(s: State, w: int, worker: Worker, **changes: Any) -> State:
-    return s._replace(workers=(worker, s.workers[1]) if w == 0 else (s.workers[0], worker), **changes)
-
-
-def _out(s: State, publish: Publish) -> State:
-    new = [i for i in map(id_of, publish.records) if i not in s.out]
-    return s._replace(out=(*s.out, *new)) if new else s
-
-
-def id_of(record: Outgoing) -> str:
-    """The id of a record: of the dead letter, or of the event."""
-    headers = dict(record.headers)
-    return headers.get("dead_id", headers["ce_id"]).decode()
-
-
-def applied(content: bytes) -> set[str]:
-    """The updates that took effect in a document, as far as its markers tell."""
-    if not content:
-        return set()
-    markers = msgspec.json.decode(content).get("_saga", {}).get("markers", {})
-    effective = {key: m for key, m in markers.items() if not m.get("answer") and not m.get("never")}
-    return {f"{m['kind']}:{m['handler']}:{key}" for key, m in effective.items()}
+@contextmanager
+def _tight() -> Iterator[None]:
+    """Within it inbox and history have small bounds."""
+    before = {where: getattr(*where) for where in TIGHT}
+    for (module, name), bound in TIGHT.items():
+        setattr(module, name, bound)
+    try:
+        yield
+    finally:
+        for (module, name), bound in before.items():
+            setattr(module, name, bound)

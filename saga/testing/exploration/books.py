@@ -1,0 +1,209 @@
+"""What must add up when nothing more can happen: every message has become something, every effect stands rightly."""
+
+from collections.abc import Iterator, Sequence
+from itertools import chain
+
+from saga.messages import Message
+from saga.progress.document import Entry, Snapshot
+from saga.progress.roles import Role, Roles
+from saga.testing.exploration.others import BY
+from saga.testing.exploration.scenario import Scenario
+from saga.testing.exploration.state import State
+from saga.testing.exploration.world import World
+from saga.testing.invariants import alone
+
+
+def wrong(world: World, scenario: Scenario, s: State, told: Sequence[Message]) -> str | None:
+    """The first thing that does not add up. `told`: the messages of which people were told that they are too old."""
+    return Books(world, scenario, s, told).wrong()
+
+
+class Books:
+    """All that is known at the end of a run."""
+
+    def __init__(self, world: World, scenario: Scenario, s: State, told: Sequence[Message]) -> None:
+        self._world, self._scenario, self._s, self._told = world, scenario, s, told
+        self._roles = world.service.roles
+        self._handlers = {h.name: h for h in world.explored.releases[-1]}
+        self._added = {h.name for h in world.explored.added}
+        self._p = world.snapshot(s.progress)
+        self._lives = [(world.snapshot(v), world.entries(s, v)) for v in (*s.past, s.progress)]
+        self._entries = list(chain.from_iterable(entries for _, entries in self._lives))
+        self._messages = [m for log in world.logs for m in log]
+
+    def wrong(self) -> str | None:
+        dead = any(k.dead for k in (*self._p.queue, *self._p.compensating))
+        return (
+            self._lost_message()
+            or (None if dead else self._unheard())
+            or (None if dead else self._left_standing())
+            or self._wrong_document()
+            or self._wrong_state()
+        )
+
+    # ---------------------------------------------------------------- messages
+
+    def _lost_message(self) -> str | None:
+        for m in self._messages:
+            if not self._s.passed and not self._world.explored.tight:
+                handler = alone.unaccounted(self._p, self._roles, m.type, m.id)
+                if handler is not None and handler not in self._added:
+                    return f"LOST MESSAGE {m.type}:{m.id} for {handler}"
+            for handler in self._nothing_of(m):
+                return f"LOST MESSAGE {m.type}:{m.id} of {m.source} for {handler}"
+        return None
+
+    def _nothing_of(self, m: Message) -> Iterator[str]:
+        """The handlers, and originals to be undone, of which no transition and nothing kept tells of the message."""
+        if m in self._told:
+            return
+        kept = {
+            k.handler
+            for k in (*self._p.queue, *self._p.waiting, *self._p.compensating)
+            if (k.message.id, k.message.source) == (m.id, m.source)
+        }
+        named = {t.handler for t in self._entries if (t.message, t.source) == (m.id, m.source) and _is_an_end(t)}
+        named |= {t.handler for t in self._entries if t.outcome == "handled" and m.id in alone.causes(t)}
+        shelved = {t.handler for t in self._entries if (t.message, t.source) == (m.id, m.source) and not _is_an_end(t)}
+        for role in self._roles.by_type.get(m.type, ()):
+            dropped = role.name in shelved and role.name in self._p.closed
+            if role.name not in kept | named | self._added and not dropped:
+                yield role.name
+        for role in self._roles.undone_by.get(m.type, ()):
+            assert role.undo is not None
+            if role.name not in kept and role.undo.name not in named:
+                yield role.name
+
+    def _unheard(self) -> str | None:
+        """Every own event that a handler here names is taken by it, once all the other parts are there."""
+        for p, entries in self._lives:
+            own = _own_parts(self._roles, entries)
+            for t in entries:
+                for event in (e for e in t.events if e.id in own):
+                    for role in self._roles.by_type[event.type]:
+                        if self._is_due(p, entries, own, role, event.type, t) and not _took(entries, role, event.id):
+                            return f"NEVER HEARD {event.type} was said in transition {t.n}, and {role.name} has not run"
+        return None
+
+    def _is_due(
+        self, p: Snapshot, entries: Sequence[Entry], own: dict[str, str], role: Role, type_: str, said: Entry
+    ) -> bool:
+        """Whether the handler has to run on this event."""
+        if role.many and type_ not in role.takes[0]:
+            return False  # it only stays
+        if p.started is None or role.name in p.closed or (role.decides and p.outcome is not None):
+            return False
+        if not role.many and any(t.handler == role.name and t.outcome == "handled" for t in entries):
+            return False
+        if role.name in self._added and len(role.takes) == 1:
+            # Taken over when the progress is read: that it was, only what the later release did tells.
+            return any(t.handler in self._added and t.n > said.n for t in entries)
+        there = {k.message.type for k in p.waiting if k.handler == role.name and k.bad is None} | set(own.values())
+        return all(types & there for types in role.takes)
+
+    # ---------------------------------------------------------------- effects
+
+    def _left_standing(self) -> str | None:
+        """After a failure every effect of a compensable handler is undone, or told to a person; else nothing is."""
+        s = self._s
+        did = {c.what.removeprefix("do:") for c in s.outside if c.what.startswith("do:")}
+        back = {c.what.removeprefix("undo:") for c in s.outside if c.what.startswith("undo:")}
+        told = {letter.handler for t in self._entries for letter in t.letters if letter.what == "escalation"}
+        failures = self._scenario.service.failures
+        said = [m for m in self._messages if m.type in failures]
+        if not said and not any(e.type in failures for t in self._entries for e in t.events):
+            return f"UNDONE WITHOUT FAILURE {back}" if back else None
+        undone = {t.handler.removeprefix("undo_") for t in self._entries if t.outcome == "compensated"}
+        if said and all(self._is_open_or_told(m) for m in said):
+            told |= self._handlers.keys() - undone
+        undoable = {h.name for h in self._handlers.values() if h.undo is not None}
+        left = {d for d in did - back if d.split(":")[0] in undoable - told}
+        if left:
+            return f"LEFT STANDING {sorted(left)}"
+        for name in sorted(undoable - told):
+            done = [sum(e.startswith(f"{kind}:{name}:") for e in s.ledger) for kind in ("do", "undo")]
+            if done[0] != done[1]:
+                return f"LEFT STANDING in the document: {name} {done[0]} times, undone {done[1]} times"
+        never = {b for b in back - did if b.split(":")[0] not in told}
+        return f"UNDONE WHAT NEVER WAS {sorted(never)}" if never else None
+
+    def _is_open_or_told(self, m: Message) -> bool:
+        """Whether a failure outcome is kept until its saga is known, or a person was told that it came too late."""
+        kept = any(
+            (k.message.id, k.message.source) == (m.id, m.source) for k in (*self._p.waiting, *self._p.compensating)
+        )
+        return kept or m in self._told
+
+    def _wrong_document(self) -> str | None:
+        """The document holds what it began with, less what was taken, plus what was given."""
+        if self._scenario.stock is None:
+            return None
+        changes = {"take": -1, "take_or_open": -1, "give": 1, "give_or_open": 1}
+        net = -sum(entry.startswith(f"do:{BY}:") for entry in self._s.ledger)
+        for t in self._entries:
+            for call in t.calls if t.outcome in ("handled", "compensated") else ():
+                if call.kind == "update" and call.answer is None:
+                    net += changes[call.name]
+        left = self._world.stock_left(self._s.stock)
+        told = any(letter.what == "escalation" for t in self._entries for letter in t.letters)
+        if (
+            left != self._scenario.stock + net + self._scenario.other - self._s.other
+            and not told
+            and not self._scenario.may_die
+        ):
+            return f"DOCUMENT WRONG: {left} left, began with {self._scenario.stock}, net {net}"
+        return None
+
+    def _wrong_state(self) -> str | None:
+        """A handler's field is set if it has run and is not undone."""
+        if any(h.many for h in self._handlers.values()):
+            return None
+        _, entries = self._lives[-1]
+        undone = {t.handler.removeprefix("undo_") for t in entries if t.outcome == "compensated" and t.cause}
+        ran = {t.handler for t in entries if t.outcome == "handled"}
+        said = {name for name, value in self._p.state.items() if value}
+        return f"STATE WRONG {said}: ran {ran}, undone {undone}" if said != ran - undone else None
+
+
+def _is_an_end(t: Entry) -> bool:
+    return t.outcome not in ("waiting", "queued")
+
+
+def _took(entries: Sequence[Entry], role: Role, event: str) -> bool:
+    ends = ("handled", "ignored", "dead")
+    return any(t.handler == role.name and t.outcome in ends and event in (t.message, *alone.causes(t)) for t in entries)
+
+
+def _own_parts(roles: Roles, entries: Sequence[Entry]) -> dict[str, str]:
+    """The own events that handlers here take, by id: less those of runs of which every result is undone."""
+    undone = {t.cause for t in entries if t.outcome == "compensated"}
+    own: dict[str, str] = {}
+    for t in entries:
+        role = roles.handlers.get(t.handler) if t.outcome == "handled" else None
+        results = {e.id for e in t.events if e.type in role.undo.results} if role is not None and role.undo else set()
+        if not results or not results <= undone:
+            own |= {e.id: e.type for e in t.events if e.type in roles.by_type and e.id not in undone}
+    return own
+
+
+def ignored_without_reason(roles: Roles, entries: Sequence[Entry]) -> str | None:
+    """A message is ignored only by a handler that is closed, that has run or has a part, or after the outcome."""
+    last = entries[-1] if entries else None
+    if last is None or last.outcome != "ignored":
+        return None
+    role, before = roles.handlers[last.handler], entries[:-1]
+    if role.undo is not None and any(t.outcome == "compensated" and t.handler == role.undo.name for t in before):
+        return None
+    if role.decides and any(e.type in roles.outcomes for t in before for e in t.events):
+        return None
+    index = role.parameter_of(last.type)
+    if role.many and index == 0:
+        return f"IGNORED WITHOUT REASON {last.type}:{last.message} for {role.name}"
+    for t in before:
+        if t.handler == role.name and t.outcome in ("handled", "waiting") and t.message != last.message:
+            return None
+        if t.handler == role.name and t.outcome == "handled":
+            return None
+        if any(e.type in role.takes[index] for e in t.events):  # an own part
+            return None
+    return f"IGNORED WITHOUT REASON {last.type}:{last.message} for {role.name}"

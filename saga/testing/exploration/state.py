@@ -1,0 +1,108 @@
+"""The state of everything that is explored, as a value without history, and what its parts tell."""
+
+from typing import Any, NamedTuple, TypeAlias
+
+import msgspec
+
+from saga.messages import Outgoing
+from saga.progress.document import progress_key
+from saga.testing.exploration.handlers import ITEM, SAGA, SERVICE
+from saga.testing.exploration.operations import Answer, Outside, Publish, Put
+
+TOPICS = "AB"
+PROGRESS = ("saga", progress_key(SERVICE, SAGA))
+STOCK = ("stock", ITEM)
+
+History: TypeAlias = tuple[Answer, ...]
+
+
+class Worker(NamedTuple):
+    """One worker."""
+
+    turn: int = -1
+    """The interned turn it is in; -1: none."""
+    history: History = ()
+    """The answers it has got since."""
+    at: tuple[int, int] = (0, 0)
+    """The next message of each topic."""
+    cache: int = 0
+    """The version of the progress in its cache; 0: none."""
+    release: int = 0
+    """Of the service."""
+
+
+class State(NamedTuple):
+    """Everything."""
+
+    workers: tuple[Worker, Worker] = (Worker(), Worker())
+    progress: int = 0
+    """The version in the store; 0: none."""
+    expires: bool = False
+    """Whether the progress is gone when a time longer than the memory has passed."""
+    stock: int = 0
+    rest: tuple[tuple[tuple[str, str], int], ...] = ()
+    """All other documents: collection and key, with the version; in order."""
+    past: tuple[int, ...] = ()
+    """The last version of each progress that has expired."""
+    owner: tuple[int, int] = (0, 0)
+    committed: tuple[int, int] = (0, 0)
+    out: tuple[str, ...] = ()
+    """First occurrences of what was published, by id."""
+    outside: tuple[Outside, ...] = ()
+    """Calls that took effect: same key, same effect."""
+    ledger: tuple[str, ...] = ()
+    """Document updates that took effect: kind, handler and marker."""
+    late: tuple[Put | Publish, ...] = ()
+    """Operations whose answer was lost and that may still land."""
+    passed: int = 0
+    """How often a time longer than the memory has passed."""
+    crash: int = 0
+    move: int = 0
+    fail: int = 0
+    lost: int = 0
+    evict: int = 0
+    prune: int = 0
+    other: int = 0
+    batch: int = 0
+    age: int = 0
+
+    def version_of(self, collection: str, key: str) -> int:
+        """The version of a document; 0 if there is none."""
+        if (collection, key) == PROGRESS:
+            return self.progress
+        if (collection, key) == STOCK:
+            return self.stock
+        return next((version for where, version in self.rest if where == (collection, key)), 0)
+
+    def keeping(self, collection: str, key: str, version: int) -> "State":
+        """With another version of one of the other documents."""
+        others = (known for known in self.rest if known[0] != (collection, key))
+        return self._replace(rest=tuple(sorted((*others, ((collection, key), version)))))
+
+    def with_worker(self, w: int, worker: Worker, **changes: Any) -> "State":
+        """With one worker changed, and whatever else."""
+        workers = (worker, self.workers[1]) if w == 0 else (self.workers[0], worker)
+        return self._replace(workers=workers, **changes)
+
+    def saying(self, publish: Publish) -> "State":
+        """With these records in the log."""
+        new = [i for i in map(id_of, publish.records) if i not in self.out]
+        return self._replace(out=(*self.out, *dict.fromkeys(new))) if new else self
+
+
+Move: TypeAlias = tuple[str, State]
+
+
+def id_of(record: Outgoing) -> str:
+    """The id of a record: of the dead letter, or of the event."""
+    headers = dict(record.headers)
+    return headers.get("dead_id", headers["ce_id"]).decode()
+
+
+def applied(content: bytes) -> set[str]:
+    """The updates that took effect in a document, as far as its markers tell."""
+    if not content:
+        return set()
+    markers = msgspec.json.decode(content).get("_saga", {}).get("markers", {})
+    effective = {key: m for key, m in markers.items() if not m.get("answer") and not m.get("never")}
+    return {f"{m['kind']}:{m['handler']}:{key}" for key, m in effective.items()}
