@@ -131,6 +131,9 @@ class Driver:
     def lost(self, partitions: Collection[Partition]) -> None:
         self._partitions.difference_update(partitions)
 
+    def expired(self, partition: Partition, first: int, after: int) -> None:
+        raise AssertionError(f"{after - first} records of {partition} were removed while it was measured")
+
     @asynccontextmanager
     async def listening(self, topics: Sequence[str]) -> AsyncIterator[None]:
         """Hear what is said on these topics, inside the block."""

@@ -10,6 +10,7 @@ Promises, each shown by a test of `saga.testing.conformance.broker`:
   member may go on for a while with what it has (a zombie): its commits are refused with `Fenced`.
 - `Listener.revoked` comes before another member gets the partition, which waits for it to return, within bounds.
 - `commit` moves the group's position; when it returns, the position survives what the log survives.
+- Records that were removed before the group had them are told: of each partition which. The others lose nothing.
 Not promised: that a record comes once; an order between partitions; that a position never goes back.
 """
 
@@ -43,6 +44,10 @@ class Listener(Protocol):
 
     def lost(self, partitions: Collection[Partition]) -> None:
         """These are gone already, without warning (this member was taken for dead). Commits would be refused."""
+
+    def expired(self, partition: Partition, first: int, after: int) -> None:
+        """Records of this partition, which is ours, were removed before this group had them, by retention or by people:
+        those from offset `first` to before `after`, where reading goes on. They never come."""
 
 
 class Membership(Protocol):

@@ -20,6 +20,7 @@ from saga.observe.moments import (
     Assigned,
     DeadLettered,
     Escalated,
+    Expired,
     Handled,
     Lost,
     Moment,
@@ -124,6 +125,10 @@ class Metrics(Collector):
             "saga_escalations", "What only a person can put right; compensations are tried on.", "service", "handler"
         )
         self._stuck = count("saga_stuck", "Times that a lane could not decide: it waits and tries again.", "service")
+        self._expired = count(
+            *("saga_expired_records", "Records that were removed before the service had them, by partition."),
+            *("service", "topic", "partition"),
+        )
         self._moved = count(
             "saga_partitions_moved", "Partitions that came (assigned) or went (revoked, lost).", "service", "how"
         )
@@ -146,7 +151,8 @@ class Metrics(Collector):
             DeadLettered: lambda m: self._dead.add(m.service, m.type or ""),
             Escalated: lambda m: self._escalated.add(m.service, m.handler),
             Stuck: lambda m: self._stuck.add(m.service),
-            Assigned: lambda m: self._moved.add(m.service, "assigned", by=len(m.partitions)),
+            Expired: lambda m: self._expired.add(m.service, m.topic, str(m.partition), by=m.count),
+            Assigned: self._on_assigned,
             Revoked: lambda m: self._moved.add(m.service, "revoked", by=len(m.partitions)),
             Lost: lambda m: self._moved.add(m.service, "lost", by=len(m.partitions)),
             Stopped: lambda m: self._drained_s.values.__setitem__((m.service,), m.drained_s),
@@ -178,6 +184,11 @@ class Metrics(Collector):
 
     def _on_refused(self, m: WriteRefused) -> None:
         (self._conflicts if m.why == "conflict" else self._ambiguous).add(m.service, m.operation)
+
+    def _on_assigned(self, m: Assigned) -> None:
+        self._moved.add(m.service, "assigned", by=len(m.partitions))
+        for topic, number in m.partitions:
+            self._expired.add(m.service, topic, str(number), by=0)
 
     # ---------------------------------------------------------------- looking
 
@@ -217,7 +228,7 @@ class Metrics(Collector):
             yield _gauge(gauge)
         for counts in (
             *(self._handled, self._redelivered, self._retries, self._conflicts, self._ambiguous, self._dead),
-            *(self._escalated, self._stuck, self._moved),
+            *(self._escalated, self._stuck, self._expired, self._moved),
         ):
             counter = CounterMetricFamily(counts.name, counts.meaning, labels=counts.labels)
             for labels, value in counts.values.items():

@@ -125,6 +125,20 @@ class Recovered(Moment, frozen=True, kw_only=True, gc=False):
     away_s: float
 
 
+class Expired(Moment, frozen=True, kw_only=True, gc=False):
+    """Records were removed from the log before this service had them: keep them for longer than it may stand still
+    (`retention_days`). What they said is lost to it."""
+
+    topic: str
+    partition: int
+    first: int
+    """The offset of the first one that is gone."""
+    last: int
+    """The offset of the last one."""
+    count: int
+    """How many, at most: where transactions ended, offsets had no record."""
+
+
 class Started(Moment, frozen=True, kw_only=True, gc=False):
     """The service takes messages."""
 

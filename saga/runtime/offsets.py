@@ -38,6 +38,10 @@ class Prefix:
         self._end = offset + 1
         self.unfinished += 1
 
+    def skipped(self, after: int) -> None:
+        """What is not begun of the offsets below `after` never comes: it was removed."""
+        self._end = max(self._end, after)
+
     def finished(self, offset: int) -> None:
         """Nothing of the message is left to do."""
         if not self._done[offset]:

@@ -10,7 +10,7 @@ from saga.clock import from_iso
 from saga.contracts import codec
 from saga.errors import BadInput, BrokerUnavailable, Fenced, StoreUnavailable
 from saga.messages import Partition, Position, Record
-from saga.observe.moments import Assigned, DeadLettered, Handled, Lost, Revoked, Stuck
+from saga.observe.moments import Assigned, DeadLettered, Expired, Handled, Lost, Revoked, Stuck
 from saga.progress.document import Snapshot, decode_entry, progress_key
 from saga.runtime import deadletters, persistence
 from saga.runtime.lanes import Cache, Item, Lanes
@@ -349,6 +349,22 @@ class Worker:
         self._lanes.forget(partitions)
         self._drop(partitions)
         self.ports.report(Lost(service=self.service.name, partitions=tuple(partitions)))
+
+    def expired(self, partition: Partition, first: int, after: int) -> None:
+        prefix = self.ports.prefixes.get(partition)
+        if prefix is not None:
+            prefix.skipped(after)
+        self._lanes.finished.set()  # the position moves behind them, so that this is told once
+        self.ports.report(
+            Expired(
+                service=self.service.name,
+                topic=partition.topic,
+                partition=partition.number,
+                first=first,
+                last=after - 1,
+                count=after - first,
+            )
+        )
 
     def _drop(self, partitions: Collection[Partition]) -> None:
         for partition in partitions:

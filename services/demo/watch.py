@@ -59,6 +59,9 @@ class Watch:
     def lost(self, partitions: Collection[Partition]) -> None:
         self._partitions.difference_update(partitions)
 
+    def expired(self, partition: Partition, first: int, after: int) -> None:
+        """Orders that nobody can see any more are seen as not ended."""
+
 
 async def unsettled(folder: Path, orders: Collection[str], clock: Clock) -> dict[str, list[str]]:
     """By service the orders that it has not brought to their end; services that have are left out.

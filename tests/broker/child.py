@@ -36,6 +36,9 @@ class Telling:
     def lost(self, partitions: Collection[Partition]) -> None:
         say("lost", *sorted(p.number for p in partitions))
 
+    def expired(self, partition: Partition, first: int, after: int) -> None:
+        say("expired", partition.number, first, after)
+
 
 async def member(path: Path, silence_s: float) -> None:
     async with EmbeddedBroker(path, clock=CLOCK, timing=Timing(silence_s=silence_s)) as broker:

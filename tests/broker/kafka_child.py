@@ -39,6 +39,9 @@ class Telling:
         self.has = []
         say("lost", *sorted(p.number for p in partitions))
 
+    def expired(self, partition: Partition, first: int, after: int) -> None:
+        say("expired", partition.number, first, after)
+
 
 async def read(membership: Membership, listener: Telling) -> None:
     while True:

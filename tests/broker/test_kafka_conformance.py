@@ -2,12 +2,17 @@
 
 import itertools
 import os
+from collections.abc import Mapping
 
 import pytest
+from aiokafka import TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
 
 from saga.broker.kafka import KafkaBroker, KafkaSettings
 from saga.clock import SystemClock
-from saga.testing.conformance.broker import BrokerConformance, Connect
+from saga.messages import Partition
+from saga.testing.conformance.broker import BrokerConformance
+from saga.testing.conformance.ground import Connect, Remove
 
 NUMBERS = itertools.count()
 
@@ -25,3 +30,13 @@ class TestKafkaBroker(BrokerConformance):
             servers=(kafka_address,), replication_factor=1, min_insync_replicas=1, heartbeat_s=0.2, rebalance_s=10
         )
         return lambda: KafkaBroker(settings, clock=SystemClock())
+
+    @pytest.fixture
+    def remove(self, kafka_address: str) -> Remove:
+        async def removed(before: Mapping[Partition, int]) -> None:
+            admin = AIOKafkaAdminClient(bootstrap_servers=kafka_address)
+            await admin.start()
+            await admin.delete_records({TopicPartition(*p): RecordsToDelete(offset) for p, offset in before.items()})
+            await admin.close()
+
+        return removed

@@ -63,6 +63,9 @@ class Reader:
             self.book.owners[partition] = None
             del self.next[partition]
 
+    def expired(self, partition: Partition, first: int, after: int) -> None:
+        self.book.wrong.append(f"{partition} has lost {first} to {after - 1}")
+
     async def read(self, membership: Membership) -> None:
         while True:
             records = await membership.poll(list(self.next), records_max=20, timeout_s=0.05)

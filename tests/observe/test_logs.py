@@ -150,6 +150,7 @@ def test_levels_say_what_a_person_has_to_look_at() -> None:
         moments.Escalated,
         moments.Stuck,
         Unavailable,
+        moments.Expired,
     ]
 
 

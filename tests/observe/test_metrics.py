@@ -16,6 +16,7 @@ from saga.observe.moments import (
     Assigned,
     DeadLettered,
     Escalated,
+    Expired,
     Handled,
     Lost,
     Moment,
@@ -67,6 +68,7 @@ UNREADABLE = DeadLettered(service="payment", reason=SECRET, remedy=SECRET)
 ESCALATED = Escalated(service="payment", saga=SECRET, handler="release", reason=SECRET, steps=(SECRET,))
 STEP = StepDone(service="payment", saga=SECRET, handler="reserve", step="charge", ms=40.0)
 STUCK = Stuck(service="payment", saga=SECRET, message=SECRET, error=SECRET, retry_s=0.5)
+EXPIRED = Expired(service="payment", topic="orders", partition=1, first=7, last=7, count=1)
 CONFLICT = WriteRefused(service="payment", saga=SECRET, operation="write", why="conflict")
 AMBIGUOUS = WriteRefused(service="payment", saga=None, operation="update", why="ambiguous")
 SEEN_ELSEWHERE = {Started, Unavailable, Recovered}
@@ -117,6 +119,7 @@ def of(*workers: Stand, clock: StandingClock | None = None) -> Metrics:
         (ESCALATED, series("saga_escalations_total", service="payment", handler="release")),
         (STEP, series("saga_step_seconds_count", service="payment", handler="reserve", step="charge")),
         (STUCK, series("saga_stuck_total", service="payment")),
+        (EXPIRED, series("saga_expired_records_total", service="payment", topic="orders", partition="1")),
         (CONFLICT, series("saga_conflicts_total", service="payment", operation="write")),
         (AMBIGUOUS, series("saga_ambiguous_writes_total", service="payment", operation="update")),
     ],
@@ -137,6 +140,17 @@ def test_partitions_are_counted_as_they_come_and_go() -> None:
     metrics(Lost(service="payment", partitions=(P1,)))
     moved = {how: told(metrics)["saga_partitions_moved_total", labels(how)] for how in ("assigned", "revoked", "lost")}
     assert moved == {"assigned": 2, "revoked": 1, "lost": 1}
+
+
+def test_records_that_expired_are_counted_from_zero_for_each_partition_that_came() -> None:
+    metrics = of(Stand())
+    metrics(Assigned(service="payment", partitions=(P0, P1)))
+    metrics(replace(EXPIRED, first=3, last=6, count=4))
+    counted = {
+        number: told(metrics)[series("saga_expired_records_total", service="payment", topic="orders", partition=number)]
+        for number in ("0", "1")
+    }
+    assert counted == {"0": 0, "1": 4}
 
 
 def labels(how: str) -> frozenset[tuple[str, str]]:
@@ -246,7 +260,7 @@ def test_the_drain_is_told_once_it_is_over() -> None:
 def everything() -> Metrics:
     """With a sample of every metric."""
     metrics = of(Stand(behind={P0: 0}))
-    for moment in (HANDLED, STEP, Stopped(service="payment", drained_s=1.5)):
+    for moment in (HANDLED, STEP, EXPIRED, Stopped(service="payment", drained_s=1.5)):
         metrics(moment)
     metrics.look()
     return metrics

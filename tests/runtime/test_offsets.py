@@ -46,6 +46,18 @@ def test_what_may_be_committed_is_all_below_the_first_that_is_not_finished(
         ]
 
 
+def test_what_was_removed_is_passed_over_once_all_that_had_come_before_it_is_finished() -> None:
+    prefix = Prefix(5)
+    prefix.begun(5)
+    prefix.skipped(9)
+    assert prefix.to_commit() is None
+    prefix.finished(5)
+    assert prefix.to_commit() == 9
+    prefix.committed(9)
+    prefix.skipped(7)
+    assert prefix.to_commit() is None
+
+
 def test_an_older_acknowledgement_moves_nothing_back() -> None:
     prefix = Prefix(5)
     prefix.committed(9)

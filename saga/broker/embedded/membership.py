@@ -141,6 +141,10 @@ class Member:
                     continue
                 owned = self._behind.pop(partition)
                 read = self._shared.log.read(owned.log, partition, owned.position, records_max - len(records))
+                follows = read[0].offset if read else heads[owned.log]
+                if follows > owned.position:  # a log has no gaps: what lay between was removed
+                    self._listener.expired(partition, owned.position, follows)
+                    owned.position = follows
                 if read:
                     owned.position = read[-1].offset + 1
                     records += read

@@ -9,7 +9,6 @@ import asyncio
 import logging
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.abc import ConsumerRebalanceListener
@@ -17,6 +16,7 @@ from aiokafka.coordinator.assignors.range import RangePartitionAssignor
 
 from saga.broker.kafka import client
 from saga.broker.kafka.client import FAILED, failed, partitions_of
+from saga.broker.kafka.held import Held
 from saga.broker.kafka.intake import Intake
 from saga.broker.kafka.rivals import Rivals
 from saga.broker.kafka.settings import Access, KafkaSettings
@@ -34,20 +34,11 @@ ALONE_S = 2.0
 """A member that finds no coordinator for so long says that the broker is unavailable."""
 LEAVE_S = 5.0
 GAP_S = 10.0
-"""How often, at most, a gap between offsets is looked into."""
+"""How often, at most, a gap between offsets of one partition is looked into."""
+BEGINS_S = 1.0
+"""How long it may take to learn where partitions begin."""
 
 log = logging.getLogger("saga.broker.kafka")
-
-
-@dataclass(slots=True)
-class Held:
-    """A partition that is ours in this assignment; the next assignment makes another one."""
-
-    next: int
-    """The offset after the last record that was handed out."""
-    committed: int
-    over: asyncio.Future[None]
-    """Done when the assignment is over."""
 
 
 class Member:
@@ -84,7 +75,8 @@ class Member:
         """Raised as long as it lasts."""
         self._untold: BaseException | None = None
         """Why the listener could not be told of an assignment."""
-        self._looked_s = -GAP_S
+        self._is_new = False
+        """Whether nobody has looked yet whether the log still has what comes next of this assignment."""
 
     # ---------------------------------------------------------------- the port
 
@@ -187,18 +179,9 @@ class Member:
         held, consumer = self._held[partition], self._consumer
         if first > held.next:
             now_s = self._clock.monotonic_s()
-            if consumer is None or now_s - self._looked_s < GAP_S:
-                return
-            self._looked_s = now_s
-            place = TopicPartition(*partition)
-            with suppress(*FAILED):
-                begins = await self._clock.within(1, consumer.beginning_offsets([place]))
-                if begins[place] > held.next:
-                    log.error(
-                        "group %s: records %d to %d of %s/%d were removed before they were read: keep them for longer "
-                        "than the service may stand still (retention)",
-                        *(self._group, held.next, begins[place] - 1, partition.topic, partition.number),
-                    )
+            if consumer is not None and (held.looked_s is None or now_s - held.looked_s >= GAP_S):
+                held.looked_s = now_s
+                await self._look_for_removed(consumer, {partition: held})
             return
         log.error(
             "group %s: %s/%d has lost what was read of it: it is read again from offset %d on",
@@ -210,6 +193,19 @@ class Member:
             self._held[partition] = Held(first, first, held.over)
             self._listener.lost([partition])
             await self._listener.assigned({partition: first})
+
+    async def _look_for_removed(self, consumer: AIOKafkaConsumer, looked_at: Mapping[Partition, Held]) -> None:
+        """Tell of each partition that begins behind what comes next of it."""
+        with suppress(*FAILED):
+            places = [TopicPartition(*partition) for partition in looked_at]
+            begins = await self._clock.within(BEGINS_S, consumer.beginning_offsets(places))
+            for partition, held in looked_at.items():
+                first, after = held.next, begins[TopicPartition(*partition)]
+                if partition in self._intake:  # fetched in time
+                    after = min(after, self._intake.first(partition))
+                if after > first and self._held.get(partition) is held:
+                    held.next = after
+                    self._listener.expired(partition, first, after)
 
     # ---------------------------------------------------------------- what the group tells
 
@@ -240,6 +236,7 @@ class Member:
             except Exception as why:  # noqa: BLE001 - a listener's error reaches whoever polls or commits
                 self._broken = why
             self._open = set(offsets)
+            self._is_new = True
             self._intake.news.set()
 
     async def _positions(
@@ -367,6 +364,9 @@ class Member:
             if self._untold is not None:
                 why, self._untold = self._untold, None
                 raise why
+            if self._is_new and self._held:  # not while partitions move: who asks then holds up the whole group
+                self._is_new = False
+                await self._look_for_removed(self._consumer, dict(self._held))
             alone_s = alone_s + WATCH_S if client.is_alone(self._consumer) else 0
             trouble = ""
             if alone_s >= ALONE_S:

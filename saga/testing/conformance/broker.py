@@ -5,103 +5,29 @@
         def connect(self) -> Connect:
             return lambda: MyBroker(...)
 
+        @pytest.fixture
+        def remove(self) -> Remove:
+            ...
+
 Each call of `connect` gives a broker that is not open yet; all of one test are of the same log, as different processes
 would be. Runs with pytest-asyncio in its automatic mode.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Collection
-from contextlib import AsyncExitStack, asynccontextmanager
-from typing import TypeAlias
+from contextlib import AsyncExitStack
 
 import pytest
 
-from saga.broker.port import Broker, Membership, Topic
-from saga.clock import SystemClock
+from saga.broker.port import Broker, Topic
 from saga.errors import Fenced, SagaError
 from saga.messages import Outgoing, Partition, Record
+from saga.testing.conformance.ground import CLOCK, LOOK_S, Connect
 from saga.testing.conformance.listening import Listening, event, values
-
-Connect: TypeAlias = Callable[[], Broker]
-
-CLOCK = SystemClock()
-LOOK_S = 0.005
+from saga.testing.conformance.removal import RemovalConformance
 
 
-class BrokerConformance:
-    """One test per promise. Abilities that honestly differ are these attributes."""
-
-    partitions = 4
-    within_s = 10.0
-    """How long anything that has to happen may take."""
-    drain_s = 5.0
-    """How long a partition waits at least for `revoked` of the member that is to lose it."""
-
-    @pytest.fixture
-    def connect(self) -> Connect:
-        """A new, closed broker on this test's log."""
-        raise NotImplementedError("give the fixture `connect` in the subclass")
-
-    @pytest.fixture
-    def prefix(self) -> str:
-        """What makes this test's names its own, where the log outlives it."""
-        return ""
-
-    @pytest.fixture
-    def topic(self, prefix: str) -> str:
-        return f"{prefix}orders"
-
-    @pytest.fixture
-    def group(self, prefix: str) -> str:
-        return f"{prefix}payment"
-
-    @pytest.fixture
-    async def broker(self, connect: Connect, topic: str) -> AsyncIterator[Broker]:
-        async with connect() as broker:
-            await broker.ensure([Topic(topic, self.partitions)])
-            yield broker
-
-    # ---------------------------------------------------------------- what tests do
-
-    async def until(self, condition: Callable[[], bool]) -> None:
-        """Return once it holds; fail after `within_s`."""
-
-        async def holds() -> None:
-            while not condition():
-                await CLOCK.sleep(LOOK_S)
-
-        await CLOCK.within(self.within_s, holds())
-
-    async def complete(self, listener: Listening) -> None:
-        """Return once it has all partitions of one topic."""
-        await self.until(lambda: len(listener.has) == self.partitions)
-
-    @asynccontextmanager
-    async def member(self, broker: Broker, group: str, *topics: str) -> AsyncIterator[tuple[Membership, Listening]]:
-        """Join, and wait until all partitions that are free have come."""
-        listener = Listening()
-        async with broker.join(group, topics, listener) as membership:
-            await self.until(lambda: bool(listener.has))
-            yield membership, listener
-
-    async def read(
-        self,
-        membership: Membership,
-        count: int,
-        partitions: Collection[Partition] | None = None,
-        *,
-        listener: Listening,
-    ) -> list[Record]:
-        """The next `count` records, and no more than come with them."""
-        records: list[Record] = []
-
-        async def fill() -> None:
-            while len(records) < count:
-                wanted = list(listener.has) if partitions is None else partitions
-                records.extend(await membership.poll(wanted, records_max=100, timeout_s=0.1))
-
-        await CLOCK.within(self.within_s, fill())
-        return records
+class BrokerConformance(RemovalConformance):
+    """One test per promise. Abilities that honestly differ are attributes of `saga.testing.conformance.ground`."""
 
     # ---------------------------------------------------------------- publish and read
 

@@ -13,6 +13,8 @@ class Listening:
 
     has: dict[Partition, int] = field(default_factory=dict)
     told: list[tuple[str, frozenset[Partition]]] = field(default_factory=list)
+    gone: dict[Partition, list[range]] = field(default_factory=dict)
+    """Offsets that were removed before they were read."""
     may_end: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
@@ -32,6 +34,9 @@ class Listening:
         self.told.append(("lost", frozenset(partitions)))
         for partition in partitions:
             self.has.pop(partition, None)
+
+    def expired(self, partition: Partition, first: int, after: int) -> None:
+        self.gone.setdefault(partition, []).append(range(first, after))
 
     def heard(self, what: str) -> frozenset[Partition]:
         """All partitions of which it was told that."""

@@ -28,6 +28,8 @@ class Log:
     """One partition."""
 
     records: list[Record] = field(default_factory=list)
+    begins: int = 0
+    """The offset of the first one that is still there."""
     visible: int = 0
     """How many of them have reached those who read."""
     due_s: float = 0.0
@@ -67,7 +69,16 @@ class Cluster:
 
     def read(self, partition: Partition, offset: int, records_max: int) -> list[Record]:
         log = self.topics[partition.topic][partition.number]
-        return log.records[offset : min(log.visible, offset + records_max)]
+        return log.records[max(offset, log.begins) : min(log.visible, offset + records_max)]
+
+    def remove(self, before: Mapping[Partition, int]) -> None:
+        """Of these partitions what lies below the offset, whoever has read it."""
+        for (topic, number), offset in before.items():
+            self.topics[topic][number].begins = offset
+
+    def begins(self, partition: Partition) -> int:
+        """The offset of the first record that is still there."""
+        return self.topics[partition.topic][partition.number].begins
 
     def has_more(self, partition: Partition, offset: int) -> bool:
         """Whether there is something to read from that offset on."""

@@ -92,7 +92,10 @@ class SimulatedMember:
             return records
         wanted = set(partitions)
         for partition in [p for p in self._behind if p in wanted]:
-            at = self._at[partition]
+            at, begins = self._at[partition], self._cluster.begins(partition)
+            if begins > at:
+                self._listener.expired(partition, at, begins)
+                at = begins
             some = self._cluster.read(partition, at, records_max - len(records))
             self._at[partition] = at + len(some)
             records += some

@@ -202,6 +202,9 @@ class Hears:
         self.lost_s.append(self.ground.now_s())
         self.has -= set(partitions)
 
+    def expired(self, partition: Partition, first: int, after: int) -> None:
+        raise AssertionError(f"{partition} has lost {first} to {after - 1}")
+
 
 @asynccontextmanager
 async def joined(ground: Ground, broker: SimulatedBroker) -> AsyncIterator[tuple[SimulatedMember, Hears]]:

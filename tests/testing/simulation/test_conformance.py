@@ -1,11 +1,14 @@
 """The simulated store and the simulated broker keep the promises of their ports."""
 
 import asyncio
+from collections.abc import Mapping
 
 import pytest
 
 from saga.clock import SystemClock
-from saga.testing.conformance.broker import BrokerConformance, Connect
+from saga.messages import Partition
+from saga.testing.conformance.broker import BrokerConformance
+from saga.testing.conformance.ground import Connect, Remove
 from saga.testing.conformance.store import Opens, Passes, StoreConformance
 from saga.testing.simulation.broker import Cluster, SimulatedBroker
 from saga.testing.simulation.chance import Chance
@@ -42,7 +45,17 @@ class TestSimulatedStore(StoreConformance):
 
 class TestSimulatedBroker(BrokerConformance):
     @pytest.fixture
-    async def connect(self, network: Network) -> Connect:
+    async def cluster(self, network: Network) -> Cluster:
         began_ms = SystemClock().now_ms() - round(asyncio.get_running_loop().time() * 1000)
-        cluster = Cluster(network, began_ms)
+        return Cluster(network, began_ms)
+
+    @pytest.fixture
+    def remove(self, cluster: Cluster) -> Remove:
+        async def removed(before: Mapping[Partition, int]) -> None:
+            cluster.remove(before)
+
+        return removed
+
+    @pytest.fixture
+    async def connect(self, cluster: Cluster, network: Network) -> Connect:
         return lambda: SimulatedBroker(cluster, Process("test", "test"), network)

@@ -1,0 +1,17 @@
+"""A partition in the hands of a member: how far it is read and committed."""
+
+import asyncio
+from dataclasses import dataclass
+
+
+@dataclass(slots=True)
+class Held:
+    """A partition that is ours in this assignment; the next assignment makes another one."""
+
+    next: int
+    """The offset after the last record that was handed out."""
+    committed: int
+    over: asyncio.Future[None]
+    """Done when the assignment is over."""
+    looked_s: float | None = None
+    """When a gap between its offsets was last looked into."""
