@@ -29,7 +29,7 @@ def broker_at(settings: Settings, clock: Clock) -> Broker:
         return broker
     from saga.broker.embedded import EmbeddedBroker
 
-    return EmbeddedBroker(settings.broker_path, clock=clock)
+    return EmbeddedBroker(settings.broker_path, clock=clock, record_bytes_max=settings.record_bytes_max)
 
 
 def administration_at(settings: Settings, clock: Clock) -> Administration:
@@ -80,6 +80,7 @@ def kafka_settings(settings: Settings) -> "KafkaSettings":
         instance=settings.kafka_instance,
         replication_factor=settings.kafka_replication,
         min_insync_replicas=settings.kafka_min_insync,
+        record_bytes_max=settings.record_bytes_max,
     )
 
 

@@ -48,11 +48,11 @@ class Client:
         an error, a timeout or a crash, now or in another process, is the same event. So build it once: with a new
         timestamp in it, it is another one. Two events that both count must differ in a field.
 
-        Raises `SagaError`: a field that its contract does not allow, or a topic that is not there, which is a
-        `ConfigurationError` (nothing was published); or the broker did not acknowledge in time (any of them may have
-        been published; publish again).
+        Raises `SagaError`: a field that its contract does not allow, an event larger than SAGA_RECORD_BYTES_MAX leaves
+        room for, or a topic that is not there, which is a `ConfigurationError` (nothing was published); or the broker
+        did not acknowledge in time (any of them may have been published; publish again).
         """
-        records = [to_record(event, self._clock.now_ms()) for event in events]
+        records = [to_record(event, self._clock.now_ms(), self._broker.record_bytes_max) for event in events]
         bindings = [binding_of(kind) for kind in {type(event) for event in events}]
         if {binding.contract.topic for binding in bindings} - self._known:
             await self._with_topics({b.contract.topic: topic_of(b.library.topics[b.contract.topic]) for b in bindings})

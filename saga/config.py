@@ -33,6 +33,8 @@ TEST_PREFIX = "SAGA_TEST_"
 
 INFLIGHT_MIN = 64
 """As `saga.policies.concurrency` has it."""
+RECORD_BYTES_MAX, RECORD_BYTES_LEAST, RECORD_BYTES_LIMIT = 1_000_000, 100_000, 1 << 24
+"""As `saga.broker.port` has them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +94,9 @@ class Settings:
     is less than the default, it counts in its place."""
     inflight_bytes_max: int = 64 << 20
     """SAGA_INFLIGHT_BYTES_MAX: how many bytes they may have together before no more are taken."""
+    record_bytes_max: int = RECORD_BYTES_MAX
+    """SAGA_RECORD_BYTES_MAX: what one record of the log may hold, headers and key included. Services and clients refuse
+    a larger event before anything is written. On Kafka each topic has to take as much: `max.message.bytes`."""
     cache_max: int = 2000
     """SAGA_CACHE_MAX: progress documents kept in memory per service."""
     drain_s: float = 20.0
@@ -299,6 +304,7 @@ READERS: Mapping[str, Callable[[str], object]] = {
     "SAGA_INFLIGHT_MAX": _number(int, 1, 100_000, "messages"),
     "SAGA_INFLIGHT_MIN": _number(int, 1, 100_000, "messages"),
     "SAGA_INFLIGHT_BYTES_MAX": _number(int, 1, 1 << 40, "bytes"),
+    "SAGA_RECORD_BYTES_MAX": _number(int, RECORD_BYTES_LEAST, RECORD_BYTES_LIMIT, "bytes"),
     "SAGA_CACHE_MAX": _number(int, 0, 10_000_000, "documents"),
     "SAGA_DRAIN_S": _number(float, 0, 3600, "seconds"),
     "SAGA_LOG": _word("auto", "json", "text"),

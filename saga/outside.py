@@ -1,6 +1,7 @@
 """What is said from outside any service: an event as an application publishes it."""
 
 from saga import envelope
+from saga.broker.port import RECORD_BYTES_MAX, value_bytes_max
 from saga.clock import iso
 from saga.contracts import codec
 from saga.contracts.library import binding_of
@@ -9,8 +10,9 @@ from saga.messages import Event, Message, Outgoing
 from saga.progress import ids
 
 
-def to_record(event: Event, now_ms: int) -> Outgoing:
-    """An event as a Client publishes it. Raises `SagaError` for one that a Client may not publish."""
+def to_record(event: Event, now_ms: int, record_bytes_max: int = RECORD_BYTES_MAX) -> Outgoing:
+    """An event as a Client publishes it. Raises `SagaError` for one that a Client may not publish, or that is too large
+    for a log that takes `record_bytes_max` (`Broker.record_bytes_max`)."""
     contract = binding_of(type(event)).contract
     if not contract.said_outside:
         raise SagaError(
@@ -24,6 +26,12 @@ def to_record(event: Event, now_ms: int) -> Outgoing:
     saga, time = str(getattr(event, contract.key)), iso(now_ms)
     if not saga:
         raise SagaError(f"{contract.name} was not published: its {contract.key} is empty, and it is the saga id")
+    bytes_max = value_bytes_max(record_bytes_max, saga)
+    if len(value) > bytes_max:
+        raise SagaError(
+            f"{contract.name} was not published: it has {len(value)} bytes, and may have {bytes_max}: publish a "
+            "reference to what is large, or raise SAGA_RECORD_BYTES_MAX and what its topic takes"
+        )
     message = Message(
         id=f"{contract.name}-{ids.digest(f'client|{contract.name}', saga, codec.content(event).hex())}",
         type=contract.name,

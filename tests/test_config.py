@@ -8,6 +8,7 @@ import pytest
 
 from saga.adapters import kafka_settings
 from saga.addresses import couchbase_place, embedded_path, kafka_servers, sqlite_path
+from saga.broker import port
 from saga.config import READERS, Settings
 from saga.errors import ConfigurationError
 from saga.policies.concurrency import INFLIGHT_MIN
@@ -260,3 +261,12 @@ def test_the_id_of_a_process_reaches_the_broker() -> None:
 
 def test_the_default_of_what_is_in_flight_at_least_is_that_of_the_limit() -> None:
     assert Settings().inflight_min == INFLIGHT_MIN
+
+
+def test_the_size_of_records_is_bound_as_brokers_have_it() -> None:
+    assert Settings().record_bytes_max == port.RECORD_BYTES_MAX
+    bounds = str(port.RECORD_BYTES_LEAST), str(port.RECORD_BYTES_LIMIT)
+    assert [Settings.read({"SAGA_RECORD_BYTES_MAX": b}).record_bytes_max for b in bounds] == [100_000, 1 << 24]
+    for beyond in ("99999", str((1 << 24) + 1)):
+        (told,) = problems({"SAGA_RECORD_BYTES_MAX": beyond})
+        assert told.endswith("it must be a whole number of bytes from 100000 to 16777216")

@@ -7,6 +7,7 @@ from saga.administration.moves import Place
 from saga.administration.opening import Wanted
 from saga.administration.plans import is_kept_as_wanted, kept, retention_ms, span
 from saga.broker.administration import DAY_MS, Found
+from saga.broker.port import RECORD_BYTES_LEAST, RECORD_BYTES_MAX
 from saga.declarations.values import Declared
 from saga.messages import Partition
 
@@ -14,9 +15,9 @@ Severity: TypeAlias = Literal["error", "warning", "ok"]
 
 REPLICAS, IN_SYNC = 3, 2
 """With fewer, one broker that is lost takes acknowledged records with it, or stops all writing."""
+TOPIC_BYTES = 1_048_588
+"""What Kafka has for `max.message.bytes` where nobody says anything."""
 REASSIGN = "give it more replicas with kafka-reassign-partitions"
-RECORD_BYTES = 1_000_000
-"""What our producers send at most."""
 CLOCK_MS_WARNING, CLOCK_MS_ERROR = 2_000, 60_000
 FORGOTTEN_MS = 7 * DAY_MS
 """How long brokers remember the positions of a group without members, unless told otherwise."""
@@ -43,8 +44,17 @@ class Finding(NamedTuple):
 # -------------------------------------------------------------------- topics
 
 
-def about_topic(wanted: Wanted, found: Found | None, replication: int, in_sync: int) -> Iterator[Finding]:
-    """All that is wrong with a topic. `replication`, `in_sync`: as the settings ask for them."""
+class Asked(NamedTuple):
+    """What settings ask of every topic."""
+
+    replication: int = 3
+    in_sync: int = 2
+    record_bytes_max: int = RECORD_BYTES_MAX
+    """The largest that services and clients send."""
+
+
+def about_topic(wanted: Wanted, found: Found | None, asked: Asked) -> Iterator[Finding]:
+    """All that is wrong with a topic."""
     name = wanted.topic.name
     if found is None:
         yield Finding(
@@ -63,7 +73,7 @@ def about_topic(wanted: Wanted, found: Found | None, replication: int, in_sync: 
             "no service that uses it starts: with two numbers in use, messages of one saga would lose their order",
             "saga topics plan says what can be done; or put the number in its topic.json back",
         )
-    yield from _about_replicas(name, found, replication)
+    yield from _about_replicas(name, found, asked.replication)
     yield from _about_rights(wanted, found)
     if found.hidden:
         yield Finding(
@@ -75,8 +85,8 @@ def about_topic(wanted: Wanted, found: Found | None, replication: int, in_sync: 
         )
         return
     yield from _about_retention(wanted, found)
-    yield from _about_in_sync(name, found, in_sync)
-    yield from _about_settings(name, found.settings)
+    yield from _about_in_sync(name, found, asked.in_sync)
+    yield from _about_settings(name, found.settings, asked.record_bytes_max)
 
 
 def _about_retention(wanted: Wanted, found: Found) -> Iterator[Finding]:
@@ -169,7 +179,7 @@ def _about_in_sync(name: str, found: Found, asked: int) -> Iterator[Finding]:
         )
 
 
-def _about_settings(name: str, settings: Mapping[str, str]) -> Iterator[Finding]:
+def _about_settings(name: str, settings: Mapping[str, str], record_bytes_max: int) -> Iterator[Finding]:
     change = f"kafka-configs --alter --entity-type topics --entity-name {name} --add-config"
     if "compact" in settings.get("cleanup.policy", "delete"):
         yield Finding(
@@ -203,13 +213,15 @@ def _about_settings(name: str, settings: Mapping[str, str]) -> Iterator[Finding]
             "a record's time is its sender's: retention, and saga positions move --to TIME, depend on all their clocks",
             f"{change} message.timestamp.type=LogAppendTime",
         )
-    if int(settings.get("max.message.bytes", RECORD_BYTES)) < RECORD_BYTES:
+    least = int(settings.get("max.message.bytes", record_bytes_max))
+    if least < record_bytes_max:
         yield Finding(
-            "warning",
+            "error",
             name,
-            f"max.message.bytes is {settings['max.message.bytes']}",
-            "a message that services think small enough is refused, and its saga stands still",
-            f"{change} max.message.bytes=1048588",
+            f"max.message.bytes is {least}, and SAGA_RECORD_BYTES_MAX {record_bytes_max}",
+            "an event that services and clients think small enough is refused, and its saga stands still",
+            f"{change} max.message.bytes={max(record_bytes_max, TOPIC_BYTES)}"
+            + (f"; or SAGA_RECORD_BYTES_MAX={least} everywhere" if least >= RECORD_BYTES_LEAST else ""),
         )
 
 

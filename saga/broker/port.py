@@ -20,8 +20,30 @@ from typing import NamedTuple, Protocol, Self
 
 from saga.messages import Outgoing, Partition, Record
 
-VALUE_BYTES_MAX = 1 << 24
-"""A larger record would hold up everybody's: `publish` refuses it."""
+RECORD_BYTES_MAX = 1_000_000
+"""What one record may hold, unless a setting says otherwise: what a topic of Kafka takes that nobody has configured."""
+RECORD_BYTES_LEAST, RECORD_BYTES_LIMIT = 100_000, 1 << 24
+"""What settings may say: less leaves no room beside an event for what a dead letter needs, more holds up everybody."""
+BESIDE_BYTES = 1 << 15
+"""Kept free beside an event's value: for its headers, and for those that it gets as a dead letter."""
+FRAME_BYTES = 100
+"""What a log adds to a record, at most: the frames of the record and of a batch that holds it alone."""
+
+
+def size_of(message: Outgoing) -> int:
+    """The bytes that count against `Broker.record_bytes_max`."""
+    size = len(message.key) + len(message.value or b"") + FRAME_BYTES
+    for name, content in message.headers:
+        size += len(name) + len(content) + 10
+    return size
+
+
+def value_bytes_max(record_bytes_max: int, saga: str) -> int:
+    """How large an event's value may be, so that with headers it is a record, and one day a dead letter.
+
+    The saga id is in the key and in a header.
+    """
+    return record_bytes_max - BESIDE_BYTES - 2 * len(saga.encode())
 
 
 class Topic(NamedTuple):
@@ -72,6 +94,9 @@ class Membership(Protocol):
 class Broker(Protocol):
     """The log."""
 
+    record_bytes_max: int
+    """What one record may hold, by `size_of`: `publish` refuses a larger one with a `BrokerError` before anything is
+    sent. A topic may take less, where somebody has configured it so: `saga doctor` compares."""
     makes_topics: bool
     """Whether those who run services or publish make the topics that they miss. So it is where the log is theirs alone:
     a file. On servers that others use as well, people make them, by `saga topics apply`, with rights that no service
@@ -98,7 +123,8 @@ class Broker(Protocol):
         there. Raises `BrokerError`."""
 
     async def publish(self, messages: Sequence[Outgoing]) -> None:
-        """Append all, in this order per key. Raises `BrokerUnavailable`."""
+        """Append all, in this order per key. Raises `BrokerUnavailable`; `BrokerError` for a topic that is not there, a
+        record that is too large: then nothing was appended."""
 
     def join(self, group: str, topics: Sequence[str], listener: Listener) -> AbstractAsyncContextManager[Membership]:
         """Be a member of `group`, which reads `topics`, inside the block. Leaving it revokes what the member has."""

@@ -14,6 +14,7 @@ from fastavro import parse_schema, schemaless_reader, schemaless_writer
 from fastavro.read import SchemaResolutionError
 
 from saga.contracts import jsonform
+from saga.contracts.bounds import VALUES_MAX, check_json, check_values
 from saga.contracts.contract import Version
 from saga.contracts.convert import from_raw, to_raw
 from saga.contracts.library import Binding, Library, binding_of
@@ -31,7 +32,8 @@ _CORRUPT = (EOFError, ValueError, IndexError, KeyError, TypeError, OverflowError
 
 
 def encode(event: Event) -> bytes:
-    """The bytes of an event. Raises `BadInput` naming the path of a field that its contract does not allow."""
+    """The bytes of an event. Raises `BadInput` naming the path of a field that its contract does not allow, or in which
+    there are more values than one message may hold."""
     codec = _codec(type(event))
     out = BytesIO()
     out.write(codec.header)
@@ -43,14 +45,18 @@ def encode(event: Event) -> bytes:
         raise BadInput(
             f"{codec.name}: {_unwritable(codec.to_raw(event))}: half of a surrogate pair is no text"
         ) from None
-    return out.getvalue()
+    value = out.getvalue()
+    if len(value) > VALUES_MAX:
+        codec.check_values(value)
+    return value
 
 
 def decode(value: bytes | None, to: type[Event], library: Library) -> Event:
     """The event in `value`, whichever version wrote it, as the class `to`.
 
     Raises `BadInput` with the reason: empty, partial, no single object, a fingerprint that is not in the library,
-    another type, bytes left over, bytes that are not of the schema, a field with what its type does not allow.
+    another type, bytes left over, bytes that are not of the schema, a field with what its type does not allow, more
+    values than one message may hold.
     """
     codec = _codec(to)
     value = value or b""
@@ -108,6 +114,7 @@ def from_json(data: object, to: type[Event]) -> Event:
     """The event of that class with these fields. Raises `BadInput` naming the path of the field that is wrong."""
     codec = _codec(to)
     try:
+        check_json(data)
         event: Event = codec.from_json(data)
     except Wrong as why:
         raise BadInput(f"{codec.name}: {why}") from None
@@ -130,6 +137,7 @@ class _Codec:
         self.essentials = jsonform.to_json(version.record, binding.classes, essential=True)
         self.from_json = jsonform.from_json(version.record, binding.classes)
         self.read_own = _reader(self.schema, None)
+        self._values = check_values(self.schema)
         self.readers: dict[bytes, _Read] = {self.header: self.read_own}
         """By header: one for every version that was met."""
 
@@ -140,6 +148,13 @@ class _Codec:
         read = _reader(parse_schema(without_logical_types(writer.schema)), reader_schema)
         self.readers[MARKER + writer.fingerprint] = read
         return read
+
+    def check_values(self, value: bytes) -> None:
+        """Raise `BadInput` for bytes of this version that hold too many values."""
+        try:
+            self._values(value, HEADER_SIZE)
+        except Wrong as why:
+            raise BadInput(f"{self.name}: {why}") from None
 
     def check(self, event: Event) -> None:
         """Raise `BadInput` for a field that the contract does not allow."""
@@ -164,7 +179,14 @@ def _codec(event: type[Event]) -> _Codec:
 def _reader(writer: Any, reader: Any) -> _Read:
     """A function from a value, of which the header is known, to the raw record."""
 
+    values = check_values(writer)
+
     def read(value: bytes) -> Any:
+        if len(value) > VALUES_MAX:
+            try:
+                values(value, HEADER_SIZE)
+            except Wrong as why:
+                raise BadInput(f"the value cannot be read as {writer['name']}: {why}") from None
         body = BytesIO(value)
         body.seek(HEADER_SIZE)
         try:

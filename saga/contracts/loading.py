@@ -3,7 +3,7 @@
 import json
 import math
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -80,7 +80,7 @@ def _read(path: Path, place: str, name: str, number: int) -> tuple[_File | None,
     """The version in a file, or what is wrong with it."""
     try:
         schema = json.loads(path.read_text("utf-8"), object_pairs_hook=_object, parse_constant=_no_constant)
-    except (ValueError, OSError) as why:
+    except (ValueError, OSError, RecursionError) as why:
         return None, [f"is no JSON: {why}"]
     if not isinstance(schema, dict) or schema.get("type") != "record":
         return None, ['must be an object with "type": "record"']
@@ -113,8 +113,8 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """An object of which no name comes twice: JSON lets the last one win, and nobody notices."""
     read = dict(pairs)
     if len(read) < len(pairs):
-        names = [name for name, _ in pairs]
-        raise ValueError(f"the name {next(n for n in names if names.count(n) > 1)!r} comes twice in one object")
+        twice = next(name for name, times in Counter(name for name, _ in pairs).items() if times > 1)
+        raise ValueError(f"the name {twice!r} comes twice in one object")
     return read
 
 
@@ -229,7 +229,7 @@ def _topics(folder: Path, named: set[str], problems: list[str]) -> dict[str, Top
             continue
         try:
             given = json.loads(path.read_text("utf-8"), object_pairs_hook=_object, parse_constant=_no_constant)
-        except (ValueError, OSError) as why:
+        except (ValueError, OSError, RecursionError) as why:
             problems.append(f"{place}: is no JSON: {why}")
             continue
         wrong = list(_wrong_topic(given))

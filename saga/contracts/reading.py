@@ -23,6 +23,10 @@ from saga.contracts.schema import (
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _NULLS = ("null", {"type": "null"})
+DEPTH_MAX = 30
+"""How deep types may nest, a field's type being one level below its record."""
+PARTS_MAX = 2000
+"""How many fields a record may have with those of all its parts, each counted wherever its type is used."""
 
 
 def read_record(schema: Mapping[str, Any]) -> tuple[RecordType | None, list[str]]:
@@ -51,8 +55,20 @@ class _Reading:
         """By full name; `None` for one with problems of its own, which are not repeated where it is used."""
         self.open: set[str] = set()
         """The records around the place that is read: using one of them would be recursion."""
+        self.extents: dict[int, tuple[int, int]] = {}
+        """Depth and parts of the records read so far, by identity."""
+        self.depth = 0
 
     def type_(self, schema: Any, at: str, namespace: str) -> Type:
+        self.depth += 1
+        try:
+            if self.depth > 2 * DEPTH_MAX:  # as written: {"type": {"type": "int"}} is two levels, and means one
+                raise _Unusable(at, f"types may nest {DEPTH_MAX} levels deep")
+            return self.any_type(schema, at, namespace)
+        finally:
+            self.depth -= 1
+
+    def any_type(self, schema: Any, at: str, namespace: str) -> Type:
         if isinstance(schema, list):
             return self.union(schema, at, namespace)
         if isinstance(schema, str):
@@ -155,8 +171,27 @@ class _Reading:
             for twice in sorted({n for n in names if names.count(n) > 1})
         ]
         record = RecordType(name, tuple(read), str(schema.get("doc", "")))
+        depth, parts = self.extents[id(record)] = self.extent(record)
+        if depth > DEPTH_MAX:
+            raise _Unusable(at, f"record {name} nests {depth} levels deep; types may nest {DEPTH_MAX}")
+        if parts > PARTS_MAX:
+            raise _Unusable(at, f"record {name} has {parts} fields with those of all its parts; at most {PARTS_MAX}")
         self.named[full] = record if len(self.problems) == before else None
         return record
+
+    def extent(self, type_: Type) -> tuple[int, int]:
+        """How deep a type nests, and of how many parts it is."""
+        match type_:
+            case ArrayType(inner) | MapType(inner) | OptionalType(inner):
+                depth, parts = self.extent(inner)
+                return depth + 1, parts
+            case RecordType(fields=fields):
+                if id(type_) in self.extents:
+                    return self.extents[id(type_)]
+                inside = [self.extent(field.type) for field in fields]
+                return 1 + max((depth for depth, _ in inside), default=0), sum(parts for _, parts in inside)
+            case _:
+                return 0, 1
 
     def field(self, field: Any, at: str, namespace: str) -> Field:
         if not isinstance(field, dict) or not _is_name(field.get("name")):

@@ -7,7 +7,7 @@ from typing import Any, Protocol, TypeVar
 
 import msgspec
 
-from saga.broker.port import VALUE_BYTES_MAX
+from saga.broker.port import value_bytes_max
 from saga.clock import Clock
 from saga.contracts import codec
 from saga.contracts.library import Contract, Library, binding_of, contract_of
@@ -45,6 +45,10 @@ class Ports(Protocol):
     def clock(self) -> Clock: ...
     @property
     def report(self) -> Report: ...
+
+    @property
+    def record_bytes_max(self) -> int:
+        """What the log takes as one record: see `Broker.record_bytes_max`."""
 
     @property
     def outages(self) -> int:
@@ -157,9 +161,11 @@ class Participant:
             value = codec.encode(event)
         except BadInput as why:
             raise Permanent(f"{contract.name} cannot be emitted: {why}") from why
-        if len(value) > VALUE_BYTES_MAX:  # now: once it is in the progress, nothing else of the saga can go out
+        bytes_max = value_bytes_max(self.ports.record_bytes_max, saga)
+        if len(value) > bytes_max:  # now: once it is in the progress, nothing else of the saga can go out
             raise Permanent(
-                f"{contract.name} has {len(value)} bytes, the log takes {VALUE_BYTES_MAX}: emit a reference"
+                f"{contract.name} has {len(value)} bytes, and may have {bytes_max}: emit a reference to what is large, "
+                "or raise SAGA_RECORD_BYTES_MAX and what its topic takes"
             )
         return contract.name, event.__contract__, value
 

@@ -75,6 +75,10 @@ class RunningPorts:
     _failed: dict[str, float] = field(default_factory=dict)
     """Store or broker -> when it last could not be reached."""
 
+    @property
+    def record_bytes_max(self) -> int:
+        return self.broker.record_bytes_max
+
     def publish(self, messages: Sequence[Outgoing]) -> Coroutine[object, object, None]:
         return self.broker.publish(messages)
 

@@ -3,6 +3,7 @@
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
+from saga.broker.port import RECORD_BYTES_MAX
 from saga.errors import SagaError
 from saga.messages import Position
 from saga.progress.document import Call
@@ -16,6 +17,7 @@ class StillPorts:
     or away, items go one by one, and a call to the outside is made. Store, clock and broker are the subclass's own."""
 
     outages: int = 0
+    record_bytes_max: int = RECORD_BYTES_MAX
 
     def outside(
         self,

@@ -231,7 +231,10 @@ SOUND = Found(4, 7 * DAY_MS, 3, 3, {"min.insync.replicas": "2"}, frozenset({"rea
 
 
 def about(wanted: Wanted, found: Found | None, replication: int = 3, in_sync: int = 2) -> list[str]:
-    return [f"{each.severity} {each.what}" for each in findings.about_topic(wanted, found, replication, in_sync)]
+    return [
+        f"{each.severity} {each.what}"
+        for each in findings.about_topic(wanted, found, findings.Asked(replication, in_sync))
+    ]
 
 
 def test_a_sound_topic_has_no_findings() -> None:
@@ -257,12 +260,23 @@ def test_a_sound_topic_has_no_findings() -> None:
             SOUND._replace(settings={"message.timestamp.type": "CreateTime"}),
             "warning message.timestamp.type is CreateTime",
         ),
-        (SOUND._replace(settings={"max.message.bytes": "1000"}), "warning max.message.bytes is 1000"),
+        (
+            SOUND._replace(settings={"max.message.bytes": "1000"}),
+            "error max.message.bytes is 1000, and SAGA_RECORD_BYTES_MAX 1000000",
+        ),
         (SOUND._replace(may=frozenset({"write"})), "error this user may not read it, and potter has to"),
     ],
 )
 def test_each_thing_that_is_wrong_with_a_topic_is_found_alone(found: Found, says: str) -> None:
     assert about(CUPS, found) == [says]
+
+
+def test_a_topic_takes_what_the_setting_says_that_services_send() -> None:
+    asked = findings.Asked(record_bytes_max=2_000_000)
+    [told] = findings.about_topic(CUPS, SOUND._replace(settings={"max.message.bytes": "1048588"}), asked)
+    assert told.what == "max.message.bytes is 1048588, and SAGA_RECORD_BYTES_MAX 2000000"
+    assert told.remedy.endswith("max.message.bytes=2000000; or SAGA_RECORD_BYTES_MAX=1048588 everywhere")
+    assert not list(findings.about_topic(CUPS, SOUND._replace(settings={"max.message.bytes": "2000000"}), asked))
 
 
 def test_a_topic_kept_for_longer_than_sagas_are_remembered_is_told() -> None:
@@ -306,7 +320,9 @@ def test_whoever_does_what_is_advised_can_still_publish_while_a_broker_is_away(
 ) -> None:
     found = SOUND._replace(replicas=replicas, in_sync=replicas, settings={"min.insync.replicas": str(least)})
     [remedy] = [
-        each.remedy for each in findings.about_topic(CUPS, found, 3, 2) if each.what.startswith("min.insync.replicas")
+        each.remedy
+        for each in findings.about_topic(CUPS, found, findings.Asked())
+        if each.what.startswith("min.insync.replicas")
     ]
     assert remedy.startswith(to_do)
     assert remedy.endswith("to 3" if to_do == "give" else "min.insync.replicas=2")

@@ -163,6 +163,7 @@ class FailingBroker:
     def __init__(self, service: str, broker: EmbeddedBroker, plan: Plan) -> None:
         self.service, self.broker, self.plan = service, broker, plan
         self.ensure, self.partitions, self.scan = broker.ensure, broker.partitions, broker.scan
+        self.record_bytes_max = broker.record_bytes_max
         self.forbidden = broker.forbidden
 
     async def __aenter__(self) -> Self:

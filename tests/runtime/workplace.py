@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from saga import Event, Service, envelope
 from saga.broker.embedded import EmbeddedBroker
+from saga.broker.port import RECORD_BYTES_MAX
 from saga.clock import SystemClock, iso
 from saga.contracts import codec
 from saga.contracts.library import binding_of, find
@@ -56,10 +57,10 @@ class Impatient(SystemClock):
 class Workplace:
     """The log, the store of the service, and all that is reported."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, record_bytes_max: int = RECORD_BYTES_MAX) -> None:
         self.folder, self.clock = folder, Impatient()
         self.moments: list[Moment] = []
-        self.broker = EmbeddedBroker(folder / "broker.db", clock=SystemClock())
+        self.broker = EmbeddedBroker(folder / "broker.db", clock=SystemClock(), record_bytes_max=record_bytes_max)
         self.store = SqliteStore(folder / "store.db", clock=self.clock)
 
     @asynccontextmanager
@@ -133,9 +134,9 @@ class Workplace:
 
 
 @asynccontextmanager
-async def workplace(folder: Path) -> AsyncIterator[Workplace]:
+async def workplace(folder: Path, *, record_bytes_max: int = RECORD_BYTES_MAX) -> AsyncIterator[Workplace]:
     """Open."""
-    place = Workplace(folder)
+    place = Workplace(folder, record_bytes_max)
     async with place.opened():
         yield place
 

@@ -14,7 +14,7 @@ from saga.broker.embedded.groups import Groups
 from saga.broker.embedded.log import Log
 from saga.broker.embedded.membership import Member, Shared, Timing
 from saga.broker.embedded.writer import RECORDS_MAX, Writer
-from saga.broker.port import Listener, Membership, Topic
+from saga.broker.port import RECORD_BYTES_MAX, Listener, Membership, Topic
 from saga.clock import Clock
 from saga.errors import BrokerError, BrokerUnavailable
 from saga.messages import Outgoing, Partition, Record
@@ -44,12 +44,14 @@ class EmbeddedBroker:
         timing: Timing | None = None,
         lock_s: float = 10,
         bytes_max: int | None = None,
+        record_bytes_max: int = RECORD_BYTES_MAX,
     ) -> None:
         """`path`: the file, made with its folder if missing. `lock_s`: how long to wait for another process that holds
         the write lock, before `BrokerUnavailable`. `bytes_max`: a bound on the file's size; reaching it is like a full
         disk."""
         self.path = path.absolute()
         self._clock, self._lock_s, self._bytes_max = clock, lock_s, bytes_max
+        self.record_bytes_max = record_bytes_max
         self._timing = timing or Timing()
         self._members: list[Member] = []
         self._versions: dict[str, int] = {}
@@ -68,7 +70,7 @@ class EmbeddedBroker:
             opened.callback(lock.close)
             connection = await self._connect(lock)
             opened.callback(connection.close)
-            log = Log(connection)
+            log = Log(connection, self.record_bytes_max)
             log.catch_up()
             writer = Writer(
                 self.path,

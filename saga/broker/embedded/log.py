@@ -8,7 +8,7 @@ import msgspec
 
 from saga.broker.embedded.file import log_table
 from saga.broker.partitioner import partition_of
-from saga.broker.port import VALUE_BYTES_MAX, Topic
+from saga.broker.port import FRAME_BYTES, RECORD_BYTES_MAX, Topic, size_of
 from saga.errors import BrokerError
 from saga.messages import Outgoing, Partition, Record
 
@@ -34,8 +34,8 @@ class Kept(NamedTuple):
 class Log:
     """What this process knows of the log, and its statements. Nothing here waits."""
 
-    def __init__(self, connection: sqlite3.Connection) -> None:
-        self._connection = connection
+    def __init__(self, connection: sqlite3.Connection, record_bytes_max: int = RECORD_BYTES_MAX) -> None:
+        self._connection, self._record_bytes_max = connection, record_bytes_max
         self._seen = -1
         self.topics: dict[str, Kept] = {}
         self.heads: dict[int, int] = {}
@@ -65,17 +65,22 @@ class Log:
         self.versions = dict(self._connection.execute("SELECT name, version FROM groups"))
 
     def entries(self, messages: Sequence[Outgoing]) -> list[Entry]:
-        """Ready to append: each with its log. Raises `BrokerError` for an unknown topic or a value out of bounds."""
-        return [
-            (self._log_of(topic, key, value), key, value, _pack(headers) if headers else None)
-            for topic, key, value, headers in messages
-        ]
+        """Ready to append: each with its log. Raises `BrokerError`: an unknown topic, a record that is too large."""
+        made: list[Entry] = []
+        for message in messages:
+            topic, key, value, headers = message
+            kept = self.topics.get(topic) or self.kept(topic)
+            packed = _pack(headers) if headers else b""
+            # Never less than the size: a header, packed, has four bytes at least that are not its own.
+            if len(key) + len(value or b"") + 3 * len(packed) + FRAME_BYTES > self._record_bytes_max:
+                self._check_size(message)
+            made.append((kept.first_log + partition_of(key, kept.partitions), key, value, packed or None))
+        return made
 
-    def _log_of(self, topic: str, key: bytes, value: bytes | None) -> int:
-        kept = self.topics.get(topic) or self.kept(topic)
-        if value is not None and len(value) > VALUE_BYTES_MAX:
-            raise BrokerError(f"a record of {len(value)} bytes for topic {topic!r}: at most {VALUE_BYTES_MAX} may be")
-        return kept.first_log + partition_of(key, kept.partitions)
+    def _check_size(self, message: Outgoing) -> None:
+        size, limit = size_of(message), self._record_bytes_max
+        if size > limit:
+            raise BrokerError(f"a record of {size} bytes for {message.topic} is too large: {limit} bytes at most")
 
     def kept(self, topic: str) -> Kept:
         """Raises `BrokerError` for a topic that nobody has made."""

@@ -28,6 +28,7 @@ class KafkaBroker:
 
     def __init__(self, settings: KafkaSettings, *, clock: Clock) -> None:
         self._settings, self._clock = settings, clock
+        self.record_bytes_max = settings.record_bytes_max
         self._members: set[Member] = set()
         self._closing = AsyncExitStack()
         self._opened: tuple[Publisher, Access] | None = None

@@ -24,6 +24,7 @@ from saga.broker.kafka.client import (
 )
 from saga.broker.kafka.settings import Access, KafkaSettings
 from saga.broker.partitioner import partition_of
+from saga.broker.port import size_of
 from saga.clock import Clock
 from saga.errors import BrokerError, BrokerUnavailable
 from saga.messages import Outgoing
@@ -36,8 +37,6 @@ REFUSED_S = 1.0
 LOOK_S = 0.2
 """How often to look for what was not acknowledged in time. A timer for each call would cost as much as the call."""
 END_S = 5.0
-OVERHEAD = 100
-"""Bytes that a batch adds to its record, and a record to what is in it, at most."""
 
 
 @dataclass(slots=True, eq=False)
@@ -224,13 +223,9 @@ class Publisher:
 
     def _check_sizes(self, messages: Sequence[Outgoing]) -> None:
         limit = self._settings.record_bytes_max
-        for topic, key, value, headers in messages:
-            size = len(key) + len(value or b"") + OVERHEAD
-            for name, content in headers:
-                size += len(name) + len(content) + 10
-            if size < limit:
-                continue
-            raise BrokerError(f"a record of {size} bytes for {topic} is too large: {limit} bytes at most")
+        for message in messages:
+            if (size := size_of(message)) > limit:
+                raise BrokerError(f"a record of {size} bytes for {message.topic} is too large: {limit} bytes at most")
 
     # ---------------------------------------------------------------- replacing the producer
 

@@ -11,6 +11,7 @@ from typing import Literal, TypedDict
 from aiokafka.abc import AbstractTokenProvider
 
 from saga.addresses import INSTANCE
+from saga.broker.port import RECORD_BYTES_MAX
 from saga.errors import ConfigurationError
 
 Sasl = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"]
@@ -61,8 +62,8 @@ class KafkaSettings:
     linger_s: float = 0
     """How long to wait for more to publish at once. What comes while something is on its way is sent at once anyway."""
     compression: Compression | None = None
-    record_bytes_max: int = 1_000_000
-    """A record with its headers. Topics that others made may take less: see their `max.message.bytes`."""
+    record_bytes_max: int = RECORD_BYTES_MAX
+    """See `Broker.record_bytes_max`. Topics that others made may take less: see their `max.message.bytes`."""
 
     def __post_init__(self) -> None:
         problems = list(self._problems())

@@ -23,10 +23,11 @@ from saga.errors import Fenced, SagaError
 from saga.messages import Outgoing, Partition, Record
 from saga.testing.conformance.ground import CLOCK, LOOK_S, Connect
 from saga.testing.conformance.listening import Listening, event, values
+from saga.testing.conformance.refusals import RefusalsConformance
 from saga.testing.conformance.removal import RemovalConformance
 
 
-class BrokerConformance(RemovalConformance):
+class BrokerConformance(RemovalConformance, RefusalsConformance):
     """One test per promise. Abilities that honestly differ are attributes of `saga.testing.conformance.ground`."""
 
     # ---------------------------------------------------------------- publish and read
@@ -91,12 +92,6 @@ class BrokerConformance(RemovalConformance):
         await CLOCK.within(self.within_s, publishing)
         async with connect() as broker:
             assert sorted(values([record async for record in broker.scan(topic)])) == sorted(map(str, range(50)))
-
-    async def test_publishing_to_a_topic_that_is_not_there_is_refused(
-        self, broker: Broker, topic: str, group: str
-    ) -> None:
-        with pytest.raises(SagaError, match="nowhere"):
-            await broker.publish([event("nowhere", "k")])
 
     # ---------------------------------------------------------------- topics
 

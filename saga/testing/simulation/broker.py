@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 from saga.broker.partitioner import partition_of
-from saga.broker.port import VALUE_BYTES_MAX, Listener, Topic
+from saga.broker.port import RECORD_BYTES_MAX, Listener, Topic, size_of
 from saga.errors import BrokerError, BrokerUnavailable, SagaError
 from saga.messages import Outgoing, Partition, Record
 from saga.testing.simulation.clock import BEGINNING_MS
@@ -92,8 +92,10 @@ class Cluster:
         """Raises `BrokerError` for what a broker never takes."""
         for message in messages:
             self._logs(message.topic)
-            if message.value is not None and len(message.value) > VALUE_BYTES_MAX:
-                raise BrokerError(f"a record of {len(message.value)} bytes: no more than {VALUE_BYTES_MAX}")
+            if (size := size_of(message)) > RECORD_BYTES_MAX:
+                raise BrokerError(
+                    f"a record of {size} bytes for {message.topic} is too large: {RECORD_BYTES_MAX} bytes at most"
+                )
 
     def append(self, message: Outgoing, delay_s: float) -> None:
         """At the end of its key's partition; delivered `delay_s` later."""
@@ -131,6 +133,7 @@ class Cluster:
 class SimulatedBroker:
     """See `saga.broker.port.Broker` for the promises. One for each process; all have one cluster."""
 
+    record_bytes_max = RECORD_BYTES_MAX
     makes_topics = True
 
     def __init__(self, cluster: Cluster, process: Process, network: Network, memory_s: float = 30 * 86_400.0) -> None:

@@ -1,0 +1,177 @@
+"""How much one message may hold: its values are counted on the bytes, before anything is made of them.
+
+A value takes a byte at least, for there are no records without fields and no fields of type null. So what has fewer
+bytes than `VALUES_MAX` is never counted, and ordinary messages pay nothing. Depth needs no bound of its own: types are
+not recursive, and `saga.contracts.reading` bounds how deep they nest.
+"""
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+from saga.contracts.scalars import Wrong
+
+VALUES_MAX = 100_000
+"""Texts, numbers, records, lists, all together. Twenty times as many were seconds of an event loop and 100 MB."""
+
+_Walk: TypeAlias = Callable[["_Place"], None]
+_WIDTHS = {"boolean": 1, "float": 4, "double": 8}
+_LONG_BYTES_MAX = 10
+_NOT_OF_THE_SCHEMA = "the bytes end in the middle, or are not of its schema"
+
+
+def check_values(schema: Any) -> Callable[[bytes, int], None]:
+    """A function from bytes, and where in them the record begins. It raises `Wrong`, with the path, where there is more
+    than `VALUES_MAX`, and where the bytes are not of the schema. `schema`: as fastavro has parsed it."""
+    walk = _walk(schema, {})
+
+    def check(value: bytes, at: int) -> None:
+        place = _Place(value, at)
+        walk(place)
+        if place.left < 0:
+            raise _too_many()
+
+    return check
+
+
+def check_json(data: object) -> None:
+    """The same for what was read from JSON; without a path, for nothing was held against the schema yet."""
+    left, open_ = VALUES_MAX, [data]
+    while open_:
+        part = open_.pop()
+        left -= 1
+        if isinstance(part, list):
+            open_ += part
+        elif isinstance(part, dict):
+            open_ += part.values()
+        if len(open_) > left:
+            raise _too_many()
+
+
+class _Place:
+    """Where the walk is in the bytes, and how many more values there may be."""
+
+    __slots__ = ("at", "left", "value")
+
+    def __init__(self, value: bytes, at: int) -> None:
+        self.value, self.at, self.left = value, at, VALUES_MAX
+
+    def long(self) -> int:
+        """The next number, of one to ten bytes."""
+        read = shift = 0
+        for byte in self.value[self.at : self.at + _LONG_BYTES_MAX]:
+            self.at += 1
+            read |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return (read >> 1) ^ -(read & 1)
+            shift += 7
+        raise Wrong(_NOT_OF_THE_SCHEMA)
+
+    def skip(self, size: int) -> None:
+        """Go on behind what has so many bytes."""
+        if not 0 <= size <= len(self.value) - self.at:
+            raise Wrong(_NOT_OF_THE_SCHEMA)
+        self.at += size
+
+
+def _too_many() -> Wrong:
+    return Wrong(f"one message holds at most {VALUES_MAX} values; say it in several, or refer to what is large")
+
+
+def _walk(schema: Any, named: dict[str, _Walk]) -> _Walk:
+    """A function that goes over one value. `named`: those of the types that stand before this one."""
+    if isinstance(schema, list):
+        return _union([_walk(branch, named) for branch in schema])
+    kind = schema if isinstance(schema, str) else schema["type"]
+    match kind:
+        case "record":
+            walk = named[schema["name"]] = _record([(f["name"], _walk(f["type"], named)) for f in schema["fields"]])
+            return walk
+        case "enum":
+            named[schema["name"]] = _long
+            return _long
+        case "array":
+            return _blocks(_walk(schema["items"], named))
+        case "map":
+            return _blocks(_walk(schema["values"], named), keys=True)
+        case "int" | "long":
+            return _long
+        case "string" | "bytes":
+            return _text
+        case "null":
+            return _nothing
+        case str() if kind in _WIDTHS:
+            return _fixed(_WIDTHS[kind])
+        case str():
+            return named[kind]
+        case _:
+            return _walk(kind, named)
+
+
+def _nothing(place: _Place) -> None:
+    place.left -= 1
+
+
+def _long(place: _Place) -> None:
+    place.left -= 1
+    place.long()
+
+
+def _text(place: _Place) -> None:
+    place.left -= 1
+    place.skip(place.long())
+
+
+def _fixed(width: int) -> _Walk:
+    def walk(place: _Place) -> None:
+        place.left -= 1
+        place.skip(width)
+
+    return walk
+
+
+def _union(branches: list[_Walk]) -> _Walk:
+    def walk(place: _Place) -> None:
+        number = place.long()
+        if not 0 <= number < len(branches):
+            raise Wrong(_NOT_OF_THE_SCHEMA)
+        branches[number](place)
+
+    return walk
+
+
+def _record(fields: list[tuple[str, _Walk]]) -> _Walk:
+    def walk(place: _Place) -> None:
+        place.left -= 1
+        at = ""
+        try:
+            for at, inside in fields:  # noqa: B007  the error needs to know how far it came
+                inside(place)
+        except Wrong as why:
+            raise why.under(at) from None
+
+    return walk
+
+
+def _blocks(inside: _Walk, *, keys: bool = False) -> _Walk:
+    """Items of an array; of a map, each behind its key."""
+
+    def walk(place: _Place) -> None:
+        place.left -= 1
+        number = 0
+        while count := place.long():
+            if count < 0:
+                count = -count
+                place.long()  # how many bytes they have, which is for those who skip them
+            if count > place.left:
+                raise _too_many()
+            for number in range(number + 1, number + count + 1):  # noqa: B020  goes on where the block before ended
+                if keys:
+                    place.skip(place.long())
+                try:
+                    inside(place)
+                except Wrong as why:
+                    raise why.under(f"[{number - 1}]") from None
+                if place.left < 0:
+                    raise _too_many()
+
+    return walk
