@@ -11,6 +11,7 @@ SagaError                    what happened, where, and what to do next
 |  +- Exists, Conflict       somebody else wrote: reload and decide again
 |  +- Ambiguous              it may have been written: reload and decide again, never write it again
 |  +- StoreUnavailable       certainly not written: wait, nothing is lost
+|  +- TooLarge               certainly not written, and never will be: give up this one document, tell by name
 +- BrokerError
    +- Fenced                 the partition belongs to another member by now: let go of it
    +- BrokerUnavailable      may have been published: wait and publish again
@@ -73,6 +74,10 @@ class Ambiguous(StoreError):
 
 class StoreUnavailable(StoreError):
     """The store cannot be reached, is full or read-only. Nothing was written and nothing will be."""
+
+
+class TooLarge(StoreError):
+    """The document is larger than the store takes. Nothing was written, and waiting mends nothing."""
 
 
 class BrokerError(SagaError):

@@ -8,6 +8,8 @@ Promises, each shown by a test of `saga.testing.conformance.store`:
   of the machine.
 - A write that raises `StoreUnavailable` has not happened and will not. One that raises `Ambiguous` may have happened,
   or may happen later. A write whose caller was cancelled may have happened.
+- A document of `document_bytes_max` bytes is taken, a larger one is refused with `TooLarge`: it is not written, and no
+  other write suffers for it.
 - A read sees every write that had returned when it began.
 - A document past its expiry is not there.
 Not promised: anything across two documents.
@@ -29,6 +31,10 @@ class Document(NamedTuple):
 class Store(Protocol):
     """Versioned documents in collections. All keys and collections are non-empty texts."""
 
+    @property
+    def document_bytes_max(self) -> int:
+        """The size of the largest content that can be written, in bytes."""
+
     async def __aenter__(self) -> Self:
         """Open. Raises `SagaError` within 15 s, saying what to do, if it cannot be used as promised."""
 
@@ -39,7 +45,7 @@ class Store(Protocol):
         """The document as it is now; `None` if absent. Raises `StoreUnavailable`."""
 
     async def insert(self, collection: str, key: str, content: bytes, *, expiry_s: float | None = None) -> int:
-        """Create it; its `cas`. Raises `Exists`, `Ambiguous`, `StoreUnavailable`."""
+        """Create it; its `cas`. Raises `Exists`, `Ambiguous`, `StoreUnavailable`, `TooLarge`."""
 
     async def replace(
         self,
@@ -54,7 +60,7 @@ class Store(Protocol):
         """Put `content` in the place of the version `cas`; the new `cas`.
 
         The document expires `expiry_s` seconds from now, never if `None`, or as before with `keep_expiry`.
-        Raises `Conflict`, `Ambiguous`, `StoreUnavailable`.
+        Raises `Conflict`, `Ambiguous`, `StoreUnavailable`, `TooLarge`.
         """
 
     async def remove(self, collection: str, key: str, *, cas: int) -> None:

@@ -22,7 +22,7 @@ from saga.clock import Clock
 from saga.errors import Conflict, Exists, StoreError, StoreUnavailable
 from saga.store import sqlite_file
 from saga.store.port import Document
-from saga.store.sqlite_errors import Doing, is_busy, meaning
+from saga.store.sqlite_errors import Doing, is_busy, meaning, too_large
 
 WRITES_MAX = 256
 """How many writes share a transaction: more would hold up the loop for more than about 5 ms."""
@@ -37,6 +37,8 @@ PURGE_EVERY_MS = 60_000
 """How often a flush looks for expired documents, when it found no more than it could remove the last time."""
 PAGE_KEYS = 200
 """How many documents a scan reads at a time."""
+DOCUMENT_BYTES_MAX = 1_000_000_000 - 65_536
+"""SQLite takes rows of 1,000,000,000 bytes unless compiled otherwise; this leaves room for key and collection."""
 
 GET = "SELECT content, cas, expires_at_ms FROM documents WHERE collection = ? AND key = ?"
 INSERT = (
@@ -68,7 +70,8 @@ class SqliteStore:
     """See `saga.store.port.Store` for the promises.
 
     `readonly` is for tools: nothing is created or changed, and writes raise `StoreUnavailable`. `bytes_max` bounds the
-    file: beyond it writes raise `StoreUnavailable`. `connection` is the class of the connection, for tests.
+    file: beyond it writes raise `StoreUnavailable`. `document_bytes_max` bounds each document. `connection` is the class
+    of the connection, for tests.
     """
 
     def __init__(
@@ -78,9 +81,11 @@ class SqliteStore:
         clock: Clock,
         readonly: bool = False,
         bytes_max: int | None = None,
+        document_bytes_max: int = DOCUMENT_BYTES_MAX,
         connection: type[sqlite3.Connection] = sqlite3.Connection,
     ) -> None:
         self.path = path
+        self.document_bytes_max = document_bytes_max
         self._clock = clock
         self._readonly = readonly
         self._bytes_max = bytes_max
@@ -167,6 +172,7 @@ class SqliteStore:
     # ---------------------------------------------------------------- writing
 
     async def insert(self, collection: str, key: str, content: bytes, *, expiry_s: float | None = None) -> int:
+        self._check_size(content)
         return await self._write(lambda: self._insert(collection, key, content, expiry_s))
 
     async def replace(
@@ -179,12 +185,17 @@ class SqliteStore:
         expiry_s: float | None = None,
         keep_expiry: bool = False,
     ) -> int:
+        self._check_size(content)
         if keep_expiry:
             return await self._write(lambda: self._replace_content(collection, key, content, cas))
         return await self._write(lambda: self._replace(collection, key, content, cas, expiry_s))
 
     async def remove(self, collection: str, key: str, *, cas: int) -> None:
         await self._write(lambda: self._remove(collection, key, cas))
+
+    def _check_size(self, content: bytes) -> None:
+        if len(content) > self.document_bytes_max:
+            raise too_large(self.path, len(content), self.document_bytes_max)
 
     def _write(self, apply: Callable[[], int]) -> asyncio.Future[int]:
         """Queue it: it lands even if the caller goes away meanwhile."""
@@ -300,7 +311,7 @@ class SqliteStore:
             connection = self._opened()
             connection.execute("BEGIN IMMEDIATE")
             for write in writes:
-                outcomes.append((write, _attempt(write)))
+                outcomes.append((write, _attempt(write, self.path)))
             self._purge(connection, len(writes))
             doing = Doing.COMMIT
             connection.execute("COMMIT")
@@ -377,14 +388,14 @@ class SqliteStore:
         )
 
 
-def _attempt(write: Write) -> int | Exception:
+def _attempt(write: Write, path: Path) -> int | Exception:
     """What came of one write. Raises only what ends the whole transaction."""
     try:
         return write.apply()
     except StoreError as why:
         return why
     except sqlite3.DataError as why:  # too big for SQLite: this statement did nothing, the others are as good as before
-        return StoreError(f"not written: {why}; the limit is about 1 GB a document")
+        return meaning(why, Doing.WRITE, path)
     except sqlite3.Error:
         raise
     except Exception as why:  # noqa: BLE001 - a value that SQLite cannot take is its caller's fault, and nobody else's

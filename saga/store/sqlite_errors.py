@@ -14,7 +14,7 @@ import sqlite3
 from pathlib import Path
 from typing import NamedTuple
 
-from saga.errors import Ambiguous, StoreError, StoreUnavailable
+from saga.errors import Ambiguous, StoreError, StoreUnavailable, TooLarge
 
 
 class Doing(enum.Enum):
@@ -59,7 +59,7 @@ MEANINGS = {
     sqlite3.SQLITE_ABORT: Meaning("was interrupted", _REPORT, False),
     sqlite3.SQLITE_AUTH: Meaning("refuses the operation", _REPORT, False),
     sqlite3.SQLITE_CONSTRAINT: Meaning("was changed by another program", "keep other programs from changing it", False),
-    sqlite3.SQLITE_TOOBIG: Meaning("cannot take a document of more than about 1 GB", "make it smaller", False),
+    sqlite3.SQLITE_TOOBIG: Meaning("cannot take a document of this size", "make it smaller", False),
     sqlite3.SQLITE_MISMATCH: Meaning("refuses a value", _REPORT, False),
     sqlite3.SQLITE_RANGE: Meaning("refuses a value", _REPORT, False),
     sqlite3.SQLITE_EMPTY: Meaning("fails", _REPORT, False),
@@ -79,9 +79,17 @@ def meaning(error: sqlite3.Error, doing: Doing, path: Path) -> StoreError:
     """The error for the caller: which class, what happened, and what to do."""
     known = MEANINGS.get(primary_code(error), _UNKNOWN)
     said = f"the store {path} {known.what} ({error})"
+    if doing is Doing.WRITE and primary_code(error) == sqlite3.SQLITE_TOOBIG:
+        return too_large(path)
     if doing is Doing.COMMIT and not known.undone:
         return Ambiguous(f"{said}; whether this was written is not known: {known.remedy}")
     return StoreUnavailable(f"{said}; {'nothing was written: ' if doing is not Doing.READ else ''}{known.remedy}")
+
+
+def too_large(path: Path, content_bytes: int | None = None, bytes_max: int | None = None) -> TooLarge:
+    """For a document that can never be written. `bytes_max`: what the store takes, as far as it was asked."""
+    said = "" if content_bytes is None else f"of {content_bytes} bytes: it takes {bytes_max}"
+    return TooLarge(f"the store {path} cannot take a document {said or 'of this size'}; nothing was written: keep less")
 
 
 def is_busy(error: sqlite3.Error) -> bool:

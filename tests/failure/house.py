@@ -96,6 +96,10 @@ class FailingStore:
         self.service, self.store, self.plan = service, store, plan
         self._late: list[Callable[[], Awaitable[object]]] = []
 
+    @property
+    def document_bytes_max(self) -> int:
+        return self.store.document_bytes_max
+
     async def __aenter__(self) -> Self:
         return self
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from saga.errors import ConfigurationError, NotAStore, StoreUnavailable
+from saga.errors import ConfigurationError, NotAStore, StoreUnavailable, TooLarge
 from saga.store.port import Document
 from saga.store.sqlite import WRITES_MAX, SqliteStore
 from saga.testing.conformance.store import Opens, Passes, StoreConformance
@@ -22,7 +22,7 @@ class TestSqliteStore(StoreConformance):
 
     @pytest.fixture
     def opens(self, path: Path, clock: SettableClock) -> Opens:
-        return lambda: SqliteStore(path, clock=clock)
+        return lambda: SqliteStore(path, clock=clock, document_bytes_max=1 << 20)
 
     @pytest.fixture
     def passes(self, clock: SettableClock) -> Passes:
@@ -68,6 +68,27 @@ async def test_a_transaction_is_not_larger_than_the_loop_can_bear(
         before = counting.commits
         await asyncio.gather(*(store.insert("saga", f"{n}", b"0") for n in range(3 * WRITES_MAX)))
         assert counting.commits - before == 3
+
+
+class Narrow(sqlite3.Connection):
+    """An SQLite that takes rows of 100,000 bytes."""
+
+    def __init__(self, *args: object, **kwargs: object) -> None:
+        super().__init__(*args, **kwargs)  # type: ignore[arg-type]  # as they come
+        self.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 100_000)
+
+
+async def test_what_sqlite_itself_finds_too_large_is_refused_as_such_and_alone(path: Path, clock: SettableClock) -> None:
+    async with SqliteStore(path, clock=clock, connection=Narrow) as store:
+        before, large, after = await asyncio.gather(
+            store.insert("saga", "before", b"0"),
+            store.insert("saga", "large", b"x" * 100_001),
+            store.insert("saga", "after", b"0"),
+            return_exceptions=True,
+        )
+        assert [type(before), type(large), type(after)] == [int, TooLarge, int]
+        assert "nothing was written" in str(large)
+        assert [key async for key, _ in store.scan("saga")] == ["after", "before"]
 
 
 async def test_a_value_that_sqlite_cannot_take_fails_alone(path: Path, clock: SettableClock) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from saga.errors import Ambiguous, StoreError, StoreUnavailable
+from saga.errors import Ambiguous, StoreError, StoreUnavailable, TooLarge
 from saga.store.port import Document
 from saga.store.sqlite import SqliteStore
 from saga.store.sqlite_errors import MEANINGS, Doing, meaning, primary_code
@@ -208,7 +208,8 @@ async def test_a_read_that_fails_is_unavailable(path: Path, clock: SettableClock
 @pytest.mark.parametrize("code", sorted(MEANINGS))
 def test_only_a_commit_can_be_ambiguous(code: int) -> None:
     said = {doing: type(meaning(failure(code), doing, Path("payment.db"))) for doing in Doing}
-    assert said[Doing.READ] is said[Doing.WRITE] is StoreUnavailable
+    assert said[Doing.READ] is StoreUnavailable
+    assert said[Doing.WRITE] is (TooLarge if code == sqlite3.SQLITE_TOOBIG else StoreUnavailable)
     assert said[Doing.COMMIT] is (StoreUnavailable if MEANINGS[code].undone else Ambiguous)
 
 

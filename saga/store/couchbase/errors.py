@@ -10,7 +10,7 @@ Whoever adds a line answers one question: can the write have happened, or happen
 import enum
 from typing import NamedTuple
 
-from saga.errors import Ambiguous, Conflict, Exists, StoreError, StoreUnavailable
+from saga.errors import Ambiguous, Conflict, Exists, StoreError, StoreUnavailable, TooLarge
 
 
 class Doing(enum.Enum):
@@ -44,7 +44,7 @@ CREATE = (
 )
 
 CANCELED, CAS_MISMATCH, NO_COLLECTION, UNSUPPORTED, AMBIGUOUS_TIMEOUT, TIMEOUT, NO_FEATURE = 2, 9, 11, 12, 13, 14, 15
-AUTHENTICATION, NO_BUCKET, NO_SCOPE, NOT_FOUND, EXISTS, INTERNAL_SDK = 6, 10, 16, 101, 105, 5000
+AUTHENTICATION, NO_BUCKET, NO_SCOPE, NOT_FOUND, TOO_LARGE, EXISTS, INTERNAL_SDK = 6, 10, 16, 101, 104, 105, 5000
 DURABILITY_INVALID, DURABILITY_IMPOSSIBLE = 107, 108
 
 _REFUSED = Meaning(
@@ -73,7 +73,7 @@ MEANINGS: dict[int, Meaning] = {
     22: Meaning("has no room left in the scope", "raise the scope's limit", True),
     NOT_FOUND: Meaning("does not have the document", "read it again", True),
     103: Meaning("holds the document locked", "end what locks documents of sagas", True),
-    104: Meaning("cannot take a document of more than 20 MB", "make it smaller", True),
+    TOO_LARGE: Meaning("cannot take a document of more than 20 MB", "keep less", True),
     EXISTS: Meaning("has the document already", "read it", True),
     DURABILITY_INVALID: Meaning("cannot write as durably as is asked", _REPLICAS, True),
     DURABILITY_IMPOSSIBLE: Meaning("has too few nodes up for a durable write", _REPLICAS, True),
@@ -148,6 +148,8 @@ def failure(why: Exception, doing: Doing, where: str, document: str) -> StoreErr
         return conflict(doing, where, document)
     known = meaning_of(why)
     said = f"the store {where} {known.what} ({brief(why)}, document {document})"
+    if doing is not Doing.READ and code == TOO_LARGE:
+        return TooLarge(f"{said}; nothing was written: {known.remedy}")
     if doing is not Doing.READ and not known.undone:
         return Ambiguous(f"{said}; whether it was {doing.value} is not known: {known.remedy}")
     return StoreUnavailable(f"{said}; {'nothing was written: ' if doing is not Doing.READ else ''}{known.remedy}")

@@ -25,7 +25,7 @@ from contextlib import suppress
 from typing import Any, Self
 
 from saga.clock import Clock
-from saga.errors import Ambiguous, SagaError, StoreError, StoreUnavailable
+from saga.errors import Ambiguous, SagaError, StoreError, StoreUnavailable, TooLarge
 from saga.store.couchbase import errors, keys
 from saga.store.couchbase.calls import Calls
 from saga.store.couchbase.driver import FAILURES, Cluster, Collection
@@ -42,6 +42,10 @@ PAGE_KEYS = 64
 RENEW_EVERY_S = 1.0
 """How often it is looked whether there is another password, while operations fail."""
 CAS_MAX = 2**64 - 1
+DOCUMENT_BYTES_MAX = 20 * 2**20
+"""What Couchbase Server takes."""
+KEY_BYTES_MAX = 65_536
+"""Room for what is put around a document whose key is too long to be Couchbase's own."""
 
 
 class CouchbaseStore:
@@ -49,6 +53,8 @@ class CouchbaseStore:
 
     `readonly` is for tools: writes raise `StoreUnavailable`.
     """
+
+    document_bytes_max = DOCUMENT_BYTES_MAX - KEY_BYTES_MAX
 
     def __init__(self, settings: CouchbaseSettings, *, clock: Clock, readonly: bool = False) -> None:
         self.settings = settings
@@ -153,6 +159,11 @@ class CouchbaseStore:
     async def _to_write(self, collection: str, key: str, content: bytes) -> tuple[Collection, str, str, bytes]:
         if self._readonly:
             raise StoreUnavailable(f"the store {self.settings.where} is open for reading only; nothing was written")
+        if len(content) > self.document_bytes_max:  # not sent: the server takes in all of it before it refuses
+            raise TooLarge(
+                f"the store {self.settings.where} cannot take document {key!r} of {len(content)} bytes: it takes "
+                f"{self.document_bytes_max}; nothing was written: keep less"
+            )
         within = self._collections.get(self._home(collection)) or await self._found(collection)
         full = self._full(collection, key)
         stored = keys.stored_key(full)

@@ -18,7 +18,7 @@ from typing import TypeAlias
 
 import pytest
 
-from saga.errors import Conflict, Exists, SagaError
+from saga.errors import Conflict, Exists, SagaError, TooLarge
 from saga.store.port import Document, Store
 
 Opens: TypeAlias = Callable[[], Store]
@@ -166,6 +166,30 @@ class StoreConformance:
                     seen.append(cas)
                 await store.remove("saga", "a", cas=cas)
         assert len(set(seen)) == len(seen)
+
+    # ---------------------------------------------------------------- size
+
+    async def test_a_document_that_is_too_large_is_refused_and_its_neighbours_are_written(self, store: Store) -> None:
+        large = b'"%s"' % (b"x" * (store.document_bytes_max - 2))
+        cas = await store.insert("saga", "a", b"0")
+        results = await asyncio.gather(
+            store.insert("saga", "b", b"1"),
+            store.insert("saga", "large", large + b" "),
+            store.replace("saga", "a", large + b" ", cas=cas),
+            store.replace("saga", "a", large + b" ", cas=cas, keep_expiry=True),
+            store.insert("saga", "c", b"1"),
+            return_exceptions=True,
+        )
+        assert [type(result) for result in results] == [int, TooLarge, TooLarge, TooLarge, int]
+        assert "bytes" in str(results[1])
+        assert await store.get("saga", "a") == Document(b"0", cas)
+        assert await store.get("saga", "large") is None
+
+    async def test_a_document_of_the_largest_size_is_taken(self, store: Store) -> None:
+        large = b'"%s"' % (b"x" * (store.document_bytes_max - 2))
+        cas = await store.insert("saga", "a", b"0")
+        cas = await store.replace("saga", "a", large, cas=cas)
+        assert await store.get("saga", "a") == Document(large, cas)
 
     # ---------------------------------------------------------------- expiry
 

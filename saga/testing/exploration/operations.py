@@ -100,6 +100,7 @@ class ExploredStore:
     def __init__(self) -> None:
         self.committed: frozenset[Position] = frozenset()
         """As told by the last read."""
+        self.document_bytes_max = 1 << 30
 
     async def get(self, collection: str, key: str) -> Document | None:
         answer = await ask(Get(collection, key))

@@ -59,6 +59,8 @@ class _Ports(StillPorts):
     archives: Mapping[str, bytes]
     said: list[Moment] = field(default_factory=list)
 
+    document_bytes_max = 1 << 30
+
     @property
     def store(self) -> Any:
         return self

@@ -6,12 +6,14 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Self
 
-from saga.errors import Ambiguous, Conflict, Exists, SagaError, StoreUnavailable
+from saga.errors import Ambiguous, Conflict, Exists, SagaError, StoreUnavailable, TooLarge
 from saga.store.port import Document
 from saga.testing.simulation.network import Effect, Network, Place
 from saga.testing.simulation.plan import What
 from saga.testing.simulation.processes import Process
 
+DOCUMENT_BYTES_MAX = 20 * 2**20
+"""As much as the real store takes that takes least."""
 WRITES_MAX = 100
 """Beyond so many those that have come to their end are forgotten."""
 
@@ -31,6 +33,7 @@ class Disk:
     documents: dict[tuple[str, str], Kept] = field(default_factory=dict)
     versions: dict[tuple[str, str], list[bytes]] = field(default_factory=dict)
     """Every content that took effect, oldest first."""
+    document_bytes_max: int = DOCUMENT_BYTES_MAX
     _cas: int = 0
 
     def there(self, collection: str, key: str, now_s: float) -> Kept | None:
@@ -41,6 +44,9 @@ class Disk:
         return kept
 
     def put(self, collection: str, key: str, content: bytes, expires_s: float | None) -> int:
+        """Raises `TooLarge`."""
+        if len(content) > self.document_bytes_max:
+            raise TooLarge(f"{key!r} in {collection!r} would have {len(content)} bytes: {self.document_bytes_max} may be")
         self._cas += 1
         self.documents[collection, key] = Kept(content, self._cas, expires_s)
         self.versions.setdefault((collection, key), []).append(content)
@@ -55,6 +61,10 @@ class SimulatedStore:
         self._place = Place(f"{process.service}'s store", StoreUnavailable, Ambiguous)
         self._open = False
         self._writing: list[Future[Any]] = []
+
+    @property
+    def document_bytes_max(self) -> int:
+        return self._disk.document_bytes_max
 
     async def __aenter__(self) -> Self:
         self._open = True

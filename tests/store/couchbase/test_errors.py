@@ -3,12 +3,13 @@
 import couchbase.exceptions as sdk  # type: ignore[import-untyped]  # the SDK has no types for checkers
 import pytest
 
-from saga.errors import Ambiguous, Conflict, Exists, StoreUnavailable
+from saga.errors import Ambiguous, Conflict, Exists, StoreUnavailable, TooLarge
 from saga.store.couchbase.errors import (
     CODES,
     ELSEWHERE,
     MEANINGS,
     NETWORK,
+    TOO_LARGE,
     WRITE_MISSES,
     Doing,
     brief,
@@ -76,7 +77,8 @@ def test_classes_stand_for_the_codes_that_the_sdk_gives_them() -> None:
 @pytest.mark.parametrize("code", sorted(set(MEANINGS) - WRITE_MISSES))
 def test_a_write_is_ambiguous_exactly_when_nobody_knows(code: int, doing: Doing) -> None:
     said = failure(Planted(code), doing, "couchbase://db/saga", "'a'")
-    assert type(said) is (Ambiguous if code in UNCERTAIN else StoreUnavailable)
+    certain = TooLarge if code == TOO_LARGE else StoreUnavailable
+    assert type(said) is (Ambiguous if code in UNCERTAIN else certain)
     assert ("nothing was written" in str(said)) == (code not in UNCERTAIN)
 
 

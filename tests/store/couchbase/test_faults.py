@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from saga.clock import SystemClock
-from saga.errors import Ambiguous, Conflict, Exists, StoreError, StoreUnavailable
+from saga.errors import Ambiguous, Conflict, Exists, StoreError, StoreUnavailable, TooLarge
 from saga.store.couchbase import CouchbaseSettings, CouchbaseStore, listing
 from saga.store.port import Document
 from tests.servers.couchbase import CouchbaseMock
@@ -109,9 +109,10 @@ async def test_a_server_that_fails_inside_leaves_it_open_whether_it_wrote(mock: 
         assert await store.get("saga", "a") == Document(b"0", cas)
 
 
-async def test_a_document_that_is_too_large_is_refused(stores: Stores) -> None:
+async def test_what_the_server_itself_finds_too_large_is_refused_as_such(stores: Stores) -> None:
     async with stores() as store:
-        with pytest.raises(StoreUnavailable, match=r"more than 20 MB .* nothing was written: make it smaller"):
+        store.document_bytes_max = 1 << 30  # else it is not even sent
+        with pytest.raises(TooLarge, match=r"more than 20 MB .* nothing was written: keep less"):
             await store.insert("saga", "a", b'"' + b"x" * 21_000_000 + b'"')
         assert await store.get("saga", "a") is None
 
