@@ -16,6 +16,8 @@ TRANSITIONS_MAX = 64
 """With more transitions than this in a progress, the oldest published ones go to an archive."""
 TRANSITIONS_KEPT = 16
 """How many stay, for people, when the others go."""
+HISTORY_BYTES_MAX = 256 * 1024
+"""With more bytes of transitions than this the oldest published ones go too, down to half of it."""
 
 
 def messages_of(p: Snapshot, entry: Entry) -> list[Message]:
@@ -62,10 +64,15 @@ def decode_archive(content: bytes) -> Archive:
 
 
 def to_archive(p: Snapshot) -> Archive | None:
-    """The oldest published transitions, when there are too many in the progress."""
-    if len(p.transitions) <= TRANSITIONS_MAX:
-        return None
-    count = min(p.published - p.first, len(p.transitions) - TRANSITIONS_KEPT)
+    """The oldest published transitions, when there are too many in the progress, or when they are too large."""
+    sizes = [len(memoryview(raw)) for raw in p.transitions]
+    count = len(sizes) - TRANSITIONS_KEPT if len(sizes) > TRANSITIONS_MAX else 0
+    if sum(sizes) > HISTORY_BYTES_MAX:
+        count, left = max(count, 0), sum(sizes[max(count, 0) :])
+        while left > HISTORY_BYTES_MAX // 2:
+            left -= sizes[count]
+            count += 1
+    count = min(count, p.published - p.first)
     if count <= 0:
         return None
     return Archive(service=p.service, saga=p.saga, first=p.first, transitions=p.transitions[:count])

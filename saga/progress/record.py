@@ -312,6 +312,21 @@ def dead(
     )
 
 
+def stripped(p: Snapshot, hand: Hand, role: Role, message: Message, *, undo: bool, letter: str, reason: str) -> Written:
+    """As `dead`, where not even that has room: the quarantine stands here, what the message said in the letter only."""
+    name = role.undo.name if undo and role.undo else role.name
+    kept = Kept(handler=role.name, message=replace(message, value=b""), n=p.n, dead=letter, bad=reason)
+    if undo:
+        p = replace(p, compensating=(*without(p.compensating, role.name, [message.id]), kept))
+    else:
+        p = replace(
+            p,
+            queue=(kept, *without(p.queue, role.name, [message.id])),
+            waiting=without(p.waiting, role.name, [message.id]),
+        )
+    return append(p, hand, "dead", name, message, reason=reason)
+
+
 def _ended(p: Snapshot, hand: Hand, role: Role, messages: Sequence[str]) -> Snapshot:
     """These messages have come to their end for this handler: in the inbox, no longer kept."""
     return replace(

@@ -7,6 +7,8 @@ from saga.progress import ids
 from saga.progress.document import DeadLetter
 from saga.runtime.topics import dead_letters_of
 
+TOO_LARGE = "the progress cannot be written"
+"""How the reason of a letter begins that no progress holds, because the store takes none that is larger."""
 TOO_OLD = "older than memory"
 """How the reason of such a letter begins."""
 
@@ -20,6 +22,16 @@ def _headers(service: str, id_: str, what: str, reason: str, remedy: str, time: 
         ("dead_remedy", remedy.encode()),
         ("dead_time", time.encode()),
     )
+
+
+def too_large(service: str, id_: str, message: Message, handler: str, reason: str, remedy: str) -> Outgoing:
+    """A message of a saga whose progress has no room for it."""
+    headers = (
+        *envelope.headers_of(message),
+        *_headers(service, id_, "dead letter", f"{TOO_LARGE}: {reason}", remedy, message.time),
+        ("dead_handler", handler.encode()),
+    )
+    return Outgoing(dead_letters_of(service), message.saga.encode(), message.value, headers)
 
 
 def letter(service: str, dead: DeadLetter, time: str) -> Outgoing:

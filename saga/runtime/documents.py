@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from saga.declarations.values import DocumentKind
-from saga.errors import Ambiguous, Conflict, Exists, Permanent, SagaError
+from saga.errors import Ambiguous, Conflict, Exists, Permanent, SagaError, TooLarge
 from saga.messages import Position
 from saga.progress.document import UNENCODABLE, UNREADABLE, Kind, progress_key
 from saga.runtime.participant import Participant, Refused
@@ -159,8 +159,14 @@ async def apply_all(
             return made
         markers = {**await _needed(service, position, head.markers), **new}
         head = Head(markers=markers, absent=head.absent and not changed)
-        if await _put(service, position, collection, key, document, body if changed else None, head):
-            return made
+        try:
+            if await _put(service, position, collection, key, document, body if changed else None, head):
+                return made
+        except TooLarge as why:
+            if len(updates) == 1:
+                return [_cannot_grow(updates[0], why)]
+            # One of them may be at fault: the others go on without it.
+            return [(await apply_all(service, position, [update]))[0] for update in updates]
         await service.ports.pause(pause_s * service.ports.clock.chance(), position)
         pause_s = min(pause_s * 2, PAUSE_S_MAX)
 
@@ -181,6 +187,14 @@ async def never(
             return mark
         await service.ports.pause(pause_s * service.ports.clock.chance(), position)
         pause_s = min(pause_s * 2, PAUSE_S_MAX)
+
+
+def _cannot_grow(update: Update, why: TooLarge) -> Permanent:
+    """For the one update that makes its document larger than the store takes."""
+    return Permanent(
+        f"document {update.key!r} of {update.declared.collection!r} would be too large: {why}; "
+        "let it hold less, or split it into several"
+    )
 
 
 def _head(document: Document | None) -> Head:

@@ -10,7 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from saga.declarations.values import Handler
-from saga.errors import BadInput, Permanent
+from saga.errors import BadInput, Permanent, TooLarge
 from saga.messages import Event, Message, name_of
 from saga.observe.moments import Escalated, Retrying
 from saga.policies.retry import delay_s
@@ -20,7 +20,7 @@ from saga.progress.decide import Decision, Work
 from saga.progress.document import Call, Intent, Result, Snapshot
 from saga.progress.record import Written
 from saga.progress.roles import Role
-from saga.runtime import persistence
+from saga.runtime import oversized, persistence
 from saga.runtime.participant import Halted, Participant, Refused
 from saga.runtime.saga import NotDeterministic, RunningSaga, unexpected
 from saga.runtime.standing import Run, Turn
@@ -85,7 +85,10 @@ async def _to_its_write(service: Participant, turn: Turn, ask: Ask, saga: Runnin
     turn = saga.turn
     turn.stages.handler_s += clock.monotonic_s() - began
     written = _ended(service, turn, ask, events, delta, saga)
-    return (await persistence.write(service, turn, written)).forgetting(ask.run)
+    try:
+        return (await persistence.write(service, turn, written)).forgetting(ask.run)
+    except TooLarge as why:  # what it leaves behind, on top of what is there
+        return await _failed(service, saga, ask, why)
 
 
 def _answered(saga: RunningSaga) -> tuple[Call, ...]:
@@ -220,7 +223,7 @@ async def _failed(service: Participant, saga: RunningSaga, ask: Ask, why: Except
     if held_up or not turn.certain:  # on an old progress anything may fail: it counts after a rerun on a certain one
         return turn.unread().carrying(ask.run, calls, turn.attempts_of(ask.run))
     attempt = turn.attempts_of(ask.run) + 1
-    hopeless = isinstance(why, BadInput | NotDeterministic) or (
+    hopeless = isinstance(why, BadInput | NotDeterministic | TooLarge) or (
         ask.result is None and (isinstance(why, (Permanent, *retry.never)) or attempt >= retry.attempts_max)
     )
     if hopeless:
@@ -234,7 +237,7 @@ async def _failed(service: Participant, saga: RunningSaga, ask: Ask, why: Except
             where=raised_at(why),
             remedy=_remedy(why, retry.attempts_max),
             attempts=attempt,
-            intent=_with_calls(turn, ask, saga),
+            intent=None if isinstance(why, TooLarge) else _with_calls(turn, ask, saga),  # there is no room for those
         )
         return (await persistence.write(service, turn, written)).forgetting(ask.run)
     wait_s = delay_s(retry, attempt, ports.clock.chance(), limit_s=DELAY_S_MAX)
@@ -298,6 +301,8 @@ def _remedy(why: Exception, attempts_max: int) -> str:
         return "let the handler make the same steps, in the same order, with the same arguments in every rerun"
     if isinstance(why, BadInput):
         return "mend its sender; the original bytes are in this dead letter"
+    if isinstance(why, TooLarge):
+        return oversized.REMEDY
     if isinstance(why, Permanent):
         return "mend the handler"
     return f"look why {attempts_max} attempts failed; " + record.REPLAY

@@ -14,6 +14,7 @@ from saga.progress.decide import knows
 from saga.progress.document import DeadLetter, Entry, Snapshot, decode, encode, progress_key
 from saga.progress.history import Archive
 from saga.progress.record import Hand, Written
+from saga.progress.room import check_room
 from saga.progress.undeclared import undeclared
 from saga.runtime import deadletters, publishing
 from saga.runtime.participant import Participant, Refused
@@ -148,11 +149,18 @@ async def write(service: Participant, turn: Turn, written: Written) -> Turn:
 
 
 async def save(service: Participant, turn: Turn, written: Written) -> Turn:
-    """The write alone. An ambiguous one is refused as well: it is never made again, for it may still land."""
+    """The write alone. An ambiguous one is refused as well: it is never made again, for it may still land.
+
+    Raises `Refused`, and `TooLarge` for a progress that can never be written.
+    """
     p = written.snapshot
-    if (archive := history.to_archive(p)) is not None:
-        p = await archived(service, turn.position, p, archive)
-    store, where, content = service.ports.store, progress_key(service.name, p.saga), encode(p)
+    content = encode(p)
+    if len(p.transitions) > history.TRANSITIONS_MAX or len(content) > history.HISTORY_BYTES_MAX:
+        if (archive := history.to_archive(p)) is not None:
+            p = await archived(service, turn.position, p, archive)
+            content = encode(p)
+        check_room(written, p, len(content), service.ports.store.document_bytes_max)
+    store, where = service.ports.store, progress_key(service.name, p.saga)
     expiry_s, at = None if p.is_open else service.memory_s, turn.position
     try:
         if turn.cas:

@@ -12,13 +12,13 @@
 
 from msgspec.structs import replace
 
-from saga.errors import BadInput
+from saga.errors import BadInput, TooLarge
 from saga.messages import Message, Position
 from saga.progress import record
 from saga.progress.decide import Decision, Do, Work, decide, jobs, next_ready
 from saga.progress.document import Snapshot
 from saga.progress.record import Written
-from saga.runtime import handling, persistence, undoing
+from saga.runtime import handling, oversized, persistence, undoing
 from saga.runtime.participant import Participant, Refused
 from saga.runtime.standing import Stages, Turn
 
@@ -44,7 +44,7 @@ async def advance(service: Participant, turn: Turn) -> Turn:
                     continue
                 only_answered = False
                 if not undoing.is_kept_waiting(p, work):
-                    return await undoing.compensate(service, turn, work)
+                    return await go(service, turn, work)
                 continue
             forgotten = persistence.forgotten_before(service) if work.role.many else ""
             decision = decide(p, work.role, work.message, in_hand=True, bad=turn.bad is not None, forgotten=forgotten)
@@ -56,7 +56,7 @@ async def advance(service: Participant, turn: Turn) -> Turn:
         ready = next_ready(p, service.roles)
         if ready is not None:  # settle: whatever of the saga is ready, before the offset is committed
             if ready.undo:
-                return await undoing.compensate(service, turn, ready)
+                return await go(service, turn, ready)
             decision = decide(p, ready.role, ready.message, in_hand=False, bad=ready.bad is not None)
             return await go(service, turn, ready, decision)
         if not (turn.certain or only_answered):  # what ends without a write is decided on a progress read in this turn
@@ -66,12 +66,17 @@ async def advance(service: Participant, turn: Turn) -> Turn:
         return turn.unread()
 
 
-async def go(service: Participant, turn: Turn, work: Work, decision: Decision) -> Turn:
-    """Do what was decided for one handler, up to its next write."""
-    written = _only_recorded(service, turn, work, decision)
-    if written is None:
-        return await handling.handle(service, turn, work, decision)
-    return await persistence.write(service, turn, written)
+async def go(service: Participant, turn: Turn, work: Work, decision: Decision | None = None) -> Turn:
+    """Do what was decided for one handler, or what its compensation needs, up to its next write."""
+    try:
+        if decision is None:
+            return await undoing.compensate(service, turn, work)
+        written = _only_recorded(service, turn, work, decision)
+        if written is None:
+            return await handling.handle(service, turn, work, decision)
+        return await persistence.write(service, turn, written)
+    except TooLarge as why:
+        return await oversized.given_up(service, turn, work, why)
 
 
 def _only_recorded(service: Participant, turn: Turn, work: Work, decision: Decision) -> Written | None:

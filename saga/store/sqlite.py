@@ -70,8 +70,8 @@ class SqliteStore:
     """See `saga.store.port.Store` for the promises.
 
     `readonly` is for tools: nothing is created or changed, and writes raise `StoreUnavailable`. `bytes_max` bounds the
-    file: beyond it writes raise `StoreUnavailable`. `document_bytes_max` bounds each document. `connection` is the class
-    of the connection, for tests.
+    file: beyond it writes raise `StoreUnavailable`. `document_bytes_max` bounds each document. `connection` is the
+    class of the connection, for tests.
     """
 
     def __init__(

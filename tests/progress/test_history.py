@@ -12,7 +12,7 @@ from saga.messages import Position
 from saga.progress import history, record
 from saga.progress.decide import decide, jobs, next_ready
 from saga.progress.document import Snapshot, decode, decode_entry, encode
-from saga.progress.history import TRANSITIONS_KEPT, TRANSITIONS_MAX, fold, unpublished, verify
+from saga.progress.history import HISTORY_BYTES_MAX, TRANSITIONS_KEPT, TRANSITIONS_MAX, fold, unpublished, verify
 from saga.progress.record import Hand, Written
 from saga.progress.roles import Undo
 from tests.progress.pieces import NOW_MS, a_message, a_role, blank, roles_of
@@ -199,6 +199,32 @@ def test_a_history_is_not_archived_before_it_is_too_long() -> None:
     archive = history.to_archive(long(TRANSITIONS_MAX + 1))
     assert archive is not None
     assert len(archive.transitions) == TRANSITIONS_MAX + 1 - TRANSITIONS_KEPT
+
+
+def test_a_history_of_large_transitions_is_archived_by_its_bytes() -> None:
+    p, archives = blank(), list[history.Archive]()
+    for n in range(40):
+        p = next_of(p, "handled", {"x": "y" * (1000 * n)}, 0).snapshot
+        archive = history.to_archive(p)
+        if archive is not None:
+            archives.append(history.decode_archive(encode(archive)))
+            p = decode(encode(history.trimmed(p, archive)))
+            assert sum(len(bytes(raw)) for raw in p.transitions) <= HISTORY_BYTES_MAX // 2
+        assert sum(len(bytes(raw)) for raw in p.transitions) <= HISTORY_BYTES_MAX
+    assert len(archives) > 3
+    assert verify([raw for a in archives for raw in a.transitions] + list(p.transitions), p) is None
+
+
+def test_a_transition_that_is_huge_alone_stays_until_it_is_published() -> None:
+    p = next_of(long(3), "handled", {"x": "y" * HISTORY_BYTES_MAX}, 1).snapshot
+    archive = history.to_archive(p)
+    assert archive is not None
+    p = history.trimmed(p, archive)
+    assert [decode_entry(raw).n for raw in p.transitions] == [3]
+    assert history.to_archive(p) is None
+    archive = history.to_archive(next_of(p, "ignored", {}, 0).snapshot)
+    assert archive is not None
+    assert [decode_entry(raw).n for raw in archive.transitions] == [3]
 
 
 def test_trimming_takes_exactly_what_the_archive_holds() -> None:

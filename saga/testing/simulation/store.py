@@ -46,7 +46,9 @@ class Disk:
     def put(self, collection: str, key: str, content: bytes, expires_s: float | None) -> int:
         """Raises `TooLarge`."""
         if len(content) > self.document_bytes_max:
-            raise TooLarge(f"{key!r} in {collection!r} would have {len(content)} bytes: {self.document_bytes_max} may be")
+            raise TooLarge(
+                f"{key!r} in {collection!r} would have {len(content)} bytes: {self.document_bytes_max} may be"
+            )
         self._cas += 1
         self.documents[collection, key] = Kept(content, self._cas, expires_s)
         self.versions.setdefault((collection, key), []).append(content)

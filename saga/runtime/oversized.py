@@ -1,0 +1,52 @@
+"""A saga whose progress the store cannot take: a permanent failure of that saga, told by name; nobody else notices.
+
+What a run adds has to leave room (`saga.progress.room`): then the dead letter that ends the run, and the quarantine
+behind it, can be written as always. Where not even those have room, the message goes to `<service>.dead` whole, and the
+progress keeps, if it can, only that it is dead.
+"""
+
+from msgspec.structs import replace
+
+from saga.errors import TooLarge
+from saga.observe.moments import DeadLettered
+from saga.progress import ids, record
+from saga.progress.decide import Work
+from saga.runtime import deadletters, persistence
+from saga.runtime.participant import Participant
+from saga.runtime.standing import Turn
+
+REMEDY = (
+    "let the service keep less of a saga (its state, results of steps, events that can be undone), or split the saga; "
+    "this one stays quarantined"
+)
+
+
+async def given_up(service: Participant, turn: Turn, work: Work, why: TooLarge) -> Turn:
+    """The message is a dead letter with all it said, durable before anything else. Raises `Refused`."""
+    saga, message, role = turn.message.saga, work.message, work.role
+    name = role.undo.name if work.undo and role.undo else role.name
+    id_ = ids.dead_id(service.name, saga, name, message.id, turn.known.replays)
+    letter = deadletters.too_large(service.name, id_, message, name, str(why), REMEDY)
+    await persistence.send(service, turn.position, [letter])
+    if service.ports.is_news(f"too large {saga}"):
+        service.ports.report(
+            DeadLettered(
+                service=service.name,
+                saga=saga,
+                message=message.id,
+                type=message.type,
+                handler=name,
+                reason=f"{deadletters.TOO_LARGE}: {why}",
+                remedy=REMEDY,
+            )
+        )
+    p = turn.known
+    if any(k.dead for k in (*p.queue, *p.compensating)):
+        return replace(turn, over=True)
+    hand = persistence.in_hand(service, turn)
+    reason = deadletters.TOO_LARGE
+    try:
+        written = record.stripped(p, hand, role, message, undo=work.undo, letter=id_, reason=reason)
+        return await persistence.write(service, turn, written)
+    except TooLarge:
+        return replace(turn, over=True)

@@ -1,0 +1,218 @@
+"""A saga that its store cannot take: a permanent failure of that saga, told by name, and nobody else notices."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Self
+
+from saga import Retry, Saga, Service
+from saga.observe.moments import DeadLettered, Escalated, Handled, Retrying, Stuck, Unavailable
+from saga.progress import history
+from saga.progress.document import decode
+from services.payment.events import OrderCancelled, OrderPlaced, PaymentReserved
+from tests.runtime.workplace import Workplace, an_order, at_work, workplace
+
+BYTES_MAX = 600_000
+LARGE = "x" * 50_000
+
+
+@dataclass(frozen=True)
+class Notes:
+    """A state that grows with each message, by as much as it is told."""
+
+    text: str = ""
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """A business document that grows."""
+
+    lines: tuple[str, ...] = ()
+
+    def noted(self, line: str) -> Self:
+        return replace(self, lines=(*self.lines, line))
+
+
+def narrow(place: Workplace, bytes_max: int = BYTES_MAX) -> None:
+    place.store.document_bytes_max = bytes_max
+
+
+def notes() -> Service[Any]:
+    """Keeps the address of every order in its state, and lets that be undone."""
+    payment = Service("payment", state=Notes)
+
+    @payment.handler(many=True)
+    async def reserve(order: OrderPlaced, saga: Saga[Notes]) -> PaymentReserved:
+        saga.state = Notes(saga.state.text + order.address)
+        return PaymentReserved(order_id=order.order_id, charge_id="c", amount=order.total)
+
+    @payment.compensation(reserve)
+    async def release(cancelled: OrderCancelled, reserved: PaymentReserved, saga: Saga[Notes]) -> None:
+        saga.state = Notes("")
+
+    return payment
+
+
+def a_large_order(saga: str, number: int, times: int = 1) -> OrderPlaced:
+    return replace(an_order(saga, quantity=number), address=LARGE * times)
+
+
+async def test_a_saga_that_outgrows_the_store_is_a_dead_letter_by_name_and_nobody_else_notices(tmp_path: Path) -> None:
+    payment = notes()
+    async with workplace(tmp_path) as place:
+        narrow(place)
+        for number in range(14):
+            small = an_order("big", quantity=number)
+            await place.publish(a_large_order("big", number) if number < 7 else small, an_order(f"small-{number}"))
+        async with at_work(place, payment):
+            await place.at_rest(payment)
+        ((record, headers),) = await place.dead(payment)
+        assert record.key == b"big"
+        assert headers["dead_reason"].startswith("TooLarge: the progress of saga 'big' in 'payment' would have ")
+        assert f"bytes, and the store takes {BYTES_MAX}" in headers["dead_reason"]
+        assert "state " in headers["dead_reason"]
+        assert "keep less" in headers["dead_remedy"]
+        assert len(place.told(DeadLettered)) == 1
+        assert not place.told(Retrying)
+        assert not place.told(Stuck)
+        assert not place.told(Unavailable)
+        assert len([m for m in place.told(Handled) if m.saga.startswith("small-")]) == 14
+        p = await place.progress(payment, "big")
+        assert p is not None
+        assert p.queue[0].dead
+        outcomes = [o for m in place.told(Handled) if m.saga == "big" for o in m.outcomes]
+        ran = [o for o in outcomes if o[1] == "handled"]
+        assert len(ran) >= 2
+        assert len(ran) + len(p.queue) == 14, "each has run or is queued behind the dead letter"
+        assert [k.n for k in p.queue[1:]] == sorted(k.n for k in p.queue[1:])
+
+
+async def test_a_saga_that_outgrew_the_store_can_still_be_undone(tmp_path: Path) -> None:
+    payment = notes()
+    async with workplace(tmp_path) as place:
+        narrow(place)
+        await place.publish(*(a_large_order("big", number) for number in range(7)))
+        async with at_work(place, payment):
+            await place.at_rest(payment)
+            assert len(await place.dead(payment)) == 1
+            await place.publish(OrderCancelled(order_id="big", reason="too large"))
+            await place.at_rest(payment)
+        p = await place.progress(payment, "big")
+        assert p is not None
+        assert (p.queue, p.results, p.compensating, p.closed) == ((), (), (), ("reserve",))
+        assert p.state == {"text": ""}
+
+
+async def test_what_cannot_even_be_queued_is_in_the_dead_letter_whole_and_quarantines(tmp_path: Path) -> None:
+    payment = notes()
+    async with workplace(tmp_path) as place:
+        narrow(place)
+        await place.publish(a_large_order("big", 1, times=11), an_order("big", quantity=2), an_order("other"))
+        async with at_work(place, payment):
+            await place.at_rest(payment)
+        ((record, headers),) = await place.dead(payment)
+        assert record.value is not None
+        assert len(record.value) > 550_000, "all that it said"
+        assert headers["dead_reason"].startswith("the progress cannot be written: the store ")
+        assert headers["dead_handler"] == "reserve"
+        assert [m.reason for m in place.told(DeadLettered)] == [headers["dead_reason"]]
+        p = await place.progress(payment, "big")
+        assert p is not None
+        assert [(k.dead, len(k.message.value) > 0) for k in p.queue] == [(headers["dead_id"], False), (None, True)]
+        assert [t.outcome for t in await place.history(payment, "big")] == ["dead", "queued"]
+        assert [t.outcome for t in await place.history(payment, "other")] == ["handled"]
+
+
+async def test_without_room_for_anything_each_message_of_the_saga_is_a_dead_letter(tmp_path: Path) -> None:
+    payment = notes()
+    async with workplace(tmp_path) as place:
+        await place.publish(a_large_order("big", 1))
+        async with at_work(place, payment):
+            await place.at_rest(payment)
+        narrow(place, 50_000)  # it was moved to a store that takes less
+        await place.publish(an_order("big", quantity=2), an_order("big", quantity=3), an_order("other"))
+        async with at_work(place, payment):
+            await place.at_rest(payment)
+        dead = await place.dead(payment)
+        assert len({headers["dead_id"] for _, headers in dead}) == 2
+        assert len(place.told(DeadLettered)) == 1, "people are told once"
+        assert not place.told(Stuck)
+        assert [t.outcome for t in await place.history(payment, "big")] == ["handled"]
+        assert [t.outcome for t in await place.history(payment, "other")] == ["handled"]
+
+
+async def test_an_answer_of_a_step_that_has_no_room_is_a_dead_letter_at_once(tmp_path: Path) -> None:
+    payment, called = Service("payment"), list[int]()
+
+    async def fetched(times: int) -> str:
+        called.append(times)
+        return LARGE * times
+
+    @payment.handler(retry=Retry(attempts_max=5))
+    async def reserve(order: OrderPlaced, saga: Saga) -> PaymentReserved:
+        for times in (1, 9, 2):
+            await saga.step(fetched, times)
+        return PaymentReserved(order_id=order.order_id, charge_id="c", amount=order.total)
+
+    async with workplace(tmp_path) as place:
+        narrow(place)
+        await place.publish(an_order("big"), an_order("other"))
+        async with at_work(place, payment):
+            await place.at_rest(payment)
+        assert sorted(called) == [1, 1, 9, 9], "no call is made again, and the step behind them never begins"
+        for saga in ("big", "other"):
+            p = await place.progress(payment, saga)
+            assert p is not None
+            (intent,) = p.intents
+            assert intent.begins is not None
+            assert ([c.number for c in intent.calls], intent.begins.number) == ([1], 2), (
+                "what may have happened is known"
+            )
+        assert {headers["dead_reason"][:9] for _, headers in await place.dead(payment)} == {"TooLarge:"}
+
+
+async def test_one_update_that_makes_a_document_too_large_fails_alone(tmp_path: Path) -> None:
+    payment = Service("payment")
+    payment.document(Ledger, "ledger")
+
+    @payment.handler
+    async def reserve(order: OrderPlaced, saga: Saga) -> PaymentReserved:
+        await saga.update(Ledger, "all", Ledger.noted, order.address[:500_000])
+        return PaymentReserved(order_id=order.order_id, charge_id="c", amount=order.total)
+
+    async with workplace(tmp_path) as place:
+        narrow(place, 400_000)
+        await place.store.insert("ledger", "all", b"{}")
+        orders = [an_order(f"order-{number}") for number in range(20)]
+        orders[7] = replace(orders[7], address="y" * 395_000)
+        await place.publish(*orders)
+        async with at_work(place, payment):
+            await place.at_rest(payment)
+        ledger = await place.store.get("ledger", "all")
+        assert ledger is not None
+        assert ledger.content.count(b"Kiel") == 19
+        dead = await place.dead(payment)
+        assert [record.key for record, _ in dead] == [b"order-7"]
+        assert not place.told(Escalated)
+        assert not place.told(Stuck)
+
+
+async def test_a_history_of_large_events_stays_within_its_bytes(tmp_path: Path) -> None:
+    payment = Service("payment")
+
+    @payment.handler(many=True)
+    async def reserve(order: OrderPlaced) -> PaymentReserved:
+        return PaymentReserved(order_id=order.order_id, charge_id=LARGE, amount=order.total)
+
+    async with workplace(tmp_path) as place:
+        await place.publish(*(an_order("big", quantity=n) for n in range(30)))
+        async with at_work(place, payment):
+            await place.at_rest(payment)
+        document = await place.store.get("saga", "payment::big")
+        assert document is not None
+        assert len(document.content) < history.HISTORY_BYTES_MAX + 3 * len(LARGE)
+        p = decode(document.content)
+        archives = [history.decode_archive(d.content) async for _, d in place.store.scan("saga-archive")]
+        whole = [raw for archive in archives for raw in archive.transitions] + list(p.transitions)
+        assert len(whole) == 30
+        assert history.verify(whole, p) is None
+        assert len(await place.records("payments")) == 30
