@@ -4,7 +4,7 @@ from saga import envelope
 from saga.broker.port import RECORD_BYTES_MAX, value_bytes_max
 from saga.clock import iso
 from saga.contracts import codec
-from saga.contracts.library import binding_of
+from saga.contracts.library import Contract, binding_of
 from saga.errors import BadInput, SagaError
 from saga.messages import Event, Message, Outgoing
 from saga.progress import ids
@@ -19,19 +19,8 @@ def to_record(event: Event, now_ms: int, record_bytes_max: int = RECORD_BYTES_MA
             f'only {contract.owner!r} may say {contract.name}; its contract has no "said": "outside", with which '
             "clients could"
         )
-    try:
-        value = codec.encode(event)
-    except BadInput as why:
-        raise SagaError(f"{contract.name} was not published: {why}") from why
-    saga, time = str(getattr(event, contract.key)), iso(now_ms)
-    if not saga:
-        raise SagaError(f"{contract.name} was not published: its {contract.key} is empty, and it is the saga id")
-    bytes_max = value_bytes_max(record_bytes_max, saga)
-    if len(value) > bytes_max:
-        raise SagaError(
-            f"{contract.name} was not published: it has {len(value)} bytes, and may have {bytes_max}: publish a "
-            "reference to what is large, or raise SAGA_RECORD_BYTES_MAX and what its topic takes"
-        )
+    saga, value = to_value(event, contract, record_bytes_max)
+    time = iso(now_ms)
     message = Message(
         id=f"{contract.name}-{ids.digest(f'client|{contract.name}', saga, codec.content(event).hex())}",
         type=contract.name,
@@ -43,3 +32,22 @@ def to_record(event: Event, now_ms: int, record_bytes_max: int = RECORD_BYTES_MA
         started=time if contract.starts else None,
     )
     return envelope.to_record(message, contract.topic)
+
+
+def to_value(event: Event, contract: Contract, record_bytes_max: int) -> tuple[str, bytes]:
+    """The saga id and the bytes of an event that may be published. Raises `SagaError` as `to_record`, for what is wrong
+    with this one event."""
+    try:
+        value = codec.encode(event)
+    except BadInput as why:
+        raise SagaError(f"{contract.name} was not published: {why}") from why
+    saga = str(getattr(event, contract.key))
+    if not saga:
+        raise SagaError(f"{contract.name} was not published: its {contract.key} is empty, and it is the saga id")
+    bytes_max = value_bytes_max(record_bytes_max, saga)
+    if len(value) > bytes_max:
+        raise SagaError(
+            f"{contract.name} was not published: it has {len(value)} bytes, and may have {bytes_max}: publish a "
+            "reference to what is large, or raise SAGA_RECORD_BYTES_MAX and what its topic takes"
+        )
+    return saga, value

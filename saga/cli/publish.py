@@ -4,6 +4,7 @@ import asyncio
 import json
 import sys
 import types
+from collections import Counter
 from collections.abc import Iterator
 from difflib import get_close_matches
 from itertools import islice
@@ -14,24 +15,28 @@ import click
 
 from saga.cli.telling import tell, tell_json, tell_trouble
 from saga.client import Client
+from saga.config import Settings
 from saga.contracts import codec
 from saga.contracts.codegen import generate
 from saga.contracts.contract import Contract
-from saga.contracts.library import Library, find
+from saga.contracts.library import Library, contract_of, find
 from saga.errors import BadInput, ConfigurationError, SagaError
 from saga.messages import Event
+from saga.outside import to_value
 
 BATCH = 500
 """How many events are published at once."""
-LINE_BYTES_MAX = 1_000_000
-"""A longer line is refused: brokers refuse such messages as well."""
+LINE_TIMES = 4
+"""How many times as long as a record of the log a line may be: text takes more room than Avro."""
 SPOOL_BYTES_MAX = 32_000_000
 """What is read waits in memory up to here, beyond it on disk, until all of it is checked."""
 PROBLEMS_SHOWN_MAX = 20
+PROBLEMS_OF_LINE_MAX, PROBLEMS_MAX = 20, 10_000
+"""Of one line, and of all: beyond them wrong lines are only counted."""
 
 
 class Problem(NamedTuple):
-    """What is wrong with a line."""
+    """One thing that is wrong with a line."""
 
     line: int
     what: str
@@ -49,8 +54,9 @@ def publish(event: str, file: IO[bytes], as_json: bool) -> None:
     its newest version; contracts/ is looked for from the current folder on upwards. A line is an object with the
     event's fields: decimals, dates, times and UUIDs are text, bytes are base64, a field with a default may be missing.
 
-    All lines are checked first: of a file with a wrong line nothing is published. An equal event is the same event,
-    however often it is published: if this command is interrupted, call it again with the same file.
+    All lines are checked first, and all that is wrong is told: of a file with a wrong line nothing is published. An
+    equal event is the same event, however often it is published: if this command is interrupted, call it again with the
+    same file.
 
     \b
     Exit code 0: all events are durable in the broker.
@@ -59,11 +65,12 @@ def publish(event: str, file: IO[bytes], as_json: bool) -> None:
     """
     library = find()
     contract = _contract_named(event, library)
+    bytes_max = Settings.from_environment().record_bytes_max
     to = event_class(contract, library)
     with SpooledTemporaryFile(max_size=SPOOL_BYTES_MAX) as spool:
-        problems = check(file, to, contract.key, spool)
-        if problems:
-            _refuse(problems, contract, as_json)
+        problems, wrong = check(file, to, bytes_max, spool)
+        if wrong:
+            _refuse(problems, wrong, contract, as_json)
             sys.exit(1)
         spool.seek(0)
         published = asyncio.run(_publish(spool, to))
@@ -73,22 +80,29 @@ def publish(event: str, file: IO[bytes], as_json: bool) -> None:
         tell(f"{published} {contract.name} published to {contract.topic}")
 
 
-def check(lines: IO[bytes], to: type[Event], key: str, spool: IO[bytes]) -> list[Problem]:
-    """All that is wrong with the lines; those that are not empty are copied to `spool`."""
-    problems = []
-    for number, line in enumerate(iter(lambda: lines.readline(LINE_BYTES_MAX + 1), b""), start=1):
-        if len(line) > LINE_BYTES_MAX:
-            problems.append(Problem(number, f"is longer than {LINE_BYTES_MAX} bytes; nothing behind it was looked at"))
-            break
+def check(lines: IO[bytes], to: type[Event], bytes_max: int, spool: IO[bytes]) -> tuple[list[Problem], int]:
+    """What is wrong with the lines, and how many are; until one is, those that are not empty are copied to `spool`.
+
+    `bytes_max`: of a record of the log.
+    """
+    problems: list[Problem] = []
+    wrong = 0
+    most = LINE_TIMES * bytes_max
+    for number, line in enumerate(iter(lambda: lines.readline(most + 1), b""), start=1):
+        if len(line) > most:
+            problems.append(Problem(number, f"is longer than {most} bytes; nothing behind it was looked at"))
+            return problems, wrong + 1
         if not line.strip():
             continue
-        try:
-            if not str(getattr(_event(line, to), key)):
-                problems.append(Problem(number, f"{to.__name__}: {key}: is empty, and it is the saga id"))
-        except BadInput as why:
-            problems.append(Problem(number, str(why)))
-        spool.write(line if line.endswith(b"\n") else line + b"\n")
-    return problems
+        found = list(islice(_wrong_in(line, to, bytes_max), PROBLEMS_OF_LINE_MAX + 1))
+        wrong += bool(found)
+        if len(found) > PROBLEMS_OF_LINE_MAX:
+            found[-1] = "and more"
+        if len(problems) < PROBLEMS_MAX:
+            problems += [Problem(number, what) for what in found]
+        if not wrong:
+            spool.write(line if line.endswith(b"\n") else line + b"\n")
+    return problems, wrong
 
 
 def event_class(contract: Contract, library: Library) -> type[Event]:
@@ -117,22 +131,44 @@ def _contract_named(name: str, library: Library) -> Contract:
     return contract
 
 
-def _event(line: bytes, to: type[Event]) -> Event:
-    """The event that a line says. Raises `BadInput` naming the field."""
+def _wrong_in(line: bytes, to: type[Event], bytes_max: int) -> Iterator[str]:
+    """Everything that is wrong with a line."""
+    twice: list[str] = []
     try:
-        data = json.loads(line, object_pairs_hook=_object, parse_constant=_no_constant)
+        data = _read(line, twice)
+    except BadInput as why:
+        yield str(why)
+        return
+    yield from (f"{name}: comes twice" for name in twice)
+    try:
+        to_value(codec.from_json(data, to), contract_of(to), bytes_max)
+    except BadInput as why:
+        wrong = codec.wrong_in(data, to)
+        yield next(wrong, str(why))
+        yield from wrong
+    except SagaError as why:
+        yield str(why)
+
+
+def _event(line: bytes, to: type[Event]) -> Event:
+    """The event that a line says."""
+    return codec.from_json(_read(line, []), to)
+
+
+def _read(line: bytes, twice: list[str]) -> object:
+    """A line's JSON; `twice` grows by the names that come twice in one object: JSON lets the last one win, and nobody
+    notices. Raises `BadInput`."""
+
+    def object_(pairs: list[tuple[str, object]]) -> dict[str, object]:
+        read = dict(pairs)
+        if len(read) < len(pairs):
+            twice.extend(name for name, times in Counter(name for name, _ in pairs).items() if times > 1)
+        return read
+
+    try:
+        return json.loads(line, object_pairs_hook=object_, parse_constant=_no_constant)
     except (ValueError, RecursionError) as why:  # a ValueError also for bytes that are no UTF-8
         raise BadInput(f"is no JSON: {why}") from None
-    return codec.from_json(data, to)
-
-
-def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    """An object in which no name comes twice: JSON lets the last one win, and nobody notices."""
-    read = dict(pairs)
-    if len(read) < len(pairs):
-        names = [name for name, _ in pairs]
-        raise BadInput(f"{next(n for n in names if names.count(n) > 1)}: comes twice")
-    return read
 
 
 def _no_constant(constant: str) -> Never:
@@ -165,13 +201,13 @@ def _batches(lines: IO[bytes], to: type[Event]) -> Iterator[list[Event]]:
         yield batch
 
 
-def _refuse(problems: list[Problem], contract: Contract, as_json: bool) -> None:
+def _refuse(problems: list[Problem], wrong: int, contract: Contract, as_json: bool) -> None:
     if as_json:
         told = [problem._asdict() for problem in problems]
-        tell_json({"event": contract.name, "published": 0, "problems": told})
+        tell_json({"event": contract.name, "published": 0, "wrong_lines": wrong, "problems": told})
         return
     for line, what in problems[:PROBLEMS_SHOWN_MAX]:
         tell(f"line {line}: {what}", err=True)
     if len(problems) > PROBLEMS_SHOWN_MAX:
-        tell(f"and {len(problems) - PROBLEMS_SHOWN_MAX} more lines: --json shows all", err=True)
-    tell(f"nothing was published: {len(problems)} lines are wrong", err=True)
+        tell(f"and {len(problems) - PROBLEMS_SHOWN_MAX} more problems: --json shows them", err=True)
+    tell(f"nothing was published: {wrong} line{' is' if wrong == 1 else 's are'} wrong", err=True)

@@ -6,7 +6,7 @@ another by Avro's schema resolution. fastavro does the bytes; logical types are 
 
 import json
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from io import BytesIO
 from typing import Any, TypeAlias
 
@@ -17,8 +17,9 @@ from saga.contracts import jsonform
 from saga.contracts.bounds import VALUES_MAX, check_json, check_values
 from saga.contracts.contract import Version
 from saga.contracts.convert import from_raw, to_raw
+from saga.contracts.jsonproblems import problems_in
 from saga.contracts.library import Binding, Library, binding_of
-from saga.contracts.scalars import Convert, Wrong
+from saga.contracts.scalars import NO_TEXT, Convert, Wrong, is_text
 from saga.contracts.schema import MISSING, ArrayType, MapType, OptionalType, RecordType, Type, without_logical_types
 from saga.errors import BadInput
 from saga.messages import Event
@@ -42,9 +43,7 @@ def encode(event: Event) -> bytes:
     except Wrong as why:
         raise BadInput(f"{codec.name}: {why}") from None
     except UnicodeEncodeError:
-        raise BadInput(
-            f"{codec.name}: {_unwritable(codec.to_raw(event))}: half of a surrogate pair is no text"
-        ) from None
+        raise BadInput(f"{codec.name}: {_unwritable(codec.to_raw(event))}: {NO_TEXT}") from None
     value = out.getvalue()
     if len(value) > VALUES_MAX:
         codec.check_values(value)
@@ -122,6 +121,19 @@ def from_json(data: object, to: type[Event]) -> Event:
     return event
 
 
+def wrong_in(data: object, to: type[Event]) -> Iterator[str]:
+    """Everything for which `from_json` would refuse this, each naming the path of its field; nothing if it would not.
+    Found as it is asked for: a line may be wrong in more places than anybody wants to see."""
+    codec = _codec(to)
+    try:
+        check_json(data)
+    except Wrong as why:
+        yield f"{codec.name}: {why}"
+        return
+    look = problems_in(codec.version.record, codec.classes)
+    yield from (f"{codec.name}: {why}" for why in look(data))
+
+
 class _Codec:
     """What is needed to encode and decode one class, compiled once."""
 
@@ -129,6 +141,7 @@ class _Codec:
         version = binding.version
         self.name = version.name
         self.version = version
+        self.classes = binding.classes
         self.header = MARKER + version.fingerprint
         self.schema = parse_schema(without_logical_types(version.schema))
         self.to_raw = to_raw(version.record, binding.classes)
@@ -163,7 +176,7 @@ class _Codec:
         except Wrong as why:
             raise BadInput(f"{self.name}: {why}") from None
         if where := _unwritable(raw):
-            raise BadInput(f"{self.name}: {where}: half of a surrogate pair is no text")
+            raise BadInput(f"{self.name}: {where}: {NO_TEXT}")
 
 
 _codecs: dict[type[Event], _Codec] = {}
@@ -227,7 +240,7 @@ def _unwritable(raw: Any) -> str | None:
     """The path of a text that UTF-8 does not have."""
     match raw:
         case str():
-            return None if raw.isascii() or _is_text(raw) else ""
+            return None if is_text(raw) else ""
         case dict():
             parts: Any = ((name, part) for name, value in raw.items() for part in (name, value))
         case list():
@@ -240,11 +253,3 @@ def _unwritable(raw: Any) -> str | None:
             key = f"[{name}]" if isinstance(name, int) else ascii(name)[1:-1]
             return f"{key}{'.' if below and not below.startswith('[') else ''}{below}"
     return None
-
-
-def _is_text(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True

@@ -2,12 +2,13 @@
 
 import asyncio
 import json
+import time
 from pathlib import Path
 
 import pytest
 
 from saga.broker.embedded import EmbeddedBroker
-from saga.cli.publish import BATCH, LINE_BYTES_MAX
+from saga.cli.publish import BATCH, LINE_TIMES, PROBLEMS_OF_LINE_MAX
 from saga.clock import SystemClock
 from saga.contracts import codec
 from saga.contracts.library import binding_of
@@ -74,7 +75,14 @@ def test_of_a_file_with_a_wrong_line_nothing_is_published_and_each_line_and_fiel
         a_line("order-5", colour="red"),
         a_line(""),
     ]
-    text = lines(a_line()) + "\n" + lines(*wrong) + '{"order_id": \n' + '{"sku": "a", "sku": "b"}\n' + "[" * 100_000
+    text = (
+        lines(a_line())
+        + "\n"
+        + lines(*wrong)
+        + '{"order_id": \n'
+        + lines(a_line()).replace('"sku"', '"sku": "a", "sku"')
+        + "[" * 100_000
+    )
     result = saga("publish", "OrderPlaced", stdin=text)
     assert result.exit_code == 1
     told = [line for line in result.stderr.splitlines() if line.startswith("line ")]
@@ -127,9 +135,52 @@ def test_more_than_a_batch_is_published_whole_and_in_order(folder: Path, saga: C
 
 
 def test_a_line_without_end_is_refused_before_it_fills_the_memory(folder: Path, saga: Call) -> None:
-    result = saga("publish", "OrderPlaced", stdin=lines(a_line()) + "x" * (LINE_BYTES_MAX + 1))
+    result = saga("publish", "OrderPlaced", stdin=lines(a_line()) + "x" * (LINE_TIMES * 1_000_000 + 1))
     assert result.exit_code == 1
-    assert "line 2: is longer than 1000000 bytes" in result.stderr
+    assert "line 2: is longer than 4000000 bytes" in result.stderr
+
+
+def test_all_wrong_fields_of_a_line_are_named_at_once(folder: Path, saga: Call) -> None:
+    wrong = a_line("order-1", total=9.8, quantity="two", sku=None, colour="red", address="\ud800")
+    text = json.dumps(wrong).replace('"card"', '"card": "visa-1", "card"')
+    result = saga("publish", "OrderPlaced", stdin=text + "\n" + lines(a_line()))
+    assert result.exit_code == 1
+    assert result.stderr.splitlines() == [
+        "line 1: card: comes twice",
+        "line 1: OrderPlaced: quantity: is text, not a whole number",
+        'line 1: OrderPlaced: total: must be a decimal as text: "9.80"',
+        "line 1: OrderPlaced: address: half of a surrogate pair is no text",
+        "line 1: OrderPlaced: colour: OrderPlaced has no such field; it has order_id, customer_id, sku, quantity, "
+        "total, card, address",
+        "line 1: OrderPlaced: sku: is missing",
+        "nothing was published: 1 line is wrong",
+    ]
+
+
+@pytest.mark.parametrize("last", ['"f0": 1', '"g": 1'])
+def test_a_line_of_any_number_of_wrong_fields_takes_time_in_proportion(folder: Path, saga: Call, last: str) -> None:
+    """Of 160,000 names, one or none twice: minutes, where each is counted among all."""
+    text = "{" + ", ".join(f'"f{n}": 1' for n in range(160_000)) + f", {last}}}\n"
+    began = time.process_time()
+    result = saga("publish", "OrderPlaced", "--json", stdin=text)
+    assert time.process_time() - began < 5
+    told = json.loads(result.stdout)
+    assert told["wrong_lines"] == 1
+    assert len(told["problems"]) <= PROBLEMS_OF_LINE_MAX + 1
+    assert told["problems"][0]["what"].startswith("f0: comes twice" if "f0" in last else "OrderPlaced: ")
+
+
+def test_an_event_that_no_broker_would_take_is_a_wrong_line(
+    folder: Path, saga: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = lines(a_line(), a_line("order-2", address="x" * 1_000_000))
+    result = saga("publish", "OrderPlaced", stdin=text)
+    assert result.exit_code == 1
+    assert "line 2: OrderPlaced was not published: it has 1000047 bytes, and may have 967218" in result.stderr
+    assert not (folder / ".saga" / "broker.db").exists()
+    monkeypatch.setenv("SAGA_RECORD_BYTES_MAX", "1100000")
+    more = saga("publish", "OrderPlaced", stdin=text)
+    assert more.stdout == "2 OrderPlaced published to orders\n"
 
 
 def test_text_that_is_not_utf_8_is_refused(folder: Path, saga: Call) -> None:
