@@ -6,6 +6,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 KAFKA_PORT = 9092
+_PLAIN = re.compile(r"(?:[A-Za-z][A-Za-z0-9+.-]*:(?=/|$))?(?:\[[0-9a-fA-F:.]*\]|:[0-9]+(?![^,/])|[\w ./,{}\\~+-])*")
+"""No `@`, `?`, `%` or `=`, and a colon only behind the scheme, in brackets and before a port."""
+COUCHBASE_NAME = re.compile(r"(?:_default|[A-Za-z0-9-][A-Za-z0-9_%-]{0,250})")
+"""Of a scope or a collection, as Couchbase has it."""
 _HOST = re.compile(r"(?:\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+)(?::[0-9]{1,5})?")
 
 INSTANCE = re.compile(r"[A-Za-z0-9._-]{1,200}")
@@ -19,6 +23,18 @@ def scheme_of(url: str) -> str:
     'kafka'
     """
     return url.partition("://")[0] if "://" in url else ""
+
+
+def is_plain(url: str) -> bool:
+    """True if nothing in an address can be a user, a password or an option, right or wrong as it may be: so it may be
+    shown to people.
+
+    >>> is_plain("kafka://broker-1:9092,[::1]:9092"), is_plain("sqlite:///.saga/{service}.db")
+    (True, True)
+    >>> is_plain("kafka://ada:secret@broker-1"), is_plain("kafka://ada:secret"), is_plain("redis://h/?password=x")
+    (False, False, False)
+    """
+    return _PLAIN.fullmatch(url) is not None
 
 
 def check_broker(url: str) -> None:
@@ -53,7 +69,7 @@ def check_instance(text: str) -> None:
 def check_http(text: str) -> None:
     """Whether it can be where to listen: `127.0.0.1:8080`."""
     host, _, port = text.rpartition(":")
-    if not host or not port.isdigit() or not 0 <= int(port) <= 65535:
+    if not host or "@" in host or not port.isdigit() or not 0 <= int(port) <= 65535:
         raise ValueError("it must be host:port, as in 127.0.0.1:8080 or 0.0.0.0:8080")
 
 
@@ -71,7 +87,8 @@ def kafka_servers(url: str) -> tuple[str, ...]:
     if scheme != "kafka" or not hosts:
         raise ValueError("the servers are missing, as in kafka://host:9092,other:9092")
     if wrong := [host for host in hosts if not _HOST.fullmatch(host)]:
-        raise ValueError(f"{wrong[0]!r} is no host:port; user and password have settings of their own (SAGA_KAFKA_...)")
+        which = repr(wrong[0]) if is_plain(url) else "one of the servers"
+        raise ValueError(f"{which} is no host:port; user and password have settings of their own (SAGA_KAFKA_...)")
     return tuple(host if re.search(r":[0-9]+$", host) else f"{host}:{KAFKA_PORT}" for host in hosts)
 
 
@@ -98,13 +115,19 @@ def couchbase_place(url: str, service: str) -> CouchbasePlace:
     ValueError: the bucket is missing: couchbase://host/bucket, /bucket/scope or /bucket/scope/collection
     """
     scheme, _, rest = url.replace("{service}", service).partition("://")
+    if scheme not in ("couchbase", "couchbases"):
+        raise ValueError("it is no address of a Couchbase: couchbase://host1,host2/bucket, or couchbases:// with TLS")
+    if "?" in rest:
+        raise ValueError("options after `?` are not taken: there are settings for them (SAGA_COUCHBASE_...)")
+    if "@" in rest:
+        raise ValueError("user and password are not taken: they have settings of their own (SAGA_COUCHBASE_...)")
     hosts, *names = rest.split("/")
     if not hosts or not all(_HOST.fullmatch(host) for host in hosts.split(",")):
         raise ValueError(f"the hosts are missing or wrong: {scheme}://host1,host2/bucket")
     if not 1 <= len(names) <= 3 or not all(names):
         raise ValueError(f"the bucket is missing: {scheme}://host/bucket, /bucket/scope or /bucket/scope/collection")
-    if "?" in rest:
-        raise ValueError("options after `?` are not taken: there are settings for them (SAGA_COUCHBASE_...)")
+    if wrong := [name for name in names[1:] if not COUCHBASE_NAME.fullmatch(name)]:
+        raise ValueError(f"{wrong[0]!r} is no scope or collection: they have letters, digits, `-`, `_` and `%`")
     bucket, scope, collection = (*names, None, None)[:3]
     return CouchbasePlace(f"{scheme}://{hosts}", bucket or "", scope, collection)
 
@@ -149,12 +172,14 @@ def sqlite_template(url: str) -> str:
 def _path_of(url: str, scheme: str, what: str) -> str:
     begins, separator, rest = url.partition("://")
     if not separator or begins != scheme:
+        named = f"there is no {what} {begins!r}" if separator and is_plain(begins) else "it begins with no scheme"
         raise ValueError(
-            f"there is no {what} {begins!r}; use {scheme}:///file (relative) or {scheme}:////folder/file (absolute), "
+            f"{named}; use {scheme}:///file (relative) or {scheme}:////folder/file (absolute), "
             f"or {'kafka://host:9092' if what == 'broker' else 'couchbase://host/bucket'}"
         )
     if not rest.startswith("/"):
-        raise ValueError(f"a file is meant, so three slashes follow the colon: {scheme}:///{rest}")
+        right = f"{scheme}:///{rest}" if is_plain(url) else f"{scheme}:///file"
+        raise ValueError(f"a file is meant, so three slashes follow the colon: {right}")
     path = rest[1:]
     if not path or path.endswith("/"):
         raise ValueError(f"the name of a file is missing, as in {scheme}:///.saga/{what}.db")

@@ -82,7 +82,7 @@ async def broker_of(
     address: str | None, clock: Clock, settings: Settings | None = None, open_by_s: float | None = None
 ) -> AsyncIterator[Broker]:
     """The broker at `address`, or at the setting `SAGA_BROKER`, open. `open_by_s`: by the clock's monotonic time."""
-    settings = settings if settings is not None and address is None else Settings.from_environment(broker=address)
+    settings = settings if settings is not None and not address else Settings.from_environment(broker=address)
     async with AsyncExitStack() as stack:
         broker = adapters.broker_at(settings, clock)
         yield await _in_time(stack, broker, f"the broker {settings.broker}", clock, open_by_s)

@@ -64,7 +64,7 @@ def find(start: Path | None = None) -> Library:
     `start`: a file or folder; `None`: the current folder. A folder is read once in the life of a process. Raises
     `DeclarationError` if there is none, `ContractError` if it cannot be used.
     """
-    if given := os.environ.get("SAGA_CONTRACTS"):
+    if given := os.environ.get("SAGA_CONTRACTS", "").strip():
         folder = Path(given).resolve()
         if not folder.is_dir():
             raise DeclarationError(f"SAGA_CONTRACTS is {given!r}, which is no folder; name the folder of the schemas")

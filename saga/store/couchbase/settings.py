@@ -1,18 +1,16 @@
 """Where a Couchbase store is, who we are there, and how safe a write must be: values, checked as a whole."""
 
-import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias
 
+from saga.addresses import COUCHBASE_NAME
 from saga.errors import ConfigurationError
 
 Durability: TypeAlias = Literal["majority", "majorityAndPersistActive", "persistToMajority", "none"]
 
 SCHEMES = ("couchbase://", "couchbases://")
-NAME = re.compile(r"(?:_default|[A-Za-z0-9-][A-Za-z0-9_%-]{0,250})")
-"""Of a scope or a collection, as Couchbase has it."""
 DURABLE_S_MIN, DURABLE_S_MAX = 1.5, 70.0
 """The SDK raises less to the first; the server's own limit, of 16 bits of milliseconds, overflows above the second."""
 
@@ -67,7 +65,7 @@ class CouchbaseSettings:
         if not self.bucket:
             yield "the bucket is missing, as in couchbase://host/bucket"
         for what, name in (("scope", self.scope), ("collection", self.collection)):
-            if name is not None and not NAME.fullmatch(name):
+            if name is not None and not COUCHBASE_NAME.fullmatch(name):
                 yield f"the {what} {name!r} is no name that Couchbase takes: letters, digits, `-`, `_` and `%`"
 
     def _identity_problems(self) -> Iterator[str]:

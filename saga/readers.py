@@ -1,0 +1,109 @@
+"""Kinds of settings: how the text of each becomes its value, and what there is to say of it to people."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from saga.addresses import is_plain
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """How one setting is read."""
+
+    read: Callable[[str], object]
+    """From its text, without spaces around it, to its value. Raises `ValueError` saying what would be right."""
+    takes: str
+    """What is to be given, with unit and bounds."""
+    may_show: Callable[[str], bool] = lambda _: True
+    """True if a text that cannot be used may be repeated to people and logs: not where it may hold a secret."""
+
+
+def number(kind: type[T], least: int, most: int, unit: str) -> Kind:
+    """A number of something, between two bounds."""
+    what = f"{'a whole number' if kind is int else 'a number'} of {unit} from {least} to {most}"
+
+    def read(text: str) -> T:
+        try:
+            value = msgspec.convert(text, kind, strict=False)
+        except msgspec.ValidationError:
+            raise ValueError(f"it must be {what}") from None
+        if not least <= float(str(value)) <= most:
+            raise ValueError(f"it must be {what}")
+        return value
+
+    return Kind(read, what)
+
+
+def word(*words: str) -> Kind:
+    """One of these, however it is capitalised."""
+    by_lower = {word.lower(): word for word in words}
+
+    def read(text: str) -> str:
+        if text.lower() not in by_lower:
+            raise ValueError(f"it must be one of: {', '.join(words)}")
+        return by_lower[text.lower()]
+
+    return Kind(read, f"one of: {', '.join(words)}")
+
+
+def yes_or_no() -> Kind:
+    """True or false."""
+
+    def read(text: str) -> bool:
+        if text.lower() not in ("true", "false", "yes", "no", "1", "0"):
+            raise ValueError("it must be true or false")
+        return text.lower() in ("true", "yes", "1")
+
+    return Kind(read, "true or false")
+
+
+def text(what: str) -> Kind:
+    """Any text."""
+    return Kind(str, what)
+
+
+def secret(what: str) -> Kind:
+    """A text that nobody is shown."""
+    return Kind(str, what, lambda _: False)
+
+
+def file() -> Kind:
+    """The path of a file that this process can read."""
+    return Kind(_readable, "path of a file")
+
+
+def secret_file() -> Kind:
+    """The path of a file with a secret. It is not shown: somebody may have given the secret itself."""
+    return Kind(_readable, "path of a file", lambda _: False)
+
+
+def address(check: Callable[[str], object], what: str) -> Kind:
+    """A URL, shown only where nothing in it can be a password."""
+    return checked(check, what, is_plain)
+
+
+def checked(check: Callable[[str], object], what: str, may_show: Callable[[str], bool] = lambda _: True) -> Kind:
+    """A text that `check` does not mind."""
+
+    def read(text: str) -> str:
+        check(text)
+        return text
+
+    return Kind(read, what, may_show)
+
+
+def _readable(path: str) -> str:
+    try:
+        with Path(path).open("rb"):
+            return path
+    except FileNotFoundError:
+        raise ValueError("there is no such file") from None
+    except (OSError, ValueError) as why:  # a ValueError for what can be no path
+        reason = why.strerror if isinstance(why, OSError) else str(why)
+        raise ValueError(f"it cannot be read: {reason}") from None
