@@ -85,6 +85,12 @@ def test_the_settings_of_a_pod_can_work(service: str) -> None:
     assert settings.couchbase_username == settings.kafka_username == service
 
 
+def test_no_pod_is_given_variables_of_services() -> None:
+    pods = [one["spec"]["template"]["spec"] for one in resources() if "template" in one.get("spec", {})]
+    assert len(pods) == len(SERVICES) + 1
+    assert all(pod["enableServiceLinks"] is False for pod in pods)
+
+
 def test_a_job_makes_the_topics_of_all_services_as_a_user_of_its_own() -> None:
     pod = named("Job", "topics")["spec"]["template"]["spec"]
     (only,) = pod["containers"]
