@@ -6,7 +6,7 @@ MINUTES ?= 30
 SEED ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench bench-servers simulate explore compose-test torture lock format clean
+.PHONY: help demo test check bench bench-servers simulate explore compose-test torture settings lock format clean
 
 help: ## Show what there is.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/'
@@ -59,6 +59,9 @@ format: .venv/tools ## Format and mend what can be mended.
 
 clean: ## Remove what the other targets made.
 	rm -rf .venv .saga build *.egg-info
+
+settings: .venv/tools ## Write docs/settings.md anew.
+	$(BIN)/python -m tests.docs.settings_page
 
 lock: .venv/tools ## Pin the newest versions that fit, with hashes.
 	$(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url --upgrade --quiet \

@@ -146,7 +146,7 @@ class Settings:
     def from_environment(cls, **flags: str | None) -> Self:
         """From the file that SAGA_CONFIG names, then the variables of this process, then `flags` by name; what comes
         later wins, and what is blank is not given. Raises `ConfigurationError`."""
-        given = {f"SAGA_{name.upper()}": Given(text or "", f"--{name}") for name, text in flags.items()}
+        given = {f"SAGA_{name.upper()}": Given(text or "", f"the {name} given") for name, text in flags.items()}
         return cls._of(
             {**_in_file(os.environ.get(FILE, "").strip()), **_in_variables(os.environ), **_without_blanks(given)}
         )

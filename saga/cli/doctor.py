@@ -7,6 +7,7 @@ import click
 
 from saga import wiring
 from saga.administration.doctor import Diagnosis, examined
+from saga.cli.options import broker_option, stores_option
 from saga.cli.telling import tell, tell_json
 from saga.clock import SystemClock
 from saga.config import Settings
@@ -15,8 +16,10 @@ from saga.printable import printable_lines
 
 @click.command()
 @click.argument("modules", nargs=-1, required=True)
+@broker_option
+@stores_option
 @click.option("--json", "as_json", is_flag=True, help="One JSON document instead of text.")
-def doctor(modules: tuple[str, ...], as_json: bool) -> None:
+def doctor(modules: tuple[str, ...], broker: str | None, store: str | None, as_json: bool) -> None:
     """Look whether broker and stores are as the services declared in MODULES need them.
 
     It connects as the services would, with their settings (SAGA_BROKER, SAGA_STORE, ...), and compares: topics with the
@@ -31,7 +34,7 @@ def doctor(modules: tuple[str, ...], as_json: bool) -> None:
     Exit code 1: at least one error.
     Exit code 2: asked wrongly, or something cannot be reached or does not let us in; what to do is told.
     """
-    settings = Settings.from_environment()
+    settings = Settings.from_environment(broker=broker, store=store)
     diagnosis = asyncio.run(examined(wiring.load_services(modules), settings, SystemClock()))
     if as_json:
         told = {

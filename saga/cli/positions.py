@@ -8,6 +8,7 @@ import click
 from saga import wiring
 from saga.administration.moves import Move
 from saga.administration.positions import Answer, Shown, Wish, moved, shown_of
+from saga.cli.options import broker_option
 from saga.cli.telling import tell, tell_json
 from saga.clock import SystemClock
 from saga.config import Settings
@@ -32,8 +33,9 @@ def positions() -> None:
 
 @positions.command()
 @click.argument("services", nargs=-1, required=True)
+@broker_option
 @click.option("--json", "as_json", is_flag=True, help="One JSON document instead of text.")
-def show(services: tuple[str, ...], as_json: bool) -> None:
+def show(services: tuple[str, ...], broker: str | None, as_json: bool) -> None:
     """Show of SERVICES, by their names, members, positions, and how many records they have not handled.
 
     For example `saga positions show payment order`.
@@ -43,7 +45,7 @@ def show(services: tuple[str, ...], as_json: bool) -> None:
     Exit code 1: a service has never read anything here.
     Exit code 2: asked wrongly, or the broker cannot be used.
     """
-    shown = asyncio.run(shown_of(services, Settings.from_environment(), SystemClock()))
+    shown = asyncio.run(shown_of(services, Settings.from_environment(broker=broker), SystemClock()))
     unknown = [each.service for each in shown if not each.is_known]
     if as_json:
         tell_json({"services": [_as_json(each) for each in shown]})
@@ -99,6 +101,7 @@ def _as_json(shown: Shown) -> dict[str, object]:
 @click.option("--module", help="Where the service is declared, as services.payment: needed to go back.")
 @click.option("--who", required=True, help="Your name, for the record.")
 @click.option("--why", required=True, help="Your reason, for the record.")
+@broker_option
 @click.option("--json", "as_json", is_flag=True, help="One JSON document instead of text.")
 def move(
     service: str,
@@ -108,6 +111,7 @@ def move(
     module: str | None,
     who: str,
     why: str,
+    broker: str | None,
     as_json: bool,
 ) -> None:
     """Move the positions of SERVICE in a topic, while none of its processes runs.
@@ -132,7 +136,7 @@ def move(
             raise click.UsageError(f"{name} is for the record: say it")
     memory_ms = None if module is None else _memory_ms(service, module)
     wish = Wish(service=service, topic=topic, partition=partition, to=to, memory_ms=memory_ms, who=who, why=why)
-    answer = asyncio.run(moved(wish, Settings.from_environment(), SystemClock()))
+    answer = asyncio.run(moved(wish, Settings.from_environment(broker=broker), SystemClock()))
     if as_json:
         tell_json(_answer_as_json(wish, answer))
     elif not answer.refused:

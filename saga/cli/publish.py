@@ -13,6 +13,7 @@ from typing import IO, NamedTuple, Never
 
 import click
 
+from saga.cli.options import broker_option
 from saga.cli.telling import tell, tell_json, tell_trouble
 from saga.client import Client
 from saga.config import Settings
@@ -46,8 +47,9 @@ class Problem(NamedTuple):
 @click.command()
 @click.argument("event")
 @click.option("--file", "file", type=click.File("rb"), default="-", help="Where the lines are, instead of stdin.")
+@broker_option
 @click.option("--json", "as_json", is_flag=True, help="One JSON document instead of text.")
-def publish(event: str, file: IO[bytes], as_json: bool) -> None:
+def publish(event: str, file: IO[bytes], broker: str | None, as_json: bool) -> None:
     """Publish EVENT once for each line of JSON.
 
     For example `saga publish OrderPlaced < orders.jsonl`. EVENT is the name of a contract with "said": "outside", in
@@ -73,7 +75,7 @@ def publish(event: str, file: IO[bytes], as_json: bool) -> None:
             _refuse(problems, wrong, contract, as_json)
             sys.exit(1)
         spool.seek(0)
-        published = asyncio.run(_publish(spool, to))
+        published = asyncio.run(_publish(spool, to, broker))
     if as_json:
         tell_json({"event": contract.name, "topic": contract.topic, "published": published})
     else:
@@ -175,10 +177,10 @@ def _no_constant(constant: str) -> Never:
     raise ValueError(f"{constant} is no number in JSON")
 
 
-async def _publish(lines: IO[bytes], to: type[Event]) -> int:
+async def _publish(lines: IO[bytes], to: type[Event], broker: str | None) -> int:
     """Publish all; how many. Ends the command with exit code 1 when the broker stops to acknowledge."""
     published = 0
-    async with Client() as client:
+    async with Client(broker) as client:
         for batch in _batches(lines, to):
             try:
                 await client.publish(*batch)

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import click
 
 from saga import wiring
+from saga.cli.options import broker_option, stores_option
 from saga.cli.telling import tell
 from saga.config import Settings
 from saga.declarations.values import Declared
@@ -21,21 +22,24 @@ GRACE_S = 5.0
 
 @click.command()
 @click.argument("modules", nargs=-1, required=True)
-def run(modules: tuple[str, ...]) -> None:
+@broker_option
+@stores_option
+def run(modules: tuple[str, ...], broker: str | None, store: str | None) -> None:
     """Run the services declared in MODULES, for example `saga run services.payment services.order`.
 
-    Each service takes its topics from the broker (SAGA_BROKER, by default the file .saga/broker.db), keeps its progress
-    in a store of its own (SAGA_STORE, by default .saga/{service}.db), and goes on until SIGTERM or Ctrl-C: then nothing
-    new begins, what runs may end within SAGA_DRAIN_S seconds, and nothing is lost. Run it again, or more often, at any
-    time: processes of one service share its work. With SAGA_HTTP (as 127.0.0.1:8080) it answers there: /health/live,
-    /health/ready and /metrics. On Kafka the topics have to be there: `saga topics apply` makes them.
+    Each service takes its topics from the broker (--broker or SAGA_BROKER, by default the file .saga/broker.db), keeps
+    its progress in a store of its own (--store or SAGA_STORE, by default .saga/{service}.db), and goes on until SIGTERM
+    or Ctrl-C: then nothing new begins, what runs may end within SAGA_DRAIN_S seconds, and nothing is lost. Run it
+    again, or more often, at any time: processes of one service share its work. With SAGA_HTTP (as 127.0.0.1:8080) it
+    answers there: /health/live, /health/ready and /metrics. On Kafka the topics have to be there: `saga topics apply`
+    makes them. docs/settings.md has all settings.
 
     \b
     Exit code 0: stopped as told.
     Exit code 1: stopped, but a handler would not end: it was left as by a crash.
     Exit code 2: could not start; what to do is on standard error.
     """
-    settings = Settings.from_environment()
+    settings = Settings.from_environment(broker=broker, store=store)
     services = wiring.load_services(modules)
     wiring.tune_collector()
     asyncio.run(_until_stopped(services, settings, modules))

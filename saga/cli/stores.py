@@ -70,7 +70,7 @@ async def sources_of(addresses: Sequence[str], clock: Clock) -> AsyncIterator[li
     """
     async with AsyncExitStack() as stack:
         sources = []
-        for address in addresses or [Settings.from_environment().store]:
+        for address in [a for a in addresses if a.strip()] or [Settings.from_environment().store]:
             if scheme_of(address).startswith("couchbase"):
                 settings = Settings.from_environment(store=address)
                 if SERVICE in address:

@@ -9,6 +9,7 @@ from saga import wiring
 from saga.administration import plans
 from saga.administration.opening import Wanted, administration_of, is_missing, wanted_by
 from saga.administration.plans import Step
+from saga.cli.options import broker_option
 from saga.cli.telling import tell, tell_json
 from saga.clock import SystemClock
 from saga.config import Settings
@@ -33,8 +34,9 @@ def topics() -> None:
 
 @topics.command("plan")
 @click.argument("modules", nargs=-1, required=True)
+@broker_option
 @click.option("--json", "as_json", is_flag=True, help="One JSON document instead of text.")
-def plan_(modules: tuple[str, ...], as_json: bool) -> None:
+def plan_(modules: tuple[str, ...], broker: str | None, as_json: bool) -> None:
     """Tell what `saga topics apply` would do, and do nothing.
 
     For example `saga topics plan services.payment services.order`.
@@ -44,15 +46,16 @@ def plan_(modules: tuple[str, ...], as_json: bool) -> None:
     Exit code 1: something of it would be refused; each line says why.
     Exit code 2: asked wrongly, or the broker cannot be used.
     """
-    settings = Settings.from_environment()
+    settings = Settings.from_environment(broker=broker)
     steps = asyncio.run(_planned(wanted_by(wiring.load_services(modules)), settings))
     _tell(steps, as_json, applied=False)
 
 
 @topics.command("apply")
 @click.argument("modules", nargs=-1, required=True)
+@broker_option
 @click.option("--json", "as_json", is_flag=True, help="One JSON document instead of text.")
-def apply_(modules: tuple[str, ...], as_json: bool) -> None:
+def apply_(modules: tuple[str, ...], broker: str | None, as_json: bool) -> None:
     """Make the topics as the contracts want them. Again and again, at any time: what is so stays so.
 
     Missing topics are made, and records are kept for as long as the contracts say. More partitions are given only while
@@ -64,7 +67,7 @@ def apply_(modules: tuple[str, ...], as_json: bool) -> None:
     Exit code 1: something is refused, each line says why; nothing was changed.
     Exit code 2: asked wrongly, or the broker cannot be used.
     """
-    settings = Settings.from_environment()
+    settings = Settings.from_environment(broker=broker)
     steps = asyncio.run(_applied(wanted_by(wiring.load_services(modules)), settings))
     _tell(steps, as_json, applied=not any(step.refused for step in steps))
 

@@ -1,0 +1,55 @@
+"""Broker and store can be given as flags, which win over the variables; what is blank is not given."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import ROOT, Call
+
+ORDERS = (ROOT / "services" / "orders.jsonl").read_bytes().splitlines(keepends=True)[0]
+BROKER = [
+    ("run", "services.payment"),
+    ("publish", "OrderPlaced"),
+    ("topics", "plan", "services.payment"),
+    ("topics", "apply", "services.payment"),
+    ("positions", "show", "payment"),
+    ("positions", "move", "payment", "--topic", "orders", "--to", "latest", "--who", "a", "--why", "b"),
+    ("doctor", "services.payment"),
+]
+STORE = [
+    ("run", "services.payment"),
+    ("doctor", "services.payment"),
+    ("list",),
+    ("show", "order-1"),
+    ("verify-history",),
+]
+
+
+@pytest.mark.parametrize(
+    ("flag", "command"), [*(("--broker", each) for each in BROKER), *(("--store", each) for each in STORE)]
+)
+def test_each_command_that_needs_it_takes_it(flag: str, command: tuple[str, ...], folder: Path, saga: Call) -> None:
+    refused = saga(*command, flag, "redis://here", stdin=ORDERS)
+    assert refused.exit_code == 2
+    assert (
+        f"'redis://here'{' cannot work' if command[0] in ('list', 'show', 'verify-history') else ''}" in refused.stderr
+    )
+    assert f"there is no {flag.removeprefix('--')} 'redis'" in refused.stderr
+
+
+def test_a_flag_wins_over_the_variable_and_a_blank_one_does_not(
+    folder: Path, saga: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SAGA_BROKER", "embedded:///.saga/variable.db")
+    assert saga("publish", "OrderPlaced", "--broker", "embedded:///.saga/flag.db", stdin=ORDERS).exit_code == 0
+    assert [path.name for path in sorted((folder / ".saga").glob("*.db"))] == ["flag.db"]
+    assert saga("publish", "OrderPlaced", "--broker", " ", stdin=ORDERS).exit_code == 0
+    assert (folder / ".saga" / "variable.db").exists()
+
+
+def test_a_blank_store_is_the_one_of_the_settings(shop: Path, saga: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert json.loads(saga("list", "--json", "--store", "").stdout) == json.loads(saga("list", "--json").stdout)
+    monkeypatch.setenv("SAGA_STORE", "sqlite:///nowhere/{service}.db")
+    shown = saga("list", "--json", "--store", "sqlite:///.saga/{service}.db")
+    assert len(json.loads(shown.stdout)["sagas"]) == 4

@@ -1,0 +1,51 @@
+"""The page of settings is complete, and is what the settings say."""
+
+import re
+from dataclasses import fields
+
+import pytest
+
+from saga.config import OTHERS, READERS, Settings
+from tests.docs.markdown import ROOT
+from tests.docs.settings_page import FLAGS, PAGE, default_of, meanings, page
+
+NAMES = [field.name for field in fields(Settings)]
+
+
+def test_the_page_is_what_the_settings_say() -> None:
+    assert PAGE.read_text("utf-8") == page(), "run: make settings"
+
+
+def test_every_setting_has_its_row_and_no_other_has() -> None:
+    rows = re.findall(r"^\| `(SAGA_[A-Z_]+)`", PAGE.read_text("utf-8"), re.MULTILINE)
+    assert sorted(rows) == sorted([*READERS, *OTHERS])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_each_setting_says_what_it_is_what_to_give_and_its_default(name: str) -> None:
+    variable = f"SAGA_{name.upper()}"
+    (row,) = (line for line in PAGE.read_text("utf-8").splitlines() if line.startswith(f"| `{variable}` "))
+    _, meaning, takes, default, flag = (cell.strip() for cell in re.split(r"(?<!\\)\|", row)[1:-1])
+    assert len(meaning.split()) >= 3
+    assert meaning.endswith(".")
+    assert meaning == " ".join(meanings()[name].split())
+    assert takes
+    assert default == (f"`{default_of(name)}`" if default_of(name) else "not given")
+    assert flag == FLAGS.get(name, "")
+
+
+@pytest.mark.parametrize(("ending", "unit"), [("_s", "seconds"), ("bytes_max", "bytes"), ("_max", ""), ("_min", "")])
+def test_a_number_says_its_unit(ending: str, unit: str) -> None:
+    for name in NAMES:
+        if name.endswith(ending) and isinstance(getattr(Settings(), name), int | float):
+            assert re.search(rf"number of {unit or '[a-z]+'} from", READERS[f"SAGA_{name.upper()}"].takes), name
+
+
+def test_what_the_page_says_of_defaults_can_be_given() -> None:
+    given = {f"SAGA_{name.upper()}": default_of(name) for name in NAMES}
+    assert Settings.read(given) == Settings()
+
+
+@pytest.mark.parametrize("other", ["docs/index.md", "docs/operating.md"])
+def test_the_page_is_found_from_others(other: str) -> None:
+    assert "(settings.md)" in (ROOT / other).read_text("utf-8")
