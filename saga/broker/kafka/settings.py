@@ -27,7 +27,7 @@ class KafkaSettings:
     client_id: str = "saga"
     tls: bool = False
     ca_file: Path | None = None
-    """Who signed the brokers' certificates; without it, whom the system trusts."""
+    """Who signed the brokers' certificates: nobody else is trusted. Without it, whom the system trusts."""
     cert_file: Path | None = None
     key_file: Path | None = None
     """Our certificate and its key, where the brokers want one. Read again when they change."""
@@ -126,7 +126,7 @@ class Access:
     def __init__(self, settings: KafkaSettings) -> None:
         """Raises `ConfigurationError` for a certificate that cannot be used."""
         self._settings = settings
-        self._context = ssl.create_default_context() if settings.tls else None
+        self._context = _context(settings) if settings.tls else None
         self._read_at: tuple[int, ...] = ()
         self.renew()
 
@@ -170,6 +170,12 @@ class Access:
                 "the certificates for Kafka cannot be used:", [f"{', '.join(map(str, files))}: {why}"]
             ) from why
         self._read_at = read_at
+
+
+def _context(settings: KafkaSettings) -> ssl.SSLContext:
+    """With an authority of one's own those that the system trusts are not trusted: any of them could sign for a host of
+    the brokers' names."""
+    return ssl.create_default_context() if settings.ca_file is None else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
 
 class _Token(AbstractTokenProvider):  # type: ignore[misc]  # aiokafka has no types

@@ -1,0 +1,51 @@
+"""A TLS server of this machine whose certificate an authority signed that the system trusts, and ours did not."""
+
+import asyncio
+import os
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.servers.certificates import Authority
+
+
+@dataclass(slots=True)
+class Impostor:
+    """Somebody whom the system trusts, in the place of a server."""
+
+    port: int
+    ours: Path
+    """The certificate of our own authority."""
+    of_the_system: Path
+    heard: list[bytes] = field(default_factory=list)
+    """What was said to it by those who have taken it for the server."""
+
+
+@asynccontextmanager
+async def impostor(folder: Path) -> AsyncIterator[Impostor]:
+    """It listens inside the block, in which the system trusts its authority."""
+    ours, other = Authority(folder, "ours"), Authority(folder, "other")
+    shown = other.issue("server")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(shown.cert_file, shown.key_file)
+    found = Impostor(0, ours.ca_file, other.ca_file)
+
+    async def hear(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        found.heard.append(await reader.read(24))
+        writer.close()
+
+    before = os.environ.get("SSL_CERT_FILE")
+    os.environ["SSL_CERT_FILE"] = str(other.ca_file)
+    server = await asyncio.start_server(hear, "127.0.0.1", 0, ssl=context)
+    found.port = server.sockets[0].getsockname()[1]
+    try:
+        yield found
+    finally:
+        server.close()
+        await server.wait_closed()
+        if before is None:
+            del os.environ["SSL_CERT_FILE"]
+        else:
+            os.environ["SSL_CERT_FILE"] = before
