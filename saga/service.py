@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 __all__ = ["Declared", "DocumentKind", "Handler", "Parameter", "Resource", "Service"]
 
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,63}")
+_MEMORY_MIN, _MEMORY_MAX = timedelta(seconds=1), timedelta(days=50 * 365)
+"""Expiry is told in whole seconds, and on Couchbase in seconds since 1970, of 32 bits: until 2106."""
 _TAKEN = {"client": "clients publish under that name", "saga": "the toolkit's own topics and documents are called so"}
 
 _Reaction: TypeAlias = Event | Sequence[Event | None] | None
@@ -60,7 +62,8 @@ class Service(Generic[_S_co]):
         `state`: the class of `saga.state`: a frozen dataclass in which every field has a default, because a saga
         begins with `state()`. A field with a default may be added at any time. Left out: no state, plain `Saga`.
         `memory`: how long a saga is kept after its last message when nothing of it is open. A duplicate is known as one
-        for that long; a handler may not wait longer in all. What is open is kept without limit.
+        for that long; a handler may not wait longer in all. What is open is kept without limit. From a second to 50
+        years: Couchbase has no times after 2106.
 
         Raises `DeclarationError`: a name with other characters; a state that is no frozen dataclass of plain fields, or
         one without a default; a memory that is no time.
@@ -72,8 +75,8 @@ class Service(Generic[_S_co]):
         if name in _TAKEN:
             raise DeclarationError(f"Service({name!r}): {_TAKEN[name]}; choose another name")
         kind = None if state is None else check_state(state, f"Service({name!r}, state=...)")
-        if not isinstance(memory, timedelta) or memory <= timedelta(0):
-            raise DeclarationError(f"Service({name!r}, memory={memory!r}): give a timedelta, more than zero")
+        if not isinstance(memory, timedelta) or not _MEMORY_MIN <= memory <= _MEMORY_MAX:
+            raise DeclarationError(f"Service({name!r}, memory={memory!r}): give a timedelta, from 1 second to 50 years")
         self._declared = Declared(name=name, state=kind, memory=memory)
 
     @property

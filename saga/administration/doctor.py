@@ -15,8 +15,8 @@ from saga.broker.administration import Administration, Found
 from saga.clock import Clock
 from saga.config import Settings
 from saga.declarations.values import Declared
-from saga.errors import BrokerError, Problems, SagaError, StoreError
-from saga.runtime.lifecycle import OPEN_S_MAX
+from saga.errors import BrokerError, ConfigurationError, Problems, SagaError, StoreError
+from saga.runtime.lifecycle import OPEN_S_MAX, collections_of
 from saga.runtime.persistence import COLLECTION
 from saga.runtime.topics import is_dead_letters
 from saga.store.port import Store
@@ -44,7 +44,7 @@ async def examined(services: Sequence[Declared], settings: Settings, clock: Cloc
     wanted = wanted_by(services)
     async with asyncio.TaskGroup() as tasks:  # at once: each may take all of the time there is
         asked = [tasks.create_task(_broker(services, wanted, settings, clock))]
-        asked += [tasks.create_task(_store(names, settings, clock)) for names in _by_store(services, settings).values()]
+        asked += [tasks.create_task(_store(each, settings, clock)) for each in _by_store(services, settings).values()]
     answers = [task.result() for task in asked]
     found = [finding for answer in answers for finding in answer.findings]
     order: list[Severity] = ["error", "warning", "ok"]
@@ -144,23 +144,23 @@ async def _clock(settings: Settings, broker: Administration, clock: Clock) -> As
 # -------------------------------------------------------------------- stores
 
 
-def _by_store(services: Sequence[Declared], settings: Settings) -> Mapping[str, list[str]]:
-    """The names of the services, by the store that they share."""
-    shared: dict[str, list[str]] = {}
+def _by_store(services: Sequence[Declared], settings: Settings) -> Mapping[str, list[Declared]]:
+    """The services, by the store that they share."""
+    shared: dict[str, list[Declared]] = {}
     for service in services:
         remote = scheme_of(settings.store).startswith("couchbase")
         where = settings.store if remote else f"sqlite:///{settings.store_path(service.name)}"
-        shared.setdefault(where, []).append(service.name)
+        shared.setdefault(where, []).append(service)
     return shared
 
 
-async def _store(services: Sequence[str], settings: Settings, clock: Clock) -> Diagnosis:
-    remote = scheme_of(settings.store).startswith("couchbase")
-    about = f"store {settings.store}" if remote else f"store sqlite:///{settings.store_path(services[0])}"
-    if not remote and not settings.store_path(services[0]).exists():
-        return Diagnosis((_not_made_yet(about, settings, services[0]),), True)
+async def _store(services: Sequence[Declared], settings: Settings, clock: Clock) -> Diagnosis:
+    remote, name = scheme_of(settings.store).startswith("couchbase"), services[0].name
+    about = f"store {settings.store}" if remote else f"store sqlite:///{settings.store_path(name)}"
+    if not remote and not settings.store_path(name).exists():
+        return Diagnosis((_not_made_yet(about, settings, name),), True)
     try:
-        store = adapters.store_at(settings, services[0], clock)
+        store = adapters.store_at(settings, name, clock)
         await clock.within(OPEN_S_MAX, store.__aenter__())
     except TimeoutError:
         return Diagnosis((_unreachable(about, f"it did not open within {OPEN_S_MAX:.0f} s"),), False)
@@ -170,14 +170,27 @@ async def _store(services: Sequence[str], settings: Settings, clock: Clock) -> D
         before_ms = clock.now_ms()
         cas = await _probe(store, clock)
         after_ms = clock.now_ms()
+        lasting = await _lasting(about, store, services)
     except StoreError as why:
         return Diagnosis((_unasked(about, why),), True)
     finally:
         await store.__aexit__(None, None, None)
     if not remote:
-        return Diagnosis((Finding("ok", about, "it writes, reads and removes; every write is on disk"),), True)
+        wrote = Finding("ok", about, "it writes, reads and removes; every write is on disk")
+        return Diagnosis((wrote, *lasting), True)
     durability = findings.about_durability(about, settings.store_durability)
-    return Diagnosis((durability, *findings.about_version(about, cas, before_ms, after_ms)), True)
+    return Diagnosis((durability, *lasting, *findings.about_version(about, cas, before_ms, after_ms)), True)
+
+
+async def _lasting(about: str, store: Store, services: Sequence[Declared]) -> Sequence[Finding]:
+    """What lets documents go before their time."""
+    collections = {collection for service in services for collection in collections_of(service)}
+    longest_s = max(service.memory.total_seconds() for service in services)
+    try:
+        await store.check_expiry(sorted(collections), longest_s)
+    except ConfigurationError as why:
+        return [findings.about_lasting(about, problem) for problem in why.problems]
+    return []
 
 
 async def _probe(store: Store, clock: Clock) -> int:

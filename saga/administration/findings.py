@@ -351,3 +351,14 @@ def about_durability(about: str, durability: str) -> Finding:
         "a failover may lose what was acknowledged: effects come twice, or sagas stand still",
         "SAGA_STORE_DURABILITY=majority; majorityAndPersistActive for a bucket without replicas",
     )
+
+
+def about_lasting(about: str, problem: str) -> Finding:
+    """That documents do not stay as long as they are told to."""
+    return Finding(
+        "error",
+        about,
+        problem,
+        "no service starts: sagas would be forgotten while they are open, and effects come twice",
+        "mend that, and run saga doctor again",
+    )

@@ -15,6 +15,7 @@ from saga.errors import ConfigurationError, DeclarationError
 from saga.observe.moments import Report, Started, Stopped
 from saga.observe.working import Watch
 from saga.runtime.participant import participant_of
+from saga.runtime.persistence import ARCHIVES, COLLECTION
 from saga.runtime.ports import Outside, RunningPorts
 from saga.runtime.room import Limits
 from saga.runtime.worker import Worker
@@ -42,10 +43,12 @@ async def serve(
     by the clock's monotonic time, the resources have to be open. `through`: how the calls of steps reach the outside.
     `watch`: who looks at the worker while it runs.
 
-    Raises `ConfigurationError` for a resource that does not open: then nothing was taken from the log.
+    Raises `ConfigurationError` for a resource that does not open, or a store that lets documents go before their time:
+    then nothing was taken from the log.
     """
     async with AsyncExitStack() as stack:
         resources = await open_resources(declared, stack, clock, open_by_s or clock.monotonic_s() + OPEN_S_MAX, use)
+        await store.check_expiry(collections_of(declared), declared.memory.total_seconds())
         ports = RunningPorts(declared.name, store, broker, clock, report, through)
         service = participant_of(declared, resources, ports)
         async with asyncio.TaskGroup() as tasks:
@@ -54,6 +57,11 @@ async def serve(
             with nullcontext() if watch is None else watch(worker):
                 drained_s = await worker.run(broker, stop)
             report(Stopped(service=declared.name, drained_s=drained_s))
+
+
+def collections_of(declared: Declared) -> Sequence[str]:
+    """Where its documents are: progress, archives, and those of its business."""
+    return (COLLECTION, ARCHIVES, *dict.fromkeys(kind.collection for kind in declared.documents))
 
 
 async def open_resources(

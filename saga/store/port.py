@@ -11,11 +11,12 @@ Promises, each shown by a test of `saga.testing.conformance.store`:
 - A document of `document_bytes_max` bytes is taken, a larger one is refused with `TooLarge`: it is not written, and no
   other write suffers for it.
 - A read sees every write that had returned when it began.
-- A document past its expiry is not there.
+- A document past its expiry is not there, and none goes before: one that is told no expiry stays. An expiry that the
+  store cannot express is a `StoreError`, and nothing is written.
 Not promised: anything across two documents.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from typing import NamedTuple, Protocol, Self
 
 
@@ -40,6 +41,13 @@ class Store(Protocol):
 
     async def __aexit__(self, *exc: object) -> None:
         """Close after all writes under way have come to their end."""
+
+    async def check_expiry(self, collections: Collection[str], expiry_s: float) -> None:
+        """Return if documents of these collections stay as long as they are told to: for ever, or for `expiry_s`.
+
+        For the start of a service: it may write and remove documents. Raises `ConfigurationError`, saying what cuts
+        their life short and what to do, and `StoreUnavailable`.
+        """
 
     async def get(self, collection: str, key: str) -> Document | None:
         """The document as it is now; `None` if absent. Raises `StoreUnavailable`."""

@@ -14,15 +14,16 @@ import asyncio
 import fcntl
 import os
 import sqlite3
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
 from pathlib import Path
 from typing import NamedTuple, Self
 
 from saga.clock import Clock
-from saga.errors import Conflict, Exists, StoreError, StoreUnavailable
+from saga.errors import ConfigurationError, Conflict, Exists, StoreError, StoreUnavailable
 from saga.store import sqlite_file
 from saga.store.port import Document
 from saga.store.sqlite_errors import Doing, is_busy, meaning, too_large
+from saga.store.steady import SteadyTime
 
 WRITES_MAX = 256
 """How many writes share a transaction: more would hold up the loop for more than about 5 ms."""
@@ -35,6 +36,8 @@ PAUSE_S_FIRST, PAUSE_S_MAX = 0.001, 0.004
 leaves the lock free only for moments, so the last one is short too: else the others starve."""
 PURGE_EVERY_MS = 60_000
 """How often a flush looks for expired documents, when it found no more than it could remove the last time."""
+EXPIRY_S_MAX = 1000 * 365 * 86_400.0
+"""A document may stay for so long at most, 1000 years, if it is to go at all."""
 PAGE_KEYS = 200
 """How many documents a scan reads at a time."""
 DOCUMENT_BYTES_MAX = 1_000_000_000 - 65_536
@@ -100,8 +103,9 @@ class SqliteStore:
         self._pause_s = PAUSE_S_FIRST
         self._contended_until_s = 0.0
         self._purge_at_ms = 0
-        self._now_ms = 0
-        """The time of the flush under way."""
+        self._time = SteadyTime(clock)
+        self._now_ms, self._latest_ms = 0, 0
+        """The time of the flush under way; the two differ while the clock is in doubt."""
         self._cas_removed: int | None = None
         """What the file says of removed versions, once the flush under way has read it."""
 
@@ -141,6 +145,11 @@ class SqliteStore:
                 os.close(self._lock)
                 self._lock = None
 
+    async def check_expiry(self, collections: Collection[str], expiry_s: float) -> None:
+        if not 0 <= expiry_s <= EXPIRY_S_MAX:
+            problem = f"{expiry_s:.0f} s are more than {EXPIRY_S_MAX:.0f}, 1000 years: choose a shorter memory="
+            raise ConfigurationError(f"The store {self.path} cannot keep documents so long", [problem])
+
     # ---------------------------------------------------------------- reading
 
     async def get(self, collection: str, key: str) -> Document | None:
@@ -148,9 +157,13 @@ class SqliteStore:
             row = self._opened().execute(GET, (collection, key)).fetchone()
         except sqlite3.Error as why:
             raise meaning(why, Doing.READ, self.path) from why
-        if row is None or (row[2] is not None and row[2] <= self._clock.now_ms()):
+        if row is None or (row[2] is not None and self._is_past(row[2])):
             return None
         return Document(row[0], row[1])
+
+    def _is_past(self, at_ms: int) -> bool:
+        """The second look costs more, and most of what is there has not expired."""
+        return at_ms <= self._clock.now_ms() and at_ms <= self._time.look().earliest_ms
 
     async def scan(self, collection: str, prefix: str = "") -> AsyncIterator[tuple[str, Document]]:
         after = ""
@@ -159,11 +172,10 @@ class SqliteStore:
                 rows = self._opened().execute(SCAN, (collection, prefix, after, PAGE_KEYS)).fetchall()
             except sqlite3.Error as why:
                 raise meaning(why, Doing.READ, self.path) from why
-            now_ms = self._clock.now_ms()
             for key, content, cas, expires_at_ms in rows:
                 if not key.startswith(prefix):
                     return
-                if expires_at_ms is None or expires_at_ms > now_ms:
+                if expires_at_ms is None or not self._is_past(expires_at_ms):
                     yield key, Document(content, cas)
             if len(rows) < PAGE_KEYS:
                 return
@@ -271,7 +283,9 @@ class SqliteStore:
         """When it expires, and the hour after which it is looked for to be purged."""
         if expiry_s is None:
             return None, None
-        expires_at_ms = self._now_ms + round(expiry_s * 1000)
+        if not 0 <= expiry_s <= EXPIRY_S_MAX:
+            raise StoreError(f"an expiry of {expiry_s} s cannot be kept; from 0 to {EXPIRY_S_MAX:.0f} s can")
+        expires_at_ms = self._latest_ms + round(expiry_s * 1000)
         return expires_at_ms, expires_at_ms // sqlite_file.HOUR_MS
 
     def _conflict(self, verb: str, collection: str, key: str, cas: int) -> Conflict:
@@ -305,7 +319,7 @@ class SqliteStore:
     def _transact(self) -> list[tuple[Write, int | Exception]] | None:
         """One transaction with the head of the queue, and what came of each write; `None` if SQLite is busy."""
         writes = self._queue[:WRITES_MAX]
-        self._now_ms, self._cas_removed = self._clock.now_ms(), None
+        (self._now_ms, self._latest_ms), self._cas_removed = self._time.look(), None
         doing, outcomes = Doing.WRITE, list[tuple[Write, int | Exception]]()
         try:
             connection = self._opened()

@@ -106,6 +106,9 @@ class FailingStore:
     async def __aexit__(self, *exc: object) -> None:
         return None
 
+    async def check_expiry(self, collections: Collection[str], expiry_s: float) -> None:
+        await self.store.check_expiry(collections, expiry_s)
+
     async def get(self, collection: str, key: str) -> Document | None:
         if self.plan.due(f"{self.service}.get", "before"):
             raise StoreUnavailable("planted: the store cannot be reached")

@@ -60,9 +60,11 @@ def test_names_that_mean_something_else_are_refused(name: str) -> None:
         Service(name)
 
 
-@pytest.mark.parametrize("memory", [timedelta(0), timedelta(days=-1), 30])
-def test_a_memory_that_is_no_time_is_refused(memory: timedelta) -> None:
-    with pytest.raises(DeclarationError, match="give a timedelta, more than zero"):
+@pytest.mark.parametrize(
+    "memory", [timedelta(0), timedelta(days=-1), timedelta(seconds=0.9), timedelta(days=365 * 51), 30]
+)
+def test_a_memory_that_is_no_time_or_longer_than_a_store_can_tell_is_refused(memory: timedelta) -> None:
+    with pytest.raises(DeclarationError, match="give a timedelta, from 1 second to 50 years"):
         Service("order", memory=memory)
 
 

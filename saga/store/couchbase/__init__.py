@@ -1,8 +1,8 @@
 """The store on Couchbase Server, or Capella, through its own SDK: `pip install 'saga-choreography[couchbase]'`.
 
 Reading order: `settings`, `store`, then what it is made of: `keys` (which document a key means), `errors` (which error
-means what), `driver` (all that is known here of the SDK), `opening` (what is asked before the first operation),
-`listing` (which keys there are).
+means what), `driver` (all that is known here of the SDK), `times` and `expiry` (how long documents stay), `opening`
+(what is asked before the first operation), `listing` (which keys there are).
 """
 
 from saga.store.couchbase.settings import CouchbaseSettings, Durability

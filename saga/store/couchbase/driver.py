@@ -6,28 +6,37 @@ CPU time and none gets faster.
 """
 
 import asyncio
-import math
 from collections.abc import AsyncIterator
 from datetime import timedelta
-from functools import lru_cache
 from typing import Any
 
-from acouchbase.cluster import AsyncCluster  # type: ignore[import-untyped]  # the SDK has no types for checkers
+from acouchbase.cluster import AsyncCluster  # type: ignore[import-untyped]  # see below
+from couchbase import subdocument  # type: ignore[import-untyped]  # the SDK has no types for checkers
 from couchbase.auth import CertificateAuthenticator, PasswordAuthenticator  # type: ignore[import-untyped]  # see above
 from couchbase.durability import DurabilityLevel, ServerDurability  # type: ignore[import-untyped]  # see above
-from couchbase.exceptions import CouchbaseException  # type: ignore[import-untyped]  # see above
+from couchbase.exceptions import (  # type: ignore[import-untyped]  # see above
+    CouchbaseException,
+    DocumentNotFoundException,
+    PathNotFoundException,
+)
 from couchbase.kv_range_scan import PrefixScan, RangeScan  # type: ignore[import-untyped]  # see above
+from couchbase.management.buckets import EvictionPolicyType  # type: ignore[import-untyped]  # see above
 from couchbase.options import ClusterOptions, ClusterTimeoutOptions  # type: ignore[import-untyped]  # see above
 from couchbase.transcoder import RawJSONTranscoder  # type: ignore[import-untyped]  # see above
 
 from saga.store.couchbase.calls import Arrivals
 from saga.store.couchbase.settings import CouchbaseSettings, Durability
+from saga.store.couchbase.times import RELATIVE_S_MAX, ServerTime
 from saga.store.port import Document
 
 __all__ = ["FAILURES", "Cluster", "Collection"]
 
 BOOTSTRAP_S = 6.0
 """How long connecting may take, and opening the bucket: both fit into what `Store` allows."""
+BUCKET_S = 2.0
+"""How long the bucket's settings may take to come. Some networks let nobody ask for them."""
+EXPTIME = "$document.exptime"
+"""When a document expires, in seconds since 1970; 0 for never."""
 SCAN_S = 30.0
 """How long a scan waits for the next answer of a node."""
 LEVELS = {
@@ -42,8 +51,10 @@ FAILURES = (CouchbaseException, RuntimeError)
 class Collection:
     """One collection of Couchbase. Methods are coroutines of the SDK, for `Calls.begin`; they raise `FAILURES`."""
 
-    def __init__(self, collection: Any, durability: Durability, durable_s: float, keeps_expiry: bool) -> None:
-        self._collection, self._keeps_expiry = collection, keeps_expiry
+    def __init__(
+        self, collection: Any, durability: Durability, durable_s: float, keeps_expiry: bool, time: ServerTime
+    ) -> None:
+        self._collection, self._keeps_expiry, self.time = collection, keeps_expiry, time
         self._durably: dict[str, object] = {}
         if durability != "none":
             # Without a timeout of its own a durable write has 10 s, whatever the cluster's options say.
@@ -55,19 +66,39 @@ class Collection:
         return Document(result.value, result.cas)
 
     async def insert(self, key: str, content: bytes, expiry_s: float | None) -> int:
-        result = await self._collection.insert(key, content, **self._durably, **_expiry(expiry_s))
-        return int(result.cas)
+        result = await self._collection.insert(key, content, **self._durably, **self._expiry(expiry_s))
+        return self._learnt(int(result.cas), expiry_s)
 
     async def replace(self, key: str, content: bytes, cas: int, expiry_s: float | None, keep_expiry: bool) -> int:
-        expiry = _expiry(expiry_s)
+        expiry = self._expiry(expiry_s)
         if keep_expiry:
             expiry = {"preserve_expiry": True} if self._keeps_expiry else {}
         result = await self._collection.replace(key, content, cas=cas, **self._durably, **expiry)
-        return int(result.cas)
+        return self._learnt(int(result.cas), expiry_s)
 
     async def remove(self, key: str, cas: int) -> int:
         result = await self._collection.remove(key, cas=cas, **self._durably)
         return int(result.cas)
+
+    async def expires_at_s(self, key: str) -> int | None:
+        """When it expires, 0 for never or if the server does not tell; `None` if it is not there."""
+        try:
+            result = await self._collection.lookup_in(key, [subdocument.get(EXPTIME, xattr=True)])
+            return int(result.content_as[int](0))
+        except PathNotFoundException:
+            return 0
+        except DocumentNotFoundException:
+            return None
+
+    def _expiry(self, expiry_s: float | None) -> dict[str, object]:
+        """None means never: a write that says nothing clears what was there."""
+        return {} if expiry_s is None else {"expiry": self.time.expiry(expiry_s)}
+
+    def _learnt(self, cas: int, expiry_s: float | None) -> int:
+        """The version of what was written; the next long expiry counts from it."""
+        if expiry_s is not None and expiry_s >= RELATIVE_S_MAX:
+            self.time.learn(cas)
+        return cas
 
     async def keys(self, prefix: str) -> AsyncIterator[str]:
         """All that begin with `prefix`, in no order. It may hold up the process: see `saga.store.couchbase.listing`."""
@@ -86,6 +117,7 @@ class Cluster:
         arrivals = Arrivals(asyncio.get_running_loop())
         self._cluster = AsyncCluster(settings.connection, _options(settings, self._password), loop=arrivals)
         self._bucket: Any = None
+        self.time = ServerTime()
         self.keeps_expiry = True
         """Whether the server can replace a document and leave its expiry alone: see `saga.store.couchbase.opening`."""
 
@@ -105,7 +137,14 @@ class Cluster:
     def collection(self, name: str, durability: Durability, durable_s: float) -> Collection:
         """One of the scope that is set."""
         scope = self._bucket.scope(self._settings.scope or "_default")
-        return Collection(scope.collection(name), durability, durable_s, self.keeps_expiry)
+        return Collection(scope.collection(name), durability, durable_s, self.keeps_expiry, self.time)
+
+    async def evicts(self) -> bool:
+        """Whether the bucket removes documents when memory is short. Raises `FAILURES` if nobody says so. It may end
+        the process: see `saga.store.couchbase.listing`."""
+        manager = self._cluster.buckets()
+        settings = await manager.get_bucket(self._settings.bucket, timeout=timedelta(seconds=BUCKET_S))
+        return bool(settings.eviction_policy == EvictionPolicyType.NOT_RECENTLY_USED)
 
     def renew_password(self) -> bool:
         """Look whether there is another password, and use it for connections yet to be made: those there are keep what
@@ -115,12 +154,6 @@ class Cluster:
         self._cluster.set_authenticator(_identity(self._settings, password))
         self._password = password
         return True
-
-
-@lru_cache(maxsize=16)  # nearly always one of a few
-def _expiry(expiry_s: float | None) -> dict[str, object]:
-    """None means never: a write that says nothing clears what was there. Whole seconds: rather later than sooner."""
-    return {} if expiry_s is None else {"expiry": timedelta(seconds=max(1, math.ceil(expiry_s)))}
 
 
 def _identity(settings: CouchbaseSettings, password: str) -> Any:

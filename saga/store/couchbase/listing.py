@@ -3,13 +3,17 @@
 The SDK (4.6.3) waits for the first answer to a scan with the interpreter's lock in its hand. If its own thread wants
 that lock at this moment, to say how an earlier operation ended, both stand still for ever, and no signal ends the
 process. So the process that scans does nothing else, has been silent for a moment, and can be killed.
+
+It is also asked whether the bucket evicts: the SDK ends its whole process where the answer is not quite what a
+Couchbase Server says (CouchbaseMock's is not).
 """
 
 import asyncio
 import os
 import sys
-from asyncio.subprocess import PIPE, Process
+from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Literal
 
@@ -25,12 +29,14 @@ from saga.store.couchbase.settings import CouchbaseSettings
 
 ANSWER_S = OPEN_S_MAX + SCAN_S + 5
 """How long the process may say nothing: it has limits of its own, unless it stands still."""
+EVICTS_S = 5.0
+"""How long it may take to say whether the bucket evicts."""
 SILENCE_S = 0.1
 """Between connecting and the scan: the SDK's thread has said all that it had to say."""
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
-    """What to list: it comes over standard input, where no other user of the machine can read it."""
+    """What to tell: it comes over standard input, where no other user of the machine can read it."""
 
     connection: str
     bucket: str
@@ -41,33 +47,51 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     cert_file: str | None
     key_file: str | None
     name: str
-    """Of the collection in Couchbase."""
+    """Of the collection in Couchbase; empty for the bucket's settings."""
     prefix: str
 
 
 class Told(msgspec.Struct, frozen=True, array_like=True):
     """One line of the answer."""
 
-    what: Literal["key", "failed", "end"]
+    what: Literal["key", "failed", "end", "evicts", "keeps"]
     text: str = ""
 
 
 async def keys_of(settings: CouchbaseSettings, name: str, prefix: str, clock: Clock) -> AsyncIterator[str]:
     """The keys in a collection of Couchbase that begin with `prefix`, in no order. Raises `StoreUnavailable`."""
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "saga.store.couchbase.listing"),
-        stdin=PIPE,
-        stdout=PIPE,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
-    )
-    try:
-        assert process.stdin is not None, "it is a pipe"
-        process.stdin.write(msgspec.json.encode(_wanted(settings, name, prefix)))
-        process.stdin.close()
+    async with _process(_wanted(settings, name, prefix), stderr=None) as process:
         while (told := await _line(process, settings, clock)).what != "end":
             if told.what == "failed":
                 raise StoreUnavailable(told.text)
             yield told.text
+
+
+async def evicts(settings: CouchbaseSettings, clock: Clock) -> bool | None:
+    """Whether the bucket removes documents when memory is short; `None` if nobody says so in time."""
+    async with _process(_wanted(settings, "", ""), stderr=DEVNULL) as process:
+        try:
+            told = await clock.within(EVICTS_S, _line(process, settings, clock))
+        except (TimeoutError, StoreUnavailable):
+            return None
+        return None if told.what == "failed" else told.what == "evicts"
+
+
+@asynccontextmanager
+async def _process(wanted: Wanted, stderr: int | None) -> AsyncIterator[Process]:
+    """One that has been told what is wanted, and has ended when the block has."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "saga.store.couchbase.listing"),
+        stdin=PIPE,
+        stdout=PIPE,
+        stderr=stderr,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+    )
+    try:
+        assert process.stdin is not None, "it is a pipe"
+        process.stdin.write(msgspec.json.encode(wanted))
+        process.stdin.close()
+        yield process
     finally:
         if process.returncode is None:
             process.kill()
@@ -102,7 +126,7 @@ def _wanted(settings: CouchbaseSettings, name: str, prefix: str) -> Wanted:
 
 
 def main() -> None:
-    """List what standard input asks for to standard output."""
+    """Tell what standard input asks for on standard output."""
     wanted = msgspec.json.decode(sys.stdin.buffer.read(), type=Wanted)
     try:
         asyncio.run(_list(wanted, SystemClock()))
@@ -114,6 +138,12 @@ async def _list(wanted: Wanted, clock: Clock) -> None:
     settings, calls = _settings(wanted), Calls()
     cluster = Cluster(settings)
     await clock.within(OPEN_S_MAX, open_bucket(cluster, settings, calls))
+    if not wanted.name:
+        try:
+            _tell(Told("evicts" if await calls.begin(cluster.evicts()) else "keeps"))
+        except FAILURES as why:
+            _tell(Told("failed", str(why)))
+        return
     collection = cluster.collection(wanted.name, "none", settings.durable_s)
     await clock.sleep(SILENCE_S)
     try:

@@ -8,7 +8,8 @@ Which promise of `saga.store.port.Store` rests on what:
 - `insert` and `replace` with `cas` are Couchbase's own. Its `cas` is a clock of the node that never goes back.
 - What is acknowledged is on a majority of the nodes that keep the document (`majority`), or on disk besides. With
   `none` it is in the memory of one, and a failover can lose it.
-- Expiry is exact to a second and never early. It is stated on each write: one that says nothing would clear it. With
+- Expiry is exact to a second and never early (`saga.store.couchbase.expiry`), up to the year 2106. It is stated on
+  each write: one that says nothing would clear it. With
   `none`, and a server that cannot keep it, `keep_expiry` clears it too: see `saga.store.couchbase.opening`.
 - A call that was begun goes on to its end (`saga.store.couchbase.driver`), so a write is never cancelled.
 - `scan` lists the keys by a range scan, in a process of its own (`saga.store.couchbase.listing`). It needs Couchbase
@@ -21,12 +22,13 @@ theirs. Another user, or another certificate, needs a new start.
 
 import asyncio
 from collections.abc import AsyncIterator, Coroutine
+from collections.abc import Collection as Names
 from contextlib import suppress
 from typing import Any, Self
 
 from saga.clock import Clock
 from saga.errors import Ambiguous, SagaError, StoreError, StoreUnavailable, TooLarge
-from saga.store.couchbase import errors, keys
+from saga.store.couchbase import errors, expiry, keys
 from saga.store.couchbase.calls import Calls
 from saga.store.couchbase.driver import FAILURES, Cluster, Collection
 from saga.store.couchbase.errors import Doing
@@ -83,6 +85,10 @@ class CouchbaseStore:
             self._calls.leave(cluster.close())
             await self._calls.ended()
 
+    async def check_expiry(self, collections: Names[str], expiry_s: float) -> None:
+        names = list(dict.fromkeys(self._home(collection) for collection in collections))
+        await expiry.check_lasting(self._opened(), self.settings, names, expiry_s, self._calls, self._clock)
+
     # ---------------------------------------------------------------- reading
 
     async def get(self, collection: str, key: str) -> Document | None:
@@ -134,6 +140,7 @@ class CouchbaseStore:
     # ---------------------------------------------------------------- writing
 
     async def insert(self, collection: str, key: str, content: bytes, *, expiry_s: float | None = None) -> int:
+        expiry.check(expiry_s, self._clock)
         within, full, stored, content = await self._to_write(collection, key, content)
         return await self._write(within.insert(stored, content, expiry_s), Doing.INSERT, full)
 
@@ -147,6 +154,7 @@ class CouchbaseStore:
         expiry_s: float | None = None,
         keep_expiry: bool = False,
     ) -> int:
+        expiry.check(expiry_s, self._clock)
         within, full, stored, content = await self._to_write(collection, key, content)
         self._check(cas, Doing.REPLACE, full)
         return await self._write(within.replace(stored, content, cas, expiry_s, keep_expiry), Doing.REPLACE, full)

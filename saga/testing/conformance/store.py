@@ -13,18 +13,20 @@ A death of the process and faults of the medium differ from store to store: the 
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import TypeAlias
 
 import pytest
 
-from saga.errors import Conflict, Exists, SagaError, TooLarge
+from saga.errors import ConfigurationError, Conflict, Exists, SagaError, StoreError, TooLarge
 from saga.store.port import Document, Store
 
 Opens: TypeAlias = Callable[[], Store]
 """Each call gives another store object, not yet entered, on the same empty place."""
 Passes: TypeAlias = Callable[[float], Awaitable[None]]
-"""Let so many seconds pass, for expiry."""
+"""Let so many seconds pass, for expiry; a negative number takes them back."""
+
+DAY_S = 86_400.0
 
 
 class StoreConformance:
@@ -32,6 +34,8 @@ class StoreConformance:
 
     expiry_grain_s: float = 1.0
     """How exact the store's expiry is."""
+    expiries_s: Sequence[float] = (29 * DAY_S, 30 * DAY_S, 31 * DAY_S, 365 * DAY_S, 40 * 365 * DAY_S)
+    """Lengths that it must take: around where a store may change how it writes them, and a longest memory."""
 
     @pytest.fixture
     def opens(self) -> Opens:
@@ -238,6 +242,45 @@ class StoreConformance:
         await passes(5 + self.expiry_grain_s)
         assert await store.get("saga", "expiring") is None
         assert await store.get("saga", "lasting") is not None
+
+    async def test_an_expiry_of_any_length_ends_neither_early_nor_late(self, store: Store, passes: Passes) -> None:
+        for number, expiry_s in enumerate(self.expiries_s):
+            inserted, replaced = f"inserted-{number}", f"replaced-{number}"
+            await store.insert("saga", inserted, b"0", expiry_s=expiry_s)
+            await store.replace(
+                "saga", replaced, b"1", cas=await store.insert("saga", replaced, b"0"), expiry_s=expiry_s
+            )
+            early_s = expiry_s - self.expiry_grain_s - 5
+            try:
+                for key in (inserted, replaced):
+                    assert await store.get("saga", key) is not None, f"{expiry_s} s: gone as it was written"
+                await passes(early_s)
+                for key in (inserted, replaced):
+                    assert await store.get("saga", key) is not None, f"{expiry_s} s: gone before its time"
+                early_s += 2 * self.expiry_grain_s + 10
+                await passes(2 * self.expiry_grain_s + 10)
+                for key in (inserted, replaced):
+                    assert await store.get("saga", key) is None, f"{expiry_s} s: there after its time"
+            finally:
+                await passes(-early_s)
+
+    async def test_what_is_to_stay_as_long_as_it_can_is_found_to_stay(self, store: Store) -> None:
+        await store.check_expiry(["saga", "stock"], max(self.expiries_s))
+        assert [key async for key, _ in store.scan("saga")] == []
+
+    @pytest.mark.parametrize("expiry_s", [-1.0, 1e11, 1e300, float("inf"), float("nan")])
+    async def test_an_expiry_that_cannot_be_expressed_is_refused_and_nothing_is_written(
+        self, store: Store, expiry_s: float
+    ) -> None:
+        cas = await store.insert("saga", "there", b"0")
+        with pytest.raises(StoreError):
+            await store.insert("saga", "new", b"0", expiry_s=expiry_s)
+        with pytest.raises(StoreError):
+            await store.replace("saga", "there", b"1", cas=cas, expiry_s=expiry_s)
+        with pytest.raises(ConfigurationError, match="memory="):
+            await store.check_expiry(["saga"], expiry_s)
+        assert await store.get("saga", "new") is None
+        assert await store.get("saga", "there") == Document(b"0", cas)
 
     # ---------------------------------------------------------------- durability, cancellation
 

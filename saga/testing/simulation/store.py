@@ -2,11 +2,20 @@
 
 import asyncio
 from asyncio import Future
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Self
 
-from saga.errors import Ambiguous, Conflict, Exists, SagaError, StoreUnavailable, TooLarge
+from saga.errors import (
+    Ambiguous,
+    ConfigurationError,
+    Conflict,
+    Exists,
+    SagaError,
+    StoreError,
+    StoreUnavailable,
+    TooLarge,
+)
 from saga.store.port import Document
 from saga.testing.simulation.network import Effect, Network, Place
 from saga.testing.simulation.plan import What
@@ -14,6 +23,7 @@ from saga.testing.simulation.processes import Process
 
 DOCUMENT_BYTES_MAX = 20 * 2**20
 """As much as the real store takes that takes least."""
+EXPIRY_S_MAX = 1000 * 365 * 86_400.0
 WRITES_MAX = 100
 """Beyond so many those that have come to their end are forgotten."""
 
@@ -77,6 +87,11 @@ class SimulatedStore:
             await asyncio.wait(under_way)
         self._open = False
 
+    async def check_expiry(self, collections: Collection[str], expiry_s: float) -> None:
+        if not 0 <= expiry_s <= EXPIRY_S_MAX:
+            problem = f"{expiry_s} s is more than {EXPIRY_S_MAX} s: choose a shorter memory="
+            raise ConfigurationError("The simulated store cannot keep documents so long", [problem])
+
     async def get(self, collection: str, key: str) -> Document | None:
         def land(*_: object) -> Document | None:
             kept = self._disk.there(collection, key, _now_s())
@@ -86,6 +101,8 @@ class SimulatedStore:
         return document
 
     async def insert(self, collection: str, key: str, content: bytes, *, expiry_s: float | None = None) -> int:
+        _check(expiry_s)
+
         def land(*_: object) -> int:
             if self._disk.there(collection, key, _now_s()) is not None:
                 raise Exists(f"{key!r} is in {collection!r} already")
@@ -104,6 +121,8 @@ class SimulatedStore:
         expiry_s: float | None = None,
         keep_expiry: bool = False,
     ) -> int:
+        _check(expiry_s)
+
         def land(*_: object) -> int:
             kept = self._of(collection, key, cas)
             if keep_expiry:
@@ -143,6 +162,11 @@ class SimulatedStore:
             self._writing = [write for write in self._writing if not write.done()]
         self._writing.append(asked)
         return asyncio.shield(asked)  # whoever is cancelled here does not take back what is on its way
+
+
+def _check(expiry_s: float | None) -> None:
+    if expiry_s is not None and not 0 <= expiry_s <= EXPIRY_S_MAX:
+        raise StoreError(f"an expiry of {expiry_s} s cannot be kept; from 0 to {EXPIRY_S_MAX} s can")
 
 
 def _now_s() -> float:

@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any
 
+from saga.clock import SystemClock
+
 
 class Op(IntEnum):
     GET = 0x00
@@ -31,6 +33,7 @@ class Op(IntEnum):
     SELECT_BUCKET = 0x89
     CONFIG = 0xB5
     COLLECTION_ID = 0xBB
+    LOOK_UP = 0xD0
     SCAN = 0xDA
     SCAN_ON = 0xDB
     ERROR_MAP = 0xFE
@@ -55,13 +58,14 @@ class Status(IntEnum):
     SCANNED = 0xA7
 
 
-DOCUMENTS = (Op.GET, Op.INSERT, Op.REPLACE, Op.REMOVE)
+DOCUMENTS = (Op.GET, Op.INSERT, Op.REPLACE, Op.REMOVE, Op.LOOK_UP)
 WRITES = (Op.INSERT, Op.REPLACE, Op.REMOVE)
 HEADER = struct.Struct(">BBHBBHIIQ")
 FLEXIBLE = 0x08
 FEATURES = frozenset({0x06, 0x07, 0x08, 0x0B, 0x0E, 0x10, 0x11, 0x12, 0x14})
 """Among them frames in requests, durability, collections, and keeping an expiry."""
 VBUCKETS = 16
+RELATIVE_S_MAX = 30 * 86_400
 HASH, SALT, ROUNDS = "sha512", b"salt", 4096
 
 
@@ -92,6 +96,14 @@ class Node:
     """The same, for durable writes only."""
     asked: list[Asked] = field(default_factory=list)
     documents: dict[tuple[str, str], tuple[bytes, int]] = field(default_factory=dict)
+    expiries: dict[tuple[str, str], int] = field(default_factory=dict)
+    """When documents expire, in seconds since 1970."""
+    max_ttl_s: int = 0
+    """Of the bucket; 0 for none."""
+    ahead_s: int = 0
+    """How far its clock is ahead of this machine's."""
+    eviction: str | None = None
+    """What its management says of the bucket; without it nobody may ask."""
     tls: ssl.SSLContext | None = None
     port: int = 0
     logins: int = 0
@@ -99,6 +111,7 @@ class Node:
     subjects: set[str] = field(default_factory=set)
     """Whose certificates were shown."""
     _cas: int = 1000
+    _management: int = 1
     _scans: dict[bytes, bytes] = field(default_factory=dict)
     _connections: dict[asyncio.Task[None], asyncio.StreamWriter] = field(default_factory=dict)
 
@@ -106,13 +119,19 @@ class Node:
     async def serving(self) -> AsyncIterator["Node"]:
         server = await asyncio.start_server(self._serve, "127.0.0.1", 0, ssl=self.tls)
         self.port = server.sockets[0].getsockname()[1]
+        management = await asyncio.start_server(self._manage, "127.0.0.1", 0)
+        self._management = management.sockets[0].getsockname()[1]
         try:
             yield self
         finally:
             server.close()
+            management.close()
             self.hang_up()
             if self._connections:
                 await asyncio.wait(list(self._connections))
+
+    def now_s(self) -> int:
+        return SystemClock().now_ms() // 1000 + self.ahead_s
 
     def hang_up(self) -> None:
         """Close all connections."""
@@ -193,7 +212,7 @@ class Node:
         return {index + 7 if index else 0: name for index, name in enumerate(self.collections)}
 
     def _config(self) -> dict[str, object]:
-        services = {"kv" if self.tls is None else "kvSSL": self.port, "mgmt": 1}
+        services = {"kv" if self.tls is None else "kvSSL": self.port, "mgmt": self._management}
         return {
             "rev": 1,
             "revEpoch": 1,
@@ -240,7 +259,13 @@ class Node:
         if asked.durability is not None and self.durable_answer is not None:
             return self.durable_answer, b"", b"", 0
         place = (asked.collection, asked.key)
+        self._drop_expired()
         there = self.documents.get(place)
+        if asked.op is Op.LOOK_UP:  # of one thing only: when the document expires
+            if there is None:
+                return Status.NOT_FOUND, b"", b"", 0
+            expires = str(self.expiries[place]).encode()
+            return Status.OK, b"", struct.pack(">HI", Status.OK, len(expires)) + expires, there[1]
         if asked.op is Op.GET:
             if there is None:
                 return Status.NOT_FOUND, b"", b"", 0
@@ -249,11 +274,52 @@ class Node:
             return (Status.NOT_FOUND if there is None else Status.EXISTS), b"", b"", 0
         if there is not None and asked.cas not in (0, there[1]):
             return Status.EXISTS, b"", b"", 0
-        self._cas += 1
+        self._cas = max(self._cas + 1, self.now_s() * 1_000_000_000)
         self.documents[place] = asked.content, self._cas
         if asked.op is Op.REMOVE:
             del self.documents[place]
+            del self.expiries[place]
+        elif not asked.keeps_expiry:
+            self.expiries[place] = self._expires_s(asked.expiry)
         return Status.OK, b"", b"", self._cas
+
+    def _expires_s(self, asked_s: int) -> int:
+        """As the server takes it: up to 30 days a length, else a point in time; with a maxTTL never later than that."""
+        now_s = self.now_s()
+        at_s = asked_s if asked_s > RELATIVE_S_MAX or not asked_s else now_s + asked_s
+        if not self.max_ttl_s:
+            return at_s
+        return min(at_s or 2**32, now_s + self.max_ttl_s)
+
+    def _drop_expired(self) -> None:
+        for place, at_s in list(self.expiries.items()):
+            if at_s and at_s <= self.now_s():
+                del self.expiries[place], self.documents[place]
+
+    async def _manage(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """The bucket's settings, over HTTP, one question a connection."""
+        await reader.readuntil(b"\r\n\r\n")
+        told: dict[str, object] = {
+            "name": "shop",
+            "uuid": "0" * 32,
+            "bucketType": "ephemeral",
+            "evictionPolicy": self.eviction,
+            "quota": {"ram": 1, "rawRAM": 1},
+            "maxTTL": self.max_ttl_s,
+            "controllers": {},
+            "replicaNumber": 0,
+            "nodes": [],
+            "storageBackend": "undefined",
+            "compressionMode": "off",
+            "replicaIndex": False,
+            "conflictResolutionType": "seqno",
+            "durabilityMinLevel": "none",
+        }
+        status, body = ("401 Unauthorized", b"") if self.eviction is None else ("200 OK", json.dumps(told).encode())
+        writer.write(b"HTTP/1.1 %b\r\nContent-Length: %d\r\nConnection: close\r\n\r\n" % (status.encode(), len(body)))
+        writer.write(body)
+        await writer.drain()
+        writer.close()
 
 
 def _leb128(number: int) -> bytes:

@@ -2,16 +2,18 @@
 
 import pytest
 
-from saga.errors import Conflict
+from saga.errors import ConfigurationError, Conflict
 from saga.store.couchbase import CouchbaseStore
 from saga.store.port import Document
-from saga.testing.conformance.store import Opens, Passes, StoreConformance
+from saga.testing.conformance.store import DAY_S, Opens, Passes, StoreConformance
 from tests.servers.couchbase import CouchbaseMock
 from tests.store.couchbase.conftest import Stores
 
 
 class TestCouchbaseStore(StoreConformance):
     expiry_grain_s = 2.0  # whole seconds, rounded up here, and cut by the server
+    # CouchbaseMock's times have 31 bits, a real server's 32; `test_expiry` has those that end after 2038.
+    expiries_s = (29 * DAY_S, 30 * DAY_S, 31 * DAY_S, 365 * DAY_S, 11 * 365 * DAY_S)
 
     @pytest.fixture
     def opens(self, stores: Stores) -> Opens:
@@ -35,3 +37,9 @@ class TestCouchbaseStore(StoreConformance):
         assert await store.get("saga", "a") == Document(b"1", cas)
         with pytest.raises(Conflict):
             await store.replace("saga", "a", b"2", cas=cas + 1, keep_expiry=True)
+
+    async def test_a_long_expiry_that_is_gone_at_once_is_refused(self, store: CouchbaseStore) -> None:
+        """A time after 2038 is one before 1970 here."""
+        with pytest.raises(ConfigurationError, match="is gone as it is written: choose a shorter memory="):
+            await store.check_expiry(["saga"], 20 * 365 * DAY_S)
+        assert [key async for key, _ in store.scan("saga")] == []

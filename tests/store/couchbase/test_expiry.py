@@ -1,0 +1,184 @@
+"""Documents on Couchbase stay as long as they are told to: what is sent, and what is refused at the start."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from saga.administration.doctor import examined
+from saga.broker.embedded import EmbeddedBroker
+from saga.config import Settings
+from saga.declarations.values import Declared
+from saga.errors import ConfigurationError, StoreError
+from saga.runtime.lifecycle import serve
+from saga.runtime.room import Limits
+from saga.store.couchbase import CouchbaseSettings, CouchbaseStore
+from saga.store.couchbase.times import AT_S_MAX, ServerTime, longest_s
+from services.payment import payment
+from tests.store.conftest import SettableClock
+from tests.store.couchbase.node import WRITES, Node
+
+DAY_S = 86_400
+YEAR_S = 365 * DAY_S
+PLACE = ("_default._default", "saga::a")
+
+
+@pytest.fixture
+async def node() -> AsyncIterator[Node]:
+    async with Node().serving() as node:
+        yield node
+
+
+@pytest.fixture
+def settings(node: Node) -> CouchbaseSettings:
+    return CouchbaseSettings(
+        connection=f"couchbase://127.0.0.1:{node.port}",
+        bucket="shop",
+        username="payment",
+        password=lambda: "secret",
+        kv_s=1.0,
+        durable_s=2.0,
+    )
+
+
+@pytest.fixture
+async def store(settings: CouchbaseSettings, clock: SettableClock) -> AsyncIterator[CouchbaseStore]:
+    async with CouchbaseStore(settings, clock=clock) as store:
+        yield store
+
+
+# -------------------------------------------------------------------- what is sent
+
+
+@pytest.mark.parametrize("expiry_s", [DAY_S, 30 * DAY_S, 31 * DAY_S, YEAR_S, 12 * YEAR_S, 40 * YEAR_S, None])
+async def test_a_document_is_given_the_expiry_that_was_asked_for(
+    node: Node, store: CouchbaseStore, clock: SettableClock, expiry_s: float | None
+) -> None:
+    expiry_s = expiry_s or longest_s(clock) - 10
+    for _ in range(2):  # the second one counts from what the first has told of the server's clock
+        cas = await store.insert("saga", "a", b"0", expiry_s=expiry_s)
+        assert abs(node.expiries[PLACE] - node.now_s() - expiry_s) < 5
+        cas = await store.replace("saga", "a", b"1", cas=cas, expiry_s=expiry_s)
+        assert abs(node.expiries[PLACE] - node.now_s() - expiry_s) < 5
+        assert await store.get("saga", "a") is not None
+        await store.remove("saga", "a", cas=cas)
+    assert max(asked.expiry for asked in node.asked) <= AT_S_MAX
+
+
+async def test_what_ends_after_2106_is_refused_and_not_sent(
+    node: Node, store: CouchbaseStore, clock: SettableClock
+) -> None:
+    with pytest.raises(StoreError, match="February 2106"):
+        await store.insert("saga", "a", b"0", expiry_s=longest_s(clock) + 60)
+    with pytest.raises(ConfigurationError, match=r"2106. Choose a shorter memory="):
+        await store.check_expiry(["saga"], longest_s(clock) + 60)
+    assert node.of_documents(*WRITES) == []
+
+
+async def test_a_machine_whose_clock_is_behind_writes_nothing_that_is_born_expired(
+    node: Node, store: CouchbaseStore
+) -> None:
+    node.ahead_s = 40 * DAY_S
+    await store.check_expiry(["saga"], 31 * DAY_S)
+    await store.insert("saga", "a", b"0", expiry_s=31 * DAY_S)
+    assert abs(node.expiries[PLACE] - node.now_s() - 31 * DAY_S) < 5
+    assert await store.get("saga", "a") is not None
+
+
+async def test_a_server_whose_clock_is_behind_keeps_documents_for_longer_and_never_shorter(
+    node: Node, store: CouchbaseStore
+) -> None:
+    node.ahead_s = -40 * DAY_S
+    await store.check_expiry(["saga"], 31 * DAY_S)
+    await store.insert("saga", "a", b"0", expiry_s=31 * DAY_S)
+    assert node.expiries[PLACE] - node.now_s() > 31 * DAY_S - 5
+
+
+def test_versions_that_are_no_clock_are_not_taken_for_one() -> None:
+    time = ServerTime()
+    for cas in (1, 1000, 2**63):
+        time.learn(cas)
+        assert time.expiry(YEAR_S).total_seconds() == YEAR_S
+
+
+# -------------------------------------------------------------------- what is refused
+
+
+async def test_a_max_ttl_that_shortens_what_is_to_stay_is_refused(node: Node, store: CouchbaseStore) -> None:
+    node.max_ttl_s = 7 * DAY_S
+    with pytest.raises(ConfigurationError) as refused:
+        await store.check_expiry(["saga", "saga-archive"], 30 * DAY_S)
+    forever, memory = refused.value.problems
+    assert "documents that are to stay for ever are given 7 days, by a maxTTL" in forever
+    assert "what is to stay for 30 days is given 7 days" in memory
+    assert "--max-ttl 0" in memory
+    assert not [key for key in node.documents if "probe" in key[1]], "nothing is left of the look"
+
+
+async def test_a_max_ttl_beyond_the_memory_is_refused_for_what_is_open(node: Node, store: CouchbaseStore) -> None:
+    node.max_ttl_s = YEAR_S
+    with pytest.raises(ConfigurationError) as refused:
+        await store.check_expiry(["saga"], 30 * DAY_S)
+    (problem,) = refused.value.problems
+    assert "open sagas would vanish" in problem
+
+
+async def test_each_collection_is_looked_at(node: Node, settings: CouchbaseSettings, clock: SettableClock) -> None:
+    node.collections = ["_default._default", "payment.saga", "payment.saga-archive", "payment.stock"]
+    node.max_ttl_s = 7 * DAY_S
+    async with CouchbaseStore(replace(settings, scope="payment"), clock=clock) as store:
+        with pytest.raises(ConfigurationError) as refused:
+            await store.check_expiry(["saga", "saga-archive", "stock"], 30 * DAY_S)
+    assert [problem.partition(":")[0] for problem in refused.value.problems[::2]] == [
+        "shop/saga",
+        "shop/saga-archive",
+        "shop/stock",
+    ]
+
+
+async def test_a_bucket_that_evicts_is_refused(node: Node, store: CouchbaseStore) -> None:
+    node.eviction = "nruEviction"
+    with pytest.raises(ConfigurationError, match="ephemeral and evicts"):
+        await store.check_expiry(["saga"], 30 * DAY_S)
+
+
+@pytest.mark.parametrize("eviction", ["noEviction", "valueOnly", "fullEviction", None])
+async def test_a_bucket_that_keeps_what_it_has_is_taken(
+    node: Node, store: CouchbaseStore, eviction: str | None
+) -> None:
+    node.eviction = eviction
+    await store.check_expiry(["saga"], 30 * DAY_S)
+
+
+async def test_the_doctor_says_which_documents_would_go(
+    node: Node, settings: CouchbaseSettings, clock: SettableClock, tmp_path: Path
+) -> None:
+    node.max_ttl_s, node.eviction = 7 * DAY_S, "nruEviction"
+    declared = Declared(name="payment", state=None, memory=timedelta(days=30))
+    asked = Settings(
+        broker=f"embedded:///{tmp_path}/broker.db",
+        store=f"{settings.connection}/shop",
+        couchbase_username="payment",
+        couchbase_password="secret",
+    )
+    diagnosis = await examined([declared], asked, clock)
+    told = [finding.what for finding in diagnosis.findings if finding.severity == "error"]
+    assert ["for ever" in told[0], "for 30 days" in told[1], "evicts" in told[2]] == [True] * 3
+    assert {finding.remedy for finding in diagnosis.findings if finding.severity == "error"} == {
+        "mend that, and run saga doctor again"
+    }
+
+
+async def test_a_service_does_not_start_on_a_store_that_forgets(
+    node: Node, store: CouchbaseStore, clock: SettableClock, tmp_path: Path
+) -> None:
+    node.max_ttl_s = 7 * DAY_S
+    async with EmbeddedBroker(tmp_path / "broker.db", clock=clock) as broker:
+        with pytest.raises(ConfigurationError, match="open sagas would vanish"):
+            await serve(
+                payment.declared, store=store, broker=broker, clock=clock, report=lambda moment: None,
+                limits=Limits(), stop=asyncio.Event(),
+            )  # fmt: skip

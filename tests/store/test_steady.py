@@ -1,0 +1,79 @@
+"""A clock that is wrong for a moment neither removes a document nor lets one be born expired."""
+
+from pathlib import Path
+
+import pytest
+
+from saga.store.port import Document
+from saga.store.sqlite import PURGE_EVERY_MS, SqliteStore
+from saga.store.steady import BELIEVED_AFTER_S, SteadyTime
+from tests.store.conftest import SettableClock
+
+DAY_S = 86_400
+
+
+class SetWrongly(SettableClock):
+    """The time of day may be set without time passing."""
+
+    wrong_s = 0.0
+
+    def now_ms(self) -> int:
+        return super().now_ms() + round(self.wrong_s * 1000)
+
+
+@pytest.fixture
+def clock() -> SetWrongly:
+    return SetWrongly()
+
+
+async def test_one_write_at_a_time_far_ahead_removes_nothing(path: Path, clock: SetWrongly) -> None:
+    async with SqliteStore(path, clock=clock) as store:
+        cas = [await store.insert("saga", f"{n}", b"0", expiry_s=30 * DAY_S) for n in range(4)]
+        clock.ahead_s += PURGE_EVERY_MS / 1000 + 1
+        clock.wrong_s = 365 * DAY_S
+        await store.insert("saga", "meanwhile", b"0", expiry_s=30 * DAY_S)
+        cas[0] = await store.replace("saga", "0", b"1", cas=cas[0], expiry_s=30 * DAY_S)
+        assert await store.get("saga", "1") == Document(b"0", cas[1])
+        clock.wrong_s = 0
+        assert await store.get("saga", "0") == Document(b"1", cas[0])
+        assert [key async for key, _ in store.scan("saga")] == ["0", "1", "2", "3", "meanwhile"]
+
+
+async def test_one_write_at_a_time_long_ago_is_not_born_expired(path: Path, clock: SetWrongly) -> None:
+    async with SqliteStore(path, clock=clock) as store:
+        clock.wrong_s = -365 * DAY_S
+        cas = await store.insert("saga", "a", b"0", expiry_s=30 * DAY_S)
+        clock.wrong_s = 0
+        clock.ahead_s += 29 * DAY_S
+        assert await store.get("saga", "a") == Document(b"0", cas)
+
+
+def test_a_new_time_is_believed_once_it_has_held_for_an_hour(clock: SetWrongly) -> None:
+    time = SteadyTime(clock)
+    clock.wrong_s = 7 * DAY_S
+    for _ in range(3):
+        looked = time.look()
+        assert abs(looked.latest_ms - looked.earliest_ms - 7 * DAY_S * 1000) < 1000
+        clock.ahead_s += BELIEVED_AFTER_S / 4
+    clock.ahead_s += BELIEVED_AFTER_S / 2
+    looked = time.look()
+    assert looked.latest_ms == looked.earliest_ms
+    assert abs(looked.latest_ms - clock.now_ms()) < 1000
+
+
+def test_each_new_time_is_doubted_anew(clock: SetWrongly) -> None:
+    time = SteadyTime(clock)
+    for wrong_s in (DAY_S, 2 * DAY_S, 3 * DAY_S):
+        clock.wrong_s = wrong_s
+        clock.ahead_s += BELIEVED_AFTER_S * 0.9
+        looked = time.look()
+        assert looked.latest_ms - looked.earliest_ms > 0.9 * wrong_s * 1000
+
+
+def test_a_clock_that_is_slowly_put_right_is_believed(clock: SetWrongly) -> None:
+    time = SteadyTime(clock)
+    for _ in range(100):
+        clock.ahead_s += 60
+        clock.wrong_s += 30
+        looked = time.look()
+        assert looked.latest_ms == looked.earliest_ms
