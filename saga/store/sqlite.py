@@ -19,9 +19,10 @@ from pathlib import Path
 from typing import NamedTuple, Self
 
 from saga.clock import Clock
-from saga.errors import ConfigurationError, Conflict, Exists, StoreError, StoreUnavailable
+from saga.errors import ConfigurationError, StoreError, StoreUnavailable
 from saga.store import sqlite_file
 from saga.store.port import Document
+from saga.store.sqlite_documents import EXPIRY_S_MAX, Documents
 from saga.store.sqlite_errors import Doing, is_busy, meaning, too_large
 from saga.store.steady import SteadyTime
 
@@ -36,25 +37,12 @@ PAUSE_S_FIRST, PAUSE_S_MAX = 0.001, 0.004
 leaves the lock free only for moments, so the last one is short too: else the others starve."""
 PURGE_EVERY_MS = 60_000
 """How often a flush looks for expired documents, when it found no more than it could remove the last time."""
-EXPIRY_S_MAX = 1000 * 365 * 86_400.0
-"""A document may stay for so long at most, 1000 years, if it is to go at all."""
 PAGE_KEYS = 200
 """How many documents a scan reads at a time."""
 DOCUMENT_BYTES_MAX = 1_000_000_000 - 65_536
 """SQLite takes rows of 1,000,000,000 bytes unless compiled otherwise; this leaves room for key and collection."""
 
 GET = "SELECT content, cas, expires_at_ms FROM documents WHERE collection = ? AND key = ?"
-INSERT = (
-    "INSERT INTO documents (collection, key, cas, expires_at_ms, expiry_hour, content) VALUES (?, ?, ?, ?, ?, ?)"
-    " ON CONFLICT (collection, key) DO NOTHING"
-)
-LIVE = "collection = ? AND key = ? AND cas = ? AND (expires_at_ms IS NULL OR expires_at_ms > ?)"
-REPLACE = f"UPDATE documents SET content = ?, cas = ?, expires_at_ms = ?, expiry_hour = ? WHERE {LIVE}"
-REPLACE_IN_HOUR = f"UPDATE documents SET content = ?, cas = ?, expires_at_ms = ? WHERE {LIVE} AND expiry_hour IS ?"
-REPLACE_CONTENT = f"UPDATE documents SET content = ?, cas = ? WHERE {LIVE}"
-REMOVE = f"DELETE FROM documents WHERE {LIVE}"
-EXPIRED = "SELECT id, cas FROM documents WHERE expiry_hour < ? LIMIT ?"
-EXPIRED_HERE = "SELECT id, cas FROM documents WHERE collection = ? AND key = ? AND expires_at_ms <= ?"
 SCAN = (
     "SELECT key, content, cas, expires_at_ms FROM documents"
     " WHERE collection = ? AND key >= ? AND key > ? ORDER BY key LIMIT ?"
@@ -64,7 +52,7 @@ SCAN = (
 class Write(NamedTuple):
     """A write that waits for the next flush."""
 
-    apply: Callable[[], int]
+    apply: Callable[[Documents], int]
     """Carries it out inside the transaction; the new `cas`. Raises what the caller is to be told."""
     answer: asyncio.Future[int]
 
@@ -104,10 +92,6 @@ class SqliteStore:
         self._contended_until_s = 0.0
         self._purge_at_ms = 0
         self._time = SteadyTime(clock)
-        self._now_ms, self._latest_ms = 0, 0
-        """The time of the flush under way; the two differ while the clock is in doubt."""
-        self._cas_removed: int | None = None
-        """What the file says of removed versions, once the flush under way has read it."""
 
     async def __aenter__(self) -> Self:
         """Open, and make the file where it is missing. Raises `ConfigurationError` for a file that cannot be the
@@ -185,7 +169,7 @@ class SqliteStore:
 
     async def insert(self, collection: str, key: str, content: bytes, *, expiry_s: float | None = None) -> int:
         self._check_size(content)
-        return await self._write(lambda: self._insert(collection, key, content, expiry_s))
+        return await self._write(lambda documents: documents.insert(collection, key, content, expiry_s))
 
     async def replace(
         self,
@@ -199,17 +183,17 @@ class SqliteStore:
     ) -> int:
         self._check_size(content)
         if keep_expiry:
-            return await self._write(lambda: self._replace_content(collection, key, content, cas))
-        return await self._write(lambda: self._replace(collection, key, content, cas, expiry_s))
+            return await self._write(lambda documents: documents.replace_content(collection, key, content, cas))
+        return await self._write(lambda documents: documents.replace(collection, key, content, cas, expiry_s))
 
     async def remove(self, collection: str, key: str, *, cas: int) -> None:
-        await self._write(lambda: self._remove(collection, key, cas))
+        await self._write(lambda documents: documents.remove(collection, key, cas))
 
     def _check_size(self, content: bytes) -> None:
         if len(content) > self.document_bytes_max:
             raise too_large(self.path, len(content), self.document_bytes_max)
 
-    def _write(self, apply: Callable[[], int]) -> asyncio.Future[int]:
+    def _write(self, apply: Callable[[Documents], int]) -> asyncio.Future[int]:
         """Queue it: it lands even if the caller goes away meanwhile."""
         if self._lock is None:
             how = "open for reading only" if self._readonly else "not open: use it inside `async with`"
@@ -236,64 +220,6 @@ class SqliteStore:
             self._connection = sqlite_file.connect(self.path, self._factory, self._bytes_max)
         return self._connection
 
-    # ---------------------------------------------------------------- one write, inside the transaction
-
-    def _insert(self, collection: str, key: str, content: bytes, expiry_s: float | None) -> int:
-        connection = self._opened()
-        expires_at_ms, hour = self._expiry(expiry_s)
-        if self._cas_removed is None:
-            self._cas_removed = sqlite_file.cas_removed(connection)
-        cas = self._cas_removed + 1
-        row = (collection, key, cas, expires_at_ms, hour, content)
-        if connection.execute(INSERT, row).rowcount == 1:
-            return cas
-        expired = connection.execute(EXPIRED_HERE, (collection, key, self._now_ms)).fetchall()
-        if not expired:
-            raise Exists(f"there is a document {key!r} in {collection!r} of {self.path} already")
-        self._cas_removed = None
-        sqlite_file.remove_rows(connection, expired)
-        return self._insert(collection, key, content, expiry_s)
-
-    def _replace(self, collection: str, key: str, content: bytes, cas: int, expiry_s: float | None) -> int:
-        connection = self._opened()
-        expires_at_ms, hour = self._expiry(expiry_s)
-        which = (collection, key, cas, self._now_ms)
-        # Setting the hour rewrites its index, which costs another page; most writes find the hour as it should be.
-        if connection.execute(REPLACE_IN_HOUR, (content, cas + 1, expires_at_ms, *which, hour)).rowcount == 1:
-            return cas + 1
-        if connection.execute(REPLACE, (content, cas + 1, expires_at_ms, hour, *which)).rowcount == 1:
-            return cas + 1
-        raise self._conflict("replaced", collection, key, cas)
-
-    def _replace_content(self, collection: str, key: str, content: bytes, cas: int) -> int:
-        which = (collection, key, cas, self._now_ms)
-        if self._opened().execute(REPLACE_CONTENT, (content, cas + 1, *which)).rowcount == 1:
-            return cas + 1
-        raise self._conflict("replaced", collection, key, cas)
-
-    def _remove(self, collection: str, key: str, cas: int) -> int:
-        connection = self._opened()
-        if connection.execute(REMOVE, (collection, key, cas, self._now_ms)).rowcount == 1:
-            self._cas_removed = None
-            sqlite_file.note_removed(connection, cas)
-            return cas
-        raise self._conflict("removed", collection, key, cas)
-
-    def _expiry(self, expiry_s: float | None) -> tuple[int | None, int | None]:
-        """When it expires, and the hour after which it is looked for to be purged."""
-        if expiry_s is None:
-            return None, None
-        if not 0 <= expiry_s <= EXPIRY_S_MAX:
-            raise StoreError(f"an expiry of {expiry_s} s cannot be kept; from 0 to {EXPIRY_S_MAX:.0f} s can")
-        expires_at_ms = self._latest_ms + round(expiry_s * 1000)
-        return expires_at_ms, expires_at_ms // sqlite_file.HOUR_MS
-
-    def _conflict(self, verb: str, collection: str, key: str, cas: int) -> Conflict:
-        return Conflict(
-            f"document {key!r} in {collection!r} of {self.path} was not {verb}: version {cas} is no longer there; "
-            "read it again"
-        )
-
     # ---------------------------------------------------------------- the flush
 
     def _flush(self) -> None:
@@ -319,14 +245,15 @@ class SqliteStore:
     def _transact(self) -> list[tuple[Write, int | Exception]] | None:
         """One transaction with the head of the queue, and what came of each write; `None` if SQLite is busy."""
         writes = self._queue[:WRITES_MAX]
-        (self._now_ms, self._latest_ms), self._cas_removed = self._time.look(), None
+        moment = self._time.look()
         doing, outcomes = Doing.WRITE, list[tuple[Write, int | Exception]]()
         try:
             connection = self._opened()
             connection.execute("BEGIN IMMEDIATE")
+            documents = Documents(connection, self.path, moment)
             for write in writes:
-                outcomes.append((write, _attempt(write, self.path)))
-            self._purge(connection, len(writes))
+                outcomes.append((write, _attempt(write, documents, self.path)))
+            self._purge(documents, moment.earliest_ms, len(writes))
             doing = Doing.COMMIT
             connection.execute("COMMIT")
         except sqlite3.Error as why:
@@ -336,15 +263,10 @@ class SqliteStore:
             return [(write, meaning(why, doing, self.path)) for write in writes]
         return outcomes
 
-    def _purge(self, connection: sqlite3.Connection, writes: int) -> None:
+    def _purge(self, documents: Documents, now_ms: int, writes: int) -> None:
         """Remove some of the expired, at most twice as many as were written: so they cannot pile up, nor cost much."""
-        if self._now_ms < self._purge_at_ms:
-            return
-        expired = connection.execute(EXPIRED, (self._now_ms // sqlite_file.HOUR_MS, 2 * writes)).fetchall()
-        if len(expired) < 2 * writes:
-            self._purge_at_ms = self._now_ms + PURGE_EVERY_MS
-        if expired:
-            sqlite_file.remove_rows(connection, expired)
+        if now_ms >= self._purge_at_ms and documents.purge(2 * writes):
+            self._purge_at_ms = now_ms + PURGE_EVERY_MS
 
     def _roll_back(self) -> None:
         """Leave nothing of a failed transaction; the next use opens a new connection if this one is beyond use."""
@@ -402,10 +324,10 @@ class SqliteStore:
         )
 
 
-def _attempt(write: Write, path: Path) -> int | Exception:
+def _attempt(write: Write, documents: Documents, path: Path) -> int | Exception:
     """What came of one write. Raises only what ends the whole transaction."""
     try:
-        return write.apply()
+        return write.apply(documents)
     except StoreError as why:
         return why
     except sqlite3.DataError as why:  # too big for SQLite: this statement did nothing, the others are as good as before
