@@ -12,12 +12,19 @@ from saga.progress.record import Hand, Written
 from saga.progress.roles import Role, Roles
 
 
-def undo_waits(p: Snapshot, hand: Hand, role: Role, outcome: Message, bad: str | None) -> Written:
-    """The original has begun: the outcome is kept until it is at its end."""
-    name, reason = _name(role), f"{role.name} has begun and is brought to its end first"
-    kept = Kept(handler=role.name, message=outcome, n=p.n, bad=bad)
-    p = replace(p, compensating=(*p.compensating, kept))
-    return record.append(p, hand, "waiting", name, outcome, reason=reason)
+def undo_waits(p: Snapshot, hand: Hand, role: Role, outcome: Message, *, known: bool) -> Written:
+    """The outcome is kept: until the original, which has begun, is at its end; or, where the saga is not `known`,
+    until a message tells when it began. What was done may be forgotten here, so it is not said that nothing was."""
+    began = f"{role.name} has begun and is brought to its end first"
+    reason = began if known else "no message has told yet when this saga began"
+    return record.append(_kept(p, role, outcome), hand, "waiting", _name(role), outcome, reason=reason)
+
+
+def _kept(p: Snapshot, role: Role, outcome: Message) -> Snapshot:
+    """With the outcome kept for the compensation: until it is at its end no original runs."""
+    if any(k.handler == role.name and k.message.id == outcome.id for k in p.compensating):
+        return p
+    return replace(p, compensating=(*p.compensating, Kept(handler=role.name, message=outcome, n=p.n)))
 
 
 def newest(p: Snapshot, handler: str) -> Result:
@@ -54,6 +61,8 @@ def undone(
     letters: tuple[DeadLetter, ...] = ()
     if not any(r.handler == role.name for r in rest) and not any(i.handler == role.name for i in p.intents):
         p, letters = _close(p, hand, role, outcome)
+    else:
+        p = _kept(p, role, outcome)
     p = record.emitted(p, roles, events)
     return record.append(
         p,

@@ -3,15 +3,16 @@
 `Decision` says what to do and why; the runtime does it, `saga.progress.record` writes it down.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from enum import Enum
+from types import MappingProxyType
 
 from msgspec import Struct
 
 from saga.messages import Message
 from saga.progress import ids
 from saga.progress.document import Intent, Kept, Kind, Snapshot
-from saga.progress.roles import Role, Roles
+from saga.progress.roles import Role, Roles, undo_name
 
 
 class Do(Enum):
@@ -47,7 +48,7 @@ NOTHING, LEAVE = Decision(Do.NOTHING), Decision(Do.LEAVE)
 def decide(
     p: Snapshot, role: Role, message: Message, *, in_hand: bool, bad: bool = False, forgotten: str = ""
 ) -> Decision:
-    """The first line of the table that holds. `bad`: the message cannot be decoded, so it waits for nothing.
+    """The first line of the table that holds. `bad`: the handler cannot decode the message, so it waits for nothing.
     `forgotten`: a message from before this time may have been handled and be out of the inbox again.
     """
     if p.inbox and ids.entry(message.id, role.name) in p.inbox:  # line 1
@@ -65,7 +66,7 @@ def decide(
     if role.decides and p.outcome is not None:
         return Decision(Do.IGNORE, f"the saga has ended here with {p.outcome}")
     index = role.parameter_of(message.type)
-    if p.ran or p.waiting:  # line 4
+    if p.ran or p.waiting or p.own:  # line 4
         repeated = _repetition(p, role, index, message)
         if repeated is not None:
             return repeated
@@ -79,7 +80,7 @@ def decide(
     if role.many and index == 0 and p.waiting and not bad and waits_before(p, role, message):
         return Decision(Do.WAIT, "earlier ones wait and go first")
     if is_blocked(p, role.name, message):  # line 6
-        return Decision(Do.QUEUE, why_blocked(p))
+        return Decision(Do.QUEUE, why_blocked(p, role.name))
     return Decision(Do.RUN, parts=parts)  # line 7
 
 
@@ -105,11 +106,8 @@ def _repetition(p: Snapshot, role: Role, index: int, message: Message) -> Decisi
         for r in p.ran
         if r.handler == role.name and r.parameter == index and r.message != message.id
     ]
-    earlier += [
-        (k.message.type, k.message.schema, ids.content(k.message.value))
-        for k in p.waiting
-        if k.handler == role.name and k.message.id != message.id and role.parameter_of(k.message.type) == index
-    ]
+    if p.waiting or p.own:
+        earlier += [(m.type, m.schema, ids.content(m.value)) for m in _held_before(p, role, index, message)]
     if earlier:
         mine = ids.content(message.value)
         for type_, schema, content in earlier:
@@ -120,6 +118,14 @@ def _repetition(p: Snapshot, role: Role, index: int, message: Message) -> Decisi
     if not role.many and any(r.handler == role.name for r in p.ran):
         return Decision(Do.IGNORE, f"{role.name} has run in this saga already")
     return None
+
+
+def _held_before(p: Snapshot, role: Role, index: int, message: Message) -> Iterator[Message]:
+    """The parts held for a parameter that were there before `message`: all, if it is not held itself."""
+    for _, part in sorted(held(p, role, index), key=lambda there: there[0]):
+        if part.id == message.id:
+            return
+        yield part
 
 
 def held(p: Snapshot, role: Role, index: int) -> Iterator[tuple[int, Message]]:
@@ -165,8 +171,9 @@ def waits_before(p: Snapshot, role: Role, message: Message) -> bool:
 
 
 def is_blocked(p: Snapshot, handler: str, message: Message) -> bool:
-    """Line 6: quarantined, another intent open, or not at the head of the queue."""
-    if p.intents or any(k.dead for k in p.compensating):
+    """Line 6: quarantined, another intent open, what the handler did is being undone, or not at the head of the
+    queue."""
+    if p.intents or any(k.dead or k.handler == handler for k in p.compensating):
         return True
     if not p.queue:
         return False
@@ -174,14 +181,20 @@ def is_blocked(p: Snapshot, handler: str, message: Message) -> bool:
     return head.dead is not None or not (head.handler == handler and head.message.id == message.id)
 
 
-def why_blocked(p: Snapshot) -> str:
+def why_blocked(p: Snapshot, handler: str) -> str:
     """The reason of line 6, for people."""
     dead = next((k for k in (*p.queue, *p.compensating) if k.dead), None)
     if dead is not None:
         return f"the saga is quarantined: {dead.message.type} for {dead.handler} is a dead letter"
     if p.intents:
         return f"{p.intents[0].handler} has begun and is not at its end"
+    undoing = next((k for k in p.compensating if k.handler == handler), None)
+    if undoing is not None:
+        return f"what {handler} did is undone because of {undoing.message.type}"
     return "others are queued before it"
+
+
+NOBODY: Mapping[str, str] = MappingProxyType({})
 
 
 class Work(Struct, frozen=True, gc=False):
@@ -191,12 +204,13 @@ class Work(Struct, frozen=True, gc=False):
     role: Role
     message: Message
     bad: str | None = None
-    """Why the message can never be decoded."""
+    """Why this handler can never decode the message."""
 
 
-def jobs(p: Snapshot, roles: Roles, message: Message) -> list[Work]:
-    """What `message` is for, in order: handlers as declared, then compensations, newest result first."""
-    work = [Work(False, role, message) for role in roles.by_type.get(message.type, ())]
+def jobs(p: Snapshot, roles: Roles, message: Message, bad: Mapping[str, str] = NOBODY) -> list[Work]:
+    """What `message` is for, in order: handlers as declared, then compensations, newest result first. `bad`: the
+    handlers that can never decode it, each with the reason."""
+    work = [Work(False, role, message, bad.get(role.name)) for role in roles.by_type.get(message.type, ())]
     undone = roles.undone_by.get(message.type)
     if undone:
         latest = {result.handler: i for i, result in enumerate(p.results)}
@@ -215,7 +229,7 @@ def next_ready(p: Snapshot, roles: Roles) -> Work | None:
     if p.compensating:
         latest = {result.handler: i for i, result in enumerate(p.results)}
         for k in sorted(p.compensating, key=lambda k: -latest.get(k.handler, -1)):
-            if k.dead is None and undo_step(p, k.handler) is not Undoing.WAIT:
+            if k.dead is None and undo_step(p, k.handler, k.message) not in WAITING:
                 return Work(True, roles.handlers[k.handler], k.message, k.bad)
     if p.queue:
         k = p.queue[0]
@@ -267,14 +281,21 @@ def _fulfilled(p: Snapshot, roles: Roles) -> Work | None:
 class Undoing(Enum):
     """What the compensation of a handler does next."""
 
+    UNKNOWN = "no message has told yet when this saga began: what it did here may be forgotten"
     WAIT = "the original has begun and will be brought to its end"
     LIEU = "the original can never finish: what stands is put right or shown to a person"
     UNDO = "undo the newest result"
     CLOSE = "nothing left to undo"
 
 
-def undo_step(p: Snapshot, handler: str) -> Undoing:
-    """Where the compensation of `handler` stands."""
+WAITING = (Undoing.UNKNOWN, Undoing.WAIT)
+"""The compensation can do nothing yet."""
+
+
+def undo_step(p: Snapshot, handler: str, outcome: Message) -> Undoing:
+    """Where the compensation of `handler` because of `outcome` stands."""
+    if p.started is None and outcome.started is None:
+        return Undoing.UNKNOWN
     originals = [i for i in p.intents if i.handler == handler and i.kind == "do"]
     if any(not is_dead(p, i) for i in originals):
         return Undoing.WAIT
@@ -295,16 +316,9 @@ def knows(p: Snapshot, roles: Roles, message: Message) -> bool:
     """Whether the progress has a word about the message already: in the inbox, or kept."""
     if not p.n:
         return False
-    names = [role.name for role in roles.by_type.get(message.type, ())]
-    names += [undo_name(role.name) for role in roles.undone_by.get(message.type, ())]
-    if p.inbox and any(ids.entry(message.id, name) in p.inbox for name in names):
+    if p.inbox and any(ids.entry(message.id, name) in p.inbox for name in roles.names_for(message.type)):
         return True
     return any(k.message.id == message.id for k in (*p.queue, *p.waiting, *p.compensating))
-
-
-def undo_name(handler: str) -> str:
-    """The name under which the inbox holds an outcome for the compensation of `handler`."""
-    return f"undo {handler}"
 
 
 def is_undone(p: Snapshot, role: Role, message: Message) -> bool:

@@ -110,6 +110,9 @@ class Snapshot(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     closed: tuple[str, ...] = ()
     results: tuple[Result, ...] = ()
     own: tuple[Own, ...] = ()
+    heard: tuple[str, ...] = ()
+    """The types of own events that the version of the service which wrote this takes: what it emitted of others is in
+    the transitions alone."""
     intents: tuple[Intent, ...] = ()
     queue: tuple[Kept, ...] = ()
     waiting: tuple[Kept, ...] = ()

@@ -1,16 +1,15 @@
 """How what was decided and done is written down: each function gives the progress with one more transition. Pure."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from hashlib import sha256
 from typing import Any
 
 from msgspec import Raw, Struct
 from msgspec.structs import replace
 
-from saga.clock import iso
+from saga.clock import from_iso, iso
 from saga.messages import Message, Position
 from saga.progress import ids
-from saga.progress.decide import undo_name
 from saga.progress.document import (
     Call,
     DeadLetter,
@@ -25,7 +24,7 @@ from saga.progress.document import (
     Snapshot,
     encode,
 )
-from saga.progress.roles import Role, Roles
+from saga.progress.roles import Role, Roles, undo_name
 
 INBOX_MAX = 64
 """With more inbox entries than this, those older than the memory are dropped by the next write."""
@@ -39,12 +38,26 @@ class Hand(Struct, frozen=True, kw_only=True, gc=False):
     message: Message
     position: Position | None
     """Where it lies; `None` once the progress knew of the message before this write."""
+    roles: Roles
     now_ms: int
     memory_s: int
 
     @property
     def time(self) -> str:
         return iso(self.now_ms)
+
+    @property
+    def entered_s(self) -> int:
+        """The time of inbox entries, in seconds since 1970: not before the message's own, lest a clock that is behind
+        by more than the memory makes entries that the next write forgets."""
+        return (self.now_ms if self.message.time <= self.time else from_iso(self.message.time)) // 1000
+
+    @property
+    def forgotten_s(self) -> int:
+        """Inbox entries of before may go: the memory ago, of the message's own time where that is earlier, lest a clock
+        that is ahead by more than the memory forgets all of them."""
+        now_ms = self.now_ms if self.message.time >= self.time else from_iso(self.message.time)
+        return now_ms // 1000 - self.memory_s
 
 
 class Written(Struct, frozen=True, gc=False):
@@ -62,7 +75,15 @@ def empty(service: str, saga: str) -> Snapshot:
 def begun(p: Snapshot, hand: Hand, intent: Intent) -> Written:
     """An intent, new or with its next call: no transition."""
     others = tuple(i for i in p.intents if not _is_of(i, intent.handler, intent.cause, undo=intent.kind == "undo"))
-    return Written(replace(p, intents=(*others, intent), published=p.n, started=p.started or hand.message.started))
+    return Written(
+        replace(
+            p,
+            intents=(*others, intent),
+            published=p.n,
+            started=p.started or hand.message.started,
+            heard=hand.roles.heard,
+        )
+    )
 
 
 def _is_of(intent: Intent, handler: str, cause: str, *, undo: bool) -> bool:
@@ -108,10 +129,6 @@ def append(
         trace=message.trace,
     )
     raw = encode(entry)
-    inbox = p.inbox
-    if len(inbox) > INBOX_MAX:
-        oldest = hand.now_ms // 1000 - hand.memory_s
-        inbox = {key: at for key, at in inbox.items() if at >= oldest}
     return Written(
         replace(
             p,
@@ -119,17 +136,35 @@ def append(
             published=p.n,
             hash=sha256(raw).hexdigest(),
             transitions=(*p.transitions, Raw(raw)),
-            inbox=inbox,
+            inbox=_trimmed(p, hand) if len(p.inbox) > INBOX_MAX else p.inbox,
             started=p.started or hand.message.started,
+            heard=hand.roles.heard,
         ),
         entry,
     )
 
 
+def _trimmed(p: Snapshot, hand: Hand) -> dict[str, int]:
+    """The inbox without what is older than the memory. What is still held for another handler, as a part or behind
+    something, stays: settling looks at it again, and would take it for new."""
+    oldest = hand.forgotten_s
+    if all(at >= oldest for at in p.inbox.values()):
+        return p.inbox
+    held = {ids.entry(message.id, name) for message in _held(p) for name in hand.roles.names_for(message.type)}
+    return {key: at for key, at in p.inbox.items() if at >= oldest or key in held}
+
+
+def _held(p: Snapshot) -> Iterator[Message]:
+    """The messages that are in the progress, for whatever."""
+    yield from (kept.message for kept in (*p.queue, *p.waiting, *p.compensating))
+    yield from (own.event for own in p.own)
+    yield from (part for intent in p.intents for part in intent.parts)
+
+
 def into_inbox(p: Snapshot, hand: Hand, handler: str, messages: Iterable[str]) -> dict[str, int]:
     """The inbox with these messages."""
-    now = hand.now_ms // 1000
-    return {**p.inbox, **{ids.entry(message, handler): now for message in messages}}
+    at = hand.entered_s
+    return {**p.inbox, **{ids.entry(message, handler): at for message in messages}}
 
 
 def without(kept: tuple[Kept, ...], handler: str, messages: Iterable[str]) -> tuple[Kept, ...]:

@@ -50,11 +50,13 @@ class Roles:
     """The types that change something here when this service emits them: others only go out."""
     eager: frozenset[str] = field(init=False)
     """The handlers that something kept can make ready: fan-ins, and those of own events."""
+    heard: tuple[str, ...] = field(init=False)
+    """The types that this service both emits and takes, sorted."""
 
     def __init__(
         self, service: str, handlers: Iterable[Role], *, outcomes: frozenset[str], emitted: frozenset[str]
     ) -> None:
-        """`emitted`: every type this service may emit."""
+        """`emitted`: every type this service may emit, or may have emitted before it was changed."""
         named = {role.name: role for role in handlers}
         by_type: dict[str, tuple[Role, ...]] = {}
         undone: dict[str, tuple[Role, ...]] = {}
@@ -72,5 +74,16 @@ class Roles:
             ("undone_by", undone),
             ("minded", frozenset((*outcomes, *by_type, *undone))),
             ("eager", eager),
+            ("heard", tuple(sorted(emitted & by_type.keys()))),
         ):
             object.__setattr__(self, name, value)
+
+    def names_for(self, type_: str) -> list[str]:
+        """The names under which the inbox may hold a message of this type."""
+        names = [role.name for role in self.by_type.get(type_, ())]
+        return names + [undo_name(role.name) for role in self.undone_by.get(type_, ())]
+
+
+def undo_name(handler: str) -> str:
+    """The name under which the inbox holds an outcome for the compensation of `handler`."""
+    return f"undo {handler}"

@@ -83,6 +83,8 @@ class Update:
     change: Callable[..., Any]
     args: Sequence[object]
     kwargs: Mapping[str, object]
+    until_s: float
+    """By the monotonic clock: how long the replace is tried again while others change the document."""
 
 
 def result_of(change: Callable[..., object], kind: type) -> Any:
@@ -125,7 +127,7 @@ async def apply_all(
 ) -> Sequence[Marker | Exception | Refused]:
     """What became of each of these updates of one document: its marker, or what it raises."""
     collection, key = updates[0].declared.collection, updates[0].key
-    store, pause_s = service.ports.store, PAUSE_S
+    store, pause_s, refused = service.ports.store, PAUSE_S, False
     while True:
         document = await patiently(service, position, "get", store.get, collection, key)
         head = _head(document)
@@ -138,7 +140,9 @@ async def apply_all(
             before = msgspec.json.encode(body) if len(updates) > 1 and body is not None else None
             known = head.markers.get(update.marker)
             # After the document: a worker that has lost its intent meanwhile must not replace what it read before.
-            if known is None and not await _stands(service, position, update.saga, update.run):
+            if refused and known is None and service.ports.clock.monotonic_s() >= update.until_s:
+                made.append(_too_hot(update))
+            elif known is None and not await _stands(service, position, update.saga, update.run):
                 made.append(Refused())
             elif known is not None:
                 made.append(Refused() if known.never else known)
@@ -167,8 +171,16 @@ async def apply_all(
                 return [_cannot_grow(updates[0], why)]
             # One of them may be at fault: the others go on without it.
             return [(await apply_all(service, position, [update]))[0] for update in updates]
+        refused = True
         await service.ports.pause(pause_s * service.ports.clock.chance(), position)
         pause_s = min(pause_s * 2, PAUSE_S_MAX)
+
+
+def _too_hot(update: Update) -> TimeoutError:
+    return TimeoutError(
+        f"document {update.key!r} of {update.declared.collection!r} was changed by others, each time it was to be "
+        "replaced, until the handler's timeout: it is too hot"
+    )
 
 
 async def never(

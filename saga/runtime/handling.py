@@ -92,7 +92,8 @@ async def _to_its_write(service: Participant, turn: Turn, ask: Ask, saga: Runnin
 
 
 def _answered(saga: RunningSaga) -> tuple[Call, ...]:
-    """What a rerun need not ask for. Without an intent nothing is promised to it: it reads documents anew."""
+    """What a rerun need not ask for. Without a written intent nothing is promised to it: it reads documents anew, and
+    another worker's state may lead it another way."""
     return tuple(saga.calls) if saga.intent.begins is not None else ()
 
 

@@ -246,7 +246,16 @@ def roles_of(declared: Declared, contracts: Mapping[str, Contract]) -> Roles:
         results = frozenset(n for names in taken for n in names) - failures
         assert compensation.undoes is not None
         undo[compensation.undoes] = Undo(name=compensation.name, outcomes=failures, results=results)
-    emitted = {n for h in (*declared.handlers, *declared.compensations) for n in _names(h.emits)}
+    everything = (*declared.handlers, *declared.compensations)
+    emitted = {n for h in everything for n in _names(h.emits)}
+    # What it takes and alone may say, an earlier version of it has said.
+    own = {
+        n
+        for h in declared.handlers
+        for p in h.parameters
+        for n in _names(p.events)
+        if contracts[n].owner == declared.name
+    }
     handlers = [
         Role(
             name=handler.name,
@@ -258,7 +267,7 @@ def roles_of(declared: Declared, contracts: Mapping[str, Contract]) -> Roles:
         for handler in declared.handlers
     ]
     outcomes = frozenset(n for n in emitted if contracts[n].outcome)
-    return Roles(declared.name, handlers, outcomes=outcomes, emitted=frozenset(emitted))
+    return Roles(declared.name, handlers, outcomes=outcomes, emitted=frozenset(emitted | own))
 
 
 def _names(events: tuple[type[Event], ...]) -> frozenset[str]:

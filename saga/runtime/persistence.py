@@ -9,9 +9,9 @@ from saga.clock import iso
 from saga.errors import Ambiguous, BrokerUnavailable, Conflict, Exists, SagaError, StoreError, StoreUnavailable
 from saga.messages import Message, Outgoing, Position
 from saga.observe.moments import DeadLettered, Escalated, WriteRefused
-from saga.progress import history, record
+from saga.progress import history, record, takeover
 from saga.progress.decide import knows
-from saga.progress.document import DeadLetter, Entry, Snapshot, decode, encode, progress_key
+from saga.progress.document import DeadLetter, Entry, Snapshot, decode, decode_entry, encode, progress_key
 from saga.progress.history import Archive
 from saga.progress.record import Hand, Written
 from saga.progress.room import check_room
@@ -65,6 +65,7 @@ def in_hand(service: Participant, turn: Turn) -> Hand:
     return Hand(
         message=turn.message,
         position=turn.position if new else None,
+        roles=service.roles,
         now_ms=service.ports.clock.now_ms(),
         memory_s=service.memory_s,
     )
@@ -75,17 +76,30 @@ async def load(service: Participant, turn: Turn) -> Turn:
     saga = turn.message.saga
     key = progress_key(service.name, saga)
     document = await patiently(service, turn.position, "get", service.ports.store.get, COLLECTION, key)
-    if document is None:
-        if is_older_than_memory(service, turn.message):
-            await _too_old(service, turn)
-            return replace(turn, over=True)
-        return replace(turn, progress=record.empty(service.name, saga), cas=0, certain=True)
-    p = decode(document.content)
+    p = record.empty(service.name, saga) if document is None else decode(document.content)
     unpublished = list(history.unpublished(p, service.ports.is_committed))
     _check_declared(service, p, unpublished)
     for entry in unpublished:
         await publish(service, turn.position, p, entry)
-    return replace(turn, progress=p, cas=document.cas, certain=True)
+    if p.started is None and is_older_than_memory(service, turn.message):  # what is kept here may be all new to us
+        await _too_old(service, turn)
+        return replace(turn, over=True)
+    if takeover.is_due(p, service.roles):
+        entries = [*await _archived(service, turn.position, p), *map(decode_entry, p.transitions)]
+        p = takeover.taken_over(p, service.roles, entries, forgotten_before(service))
+    return replace(turn, progress=p, cas=0 if document is None else document.cas, certain=True)
+
+
+async def _archived(service: Participant, position: Position, p: Snapshot) -> list[Entry]:
+    """The transitions that are in archives, oldest first. Raises `SagaError` if one is gone."""
+    entries: list[Entry] = []
+    while len(entries) < p.first:
+        key = history.archive_key(service.name, p.saga, len(entries))
+        document = await patiently(service, position, "get", service.ports.store.get, ARCHIVES, key)
+        if document is None:
+            raise SagaError(f"the archive {key!r} is gone: somebody removes documents by hand; restore it")
+        entries += map(decode_entry, history.decode_archive(document.content).transitions)
+    return entries
 
 
 def _check_declared(service: Participant, p: Snapshot, unpublished: Sequence[Entry]) -> None:

@@ -47,6 +47,7 @@ class RunningSaga(Saga[Any]):
         self.halt: Halted | None = None
         self.outages = service.ports.outages
         """How many there were when it began."""
+        self.until_s = service.ports.clock.monotonic_s() + handler.timeout_s
         self.left = False
         """It is left as by a crash: then nobody waits for what the handler did not wait for, except for writes."""
         self.ended = False
@@ -181,6 +182,7 @@ class RunningSaga(Saga[Any]):
                 change=change,
                 args=args,
                 kwargs=kwargs,
+                until_s=self.until_s,
             )
             marker = await self._shielded(documents.apply(self.service, self.turn.position, update))
             answered = with_(asked, answer=marker.answer, value=marker.value)
@@ -308,11 +310,12 @@ class RunningSaga(Saga[Any]):
         if self.intent.begins is not None and len(self.intent.calls) == len(self.calls):
             return
         hand = persistence.in_hand(self.service, self.turn)
-        self.intent = with_(self.intent, begins=asked, calls=tuple(self.calls), time=self.intent.time or hand.time)
-        await self._shielded(self._save(record.begun(self.turn.known, hand, self.intent)))
+        intent = with_(self.intent, begins=asked, calls=tuple(self.calls), time=self.intent.time or hand.time)
+        await self._shielded(self._save(intent, record.begun(self.turn.known, hand, intent)))
 
-    async def _save(self, written: record.Written) -> None:
+    async def _save(self, intent: Intent, written: record.Written) -> None:
         self.turn = await persistence.save(self.service, self.turn, written)
+        self.intent = intent  # only now: what is not written binds no rerun
 
     async def _shielded(self, work: Coroutine[object, object, Any]) -> Any:
         """A timeout abandons the await, never a store write."""

@@ -1,11 +1,13 @@
 """Where a turn stands between two writes: all there is to know, as one immutable value."""
 
+from collections.abc import Mapping
 from typing import TypeAlias
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from saga.messages import Message, Position
+from saga.progress.decide import NOBODY
 from saga.progress.document import Call, Kind, Snapshot
 
 Run: TypeAlias = tuple[Kind, str, str]
@@ -30,8 +32,8 @@ class Turn(Struct, frozen=True, kw_only=True, gc=False):
 
     message: Message
     position: Position
-    bad: str | None = None
-    """Why the message in hand can never be decoded."""
+    bad: Mapping[str, str] = NOBODY
+    """The handlers that can never decode the message in hand, each with the reason."""
     progress: Snapshot | None = None
     """`None`: to be read."""
     cas: int = 0

@@ -10,14 +10,17 @@
 | the publish's answer is lost | publish again; same ids |
 """
 
+from collections.abc import Mapping
+
 from msgspec.structs import replace
 
 from saga.errors import BadInput, TooLarge
 from saga.messages import Message, Position
 from saga.progress import record
-from saga.progress.decide import Decision, Do, Work, decide, jobs, next_ready
+from saga.progress.decide import NOBODY, Decision, Do, Work, decide, jobs, next_ready
 from saga.progress.document import Snapshot
 from saga.progress.record import Written
+from saga.progress.roles import Role
 from saga.runtime import handling, oversized, persistence, undoing
 from saga.runtime.participant import Participant, Refused
 from saga.runtime.standing import Stages, Turn
@@ -38,7 +41,7 @@ async def advance(service: Participant, turn: Turn) -> Turn:
             if turn.over:
                 return turn
         p, only_answered = turn.known, True
-        for work in jobs(p, service.roles, turn.message):  # what the message in hand is for
+        for work in jobs(p, service.roles, turn.message, turn.bad):  # what the message in hand is for
             if work.undo:
                 if undoing.is_done(p, work):
                     continue
@@ -47,7 +50,8 @@ async def advance(service: Participant, turn: Turn) -> Turn:
                     return await go(service, turn, work)
                 continue
             forgotten = persistence.forgotten_before(service) if work.role.many else ""
-            decision = decide(p, work.role, work.message, in_hand=True, bad=turn.bad is not None, forgotten=forgotten)
+            bad = work.bad is not None
+            decision = decide(p, work.role, work.message, in_hand=True, bad=bad, forgotten=forgotten)
             if decision.do is Do.NOTHING:
                 continue
             only_answered = False
@@ -57,6 +61,7 @@ async def advance(service: Participant, turn: Turn) -> Turn:
         if ready is not None:  # settle: whatever of the saga is ready, before the offset is committed
             if ready.undo:
                 return await go(service, turn, ready)
+            ready = _looked_at_again(service, ready)
             decision = decide(p, ready.role, ready.message, in_hand=False, bad=ready.bad is not None)
             return await go(service, turn, ready, decision)
         if not (turn.certain or only_answered):  # what ends without a write is decided on a progress read in this turn
@@ -99,7 +104,7 @@ def _only_recorded(service: Participant, turn: Turn, work: Work, decision: Decis
         case Do.WAIT:
             return record.waiting(p, hand, work.role, work.message, reason)
         case Do.QUEUE:
-            return record.queued(p, hand, work.role, work.message, reason, work.bad or turn.bad)
+            return record.queued(p, hand, work.role, work.message, reason, work.bad)
     return None
 
 
@@ -112,19 +117,30 @@ def begin(
 ) -> Turn:
     """The turn on what the cache has; for a message that starts a young saga on nothing known, without a read."""
     turn = Turn(message=message, position=position, bad=_bad(service, message), stages=stages or Stages())
-    if cached is not None:
+    if cached is not None and (cached[0].started is not None or not persistence.is_older_than_memory(service, message)):
         return turn.knowing(*cached, certain=False)
     if service.contracts[message.type].starts and not persistence.is_older_than_memory(service, message):
         return turn.knowing(record.empty(service.name, message.saga), 0, certain=False)
     return turn
 
 
-def _bad(service: Participant, message: Message) -> str | None:
-    """Why the message can never be decoded: then it waits for nothing. Looked at only where it may have to wait."""
-    for role in service.roles.by_type.get(message.type, ()):
-        if len(role.takes) > 1 or message.started is None:
-            try:
-                service.decode(role.name, message)
-            except BadInput as why:
-                return str(why)
+def _bad(service: Participant, message: Message) -> Mapping[str, str]:
+    """Which handlers can never decode the message: for them it waits for nothing. Looked at only where it may have to
+    wait."""
+    waits = [r for r in service.roles.by_type.get(message.type, ()) if len(r.takes) > 1 or message.started is None]
+    if not waits:
+        return NOBODY
+    return {role.name: why for role in waits if (why := _undecodable(service, role, message)) is not None}
+
+
+def _undecodable(service: Participant, role: Role, message: Message) -> str | None:
+    try:
+        service.decode(role.name, message)
+    except BadInput as why:
+        return str(why)
     return None
+
+
+def _looked_at_again(service: Participant, work: Work) -> Work:
+    """What could not be decoded when it was kept may be by this version of the service."""
+    return work if work.bad is None else replace(work, bad=_undecodable(service, work.role, work.message))

@@ -2,7 +2,7 @@
 
 from saga.progress import compensate as written_down
 from saga.progress import ids
-from saga.progress.decide import Undoing, Work, is_undone, kept_undo, undo_step
+from saga.progress.decide import WAITING, Undoing, Work, is_undone, kept_undo, undo_step
 from saga.progress.document import Call, Intent, Snapshot
 from saga.progress.record import begun
 from saga.runtime import documents, persistence
@@ -17,18 +17,19 @@ def is_done(p: Snapshot, work: Work) -> bool:
 
 
 def is_kept_waiting(p: Snapshot, work: Work) -> bool:
-    """Whether it waits for its original, and that is written down."""
+    """Whether it can do nothing yet, and that is written down."""
     kept = kept_undo(p, work.role.name, work.message)
-    return kept is not None and (kept.dead is not None or undo_step(p, work.role.name) is Undoing.WAIT)
+    return kept is not None and (kept.dead is not None or undo_step(p, work.role.name, work.message) in WAITING)
 
 
 async def compensate(service: Participant, turn: Turn, work: Work) -> Turn:
     """To the next write of the compensation of one handler."""
     p, role, outcome = turn.known, work.role, work.message
     hand = persistence.in_hand(service, turn)
-    match undo_step(p, role.name):
-        case Undoing.WAIT:
-            written = written_down.undo_waits(p, hand, role, outcome, turn.bad)
+    step = undo_step(p, role.name, outcome)
+    match step:
+        case Undoing.UNKNOWN | Undoing.WAIT:
+            written = written_down.undo_waits(p, hand, role, outcome, known=step is Undoing.WAIT)
         case Undoing.UNDO:
             return await _undo(service, turn, work)
         case Undoing.LIEU:

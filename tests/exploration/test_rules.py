@@ -90,7 +90,7 @@ def nothing_is_settled(patch: pytest.MonkeyPatch) -> None:
 
 
 def compensations_do_not_wait_for_originals(patch: pytest.MonkeyPatch) -> None:
-    def step(p: Snapshot, handler: str) -> decide.Undoing:
+    def step(p: Snapshot, handler: str, outcome: Message) -> decide.Undoing:
         if any(result.handler == handler for result in p.results):
             return decide.Undoing.UNDO
         return decide.Undoing.CLOSE

@@ -200,13 +200,7 @@ def a_second_failure_is_taken_for_other_content(patch: pytest.MonkeyPatch) -> No
 
 
 def the_inbox_is_trimmed_by_count(patch: pytest.MonkeyPatch) -> None:
-    rewritten(
-        patch,
-        record,
-        "append",
-        "{key: at for key, at in inbox.items() if at >= oldest}",
-        "dict(list(inbox.items())[-INBOX_MAX:])",
-    )
+    patch.setattr(record, "_trimmed", lambda p, hand: dict(list(p.inbox.items())[-record.INBOX_MAX :]))
 
 
 def a_message_that_has_to_wait_is_dropped(patch: pytest.MonkeyPatch) -> None:

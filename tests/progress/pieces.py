@@ -32,8 +32,9 @@ def roles_of(*roles: Role, outcomes: str = "", emitted: str = "") -> Roles:
     return Roles("svc", roles, outcomes=frozenset(outcomes.split()), emitted=frozenset(emitted.split()))
 
 
-def a_hand(message: Message, *, now_ms: int = NOW_MS, memory_s: int = 100) -> Hand:
-    return Hand(message=message, position=Position("things", 0, 0), now_ms=now_ms, memory_s=memory_s)
+def a_hand(message: Message, *, roles: Roles | None = None, now_ms: int = NOW_MS, memory_s: int = 100) -> Hand:
+    position = Position("things", 0, 0)
+    return Hand(message=message, position=position, roles=roles or roles_of(), now_ms=now_ms, memory_s=memory_s)
 
 
 def blank(started: str | None = START) -> Snapshot:

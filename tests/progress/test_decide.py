@@ -3,9 +3,9 @@
 from msgspec.structs import replace
 
 from saga.progress import ids
-from saga.progress.decide import Do, Undoing, decide, jobs, knows, next_ready, undo_name, undo_step
+from saga.progress.decide import Do, Undoing, decide, jobs, knows, next_ready, undo_step
 from saga.progress.document import Own, Result, Snapshot
-from saga.progress.roles import Undo
+from saga.progress.roles import Undo, undo_name
 from tests.progress.pieces import a_message, a_role, an_intent, blank, kept, ran, roles_of
 
 ALONE = a_role("alone", "A")
@@ -276,7 +276,7 @@ def test_where_a_compensation_stands() -> None:
         (of_another, Undoing.WAIT),
         (replace(blank(), results=(a_result("second", "r"),)), Undoing.CLOSE),
     ):
-        assert undo_step(p, "first") is step
+        assert undo_step(p, "first", FAILED) is step
 
 
 def test_the_queue_goes_on_at_its_head() -> None:
@@ -325,3 +325,35 @@ def test_a_message_is_known_from_the_inbox_and_from_what_is_kept() -> None:
     assert knows(replace(p, queue=(kept("first", A),)), ROLES, A)
     assert knows(replace(p, waiting=(kept("both", A),)), ROLES, A)
     assert knows(replace(p, compensating=(kept("first", FAILED),)), ROLES, FAILED)
+
+
+# ---------------------------------------------------------------- own parts, and what is undone
+
+
+def test_line_4_an_own_part_counts_as_held() -> None:
+    p = replace(blank(), own=(Own(event=B, n=0),))
+    assert decide(p, BOTH, a_message("B", id="B-again"), in_hand=True).do is Do.IGNORE
+    assert decide(p, BOTH, B2, in_hand=True).do is Do.OTHER, "the same type with other content"
+    assert decide(p, BOTH, C, in_hand=True).do is Do.IGNORE, "another type for the same parameter"
+    assert decide(p, BOTH, A, in_hand=True).parts == (A, B)
+
+
+def test_line_4_of_two_own_parts_the_first_one_counts() -> None:
+    p = replace(blank(), own=(Own(event=B, n=0), Own(event=C, n=0)), waiting=(kept("both", A, n=1),))
+    ready = next_ready(p, roles_of(BOTH, emitted="B C"))
+    assert ready is not None
+    assert decide(p, BOTH, B, in_hand=False).do is Do.RUN
+    assert decide(p, BOTH, C, in_hand=False).do is Do.IGNORE
+
+
+def test_line_4_a_part_that_waited_before_an_own_one_counts() -> None:
+    p = replace(blank(), own=(Own(event=C, n=5),), waiting=(kept("both", B, n=1),))
+    assert decide(p, BOTH, B, in_hand=False).do is Do.WAIT
+    assert decide(p, BOTH, A, in_hand=True).parts == (A, B)
+
+
+def test_line_6_while_what_a_handler_did_is_undone_its_originals_queue() -> None:
+    p = replace(blank(), compensating=(kept("alone", FAILED),))
+    decision = decide(p, ALONE, A, in_hand=True)
+    assert (decision.do, decision.reason) == (Do.QUEUE, "what alone did is undone because of Failed")
+    assert decide(p, DECIDES, A, in_hand=True).do is Do.RUN, "others go on"

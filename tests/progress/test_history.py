@@ -35,7 +35,9 @@ HISTORIES = st.lists(STEPS, max_size=12)
 def next_of(p: Snapshot, what: str, delta: dict[str, Any], events: int) -> Written:
     """One more transition, of this kind."""
     message = a_message("A", id=f"m-{p.n}")
-    hand = Hand(message=message, position=Position("things", 0, p.n), now_ms=NOW_MS + p.n, memory_s=1000)
+    hand = Hand(
+        message=message, position=Position("things", 0, p.n), roles=roles_of(), now_ms=NOW_MS + p.n, memory_s=1000
+    )
     match what:
         case "handled":
             return record.handled(
@@ -247,7 +249,7 @@ def test_what_is_not_known_as_published_is_less_what_this_worker_has_committed()
     assert [e.n for e in unpublished(p, lambda position: position.offset < 3)] == [3, 5]
     without_position = record.handled(
         p,
-        Hand(message=a_message(), position=None, now_ms=NOW_MS, memory_s=1),
+        Hand(message=a_message(), position=None, roles=roles_of(), now_ms=NOW_MS, memory_s=1),
         ROLES,
         MANY,
         cause="A-1",

@@ -5,12 +5,13 @@ from collections.abc import Sequence
 import pytest
 from msgspec.structs import replace
 
+from saga.clock import iso
 from saga.messages import Message
 from saga.progress import compensate, ids, record
-from saga.progress.decide import Do, decide, next_ready, undo_name
+from saga.progress.decide import Do, decide, next_ready
 from saga.progress.document import Call, Own, Result, Snapshot, decode, decode_entry, encode
 from saga.progress.record import INBOX_MAX
-from saga.progress.roles import Role, Roles, Undo
+from saga.progress.roles import Role, Roles, Undo, undo_name
 from tests.progress.pieces import NOW_MS, START, a_hand, a_message, a_role, an_intent, blank, kept, roles_of
 
 UNDO = Undo(name="undo", outcomes=frozenset({"Failed"}), results=frozenset({"R"}))
@@ -29,7 +30,7 @@ def handled(
     cause = "+".join(sorted(part.id for part in parts))
     return record.handled(
         p,
-        a_hand(parts[0], now_ms=now_ms),
+        a_hand(parts[0], roles=roles, now_ms=now_ms),
         roles,
         role,
         cause=cause,
@@ -70,12 +71,36 @@ def test_entries_are_dropped_by_age_only_and_only_when_there_are_many() -> None:
         p = handled(p, role, a_message(id=f"old-{n}"))
     late = NOW_MS + 100_000  # just not older than the memory
     for n in range(10):
-        p = handled(p, role, a_message(id=f"late-{n}"), now_ms=late)
+        p = handled(p, role, sent(f"late-{n}", late), now_ms=late)
     assert len(p.inbox) == INBOX_MAX + 10
-    p = handled(p, role, a_message(id="later"), now_ms=late + 1000)
+    p = handled(p, role, sent("later", late + 1000), now_ms=late + 1000)
     assert len(p.inbox) == 11
     assert ids.entry("late-0", "alone") in p.inbox
     assert ids.entry("later", "alone") in p.inbox
+
+
+def sent(id: str, ms: int) -> Message:
+    return replace(a_message(id=id), time=iso(ms))
+
+
+def aged(p: Snapshot) -> dict[str, int]:
+    """The inbox after a write long after, with many old entries in it beside those of `p`."""
+    p = replace(p, inbox={**p.inbox, **{f"old-{n}": 0 for n in range(INBOX_MAX)}})
+    return handled(p, ALONE, sent("later", NOW_MS + 10**9), now_ms=NOW_MS + 10**9).inbox
+
+
+def test_entries_of_what_is_still_held_never_go() -> None:
+    for p in (
+        replace(blank(), own=(Own(event=B, n=0),)),
+        replace(blank(), queue=(kept("both", B),)),
+        replace(blank(), waiting=(kept("both", B),)),
+        replace(blank(), intents=(an_intent("both", B),)),
+    ):
+        entry = ids.entry(B.id, "many_both")
+        assert entry in aged(replace(p, inbox={entry: 0})), "its other handler would run again"
+    undone = ids.entry(FAILED.id, undo_name("alone"))
+    assert undone in aged(replace(blank(), compensating=(kept("other", FAILED),), inbox={undone: 0}))
+    assert len(aged(replace(blank(), inbox={ids.entry(B.id, "many_both"): 0}))) == 1
 
 
 def test_few_entries_stay_however_old_they_are() -> None:

@@ -355,6 +355,7 @@ async def test_an_update_that_was_ruled_out_is_refused_and_leaves_the_document_a
             change=Stock.set_aside,
             args=(1,),
             kwargs={},
+            until_s=1e12,
         )
         with pytest.raises(Refused):
             await documents.apply(service, Position("orders", 0, 0), update)

@@ -41,6 +41,7 @@ def others_update(world: "World") -> Update:
         change=UPDATES["take"],
         args=(),
         kwargs={},
+        until_s=float("inf"),
     )
 
 

@@ -6,9 +6,9 @@ Each function gives the first thing that is wrong, in words; `None` if nothing i
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from saga.progress import ids
-from saga.progress.decide import next_ready, undo_name
+from saga.progress.decide import next_ready
 from saga.progress.document import Call, Entry, Snapshot
-from saga.progress.roles import Roles
+from saga.progress.roles import Roles, undo_name
 from saga.testing.invariants import lives
 
 

@@ -21,7 +21,7 @@ OUTCOMES = ["OrderConfirmed", "OrderCancelled"]
 
 def handled(p: Snapshot, *events: Message) -> Snapshot:
     message = a_message("A", id=f"m-{p.n}")
-    hand = Hand(message=message, position=Position("things", 0, p.n), now_ms=NOW_MS, memory_s=1000)
+    hand = Hand(message=message, position=Position("things", 0, p.n), roles=roles_of(), now_ms=NOW_MS, memory_s=1000)
     return record.handled(
         p, hand, ROLES, ROLE, cause=message.id, message=message, parts=(message,), delta={"x": p.n}, events=events,
         calls=(), attempt=1,

@@ -1,0 +1,73 @@
+"""Own events that earlier versions of the service emitted, and that only this one takes: found in the history. Pure.
+
+A version keeps as parts only those own events that one of its handlers takes; the copy in the log is not looked at. So
+what a new handler waits for may lie in the transitions alone.
+"""
+
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from saga.messages import Message
+from saga.progress import ids
+from saga.progress.document import Entry, Own, Snapshot
+from saga.progress.history import messages_of
+from saga.progress.roles import Roles
+
+
+def is_due(p: Snapshot, roles: Roles) -> bool:
+    """Whether the progress was written by a version that takes fewer of the service's own events than this one."""
+    return p.heard != roles.heard and bool(p.n) and not set(roles.heard) <= set(p.heard)
+
+
+def taken_over(p: Snapshot, roles: Roles, entries: Sequence[Entry], forgotten: str) -> Snapshot:
+    """The progress with the events of these transitions (all there are, oldest first) as parts, where they are newly
+    taken and nobody has withdrawn or had them. `forgotten`: a handler that repeats may have taken one from before this
+    time, and it be out of the inbox again: such a one is not taken over for it.
+    """
+    types = set(roles.heard) - set(p.heard)
+    undone = {entry.cause for entry in entries if entry.outcome == "compensated" and entry.cause}
+    there = {own.event.id for own in p.own}
+    found: list[Own] = []
+    inbox, results = p.inbox, p.results
+    for entry in entries:
+        if not any(e.type in types for e in entry.events) or _is_undone(p, entry, undone):
+            continue
+        cause = entry.cause or entry.message
+        for event in messages_of(p, entry):
+            if event.type not in types or event.id in there or event.id in undone:
+                continue
+            if event.time < forgotten:
+                inbox = {**inbox, **_as_had(event, roles, inbox)}
+            found.append(Own(event=event, n=entry.n))
+            results = tuple(
+                [
+                    replace(r, own=(*r.own, event.id)) if (r.handler, r.cause) == (entry.handler, cause) else r
+                    for r in results
+                ]
+            )
+    own = sorted((*p.own, *found), key=lambda part: part.n)
+    return replace(
+        p,
+        own=tuple(
+            [
+                o
+                for o in own
+                if any(ids.entry(o.event.id, r.name) not in inbox for r in roles.by_type.get(o.event.type, ()))
+            ]
+        ),
+        inbox=inbox,
+        results=results,
+    )
+
+
+def _is_undone(p: Snapshot, entry: Entry, undone: set[str]) -> bool:
+    """Whether all results of the run that this transition ended are undone: then nothing that it said is a part."""
+    cause = entry.cause or entry.message
+    left = any((r.handler, r.cause) == (entry.handler, cause) for r in p.results)
+    return not left and any(e.id in undone for e in entry.events)
+
+
+def _as_had(event: Message, roles: Roles, inbox: dict[str, int]) -> dict[str, int]:
+    """The inbox entries of the handlers that repeat, for an event that they may have had."""
+    return {key: 0 for r in roles.by_type[event.type] if r.many and (key := ids.entry(event.id, r.name)) not in inbox}

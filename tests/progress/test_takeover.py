@@ -1,0 +1,95 @@
+"""Own events that only this version of a service takes: which of them the history gives, and which it does not."""
+
+from msgspec.structs import replace
+
+from saga.progress import record
+from saga.progress.document import Entry, Own, Result, Snapshot, decode_entry
+from saga.progress.roles import Roles, Undo
+from saga.progress.takeover import is_due, taken_over
+from tests.progress.pieces import START, a_hand, a_message, a_role, an_intent, blank, roles_of
+
+UNDO = Undo(name="undo", outcomes=frozenset({"Failed"}), results=frozenset({"R"}))
+REPEATS = a_role("repeats", "A", many=True, undo=UNDO)
+TAKES = a_role("takes", "R T", "Z")
+OLD = roles_of(REPEATS, emitted="R T")
+NEW = roles_of(REPEATS, TAKES, emitted="R T")
+
+
+def a_run(p: Snapshot, n: int, *types: str) -> Snapshot:
+    """`repeats` has run on its n-th message and said these."""
+    cause = a_message(id=f"a{n}")
+    events = [replace(a_message(type_, id=f"{type_}{n}"), source="svc") for type_ in types]
+    return record.handled(
+        p,
+        a_hand(cause, roles=OLD),
+        OLD,
+        REPEATS,
+        cause=cause.id,
+        message=cause,
+        parts=(cause,),
+        delta={},
+        events=events,
+        calls=(),
+        attempt=1,
+    ).snapshot
+
+
+def entries(p: Snapshot) -> list[Entry]:
+    return [decode_entry(raw) for raw in p.transitions]
+
+
+def found(p: Snapshot, forgotten: str = "") -> list[str]:
+    return [own.event.id for own in taken_over(p, NEW, entries(p), forgotten).own]
+
+
+def undone(p: Snapshot, *ids: str) -> tuple[Snapshot, list[Entry]]:
+    """These results were undone by an earlier version."""
+    gone = tuple(r for r in p.results if r.event.id not in ids)
+    once = Entry(
+        n=99, previous="", time=START, outcome="compensated", handler="undo", message="f", type="Failed", source="x"
+    )
+    return replace(p, results=gone), [*entries(p), *(replace(once, cause=id_) for id_ in ids)]
+
+
+def test_what_only_this_version_takes_is_found_in_the_order_of_the_history() -> None:
+    p = a_run(a_run(blank(), 1, "R"), 2, "T", "R")
+    assert is_due(p, NEW)
+    assert not is_due(p, OLD), "an older one takes nothing that is not there"
+    assert found(p) == ["R1", "T2", "R2"]
+
+
+def test_what_is_a_part_already_stays_one_and_in_its_place() -> None:
+    p = a_run(a_run(blank(), 1, "R"), 2, "T")
+    there = Own(event=replace(a_message("T", id="T2"), source="svc"), n=1)
+    assert found(replace(p, own=(there,))) == ["R1", "T2"]
+
+
+def test_an_undone_result_is_not_found_and_the_others_of_its_run_are() -> None:
+    p, history = undone(a_run(blank(), 1, "R", "T"), "R1")
+    assert taken_over(p, NEW, history, "").own == (), "with the last result all that the run said is withdrawn"
+    p, history = undone(a_run(blank(), 1, "R", "T"), "R1")
+    p = replace(p, results=(Result(handler="repeats", cause="a1", event=a_message("R", id="R1b"), own=()),))
+    assert [own.event.id for own in taken_over(p, NEW, history, "").own] == ["T1"], "one more result stands"
+
+
+def test_what_is_found_goes_with_the_last_result_of_its_run() -> None:
+    p = a_run(a_run(blank(), 1, "R", "T"), 2, "R")
+    assert [r.own for r in taken_over(p, NEW, entries(p), "").results] == [("R1", "T1"), ("R2",)]
+
+
+def test_what_a_handler_that_repeats_may_have_had_before_the_memory_is_not_found_for_it() -> None:
+    again = replace_role(many=True)
+    p = a_run(blank(), 1, "R")
+    assert taken_over(p, again, entries(p), "2027-01-01T00:00:00.000Z").own == ()
+    assert [own.event.id for own in taken_over(p, again, entries(p), "2000-01-01T00:00:00.000Z").own] == ["R1"]
+    assert found(p, forgotten="2027-01-01T00:00:00.000Z") == ["R1"], "one that runs once knows that it has not"
+
+
+def replace_role(*, many: bool) -> Roles:
+    return roles_of(REPEATS, a_role("takes", "R T", "Z", many=many), emitted="R T")
+
+
+def test_every_write_says_which_own_events_it_knows_of() -> None:
+    hand = a_hand(a_message(), roles=NEW)
+    assert record.begun(blank(), hand, an_intent("repeats", a_message())).snapshot.heard == ("R", "T")
+    assert record.ignored(blank(), hand, REPEATS, a_message(), "because").snapshot.heard == ("R", "T")

@@ -1,0 +1,550 @@
+"""Schedules just outside of what is explored: other states, other versions, no start time, several results."""
+
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace as with_
+
+from saga import Retry, Saga, Service
+from saga.errors import Ambiguous, BadInput, Conflict
+from saga.messages import Event, Message, Position
+from saga.progress import history
+from saga.progress.document import decode, encode
+from saga.runtime import documents
+from saga.runtime.documents import Update
+from saga.runtime.lanes import Item
+from saga.runtime.offsets import Prefix
+from saga.runtime.participant import Draining, Participant, Refused
+from saga.runtime.room import Limits
+from saga.runtime.turn import begin, take_turn
+from saga.runtime.worker import Worker
+from saga.testing.trial import TrialClock
+from services.inventory.stock import Stock
+from services.order.events import OrderCancelled, OrderConfirmed
+from services.payment.events import OrderPlaced, PaymentReleased, PaymentReserved
+from tests.runtime.turns import Place, place
+from tests.runtime.workplace import SAGA, an_order
+
+CANCELLED = OrderCancelled(order_id=SAGA, reason="no")
+CONFIRMED = OrderConfirmed(order_id=SAGA)
+MONTHS = timedelta(days=40)
+
+
+@dataclass(frozen=True)
+class Seen:
+    confirmed: bool = False
+
+
+def passes(at: Place, time: timedelta) -> None:
+    """Time passes, without anything that happens."""
+    at.clock._now_ms += int(time.total_seconds() * 1000)
+
+
+def once(act: Callable[[], Awaitable[object]]) -> Callable[[str, str], Awaitable[None]]:
+    """What happens before the first write, and before no other."""
+    left = [act]
+
+    async def before(collection: str, key: str) -> None:
+        if left:
+            await left.pop()()
+
+    return before
+
+
+# ---------------------------------------------------------------- what a rerun is bound to
+
+
+def reads_unless_confirmed(read: list[bool]) -> Service[Seen]:
+    payment = Service("payment", state=Seen)
+    payment.document(Stock, "stock")
+
+    @payment.handler
+    async def reserve(order: OrderPlaced, saga: Saga[Seen]) -> PaymentReserved:
+        if not saga.state.confirmed:
+            await saga.read(Stock, order.sku)
+        read.append(not saga.state.confirmed)
+        await saga.update(Stock, order.sku, opened)
+        return PaymentReserved(order_id=order.order_id, charge_id="c", amount=order.total)
+
+    @payment.handler
+    async def note(confirmed: OrderConfirmed, saga: Saga[Seen]) -> None:
+        saga.state = replace(saga.state, confirmed=True)
+
+    return payment
+
+
+async def test_what_an_attempt_read_before_its_first_write_was_refused_binds_no_rerun(tmp_path: Path) -> None:
+    read: list[bool] = []
+    payment = reads_unless_confirmed(read)
+    async with place(tmp_path) as at:
+        one, other = await at.worker(payment), await at.worker(payment)
+        at.watched.before = once(lambda: other.takes(CONFIRMED))
+        await one.takes(an_order())
+        assert read == [True, False], "the state had changed: the rerun goes another way"
+        assert await one.told() == [("note", "handled"), ("reserve", "handled")]
+        assert not one.dead
+
+
+async def test_what_an_attempt_read_before_its_first_write_was_refused_binds_no_run_that_another_began(
+    tmp_path: Path,
+) -> None:
+    read: list[bool] = []
+    payment = reads_unless_confirmed(read)
+    async with place(tmp_path) as at:
+        one, other = await at.worker(payment), await at.worker(payment)
+
+        async def another_begins() -> None:
+            await other.takes(CONFIRMED)
+            at.watched.before = only_to_the_intent
+            with suppress(Draining):
+                await other.takes(an_order())
+            at.watched.before = None
+
+        at.watched.before = once(another_begins)
+        await one.takes(an_order())
+        assert await one.told() == [("note", "handled"), ("reserve", "handled")]
+        assert not one.dead
+
+
+def opened(stock: Stock | None) -> Stock:
+    return stock or Stock(left=5)
+
+
+# ---------------------------------------------------------------- outcomes that come without a start, or early
+
+
+def undoable(ran: list[str], *, many: bool = False) -> Service:
+    payment = Service("payment")
+
+    @payment.handler(many=many)
+    async def reserve(order: OrderPlaced) -> list[PaymentReserved]:
+        ran.append("reserve")
+        both = (PaymentReserved(order_id=order.order_id, charge_id=c, amount=order.total) for c in "ab")
+        return list(both) if many else list(both)[:1]
+
+    @payment.compensation(reserve)
+    async def release(cancelled: OrderCancelled, reserved: PaymentReserved) -> PaymentReleased:
+        ran.append(f"release {reserved.charge_id}")
+        return PaymentReleased(order_id=cancelled.order_id, charge_id=reserved.charge_id)
+
+    return payment
+
+
+async def test_a_failure_without_a_start_time_waits_where_nothing_is_known_of_its_saga(tmp_path: Path) -> None:
+    ran: list[str] = []
+    async with place(tmp_path) as at:
+        payment = undoable(ran)
+        worker = await at.worker(payment)
+        await worker.takes(an_order())
+        await at.store.remove("saga", f"payment::{SAGA}", cas=(await at.store.get("saga", f"payment::{SAGA}")).cas)  # type: ignore[union-attr]
+        passes(at, MONTHS)
+        await worker.takes(CANCELLED, started=None)
+        p = await worker.progress()
+        assert await worker.told() == [("release", "waiting")]
+        assert [k.message.type for k in p.compensating] == ["OrderCancelled"]
+        assert p.is_open, "it never expires"
+        assert not p.closed, "that nothing was to be undone is not known"
+        first = await worker.takes(CANCELLED, started=None)
+        assert first.over
+        assert (await worker.progress()).n == 1, "it is kept already"
+
+
+async def test_what_waits_because_nothing_is_known_does_not_make_a_forgotten_saga_a_new_one(tmp_path: Path) -> None:
+    ran: list[str] = []
+    async with place(tmp_path) as at:
+        worker = await at.worker(undoable(ran))
+        began = "2025-06-01T00:00:00.000Z"
+        await worker.takes(CANCELLED, started=None)
+        await worker.takes(an_order(), started=began)
+        assert not ran, "it may have run then"
+        assert [letter["dead_reason"][:17] for letter in worker.dead] == ["older than memory"]
+        assert (await worker.progress()).started is None
+
+
+async def test_a_cached_progress_of_which_nothing_is_known_does_not_make_a_forgotten_saga_a_new_one(
+    tmp_path: Path,
+) -> None:
+    ran: list[str] = []
+    async with place(tmp_path) as at:
+        worker = await at.worker(undoable(ran))
+        turn = await worker.takes(CANCELLED, started=None)
+        late = worker.message(an_order(), started="2025-06-01T00:00:00.000Z")
+        await take_turn(
+            worker.participant, begin(worker.participant, late, Position("orders", 0, 9), (turn.known, turn.cas))
+        )
+        assert not ran
+        assert (await worker.progress()).started is None
+
+
+async def test_a_failure_that_waited_closes_what_never_ran_once_its_saga_is_known(tmp_path: Path) -> None:
+    ran: list[str] = []
+    async with place(tmp_path) as at:
+        worker = await at.worker(undoable(ran))
+        await worker.takes(CANCELLED, started=None)
+        await worker.takes(an_order())
+        assert await worker.told() == [("release", "waiting"), ("reserve", "queued"), ("release", "compensated")]
+        p = await worker.progress()
+        assert (p.closed, p.compensating, p.queue) == (("reserve",), (), ())
+
+
+async def test_no_original_runs_between_two_undoings(tmp_path: Path) -> None:
+    ran: list[str] = []
+    async with place(tmp_path) as at:
+        payment = undoable(ran, many=True)
+        one, other = await at.worker(payment), await at.worker(payment)
+        await one.takes(an_order())
+        crashed = await one.takes(CANCELLED, id="cancel", writes_max=1)
+        assert not crashed.over
+        assert ran[-1] == "release b"
+        await other.takes(an_order(card="visa-2"))
+        await one.takes(CANCELLED, id="cancel")
+        assert [each for each in ran if each != "reserve"] == ["release b", "release a"]
+        assert [o for h, o in await one.told() if h == "reserve"] == ["handled", "queued"]
+        p = await one.progress()
+        assert (p.results, p.queue, p.compensating, p.closed) == ((), (), (), ("reserve",))
+
+
+# ---------------------------------------------------------------- a version that takes more of its own events
+
+
+def version(ran: list[str], *, joins: bool, many: bool = False) -> Service:
+    """Of the same service: the newer one takes what both emit."""
+    payment = Service("payment")
+
+    @payment.handler
+    async def reserve(order: OrderPlaced) -> PaymentReserved:
+        ran.append("reserve")
+        return PaymentReserved(order_id=order.order_id, charge_id="c", amount=order.total)
+
+    @payment.handler(many=True)
+    async def thank(confirmed: OrderConfirmed) -> None:
+        ran.append("thank")
+
+    @payment.compensation(reserve)
+    async def release(cancelled: OrderCancelled, reserved: PaymentReserved) -> None:
+        ran.append("release")
+
+    if joins:
+
+        @payment.handler(many=many)
+        async def capture(reserved: PaymentReserved, confirmed: OrderConfirmed) -> None:
+            ran.append(f"capture {reserved.charge_id}")
+
+    return payment
+
+
+@pytest.mark.parametrize("archived", [False, True])
+async def test_a_new_handler_of_an_own_event_hears_what_earlier_versions_emitted(
+    tmp_path: Path, archived: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: list[str] = []
+    if archived:
+        monkeypatch.setattr(history, "TRANSITIONS_MAX", 3)
+        monkeypatch.setattr(history, "TRANSITIONS_KEPT", 1)
+    async with place(tmp_path) as at:
+        old, new = await at.worker(version(ran, joins=False)), await at.worker(version(ran, joins=True))
+        await old.takes(an_order())
+        for n in range(8 if archived else 1):
+            await old.takes(CONFIRMED, id=f"early-{n}")
+        assert bool((await old.progress()).first) is archived
+        await new.takes(CONFIRMED, id="late")
+        assert "capture c" in ran
+        assert (await new.progress()).heard == ("PaymentReserved",)
+        told = await new.told()
+        await new.takes(CONFIRMED, id="late")
+        await new.takes(an_order())
+        assert await new.told() == told
+
+
+async def test_what_was_undone_is_not_taken_over(tmp_path: Path) -> None:
+    ran: list[str] = []
+    async with place(tmp_path) as at:
+        old, new = await at.worker(version(ran, joins=False)), await at.worker(version(ran, joins=True))
+        await old.takes(an_order())
+        await old.takes(CANCELLED)
+        await new.takes(CONFIRMED)
+        assert ran == ["reserve", "release", "thank"]
+        assert [own.event.type for own in (await new.progress()).own] == []
+
+
+async def test_a_version_that_emits_an_event_no_more_hears_what_earlier_ones_emitted(tmp_path: Path) -> None:
+    captures: list[str] = []
+    newest = Service("payment")
+
+    @newest.handler
+    async def capture(reserved: PaymentReserved, confirmed: OrderConfirmed) -> None:
+        captures.append(reserved.charge_id)
+
+    former = Service("payment")
+
+    @former.handler
+    async def reserve(order: OrderPlaced) -> PaymentReserved:
+        return PaymentReserved(order_id=order.order_id, charge_id="c", amount=order.total)
+
+    async with place(tmp_path) as at:
+        await (await at.worker(former)).takes(an_order())
+        await (await at.worker(newest)).takes(CONFIRMED)
+        assert captures == ["c"]
+
+
+async def test_what_was_taken_over_is_withdrawn_when_its_result_is_undone(tmp_path: Path) -> None:
+    ran: list[str] = []
+    async with place(tmp_path) as at:
+        old, new = await at.worker(version(ran, joins=False)), await at.worker(version(ran, joins=True))
+        await old.takes(an_order())
+        await new.takes(an_order(), id="another")
+        assert [own.event.type for own in (await new.progress()).own] == ["PaymentReserved"]
+        await new.takes(CANCELLED)
+        await new.takes(CONFIRMED)
+        assert [h for h, o in await new.told() if o != "ignored"] == ["reserve", "release", "thank", "capture"]
+        assert (await new.told())[-1] == ("capture", "waiting")
+
+
+async def test_a_handler_that_repeats_is_not_given_again_what_it_may_have_had_before_the_memory(tmp_path: Path) -> None:
+    ran: list[str] = []
+    async with place(tmp_path) as at:
+        old = await at.worker(version(ran, joins=False))
+        new = await at.worker(version(ran, joins=True, many=True))
+        await old.takes(an_order())
+        for day in (20, 40):
+            passes(at, timedelta(days=20))
+            assert (await old.progress()).n, "it is not forgotten"
+            await (old if day == 20 else new).takes(CONFIRMED, id=f"c{day}")
+        assert ran == ["reserve", "thank", "thank"]
+
+
+async def test_versions_that_take_turns_give_each_own_event_once(tmp_path: Path) -> None:
+    ran: list[str] = []
+    async with place(tmp_path) as at:
+        old, new = await at.worker(version(ran, joins=False)), await at.worker(version(ran, joins=True))
+        await new.takes(an_order())
+        await old.takes(CONFIRMED, id="c1")
+        assert (await old.progress()).own == (), "it does not know what for"
+        await new.takes(CONFIRMED, id="c2")
+        await old.takes(CONFIRMED, id="c3")
+        await new.takes(CONFIRMED, id="c4")
+        assert ran.count("capture c") == 1
+
+
+# ---------------------------------------------------------------- what one handler can decode and another cannot
+
+
+async def test_a_handler_that_can_decode_waits_for_its_other_part_though_another_cannot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: list[object] = []
+    service = Service("billing")
+
+    @service.handler
+    async def first(reserved: PaymentReserved, order: OrderPlaced) -> None:
+        raise AssertionError("it cannot decode the order")
+
+    @service.handler
+    async def second(confirmed: OrderConfirmed, order: OrderPlaced) -> None:
+        ran.append((confirmed, order))
+
+    as_it_is = Participant.decode
+
+    def only_second(self: Participant, handler: str, message: Message) -> Event:
+        if handler == "first" and message.type == "OrderPlaced":
+            raise BadInput("of a version that it does not know")
+        return as_it_is(self, handler, message)
+
+    monkeypatch.setattr(Participant, "decode", only_second)
+    async with place(tmp_path) as at:
+        worker = await at.worker(service)
+        await worker.takes(an_order())
+        assert await worker.told() == [("first", "dead"), ("second", "waiting")]
+        assert [letter["dead_reason"] for letter in worker.dead] == ["BadInput: of a version that it does not know"]
+
+
+async def test_what_a_later_version_can_decode_runs_with_all_its_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: list[tuple[Event, Event]] = []
+    payment = Service("payment", state=Seen)
+
+    @payment.handler(retry=Retry(attempts_max=1))
+    async def note(confirmed: OrderConfirmed) -> None:
+        raise OSError("not now")
+
+    @payment.handler
+    async def both(order: OrderPlaced, cancelled: OrderCancelled) -> None:
+        ran.append((order, cancelled))
+
+    as_it_is = Participant.decode
+
+    def not_yet(self: Participant, handler: str, message: Message) -> Event:
+        if message.type == "OrderPlaced":
+            raise BadInput("not yet")
+        return as_it_is(self, handler, message)
+
+    async with place(tmp_path) as at:
+        worker = await at.worker(payment)
+        await worker.takes(CONFIRMED)
+        with monkeypatch.context() as patch:
+            patch.setattr(Participant, "decode", not_yet)
+            await worker.takes(an_order())
+        p = await worker.progress()
+        assert [(k.handler, k.bad) for k in p.queue] == [("note", None), ("both", "not yet")]
+        document = await at.store.get("saga", f"payment::{SAGA}")
+        assert document is not None
+        mended = replace_queue(document.content)
+        await at.store.replace("saga", f"payment::{SAGA}", mended, cas=document.cas)
+        await worker.takes(CANCELLED)
+        assert ran == [(an_order(), CANCELLED)]
+        assert len(worker.dead) == 1
+
+
+def replace_queue(content: bytes) -> bytes:
+    """The progress as if a person had taken the dead letter away."""
+    p = decode(content)
+    return encode(with_(p, queue=tuple(k for k in p.queue if not k.dead)))
+
+
+# ---------------------------------------------------------------- documents that many change
+
+
+async def test_an_update_of_a_document_that_others_always_change_first_fails_by_the_handlers_timeout(
+    tmp_path: Path,
+) -> None:
+    payment = Service("payment")
+    payment.document(Stock, "stock")
+    tries: list[str] = []
+
+    @payment.handler(timeout_s=30, retry=Retry(attempts_max=2))
+    async def take(order: OrderPlaced, saga: Saga) -> None:
+        await saga.update(Stock, order.sku, opened)
+
+    async def others_are_faster(collection: str, key: str) -> None:
+        if collection == "stock":
+            tries.append(key)
+            raise Conflict("changed by another")
+
+    async with place(tmp_path) as at:
+        worker = await at.worker(payment)
+        at.watched.before = others_are_faster
+        await worker.takes(an_order())
+        assert [letter["dead_attempts"] for letter in worker.dead] == ["2"]
+        assert "it is too hot" in worker.dead[0]["dead_reason"]
+        assert len(tries) > 100
+
+
+async def test_an_update_that_was_applied_is_one_though_its_answer_was_lost_and_its_time_is_over(
+    tmp_path: Path,
+) -> None:
+    payment = Service("payment")
+    payment.document(Stock, "stock")
+
+    @payment.handler(timeout_s=30, retry=Retry(attempts_max=1))
+    async def take(order: OrderPlaced, saga: Saga) -> None:
+        await saga.update(Stock, order.sku, opened)
+
+    async with place(tmp_path) as at:
+        worker = await at.worker(payment)
+
+        async def loses_the_answer(collection: str, key: str, content: bytes) -> None:
+            if collection == "stock":
+                await at.store.insert(collection, key, content)
+                passes(at, timedelta(seconds=31))
+                raise Ambiguous("the answer was lost")
+
+        at.watched.instead = loses_the_answer
+        await worker.takes(an_order())
+        assert await worker.told() == [("take", "handled")]
+
+
+async def test_of_updates_that_go_together_each_looks_whether_its_own_run_still_stands(tmp_path: Path) -> None:
+    payment = Service("payment")
+    payment.document(Stock, "stock")
+
+    @payment.handler
+    async def take(order: OrderPlaced, saga: Saga) -> None:
+        await saga.update(Stock, order.sku, opened)
+
+    async with place(tmp_path) as at:
+        worker = await at.worker(payment)
+        for saga, writes in (("open-1", 1), ("over", 100), ("open-2", 1)):
+            turn = worker.begun(an_order(saga), worker.message(an_order(saga)))
+            at.watched.before = only_to_the_intent if writes == 1 else None
+            with suppress(Draining):
+                await take_turn(worker.participant, turn)
+        at.watched.before = None
+        declared = worker.participant.documents[Stock]
+        made = await documents.apply_all(
+            worker.participant,
+            Position("orders", 0, 0),
+            [
+                Update(
+                    declared=declared,
+                    key="rum",
+                    marker=f"m-{saga}",
+                    saga=saga,
+                    run=("do", "take", worker.message(an_order(saga)).id),
+                    change=opened,
+                    args=(),
+                    kwargs={},
+                    until_s=at.clock.monotonic_s() + 9,
+                )
+                for saga in ("open-1", "over", "open-2")
+            ],
+        )
+        assert [isinstance(m, Refused) for m in made] == [False, True, False]
+
+
+async def only_to_the_intent(collection: str, key: str) -> None:
+    if collection == "stock":
+        raise Draining
+
+
+# ---------------------------------------------------------------- what a worker remembers
+
+
+async def test_a_progress_that_was_only_read_is_as_old_in_the_cache_as_its_last_transition(tmp_path: Path) -> None:
+    payment = Service("payment", memory=timedelta(days=30))
+
+    @payment.handler
+    async def reserve(order: OrderPlaced) -> None: ...
+
+    async with place(tmp_path) as at:
+        one, other = await at.worker(payment), await at.worker(payment)
+        await one.takes(an_order(), id="m")
+        passes(at, timedelta(days=10))
+        message = other.message(an_order(), id="m", started="2026-01-01T00:00:00.000Z")
+        worker = Worker(other.participant, other.ports, Limits(), None)  # type: ignore[arg-type] # no lanes are run
+        now_s = at.clock.monotonic_s()
+        for turns in (1, 2):  # the second one finds it in the cache
+            for _ in range(turns):
+                await worker._turn(Item(message, Position("orders", 0, 0), Prefix(0), 0.0))
+            assert worker._cache.take(SAGA, now_s + 6 * 86400) is None, "15 days: half of the memory"
+        await worker._turn(Item(message, Position("orders", 0, 0), Prefix(0), 0.0))
+        assert worker._cache.take(SAGA, now_s + 4 * 86400) is not None
+
+
+@pytest.mark.parametrize("off_by", [timedelta(days=-200), timedelta(days=200)], ids=["behind", "ahead"])
+async def test_one_write_by_a_clock_that_is_wrong_makes_no_handler_run_twice(tmp_path: Path, off_by: timedelta) -> None:
+    ran: list[str] = []
+    payment = Service("payment")
+
+    @payment.handler(many=True)
+    async def note(confirmed: OrderConfirmed) -> None:
+        ran.append("note")
+
+    async with place(tmp_path) as at:
+        worker = await at.worker(payment)
+        for n in range(70):
+            await worker.takes(CONFIRMED, id=f"n{n}")
+        wrong = worker.message(CONFIRMED, id="wrong")
+        worker.ports.clock = TrialClock()  # the store has its own
+        worker.ports.clock._now_ms += int(off_by.total_seconds() * 1000)
+        await take_turn(worker.participant, worker.begun(CONFIRMED, wrong))
+        worker.ports.clock = at.clock
+        await worker.takes(CONFIRMED, id="after")
+        count = len(ran)
+        for id_ in (*(f"n{n}" for n in range(70)), "wrong"):
+            await worker.takes(CONFIRMED, id=id_)
+        assert len(ran) == count
