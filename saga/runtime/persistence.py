@@ -68,6 +68,7 @@ def in_hand(service: Participant, turn: Turn) -> Hand:
         roles=service.roles,
         now_ms=service.ports.clock.now_ms(),
         memory_s=service.memory_s,
+        before=turn.known,
     )
 
 
