@@ -185,7 +185,7 @@ async def serve_all(
         cache_max=settings.cache_max,
         drain_s=settings.drain_s,
     )
-    await _with_topics(services, broker, modules, clock, open_by_s)
+    await with_topics(services, broker, modules, clock, open_by_s)
     try:
         async with asyncio.TaskGroup() as tasks:
             for declared in services:
@@ -211,7 +211,7 @@ async def serve_all(
         raise ConfigurationError("several services cannot run:", [str(error) for error in errors]) from several
 
 
-async def _with_topics(
+async def with_topics(
     services: Sequence[Declared], broker: Broker, modules: Sequence[str], clock: Clock, open_by_s: float | None
 ) -> None:
     """Return when all that they read and write is there, their dead letters too, and they may."""

@@ -25,6 +25,7 @@ COMMANDS = {
         "saga.cli.doctor:doctor",
         "Look whether broker and stores are as the services declared in MODULES need them.",
     ),
+    "repair": ("saga.cli.repair:repair", "Go on with sagas that have something to do and nothing that sets it off."),
     "positions": ("saga.cli.positions:positions", "See how far services are in the log, or move that by hand."),
     "contracts": ("saga.cli.contracts:contracts", "Event classes from contracts: write them, or check them."),
 }

@@ -61,14 +61,16 @@ async def patiently(
 
 def in_hand(service: Participant, turn: Turn) -> Hand:
     """What the next write of this turn is made under."""
-    new = not knows(turn.known, service.roles, turn.message)
+    message = turn.message
+    new = message.type != "" and not knows(turn.known, service.roles, message)
     return Hand(
-        message=turn.message,
+        message=message,
         position=turn.position if new else None,
         roles=service.roles,
+        # Without a message nobody comes again after a crash: that it is whole is said when all is done and published.
+        heard=service.roles.heard if message.type else turn.known.heard,
         now_ms=service.ports.clock.now_ms(),
         memory_s=service.memory_s,
-        before=turn.known,
     )
 
 

@@ -2,7 +2,8 @@
 
 from saga import envelope
 from saga.messages import Outgoing
-from saga.progress.document import Entry, Snapshot, messages_of
+from saga.progress.document import Entry, Snapshot
+from saga.progress.history import messages_of
 from saga.runtime import deadletters
 from saga.runtime.participant import Participant
 

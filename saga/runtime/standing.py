@@ -31,6 +31,7 @@ class Turn(Struct, frozen=True, kw_only=True, gc=False):
     """One message in hand, the progress as known, and what earlier attempts of this turn left behind."""
 
     message: Message
+    """One without a type is of nobody: a repair looks what is ready."""
     position: Position
     bad: Mapping[str, str] = NOBODY
     """The handlers that can never decode the message in hand, each with the reason."""

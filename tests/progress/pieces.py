@@ -34,7 +34,8 @@ def roles_of(*roles: Role, outcomes: str = "", emitted: str = "") -> Roles:
 
 def a_hand(message: Message, *, roles: Roles | None = None, now_ms: int = NOW_MS, memory_s: int = 100) -> Hand:
     position = Position("things", 0, 0)
-    return Hand(message=message, position=position, roles=roles or roles_of(), now_ms=now_ms, memory_s=memory_s)
+    roles = roles or roles_of()
+    return Hand(message=message, position=position, roles=roles, heard=roles.heard, now_ms=now_ms, memory_s=memory_s)
 
 
 def blank(started: str | None = START) -> Snapshot:

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from saga.messages import Position
 from saga.progress import history, record
 from saga.progress.decide import decide, jobs, next_ready
-from saga.progress.document import Snapshot, decode, decode_entry, encode, messages_of
+from saga.progress.document import Snapshot, decode, decode_entry, encode
 from saga.progress.history import HISTORY_BYTES_MAX, TRANSITIONS_KEPT, TRANSITIONS_MAX, fold, unpublished, verify
 from saga.progress.record import Hand, Written
 from saga.progress.roles import Undo
@@ -39,9 +39,9 @@ def next_of(p: Snapshot, what: str, delta: dict[str, Any], events: int) -> Writt
         message=message,
         position=Position("things", 0, p.n),
         roles=roles_of(),
+        heard=(),
         now_ms=NOW_MS + p.n,
         memory_s=1000,
-        before=p,
     )
     match what:
         case "handled":
@@ -254,7 +254,7 @@ def test_what_is_not_known_as_published_is_less_what_this_worker_has_committed()
     assert [e.n for e in unpublished(p, lambda position: position.offset < 3)] == [3, 5]
     without_position = record.handled(
         p,
-        Hand(message=a_message(), position=None, roles=roles_of(), now_ms=NOW_MS, memory_s=1),
+        Hand(message=a_message(), position=None, roles=roles_of(), heard=(), now_ms=NOW_MS, memory_s=1),
         ROLES,
         MANY,
         cause="A-1",
@@ -271,7 +271,7 @@ def test_what_is_not_known_as_published_is_less_what_this_worker_has_committed()
 def test_published_events_have_their_whole_envelope_again() -> None:
     p = written([("handled", {}, 2)])
     traced = replace(decode_entry(p.transitions[0]), trace="00-1-2-01")
-    first, second = messages_of(p, traced)
+    first, second = history.messages_of(p, traced)
     assert (first.trace, second.trace) == ("00-1-2-01", "00-1-2-01")
     assert (first.id, second.id) == ("r-0-0", "r-0-1")
     assert (first.saga, first.source, first.type, first.value) == ("s", "svc", "R", b"\x00\xff")

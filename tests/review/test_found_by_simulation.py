@@ -286,7 +286,7 @@ def test_what_is_undone_is_no_part_any_more_though_the_run_had_other_results() -
         own=(Own(event=x, n=0), Own(event=y, n=0)),
     )
     roles = Roles("s", [role], outcomes=frozenset(), emitted=frozenset("XY"))
-    hand = Hand(message=a_message(), position=None, roles=roles, now_ms=0, memory_s=1)
+    hand = Hand(message=a_message(), position=None, roles=roles, heard=(), now_ms=0, memory_s=1)
     once = undone(p, hand, roles, role, p.results[1], outcome=hand.message, delta={}, events=[], calls=(), attempt=1)
     assert [own.event for own in once.snapshot.own] == [x]
 

@@ -1,6 +1,6 @@
 """Schedules just outside of what is explored: other states, other versions, no start time, several results."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -11,21 +11,23 @@ from msgspec.structs import replace as with_
 
 from saga import Retry, Saga, Service
 from saga.errors import Ambiguous, BadInput, Conflict
-from saga.messages import Event, Message, Position
+from saga.messages import Event, Message, Outgoing, Position
 from saga.progress import history
 from saga.progress.document import decode, encode
+from saga.progress.takeover import is_due
 from saga.runtime import documents
 from saga.runtime.documents import Update
 from saga.runtime.lanes import Item
 from saga.runtime.offsets import Prefix
 from saga.runtime.participant import Draining, Participant, Refused
+from saga.runtime.repairing import repaired
 from saga.runtime.room import Limits
 from saga.runtime.turn import begin, take_turn
 from saga.runtime.worker import Worker
 from saga.testing.trial import TrialClock
 from services.inventory.stock import Stock
 from services.order.events import OrderCancelled, OrderConfirmed
-from services.payment.events import OrderPlaced, PaymentReleased, PaymentReserved
+from services.payment.events import OrderPlaced, PaymentCaptured, PaymentReleased, PaymentReserved
 from tests.runtime.turns import Place, place
 from tests.runtime.workplace import SAGA, an_order
 
@@ -548,3 +550,103 @@ async def test_one_write_by_a_clock_that_is_wrong_makes_no_handler_run_twice(tmp
         for id_ in (*(f"n{n}" for n in range(70)), "wrong"):
             await worker.takes(CONFIRMED, id=id_)
         assert len(ran) == count
+
+
+# ---------------------------------------------------------------- repair
+
+
+async def test_a_repair_does_for_a_saga_what_no_message_sets_off(tmp_path: Path) -> None:
+    ran: list[str] = []
+    async with place(tmp_path) as at:
+        old, new = await at.worker(version(ran, joins=False)), await at.worker(version(ran, joins=True))
+        await old.takes(CONFIRMED)
+        await old.takes(an_order())
+        ended = await repaired(new.participant, SAGA)
+        assert ended == [], "the other part went to another handler, before there was this one"
+        p = await new.progress()
+        assert (p.heard, [own.event.type for own in p.own]) == (("PaymentReserved",), ["PaymentReserved"])
+        assert p.published == p.n
+
+
+def chain(ran: list[str], *, longer: bool) -> Service:
+    """Of the same service: the newer one takes what both emit, and needs nothing else for it."""
+    payment = Service("payment")
+
+    @payment.handler
+    async def reserve(order: OrderPlaced) -> PaymentReserved:
+        return PaymentReserved(order_id=order.order_id, charge_id="c", amount=order.total)
+
+    if longer:
+
+        @payment.handler
+        async def capture(reserved: PaymentReserved) -> PaymentCaptured:
+            ran.append("capture")
+            return PaymentCaptured(order_id=reserved.order_id, amount=reserved.amount)
+
+        @payment.handler
+        async def file(captured: PaymentCaptured) -> None:
+            ran.append("file")
+
+    return payment
+
+
+async def test_a_repair_that_dies_anywhere_is_gone_on_with_by_the_next_one(tmp_path: Path) -> None:
+    for writes in range(1, 5):
+        ran: list[str] = []
+        async with place(tmp_path / str(writes)) as at:
+            old, new = await at.worker(chain(ran, longer=False)), await at.worker(chain(ran, longer=True))
+            await old.takes(an_order())
+            left = [writes]
+
+            async def dies(collection: str, key: str, left: list[int] = left) -> None:
+                left[0] -= 1
+                if left[0] < 0:
+                    raise Draining
+
+            at.watched.before = dies
+            with suppress(Draining):
+                await repaired(new.participant, SAGA)
+            at.watched.before = None
+            again = await at.worker(chain(ran, longer=True))
+            await repaired(again.participant, SAGA)
+            assert {"capture", "file"} <= set(ran), writes
+            assert [h for h, _ in await again.told()] == ["reserve", "capture", "file"], writes
+            said = {dict(r.headers)["ce_type"] for r in (*new.ports.published, *again.ports.published)}
+            assert any(b"PaymentCaptured" in type_ for type_ in said), (
+                f"published, though the {writes + 1}th write failed"
+            )
+            assert await repaired(again.participant, SAGA) == []
+
+
+async def test_what_a_repair_wrote_and_did_not_publish_is_published_by_the_next_one(tmp_path: Path) -> None:
+    ran: list[str] = []
+    async with place(tmp_path) as at:
+        old, new = await at.worker(chain(ran, longer=False)), await at.worker(chain(ran, longer=True))
+        await old.takes(an_order())
+
+        async def dies(messages: Sequence[Outgoing]) -> None:
+            if any(b"PaymentCaptured" in value for m in messages for _, value in m.headers):
+                raise Draining
+            new.ports.published.extend(messages)
+
+        new.ports.publish = dies  # type: ignore[method-assign]
+        with suppress(Draining):
+            await repaired(new.participant, SAGA)
+        assert [h for h, _ in await new.told()] == ["reserve", "capture"]
+        again = await at.worker(chain(ran, longer=True))
+        assert is_due(await again.progress(), again.participant.roles), "it is not repaired yet"
+        await repaired(again.participant, SAGA)
+        assert sum(b"PaymentCaptured" in dict(m.headers)["ce_type"] for m in again.ports.published) >= 1
+        assert [h for h, _ in await again.told()] == ["reserve", "capture", "file"]
+
+
+async def test_a_repair_beside_a_worker_that_is_faster_does_nothing_twice(tmp_path: Path) -> None:
+    ran: list[str] = []
+    async with place(tmp_path) as at:
+        old = await at.worker(chain(ran, longer=False))
+        one, other = await at.worker(chain(ran, longer=True)), await at.worker(chain(ran, longer=True))
+        await old.takes(an_order())
+        at.watched.before = once(lambda: other.takes(an_order(), id="again"))
+        await repaired(one.participant, SAGA)
+        assert [h for h, o in await one.told() if o == "handled"] == ["reserve", "capture", "file"]
+        assert (await one.progress()).heard == ("PaymentCaptured", "PaymentReserved")

@@ -1,0 +1,99 @@
+"""Repair of the sagas of services: which have something to do that no message will set off, and doing it."""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+
+from saga import wiring
+from saga.clock import Clock
+from saga.config import Settings
+from saga.declarations.values import Declared
+from saga.errors import SagaError
+from saga.observe.moments import Report
+from saga.progress import takeover
+from saga.progress.document import decode, progress_key
+from saga.runtime.lifecycle import OPEN_S_MAX, open_resources
+from saga.runtime.participant import Participant, participant_of
+from saga.runtime.persistence import COLLECTION
+from saga.runtime.ports import RunningPorts
+from saga.runtime.repairing import may_act, repaired
+from saga.store.port import Store
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Repaired:
+    """A saga of a service with something to do: what was done, or why it could not be."""
+
+    service: str
+    saga: str
+    heard: tuple[str, ...] = ()
+    """The types of own events that the last version did not take, and this one does."""
+    did: tuple[tuple[str, str, str | None], ...] = ()
+    """Handler, outcome and reason of each transition that was written."""
+    problem: str | None = None
+
+
+async def repair(
+    services: Sequence[Declared],
+    settings: Settings,
+    clock: Clock,
+    report: Report,
+    *,
+    saga: str | None = None,
+    dry_run: bool = False,
+) -> AsyncIterator[Repaired]:
+    """Go through the sagas of these services, or through one, and go on with those that need it; each is told as it is
+    done. `dry_run`: they are only told. Raises `SagaError` for what cannot be opened."""
+    for declared in services:
+        async with _at_work(declared, settings, clock, report, dry_run=dry_run) as (service, store):
+            async for id_, heard, damaged in _needing(service, store, saga):
+                if damaged is not None:
+                    yield Repaired(service=service.name, saga=id_, problem=damaged)
+                elif dry_run:
+                    yield Repaired(service=service.name, saga=id_, heard=heard)
+                else:
+                    yield await _done(service, id_, heard)
+
+
+async def _done(service: Participant, saga: str, heard: tuple[str, ...]) -> Repaired:
+    try:
+        did = await repaired(service, saga)
+    except SagaError as why:
+        return Repaired(service=service.name, saga=saga, heard=heard, problem=str(why))
+    return Repaired(service=service.name, saga=saga, heard=heard, did=tuple(did))
+
+
+async def _needing(
+    service: Participant, store: Store, saga: str | None
+) -> AsyncIterator[tuple[str, tuple[str, ...], str | None]]:
+    """The sagas whose progress an older version wrote, with what is newly taken; or with why it cannot be read."""
+    prefix = progress_key(service.name, "")
+    async for key, document in store.scan(COLLECTION, progress_key(service.name, saga or "")):
+        id_ = key.removeprefix(prefix)
+        if saga is not None and id_ != saga:
+            continue
+        try:
+            p = decode(document.content)
+        except SagaError as why:
+            yield id_, (), str(why)
+            continue
+        if takeover.is_due(p, service.roles):
+            yield id_, tuple(sorted(set(service.roles.heard) - set(p.heard))), None
+
+
+@asynccontextmanager
+async def _at_work(
+    declared: Declared, settings: Settings, clock: Clock, report: Report, *, dry_run: bool
+) -> AsyncIterator[tuple[Participant, Store]]:
+    """The service, with its store, the log and its resources open, as at a worker that no partition belongs to. For a
+    dry run without resources: no handler is called."""
+    open_by_s = clock.monotonic_s() + OPEN_S_MAX
+    async with AsyncExitStack() as stack:
+        store = await stack.enter_async_context(wiring.store_of(declared.name, clock, settings, open_by_s))
+        broker = await stack.enter_async_context(wiring.broker_of(None, clock, settings, open_by_s))
+        if not dry_run:
+            await wiring.with_topics([declared], broker, (), clock, open_by_s)
+        ports = RunningPorts(declared.name, store, broker, clock, report)
+        may_act(ports)
+        resources = {} if dry_run else await open_resources(declared, stack, clock, open_by_s)
+        yield participant_of(declared, resources, ports), store

@@ -1,0 +1,81 @@
+"""`saga repair`: go on with sagas that have something to do and nothing that sets it off."""
+
+import asyncio
+import sys
+from collections.abc import Sequence
+
+import click
+
+from saga import wiring
+from saga.administration import repair as repairing
+from saga.administration.repair import Repaired
+from saga.cli.options import broker_option, stores_option
+from saga.cli.telling import tell, tell_json
+from saga.clock import SystemClock
+from saga.config import Settings
+from saga.declarations.values import Declared
+from saga.observe.logs import log_to
+
+
+@click.command()
+@click.argument("modules", nargs=-1, required=True)
+@broker_option
+@stores_option
+@click.option("--saga", "saga", metavar="ID", help="This saga alone.")
+@click.option("--dry-run", is_flag=True, help="Only tell which sagas it would go on with.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON document a line for each saga, instead of text.")
+def repair(
+    modules: tuple[str, ...], broker: str | None, store: str | None, saga: str | None, dry_run: bool, as_json: bool
+) -> None:
+    """Go on with sagas that have something to do and nothing that sets it off.
+
+    After a release in which a handler takes an event that its own service emits: what earlier releases emitted is in
+    the progress of each saga, and a saga hears of it with its next message. This command does it for all sagas at once,
+    those that will get no message with them. MODULES declare the services, as in `saga repair services.payment
+    --dry-run`, then without.
+
+    Call it when all processes run the new release. They may go on meanwhile: it works as one more of them. It may be
+    stopped at any time, and called again: what is done stays done, and it goes on with the rest.
+
+    \b
+    Exit code 0: done, or told.
+    Exit code 1: a saga could not be gone on with; its line says why, the others are done.
+    Exit code 2: asked wrongly, or something cannot be opened; what to do is on standard error.
+    """
+    settings = Settings.from_environment(broker=broker, store=store)
+    whole = asyncio.run(_repaired(wiring.load_services(modules), settings, saga, dry_run, as_json))
+    sys.exit(0 if whole else 1)
+
+
+async def _repaired(
+    services: Sequence[Declared], settings: Settings, saga: str | None, dry_run: bool, as_json: bool
+) -> bool:
+    """Whether none has a problem. A line each, as it is done."""
+    count = problems = 0
+    report = log_to(sys.stderr, settings)
+    async for one in repairing.repair(services, settings, SystemClock(), report, saga=saga, dry_run=dry_run):
+        count += 1
+        problems += one.problem is not None
+        if as_json:
+            tell_json(
+                {"service": one.service, "saga": one.saga, "heard": one.heard, "did": one.did, "problem": one.problem}
+            )
+        else:
+            tell(_line(one, dry_run))
+    if not as_json:
+        sagas = f"{count or 'no'} saga{'' if count == 1 else 's'}"
+        tell(
+            f"{sagas} to go on with"
+            if dry_run
+            else f"{sagas} gone on with, {problems or 'no'} problem{'' if problems == 1 else 's'}"
+        )
+    return problems == 0
+
+
+def _line(one: Repaired, dry_run: bool) -> str:
+    if one.problem is not None:
+        return f"{one.service}  {one.saga}  {one.problem}"
+    if dry_run:
+        return f"{one.service}  {one.saga}  would hear of {', '.join(one.heard)}"
+    did = ", ".join(f"{handler} {outcome}" for handler, outcome, _ in one.did)
+    return f"{one.service}  {one.saga}  {did or 'nothing was ready'}"

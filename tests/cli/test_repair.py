@@ -1,0 +1,98 @@
+"""`saga repair`: what a new release takes of what earlier ones said, in sagas that get no message any more."""
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from saga.clock import SystemClock
+from saga.store.sqlite import SqliteStore
+from saga.wiring import load_services
+from tests.cli.conftest import Call
+from tests.runtime.turns import place
+from tests.runtime.workplace import an_order
+
+BEGIN = """
+from saga import Service
+from services.payment.events import OrderPlaced, PaymentCaptured, PaymentReserved
+
+payment = Service("payment")
+
+@payment.handler
+async def reserve(order: OrderPlaced) -> PaymentReserved:
+    return PaymentReserved(order_id=order.order_id, charge_id="c", amount=order.total)
+"""
+MORE = """
+@payment.handler
+async def capture(reserved: PaymentReserved) -> PaymentCaptured:
+    return PaymentCaptured(order_id=reserved.order_id, amount=reserved.amount)
+"""
+
+
+@pytest.fixture
+def released(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Two releases of one service, and three sagas that the first one has handled."""
+    (folder / "first_release.py").write_text(BEGIN)
+    (folder / "second_release.py").write_text(BEGIN + MORE)
+    monkeypatch.setattr(sys, "path", [str(folder), *sys.path])
+    for name in ("first_release", "second_release"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    asyncio.run(_handled(folder))
+    return folder
+
+
+async def _handled(folder: Path) -> None:
+    (service,) = load_services(["first_release"])
+    async with place(folder) as at, SqliteStore(folder / ".saga/payment.db", clock=SystemClock()) as store:
+        at.watched.store = at.store = store
+        from saga import Service
+
+        wrapped = Service("payment")
+        wrapped._declared = service
+        worker = await at.worker(wrapped)
+        for saga in ("order-1", "order-2", "order-3"):
+            await worker.takes(an_order(saga))
+
+
+def handlers_of(saga: Call, id_: str) -> list[str]:
+    shown = json.loads(saga("show", id_, "--json").stdout)
+    return [line["handler"] for line in shown["timeline"]]
+
+
+def test_all_sagas_hear_what_earlier_releases_said(released: Path, saga: Call) -> None:
+    told = saga("repair", "second_release", "--dry-run")
+    assert told.exit_code == 0
+    assert told.stdout.splitlines() == [
+        *(f"payment  order-{n}  would hear of PaymentReserved" for n in (1, 2, 3)),
+        "3 sagas to go on with",
+    ]
+    assert handlers_of(saga, "order-1") == ["reserve"], "nothing was done"
+    done = saga("repair", "second_release", "--saga", "order-2")
+    assert done.stdout.splitlines() == ["payment  order-2  capture handled", "1 saga gone on with, no problems"]
+    done = saga("repair", "second_release")
+    assert [line.split("  ")[1] for line in done.stdout.splitlines()[:-1]] == ["order-1", "order-3"]
+    for n in (1, 2, 3):
+        assert handlers_of(saga, f"order-{n}") == ["reserve", "capture"]
+    assert saga("repair", "second_release").stdout == "no sagas gone on with, no problems\n"
+
+
+def test_a_saga_that_cannot_be_gone_on_with_is_told_and_the_others_are_done(released: Path, saga: Call) -> None:
+    asyncio.run(_damaged(released))
+    done = saga("repair", "second_release", "--json")
+    assert done.exit_code == 1
+    lines = {line["saga"]: line for line in map(json.loads, done.stdout.splitlines())}
+    assert "cannot be read" in lines["order-2"]["problem"]
+    assert [lines[f"order-{n}"]["did"] for n in (1, 3)] == [[["capture", "handled", None]]] * 2
+
+
+async def _damaged(folder: Path) -> None:
+    async with SqliteStore(folder / ".saga/payment.db", clock=SystemClock()) as store:
+        document = await store.get("saga", "payment::order-2")
+        assert document is not None
+        await store.replace("saga", "payment::order-2", b"{}"[:1], cas=document.cas)
+
+
+def test_a_release_that_takes_nothing_new_has_nothing_to_do(released: Path, saga: Call) -> None:
+    assert saga("repair", "first_release", "--dry-run").stdout == "no sagas to go on with\n"
