@@ -19,8 +19,18 @@ from saga.contracts.contract import Version
 from saga.contracts.convert import from_raw, to_raw
 from saga.contracts.jsonproblems import problems_in
 from saga.contracts.library import Binding, Library, binding_of
-from saga.contracts.scalars import NO_TEXT, Convert, Wrong, is_text
-from saga.contracts.schema import MISSING, ArrayType, MapType, OptionalType, RecordType, Type, without_logical_types
+from saga.contracts.scalars import Convert, Wrong
+from saga.contracts.schema import (
+    MISSING,
+    NO_TEXT,
+    ArrayType,
+    MapType,
+    OptionalType,
+    RecordType,
+    Type,
+    is_text,
+    without_logical_types,
+)
 from saga.errors import BadInput
 from saga.messages import Event
 

@@ -8,8 +8,8 @@ from typing import Any, TypeAlias
 
 from saga.contracts.convert import Classes, to_raw
 from saga.contracts.jsonform import from_json
-from saga.contracts.scalars import NO_TEXT, Wrong, is_text
-from saga.contracts.schema import MISSING, ArrayType, MapType, OptionalType, RecordType, Type
+from saga.contracts.scalars import Wrong
+from saga.contracts.schema import MISSING, NO_TEXT, ArrayType, MapType, OptionalType, RecordType, Type, is_text
 
 Look: TypeAlias = Callable[[Any], Iterator[Wrong]]
 """From JSON to all that is wrong with it, in the order in which it stands there."""

@@ -22,11 +22,17 @@ from saga.contracts.schema import (
 )
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_TAKEN, _TAKEN_BEGINNINGS = ("mro", "_HAS_DEFAULT_FACTORY"), ("__", "_dflt_")
+"""Names that no field can have: classes have an `mro`, which a dataclass takes for the field's default, and the others
+are what dataclasses call things of their own, where a field would hide them."""
 _NULLS = ("null", {"type": "null"})
 DEPTH_MAX = 30
 """How deep types may nest, a field's type being one level below its record."""
 PARTS_MAX = 2000
 """How many fields a record may have with those of all its parts, each counted wherever its type is used."""
+
+PRECISION_MAX = 1000
+"""Digits of a decimal."""
 
 
 def read_record(schema: Mapping[str, Any]) -> tuple[RecordType | None, list[str]]:
@@ -131,6 +137,8 @@ class _Reading:
         if kind != "bytes":
             raise _Unusable(at, f"logical type decimal goes with bytes, not with {kind}")
         precision, scale = schema.get("precision"), schema.get("scale", 0)
+        if type(precision) is int and precision > PRECISION_MAX:
+            raise _Unusable(at, f"decimal has a precision of {precision}; at most {PRECISION_MAX}")
         if type(precision) is int and type(scale) is int and precision > 0 and 0 <= scale <= precision:
             return DecimalType(precision, scale)
         raise _Unusable(
@@ -146,7 +154,7 @@ class _Reading:
             raise _Unusable(at, "an enum's symbols must differ from each other")
         if "default" in schema and schema["default"] not in symbols:
             raise _Unusable(at, f"the enum's default {schema['default']!r} is none of its symbols")
-        read = EnumType(full.rpartition(".")[2], tuple(symbols), str(schema.get("doc", "")))
+        read = EnumType(full.rpartition(".")[2], tuple(symbols), _doc(schema))
         self.named[full] = read
         return read
 
@@ -170,7 +178,7 @@ class _Reading:
             str(_Unusable(at, f"record {name} has the field {twice} twice"))
             for twice in sorted({n for n in names if names.count(n) > 1})
         ]
-        record = RecordType(name, tuple(read), str(schema.get("doc", "")))
+        record = RecordType(name, tuple(read), _doc(schema))
         depth, parts = self.extents[id(record)] = self.extent(record)
         if depth > DEPTH_MAX:
             raise _Unusable(at, f"record {name} nests {depth} levels deep; types may nest {DEPTH_MAX}")
@@ -198,7 +206,7 @@ class _Reading:
             raise _Unusable(at, f"a field needs a name (letters, digits, _): {field!r}")
         name: str = field["name"]
         at = f"{at}.{name}" if at else name
-        if keyword.iskeyword(name) or name.startswith("__"):
+        if keyword.iskeyword(name) or name.startswith(_TAKEN_BEGINNINGS) or name in _TAKEN:
             raise _Unusable(at, "this name cannot be an attribute in Python; choose another")
         if not isinstance(field.get("sensitive", False), bool):
             raise _Unusable(at, f'"sensitive" is true or false, not {field["sensitive"]!r}')
@@ -221,12 +229,24 @@ class _Reading:
         name, namespace = schema.get("name"), schema.get("namespace", around)
         if not isinstance(namespace, str) or not all(map(_is_name, namespace.split(".") if namespace else [])):
             raise _Unusable(at, f'"namespace" is names with dots between, not {namespace!r}')
-        if not isinstance(name, str) or not all(map(_is_name, name.split("."))) or keyword.iskeyword(name):
-            raise _Unusable(at, f"{name!r} is no name for a type (letters, digits, _; no word of Python)")
+        if not isinstance(name, str) or not all(map(_is_name, name.split("."))):
+            raise _Unusable(at, f"{name!r} is no name for a type (letters, digits, _)")
         full = _full(name, namespace)
+        short = full.rpartition(".")[2]
+        if keyword.iskeyword(short) or short.startswith("__"):
+            raise _Unusable(at, f"{name!r} is no name for a type: no class in Python can be called so; choose another")
         if full in self.named or full in self.open:
             raise _Unusable(at, f"the type {full} is defined twice")
+        for other in (*self.named, *self.open):
+            if other.rpartition(".")[2] == short:
+                raise _Unusable(at, f"the types {other} and {full} would be one class {short}: rename one")
         return full
+
+
+def _doc(schema: Mapping[str, Any]) -> str:
+    doc = schema.get("doc")
+    # Half of a surrogate pair can stand in JSON, but in no class's docstring.
+    return doc.encode("utf-8", "replace").decode() if isinstance(doc, str) else ""
 
 
 def _is_name(name: object) -> bool:

@@ -55,19 +55,6 @@ class Wrong(Exception):
         return f"{self.path}: {self.reason}" if self.path else self.reason
 
 
-NO_TEXT: Final = "half of a surrogate pair is no text"
-
-
-def is_text(text: str) -> bool:
-    """Whether UTF-8 has it."""
-    if not text.isascii():
-        try:
-            text.encode()
-        except UnicodeEncodeError:
-            return False
-    return True
-
-
 def is_not(value: object, wanted: type) -> Wrong:
     """What to say of a value of another type: the types, never the value."""
     found = _WORDS.get(type(value), type(value).__name__)

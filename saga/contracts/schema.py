@@ -7,6 +7,7 @@ The rest of the toolkit sees `RecordType` and its parts, never the JSON. Values 
 """
 
 import math
+import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias
@@ -46,6 +47,17 @@ BOUNDS: Final[Mapping[Kind, tuple[int, int]]] = {
 }
 """The smallest and the greatest raw value; of dates and timestamps those that Python has, years 1 to 9999."""
 FLOAT_MAX = float.fromhex("0x1.fffffep+127")
+NO_TEXT: Final = "half of a surrogate pair is no text"
+
+
+def is_text(text: str) -> bool:
+    """Whether UTF-8 has it."""
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            return False
+    return True
 
 
 class Missing:
@@ -148,7 +160,7 @@ def raw_default(type_: Type, default: object) -> object:
         case ArrayType(items) if isinstance(default, list):
             return [raw_default(items, item) for item in default]
         case MapType(values) if isinstance(default, dict):
-            return {str(key): raw_default(values, value) for key, value in default.items()}
+            return {_text_default(key): raw_default(values, value) for key, value in default.items()}
         case OptionalType(inner):
             return None if default is None else raw_default(inner, default)
         case RecordType(fields=fields) if isinstance(default, dict):
@@ -251,6 +263,23 @@ def _latin(default: object) -> bytes:
         raise ValueError("has characters above U+00FF: bytes are written with U+0000 to U+00FF") from why
 
 
+def _float_default(kind: Kind, default: float) -> float:
+    """A float is kept in 32 bits, as it comes back from a log."""
+    try:
+        number = float(default)
+        if math.isfinite(number):
+            return number if kind == "double" else float(struct.unpack("<f", struct.pack("<f", number))[0])
+    except OverflowError:
+        pass  # said below
+    raise ValueError(f"is too great a number for {kind}, or none: a default is finite")
+
+
+def _text_default(default: str) -> str:
+    if not is_text(default):
+        raise ValueError(f"cannot be written: {NO_TEXT}")
+    return default
+
+
 def _scalar_default(kind: Kind, default: object) -> object:
     match kind, default:
         case "boolean", bool():
@@ -260,11 +289,9 @@ def _scalar_default(kind: Kind, default: object) -> object:
                 return default
             raise ValueError(f"is {default}, which is outside of what {kind} can be")
         case (("float" | "double"), (int() | float())) if type(default) is not bool:
-            if math.isfinite(float(default)):
-                return float(default)
-            raise ValueError("is no finite number")
+            return _float_default(kind, default)
         case "string", str():
-            return default
+            return _text_default(default)
         case "uuid", str():
             return str(UUID(default))
         case "bytes", _:

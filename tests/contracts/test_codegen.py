@@ -1,15 +1,21 @@
 """Generated modules: their form, what is refused, and that formatter, linter and type checker like them."""
 
+import itertools
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
+from saga.contracts import codec
 from saga.contracts.codegen import classes_in, generate, generated_below, is_generated
 from saga.contracts.library import Library
 from saga.errors import ContractError
+from tests.contracts.anyschema import DOCS as DOCS_OF_ANY
+from tests.contracts.anyschema import Names, fields
 from tests.contracts.folders import decimal, field, generated, put, schema, write
 
 EXPECTED = '''\
@@ -102,11 +108,66 @@ def test_names_that_are_no_contracts_are_told_all_at_once(tmp_path: Path) -> Non
     assert caught.value.problems[0].endswith("is it Placed?")
 
 
-def test_a_type_and_a_field_of_one_name_are_refused(tmp_path: Path) -> None:
-    part = {"type": "record", "name": "part", "fields": [field("n", "int")]}
-    write(tmp_path, schema("A", field("part", part)))
-    with pytest.raises(ContractError, match="part is the name of a type and of a field"):
-        generate(Library.load(tmp_path / "contracts"), ["A"])
+def test_a_type_may_be_called_like_a_field(tmp_path: Path) -> None:
+    status = {"type": "enum", "name": "status", "symbols": ["NEW", "OLD"]}
+    part = {"type": "record", "name": "part", "fields": [field("status", status, default="NEW"), field("A", "int")]}
+    parts = {"type": "array", "items": "part"}
+    write(tmp_path, schema("A", field("part", part), field("parts", parts, default=[{"A": 1, "status": "OLD"}])))
+    source = generate(Library.load(tmp_path / "contracts"), ["A"])
+    assert "\n\n\nstatus_ = status\n\n\n" in source
+    assert "    status: status_ = status_.NEW\n" in source
+    module = generated(tmp_path, "A")
+    made = module.A(order_id="o-1", part=module.part(A=2))
+    assert made.parts == (module.part(A=1, status=module.status.OLD),)
+    assert codec.decode(codec.encode(made), module.A, Library.load(tmp_path / "contracts")) == made
+
+
+@pytest.mark.parametrize("name", ["mro", "_dflt_order_id", "_HAS_DEFAULT_FACTORY", "__slots__", "class"])
+def test_what_a_dataclass_cannot_have_as_a_field_is_told_with_the_schema(tmp_path: Path, name: str) -> None:
+    write(tmp_path, schema("A", field(name, "int")))
+    with pytest.raises(ContractError, match=f"field {name}: this name cannot be an attribute in Python; choose"):
+        Library.load(tmp_path / "contracts")
+
+
+@pytest.mark.parametrize("name", ["__Part", "a.class", "None"])
+def test_what_no_class_can_be_called_is_told_with_the_schema(tmp_path: Path, name: str) -> None:
+    write(tmp_path, schema("A", field("part", {"type": "record", "name": name, "fields": [field("n", "int")]})))
+    with pytest.raises(ContractError, match=f"field part: '{name}' is no name for a type: no class in Python"):
+        Library.load(tmp_path / "contracts")
+
+
+def test_two_types_whose_classes_would_have_one_name_are_told_with_the_schema(tmp_path: Path) -> None:
+    one, two = ({"type": "enum", "name": "Color", "namespace": space, "symbols": [space]} for space in ("a", "b"))
+    write(tmp_path, schema("A", field("one", one), field("two", two)))
+    with pytest.raises(ContractError, match=r"field two: the types a\.Color and b\.Color would be one class Color"):
+        Library.load(tmp_path / "contracts")
+
+
+@pytest.mark.parametrize(
+    ("type_", "default", "told"),
+    [
+        ("double", 10**400, "is too great a number for double"),
+        ("float", 1e300, "is too great a number for float"),
+        ("string", "\ud800", "cannot be written: half of a surrogate pair is no text"),
+        ({"type": "map", "values": "int"}, {"\ud800": 1}, "cannot be written: half of a surrogate pair is no text"),
+        (decimal(1001, 0), "\x00", "decimal has a precision of 1001; at most 1000"),
+        (decimal(10**9, 0), "\x00", "decimal has a precision of 1000000000; at most 1000"),
+    ],
+)
+def test_a_default_that_no_event_could_have_is_told_with_the_schema(
+    tmp_path: Path, type_: Any, default: Any, told: str
+) -> None:
+    write(tmp_path, schema("A", field("f", type_, default=default)))
+    with pytest.raises(ContractError, match=told):
+        Library.load(tmp_path / "contracts")
+
+
+def test_a_float_has_the_default_that_comes_back_from_a_log(tmp_path: Path) -> None:
+    write(tmp_path, schema("A", field("f", "float", default=0.1)))
+    made = generated(tmp_path, "A").A
+    event = made(order_id="o-1")
+    assert codec.decode(codec.encode(event), made, Library.load(tmp_path / "contracts")) == event
+    assert b'"f"' not in codec.content(event)
 
 
 def test_only_generated_modules_are_found_and_not_those_of_others(tmp_path: Path) -> None:
@@ -118,6 +179,12 @@ def test_only_generated_modules_are_found_and_not_those_of_others(tmp_path: Path
 
 
 DOCS = [
+    'Ends with three """',
+    '""" and begins so',
+    'Ends with two ""',
+    'A back\\slash before a quote \\"',
+    "Half a pair \ud800 of surrogates",
+    "Lines\u2028of\x85every\x0bkind",
     'Say "hello"',
     '"Hello" is said',
     'Three """ quotes',
@@ -126,6 +193,10 @@ DOCS = [
     "Zero\u200b width, a \t tab, a nul\0 and \x1b.",
     "long " * 40,
     "x" * 108,
+    "x" * 111,
+    "x" * 113 + "\n" + "y" * 130,
+    "x" * 55 + " " + "y" * 54,
+    "x" * 56 + " " + "y" * 56,
     "x" * 115 + " y",
     "",
     "   ",
@@ -178,13 +249,33 @@ def test_formatter_linter_and_type_checker_find_nothing_to_change(tmp_path: Path
     write(tmp_path, *schemas)
     names = [whole["name"] for whole in schemas]
     module = generated(tmp_path, *names)  # it imports, too
-    assert [getattr(module, name).__doc__.split()[0] for name in names[1:3]] == ["Say", '"Hello"']
+    for name, doc in zip(names[1:], DOCS, strict=False):
+        words = doc.replace("\ud800", "?").split() or ["The", "event", f"{name}."]
+        assert getattr(module, name).__doc__.split() == words
     assert module.__file__ is not None
-    settings = str(Path(__file__).parents[2] / "pyproject.toml")
+    tools_find_nothing(module.__file__)
+
+
+def test_nor_do_they_in_modules_of_any_schemas(tmp_path: Path) -> None:
+    numbers = itertools.count()
+
+    @settings(max_examples=25, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
+    @given(data=st.data())
+    def write_one(data: st.DataObject) -> None:
+        folder = tmp_path / f"case{next(numbers)}"
+        write(folder, schema("Said", *fields(data.draw, Names(), 3, least=2), doc=data.draw(DOCS_OF_ANY)))
+        generated(folder, "Said")
+
+    write_one()
+    tools_find_nothing(str(tmp_path), "--ignore=RUF001,RUF002")  # letters that look like others, in what anybody wrote
+
+
+def tools_find_nothing(path: str, *lint: str) -> None:
+    config = str(Path(__file__).parents[2] / "pyproject.toml")
     for command in (
-        ["ruff", "format", "--config", settings, "--diff", module.__file__],
-        ["ruff", "check", "--config", settings, "--no-cache", module.__file__],
-        ["mypy", "--config-file", settings, "--strict", "--follow-imports=silent", module.__file__],
+        ["ruff", "format", "--config", config, "--diff", path],
+        ["ruff", "check", "--config", config, "--no-cache", *lint, path],
+        ["mypy", "--config-file", config, "--strict", "--follow-imports=silent", path],
     ):
         done = subprocess.run(
             [sys.executable, "-m", *command], capture_output=True, text=True, check=False, cwd=Path(__file__).parents[2]

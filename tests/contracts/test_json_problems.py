@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from saga.contracts import codec
 from saga.contracts.library import Library, binding_of
 from saga.errors import BadInput
+from tests.contracts.anyschema import Names, fields, values
 from tests.contracts.folders import event, generated, schema, write
 from tests.contracts.test_codec import FIELDS
 from tests.contracts.test_json_form import WHOLE
-from tests.contracts.test_roundtrip import Names, fields, values
 
 JUNK = st.sampled_from([None, 5, -1, 2**70, 0.5, 1e300, "x", "\ud800", "2026-02-30", True, [], [None], {}, {"a": 1}])
 

@@ -25,8 +25,8 @@ from services.order import events as order
 from services.order.events import OrderPlaced
 from services.payment import events as payment
 from services.shipping import events as shipping
+from tests.contracts.anyschema import Names, fields
 from tests.contracts.folders import decimal, event, field, generated, schema, write
-from tests.contracts.test_roundtrip import Names, fields
 
 E = TypeVar("E", bound=Event)
 
