@@ -13,6 +13,7 @@ from saga.broker.port import Broker
 from saga.clock import SystemClock
 from saga.config import Settings
 from saga.declarations.values import Declared
+from saga.envelope import type_of
 from saga.messages import Outgoing, Partition, Record
 from saga.observe.moments import Handled, Moment
 from saga.runtime.topics import topics_of
@@ -152,7 +153,7 @@ class Driver:
                 await asyncio.wait([task])
 
     def _heard(self, record: Record) -> None:
-        word = next((value for name, value in record.headers if name == "ce_type"), b"")
+        word = (type_of(record) or "").encode()
         count = self._last.get(word)
         waiting = self._waiting.get(record.key or b"")
         if count is None or waiting is None:

@@ -88,7 +88,7 @@ def iso(ms: int) -> str:
 
 @lru_cache(maxsize=8)
 def _to_the_second(seconds: int) -> str:
-    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}"
+    return datetime.fromtimestamp(seconds, UTC).isoformat()[:19]  # four digits also of the year 1, unlike strftime
 
 
 def from_iso(text: str) -> int:

@@ -29,6 +29,8 @@ from saga.errors import ConfigurationError
 FILE = "SAGA_CONFIG"
 OTHERS: Mapping[str, str] = {
     "SAGA_CONTRACTS": "Folder of the contracts; without it the nearest `contracts/` above a module.",
+    "SAGA_SCHEMA_BASE": "What the URI of each schema begins with in what is published, as "
+    "`https://example.org/schemas/`; without it `urn:saga:`.",
     FILE: "A TOML file with settings, a line each: `drain_s = 30`.",
 }
 """Variables that are read elsewhere, and are no settings: they stand in no file."""

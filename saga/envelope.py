@@ -1,29 +1,58 @@
-"""CloudEvents in binary mode over the broker's headers: a message as a record, and a record as a message."""
+"""CloudEvents in binary mode over the broker's headers: a message as a record, and a record as a message.
+
+What a record holds may come from anybody. Only the headers that are needed are looked at; the others, whatever their
+bytes, travel with the message as they came, up to a bound.
+"""
 
 import re
+from collections.abc import Mapping
 from datetime import datetime
 from functools import lru_cache
+from hashlib import sha256
 
 from saga.clock import from_iso, iso
+from saga.contracts.contract import URN, Contract
 from saga.errors import BadInput
-from saga.messages import Message, Outgoing, Record
+from saga.identity import id_in, identity, identity_of_place
+from saga.messages import Headers, Message, Outgoing, Record
+from saga.printable import quoted
 
-CONTENT_TYPE = b"application/avro"
-_FIXED = (("content-type", CONTENT_TYPE), ("ce_specversion", b"1.0"))
-_OURS = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}\.[0-9]{3}Z").fullmatch
+CONTENT_TYPE, VERSION = b"application/avro", b"1.0"
+SAGA_BYTES_MAX = 1024
+"""A saga id is in every event of its saga, and in the key of a document."""
+HEADER_BYTES_MAX = 512
+"""Of a header that is looked at: it is kept with the message in the progress."""
+FOREIGN_BYTES_MAX = 1 << 14
+"""Of the headers of others that a message keeps, all together."""
+FOREIGN = "foreign_"
+"""What is put in front of the names of other people's headers that could be taken for ours."""
+
+_FIXED: Headers = (("content-type", CONTENT_TYPE), ("ce_specversion", VERSION))
+_OURS = frozenset(
+    {"ce_type", "ce_id", "ce_source", "ce_time", "ce_subject", "ce_dataschema", "ce_sagastart", "traceparent"}
+    | {name for name, _ in _FIXED}
+)
+_IS_OURS = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}\.[0-9]{3}Z").fullmatch
+_IS_TRACE = re.compile(rb"[0-9a-f-]{55,100}").fullmatch
+_SCHEMA = re.compile(r"(?:.*[/:])?([A-Za-z0-9._-]+/[A-Za-z_][A-Za-z0-9_]*\.v[0-9]+)").fullmatch
+_TIMES_MS = range(0, from_iso("9999-12-31T00:00:00Z"))
+"""The times of a log that can be times."""
 
 
-def headers_of(message: Message) -> tuple[tuple[str, bytes], ...]:
-    """The envelope of a message as headers."""
-    headers = [
-        ("ce_type", message.type.encode()),  # first: it decides whether the rest is looked at
-        ("ce_id", message.id.encode()),
+def headers_of(message: Message, contract: Contract | None) -> Headers:
+    """The envelope of a message as headers, as its sender said it. `contract`: that of its type, where it is known."""
+    name, base = (message.type, URN) if contract is None else (contract.full_name, contract.schemas)
+    schema = message.schema
+    headers: list[tuple[str, bytes | None]] = [
+        ("ce_type", name.encode()),  # first: it decides whether the rest is looked at
+        ("ce_id", id_in(message.id).encode()),
         ("ce_source", message.source.encode()),
         ("ce_time", message.time.encode()),
         ("ce_subject", message.saga.encode()),
-        ("ce_dataschema", message.schema.encode()),
         *_FIXED,
     ]
+    if schema:
+        headers.append(("ce_dataschema", (schema if ":" in schema else base + schema).encode()))
     if message.started is not None:
         headers.append(("ce_sagastart", message.started.encode()))
     if message.trace is not None:
@@ -31,16 +60,16 @@ def headers_of(message: Message) -> tuple[tuple[str, bytes], ...]:
     return tuple(headers)
 
 
-def to_record(message: Message, topic: str) -> Outgoing:
+def to_record(message: Message, contract: Contract) -> Outgoing:
     """The message as it is published; its saga id is the key."""
-    return Outgoing(topic, message.saga.encode(), message.value, headers_of(message))
+    return Outgoing(contract.topic, message.saga.encode(), message.value, headers_of(message, contract))
 
 
-def type_of(record: Record) -> str | None:
+def type_of(record: Record | Outgoing) -> str | None:
     """The contract's record name, as the header says it; `None` if it does not."""
     for name, value in record.headers:
         if name == "ce_type":
-            return _last_part(value)
+            return _last_part(value[-HEADER_BYTES_MAX:]) if value else None
     return None
 
 
@@ -49,44 +78,151 @@ def _last_part(name: bytes) -> str:
     return name.decode("utf-8", "replace").rpartition(".")[2]
 
 
-def to_message(record: Record, *, type_: str, schema: str) -> Message:
+def to_message(record: Record, *, type_: str, schema: str, contract: Contract | None) -> Message:
     """The message in a record whose type and schema are known. What a foreign sender left out is made up for.
+    `contract`: that of the type, where it is known.
 
-    Raises `BadInput`: no value; no key, or one that is not the subject; a header that is no text.
+    Raises `BadInput`: no value; no key, or one that is not the subject; a header that is no text, no time or too long.
     """
     if not record.value:
         raise BadInput("the message is empty: it has no value to decode")
     if not record.key:
         raise BadInput("the message has no key: its key must be the saga id")
-    try:
-        saga = record.key.decode()
-        given = {name: value.decode() for name, value in record.headers if value is not None}
-    except UnicodeDecodeError as why:
-        raise BadInput(f"the key or a header of the message is not UTF-8: {why}") from why
-    subject = given.get("ce_subject", saga)
-    if subject != saga:
-        raise BadInput(f"the message's key {saga!r} is not its subject {subject!r}: both must be the saga id")
-    started = given.get("ce_sagastart")
+    saga = _decoded(record.key, "key", SAGA_BYTES_MAX)
+    given = dict(record.headers)
+    foreign: Headers = ()
+    if len(given) < len(record.headers) or not given.keys() <= _OURS or not _is_usual(given):
+        given, foreign = _parted(record)
+    subject = _text(given, "ce_subject") if given.get("ce_subject") != record.key else saga
+    if subject is not None and subject != saga:
+        raise BadInput(
+            f"the message's key {quoted(saga)} is not its subject {quoted(subject)}: both must be the saga id"
+        )
+    id_, source = _text(given, "ce_id"), _text(given, "ce_source") or "unknown"
+    time = _time_in(given, "ce_time") or _appended(record)
+    started = _time_in(given, "ce_sagastart")
+    if started is None and contract is not None and contract.starts:
+        started = time  # its sender knows nothing of ours: the saga begins with the event
+    trace = given.get("traceparent")
     return Message(
-        id=given.get("ce_id") or f"{record.topic}/{record.partition}/{record.offset}",
+        id=identity(source, id_, type_, "" if contract is None else contract.owner)
+        if id_
+        else identity_of_place(record.topic, record.partition, record.offset),
         type=type_,
-        schema=given.get("ce_dataschema", schema),
+        schema=_path(_text(given, "ce_dataschema") or schema),
         saga=saga,
-        source=given.get("ce_source", "unknown"),
-        time=_time(given["ce_time"], "ce_time") if "ce_time" in given else iso(record.time_ms),
+        source=source,
+        time=time,
         value=record.value,
-        started=None if started is None else _time(started, "ce_sagastart"),
-        trace=given.get("traceparent"),
+        started=started,
+        trace=trace.decode() if trace else None,
+        foreign=foreign,
     )
+
+
+def _decoded(text: bytes, what: str, bytes_max: int) -> str:
+    if len(text) > bytes_max:
+        said = quoted(text[:40].decode("utf-8", "replace"))
+        raise BadInput(f"the message's {what} has {len(text)} bytes, at most {bytes_max} may be: it begins with {said}")
+    try:
+        return text.decode()
+    except UnicodeDecodeError as why:
+        raise BadInput(
+            f"the message's {what} is not UTF-8: its byte {why.start + 1} is {text[why.start]:02x}"
+        ) from None
+
+
+def _text(given: Mapping[str, bytes | None], name: str) -> str | None:
+    """A header that is needed; null or empty is as if it were not there."""
+    value = given.get(name)
+    return _decoded(value, f"header {name}", HEADER_BYTES_MAX) if value else None
+
+
+def _time_in(given: Mapping[str, bytes | None], name: str) -> str | None:
+    value = given.get(name)
+    return _time(_decoded(value, f"header {name}", HEADER_BYTES_MAX), name) if value else None
 
 
 @lru_cache(maxsize=1024)  # a saga's start comes with each of its messages, and is often the time of the first
 def _time(text: str, header: str) -> str:
     """In the one form that sorts as the times do."""
     try:
-        if _OURS(text):
+        if _IS_OURS(text):
             datetime.fromisoformat(text)  # only that it is one: the digits alone do not say so
             return text
-        return iso(from_iso(text))
-    except ValueError as why:
-        raise BadInput(f"the header {header} is no RFC 3339 time: {text!r}") from why
+        return iso(from_iso(text.upper()))
+    except (ValueError, OverflowError):
+        raise BadInput(f"the header {header} is no RFC 3339 time: {quoted(text)}") from None
+
+
+def _appended(record: Record) -> str:
+    """When the log took it: its own time, or what its sender's clock said."""
+    if record.time_ms not in _TIMES_MS:
+        raise BadInput(
+            f"the message has no ce_time, and its time in the log cannot be one: {record.time_ms} milliseconds since "
+            "1970; are they microseconds?"
+        )
+    return iso(record.time_ms)
+
+
+@lru_cache(maxsize=1024)  # there are not many
+def _path(schema: str) -> str:
+    """The place of a schema below `contracts/`, from whatever URI ends in it; another one's as it is."""
+    ours = _SCHEMA(schema)
+    return ours[1] if ours else schema
+
+
+# ---------------------------------------------------------------- headers of others
+
+
+def _is_usual(given: Mapping[str, bytes | None]) -> bool:
+    """Whether the message says all that these headers do."""
+    trace = given.get("traceparent")
+    return (
+        None not in given.values()
+        and given.get("content-type", CONTENT_TYPE) == CONTENT_TYPE
+        and given.get("ce_specversion", VERSION) == VERSION
+        and (not trace or _IS_TRACE(trace) is not None)
+    )
+
+
+def _parted(record: Record) -> tuple[dict[str, bytes | None], Headers]:
+    """The headers that the message says, the first of each name; and the others, as they came, up to a bound."""
+    given: dict[str, bytes | None] = {}
+    foreign: list[tuple[str, bytes | None]] = []
+    for header in record.headers:
+        name, value = header
+        if name in _OURS and name not in given and value is not None and _is_usual({name: value}):
+            given[name] = value
+        else:
+            foreign.append((f"{FOREIGN}{name}" if name in _OURS else foreign_name(name), value))
+    return given, bounded(foreign, FOREIGN_BYTES_MAX, f"{record.topic}/{record.partition}/{record.offset}")
+
+
+def foreign_name(name: str) -> str:
+    """The name of somebody else's header beside ours: none of them passes for one of ours, and each can be told back.
+
+    >>> foreign_name("x-shop"), foreign_name("dead_reason"), foreign_name("foreign_dead_reason")
+    ('x-shop', 'foreign_dead_reason', 'foreign_foreign_dead_reason')
+    """
+    name = name.encode("utf-8", "backslashreplace").decode()
+    return f"{FOREIGN}{name}" if name.startswith((FOREIGN, "dead_")) else name
+
+
+def size_of(headers: Headers) -> int:
+    """Bytes that headers take in a record, at most."""
+    return sum(len(name.encode()) + len(value or b"") + 10 for name, value in headers)
+
+
+def bounded(headers: list[tuple[str, bytes | None]], bytes_max: int, whole: str) -> Headers:
+    """As many of the headers as fit; with what is left out told in one more. `whole`: where all of them are."""
+    if size_of(tuple(headers)) <= bytes_max:
+        return tuple(headers)
+    kept: list[tuple[str, bytes | None]] = []
+    left: list[tuple[str, bytes | None]] = []
+    for header in headers:
+        bytes_max -= size_of((header,))
+        (kept if bytes_max >= 0 else left).append(header)
+    digest = sha256(repr(left).encode()).hexdigest()
+    told = f"{len(left)} headers of {size_of(tuple(left))} bytes (sha256 of their text {digest}) lie at {whole}"
+    return (*kept, (f"{FOREIGN}left_out", told.encode()))

@@ -1,6 +1,6 @@
 """What travels: events as services see them, messages as the runtime sees them, records as the broker sees them."""
 
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple, TypeAlias
 
 from msgspec import Struct
 
@@ -24,12 +24,22 @@ def name_of(event: type[Event]) -> str:
     return event.__contract__.rpartition("/")[2].rpartition(".v")[0]
 
 
+Headers: TypeAlias = tuple[tuple[str, bytes | None], ...]
+"""As the log has them: a name may come twice, and a value may be null."""
+
+
+def texts_of(headers: Headers) -> dict[str, str]:
+    """Headers for people: what is no text is escaped, a null is empty, and the last of a name counts."""
+    return {name: (value or b"").decode("utf-8", "backslashreplace") for name, value in headers}
+
+
 # `gc=False` here and in `saga.progress`: values that cannot form a cycle need not be looked at by the collector, which
 # took a third of the runtime's time when it did.
 class Message(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """An event on its way, with its envelope: what decisions read and what a progress keeps of it. Immutable."""
 
     id: str
+    """What it is called here: see `saga.identity`."""
     type: str
     """The contract's record name, without namespace: `PaymentReserved`."""
     schema: str
@@ -46,6 +56,8 @@ class Message(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """When its saga began; `None` where the sender cannot know (a Client, for a contract that does not start sagas)."""
     trace: str | None = None
     """`traceparent`, handed on."""
+    foreign: Headers = ()
+    """Headers that mean nothing here, as they came: a dead letter gives them back."""
 
 
 class Partition(NamedTuple):
@@ -71,7 +83,7 @@ class Record(NamedTuple):
     offset: int
     key: bytes | None
     value: bytes | None
-    headers: tuple[tuple[str, bytes], ...]
+    headers: Headers
     time_ms: int
     """When the broker appended it."""
 
@@ -82,4 +94,4 @@ class Outgoing(NamedTuple):
     topic: str
     key: bytes
     value: bytes | None
-    headers: tuple[tuple[str, bytes], ...]
+    headers: Headers

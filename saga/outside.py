@@ -31,7 +31,7 @@ def to_record(event: Event, now_ms: int, record_bytes_max: int = RECORD_BYTES_MA
         value=value,
         started=time if contract.starts else None,
     )
-    return envelope.to_record(message, contract.topic)
+    return envelope.to_record(message, contract)
 
 
 def to_value(event: Event, contract: Contract, record_bytes_max: int) -> tuple[str, bytes]:
@@ -44,6 +44,11 @@ def to_value(event: Event, contract: Contract, record_bytes_max: int) -> tuple[s
     saga = str(getattr(event, contract.key))
     if not saga:
         raise SagaError(f"{contract.name} was not published: its {contract.key} is empty, and it is the saga id")
+    if len(saga.encode()) > envelope.SAGA_BYTES_MAX:
+        raise SagaError(
+            f"{contract.name} was not published: its {contract.key} has {len(saga.encode())} bytes, and a saga id has "
+            f"at most {envelope.SAGA_BYTES_MAX}"
+        )
     bytes_max = value_bytes_max(record_bytes_max, saga)
     if len(value) > bytes_max:
         raise SagaError(

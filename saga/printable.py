@@ -28,3 +28,26 @@ def printable_lines(text: str) -> list[str]:
     """
     first, *others = text.split("\n")
     return [printable(first), *(printable(line if line.startswith(" ") else f"  {line}") for line in others)]
+
+
+def shortened(text: str, bytes_max: int) -> str:
+    """A text of at most so many bytes in UTF-8: a longer one is cut between two characters, and says so.
+
+    >>> shortened("Grüße", 100)
+    'Grüße'
+    >>> shortened("ü" * 50, 24)
+    'üüüüüüüüüü ...'
+    """
+    encoded = text.encode("utf-8", "backslashreplace")
+    if len(encoded) <= bytes_max:
+        return encoded.decode()
+    return f"{encoded[: bytes_max - 4].decode('utf-8', 'ignore')} ..."
+
+
+def quoted(text: str, bytes_max: int = 80) -> str:
+    r"""A text from outside in a sentence: in quotes, printable and bounded.
+
+    >>> print(quoted("order-1\n"), quoted("x" * 200, 12))
+    'order-1\n' 'xxxxxxxx ...'
+    """
+    return f"'{shortened(printable(text[:bytes_max]) + text[bytes_max:][:1], bytes_max)}'"

@@ -34,7 +34,7 @@ def size_of(message: Outgoing) -> int:
     """The bytes that count against `Broker.record_bytes_max`."""
     size = len(message.key) + len(message.value or b"") + FRAME_BYTES
     for name, content in message.headers:
-        size += len(name) + len(content) + 10
+        size += len(name.encode()) + len(content or b"") + 10
     return size
 
 

@@ -1,9 +1,13 @@
 """The values of a contracts folder: contracts with their versions, and topics."""
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
 from saga.contracts.schema import RecordType
+
+URN = "urn:saga:"
+"""The URI of a schema is its path behind this, unless something else was set."""
 
 
 class Topic(NamedTuple):
@@ -51,8 +55,17 @@ class Contract:
     """Somebody we do not know consumes it."""
     doc: str
     """Of the newest version."""
+    namespace: str = ""
+    """Of its records; empty if they have none."""
+    schemas: str = URN
+    """What the absolute URI of each of its schemas begins with."""
     versions: tuple[Version, ...] = field(repr=False)
     """All of them, number 1 first."""
+
+    @cached_property
+    def full_name(self) -> str:
+        """The record's name with its namespace: `shop.payments.PaymentReserved`."""
+        return f"{self.namespace}.{self.name}" if self.namespace else self.name
 
     @property
     def newest(self) -> Version:

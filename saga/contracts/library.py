@@ -1,6 +1,7 @@
 """All contracts of a folder: finding the folder, looking things up in it, and telling whether a class fits."""
 
 import os
+import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,11 +10,13 @@ from pathlib import Path
 from typing import Self
 
 from saga.contracts.binding import classes_of
-from saga.contracts.contract import Contract, Topic, Version
+from saga.contracts.contract import URN, Contract, Topic, Version
 from saga.contracts.convert import Classes
 from saga.contracts.loading import load
 from saga.errors import DeclarationError
 from saga.messages import Event
+
+_ABSOLUTE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:[\x21-\x7e]*(?<=[/:])").fullmatch
 
 __all__ = ["Binding", "Contract", "Library", "Topic", "Version", "binding_of", "contract_of", "find"]
 
@@ -31,9 +34,10 @@ class Library:
     _fingerprints: Mapping[bytes, Version] = field(repr=False, compare=False)
 
     @classmethod
-    def load(cls, folder: Path) -> Self:
-        """Read the folder. Raises `ContractError` with all its problems, each with file and path inside."""
-        contracts, topics = load(folder)
+    def load(cls, folder: Path, schemas: str = URN) -> Self:
+        """Read the folder. `schemas`: what the URIs of its schemas begin with. Raises `ContractError` with all its
+        problems, each with file and path inside."""
+        contracts, topics = load(folder, schemas)
         versions = [version for contract in contracts.values() for version in contract.versions]
         by_path = {version.path: version for version in versions}
         return cls(folder, contracts, topics, by_path, {version.fingerprint: version for version in versions})
@@ -61,20 +65,21 @@ class Binding:
 def find(start: Path | None = None) -> Library:
     """The library at `SAGA_CONTRACTS`, else at the nearest `contracts/` above `start` that holds schemas.
 
-    `start`: a file or folder; `None`: the current folder. A folder is read once in the life of a process. Raises
-    `DeclarationError` if there is none, `ContractError` if it cannot be used.
+    `start`: a file or folder; `None`: the current folder. A folder is read once in the life of a process. What the URIs
+    of its schemas begin with is `SAGA_SCHEMA_BASE`, else `urn:saga:`. Raises `DeclarationError` if there is none,
+    `ContractError` if it cannot be used.
     """
     if given := os.environ.get("SAGA_CONTRACTS", "").strip():
         folder = Path(given).resolve()
         if not folder.is_dir():
             raise DeclarationError(f"SAGA_CONTRACTS is {given!r}, which is no folder; name the folder of the schemas")
-        return _loaded(folder)
+        return _loaded(folder, _schemas())
     begin = (start or Path.cwd()).resolve()
     for above in (begin, *begin.parents):
         folder = above / "contracts"
         # A package or a folder of tests may be called so too; only schemas make it one of ours.
         if folder.is_dir() and next(folder.glob("*/*.avsc"), None) is not None:
-            return _loaded(folder)
+            return _loaded(folder, _schemas())
     raise DeclarationError(
         f"there is no folder contracts/ with schemas in it at or above {begin}; make one "
         "(contracts/<topic>/<Name>.v1.avsc), or set SAGA_CONTRACTS"
@@ -127,5 +132,18 @@ def _bind(event: type[Event]) -> Binding:
 
 
 @cache
-def _loaded(folder: Path) -> Library:
-    return Library.load(folder)
+def _loaded(folder: Path, schemas: str) -> Library:
+    return Library.load(folder, schemas)
+
+
+def _schemas() -> str:
+    """What the URIs of schemas begin with. SDKs for CloudEvents refuse one that is not absolute."""
+    given = os.environ.get("SAGA_SCHEMA_BASE", "").strip()
+    if not given:
+        return URN
+    if not _ABSOLUTE(given):
+        raise DeclarationError(
+            f"SAGA_SCHEMA_BASE is {given!r}; it is an absolute URI that ends in / or :, as "
+            "https://schemas.example.org/contracts/"
+        )
+    return given

@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple, Never
 from fastavro import parse_schema
 from fastavro.schema import SchemaParseException, UnknownType, fingerprint, to_parsing_canonical_form
 
-from saga.contracts.contract import Contract, Topic, Version
+from saga.contracts.contract import URN, Contract, Topic, Version
 from saga.contracts.reading import read_record
 from saga.contracts.schema import ScalarType, meaning_changes
 from saga.errors import ContractError
@@ -49,8 +49,9 @@ class _File:
     terms: Terms
 
 
-def load(folder: Path) -> tuple[Mapping[str, Contract], Mapping[str, Topic]]:
-    """Contracts by name and topics by name, both sorted. Raises `ContractError` with everything that is wrong."""
+def load(folder: Path, schemas: str = URN) -> tuple[Mapping[str, Contract], Mapping[str, Topic]]:
+    """Contracts by name and topics by name, both sorted. `schemas`: what the URIs of schemas begin with. Raises
+    `ContractError` with everything that is wrong."""
     if not folder.is_dir():
         raise ContractError(f"{folder} cannot be read:", ["there is no such folder: make it, or set SAGA_CONTRACTS"])
     problems: list[str] = []
@@ -73,7 +74,7 @@ def load(folder: Path) -> tuple[Mapping[str, Contract], Mapping[str, Topic]]:
     topics = _topics(folder, {topic for topic, _ in numbers}, problems)
     if problems:
         raise ContractError(f"the contracts in {folder} cannot be used:", problems)
-    return _contracts(files), topics
+    return _contracts(files, schemas), topics
 
 
 def _read(path: Path, place: str, name: str, number: int) -> tuple[_File | None, list[str]]:
@@ -256,7 +257,7 @@ def _wrong_topic(given: object) -> Iterator[str]:
                 yield f'"{name}" means nothing here; there are "partitions" and "retention_days"'
 
 
-def _contracts(files: list[_File]) -> dict[str, Contract]:
+def _contracts(files: list[_File], schemas: str) -> dict[str, Contract]:
     versions: dict[str, list[Version]] = defaultdict(list)
     terms = {}
     for file in files:
@@ -276,6 +277,8 @@ def _contracts(files: list[_File]) -> dict[str, Contract]:
             said_outside=agreed.said == "outside",
             heard_outside=agreed.heard == "outside",
             doc=numbered[-1].record.doc,
+            namespace=agreed.namespace,
+            schemas=schemas,
             versions=numbered,
         )
     return contracts

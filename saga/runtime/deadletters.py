@@ -1,8 +1,19 @@
-"""Dead letters as records on `<service>.dead`: the original bytes and headers, the reason, and what to do."""
+"""Dead letters as records on `<service>.dead`: the original bytes and headers, the reason, and what to do.
+
+A dead letter always fits: what we say is bounded, and of the original as much is there as the log takes, with length,
+digest and the place of the whole.
+"""
+
+from collections.abc import Iterator, Sequence
+from hashlib import sha256
 
 from saga import envelope
+from saga.broker.port import FRAME_BYTES, size_of
 from saga.clock import iso
-from saga.messages import Message, Outgoing, Record
+from saga.contracts.contract import Contract
+from saga.envelope import foreign_name
+from saga.messages import Headers, Message, Outgoing, Position, Record
+from saga.printable import printable, shortened
 from saga.progress import ids
 from saga.progress.document import DeadLetter
 from saga.runtime.topics import dead_letters_of
@@ -12,38 +23,28 @@ TOO_LARGE = "the progress cannot be written"
 TOO_OLD = "older than memory"
 """How the reason of such a letter begins."""
 
-
-def _headers(service: str, id_: str, what: str, reason: str, remedy: str, time: str) -> tuple[tuple[str, bytes], ...]:
-    return (
-        ("dead_id", id_.encode()),
-        ("dead_what", what.encode()),
-        ("dead_service", service.encode()),
-        ("dead_reason", reason.encode()),
-        ("dead_remedy", remedy.encode()),
-        ("dead_time", time.encode()),
-    )
+REASON_BYTES_MAX, REMEDY_BYTES_MAX, WHERE_BYTES_MAX, CALL_BYTES_MAX = 2000, 500, 500, 300
+CALLS_BYTES_MAX = 8000
+"""Of all calls together."""
+SMALLER_BYTES = (1 << 18, 1 << 16, 1 << 13)
+"""A letter that the log refuses is tried with so many bytes in all; then without anything of the original."""
+LEAST_BYTES_MAX = 120
+"""Of each thing that we say, in a letter without anything of the original."""
+_LEAST = ("dead_id", "dead_what", "dead_service", "dead_reason", "dead_time", "dead_handler", "dead_whole")
 
 
-def too_large(service: str, id_: str, message: Message, handler: str, reason: str, remedy: str) -> Outgoing:
-    """A message of a saga whose progress has no room for it."""
-    headers = (
-        *envelope.headers_of(message),
-        *_headers(service, id_, "dead letter", f"{TOO_LARGE}: {reason}", remedy, message.time),
-        ("dead_handler", handler.encode()),
-    )
-    return Outgoing(dead_letters_of(service), message.saga.encode(), message.value, headers)
-
-
-def letter(service: str, dead: DeadLetter, time: str) -> Outgoing:
-    """A dead letter that a progress knows."""
+def letter(service: str, dead: DeadLetter, time: str, whole: str, contract: Contract | None) -> Outgoing:
+    """A dead letter of a handler. `whole`: where all of it lies, should the log not take it."""
     message = dead.message
     headers = (
-        *envelope.headers_of(message),
-        *_headers(service, dead.id, dead.what, dead.reason, dead.remedy, time),
-        ("dead_handler", dead.handler.encode()),
-        ("dead_attempts", str(dead.attempts).encode()),
-        *((("dead_where", dead.where.encode()),) if dead.where else ()),
-        *(("dead_call", call.encode()) for call in dead.calls),
+        *envelope.headers_of(message, contract),
+        *message.foreign,
+        *_headers(service, dead.id, dead.what, dead.reason, dead.remedy, time, whole),
+        _header("dead_message", message.id),
+        _header("dead_handler", dead.handler),
+        _header("dead_attempts", str(dead.attempts)),
+        *((_header("dead_where", dead.where, WHERE_BYTES_MAX),) if dead.where else ()),
+        *_calls(dead.calls),
     )
     return Outgoing(dead_letters_of(service), message.saga.encode(), message.value, headers)
 
@@ -52,26 +53,107 @@ def unreadable(service: str, record: Record, reason: str, now_ms: int) -> Outgoi
     """A record of which not even the saga can be told: the bytes and headers as they came."""
     where = f"{record.topic}/{record.partition}/{record.offset}"
     remedy = "mend its sender; the original bytes are in this dead letter"
+    id_ = ids.dead_id(service, where, "-", where, 0)
     headers = (
-        *record.headers,
-        *_headers(service, ids.dead_id(service, where, "-", where, 0), "dead letter", reason, remedy, iso(now_ms)),
-        ("dead_position", where.encode()),
+        *((foreign_name(name), value) for name, value in record.headers),
+        *_headers(service, id_, "dead letter", reason, remedy, iso(now_ms), where),
+        _header("dead_position", where),
     )
     return Outgoing(dead_letters_of(service), record.key or b"", record.value, headers)
 
 
-def older_than_memory(service: str, message: Message) -> Outgoing:
+def older_than_memory(service: str, message: Message, position: Position, contract: Contract | None) -> Outgoing:
     """A message of a saga that is forgotten here: never taken for the first one of a new saga."""
     reason = f"{TOO_OLD}: its saga began {message.started}, and nothing is known of it here any more"
+    remedy = "look why it comes so late; a longer memory= of the service would know its saga"
+    id_, where = id_of_older(service, message), "/".join(map(str, position))
     headers = (
-        *envelope.headers_of(message),
-        *_headers(
-            service,
-            ids.dead_id(service, message.saga, "-", message.id, 0),
-            "dead letter",
-            reason,
-            "look why it comes so late; a longer memory= of the service would know its saga",
-            message.time,
-        ),
+        *envelope.headers_of(message, contract),
+        *message.foreign,
+        *_headers(service, id_, "dead letter", reason, remedy, message.time, where),
+        _header("dead_message", message.id),
     )
     return Outgoing(dead_letters_of(service), message.saga.encode(), message.value, headers)
+
+
+def id_of_older(service: str, message: Message) -> str:
+    """The id of such a letter."""
+    return ids.dead_id(service, message.saga, "-", message.id, 0)
+
+
+def _headers(service: str, id_: str, what: str, reason: str, remedy: str, time: str, whole: str) -> Headers:
+    return (
+        _header("dead_id", id_),
+        _header("dead_what", what),
+        _header("dead_service", service),
+        _header("dead_reason", reason, REASON_BYTES_MAX),
+        _header("dead_remedy", remedy, REMEDY_BYTES_MAX),
+        _header("dead_time", time),
+        _header("dead_whole", whole),
+    )
+
+
+def _header(name: str, text: str, bytes_max: int = 4 * envelope.SAGA_BYTES_MAX) -> tuple[str, bytes]:
+    return name, shortened(printable(text), bytes_max).encode()
+
+
+def _calls(calls: Sequence[str]) -> Iterator[tuple[str, bytes]]:
+    left = CALLS_BYTES_MAX
+    for n, call in enumerate(calls):
+        header = _header("dead_call", call, CALL_BYTES_MAX)
+        left -= len(header[1])
+        if left < 0:
+            yield _header("dead_call", f"and {len(calls) - n} more: saga show tells all")
+            return
+        yield header
+
+
+# ---------------------------------------------------------------- what a log takes
+
+
+def forms(whole: Outgoing, record_bytes_max: int) -> Iterator[Outgoing]:
+    """A dead letter whole, or with as much of the original as the log takes; then, for a topic that takes less than the
+    log, with ever less of it."""
+    size = size_of(whole)
+    if size <= record_bytes_max:
+        yield whole
+    for bytes_max in (record_bytes_max, *SMALLER_BYTES):
+        if bytes_max < size and bytes_max <= record_bytes_max:
+            smaller = cut(whole, bytes_max)
+            if size_of(smaller) < size:
+                size = size_of(smaller)
+                yield smaller
+    yield _least(whole)
+
+
+def cut(whole: Outgoing, bytes_max: int) -> Outgoing:
+    """A dead letter of at most so many bytes, if there is room for what we say: of the original its key or the
+    beginning of it, as many of its headers as fit, and the beginning of its value; with lengths and digests."""
+    ours = [header for header in whole.headers if header[0].startswith("dead_")]
+    theirs = [header for header in whole.headers if not header[0].startswith("dead_")]
+    place = (dict(ours).get("dead_whole") or b"").decode()
+    told = [_told("key", whole.key), _told("value", whole.value or b"")]
+    room = bytes_max - FRAME_BYTES - envelope.size_of((*ours, *told, _CUT))
+    if room < 0:
+        return _least(whole)
+    key = whole.key[: room // 4]
+    kept = envelope.bounded(theirs, max(0, (room - len(key)) // 2 - 300), place)
+    value = whole.value and whole.value[: room - len(key) - envelope.size_of(kept)]
+    return Outgoing(whole.topic, key, value, (*kept, *ours, *told, _CUT))
+
+
+_CUT = ("dead_cut", b"the original is larger than the log takes: dead_whole says where all of it lies")
+
+
+def _told(what: str, content: bytes) -> tuple[str, bytes]:
+    return f"dead_{what}", f"{len(content)} bytes, sha256 {sha256(content).hexdigest()}".encode()
+
+
+def _least(whole: Outgoing) -> Outgoing:
+    """Without anything of the original: what any log takes."""
+    given = dict(whole.headers)
+    ours = tuple(
+        (name, shortened((given[name] or b"").decode(), LEAST_BYTES_MAX).encode()) for name in _LEAST if name in given
+    )
+    told = (_told("key", whole.key), _told("value", whole.value or b""), _CUT)
+    return Outgoing(whole.topic, whole.key[:LEAST_BYTES_MAX], None, (*ours, *told))

@@ -11,9 +11,11 @@ from msgspec.structs import replace
 
 from saga.declarations.values import Handler
 from saga.errors import BadInput, Permanent, TooLarge
+from saga.identity import identity
 from saga.messages import Event, Message, name_of
 from saga.observe.moments import Escalated, Retrying
 from saga.policies.retry import delay_s
+from saga.printable import shortened
 from saga.progress import ids, record
 from saga.progress.compensate import undone
 from saga.progress.decide import Decision, Work
@@ -29,8 +31,8 @@ DELAY_S_MAX = 30.0
 """Attempts are made in place, with the lane waiting: no pause between two is longer."""
 PACKAGE = str(Path(__file__).parents[1])
 """Where the toolkit's own code lies: people are told of theirs."""
-REASON_MAX = 2000
-"""Of what an exception says, no more characters than this are kept: a reason stands in progress, log and headers."""
+REASON_BYTES_MAX = 2000
+"""Of what an exception says, no more than this is kept: a reason stands in progress, log and headers."""
 
 
 class Ask(Struct, frozen=True, kw_only=True, gc=False):
@@ -175,7 +177,12 @@ def _ended(
     p, cause = turn.known, saga.intent.cause
     emitted = [
         Message(
-            id=ids.event_id(type_, service.name, p.saga, ask.handler.name, cause, index),
+            id=identity(
+                service.name,
+                ids.event_id(type_, service.name, p.saga, ask.handler.name, cause, index),
+                type_,
+                service.contracts[type_].owner,
+            ),
             type=type_,
             schema=schema,
             saga=p.saga,
@@ -275,9 +282,7 @@ def said_by(why: Exception) -> str:
         text = f"{type(why).__name__}: {why}"
     except Exception as worse:  # noqa: BLE001 - a handler may raise anything
         text = f"{type(why).__name__}: (its text raises {type(worse).__name__})"
-    if len(text) > REASON_MAX:
-        text = f"{text[:REASON_MAX]} ..."
-    return text.encode("utf-8", "backslashreplace").decode()
+    return shortened(text[: REASON_BYTES_MAX + 1], REASON_BYTES_MAX)
 
 
 def raised_at(why: Exception) -> str | None:

@@ -11,6 +11,7 @@ from saga.errors import TooLarge
 from saga.observe.moments import DeadLettered
 from saga.progress import ids, record
 from saga.progress.decide import Work
+from saga.progress.document import DeadLetter
 from saga.runtime import deadletters, persistence
 from saga.runtime.participant import Participant
 from saga.runtime.standing import Turn
@@ -26,8 +27,19 @@ async def given_up(service: Participant, turn: Turn, work: Work, why: TooLarge) 
     saga, message, role = turn.message.saga, work.message, work.role
     name = role.undo.name if work.undo and role.undo else role.name
     id_ = ids.dead_id(service.name, saga, name, message.id, turn.known.replays)
-    letter = deadletters.too_large(service.name, id_, message, name, str(why), REMEDY)
-    await persistence.send(service, turn.position, [letter])
+    dead = DeadLetter(
+        id=id_,
+        what="dead letter",
+        handler=name,
+        reason=f"{deadletters.TOO_LARGE}: {why}",
+        remedy=REMEDY,
+        message=message,
+    )
+    in_hand = message.id == turn.message.id
+    whole = "/".join(map(str, turn.position)) if in_hand else f"the progress of saga {saga} in {service.name}"
+    contract = service.contracts.get(message.type)
+    letter = deadletters.letter(service.name, dead, message.time, whole, contract)
+    await persistence.send_letter(service, turn.position, letter)
     if service.ports.is_news(f"too large {saga}"):
         service.ports.report(
             DeadLettered(
@@ -36,7 +48,7 @@ async def given_up(service: Participant, turn: Turn, work: Work, why: TooLarge) 
                 message=message.id,
                 type=message.type,
                 handler=name,
-                reason=f"{deadletters.TOO_LARGE}: {why}",
+                reason=dead.reason,
                 remedy=REMEDY,
             )
         )

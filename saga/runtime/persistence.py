@@ -6,8 +6,16 @@ from typing import Literal, ParamSpec, TypeVar
 from msgspec.structs import replace
 
 from saga.clock import iso
-from saga.errors import Ambiguous, BrokerUnavailable, Conflict, Exists, SagaError, StoreError, StoreUnavailable
-from saga.messages import Message, Outgoing, Position
+from saga.errors import (
+    Ambiguous,
+    BrokerUnavailable,
+    Conflict,
+    Exists,
+    SagaError,
+    StoreError,
+    StoreUnavailable,
+)
+from saga.messages import Message, Outgoing, Position, texts_of
 from saga.observe.moments import DeadLettered, Escalated, WriteRefused
 from saga.progress import history, record, takeover
 from saga.progress.decide import knows
@@ -26,6 +34,8 @@ T = TypeVar("T")
 COLLECTION, ARCHIVES = "saga", "saga-archive"
 WAIT_S_FIRST, WAIT_S_MAX = 0.05, 5.0
 """The pauses between two tries while store or broker cannot be reached."""
+REFUSED_S_MAX = 30.0
+"""The longest pause between two tries of a dead letter that the log refuses."""
 
 
 async def patiently(
@@ -120,18 +130,19 @@ def _check_declared(service: Participant, p: Snapshot, unpublished: Sequence[Ent
 
 async def _too_old(service: Participant, turn: Turn) -> None:
     """The message of a saga that nobody here knows any more: a dead letter, and no progress."""
-    letter = deadletters.older_than_memory(service.name, turn.message)
-    await send(service, turn.position, [letter])
-    headers = dict(letter.headers)
-    if service.ports.is_news(headers["dead_id"].decode()):
+    message = turn.message
+    letter = deadletters.older_than_memory(service.name, message, turn.position, service.contracts[message.type])
+    await send_letter(service, turn.position, letter)
+    headers = texts_of(letter.headers)
+    if service.ports.is_news(headers["dead_id"]):
         service.ports.report(
             DeadLettered(
                 service=service.name,
-                saga=turn.message.saga,
-                message=turn.message.id,
-                type=turn.message.type,
-                reason=headers["dead_reason"].decode(),
-                remedy=headers["dead_remedy"].decode(),
+                saga=message.saga,
+                message=message.id,
+                type=message.type,
+                reason=headers["dead_reason"],
+                remedy=headers["dead_remedy"],
             )
         )
 
@@ -235,15 +246,44 @@ async def publish(service: Participant, position: Position, p: Snapshot, entry: 
     """The events of a transition, in order; returns when all are acknowledged. Nothing later goes out before."""
     if not entry.events and not entry.letters:
         return
-    await send(service, position, publishing.outgoing(service, p, entry))
-    for letter in entry.letters:
-        if service.ports.is_news(letter.id):
-            tell(service, p.saga, letter)
+    outgoing = publishing.outgoing(service, p, entry)
+    try:
+        await send(service, position, outgoing)
+    except Exception:  # a dead letter that the log does not take keeps back nothing else
+        if not entry.letters:
+            raise
+        if entry.events:
+            await send(service, position, outgoing[: len(entry.events)])
+        for letter in outgoing[len(entry.events) :]:
+            await send_letter(service, position, letter)
+    for dead in entry.letters:
+        if service.ports.is_news(dead.id):
+            tell(service, p.saga, dead)
 
 
 async def send(service: Participant, position: Position, outgoing: Sequence[Outgoing]) -> None:
     """Return when all is acknowledged."""
     await patiently(service, position, "publish", service.ports.publish, outgoing)
+
+
+async def send_letter(service: Participant, position: Position, whole: Outgoing) -> None:
+    """Return when the dead letter is acknowledged: whole, or with as much of the original as the log takes. While it is
+    refused in every form it waits, and people are told."""
+    ports, pause_s, refusal = service.ports, WAIT_S_FIRST, None
+    while True:
+        for form in deadletters.forms(whole, ports.record_bytes_max):
+            try:
+                await send(service, position, [form])
+            except Exception as why:  # noqa: BLE001 - whatever it is: what cannot be handled must not end who handles
+                refusal = BrokerUnavailable(f"a dead letter is refused in every form: {type(why).__name__}: {why}")
+                continue
+            if refusal is not None:
+                ports.recovered(refusal)
+            return
+        assert refusal is not None
+        ports.unavailable("publish a dead letter", refusal)
+        await ports.pause(pause_s, position)
+        pause_s = min(pause_s * 2, REFUSED_S_MAX)
 
 
 def tell(service: Participant, saga: str, letter: DeadLetter) -> None:

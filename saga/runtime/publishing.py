@@ -10,6 +10,16 @@ from saga.runtime.participant import Participant
 
 def outgoing(service: Participant, p: Snapshot, entry: Entry) -> list[Outgoing]:
     """Events first, in recorded order, then dead letters."""
-    records = [envelope.to_record(m, service.contracts[m.type].topic) for m in messages_of(p, entry)]
-    records += [deadletters.letter(service.name, letter, entry.time) for letter in entry.letters]
+    contracts = service.contracts
+    records = [envelope.to_record(m, contracts[m.type]) for m in messages_of(p, entry)]
+    records += [
+        deadletters.letter(
+            service.name,
+            letter,
+            entry.time,
+            f"transition {entry.n} of {service.name} in saga {p.saga}",
+            contracts.get(letter.message.type),
+        )
+        for letter in entry.letters
+    ]
     return records

@@ -11,8 +11,10 @@ from saga.contracts import codec
 from saga.errors import BadInput, BrokerUnavailable, Fenced, StoreUnavailable
 from saga.messages import Partition, Position, Record
 from saga.observe.moments import Assigned, DeadLettered, Expired, Handled, Lost, Revoked, Stuck
+from saga.printable import printable, shortened
 from saga.progress.document import Snapshot, decode_entry, progress_key
 from saga.runtime import deadletters, persistence
+from saga.runtime.handling import said_by
 from saga.runtime.lanes import Cache, Item, Lanes
 from saga.runtime.offsets import Prefix
 from saga.runtime.participant import Draining, Participant
@@ -136,18 +138,26 @@ class Worker:
             if type_ not in self.service.consumed:
                 self._lanes.is_finished(prefix, record.offset)
                 return
-            message = envelope.to_message(record, type_=type_, schema=schema)
+            contract = self.service.contracts[type_]
+            message = envelope.to_message(record, type_=type_, schema=schema, contract=contract)
         except BadInput as why:
-            self._lanes.inflight += 1
-            letter = self.tasks.create_task(self._dead(record, prefix, str(why)), name="dead letter")
-            self._letters.add(letter)
-            letter.add_done_callback(self._dead_is_over)
+            self._give_up(record, prefix, str(why))
+            return
+        except Exception as why:  # noqa: BLE001 - records are written by anybody: none of them ends a worker
+            self._give_up(record, prefix, f"it cannot be read as a message: {said_by(why)}")
             return
         if message.source == self.service.name:  # the copy of an own event: the progress has it
             self._lanes.is_finished(prefix, record.offset)
             return
         position = Position(record.topic, record.partition, record.offset)
         self._lanes.add(Item(message, position, prefix, self.ports.clock.monotonic_s()))
+
+    def _give_up(self, record: Record, prefix: Prefix, reason: str) -> None:
+        """Its dead letter is on its way from here on; other records go on meanwhile, within what may be in flight."""
+        self._lanes.inflight += 1
+        letter = self.tasks.create_task(self._dead(record, prefix, reason), name="dead letter")
+        self._letters.add(letter)
+        letter.add_done_callback(self._dead_is_over)
 
     def _identified(self, record: Record) -> tuple[str, str]:
         """Type and schema: as the headers say, or, from a sender without headers, as the bytes say."""
@@ -162,13 +172,15 @@ class Worker:
         position = Position(record.topic, record.partition, record.offset)
         letter = deadletters.unreadable(self.service.name, record, reason, self.ports.clock.now_ms())
         try:
-            await persistence.send(self.service, position, [letter])
+            await persistence.send_letter(self.service, position, letter)
         except Draining:
             return
         self._lanes.is_finished(prefix, record.offset)
         self.ports.report(
             DeadLettered(
-                service=self.service.name, reason=reason, remedy="mend its sender; its bytes are in the dead letter"
+                service=self.service.name,
+                reason=shortened(printable(reason), deadletters.REASON_BYTES_MAX),
+                remedy="mend its sender; its bytes are in the dead letter",
             )
         )
 

@@ -14,8 +14,9 @@ import msgspec
 from saga.clock import iso
 from saga.contracts import codec
 from saga.contracts.library import contract_of
+from saga.envelope import type_of
 from saga.errors import SagaError
-from saga.messages import Event, Message, Outgoing, Position, name_of
+from saga.messages import Event, Message, Outgoing, Position, name_of, texts_of
 from saga.observe.moments import Moment
 from saga.progress import ids
 from saga.progress.document import Snapshot, decode, progress_key
@@ -196,9 +197,7 @@ def _emitted(participant: Participant, service: Service[Any], ports: TrialPorts)
     classes = {name_of(e): e for h in (*declared.handlers, *declared.compensations) for e in h.emits}
     first: dict[str, Outgoing] = {}
     for record in ports.published:
-        headers = dict(record.headers)
+        headers = texts_of(record.headers)
         if "dead_id" not in headers:
-            first.setdefault(headers["ce_id"].decode(), record)
-    return [
-        codec.decode(r.value, classes[dict(r.headers)["ce_type"].decode()], participant.library) for r in first.values()
-    ]
+            first.setdefault(headers["ce_id"], record)
+    return [codec.decode(r.value, classes[type_of(r) or ""], participant.library) for r in first.values()]

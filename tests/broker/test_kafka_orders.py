@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from saga import wiring
+from saga import envelope, wiring
 from saga.broker.kafka import KafkaBroker, KafkaSettings
 from saga.broker.port import Broker
 from saga.clock import SystemClock
@@ -97,7 +97,7 @@ async def outcomes(broker: Broker) -> dict[str, set[str]]:
     """Of each order that has ended: how. As a tool reads it, so also when a service said it twice."""
     found: dict[str, set[str]] = {}
     async for record in broker.scan("orders"):
-        type_ = dict(record.headers).get("ce_type", b"").decode()
+        type_ = envelope.type_of(record)
         if type_ in ("OrderConfirmed", "OrderCancelled"):
             found.setdefault((record.key or b"").decode(), set()).add(type_)
     return found

@@ -98,8 +98,9 @@ class Shop:
         for participant in self.participants:
             if type_ not in participant.consumed or participant.contracts[type_].topic != out.topic:
                 continue  # a dead letter has the type of what died, and a topic of its own
-            schema = participant.contracts[type_].versions[-1].path
-            message = envelope.to_message(record, type_=type_, schema=schema)
+            contract = participant.contracts[type_]
+            schema = contract.versions[-1].path
+            message = envelope.to_message(record, type_=type_, schema=schema, contract=contract)
             await take_turn(participant, begin(participant, message, Position(out.topic, 0, offset), None))
             await self.clock.sleep(0.25)
 

@@ -14,7 +14,7 @@ from saga.administration.moves import MOVED, STAYED, Move, Place, goes_back, mov
 from saga.broker.administration import Bounds
 from saga.broker.embedded.administration import EmbeddedAdministration
 from saga.errors import BrokerError, BrokerUnavailable
-from saga.messages import Partition, Record
+from saga.messages import Partition, Record, texts_of
 from tests.cli.conftest import Call
 from tests.cli.pottery import CLOCK, Pottery, a_worker, handled, the_broker
 
@@ -189,7 +189,7 @@ async def test_a_service_that_begins_in_the_very_moment_keeps_its_positions(pott
         with pytest.raises(BrokerError, match="has members"):
             await moves.move(pottery_on.service, going, who="ada", why="cold", broker=broker, clock=CLOCK)
         assert (await broker.group(pottery_on.service)).positions[going[0].partition] == 2
-        recorded = [dict(record.headers)["dead_what"].decode() async for record in broker.scan(pottery_on.dead)]
+        recorded = [texts_of(record.headers)["dead_what"] async for record in broker.scan(pottery_on.dead)]
     assert recorded == [MOVED, STAYED]
 
 
@@ -214,8 +214,8 @@ async def test_of_a_move_without_an_answer_what_stayed_is_recorded(
         with pytest.raises(BrokerUnavailable) if stayed else nullcontext():
             await moves.move(embedded_pottery.service, going, who="ada", why="cold", broker=broker, clock=CLOCK)
         first, *rest = [record async for record in broker.scan(embedded_pottery.dead)]
-    assert dict(first.headers)["dead_what"].decode() == MOVED
-    assert [dict(record.headers)["dead_what"].decode() for record in rest] == [STAYED][: len(stayed)]
+    assert texts_of(first.headers)["dead_what"] == MOVED
+    assert [texts_of(record.headers)["dead_what"] for record in rest] == [STAYED][: len(stayed)]
     told = [move["partition"] for record in rest for move in json.loads(record.value or b"")["moves"]]
     assert told == stayed
 

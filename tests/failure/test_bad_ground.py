@@ -238,6 +238,6 @@ async def test_lanes_wait_while_the_log_is_full_and_go_on(tmp_path: Path) -> Non
         await goes_on_afterwards(house, clock, "broker", narrow, wide, "broker.db")
         assert "make room; nothing accepted is lost" in told(house, "broker")[0].error
         reserved = [record async for record in house.broker.scan("payments")]
-    said = {envelope.to_message(record, type_="PaymentReserved", schema="").id for record in reserved}
+    said = {envelope.to_message(record, type_="PaymentReserved", schema="", contract=None).id for record in reserved}
     assert len(said) == ORDERS, "each said, however often it was published"
     assert len(ledger.read(tmp_path / "bank.db")) == ORDERS, "each charged once"

@@ -39,7 +39,7 @@ async def say(house: House, *events: Event, source: str) -> None:
             value=codec.encode(event),
             started=now,
         )
-        await house.broker.publish([envelope.to_record(message, contract.topic)])
+        await house.broker.publish([envelope.to_record(message, contract)])
 
 
 def told(entries: list[Entry]) -> list[tuple[str, str, str, str | None]]:

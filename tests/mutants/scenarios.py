@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from saga import Event, envelope
 from saga.contracts.library import contract_of
 from saga.declarations.values import Declared
+from saga.messages import texts_of
 from saga.progress.document import decode_entry
 from saga.runtime.documents import PRUNE_FROM
 from saga.testing.faults import Faults, faults
@@ -72,7 +73,7 @@ def first_failing(scenario: Scenario, seeds: int = SEEDS) -> tuple[int, Assertio
 def letters_of(world: SimulatedWorld) -> list[tuple[str, str]]:
     """Saga and reason of all dead letters."""
     dead = [record for record in world.cluster.log if record.topic.endswith(".dead")]
-    return [((record.key or b"").decode(), dict(record.headers)["dead_reason"].decode()) for record in dead]
+    return [((record.key or b"").decode(), texts_of(record.headers)["dead_reason"]) for record in dead]
 
 
 def outcomes_of(world: SimulatedWorld) -> dict[str, str]:

@@ -16,6 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from saga import Saga, Service, envelope, wiring
 from saga.clock import SystemClock, iso
 from saga.config import Settings
+from saga.contracts.library import contract_of
 from saga.errors import ConfigurationError
 from saga.observe.http import answering
 from saga.observe.moments import Moment, Started
@@ -135,7 +136,7 @@ async def test_a_process_answers_while_it_starts_works_and_drains(settings: Sett
 
         async with wiring.broker_of(None, CLOCK, settings) as broker:
             message = message_of(an_order(), started=iso(CLOCK.now_ms()))
-            await broker.publish([envelope.to_record(message, "orders")])
+            await broker.publish([envelope.to_record(message, contract_of(OrderPlaced))])
         await CLOCK.within(WITHIN_S, doors.begun.wait())
         assert await value_of(get, "saga_in_flight_messages") == 1
         assert 'saga_partitions_moved_total{how="assigned",service="payment"} 12.0' in (await get("/metrics")).text

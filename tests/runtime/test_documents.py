@@ -293,7 +293,7 @@ async def test_of_a_handler_that_can_never_finish_a_person_is_shown_each_call_th
         await place.at_rest(inventory)
         calls = ["step ring may have happened", "update set_aside on stock/tea was applied", "step ring ran"]
         dead, escalation, dropped = await place.dead(inventory)
-        assert [v.decode() for n, v in escalation[0].headers if n == "dead_call"] == calls
+        assert [v for n, v in escalation[0].headers if n == "dead_call"] == [call.encode() for call in calls]
         assert [headers["dead_what"] for _, headers in (dead, escalation, dropped)] == [
             "dead letter",
             "escalation",

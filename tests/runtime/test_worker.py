@@ -275,7 +275,7 @@ async def test_the_cause_of_a_fan_in_is_the_same_whichever_part_came_last(tmp_pa
                 await place.publish(parts[id], id=id)
                 await place.at_rest(payment)
             entry = (await place.history(payment))[-1]
-            assert (entry.outcome, entry.cause) == ("handled", "a+z")
+            assert (entry.outcome, entry.cause) == ("handled", "somebody|a+somebody|z")
             emitted += [event.id for event in entry.events]
     assert len(set(emitted)) == 1
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from saga import Event, Service
 from saga.clock import iso
-from saga.messages import Message, Position
+from saga.messages import Message, Position, texts_of
 from saga.progress.document import Entry, Snapshot, decode, decode_entry, progress_key
 from saga.runtime.lifecycle import open_resources
 from saga.runtime.participant import Participant, participant_of
@@ -111,8 +111,8 @@ class At:
     @property
     def dead(self) -> list[dict[str, str]]:
         """The headers of what it left on `<service>.dead`, each letter once."""
-        letters = [dict(r.headers) for r in self.ports.published if r.topic.endswith(".dead")]
-        return list({h["dead_id"]: {name: value.decode() for name, value in h.items()} for h in letters}.values())
+        letters = [texts_of(r.headers) for r in self.ports.published if r.topic.endswith(".dead")]
+        return list({headers["dead_id"]: headers for headers in letters}.values())
 
 
 class Place:

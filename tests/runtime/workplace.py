@@ -7,14 +7,14 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any, TypeVar
 
-from saga import Event, Service, envelope
+from saga import Event, Service, envelope, outside
 from saga.broker.embedded import EmbeddedBroker
 from saga.broker.port import RECORD_BYTES_MAX
 from saga.clock import SystemClock, iso
 from saga.contracts import codec
-from saga.contracts.library import binding_of, find
-from saga.messages import Message, Outgoing, Partition, Record
-from saga.observe.moments import Moment
+from saga.contracts.library import binding_of, contract_of, find
+from saga.messages import Message, Outgoing, Partition, Record, texts_of
+from saga.observe.moments import DeadLettered, Moment
 from saga.progress import ids
 from saga.progress.document import Entry, Snapshot, decode, decode_entry, progress_key
 from saga.runtime import topics
@@ -82,7 +82,12 @@ class Workplace:
         """An event as another service publishes it."""
         now = iso(self.clock.now_ms())
         started = now if started == "now" else started
-        return envelope.to_record(message_of(event, time=now, source=source, started=started, id=id), topic_of(event))
+        message = message_of(event, time=now, source=source, started=started, id=id)
+        return envelope.to_record(message, contract_of(type(event)))
+
+    def said_by_client(self, event: Event) -> Outgoing:
+        """An event as a Client publishes it."""
+        return outside.to_record(event, self.clock.now_ms())
 
     async def until(self, holds: Callable[[], bool]) -> None:
         """Return when it does."""
@@ -116,7 +121,7 @@ class Workplace:
     async def dead(self, service: Service[Any]) -> list[tuple[Record, dict[str, str]]]:
         """The service's dead letters, each with its headers as text where they are text."""
         records = await self.records(f"{service.declared.name}.dead")
-        return [(r, {name: value.decode("utf-8", "replace") for name, value in r.headers}) for r in records]
+        return [(r, texts_of(r.headers)) for r in records]
 
     async def progress(self, service: Service[Any], saga: str = SAGA) -> Snapshot | None:
         """What the service keeps of a saga."""
@@ -127,6 +132,10 @@ class Workplace:
         """What it did with a saga."""
         p = await self.progress(service, saga)
         return [] if p is None else [decode_entry(raw) for raw in p.transitions]
+
+    def told_dead(self) -> list[DeadLettered]:
+        """The dead letters of which people were told."""
+        return self.told(DeadLettered)
 
     def told(self, kind: type[M]) -> list[M]:
         """What was reported of one kind."""

@@ -10,14 +10,14 @@ from saga.broker.embedded.file import log_table
 from saga.broker.partitioner import partition_of
 from saga.broker.port import FRAME_BYTES, RECORD_BYTES_MAX, Topic, size_of
 from saga.errors import BrokerError
-from saga.messages import Outgoing, Partition, Record
+from saga.messages import Headers, Outgoing, Partition, Record
 
 DAY_MS = 86_400_000
 TRIMMED_MAX = 200
 """Records of one partition that one transaction of retention removes."""
 
 _pack = msgspec.msgpack.Encoder().encode
-_unpack = msgspec.msgpack.Decoder(tuple[tuple[str, bytes], ...]).decode
+_unpack = msgspec.msgpack.Decoder(Headers).decode
 
 Entry: TypeAlias = tuple[int, bytes, bytes | None, bytes | None]
 """Log, key, value, packed headers."""

@@ -107,7 +107,11 @@ def is_dead(producer: AIOKafkaProducer) -> bool:
 
 
 def hand_over(
-    producer: AIOKafkaProducer, place: TopicPartition, key: bytes, value: bytes | None, headers: list[tuple[str, bytes]]
+    producer: AIOKafkaProducer,
+    place: TopicPartition,
+    key: bytes,
+    value: bytes | None,
+    headers: list[tuple[str, bytes | None]],
 ) -> asyncio.Future[RecordMetadata] | None:
     """Give it a record of a topic that it knows, without waiting; `None` if a full batch has to go first.
 

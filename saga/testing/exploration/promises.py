@@ -23,11 +23,7 @@ class Promises:
         self._world, self._scenario = world, scenario
         self._roles = world.service.roles
         self._places = [{m: place for place, m in enumerate(dict.fromkeys(m.id for m in log))} for log in world.logs]
-        self._too_old = {
-            dict(deadletters.older_than_memory(SERVICE, m).headers)["dead_id"].decode(): m
-            for log in world.logs
-            for m in log
-        }
+        self._too_old = {deadletters.id_of_older(SERVICE, m): m for log in world.logs for m in log}
         self._recorded: dict[tuple[int, ...], tuple[str, ...]] = {}
         self._updates: dict[int, tuple[tuple[Entry, Call, str], ...]] = {}
         self._sound: dict[int, str | None] = {}

@@ -4,7 +4,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 
-from saga.messages import Outgoing
+from saga.messages import Outgoing, texts_of
 from saga.progress.document import progress_key
 from saga.testing.exploration.handlers import ITEM, SAGA, SERVICE
 from saga.testing.exploration.operations import Answer, Outside, Publish, Put
@@ -95,8 +95,8 @@ Move: TypeAlias = tuple[str, State]
 
 def id_of(record: Outgoing) -> str:
     """The id of a record: of the dead letter, or of the event."""
-    headers = dict(record.headers)
-    return headers.get("dead_id", headers["ce_id"]).decode()
+    headers = texts_of(record.headers)
+    return headers.get("dead_id", headers["ce_id"])
 
 
 def applied(content: bytes) -> set[str]:

@@ -12,7 +12,8 @@ from saga.contracts import codec
 from saga.contracts.contract import Contract
 from saga.contracts.library import Library
 from saga.errors import BadInput, SagaError
-from saga.messages import Record
+from saga.identity import identity
+from saga.messages import Record, texts_of
 from saga.runtime.participant import Participant
 from saga.runtime.topics import dead_letters_of
 from saga.testing.invariants.evidence import Evidence, Invariant, Violation
@@ -181,7 +182,7 @@ def _identified(record: Record, frame: Frame) -> tuple[str | None, str]:
 def _said(record: Record, type_: str, schema: str, frame: Frame) -> Said | None:
     """The event in a record; `None` if a worker cannot make a message of it."""
     try:
-        return _said_by_service(record, type_, frame) or _said_by_anybody(record, type_, schema)
+        return _said_by_service(record, type_, frame) or _said_by_anybody(record, type_, schema, frame)
     except (BadInput, UnicodeDecodeError):
         return None
 
@@ -190,28 +191,27 @@ def _said_by_service(record: Record, type_: str, frame: Frame) -> Said | None:
     """What a service said is whole, and needs no second look: most of a log is that."""
     if not record.value or not record.key or record.key in frame.spoiled:
         return None
-    headers = dict(record.headers)
-    source, id_ = headers.get("ce_source", b"").decode(), headers.get("ce_id")
-    if source not in frame.services or not id_ or record.key != headers.get("ce_subject"):
+    headers = {name: (value or b"").decode() for name, value in record.headers}
+    source, id_, contract = headers.get("ce_source", ""), headers.get("ce_id"), frame.contracts.get(type_)
+    if source not in frame.services or contract is None or not id_ or record.key.decode() != headers.get("ce_subject"):
         return None
-    started = headers.get("ce_sagastart")
-    return Said(
-        headers["ce_subject"].decode(), id_.decode(), type_, source, started.decode() if started else None, record
-    )
+    name = identity(source, id_, type_, contract.owner)
+    return Said(headers["ce_subject"], name, type_, source, headers.get("ce_sagastart"), record)
 
 
-def _said_by_anybody(record: Record, type_: str, schema: str) -> Said:
-    message = envelope.to_message(record, type_=type_, schema=schema)
+def _said_by_anybody(record: Record, type_: str, schema: str, frame: Frame) -> Said:
+    contract = frame.contracts.get(type_)
+    message = envelope.to_message(record, type_=type_, schema=schema, contract=contract)
     return Said(message.saga, message.id, message.type, message.source, message.started, record)
 
 
 def _letter(service: str, record: Record) -> Letter:
-    given = {name: value.decode("utf-8", "replace") for name, value in record.headers if value is not None}
+    given = texts_of(record.headers)
     return Letter(
         id=given.get("dead_id", ""),
         service=service,
         handler=given.get("dead_handler"),
-        message=given.get("ce_id", ""),
+        message=given.get("dead_message", ""),
         position=given.get("dead_position"),
         record=record,
     )

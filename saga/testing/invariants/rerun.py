@@ -20,7 +20,8 @@ from saga import envelope
 from saga.clock import from_iso
 from saga.contracts import codec
 from saga.errors import BadInput, Exists, SagaError
-from saga.messages import Message, Outgoing, Position, Record
+from saga.identity import id_in
+from saga.messages import Message, Outgoing, Position, Record, texts_of
 from saga.observe.moments import Moment
 from saga.progress import record as written_down
 from saga.progress.document import Call, Entry, Intent, Snapshot, decode, decode_entry
@@ -186,7 +187,7 @@ def _indexed(log: Sequence[Record]) -> _Log:
     by_id: dict[str, list[Record]] = {}
     for record in log:
         if not is_dead_letters(record.topic):
-            id_ = dict(record.headers).get("ce_id", b"").decode("utf-8", "replace")
+            id_ = texts_of(record.headers).get("ce_id", "")
             by_id.setdefault(id_ or f"{record.topic}/{record.partition}/{record.offset}", []).append(record)
     return _Log({(r.topic, r.partition, r.offset): r for r in log}, by_id)
 
@@ -277,7 +278,9 @@ def _in_hand(service: Participant, step: _Step, log: _Log) -> Iterator[tuple[Mes
         ids.append(step.message.id)
     ids += [decode_entry(raw).message for raw in reversed(step.before.transitions)]
     for id_ in dict.fromkeys(ids):
-        yield from _messages(service, log.by_id.get(id_, ()))
+        for found in _messages(service, log.by_id.get(id_in(id_), ())):
+            if found[0].id == id_:
+                yield found
 
 
 def _messages(service: Participant, records: Sequence[Record]) -> Iterator[tuple[Message, Position]]:
@@ -287,7 +290,8 @@ def _messages(service: Participant, records: Sequence[Record]) -> Iterator[tuple
             if type_ is None:
                 version = codec.identify(record.value, service.library)
                 type_, schema = version.name, version.path
-            message = envelope.to_message(record, type_=type_, schema=schema)
+            contract = service.contracts.get(type_)
+            message = envelope.to_message(record, type_=type_, schema=schema, contract=contract)
         except BadInput:
             continue
         if message.type in service.consumed and message.source != service.name:

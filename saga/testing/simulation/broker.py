@@ -9,6 +9,7 @@ from typing import Any, Self
 
 from saga.broker.partitioner import partition_of
 from saga.broker.port import RECORD_BYTES_MAX, Listener, Topic, size_of
+from saga.envelope import type_of
 from saga.errors import BrokerError, BrokerUnavailable, SagaError
 from saga.messages import Outgoing, Partition, Record
 from saga.testing.simulation.clock import BEGINNING_MS
@@ -233,4 +234,4 @@ class SimulatedBroker:
 
 
 def _type_of(message: Outgoing) -> str:
-    return next((value.decode(errors="replace") for name, value in message.headers if name == "ce_type"), "record")
+    return type_of(message) or "record"

@@ -13,7 +13,7 @@ def spoiled(message: Outgoing, planned: Planned, drawn: float) -> Outgoing:
     headers = [(name, text) for name, text in message.headers if name != "ce_id"]
     headers.append(("ce_id", f"spoiled-{planned.process}-{planned.number}".encode()))
     if planned.kind == "newer schema":
-        named = [(n, t + b"9" if n == "ce_dataschema" else t) for n, t in headers]
+        named = [(n, t + b"9" if t and n == "ce_dataschema" else t) for n, t in headers]
         return Outgoing(message.topic, message.key, NEWER + value[10:], tuple(named))
     bad = (b"", value[: len(value) // 2], b"\x00" * len(value), b"not avro at all")[int(drawn * 4)]
     return Outgoing(message.topic, message.key, bad, tuple(headers))

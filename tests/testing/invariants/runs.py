@@ -39,6 +39,8 @@ SKU = "tea"
 class Disk:
     """Documents in memory, and every content that they ever had."""
 
+    document_bytes_max = 1 << 30
+
     def __init__(self) -> None:
         self.now: dict[tuple[str, str], Document] = {}
         self.ever: dict[tuple[str, str], list[bytes]] = {}
@@ -172,7 +174,8 @@ class Shop:
         try:
             if type_ is None:
                 raise BadInput("nobody knows what it is")
-            message = envelope.to_message(record, type_=type_, schema="")
+            contract = service.contracts[type_]
+            message = envelope.to_message(record, type_=type_, schema="", contract=contract)
         except BadInput as why:
             self.append(deadletters.unreadable(service.name, record, str(why), self.now_ms))
         else:

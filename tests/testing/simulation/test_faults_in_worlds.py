@@ -6,7 +6,7 @@ from functools import cache
 
 import pytest
 
-from saga.messages import Event
+from saga.messages import Event, texts_of
 from saga.observe.moments import Lost
 from saga.testing.faults import EVERYTHING, Kind
 from saga.testing.simulation.plan import APPLICATION, POSSIBLE, WAYS, Operation, Planned, Scheduled
@@ -44,8 +44,8 @@ class Order:
 
     def reasons(self) -> list[str]:
         """Of the dead letters."""
-        dead = [dict(record.headers) for record in self.world.cluster.log if record.topic.endswith(".dead")]
-        return [headers["dead_reason"].decode() for headers in dead]
+        dead = [texts_of(record.headers) for record in self.world.cluster.log if record.topic.endswith(".dead")]
+        return [headers["dead_reason"] for headers in dead]
 
     def lost(self) -> bool:
         """Whether a worker was taken for dead, and found out."""

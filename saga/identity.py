@@ -1,0 +1,49 @@
+"""Ids by which the toolkit tells messages apart: source and id together, for two senders may use one id.
+
+What a contract's owner says under its own name has an id that nobody else makes (`saga.progress.ids.event_id`), and
+keeps it. Every other message goes by `source|id`, in which `%`, `|` and `+` of either are percent-encoded; one that has
+no id by `|topic/partition/offset`. So no two senders share one, and the ids of a fan-in's parts, joined with `+`, say
+which parts they are. The headers of whatever is published hold source and id as their sender wrote them.
+"""
+
+import re
+from urllib.parse import unquote
+
+_PLAIN = re.compile(r"[A-Za-z0-9_-]+").fullmatch
+_ESCAPES = str.maketrans({"%": "%25", "|": "%7C", "+": "%2B"})
+
+
+def identity(source: str, id_: str, type_: str, owner: str) -> str:
+    """What the toolkit calls the message with this `id_` from this `source`. `owner`: of its contract.
+
+    >>> identity("payment", "PaymentReserved-0a1b", "PaymentReserved", "payment")
+    'PaymentReserved-0a1b'
+    >>> identity("client", "OrderPlaced-0a1b", "OrderPlaced", "order")
+    'client|OrderPlaced-0a1b'
+    >>> identity("https://shop.example/a+b", "17|3", "OrderPlaced", "order")
+    'https://shop.example/a%2Bb|17%7C3'
+    """
+    if source == owner and id_.startswith(f"{type_}-") and _PLAIN(id_):
+        return id_
+    return f"{source.translate(_ESCAPES)}|{id_.translate(_ESCAPES)}"
+
+
+def identity_of_place(topic: str, partition: int, offset: int) -> str:
+    """What it calls a message without an id: no source is empty.
+
+    >>> identity_of_place("orders", 3, 17)
+    '|orders/3/17'
+    """
+    return f"|{topic.translate(_ESCAPES)}/{partition}/{offset}"
+
+
+def id_in(identity: str) -> str:
+    """The id as its sender wrote it.
+
+    >>> id_in("https://shop.example/a%2Bb|17%7C3")
+    '17|3'
+    >>> id_in("PaymentReserved-0a1b")
+    'PaymentReserved-0a1b'
+    """
+    _, bar, id_ = identity.partition("|")
+    return unquote(id_) if bar else identity

@@ -1,0 +1,216 @@
+"""A dead letter always fits, is durable before its message counts as finished, and never ends a worker."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from hashlib import sha256
+from itertools import product
+from pathlib import Path
+
+import pytest
+
+from saga import Service
+from saga.broker.port import size_of
+from saga.contracts import codec
+from saga.errors import BrokerError, BrokerUnavailable
+from saga.messages import Outgoing, Partition, Record, texts_of
+from saga.observe.moments import DeadLettered, Recovered, Unavailable
+from saga.progress.document import DeadLetter
+from saga.runtime import deadletters
+from services.payment.events import OrderPlaced, PaymentReserved
+from tests.runtime.workplace import SAGA, Workplace, an_order, at_work, message_of, workplace
+
+payment = Service("payment")
+
+
+@payment.handler
+async def reserve(order: OrderPlaced) -> PaymentReserved:
+    return PaymentReserved(order_id=order.order_id, charge_id="c", amount=order.total)
+
+
+failing = Service("payment")
+
+
+@failing.handler
+async def refuse(order: OrderPlaced) -> None:
+    if order.order_id != "order-2":
+        raise LookupError("nobody")
+
+
+DEAD = "payment.dead"
+VALUE = codec.encode(an_order())
+
+
+def unreadable(key: bytes = b"", value: bytes = b"?" * 100, headers: int = 0) -> Outgoing:
+    return Outgoing("orders", key, value, tuple((f"x-{n}", b"y" * 1000) for n in range(headers)))
+
+
+def refusing(place: Workplace, refuses: Callable[[Outgoing], Exception | None]) -> list[Outgoing]:
+    """The log takes no dead letter of which that gives an error; what it was handed."""
+    publish, handed = place.broker.publish, list[Outgoing]()
+
+    async def published(messages: Sequence[Outgoing]) -> None:
+        for message in messages:
+            if message.topic == DEAD:
+                handed.append(message)
+                if (why := refuses(message)) is not None:
+                    raise why
+        await publish(messages)
+
+    place.broker.publish = published  # type: ignore[method-assign] # a log with rules of its own
+    return handed
+
+
+def takes(bytes_max: int) -> Callable[[Outgoing], Exception | None]:
+    """A log for records of at most so many bytes."""
+
+    def refuses(message: Outgoing) -> Exception | None:
+        size = len(message.key) + len(message.value or b"")
+        size += sum(len(name.encode()) + len(value or b"") for name, value in message.headers)
+        return BrokerError(f"a record of {size} bytes is too large") if size > bytes_max else None
+
+    return refuses
+
+
+# -------------------------------------------------------------------- it fits
+
+
+@pytest.mark.parametrize("bytes_max", [1_000_000, 300_000, 70_000, 10_000, 1500])
+@pytest.mark.parametrize("kept", [False, True])
+async def test_a_dead_letter_fits_whatever_the_log_takes(tmp_path: Path, bytes_max: int, *, kept: bool) -> None:
+    service = failing if kept else payment
+    value = (VALUE if kept else b"") + b"x" * 900_000
+    async with workplace(tmp_path) as place:
+        refusing(place, takes(bytes_max))
+        async with at_work(place, service):
+            order = place.record_of(an_order())._replace(value=value)
+            await place.broker.publish([order if kept else unreadable(SAGA.encode(), value, headers=50)])
+            await place.publish(an_order("order-2"))
+            await place.until(lambda: bool(place.told_dead()))
+            await place.at_rest(service)
+            ((record, headers),) = await place.dead(service)
+            (original,) = [r for r in await place.records("orders") if r.value == value]
+        assert takes(bytes_max)(Outgoing(*record[:1], record.key or b"", record.value, record.headers)) is None
+        assert headers["dead_reason"].startswith("BadInput: the value has 90" if kept else "the value is no Avro")
+        whole = "transition 0 of payment in saga order-1" if kept else "/".join(map(str, original[:3]))
+        assert headers["dead_whole"] == whole
+        assert record.key == SAGA.encode()
+        if bytes_max == 1_000_000:
+            assert record.value == value
+            assert "dead_cut" not in headers
+        else:
+            assert headers["dead_cut"].startswith("the original is larger than the log takes: dead_whole says where")
+            assert headers["dead_value"] == f"{len(value)} bytes, sha256 {sha256(value).hexdigest()}"
+            assert value.startswith(record.value or b"")
+            assert (record.value is None) == (bytes_max == 1500)
+            if bytes_max > 10_000:
+                assert len(record.value or b"") > bytes_max / 8, "as much as there is room for"
+        assert [e.outcome for e in await place.history(service, "order-2")] == ["handled"]
+        assert not place.told(Unavailable)
+
+
+def test_what_we_say_is_bounded_whatever_a_handler_said() -> None:
+    message = message_of(an_order(), started=None)
+    dead = DeadLetter(
+        id="dead-1",
+        what="escalation",
+        handler="h" * 10_000,
+        reason="ü" * 10_000,
+        remedy="\n" * 10_000,
+        message=message,
+        where="/very/long" * 10_000,
+        calls=tuple(f"step {'s' * 1000} {n}" for n in range(10_000)),
+    )
+    letter = deadletters.letter("payment", dead, "2026-01-01T00:00:00.000Z", "-", None)
+    size = size_of(letter)
+    assert size < 20_000
+    headers = texts_of(letter.headers)
+    assert headers["dead_reason"].endswith("ü ...")
+    assert all(text.isprintable() for name, text in headers.items())
+    assert headers["dead_call"] == f"and {10_000 - 26} more: saga show tells all"
+    assert len(letter.value or b"") == len(VALUE)
+
+
+SIZES = (100, 3000, 9000, 60_000, 200_000, 1_000_000)
+LIMITS = (1000, 5000, 50_000, 500_000, 1_000_000)
+
+
+@pytest.mark.parametrize("what", ["key", "value", "headers", "header", "all"])
+def test_each_form_is_smaller_than_the_one_before_and_says_what_is_left_out(what: str) -> None:
+    for size, limit in product(SIZES, LIMITS):
+        check_forms(size, limit, what)
+
+
+def check_forms(size: int, limit: int, what: str) -> None:
+    key = b"k" * size if what in ("key", "all") else b"order-1"
+    value = b"v" * size if what in ("value", "all") else b"v"
+    headers = tuple((f"x{n}", b"y" * 90) for n in range(size // 100)) if what in ("headers", "all") else ()
+    headers += (("x", b"y" * size),) if what in ("header", "all") else ()
+    record = Record("orders", 3, 17, key, value, headers, 0)
+    whole = deadletters.unreadable("payment", record, "r" * 5000, 0)
+    forms = list(deadletters.forms(whole, limit))
+    sizes = [size_of(form) for form in forms]
+    assert sizes[:-1] == sorted(set(sizes[:-1]), reverse=True)
+    assert sizes[-1] < 2200, "whatever a log takes"
+    if limit > 4000:
+        assert all(each <= limit for each in sizes)
+    for form in forms:
+        said = texts_of(form.headers)
+        assert (said["dead_what"], said["dead_whole"]) == ("dead letter", "orders/3/17")
+        assert form is whole or said["dead_key"] == f"{len(key)} bytes, sha256 {sha256(key).hexdigest()}"
+
+
+# -------------------------------------------------------------------- it is durable before its message is finished
+
+
+@pytest.mark.parametrize("kept", [False, True])
+async def test_a_dead_letter_is_durable_before_its_message_counts_as_finished(tmp_path: Path, *, kept: bool) -> None:
+    service = failing if kept else payment
+    async with workplace(tmp_path) as place:
+        may_go, tries = asyncio.Event(), 0
+
+        def not_yet(message: Outgoing) -> Exception | None:
+            nonlocal tries
+            tries += 1
+            return None if may_go.is_set() else BrokerUnavailable("not now")
+
+        refusing(place, not_yet)
+        bad = place.record_of(an_order()) if kept else unreadable(SAGA.encode())
+        await place.broker.publish([bad])
+        (record,) = await place.records("orders")
+        partition = Partition("orders", record.partition)
+        async with at_work(place, service):
+            await place.until(lambda: tries > 3)
+        assert place.committed(service, partition) == 0, "not finished, and the worker has come to its end"
+        may_go.set()
+        place.broker.publish = type(place.broker).publish.__get__(place.broker)  # type: ignore[method-assign]
+        async with at_work(place, service):
+            await place.at_rest(service)
+        assert len(await place.dead(service)) == 1
+        assert place.committed(service, partition) > 0
+
+
+# -------------------------------------------------------------------- it ends nobody
+
+
+@pytest.mark.parametrize("error", [BrokerError("the topic is gone"), ValueError("a defect of the driver")])
+@pytest.mark.parametrize("kept", [False, True])
+async def test_a_dead_letter_that_is_refused_in_every_form_waits_and_is_told(
+    tmp_path: Path, error: Exception, *, kept: bool
+) -> None:
+    service = failing if kept else payment
+    async with workplace(tmp_path) as place:
+        left = iter(range(11 if kept else 10))  # of a kept one the first is with the events of its transition
+        handed = refusing(place, lambda _: error if next(left, None) is not None else None)
+        async with at_work(place, service):
+            await place.broker.publish([place.record_of(an_order()) if kept else unreadable(SAGA.encode())])
+            await place.publish(an_order("order-2"))
+            await place.at_rest(service)
+        assert len(handed) > 10
+        ((_, headers),) = await place.dead(service)
+        assert "dead_cut" not in headers, "whole, as soon as it may be"
+        assert [e.outcome for e in await place.history(service, "order-2")] == ["handled"]
+        told = [m for m in place.moments if isinstance(m, Unavailable) and m.operation == "publish a dead letter"]
+        assert len(told) == 1, "once a minute"
+        assert told[0].error == f"a dead letter is refused in every form: {type(error).__name__}: {error}"
+        assert place.told(DeadLettered)
+        assert place.told(Recovered)
