@@ -75,6 +75,18 @@ class Position(NamedTuple):
     offset: int
 
 
+class Standstill(NamedTuple):
+    """Part of the log that cannot be read for now; everything else goes on."""
+
+    topic: str
+    partition: int | None
+    """`None`: all of the topic: it is gone, hidden, or we may not read it."""
+    offset: int | None
+    """Of the first record that cannot be read, if the trouble is one of records."""
+    reason: str
+    """What is wrong, and what to do."""
+
+
 class Record(NamedTuple):
     """One entry of the log, as a broker hands it out."""
 

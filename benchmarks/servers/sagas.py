@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import msgspec
 from aiokafka import AIOKafkaConsumer
+from aiokafka.structs import ConsumerRecord
 
 from benchmarks.events import OrderRequested
 from benchmarks.parts import CHAIN_ENDS, Figure
@@ -20,10 +21,9 @@ from benchmarks.servers.latency import at_the_end
 from benchmarks.servers.ours import CAST, serve
 from benchmarks.services import REFUSED
 from saga import adapters
-from saga.broker.kafka.topics import to_record as received
 from saga.broker.port import Broker
 from saga.clock import SystemClock
-from saga.messages import Outgoing
+from saga.messages import Outgoing, Record
 from saga.outside import to_record
 from saga.runtime.topics import topics_of
 from services.inventory.stock import Stock
@@ -173,7 +173,7 @@ class KafkaDriver(Driver):
                 while True:
                     for records in (await consumer.getmany(timeout_ms=1000)).values():
                         for record in records:
-                            self._heard(received(record))
+                            self._heard(_received(record))
 
             task = asyncio.create_task(hear())
             try:
@@ -181,3 +181,9 @@ class KafkaDriver(Driver):
             finally:
                 task.cancel()
                 await asyncio.wait([task])
+
+
+def _received(record: ConsumerRecord) -> Record:
+    return Record(
+        record.topic, record.partition, record.offset, record.key, record.value, record.headers, record.timestamp
+    )

@@ -11,6 +11,7 @@ Promises, each shown by a test of `saga.testing.conformance.broker`:
 - `Listener.revoked` comes before another member gets the partition, which waits for it to return, within bounds.
 - `commit` moves the group's position; when it returns, the position survives what the log survives.
 - Records that were removed before the group had them are told: of each partition which. The others lose nothing.
+- Records that cannot be read hold up those behind them in their partition, and nothing else; nothing is stepped over.
 Not promised: that a record comes once; an order between partitions; that a position never goes back.
 """
 
@@ -18,7 +19,7 @@ from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import NamedTuple, Protocol, Self
 
-from saga.messages import Outgoing, Partition, Record
+from saga.messages import Outgoing, Partition, Record, Standstill
 
 RECORD_BYTES_MAX = 1_000_000
 """What one record may hold, unless a setting says otherwise: what a topic of Kafka takes that nobody has configured."""
@@ -89,6 +90,10 @@ class Membership(Protocol):
         """How many records of each of our partitions lie behind what `poll` has given: as last heard, for nobody is
         asked; a partition of which nothing was heard yet is left out. `None`: the group has not said yet what is ours,
         which may be nothing."""
+
+    def standing(self) -> Sequence[Standstill]:
+        """What of that which is ours, or ought to be, cannot be read now. It is tried again; and whenever this becomes
+        different, the poll under way, or else the next one, returns."""
 
 
 class Broker(Protocol):

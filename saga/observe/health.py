@@ -61,6 +61,8 @@ class Health:
                 yield "starting: it has not joined its group yet"
             else:  # once is enough: partitions come and go, and it is not less ready while they do
                 self._joined.add(service)
+        for standstill in worker.standing():
+            yield standstill.reason
         for what, away_s in worker.away().items():
             if away_s > AWAY_S_MAX:
                 yield f"the {what} has not answered for {away_s:.0f} s: lanes wait, and nothing is lost"

@@ -24,6 +24,7 @@ from saga.observe.moments import (
     DeadLettered,
     Escalated,
     Expired,
+    GoesOn,
     Handled,
     Lost,
     Moment,
@@ -31,6 +32,7 @@ from saga.observe.moments import (
     Report,
     Retrying,
     Revoked,
+    StandsStill,
     Started,
     StepDone,
     Stopped,
@@ -55,6 +57,8 @@ LEVELS: Mapping[type[Moment], int] = {
     Assigned: logging.INFO,
     Revoked: logging.INFO,
     Lost: logging.WARNING,
+    StandsStill: logging.ERROR,
+    GoesOn: logging.INFO,
 }
 """How loud each moment is. A test compares it with the moments there are."""
 

@@ -246,7 +246,13 @@ class Metrics(Collector):
         away = Counts(
             "saga_unavailable_seconds", "How long store or broker cannot be reached; 0: it can.", "service", "what"
         )
+        standing = Counts(
+            *("saga_standing", "Parts of the log that cannot be read, and stand still; partition -1: a topic."),
+            *("service", "topic", "partition"),
+        )
         for name, worker in self._working.items():
+            for topic, part, *_ in worker.standing():
+                standing.values[name, topic, str(-1 if part is None else part)] = 1
             inflight.values[name,] = worker.inflight
             bound.values[name,] = worker.inflight_max
             owned.values[name,] = worker.partitions
@@ -255,7 +261,7 @@ class Metrics(Collector):
             now = worker.away()
             for what in ("store", "broker"):
                 away.values[name, what] = now.get(what, 0)
-        for counts in (inflight, bound, owned, lags, away):
+        for counts in (inflight, bound, owned, lags, away, standing):
             yield _gauge(counts)
 
 

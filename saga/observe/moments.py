@@ -169,4 +169,22 @@ class Lost(Moment, frozen=True, kw_only=True, gc=False):
     partitions: tuple[Partition, ...]
 
 
+class StandsStill(Moment, frozen=True, kw_only=True, gc=False):
+    """Part of the log cannot be read, and only that stands: nothing of it is stepped over. Told once."""
+
+    topic: str
+    partition: int | None
+    """`None`: all of the topic."""
+    offset: int | None
+    """Of the first record that cannot be read, if the trouble is one of records."""
+    error: str
+
+
+class GoesOn(Moment, frozen=True, kw_only=True, gc=False):
+    """It can be read again, or is somebody else's now."""
+
+    topic: str
+    partition: int | None
+
+
 Report: TypeAlias = Callable[[Moment], None]

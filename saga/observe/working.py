@@ -3,11 +3,11 @@
 Moments say what happened. What *is* costs the worker nothing until somebody looks.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol, TypeAlias
 
-from saga.messages import Partition
+from saga.messages import Partition, Standstill
 
 
 class Working(Protocol):
@@ -42,6 +42,9 @@ class Working(Protocol):
 
     def away(self) -> Mapping[str, float]:
         """`store` or `broker` -> for how many seconds it cannot be reached. Empty when both can."""
+
+    def standing(self) -> Sequence[Standstill]:
+        """As the `Membership` of `saga.broker.port` has it."""
 
     async def look(self) -> None:
         """Find out whether store and broker can be reached: a worker that has nothing to do would not notice."""

@@ -1,7 +1,7 @@
 """One worker of a service: one intake, bounded in flight; lanes side by side; commits in the background."""
 
 import asyncio
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from saga import envelope
@@ -9,7 +9,7 @@ from saga.broker.port import Broker, Membership
 from saga.clock import from_iso
 from saga.contracts import codec
 from saga.errors import BadInput, BrokerUnavailable, Fenced, StoreUnavailable
-from saga.messages import Partition, Position, Record
+from saga.messages import Partition, Position, Record, Standstill
 from saga.observe.moments import Assigned, DeadLettered, Expired, Handled, Lost, Revoked, Stuck
 from saga.printable import printable, shortened
 from saga.progress.document import Snapshot, decode_entry, progress_key
@@ -21,6 +21,7 @@ from saga.runtime.participant import Draining, Participant
 from saga.runtime.ports import RunningPorts
 from saga.runtime.room import Limits, Room
 from saga.runtime.standing import Stages
+from saga.runtime.standstills import Standstills
 from saga.runtime.turn import begin, take_turn
 
 POLL_S = 86_400.0
@@ -96,7 +97,7 @@ class Worker:
     # ---------------------------------------------------------------- intake
 
     async def _take_in(self, membership: Membership, stop: asyncio.Event) -> None:
-        away = False
+        away, standstills = False, Standstills(self.name, self.ports.report)
         while not stop.is_set():
             open_, room = self._room.open()
             if not open_ and self.ports.prefixes:  # without any, what keeps it so comes out of the poll
@@ -114,6 +115,7 @@ class Worker:
                 self.ports.unavailable("poll", why)
                 await self.ports.clock.sleep(AGAIN_S)
                 continue
+            standstills.are(membership.standing())
             if away:  # else nothing is said: a log that can be read may be full
                 away = False
                 self.ports.answered("broker")
@@ -220,6 +222,9 @@ class Worker:
 
     def away(self) -> Mapping[str, float]:
         return self.ports.away()
+
+    def standing(self) -> Sequence[Standstill]:
+        return () if self._membership is None else self._membership.standing()
 
     async def look(self) -> None:
         """See `saga.observe.working.Working`. Lanes know better than a read whether the store takes writes."""

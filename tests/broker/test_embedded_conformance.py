@@ -1,19 +1,41 @@
 """The embedded broker keeps the promises of the port."""
 
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
 
 from saga.broker.embedded import EmbeddedBroker
 from saga.clock import SystemClock
-from saga.messages import Partition
+from saga.messages import Partition, Record
 from saga.testing.conformance.broker import BrokerConformance
 from saga.testing.conformance.ground import Connect, Remove
+from saga.testing.conformance.unreadable import Damage
 
 
 class TestEmbeddedBroker(BrokerConformance):
+    @pytest.fixture(params=[b"\xff" * 8, b"\x91\x92\xa1\xff\xc4\x00", b"\x93", "text"])
+    def damage(self, tmp_path: Path, request: pytest.FixtureRequest) -> Damage:
+        """By another hand: headers that cannot be decoded. A page of the file that is damaged is an error of SQLite."""
+
+        def damage(record: Record) -> Callable[[], None]:
+            with sqlite3.connect(tmp_path / "broker.db", isolation_level=None) as shell:
+                topic = "SELECT first_log FROM topics WHERE name = ?"
+                ((first,),) = shell.execute(topic, (record.topic,)).fetchall()
+                write = f"UPDATE log_{first + record.partition} SET headers = ? WHERE offset = ?"
+                shell.execute(write, (request.param, record.offset))
+
+            def mend() -> None:
+                with sqlite3.connect(tmp_path / "broker.db", isolation_level=None) as shell:
+                    shell.execute(write, (None, record.offset))
+                shell.close()
+
+            shell.close()
+            return mend
+
+        return damage
+
     @pytest.fixture
     def connect(self, tmp_path: Path) -> Connect:
         return lambda: EmbeddedBroker(tmp_path / "broker.db", clock=SystemClock())

@@ -3,6 +3,7 @@
 import itertools
 import os
 from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 from aiokafka import TopicPartition
@@ -13,12 +14,18 @@ from saga.clock import SystemClock
 from saga.messages import Partition
 from saga.testing.conformance.broker import BrokerConformance
 from saga.testing.conformance.ground import Connect, Remove
+from saga.testing.conformance.unreadable import Damage
+from tests.servers.damage import WAYS, spoil
 
 NUMBERS = itertools.count()
 
 
 class TestKafkaBroker(BrokerConformance):
     within_s = 20.0
+
+    @pytest.fixture(params=WAYS)
+    def damage(self, kafka_data: Path, request: pytest.FixtureRequest) -> Damage:
+        return lambda record: spoil(kafka_data, record, request.param)
 
     @pytest.fixture
     def prefix(self) -> str:

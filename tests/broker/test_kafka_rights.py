@@ -85,6 +85,19 @@ async def refusal(membership: Membership, place: Partition) -> str:
     return await CLOCK.within(WITHIN_S, refused())
 
 
+async def standstill(membership: Membership, place: Partition) -> str:
+    """What is said of a topic to who goes on polling."""
+
+    async def told() -> str:
+        while not membership.standing():
+            await membership.poll([place], records_max=9, timeout_s=0.1)
+        (each,) = membership.standing()
+        assert (each.topic, each.partition) == (place.topic, None)
+        return each.reason
+
+    return await CLOCK.within(WITHIN_S, told())
+
+
 async def read(membership: Membership, place: Partition, wanted: list[str]) -> None:
     """Return when exactly these have come, and are committed."""
 
@@ -180,7 +193,7 @@ async def test_what_may_not_be_read_any_more_is_waited_for(
     )
     async with reading(settings, other, kafka_name) as (membership, listening):
         await guarded.take(may_read)
-        assert "allowed Read on the topic" in await refusal(membership, place)
+        assert "allowed Read on the topic" in await standstill(membership, place)
         await other.publish([event(kafka_name, "k", "meanwhile")])
         with pytest.raises(BrokerUnavailable, match=r"committing.*allowed Read on the topic"):
             await membership.commit({place: 2})

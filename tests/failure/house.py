@@ -15,7 +15,7 @@ from saga.broker.port import Listener, Membership
 from saga.clock import Clock, SystemClock
 from saga.contracts.library import find
 from saga.errors import Ambiguous, BrokerUnavailable, StoreUnavailable
-from saga.messages import Event, Outgoing, Partition, Record
+from saga.messages import Event, Outgoing, Partition, Record, Standstill
 from saga.observe.moments import Moment
 from saga.outside import to_record
 from saga.progress.document import Entry, decode, decode_entry, progress_key
@@ -216,6 +216,9 @@ class FailingMembership:
 
     def lag(self) -> Mapping[Partition, int] | None:
         return self.membership.lag()
+
+    def standing(self) -> Sequence[Standstill]:
+        return self.membership.standing()
 
     async def commit(self, offsets: Mapping[Partition, int]) -> None:
         mode = self.plan.due(f"{self.service}.commit", "before", "after")

@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from saga.messages import Standstill
 from saga.observe.health import AWAY_S_MAX, Health
 from tests.observe.workers import P0, Stand
 
@@ -85,3 +86,11 @@ def test_a_worker_that_ends_by_itself_leaves_a_process_that_is_not_alive(health:
         raise RuntimeError("a defect")
     assert health.not_alive() == [("payment", "its worker has ended")]
     assert reasons(health) == [("payment", "its worker has ended")]
+
+
+def test_a_partition_that_cannot_be_read_is_a_reason_as_long_as_it_stands(health: Health) -> None:
+    worker = Stand(behind=JOINED, stands=[Standstill("orders", 0, 7, "orders/0 stands at offset 7: why")])
+    with health.watch(worker):
+        assert reasons(health) == [("payment", "orders/0 stands at offset 7")]
+        worker.stands = ()
+        assert not reasons(health)

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as open_metrics
 from prometheus_client.parser import text_string_to_metric_families
 
+from saga.messages import Standstill
 from saga.observe import moments
 from saga.observe.metrics import BOUNDS_S, SERIES_MAX, Metrics, Page
 from saga.observe.moments import (
@@ -17,12 +18,14 @@ from saga.observe.moments import (
     DeadLettered,
     Escalated,
     Expired,
+    GoesOn,
     Handled,
     Lost,
     Moment,
     Recovered,
     Retrying,
     Revoked,
+    StandsStill,
     Started,
     StepDone,
     Stopped,
@@ -71,7 +74,7 @@ STUCK = Stuck(service="payment", saga=SECRET, message=SECRET, error=SECRET, retr
 EXPIRED = Expired(service="payment", topic="orders", partition=1, first=7, last=7, count=1)
 CONFLICT = WriteRefused(service="payment", saga=SECRET, operation="write", why="conflict")
 AMBIGUOUS = WriteRefused(service="payment", saga=None, operation="update", why="ambiguous")
-SEEN_ELSEWHERE = {Started, Unavailable, Recovered}
+SEEN_ELSEWHERE = {Started, Unavailable, Recovered, StandsStill, GoesOn}
 """A worker that begins, and what a worker cannot reach, are looked at: no moment is needed."""
 
 needs_promtool = pytest.mark.skipif(
@@ -233,6 +236,16 @@ def test_what_a_worker_has_in_hand_is_asked_when_the_page_is() -> None:
     assert page[series("saga_lag_messages", service="payment", topic="orders", partition="1")] == 0
     assert page[series("saga_unavailable_seconds", service="payment", what="store")] == 12.5
     assert page[series("saga_unavailable_seconds", service="payment", what="broker")] == 0
+
+
+def test_what_stands_still_is_a_series_as_long_as_it_stands() -> None:
+    worker = Stand(stands=[Standstill("orders", 3, 7, "why"), Standstill("refunds", None, None, "why")])
+    metrics = of(worker)
+    page = told(metrics)
+    for topic, partition in (("orders", "3"), ("refunds", "-1")):
+        assert page[series("saga_standing", service="payment", topic=topic, partition=partition)] == 1
+    worker.stands = ()
+    assert not [name for name, _ in told(metrics) if name == "saga_standing"]
 
 
 def test_the_recovery_ends_when_all_has_been_read_for_the_first_time() -> None:

@@ -1,10 +1,10 @@
 """A worker to look at that is as a test says, and a clock that stands still until a test moves it."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from saga.clock import SystemClock
-from saga.messages import Partition
+from saga.messages import Partition, Standstill
 
 P0, P1 = Partition("orders", 0), Partition("orders", 1)
 
@@ -32,6 +32,7 @@ class Stand:
     gone: dict[str, float] = field(default_factory=dict)
     given: int | None = None
     """How many partitions it has, if the end of some is not known."""
+    stands: Sequence[Standstill] = ()
     looked: int = 0
 
     @property
@@ -43,6 +44,9 @@ class Stand:
 
     def away(self) -> Mapping[str, float]:
         return self.gone
+
+    def standing(self) -> Sequence[Standstill]:
+        return self.stands
 
     async def look(self) -> None:
         self.looked += 1

@@ -36,6 +36,13 @@ def kafka_address(server_jars: Path, tmp_path_factory: pytest.TempPathFactory) -
 
 
 @pytest.fixture(scope="session")
+def kafka_data(kafka_address: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where that Kafka has its logs: a folder for each partition."""
+    *_, newest = sorted(_of_this_run(tmp_path_factory).glob("kafka-*"))
+    return newest / "data"
+
+
+@pytest.fixture(scope="session")
 def couchbase_mock(server_jars: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[CouchbaseMock]:
     """The mock that all tests share. Tests that break something start one of their own."""
     with shared_couchbase(_of_this_run(tmp_path_factory)) as mock:

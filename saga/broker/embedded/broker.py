@@ -11,7 +11,7 @@ from saga.broker.embedded import locks
 from saga.broker.embedded.failures import translated
 from saga.broker.embedded.file import open_file
 from saga.broker.embedded.groups import Groups
-from saga.broker.embedded.log import Log
+from saga.broker.embedded.log import Log, Undecodable
 from saga.broker.embedded.membership import Member, Shared, Timing
 from saga.broker.embedded.writer import RECORDS_MAX, Writer
 from saga.broker.port import RECORD_BYTES_MAX, Listener, Membership, Topic
@@ -194,6 +194,8 @@ class EmbeddedBroker:
                     records = log.read(kept.first_log + number, Partition(topic, number), at, PAGE)
                 except sqlite3.Error as why:
                     raise translated(why, self.path) from why
+                except Undecodable as why:
+                    raise BrokerError(why.told(Partition(topic, number), self.path)) from why
                 for record in records:
                     if record.offset < end:
                         yield record

@@ -2,6 +2,7 @@
 
 import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
 import msgspec
@@ -29,6 +30,22 @@ class Kept(NamedTuple):
     first_log: int
     partitions: int
     retention_ms: int | None
+
+
+class Undecodable(Exception):
+    """A record that is not as we write them: somebody else has, or the file is damaged."""
+
+    def __init__(self, offset: int, why: Exception) -> None:
+        super().__init__(str(why))
+        self.offset = offset
+
+    def told(self, partition: Partition, path: Path) -> str:
+        """What people are told."""
+        return (
+            f"{partition.topic}/{partition.number} stands at offset {self.offset}, which cannot be read: its row in "
+            f"{path} is not as we write it ({self}): put back a copy of the file, or step over it with `saga positions "
+            "skip`"
+        )
 
 
 class Log:
@@ -115,16 +132,20 @@ class Log:
         self._moved, self._seen = {}, -1
 
     def read(self, log: int, partition: Partition, offset: int, records_max: int) -> list[Record]:
-        """The next records from `offset` on."""
+        """The next records from `offset` on, up to one that cannot be read: that is raised when it is the first."""
         topic, number = partition
         rows = self._connection.execute(
             f"SELECT offset, key, value, headers, time_ms FROM log_{log} WHERE offset >= ? ORDER BY offset LIMIT ?",
             (offset, records_max),
         ).fetchall()
-        return [
-            Record(topic, number, at, key, value, _unpack(headers) if headers else (), time_ms)
-            for at, key, value, headers, time_ms in rows
-        ]
+        records: list[Record] = []
+        try:
+            for at, key, value, headers, time_ms in rows:
+                records.append(Record(topic, number, at, key, value, _unpack(headers) if headers else (), time_ms))
+        except (msgspec.MsgspecError, TypeError, UnicodeDecodeError) as why:
+            if not records:
+                raise Undecodable(at, why) from why
+        return records
 
     # ---------------------------------------------------------------- topics and retention, inside a transaction
 

@@ -9,15 +9,17 @@ from pathlib import Path
 from saga.broker.embedded.failures import translated
 from saga.broker.embedded.groups import Fellow, Groups, View
 from saga.broker.embedded.locks import Seat, is_vacant
-from saga.broker.embedded.log import Log
+from saga.broker.embedded.log import Log, Undecodable
 from saga.broker.embedded.writer import Writer
 from saga.broker.port import Listener
 from saga.clock import Clock
 from saga.errors import BrokerError, BrokerUnavailable, Fenced
-from saga.messages import Partition, Record
+from saga.messages import Partition, Record, Standstill
 
 AGAIN_S = 0.1
 """Before a transition that the file refused is tried again."""
+UNDECODABLE_S = 1.0
+"""How often a record is looked at again that could not be read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +80,8 @@ class Member:
         """Those that may be read; a partition that is being revoked is owned, but not in here."""
         self._behind: dict[Partition, Owned] = {}
         """Those with something to read, longest unread first."""
+        self._standing: dict[Partition, tuple[float, Standstill]] = {}
+        """Those whose next record cannot be read, and since when it was not looked at again."""
         self._news = asyncio.Event()
         self._generation, self._since_s = 0, 0.0
         self._broken: BaseException | None = None
@@ -133,6 +137,9 @@ class Member:
         heads = self._shared.log.heads
         return {p: max(0, heads.get(owned.log, 0) - owned.position) for p, owned in self._owned.items()}
 
+    def standing(self) -> Sequence[Standstill]:
+        return [standstill for _, standstill in self._standing.values()]
+
     def _read(self, partitions: Collection[Partition], records_max: int) -> list[Record]:
         wanted, heads, records = set(partitions), self._shared.log.heads, list[Record]()
         try:
@@ -140,12 +147,18 @@ class Member:
                 if partition not in wanted:
                     continue
                 owned = self._behind.pop(partition)
-                read = self._shared.log.read(owned.log, partition, owned.position, records_max - len(records))
+                try:
+                    read = self._shared.log.read(owned.log, partition, owned.position, records_max - len(records))
+                except Undecodable as why:
+                    self._stands(partition, why)
+                    continue
                 follows = read[0].offset if read else heads[owned.log]
                 if follows > owned.position:  # a log has no gaps: what lay between was removed
                     self._listener.expired(partition, owned.position, follows)
                     owned.position = follows
                 if read:
+                    if self._standing.pop(partition, None) is not None:
+                        self.wake()
                     owned.position = read[-1].offset + 1
                     records += read
                 if owned.position < heads[owned.log]:
@@ -159,6 +172,16 @@ class Member:
                 raise translated(why, self._shared.path) from why
         return records
 
+    def _stands(self, partition: Partition, why: Undecodable) -> None:
+        """Whatever lies behind that record waits, and nothing else does."""
+        told = self._standing.get(partition)
+        self._standing[partition] = (
+            self._shared.clock.monotonic_s(),
+            Standstill(*partition, why.offset, why.told(partition, self._shared.path)),
+        )
+        if told is None:
+            self.wake()
+
     # ---------------------------------------------------------------- what the broker tells
 
     def advanced(self, heads: Mapping[int, int]) -> None:
@@ -167,7 +190,7 @@ class Member:
         for log in self._by_log.keys() & heads.keys():
             partition = self._by_log[log]
             owned = self._owned[partition]
-            if heads[log] > owned.position and partition not in self._behind:
+            if heads[log] > owned.position and partition not in self._behind and partition not in self._standing:
                 self._behind[partition] = owned
                 found = True
         if found:
@@ -300,6 +323,7 @@ class Member:
         for partition in partitions:
             self._by_log.pop(self._owned[partition].log, None)
             self._behind.pop(partition, None)
+            self._standing.pop(partition, None)
         try:
             await self._shared.clock.within(self._shared.timing.drain_s, self._listener.revoked(partitions))
         except TimeoutError:
@@ -314,12 +338,17 @@ class Member:
         for partition in partitions:
             self._by_log.pop(self._owned.pop(partition).log, None)
             self._behind.pop(partition, None)
+            self._standing.pop(partition, None)
         self._listener.lost(partitions)
 
     # ---------------------------------------------------------------- steps of `pulse`
 
     async def _look(self, watch: "Watch") -> None:
         shared, member = self._shared, self._id
+        for partition, (since_s, _) in self._standing.items():
+            if shared.clock.monotonic_s() - since_s > UNDECODABLE_S:
+                self._behind[partition] = self._owned[partition]
+                self._news.set()
         if watch.is_time_to_stir():
             if not await shared.writer.do(lambda: shared.groups.beat(member)):
                 self.changed.set()  # taken for dead: `follow` tells, and joins again

@@ -25,6 +25,7 @@ from aiokafka.protocol.commit import OffsetCommitRequest, OffsetFetchRequest
 from saga.broker.administration import Bounds, Found, Group
 from saga.broker.kafka.broker import KafkaBroker
 from saga.broker.kafka.client import FAILED, end_consumer, failed, partitions_of
+from saga.broker.kafka.consumers import of_nobody
 from saga.broker.kafka.errors import translated
 from saga.broker.kafka.requests import READ, TOPIC, UNKNOWN, WRITE, Change, Topics
 from saga.broker.port import Topic
@@ -239,13 +240,7 @@ class KafkaAdministration(KafkaBroker):
     @asynccontextmanager
     async def _consumer(self) -> AsyncIterator[AIOKafkaConsumer]:
         """Of no group."""
-        consumer = AIOKafkaConsumer(
-            **self._open[1].options,
-            group_id=None,
-            enable_auto_commit=False,
-            auto_offset_reset="none",
-            request_timeout_ms=int(ASK_S * 1000),
-        )
+        consumer = of_nobody(self._settings, self._open[1], ASK_S)
         try:
             await consumer.start()
             yield consumer

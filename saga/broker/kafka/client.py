@@ -193,10 +193,38 @@ def unseen(consumer: AIOKafkaConsumer, topics: Iterable[str]) -> list[str]:
     return found
 
 
+def position(consumer: AIOKafkaConsumer, partition: Partition) -> int | None:
+    """The offset that it reads next; `None` if the partition is not its own, or it does not know yet."""
+    subscription = consumer._subscription.subscription
+    place = TopicPartition(*partition)
+    if subscription is None or subscription.assignment is None or place not in subscription.assignment.tps:
+        return None
+    found: int | None = subscription.assignment.state_value(place)._position
+    return found
+
+
+async def bounds(
+    consumer: AIOKafkaConsumer, places: Collection[TopicPartition]
+) -> Mapping[TopicPartition, tuple[int, int]]:
+    """Of each the offset of its oldest record, and after its last one that can be read. Goes on until answered."""
+    begins, ends = await consumer.beginning_offsets(places), await consumer.end_offsets(places)
+    return {place: (int(begins[place]), int(ends[place])) for place in places}
+
+
 async def committed(consumer: AIOKafkaConsumer, partitions: Collection[TopicPartition]) -> Mapping[Partition, int]:
     """The group's positions, in one request; those without one are left out. Goes on until it is answered."""
     found = await consumer._coordinator.fetch_committed_offsets(list(partitions))
     return {Partition(*partition): position.offset for partition, position in found.items()}
+
+
+async def positions(consumer: AIOKafkaConsumer, places: Collection[TopicPartition]) -> Mapping[Partition, int]:
+    """The group's, and of the others where they begin."""
+    found = dict(await committed(consumer, places)) if places else {}
+    new = [place for place in places if Partition(*place) not in found]
+    if new:
+        begins = await consumer.beginning_offsets(new)
+        found |= {Partition(*place): offset for place, offset in begins.items()}
+    return found
 
 
 async def end_consumer(consumer: AIOKafkaConsumer, clock: Clock, seconds: float) -> None:

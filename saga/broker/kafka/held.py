@@ -13,5 +13,3 @@ class Held:
     committed: int
     over: asyncio.Future[None]
     """Done when the assignment is over."""
-    looked_s: float | None = None
-    """When a gap between its offsets was last looked into."""

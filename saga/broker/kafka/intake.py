@@ -1,17 +1,19 @@
 """What a consumer has fetched and nobody has taken yet: asked for side by side, kept in order, never cancelled."""
 
 import asyncio
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
-from aiokafka.structs import ConsumerRecord
 
 from saga.broker.kafka.client import FAILED, failed
+from saga.clock import Clock
 from saga.errors import BrokerError
-from saga.messages import Partition
+from saga.messages import Partition, Record, Standstill
 
 GET_MS = 100
 """How long one `getmany` waits; one for other partitions can go on beside it."""
+REST_S = 1.0
+"""How long a partition is left alone of which aiokafka makes nothing but exceptions."""
 
 
 class Intake:
@@ -20,16 +22,25 @@ class Intake:
     A `getmany` that is cancelled would count as under way for ever, and while the group is rebalanced it waits without
     limit. So each runs in a task of its own. There are never two for one partition, and none for a partition of which
     something lies here: so there is never much more than was asked for.
+
+    A `getmany` that raises has dropped what it had taken of the other partitions, and their positions have moved: so
+    all that it asked for goes back to where this intake ends, and is asked for one by one until the culprit has shown.
     """
 
-    def __init__(self, group: str) -> None:
+    def __init__(self, group: str, clock: Clock) -> None:
         self.news = asyncio.Event()
         """Set when something has come, or failed, or may be asked for again."""
         self.failure: BrokerError | None = None
         """The last one; whoever tells it puts it away."""
-        self._group = group
+        self.standing: dict[Partition, Standstill] = {}
+        """Partitions of which aiokafka makes nothing but exceptions."""
+        self._group, self._clock = group, clock
         self._consumer: AIOKafkaConsumer | None = None
-        self._buffer: dict[Partition, list[ConsumerRecord]] = {}
+        self._buffer: dict[Partition, list[Record]] = {}
+        self._ends: dict[Partition, int] = {}
+        """After what has come of each."""
+        self._apart = False
+        """Whether they are asked for one by one."""
         self._asked: set[Partition] = set()
         self._gets: set[asyncio.Task[None]] = set()
 
@@ -37,6 +48,11 @@ class Intake:
         """Take from this one from now on. What one before it may still give is dropped."""
         self._consumer = consumer
         self._asked = set()
+
+    def start(self, offsets: Mapping[Partition, int]) -> None:
+        """An assignment begins, at these offsets."""
+        self._ends = dict(offsets)
+        self.standing, self._apart = {}, False
 
     def forget(self) -> None:
         """Everything is given up: what comes from now on is of the next assignment."""
@@ -54,16 +70,11 @@ class Intake:
     def __contains__(self, partition: Partition) -> bool:
         return partition in self._buffer
 
-    def first(self, partition: Partition) -> int:
-        """The offset of what comes next of it."""
-        offset: int = self._buffer[partition][0].offset
-        return offset
-
     def waiting(self, partitions: Collection[Partition]) -> list[Partition]:
         """Those of which something lies here, longest first."""
         return [partition for partition in self._buffer if partition in partitions]
 
-    def take(self, partition: Partition, records_max: int) -> list[ConsumerRecord]:
+    def take(self, partition: Partition, records_max: int) -> list[Record]:
         """The next records of it."""
         queue = self._buffer.pop(partition)
         if len(queue) > records_max:
@@ -74,9 +85,12 @@ class Intake:
     def ask(self, partitions: Iterable[Partition], records_max: int) -> None:
         """Have records of these fetched, where that is not under way."""
         wanted = [p for p in partitions if p not in self._asked and p not in self._buffer]
-        if wanted and self._consumer is not None:
-            self._asked.update(wanted)
-            get = asyncio.get_running_loop().create_task(self._get(self._consumer, wanted, records_max))
+        consumer = self._consumer
+        if not wanted or consumer is None:
+            return
+        self._asked.update(wanted)
+        for asked in [[partition] for partition in wanted] if self._apart else [wanted]:
+            get = asyncio.get_running_loop().create_task(self._get(consumer, asked, records_max))
             self._gets.add(get)
             get.add_done_callback(self._gets.discard)
 
@@ -86,14 +100,47 @@ class Intake:
             got = await consumer.getmany(
                 *(TopicPartition(*partition) for partition in partitions), timeout_ms=GET_MS, max_records=records_max
             )
-        except FAILED as why:
+        except Exception as why:  # noqa: BLE001 - whatever it is: what was taken has to come again
             if consumer is self._consumer:
-                self.failure = failed(why, f"group {self._group!r}: reading", "Read", waits=True)
+                self._back(consumer, partitions)
+                if isinstance(why, FAILED):
+                    self.failure = failed(why, f"group {self._group!r}: reading", "Read", waits=True)
+                elif len(partitions) > 1:
+                    self._apart = True
+                else:
+                    await self._rests(partitions[0], why)
         else:
             if consumer is self._consumer:  # nothing has run since they were handed out: their order is kept
-                for partition, records in got.items():
-                    self._buffer.setdefault(Partition(*partition), []).extend(records)
+                for place, records in got.items():
+                    partition = Partition(*place)
+                    self._buffer.setdefault(partition, []).extend(records)
+                    self._ends[partition] = records[-1].offset + 1
+                if self._apart:
+                    self._works(partitions)
         finally:
             if consumer is self._consumer:
                 self._asked.difference_update(partitions)
             self.news.set()
+
+    def _back(self, consumer: AIOKafkaConsumer, partitions: Collection[Partition]) -> None:
+        """Have aiokafka go on where this intake ends."""
+        ours = consumer.assignment()
+        for partition in partitions:
+            place = TopicPartition(*partition)
+            if partition in self._ends and place in ours:
+                consumer.seek(place, self._ends[partition])
+
+    async def _rests(self, partition: Partition, why: Exception) -> None:
+        """It alone has failed: leave it alone for a while."""
+        at = self._ends.get(partition)
+        said = f"{partition.topic}/{partition.number} cannot be read from offset {at} on: {type(why).__name__}: {why}"
+        advice = "it is tried again: report it with this message; `saga positions skip` may step over what is there"
+        self.standing[partition] = Standstill(*partition, at, f"{said[:300]}: {advice}")
+        self.news.set()
+        await self._clock.sleep(REST_S)
+
+    def _works(self, partitions: Collection[Partition]) -> None:
+        """All together again, when each has been found to work."""
+        for partition in partitions:
+            self.standing.pop(partition, None)
+        self._apart = bool(self.standing)

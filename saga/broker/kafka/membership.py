@@ -11,32 +11,27 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
-from aiokafka.abc import ConsumerRebalanceListener
-from aiokafka.coordinator.assignors.range import RangePartitionAssignor
 
-from saga.broker.kafka import client
+from saga.broker.kafka import client, consumers
 from saga.broker.kafka.client import FAILED, failed, partitions_of
+from saga.broker.kafka.fetching import Fetching, keep_apart
 from saga.broker.kafka.held import Held
 from saga.broker.kafka.intake import Intake
+from saga.broker.kafka.rebalances import Rebalances
 from saga.broker.kafka.rivals import Rivals
 from saga.broker.kafka.settings import Access, KafkaSettings
-from saga.broker.kafka.topics import to_record
 from saga.broker.port import Listener
 from saga.clock import Clock
 from saga.errors import BrokerError, BrokerUnavailable, Fenced
-from saga.messages import Partition, Record
+from saga.messages import Partition, Record, Standstill
 
-FETCH_BYTES = 1 << 23
-"""What one broker sends at once, at most; and of one partition an eighth of it."""
 WATCH_S, AGAIN_S = 0.25, 0.5
 """How often to look whether aiokafka is well, and the pause before another consumer is tried."""
 ALONE_S = 2.0
 """A member that finds no coordinator for so long says that the broker is unavailable."""
 LEAVE_S = 5.0
-GAP_S = 10.0
-"""How often, at most, a gap between offsets of one partition is looked into."""
-BEGINS_S = 1.0
-"""How long it may take to learn where partitions begin."""
+BOUNDS_S = 1.0
+"""How long a broker is waited for that is asked where a partition begins and ends."""
 
 log = logging.getLogger("saga.broker.kafka")
 
@@ -59,7 +54,8 @@ class Member:
         self._held: dict[Partition, Held] = {}
         self._open: set[Partition] = set()
         """Those that may be read: not before the listener knows of them, and not while they are given up."""
-        self._intake = Intake(group)
+        self._fetching: Fetching | None = None
+        self._intake = Intake(group, clock)
         self._rivals = Rivals(group, settings.instance, settings.session_s, clock)
         self._woken = False
         self._changing = asyncio.Lock()
@@ -75,8 +71,6 @@ class Member:
         """Raised as long as it lasts."""
         self._untold: BaseException | None = None
         """Why the listener could not be told of an assignment."""
-        self._is_new = False
-        """Whether nobody has looked yet whether the log still has what comes next of this assignment."""
 
     # ---------------------------------------------------------------- the port
 
@@ -88,7 +82,7 @@ class Member:
             woken, self._woken = self._woken, False
             if woken and self._away is None:  # who has lost everything to a trouble is woken, and has to hear of it
                 return []
-            if records := await self._take(partitions, records_max):
+            if records := self._take(partitions, records_max):
                 return records
             if (failure := self._intake.failure or self._away) is not None:
                 self._intake.failure = None
@@ -113,7 +107,10 @@ class Member:
                     f"group {self._group!r}: {partition} is not this member's; what it did comes again elsewhere"
                 )
             if offset > held.committed:
-                moved[partition] = held, offset
+                moved[partition] = held, self._read_to(partition) if offset == held.next else offset
+        await self._move(moved)
+
+    async def _move(self, moved: Mapping[Partition, tuple[Held, int]]) -> None:
         consumer = self._consumer
         if not moved or consumer is None:
             return
@@ -125,8 +122,19 @@ class Member:
     def lag(self) -> Mapping[Partition, int] | None:
         if not self._told or self._consumer is None:
             return None
-        ends = {partition: self._consumer.highwater(TopicPartition(*partition)) for partition in self._open}
-        return {p: max(0, end - self._held[p].next) for p, end in ends.items() if end is not None}
+        ends = {partition: self._consumer.last_stable_offset(TopicPartition(*partition)) for partition in self._open}
+        return {p: max(0, end - self._read_to(p)) for p, end in ends.items() if end is not None}
+
+    def standing(self) -> Sequence[Standstill]:
+        found = [*self._intake.standing.values(), *(self._fetching.standing() if self._fetching is not None else ())]
+        return sorted(found, key=str)
+
+    def _read_to(self, partition: Partition) -> int:
+        """After the last record that was handed out, and what lies behind it and is none: where transactions end."""
+        held = self._held[partition]
+        if self._consumer is None or partition in self._intake:
+            return held.next
+        return max(held.next, client.position(self._consumer, partition) or 0)
 
     async def _committed(
         self, consumer: AIOKafkaConsumer, offsets: Mapping[Partition, int], over: asyncio.Future[None]
@@ -156,56 +164,55 @@ class Member:
 
     # ---------------------------------------------------------------- reading
 
-    async def _take(self, partitions: Collection[Partition], records_max: int) -> list[Record]:
-        for partition in self._intake.waiting(partitions):
-            if partition in self._open and partition in self._intake:  # meanwhile it may all be given up
-                first = self._intake.first(partition)
-                if first != self._held[partition].next:
-                    await self._jumped(partition, first)
+    def _take(self, partitions: Collection[Partition], records_max: int) -> list[Record]:
         records: list[Record] = []
         for partition in self._intake.waiting(partitions):  # without a pause: all of one assignment
             if partition not in self._open:
                 continue
             taken = self._intake.take(partition, records_max - len(records))
             self._held[partition].next = taken[-1].offset + 1
-            records.extend(map(to_record, taken))
+            records.extend(taken)
             if len(records) >= records_max:
                 break
         return records
 
-    async def _jumped(self, partition: Partition, first: int) -> None:
-        """Offsets have gaps, where transactions ended; or because records were removed before they were read. They go
-        back when the log has lost what we have read: then all of it begins anew."""
-        held, consumer = self._held[partition], self._consumer
-        if first > held.next:
-            now_s = self._clock.monotonic_s()
-            if consumer is not None and (held.looked_s is None or now_s - held.looked_s >= GAP_S):
-                held.looked_s = now_s
-                await self._look_for_removed(consumer, {partition: held})
-            return
-        log.error(
-            "group %s: %s/%d has lost what was read of it: it is read again from offset %d on",
-            *(self._group, partition.topic, partition.number, first),
-        )
-        async with self._changing:
-            if self._held.get(partition) is not held:
-                return
-            self._held[partition] = Held(first, first, held.over)
-            self._listener.lost([partition])
-            await self._listener.assigned({partition: first})
+    async def _find(self, consumer: AIOKafkaConsumer, fetching: Fetching) -> None:
+        """Where to go on in partitions that have nothing at our offset. A gap in front of it was removed before it was
+        read; if even their end is in front of it the log has lost what we have read, and all of it begins anew."""
+        for place, offset in list(fetching.out_of_range.items()):
+            try:
+                begin, end = (await self._clock.within(BOUNDS_S, client.bounds(consumer, [place])))[place]
+            except FAILED:
+                continue  # looked at again in a moment
+            partition = Partition(*place)
+            async with self._changing:
+                held = self._held.get(partition)
+                if held is None or partition in self._intake or fetching.out_of_range.get(place) != offset:
+                    continue
+                if offset < begin:
+                    held.next = begin
+                    self._listener.expired(partition, offset, begin)
+                elif offset > end:
+                    log.error(
+                        "group %s: %s/%d has lost what was read of it: it is read again from offset %d on",
+                        *(self._group, partition.topic, partition.number, begin),
+                    )
+                    self._held[partition] = Held(begin, begin, held.over)
+                    self._listener.lost([partition])
+                    await self._listener.assigned({partition: begin})
+                fetching.go_on_at(place, offset if begin <= offset <= end else begin)
 
-    async def _look_for_removed(self, consumer: AIOKafkaConsumer, looked_at: Mapping[Partition, Held]) -> None:
-        """Tell of each partition that begins behind what comes next of it."""
-        with suppress(*FAILED):
-            places = [TopicPartition(*partition) for partition in looked_at]
-            begins = await self._clock.within(BEGINS_S, consumer.beginning_offsets(places))
-            for partition, held in looked_at.items():
-                first, after = held.next, begins[TopicPartition(*partition)]
-                if partition in self._intake:  # fetched in time
-                    after = min(after, self._intake.first(partition))
-                if after > first and self._held.get(partition) is held:
-                    held.next = after
-                    self._listener.expired(partition, first, after)
+    async def _commit_ends(self) -> None:
+        """Where transactions have ended, or were aborted, positions move though no record has come."""
+        moved = {
+            partition: (held, read_to)
+            for partition, held in self._held.items()
+            if partition in self._open
+            and held.committed >= held.next
+            and (read_to := self._read_to(partition)) > held.committed
+        }
+        with suppress(BrokerError):  # it is tried again
+            await self._move(moved)
 
     # ---------------------------------------------------------------- what the group tells
 
@@ -223,31 +230,29 @@ class Member:
             if consumer is not self._consumer or self._leaving.is_set():
                 return
             try:
-                offsets = await self._clock.within(self._settings.session_s / 2, self._positions(consumer, places))
+                offsets = await self._clock.within(self._settings.session_s / 2, client.positions(consumer, places))
             except Exception as why:  # noqa: BLE001 - aiokafka would drop it, and nobody would ever be told
                 self._untold = why
                 return
             self._told = self._was_in = True
             over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._held = {partition: Held(offset, offset, over) for partition, offset in offsets.items()}
+            self._start(consumer, offsets)
             try:
                 if offsets:
                     await self._listener.assigned(offsets)
             except Exception as why:  # noqa: BLE001 - a listener's error reaches whoever polls or commits
                 self._broken = why
             self._open = set(offsets)
-            self._is_new = True
             self._intake.news.set()
 
-    async def _positions(
-        self, consumer: AIOKafkaConsumer, places: Collection[TopicPartition]
-    ) -> Mapping[Partition, int]:
-        found = dict(await client.committed(consumer, places)) if places else {}
-        new = [place for place in places if Partition(*place) not in found]
-        if new:
-            begins = await consumer.beginning_offsets(new)
-            found |= {Partition(*place): offset for place, offset in begins.items()}
-        return found
+    def _start(self, consumer: AIOKafkaConsumer, offsets: Mapping[Partition, int]) -> None:
+        """Have these read, from these offsets on, whatever aiokafka thinks of them."""
+        if self._fetching is not None:
+            self._fetching.begin()
+        self._intake.start(offsets)
+        for partition, offset in offsets.items():
+            consumer.seek(TopicPartition(*partition), offset)
 
     async def _give_up(self, *, with_warning: bool) -> None:
         """Stop reading, tell the listener, and let nothing of this assignment be committed any more."""
@@ -298,22 +303,7 @@ class Member:
 
     async def _connect(self) -> None:
         settings = self._settings
-        consumer = AIOKafkaConsumer(
-            **self._access.options,
-            group_id=self._group,
-            group_instance_id=settings.instance_for(self._topics),
-            enable_auto_commit=False,
-            auto_offset_reset="earliest",
-            partition_assignment_strategy=(RangePartitionAssignor,),
-            session_timeout_ms=int(settings.session_s * 1000),
-            heartbeat_interval_ms=int(settings.heartbeat_s * 1000),
-            rebalance_timeout_ms=int(settings.rebalance_s * 1000),
-            max_poll_interval_ms=(1 << 31) - 1,  # who cannot go on for want of a store shall not lose partitions for it
-            request_timeout_ms=int(settings.request_s * 1000),
-            fetch_max_wait_ms=int(settings.fetch_wait_s * 1000),
-            fetch_max_bytes=FETCH_BYTES,
-            max_partition_fetch_bytes=FETCH_BYTES // 8,
-        )
+        consumer = consumers.of_group(self._group, self._topics, settings, self._access)
         try:
             await self._clock.within(settings.connect_s, consumer.start())
             for topic in self._topics:
@@ -324,11 +314,12 @@ class Member:
                 raise failed(why, f"group {self._group!r}: joining", "Read") from why
             raise
         self._consumer = consumer
+        self._fetching = keep_apart(consumer, self._clock, self.wake)
         self._intake.begin(consumer)
-        consumer.subscribe(topics=self._topics, listener=_Rebalances(self, consumer))
+        consumer.subscribe(topics=self._topics, listener=Rebalances(consumer, self.given_up, self.given))
 
     async def _disconnect(self) -> None:
-        consumer, self._consumer = self._consumer, None
+        consumer, self._consumer, self._fetching = self._consumer, None, None
         if consumer is not None:
             await client.end_consumer(consumer, self._clock, LEAVE_S)
         await self._intake.end()
@@ -359,19 +350,21 @@ class Member:
         alone_s = 0.0
         while True:
             await self._clock.sleep(WATCH_S)
-            assert self._consumer is not None  # only this task puts it away
-            client.check(self._consumer)
+            consumer, fetching = self._consumer, self._fetching
+            assert consumer is not None, "only this task puts it away"
+            assert fetching is not None, "as above"
+            client.check(consumer)
             if self._untold is not None:
                 why, self._untold = self._untold, None
                 raise why
-            if self._is_new and self._held:  # not while partitions move: who asks then holds up the whole group
-                self._is_new = False
-                await self._look_for_removed(self._consumer, dict(self._held))
-            alone_s = alone_s + WATCH_S if client.is_alone(self._consumer) else 0
+            await self._find(consumer, fetching)
+            alone_s = alone_s + WATCH_S if client.is_alone(consumer) else 0
+            if not alone_s:
+                await self._commit_ends()
             trouble = ""
             if alone_s >= ALONE_S:
                 trouble = "no broker answers for it: see whether Kafka runs and can be reached"
-            elif unseen := client.unseen(self._consumer, self._topics):
+            elif unseen := client.unseen(consumer, self._topics):
                 trouble = (
                     f"{', '.join(unseen)} cannot be seen any more: have the user allowed Read on it, if it is there"
                 )
@@ -382,16 +375,3 @@ class Member:
         self._away = BrokerUnavailable(trouble) if trouble else None
         if trouble:
             self._intake.news.set()
-
-
-class _Rebalances(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no types
-    """What aiokafka calls; it is always about everything."""
-
-    def __init__(self, member: Member, consumer: AIOKafkaConsumer) -> None:
-        self._member, self._consumer = member, consumer
-
-    async def on_partitions_revoked(self, revoked: Collection[TopicPartition]) -> None:
-        await self._member.given_up(self._consumer)
-
-    async def on_partitions_assigned(self, assigned: Collection[TopicPartition]) -> None:
-        await self._member.given(self._consumer, assigned)

@@ -6,10 +6,11 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.client import AIOKafkaClient
 from aiokafka.errors import TopicAlreadyExistsError, for_code
-from aiokafka.structs import ConsumerRecord
 
-from saga.broker.kafka.client import FAILED, LOOK_S, LOOKS, end_consumer, failed, partitions_of, topics_of
+from saga.broker.kafka.client import FAILED, LOOK_S, LOOKS, bounds, end_consumer, failed, partitions_of, topics_of
+from saga.broker.kafka.consumers import of_nobody
 from saga.broker.kafka.errors import translated
+from saga.broker.kafka.fetching import Fetching, keep_apart
 from saga.broker.kafka.settings import Access, KafkaSettings
 from saga.broker.port import Topic
 from saga.clock import Clock
@@ -102,23 +103,15 @@ async def _visible(topics: Sequence[Topic], client: AIOKafkaClient, clock: Clock
 
 
 async def scan(topic: str, settings: KafkaSettings, access: Access, clock: Clock) -> AsyncIterator[Record]:
-    """All that is there now, partition by partition. Raises `BrokerError`."""
-    consumer = AIOKafkaConsumer(
-        **access.options,
-        group_id=None,
-        enable_auto_commit=False,
-        auto_offset_reset="earliest",
-        request_timeout_ms=int(settings.connect_s * 1000),
-        fetch_max_wait_ms=int(settings.fetch_wait_s * 1000),
-    )
+    """All that is there now, partition by partition. Raises `BrokerError`, also for a record that cannot be read."""
+    consumer = of_nobody(settings, access, settings.connect_s)
     try:
         await clock.within(settings.connect_s, consumer.start())
+        fetching = keep_apart(consumer, clock, lambda: None)
         count = await partitions_of(consumer._client, topic, clock)
-        partitions = [TopicPartition(topic, number) for number in range(count)]
-        ends = await consumer.end_offsets(partitions)
-        begins = await consumer.beginning_offsets(partitions)
-        for partition in partitions:
-            async for record in _read(consumer, partition, begins[partition], ends[partition], settings, clock):
+        there = await bounds(consumer, [TopicPartition(topic, number) for number in range(count)])
+        for place, offsets in there.items():
+            async for record in _read(consumer, fetching, place, range(*offsets), settings, clock):
                 yield record
     except FAILED as why:
         raise failed(why, f"reading topic {topic}", "Read") from why
@@ -127,27 +120,30 @@ async def scan(topic: str, settings: KafkaSettings, access: Access, clock: Clock
 
 
 async def _read(
-    consumer: AIOKafkaConsumer, partition: TopicPartition, begin: int, end: int, settings: KafkaSettings, clock: Clock
+    consumer: AIOKafkaConsumer,
+    fetching: Fetching,
+    place: TopicPartition,
+    offsets: range,
+    settings: KafkaSettings,
+    clock: Clock,
 ) -> AsyncIterator[Record]:
-    if begin >= end:
+    if not offsets:
         return
-    consumer.assign([partition])
-    consumer.seek(partition, begin)
-    moved_s, at = clock.monotonic_s(), begin
-    while at < end:  # the last offsets need not be records
-        for records in (await consumer.getmany(partition, timeout_ms=int(PAGE_S * 1000))).values():
+    consumer.assign([place])
+    fetching.begin()
+    consumer.seek(place, offsets.start)
+    moved_s, at = clock.monotonic_s(), offsets.start
+    while at < offsets.stop:  # the last offsets need not be records
+        for records in (await consumer.getmany(place, timeout_ms=int(PAGE_S * 1000))).values():
             for record in records:
-                if record.offset < end:
-                    yield to_record(record)
-        reached = await consumer.position(partition)
+                if record.offset in offsets:
+                    yield record
+        reached = await consumer.position(place)
         if reached > at:
             moved_s, at = clock.monotonic_s(), reached
+        elif standing := fetching.standing():
+            raise BrokerError(standing[0].reason)
+        elif fetching.out_of_range:
+            fetching.go_on_at(place, at := (await bounds(consumer, [place]))[place][0])  # removed in this very moment
         elif clock.monotonic_s() - moved_s > settings.connect_s:
-            raise BrokerUnavailable(f"Kafka: nothing of {partition.topic}/{partition.partition} comes any more")
-
-
-def to_record(record: ConsumerRecord) -> Record:
-    """As the port hands it out."""
-    return Record(
-        record.topic, record.partition, record.offset, record.key, record.value, record.headers, record.timestamp
-    )
+            raise BrokerUnavailable(f"Kafka: nothing of {place.topic}/{place.partition} comes any more")

@@ -25,9 +25,10 @@ from saga.testing.conformance.ground import CLOCK, LOOK_S, Connect
 from saga.testing.conformance.listening import Listening, event, values
 from saga.testing.conformance.refusals import RefusalsConformance
 from saga.testing.conformance.removal import RemovalConformance
+from saga.testing.conformance.unreadable import UnreadableConformance
 
 
-class BrokerConformance(RemovalConformance, RefusalsConformance):
+class BrokerConformance(RemovalConformance, RefusalsConformance, UnreadableConformance):
     """One test per promise. Abilities that honestly differ are attributes of `saga.testing.conformance.ground`."""
 
     # ---------------------------------------------------------------- publish and read

@@ -48,6 +48,8 @@ class Cluster:
         """Everything that was appended, in that order."""
         self.spoiled: set[str] = set()
         """The sagas that got a message that nobody can handle."""
+        self.broken: dict[Partition, int] = {}
+        """Partitions of which a record cannot be read, and its offset."""
         self._network, self._began_ms = network, began_ms
 
     def ensure(self, topics: Sequence[Topic]) -> None:
@@ -70,7 +72,9 @@ class Cluster:
 
     def read(self, partition: Partition, offset: int, records_max: int) -> list[Record]:
         log = self.topics[partition.topic][partition.number]
-        return log.records[max(offset, log.begins) : min(log.visible, offset + records_max)]
+        return log.records[
+            max(offset, log.begins) : min(log.visible, offset + records_max, self.broken.get(partition, log.visible))
+        ]
 
     def remove(self, before: Mapping[Partition, int]) -> None:
         """Of these partitions what lies below the offset, whoever has read it."""
@@ -80,6 +84,14 @@ class Cluster:
     def begins(self, partition: Partition) -> int:
         """The offset of the first record that is still there."""
         return self.topics[partition.topic][partition.number].begins
+
+    def mend(self, partition: Partition) -> None:
+        """All of it can be read again."""
+        self.broken.pop(partition, None)
+        for group in self.groups.values():
+            for member in group.members.values():
+                member.has_news(partition)
+                member.wake()
 
     def has_more(self, partition: Partition, offset: int) -> bool:
         """Whether there is something to read from that offset on."""
@@ -193,6 +205,8 @@ class SimulatedBroker:
 
     async def scan(self, topic: str) -> AsyncIterator[Record]:
         for record in [record for log in self.cluster.topics.get(topic, ()) for record in log.records]:
+            if self.cluster.broken.get(Partition(topic, record.partition)) == record.offset:
+                raise BrokerError(f"planted: {topic}/{record.partition} stands at offset {record.offset}")
             yield record
 
     def asks(self, what: What, where: str, names: tuple[str, ...], effect: Effect) -> "Future[Any]":

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from saga.broker.port import Listener
 from saga.errors import BrokerUnavailable
-from saga.messages import Partition, Record
+from saga.messages import Partition, Record, Standstill
 from saga.testing.simulation.groups import DRAIN_S, SILENCE_S
 from saga.testing.simulation.network import HOP_S_FIRST, Network
 from saga.testing.simulation.processes import Process
@@ -86,6 +86,14 @@ class SimulatedMember:
             return None
         return {partition: self._cluster.behind(partition, at) for partition, at in self._at.items()}
 
+    def standing(self) -> Sequence[Standstill]:
+        broken = self._cluster.broken
+        return [
+            Standstill(*partition, at, f"planted: {partition.topic}/{partition.number} stands at offset {at}")
+            for partition, at in self._at.items()
+            if broken.get(partition) == at and self._cluster.has_more(partition, at)
+        ]
+
     def _read(self, partitions: Collection[Partition], records_max: int) -> list[Record]:
         records: list[Record] = []
         if not self._behind:
@@ -100,7 +108,9 @@ class SimulatedMember:
             self._at[partition] = at + len(some)
             records += some
             del self._behind[partition]
-            if self._cluster.has_more(partition, self._at[partition]):
+            if self._cluster.broken.get(partition) == self._at[partition]:
+                self.wake()  # to be told; it is read again when it is mended
+            elif self._cluster.has_more(partition, self._at[partition]):
                 self._behind[partition] = None  # at the end: the others come first
             if len(records) >= records_max:
                 break

@@ -1,15 +1,16 @@
 """The simulated store and the simulated broker keep the promises of their ports."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import pytest
 
 from saga.clock import SystemClock
-from saga.messages import Partition
+from saga.messages import Partition, Record
 from saga.testing.conformance.broker import BrokerConformance
 from saga.testing.conformance.ground import Connect, Remove
 from saga.testing.conformance.store import Opens, Passes, StoreConformance
+from saga.testing.conformance.unreadable import Damage
 from saga.testing.simulation.broker import Cluster, SimulatedBroker
 from saga.testing.simulation.chance import Chance
 from saga.testing.simulation.network import Network
@@ -57,5 +58,14 @@ class TestSimulatedBroker(BrokerConformance):
         return removed
 
     @pytest.fixture
-    async def connect(self, cluster: Cluster, network: Network) -> Connect:
+    def damage(self, cluster: Cluster) -> Damage:
+        def damage(record: Record) -> Callable[[], None]:
+            partition = Partition(record.topic, record.partition)
+            cluster.broken[partition] = record.offset
+            return lambda: cluster.mend(partition)
+
+        return damage
+
+    @pytest.fixture
+    def connect(self, cluster: Cluster, network: Network) -> Connect:
         return lambda: SimulatedBroker(cluster, Process("test", "test"), network)

@@ -1,0 +1,47 @@
+"""Consumers of aiokafka as we want them: none of them reads what a transaction has not committed, nor counts it."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from aiokafka import AIOKafkaConsumer
+from aiokafka.coordinator.assignors.range import RangePartitionAssignor
+
+from saga.broker.kafka.settings import Access, KafkaSettings
+
+FETCH_BYTES = 1 << 23
+"""What one broker sends at once, at most; and of one partition an eighth of it."""
+FOREVER_MS = (1 << 31) - 1
+
+
+def of_group(group: str, topics: Sequence[str], settings: KafkaSettings, access: Access) -> AIOKafkaConsumer:
+    """A member that is to be, of a group that reads these topics."""
+    return _consumer(
+        access,
+        group_id=group,
+        group_instance_id=settings.instance_for(topics),
+        auto_offset_reset="earliest",
+        partition_assignment_strategy=(RangePartitionAssignor,),
+        session_timeout_ms=int(settings.session_s * 1000),
+        heartbeat_interval_ms=int(settings.heartbeat_s * 1000),
+        rebalance_timeout_ms=int(settings.rebalance_s * 1000),
+        max_poll_interval_ms=FOREVER_MS,  # who cannot go on for want of a store shall not lose partitions for it
+        request_timeout_ms=int(settings.request_s * 1000),
+        fetch_max_wait_ms=int(settings.fetch_wait_s * 1000),
+        fetch_max_bytes=FETCH_BYTES,
+        max_partition_fetch_bytes=FETCH_BYTES // 8,
+    )
+
+
+def of_nobody(settings: KafkaSettings, access: Access, request_s: float) -> AIOKafkaConsumer:
+    """For tools: it has no positions but those that it is told."""
+    return _consumer(
+        access,
+        group_id=None,
+        auto_offset_reset="none",
+        request_timeout_ms=int(request_s * 1000),
+        fetch_max_wait_ms=int(settings.fetch_wait_s * 1000),
+    )
+
+
+def _consumer(access: Access, **options: Any) -> AIOKafkaConsumer:
+    return AIOKafkaConsumer(**access.options, isolation_level="read_committed", enable_auto_commit=False, **options)

@@ -1,0 +1,229 @@
+"""Fetching that keeps partitions apart: what is wrong with one of them holds up nobody else, and loses nothing.
+
+aiokafka's own fetcher drops what it has taken of healthy partitions when another one raises, steps over a batch that is
+cut off, ends for good when an answer makes no sense, and says nothing of most errors that brokers report.
+"""
+
+import asyncio
+from collections.abc import Callable, Collection
+from contextlib import suppress
+from dataclasses import dataclass
+
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.consumer.fetcher import Fetcher, FetchResult
+from aiokafka.consumer.subscription_state import Assignment
+from aiokafka.errors import (
+    CorruptRecordException,
+    KafkaError,
+    OffsetOutOfRangeError,
+    TopicAuthorizationFailedError,
+    UnknownTopicOrPartitionError,
+    UnsupportedCodecError,
+    for_code,
+)
+from aiokafka.protocol.fetch import FetchRequest
+
+from saga.broker.kafka.batches import Batches
+from saga.broker.kafka.errors import AGAIN, translated
+from saga.clock import Clock
+from saga.messages import Standstill
+
+AGAIN_S_FIRST, AGAIN_S_MAX = 0.1, 5.0
+"""The pauses of a partition that cannot be read. All others go on meanwhile."""
+PATIENCE_S = 2.0
+"""What passes by itself, as when a partition changes its leader, is told only if it lasts for so long."""
+OF_TOPICS: tuple[type[KafkaError], ...] = (TopicAuthorizationFailedError, UnknownTopicOrPartitionError)
+"""What is wrong with all partitions of a topic alike."""
+
+
+@dataclass(slots=True)
+class Standing:
+    """A partition that cannot be read."""
+
+    offset: int
+    reason: str
+    since_s: float
+    patience_s: float
+    of_topic: bool
+    again_s: float = AGAIN_S_FIRST
+    """The pause before it is read again."""
+
+
+class Fetching(Fetcher):  # type: ignore[misc]  # aiokafka has no types
+    """Takes the place of a consumer's own fetcher, as long as the consumer runs."""
+
+    def __init__(self, consumer: AIOKafkaConsumer, clock: Clock, tell: Callable[[], None]) -> None:
+        """`tell`: called when something that people are told of may have changed."""
+        super().__init__(
+            consumer._client,
+            consumer._subscription,
+            fetch_min_bytes=consumer._fetch_min_bytes,
+            fetch_max_bytes=consumer._fetch_max_bytes,
+            fetch_max_wait_ms=consumer._fetch_max_wait_ms,
+            max_partition_fetch_bytes=consumer._max_partition_fetch_bytes,
+            fetcher_timeout=consumer._consumer_timeout,
+            retry_backoff_ms=consumer._retry_backoff_ms,
+            auto_offset_reset=consumer._auto_offset_reset,
+            isolation_level=consumer._isolation_level,
+        )
+        self.out_of_range: dict[TopicPartition, int] = {}
+        """Partitions that have nothing at our offset: whoever reads has to say where to go on. Not asked for again."""
+        self._clock, self._tell = clock, tell
+        self._standing: dict[TopicPartition, Standing] = {}
+        self._timers: dict[TopicPartition, asyncio.TimerHandle] = {}
+        self._told: list[Standstill] = []
+
+    def begin(self) -> None:
+        """Another assignment has begun: nothing is known of its partitions."""
+        for timer in self._timers.values():
+            timer.cancel()
+        self._timers, self._standing, self.out_of_range = {}, {}, {}
+
+    def standing(self) -> list[Standstill]:
+        """What people are to be told of; a topic once."""
+        now_s = self._clock.monotonic_s()
+        found: dict[tuple[str, int | None], Standstill] = {}
+        for (topic, number), each in self._standing.items():
+            if now_s - each.since_s >= each.patience_s:
+                part = None if each.of_topic else number
+                found[topic, part] = Standstill(topic, part, None if each.of_topic else each.offset, each.reason)
+        return list(found.values())
+
+    async def close(self) -> None:
+        self.begin()
+        await super().close()
+
+    # ---------------------------------------------------------------- what comes
+
+    async def _proc_fetch_request(self, assignment: Assignment, node_id: int, request: FetchRequest) -> bool:
+        """One request to one broker; whether there is something to take."""
+        try:
+            response = await self._client.send(node_id, request)
+        except KafkaError:
+            with suppress(asyncio.CancelledError):
+                await self._clock.sleep(self._retry_backoff)
+            return False
+        except asyncio.CancelledError:
+            return False
+        if not assignment.active:
+            return False
+        asked = {
+            TopicPartition(topic, number): offset
+            for topic, partitions in request.topics
+            for number, offset, _ in partitions
+        }
+        came = any(data for _, partitions in response.topics for *_, data in partitions)
+        for topic, partitions in response.topics:
+            for number, code, highwater, stable, *more, data in partitions:
+                place = TopicPartition(topic, number)
+                state = assignment.state_value(place)
+                if not state.has_valid_position or state.position != asked[place] or state.paused:
+                    continue  # it has been moved meanwhile
+                if code != 0:
+                    self._refused(assignment, place, state.position, for_code(code))
+                    continue
+                state.highwater, state.lso = highwater, stable
+                if data:
+                    aborted = more[1] if response.API_VERSION >= 11 else more[-1]
+                    self._records[place] = self._result(assignment, place, data, aborted or (), highwater)
+                elif state.position < stable:
+                    self._is_empty(assignment, place, state.position, stable, alone=not came)
+                else:
+                    self._goes_on(place)
+        return came
+
+    def _result(
+        self,
+        assignment: Assignment,
+        place: TopicPartition,
+        data: bytes,
+        aborted: Collection[tuple[int, int]],
+        highwater: int,
+    ) -> FetchResult:
+        def tell(offset: int, why: Exception | None) -> None:
+            if why is None:
+                self._goes_on(place)
+            else:
+                self._stands(assignment, place, self._new(offset, unreadable(place, offset, why)))
+
+        batches = Batches(place, data, assignment.state_value(place).position, aborted, highwater, tell)
+        return FetchResult(place, partition_records=batches, assignment=assignment, backoff=self._prefetch_backoff)
+
+    # ---------------------------------------------------------------- what does not come
+
+    def go_on_at(self, place: TopicPartition, offset: int) -> None:
+        """Read it from there on."""
+        self.out_of_range.pop(place, None)
+        self.seek_to(place, offset)
+        self._subscriptions.subscription.assignment.state_value(place).resume()
+
+    def _refused(self, assignment: Assignment, place: TopicPartition, offset: int, kind: type[KafkaError]) -> None:
+        """The broker says why nothing comes of it."""
+        if kind is OffsetOutOfRangeError:
+            assignment.state_value(place).pause()
+            self.out_of_range[place] = offset
+            return
+        self._client.force_metadata_update()  # it may be elsewhere by now
+        passes = kind in AGAIN and kind is not CorruptRecordException
+        doing = f"{place.topic}/{place.partition} stands at offset {offset}"
+        trouble = translated(kind(place.topic), doing, "Read", waits=True)
+        patience_s = PATIENCE_S if passes or kind is UnknownTopicOrPartitionError else 0.0
+        new = self._new(offset, str(trouble), patience_s=patience_s, of_topic=kind in OF_TOPICS)
+        self._stands(assignment, place, new)
+
+    def _is_empty(
+        self, assignment: Assignment, place: TopicPartition, offset: int, stable: int, *, alone: bool
+    ) -> None:
+        """Nothing came of it, though there is something. That may be once, if others took all the room: so it is left
+        alone only if they did not."""
+        reason = (
+            f"{place.topic}/{place.partition} stands at offset {offset}: the brokers have records up to {stable - 1}, "
+            "and hand out none of them, as they do if what they have stored is damaged: have it restored, or step over "
+            "it with `saga positions skip`"
+        )
+        self._stands(assignment, place, self._new(offset, reason, patience_s=PATIENCE_S), rests=alone)
+
+    def _new(self, offset: int, reason: str, *, patience_s: float = 0.0, of_topic: bool = False) -> Standing:
+        return Standing(offset, reason, self._clock.monotonic_s(), patience_s, of_topic)
+
+    def _stands(self, assignment: Assignment, place: TopicPartition, new: Standing, *, rests: bool = True) -> None:
+        """Leave it alone for a while, and nothing else."""
+        before = self._standing.get(place)
+        if before is not None and before.offset == new.offset:
+            new.since_s, new.again_s = before.since_s, min(2 * before.again_s, AGAIN_S_MAX)
+        self._standing[place] = new
+        if rests:
+            state = assignment.state_value(place)
+            state.pause()
+            self._timers[place] = self._loop.call_later(new.again_s, state.resume)
+        self._tell_news()
+
+    def _goes_on(self, place: TopicPartition) -> None:
+        if self._standing.pop(place, None) is not None:
+            self._tell_news()
+
+    def _tell_news(self) -> None:
+        """If there are any: a partition is tried again and again."""
+        now = self.standing()
+        if now != self._told:
+            self._told = now
+            self._tell()
+
+
+def keep_apart(consumer: AIOKafkaConsumer, clock: Clock, tell: Callable[[], None]) -> Fetching:
+    """Give it a fetcher of this kind. To be called as soon as it has started, before it has partitions."""
+    old = consumer._fetcher
+    old._fetch_task.cancel()  # it has not begun to wait for anything but partitions
+    consumer._fetcher = fetching = Fetching(consumer, clock, tell)
+    return fetching
+
+
+def unreadable(place: TopicPartition, offset: int, why: Exception) -> str:
+    """What people are told of bytes that cannot be read."""
+    if isinstance(why, UnsupportedCodecError):
+        return str(translated(why, f"{place.topic}/{place.partition} stands at offset {offset}"))
+    said = " ".join(str(part) for part in why.args) if isinstance(why, KafkaError) else f"{type(why).__name__}: {why}"
+    return (
+        f"{place.topic}/{place.partition} stands at offset {offset}, which cannot be read: {said[:300]}; it is tried "
+        "again: have the topic's data restored, or step over it with `saga positions skip`"
+    )

@@ -1,0 +1,32 @@
+"""What of the log cannot be read: told once when it comes to a standstill, and once when it goes on."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from saga.messages import Standstill
+from saga.observe.moments import GoesOn, Report, StandsStill
+
+
+@dataclass(slots=True)
+class Standstills:
+    """Those that people know of."""
+
+    service: str
+    report: Report
+    _told: dict[tuple[str, int | None], Standstill] = field(default_factory=dict)
+
+    def are(self, standing: Iterable[Standstill]) -> None:
+        """These stand now: tell what is new, and what is over."""
+        before, now = self._told, {(each.topic, each.partition): each for each in standing}
+        if now == before:
+            return
+        self._told = now
+        for (topic, partition), each in now.items():
+            if before.get((topic, partition)) != each:
+                self.report(
+                    StandsStill(
+                        service=self.service, topic=topic, partition=partition, offset=each.offset, error=each.reason
+                    )
+                )
+        for topic, partition in before.keys() - now.keys():
+            self.report(GoesOn(service=self.service, topic=topic, partition=partition))

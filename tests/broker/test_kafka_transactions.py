@@ -1,0 +1,114 @@
+"""What a transaction has not committed is not there: for members, for tools, and in what is counted."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+from aiokafka import AIOKafkaProducer
+
+from saga.broker.administration import Bounds
+from saga.broker.kafka import KafkaSettings
+from saga.broker.kafka.administration import KafkaAdministration
+from saga.broker.port import Topic
+from saga.messages import Partition
+from saga.testing.conformance.listening import Listening, event, values
+from tests.broker.waiting import CLOCK, until
+
+
+@pytest.fixture
+def place(kafka_topic: str) -> Partition:
+    return Partition(kafka_topic, 0)
+
+
+@pytest.fixture
+async def broker(kafka_settings: KafkaSettings, place: Partition) -> AsyncIterator[KafkaAdministration]:
+    async with KafkaAdministration(kafka_settings, clock=CLOCK) as broker:
+        await broker.ensure([Topic(place.topic, 1)])
+        yield broker
+
+
+@asynccontextmanager
+async def foreign(settings: KafkaSettings, name: str) -> AsyncIterator[AIOKafkaProducer]:
+    """A producer with transactions: somebody else's, for ours has none."""
+    producer = AIOKafkaProducer(bootstrap_servers=list(settings.servers), transactional_id=name)
+    await producer.start()
+    try:
+        yield producer
+    finally:
+        await producer.stop()
+
+
+async def say(producer: AIOKafkaProducer, topic: str, *words: str) -> None:
+    for word in words:
+        await producer.send_and_wait(topic, word.encode(), b"k")
+
+
+async def transactions(settings: KafkaSettings, topic: str, *words: str) -> None:
+    """One for each word: aborted, if it begins with `no`."""
+    async with foreign(settings, topic) as producer:
+        for word in words:
+            await producer.begin_transaction()
+            await say(producer, topic, f"{word} 1", f"{word} 2")
+            await (producer.abort_transaction() if word.startswith("no") else producer.commit_transaction())
+
+
+async def test_aborted_transactions_are_not_read_by_anybody(
+    broker: KafkaAdministration, kafka_settings: KafkaSettings, place: Partition
+) -> None:
+    await broker.publish([event(place.topic, "k", "before")])
+    await transactions(kafka_settings, place.topic, "no", "yes", "no too", "yes again")
+    await broker.publish([event(place.topic, "k", "after")])
+    wanted = ["before", "yes 1", "yes 2", "yes again 1", "yes again 2", "after"]
+    assert values([record async for record in broker.scan(place.topic)]) == wanted
+    async with broker.join(place.topic, [place.topic], listening := Listening()) as membership:
+        await until(lambda: listening.has)
+        found: list[str] = []
+        while len(found) < len(wanted):
+            found += values(await membership.poll([place], records_max=2, timeout_s=1))
+        assert found == wanted
+        assert membership.lag() == {place: 0}
+
+
+@pytest.mark.parametrize("last", ["yes", "no"])
+async def test_who_has_handled_everything_is_at_the_end_also_behind_a_transaction(
+    broker: KafkaAdministration, kafka_settings: KafkaSettings, place: Partition, last: str
+) -> None:
+    """Else nobody would ever look drained."""
+    await broker.publish([event(place.topic, "k", "before")])
+    async with broker.join(place.topic, [place.topic], listening := Listening()) as membership:
+        await until(lambda: listening.has)
+        (record,) = await membership.poll([place], records_max=5, timeout_s=10)
+        await membership.commit({place: record.offset + 1})
+        await transactions(kafka_settings, place.topic, last)
+
+        async def at_the_end() -> None:
+            while (await broker.group(place.topic)).positions != {place: 4}:
+                for record in await membership.poll([place], records_max=5, timeout_s=0.1):
+                    await membership.commit({place: record.offset + 1})
+
+        await CLOCK.within(10, at_the_end())
+        assert membership.lag() == {place: 0}
+    assert await broker.bounds([place.topic]) == {place: Bounds(0, 4)}
+
+
+async def test_what_is_not_committed_yet_is_behind_the_end_and_comes_when_it_is(
+    broker: KafkaAdministration, kafka_settings: KafkaSettings, place: Partition
+) -> None:
+    await broker.publish([event(place.topic, "k", "before")])
+    async with (
+        foreign(kafka_settings, place.topic) as producer,
+        broker.join(place.topic, [place.topic], listening := Listening()) as membership,
+    ):
+        await producer.begin_transaction()
+        await say(producer, place.topic, "perhaps")
+        await until(lambda: listening.has)
+        assert values(await membership.poll([place], records_max=5, timeout_s=10)) == ["before"]
+        assert list(await membership.poll([place], records_max=5, timeout_s=0.3)) == []
+        assert await broker.bounds([place.topic]) == {place: Bounds(0, 1)}
+        assert values([record async for record in broker.scan(place.topic)]) == ["before"]
+        assert membership.lag() == {place: 0}
+        polling = asyncio.gather(membership.poll([place], records_max=5, timeout_s=10))
+        await producer.commit_transaction()
+        ((record,),) = await polling
+        assert record.value == b"perhaps"

@@ -1,0 +1,94 @@
+"""What is odd and no damage: it is read, and nothing of it is lost. Damage itself is in the suite for brokers."""
+
+from pathlib import Path
+
+import pytest
+from aiokafka import TopicPartition
+
+from saga.broker.kafka import KafkaBroker, KafkaSettings
+from saga.broker.kafka.membership import Member
+from saga.broker.port import Topic
+from saga.messages import Outgoing, Partition, Record
+from saga.testing.conformance.listening import Listening, event
+from tests.broker.waiting import CLOCK, until
+from tests.servers.damage import HARMLESS, spoil
+
+
+async def read(broker: KafkaBroker, topic: str, count: int) -> list[Record]:
+    """As a member of a group, all that is there."""
+    found: list[Record] = []
+    async with broker.join(topic, [topic], listening := Listening()) as membership:
+        await until(lambda: listening.has)
+        while len(found) < count:
+            found += await membership.poll(list(listening.has), records_max=100, timeout_s=1)
+    return found
+
+
+@pytest.mark.parametrize("way", HARMLESS)
+async def test_a_batch_that_says_something_else_of_itself_loses_nothing(
+    kafka_settings: KafkaSettings, kafka_topic: str, kafka_data: Path, way: str
+) -> None:
+    async with KafkaBroker(kafka_settings, clock=CLOCK) as broker:
+        await broker.ensure([Topic(kafka_topic, 1)])
+        for number in range(3):
+            await broker.publish([event(kafka_topic, f"k{n}", f"{number}") for n in range(5)])
+        stored = [record async for record in broker.scan(kafka_topic)]
+        spoil(kafka_data, stored[7], way)
+        assert await read(broker, kafka_topic, 15) == stored
+
+
+async def test_names_of_headers_that_are_no_text_are_read_all_the_same(
+    kafka_settings: KafkaSettings, kafka_topic: str, kafka_data: Path
+) -> None:
+    """Brokers take any bytes as a name; aiokafka takes text only, so ours is put into what is stored."""
+    headers = (("ce_id", b"1"), ("name", b"\x00"), ("empty", b""))
+    async with KafkaBroker(kafka_settings, clock=CLOCK) as broker:
+        await broker.ensure([Topic(kafka_topic, 1)])
+        for number in range(3):
+            await broker.publish([Outgoing(kafka_topic, b"k", f"{number} {n}".encode(), headers) for n in range(4)])
+        stored = [record async for record in broker.scan(kafka_topic)]
+        spoil(kafka_data, stored[5], "names of headers")
+        odd = (("ce_id", b"1"), ("\\xff\\xfeme", b"\x00"), ("empty", b""))
+        wanted = [record._replace(headers=odd) if 4 <= record.offset < 8 else record for record in stored]
+        assert await read(broker, kafka_topic, 12) == wanted
+        assert [record async for record in broker.scan(kafka_topic)] == wanted
+
+
+@pytest.mark.parametrize("drained", [1, 5])
+async def test_after_a_fetch_that_raises_nothing_of_the_others_is_lost(
+    kafka_settings: KafkaSettings, kafka_topic: str, monkeypatch: pytest.MonkeyPatch, drained: int
+) -> None:
+    """Whatever aiokafka raises: what it had taken of other partitions is dropped with it, and has to come again."""
+    async with KafkaBroker(kafka_settings, clock=CLOCK) as broker:
+        await broker.ensure([Topic(kafka_topic, 6)])
+        await broker.publish([event(kafka_topic, f"k{n}", f"{n}") for n in range(60)])
+        stored = [record async for record in broker.scan(kafka_topic)]
+        broken, found = Partition(kafka_topic, stored[0].partition), list[Record]()
+        others = [record for record in stored if record.partition != broken.number]
+        async with broker.join(kafka_topic, [kafka_topic], listening := Listening()) as membership:
+            await until(lambda: listening.has)
+            assert isinstance(membership, Member)
+            consumer, raised = membership._consumer, 0
+            assert consumer is not None
+            getmany = consumer.getmany
+
+            async def taking_and_raising(*places: TopicPartition, timeout_ms: int, max_records: int) -> object:
+                nonlocal raised
+                if TopicPartition(*broken) in places and raised < 8:
+                    await getmany(*places, timeout_ms=0, max_records=drained)
+                    raised += 1
+                    raise ValueError("whatever it is")
+                return await getmany(*places, timeout_ms=timeout_ms, max_records=max_records)
+
+            monkeypatch.setattr(consumer, "getmany", taking_and_raising)
+            while len(found) < len(others):
+                found += await membership.poll(list(listening.has), records_max=10, timeout_s=1)
+            await until(membership.standing)
+            (told,) = membership.standing()
+            assert (told.topic, told.partition, told.offset) == (*broken, 0)
+            assert "ValueError: whatever it is" in told.reason
+            raised = 8
+            while len(found) < len(stored):
+                found += await membership.poll(list(listening.has), records_max=10, timeout_s=1)
+            assert sorted(found) == stored
+            await until(lambda: not membership.standing())

@@ -1,0 +1,34 @@
+"""A record that cannot be read: its partition stands, people are told, and all goes on when it is mended."""
+
+from saga.messages import Partition
+from saga.observe.moments import GoesOn, Moment, StandsStill
+from saga.testing.simulation.trace import Noted
+from saga.testing.simulation.world import SimulatedWorld
+from services.order.events import OrderConfirmed
+from tests.testing.simulation.orders import an_order, begun
+
+
+def test_what_stands_is_told_once_by_each_who_reads_it_and_when_it_goes_on_too() -> None:
+    with SimulatedWorld(3, None, guarded=False) as world:
+        begun(world)
+        for topic, logs in world.cluster.topics.items():
+            if topic == "orders":
+                world.cluster.broken = {Partition(topic, number): 0 for number in range(len(logs))}
+        world.publish(an_order(0))
+        world.run_until_quiet()
+        assert world.outcome("order-0") is None
+        (stood,) = world.cluster.log
+        place = Partition(stood.topic, stood.partition)
+        told = [m for m in moments(world) if isinstance(m, StandsStill)]
+        assert {(m.topic, m.partition, m.offset) for m in told} == {(*place, 0)}
+        assert len({m.service for m in told}) == len(told) > 0
+        assert "stands at offset 0" in told[0].error
+        world._loop.inside(lambda: world.cluster.mend(place))
+        world.run_until_quiet()
+        assert world.outcome("order-0") is OrderConfirmed
+        on = [m for m in moments(world) if isinstance(m, GoesOn)]
+        assert sorted((m.service, m.topic, m.partition) for m in on) == sorted((m.service, *place) for m in told)
+
+
+def moments(world: SimulatedWorld) -> list[Moment]:
+    return [line.moment for line in world.trace.lines if isinstance(line, Noted) and line.moment is not None]
