@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import click
-import msgspec
 from msgspec import Raw
 
 from saga import adapters
@@ -20,7 +19,7 @@ from saga.clock import Clock
 from saga.config import Settings
 from saga.errors import ConfigurationError, NotAStore, SagaError
 from saga.progress import history
-from saga.progress.document import Snapshot, decode, progress_key
+from saga.progress.document import UNREADABLE, Snapshot, decode, progress_key
 from saga.progress.timeline import History
 from saga.runtime.persistence import ARCHIVES, COLLECTION
 from saga.store.port import Document, Store
@@ -174,7 +173,7 @@ async def whole_history(source: Source, p: Snapshot, since: int = 0) -> History:
     async for key, document in source.store.scan(ARCHIVES, prefix):
         try:
             archive = history.decode_archive(document.content)
-        except msgspec.DecodeError as why:
+        except UNREADABLE as why:
             raise Unreadable(f"the archive {key} of {source.service} cannot be read: {why}") from why
         if archive.saga == p.saga and archive.first < p.first:
             archives[archive.first] = archive.transitions

@@ -1,4 +1,4 @@
-"""`saga verify-history`: whether the transitions that services have written down are unchanged and whole."""
+"""`saga verify-history`: whether what services have written down of their sagas is unchanged and whole."""
 
 import asyncio
 import sys
@@ -6,12 +6,12 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import asdict, dataclass, field
 
 import click
-import msgspec
 
 from saga.cli.stores import Source, Unreadable, progresses, snapshot_of, sources_of, store_option, whole_history
 from saga.cli.telling import tell, tell_json
 from saga.clock import Clock, SystemClock
-from saga.progress.document import progress_key
+from saga.progress.binding import is_bound
+from saga.progress.document import UNREADABLE, decode_entry, progress_key
 from saga.progress.history import verify
 from saga.runtime.persistence import COLLECTION
 from saga.store.port import Document
@@ -38,6 +38,9 @@ class Verified:
     """One for each saga and service."""
     transitions: int = 0
     services: list[str] = field(default_factory=list)
+    older: int = 0
+    """Histories that an older version of the toolkit began or went on with: not bound to their saga, and of their
+    snapshots only the state is known."""
     broken: list[Broken] = field(default_factory=list)
 
 
@@ -48,10 +51,27 @@ class Verified:
 def verify_history(saga_id: str | None, addresses: tuple[str, ...], as_json: bool) -> None:
     """Check that what the services have written down of their sagas is unchanged.
 
-    Each transition holds the hash of the one before it, the progress that of the last one, and the state must be what
-    the transitions make of it. So a transition that was changed, left out or put in is found, in archives too. Who can
-    write the store can also write a whole new chain: this finds mistakes and tampering by hand, it proves nothing
-    against somebody who computes all hashes anew.
+    Each transition holds the hash of the one before it, the first one that of its service and saga, the progress that
+    of the last one. So a transition that was changed, left out or put in is found, in archives too, and a history in
+    the place of another one. Each transition also holds digests of what it changed of the progress: state, outcome,
+    inbox, what has run, is closed, can be undone, is queued, waits or is to be undone must be what the transitions
+    make of it. So cutting off the last transitions is found, though count and hash are put right.
+
+    \b
+    Not found, for nothing in the store tells of it:
+    - a whole earlier version of a progress in the place of a later one, or no progress at all
+    - of what has begun (intents): a change or removal that contradicts nothing, or one more
+    - which own events handlers here still wait for (own), or are withdrawn with a result: one that is
+      missing, or was put back; and which of them the version takes that wrote last (heard)
+    - the times of inbox entries, and one more with the time 0: these stand for own events, too
+    - the mark that all is published (published), while something has begun
+    - the start of a saga that was not known from the beginning
+    - before the first transition: everything but service, saga and start
+    - what somebody changed who computed all hashes anew
+
+    So this finds mistakes and tampering by hand, and proves nothing against those who can write the store and know
+    how. Histories that an older version of saga began are not bound to their saga, and of their progress only the
+    state is compared: it is told how many there are.
 
     \b
     Exit code 0: all histories, or those of SAGA_ID, are as they were written.
@@ -98,9 +118,11 @@ async def _verified(verified: Verified, source: Source, saga: str, document: Doc
             found = f"it is of saga {whole.snapshot.saga} in {whole.snapshot.service}, under the key of another"
             return Broken(saga, source.service, None, found)
         found_break = verify(whole.transitions, whole.snapshot)
+        if found_break is None and not is_bound(list(map(decode_entry, whole.transitions))):
+            verified.older += 1
     except Unreadable as why:
         return Broken(saga, source.service, None, str(why))
-    except msgspec.DecodeError as why:
+    except UNREADABLE as why:
         return Broken(saga, source.service, None, f"a transition cannot be read: {why}")
     return None if found_break is None else Broken(saga, source.service, found_break.n, found_break.what)
 
@@ -114,3 +136,5 @@ def _tell(verified: Verified) -> None:
         f"{verified.transitions} transitions in {verified.histories} histories of {', '.join(verified.services)}: "
         + (f"{len(verified.broken)} histories are not as they were written" if verified.broken else "all unchanged")
     )
+    if verified.older:
+        tell(f"{verified.older} of an older format: not bound to their saga, and only their state is compared")

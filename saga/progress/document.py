@@ -164,7 +164,8 @@ class Entry(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
 
     n: int
     previous: str
-    """SHA-256 of the bytes of the transition before; empty for the first."""
+    """SHA-256 of the bytes of the transition before; of the first, what `saga.progress.binding` makes of service and
+    saga."""
     time: str
     outcome: Outcome
     handler: str
@@ -179,6 +180,8 @@ class Entry(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     attempt: int = 1
     delta: dict[str, Any] = {}
     """The fields of the state that changed."""
+    changes: dict[str, str] = {}
+    """Digests of what changed of the rest of the snapshot: see `saga.progress.binding`."""
     events: tuple[Emitted, ...] = ()
     calls: tuple[Call, ...] = ()
     letters: tuple[DeadLetter, ...] = ()
@@ -216,6 +219,24 @@ def decode(content: bytes) -> Snapshot:
 def decode_entry(raw: Raw) -> Entry:
     """One transition of a progress."""
     return _entries.decode(raw)
+
+
+def messages_of(p: Snapshot, entry: Entry) -> list[Message]:
+    """The events of a transition, with their whole envelope."""
+    return [
+        Message(
+            id=e.id,
+            type=e.type,
+            schema=e.schema,
+            saga=p.saga,
+            source=p.service,
+            time=entry.time,
+            value=e.value,
+            started=p.started,
+            trace=entry.trace,
+        )
+        for e in entry.events
+    ]
 
 
 def progress_key(service: str, saga: str) -> str:

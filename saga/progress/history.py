@@ -9,7 +9,8 @@ import msgspec
 from msgspec import Raw, Struct
 from msgspec.structs import replace
 
-from saga.messages import Message, Position
+from saga.messages import Position
+from saga.progress import binding
 from saga.progress.document import UNREADABLE, Entry, Snapshot, decode_entry
 
 TRANSITIONS_MAX = 64
@@ -18,24 +19,6 @@ TRANSITIONS_KEPT = 16
 """How many stay, for people, when the others go."""
 HISTORY_BYTES_MAX = 256 * 1024
 """With more bytes of transitions than this the oldest published ones go too, down to half of it."""
-
-
-def messages_of(p: Snapshot, entry: Entry) -> list[Message]:
-    """The events of a transition, with their whole envelope."""
-    return [
-        Message(
-            id=e.id,
-            type=e.type,
-            schema=e.schema,
-            saga=p.saga,
-            source=p.service,
-            time=entry.time,
-            value=e.value,
-            started=p.started,
-            trace=entry.trace,
-        )
-        for e in entry.events
-    ]
 
 
 def unpublished(p: Snapshot, is_committed: Callable[[Position], bool]) -> Iterator[Entry]:
@@ -116,8 +99,13 @@ class Break:
 
 
 def verify(transitions: Sequence[Raw], p: Snapshot) -> Break | None:
-    """The first place where the hash chain of a whole history does not hold; `None` if it does."""
-    previous = ""
+    """The first place where a whole history is not what was written; `None` if there is none.
+
+    Transitions are held together by their hashes, the first one by service and saga, and the snapshot is compared with
+    what they make of it. An older version of the toolkit bound neither: `saga.progress.binding.is_bound`.
+    """
+    seed = binding.seed(p.service, p.saga)
+    previous, entries = seed, list[Entry]()
     for n, raw in enumerate(transitions):
         try:
             entry = decode_entry(raw)
@@ -125,13 +113,23 @@ def verify(transitions: Sequence[Raw], p: Snapshot) -> Break | None:
             return Break(n, f"transition {n} cannot be read: {why}")
         if entry.n != n:
             return Break(n, f"transition {n} is missing: {entry.n} follows")
-        if entry.previous != previous:
-            return Break(n, f"transition {n} does not follow what is before it: something there was changed")
+        if entry.previous != previous and (n or entry.previous):
+            return Break(n, _does_not_follow(n, p))
         previous = sha256(bytes(raw)).hexdigest()
+        entries.append(entry)
     if len(transitions) != p.n:
         return Break(len(transitions), f"{p.n} transitions were written, {len(transitions)} are there")
-    if previous != p.hash:
-        return Break(p.n - 1, f"transition {p.n - 1} was changed")
-    if fold(map(decode_entry, transitions)) != p.state:
+    if (previous if p.n else "") != p.hash:
+        return Break(max(p.n - 1, 0), f"transition {p.n - 1} was changed" if p.n else "there is a hash of nothing")
+    if fold(entries) != p.state:
         return Break(p.n, "the state is not what the transitions make of it")
+    differing = binding.differing(p, entries)
+    if differing:
+        return Break(p.n, f"not what the transitions make of it, in the snapshot: {', '.join(differing)}")
     return None
+
+
+def _does_not_follow(n: int, p: Snapshot) -> str:
+    if n:
+        return f"transition {n} does not follow what is before it: something there was changed"
+    return f"transition 0 was not written for saga {p.saga} in {p.service}: this is the history of another one"

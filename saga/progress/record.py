@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from saga.clock import from_iso, iso
 from saga.messages import Message, Position
-from saga.progress import ids
+from saga.progress import binding, ids
 from saga.progress.document import (
     Call,
     DeadLetter,
@@ -43,6 +43,8 @@ class Hand(Struct, frozen=True, kw_only=True, gc=False):
     """The types of own events of which the progress, once written, has all as parts."""
     now_ms: int
     memory_s: int
+    before: Snapshot | None = None
+    """The progress as the store has it: a transition holds what it changes of it."""
 
     @property
     def time(self) -> str:
@@ -110,9 +112,14 @@ def append(
     letters: tuple[DeadLetter, ...] = (),
 ) -> Written:
     """The progress with one more transition, which is the last thing done to it before the write."""
+    if len(p.inbox) > INBOX_MAX:
+        p = replace(p, inbox=_trimmed(p, hand))
+    started = p.started or hand.message.started
+    if started != p.started:
+        p = replace(p, started=started)
     entry = Entry(
         n=p.n,
-        previous=p.hash,
+        previous=p.hash or binding.seed(p.service, p.saga),
         time=hand.time,
         outcome=outcome,
         handler=handler,
@@ -124,6 +131,7 @@ def append(
         reason=reason,
         attempt=attempt,
         delta=delta or {},
+        changes=binding.changes(hand.before, p) if hand.before is not None else {},
         # From a list, here and below: what a generator yields takes half as long again.
         events=tuple([Emitted(id=e.id, type=e.type, schema=e.schema, value=e.value) for e in events]),
         calls=calls,
@@ -138,8 +146,6 @@ def append(
             published=p.n,
             hash=sha256(raw).hexdigest(),
             transitions=(*p.transitions, Raw(raw)),
-            inbox=_trimmed(p, hand) if len(p.inbox) > INBOX_MAX else p.inbox,
-            started=p.started or hand.message.started,
             heard=hand.heard,
         ),
         entry,

@@ -10,8 +10,7 @@ from msgspec.structs import replace
 
 from saga.messages import Message
 from saga.progress import ids
-from saga.progress.document import Entry, Own, Snapshot
-from saga.progress.history import messages_of
+from saga.progress.document import Entry, Own, Snapshot, messages_of
 from saga.progress.roles import Roles
 
 

@@ -81,6 +81,7 @@ def in_hand(service: Participant, turn: Turn) -> Hand:
         heard=service.roles.heard if message.type else turn.known.heard,
         now_ms=service.ports.clock.now_ms(),
         memory_s=service.memory_s,
+        before=turn.known,
     )
 
 

@@ -2,8 +2,7 @@
 
 from saga import envelope
 from saga.messages import Outgoing
-from saga.progress.document import Entry, Snapshot
-from saga.progress.history import messages_of
+from saga.progress.document import Entry, Snapshot, messages_of
 from saga.runtime import deadletters
 from saga.runtime.participant import Participant
 

@@ -8,16 +8,18 @@ import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from hashlib import sha256
 from pathlib import Path
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from saga.cli.show import followed
 from saga.cli.stores import files_of, sources_of
 from saga.clock import SystemClock
 from saga.errors import SagaError
-from saga.progress.document import decode, encode
+from saga.progress.document import decode, decode_entry, encode
 from saga.progress.history import decode_archive
 from saga.progress.timeline import Line
 from saga.store.sqlite import SqliteStore
@@ -332,7 +334,7 @@ def test_a_transition_that_was_changed_is_named(shop: Path, saga: Call) -> None:
 def test_a_state_that_no_transition_made_is_found(shop: Path, saga: Call) -> None:
     def richer(content: bytes) -> bytes:
         p = decode(content)
-        return encode(msgspec.structs.replace(p, state={**p.state, "seen": 100}))
+        return encode(replace(p, state={**p.state, "seen": 100}))
 
     change(shop / ".saga" / "tally.db", "saga", "tally::order-1", richer)
     [broken] = json.loads(saga("verify-history", "--json").stdout)["broken"]
@@ -344,7 +346,7 @@ def test_a_transition_that_was_left_out_of_an_archive_is_found(shop: Path, saga:
     def shorter(content: bytes) -> bytes:
         archive = decode_archive(content)
         kept = (*archive.transitions[:7], *archive.transitions[8:])
-        return encode(msgspec.structs.replace(archive, transitions=kept))
+        return encode(replace(archive, transitions=kept))
 
     change(shop / ".saga" / "payment.db", "saga-archive", "payment::order-4::000000000", shorter)
     [broken] = json.loads(saga("verify-history", "--json").stdout)["broken"]
@@ -379,10 +381,106 @@ def test_a_progress_under_the_key_of_another_saga_is_found(shop: Path, saga: Cal
         shop / ".saga" / "payment.db",
         "saga",
         "payment::order-1",
-        lambda content: encode(msgspec.structs.replace(decode(content), saga="order-2")),
+        lambda content: encode(replace(decode(content), saga="order-2")),
     )
     [broken] = json.loads(saga("verify-history", "--json").stdout)["broken"]
     assert broken["what"] == "it is of saga order-2 in payment, under the key of another"
+
+
+def put(file: Path, key: str, content: bytes) -> None:
+    """In the place of what stands under that key."""
+    change(file, "saga", key, lambda _: content)
+
+
+def content_of(file: Path, key: str) -> bytes:
+    async def read() -> bytes:
+        async with SqliteStore(file, clock=SystemClock(), readonly=True) as store:
+            document = await store.get("saga", key)
+            assert document is not None
+            return document.content
+
+    return asyncio.run(read())
+
+
+def test_another_sagas_document_under_this_id_is_found_though_it_names_this_one(shop: Path, saga: Call) -> None:
+    file = shop / ".saga" / "payment.db"
+    p = decode(content_of(file, "payment::order-2"))
+    put(file, "payment::order-1", encode(replace(p, saga="order-1")))
+    [broken] = json.loads(saga("verify-history", "--json").stdout)["broken"]
+    assert (broken["saga"], broken["service"], broken["transition"]) == ("order-1", "payment", 0)
+    assert "transition 0 was not written for saga order-1 in payment" in broken["what"]
+
+
+@pytest.mark.parametrize("says", ["inventory", "payment"])
+def test_a_progress_under_another_services_key_is_found_whatever_it_says(shop: Path, saga: Call, says: str) -> None:
+    p = decode(content_of(shop / ".saga" / "inventory.db", "inventory::order-1"))
+    put(shop / ".saga" / "payment.db", "payment::order-1", encode(replace(p, service=says)))
+    [broken] = json.loads(saga("verify-history", "--json").stdout)["broken"]
+    assert (broken["saga"], broken["service"]) == ("order-1", "payment")
+
+
+def test_a_history_whose_end_was_cut_off_is_found_though_its_count_and_hash_fit(shop: Path, saga: Call) -> None:
+    def shorter(content: bytes) -> bytes:
+        p = decode(content)
+        last, n = decode_entry(p.transitions[-1]), p.n - 1
+        left = p.transitions[:-1]
+        return encode(replace(p, n=n, published=n - 1, hash=last.previous, transitions=left))
+
+    change(shop / ".saga" / "payment.db", "saga", "payment::order-2", shorter)
+    [broken] = json.loads(saga("verify-history", "--json").stdout)["broken"]
+    assert broken["what"].startswith("not what the transitions make of it, in the snapshot: closed, inbox")
+
+
+@pytest.mark.parametrize(
+    ("key", "field", "value"),
+    [
+        ("order::order-2", "outcome", "OrderConfirmed"),
+        ("payment::order-1", "results", ()),
+        ("payment::order-1", "inbox", {}),
+        ("payment::order-2", "closed", ()),
+        ("payment::order-3", "queue", ()),
+    ],
+)
+def test_an_edited_snapshot_is_found_and_the_field_named(
+    shop: Path, saga: Call, key: str, field: str, value: object
+) -> None:
+    service = key.partition("::")[0]
+    p = decode(content_of(shop / ".saga" / f"{service}.db", key))
+    put(shop / ".saga" / f"{service}.db", key, encode(replace(p, **{field: value})))
+    [broken] = json.loads(saga("verify-history", "--json").stdout)["broken"]
+    assert broken["what"] == f"not what the transitions make of it, in the snapshot: {field}"
+
+
+def test_a_history_of_an_older_format_is_counted_as_not_bound_to_its_saga(shop: Path, saga: Call) -> None:
+    def older(content: bytes) -> bytes:
+        p, previous, made = decode(content), "", list[msgspec.Raw]()
+        for raw in p.transitions:
+            made.append(msgspec.Raw(encode(replace(decode_entry(raw), previous=previous, changes={}))))
+            previous = sha256(bytes(made[-1])).hexdigest()
+        return encode(replace(p, transitions=tuple(made), hash=previous))
+
+    change(shop / ".saga" / "payment.db", "saga", "payment::order-1", older)
+    verified = saga("verify-history")
+    assert verified.exit_code == 0
+    assert verified.stdout.splitlines()[1:] == [
+        "1 of an older format: not bound to their saga, and only their state is compared"
+    ]
+    assert json.loads(saga("verify-history", "--json").stdout)["older"] == 1
+
+
+def test_the_help_says_what_is_not_found(saga: Call) -> None:
+    told = saga("verify-history", "--help").stdout
+    for what in (
+        "intents",
+        "(own)",
+        "with a result",
+        "(heard)",
+        "times of inbox",
+        "time 0",
+        "(published)",
+        "whole earlier version",
+    ):
+        assert what in told.partition("Not found")[2]
 
 
 def test_verifying_a_saga_that_nobody_knows_is_a_no(shop: Path, saga: Call) -> None:

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from saga.messages import Position
 from saga.progress import history, record
 from saga.progress.decide import decide, jobs, next_ready
-from saga.progress.document import Snapshot, decode, decode_entry, encode
+from saga.progress.document import Snapshot, decode, decode_entry, encode, messages_of
 from saga.progress.history import HISTORY_BYTES_MAX, TRANSITIONS_KEPT, TRANSITIONS_MAX, fold, unpublished, verify
 from saga.progress.record import Hand, Written
 from saga.progress.roles import Undo
@@ -42,6 +42,7 @@ def next_of(p: Snapshot, what: str, delta: dict[str, Any], events: int) -> Writt
         heard=(),
         now_ms=NOW_MS + p.n,
         memory_s=1000,
+        before=p,
     )
     match what:
         case "handled":
@@ -271,7 +272,7 @@ def test_what_is_not_known_as_published_is_less_what_this_worker_has_committed()
 def test_published_events_have_their_whole_envelope_again() -> None:
     p = written([("handled", {}, 2)])
     traced = replace(decode_entry(p.transitions[0]), trace="00-1-2-01")
-    first, second = history.messages_of(p, traced)
+    first, second = messages_of(p, traced)
     assert (first.trace, second.trace) == ("00-1-2-01", "00-1-2-01")
     assert (first.id, second.id) == ("r-0-0", "r-0-1")
     assert (first.saga, first.source, first.type, first.value) == ("s", "svc", "R", b"\x00\xff")

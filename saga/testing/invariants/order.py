@@ -16,7 +16,7 @@ def history(case: Case) -> Iterator[Violation]:
         for i, life in enumerate(several):
             if life.p.first and i < len(several) - 1:
                 continue  # its archives may be another life's by now
-            wrong = lives.broken_chain(life) or lives.out_of_bounds(life)
+            wrong = lives.out_of_bounds(life) or lives.broken_chain(life)
             if wrong is not None:
                 yield case.violation("history", wrong, name)
         for before, after in pairwise(several):

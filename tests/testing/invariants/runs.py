@@ -254,6 +254,12 @@ def rewritten(p: Snapshot, change: Callable[[Entry], Entry | None], *more: Entry
     return with_(p, n=len(raws), published=len(raws) - 1, hash=previous, transitions=tuple(raws))
 
 
+def with_snapshot(evidence: Evidence, name: str, change: Callable[[Snapshot], Snapshot], saga: str = "o-1") -> Evidence:
+    """As if a runtime with other rules had written it, and bound the snapshot to no transition."""
+    p = rewritten(change(decode(evidence.services[name].versions[saga][-1])), lambda entry: entry)
+    return with_versions(evidence, name, saga, [encode(p)])
+
+
 def with_transitions(
     evidence: Evidence, name: str, change: Callable[[Entry], Entry | None], *more: Entry, saga: str = "o-1"
 ) -> Evidence:

@@ -8,9 +8,10 @@ from msgspec import Raw
 from msgspec.structs import replace as with_
 
 from saga import envelope
+from saga.clock import from_iso
 from saga.messages import Message, Outgoing, Partition, Record
 from saga.progress import ids
-from saga.progress.document import DeadLetter, Emitted, Entry, Kept, Snapshot, decode, encode
+from saga.progress.document import DeadLetter, Emitted, Entry, Kept, Snapshot, decode, decode_entry, encode
 from saga.testing.invariants.check import unsound, violations
 from saga.testing.invariants.evidence import Evidence, Violation
 from services.inventory import inventory
@@ -27,6 +28,7 @@ from tests.testing.invariants.runs import (
     rewritten,
     with_last,
     with_service,
+    with_snapshot,
     with_transitions,
     with_versions,
     without_records,
@@ -269,14 +271,14 @@ async def test_what_a_person_was_told_of_may_stand() -> None:
 
 
 async def test_a_handler_that_may_still_run_after_a_failure_is_found() -> None:
-    evidence = with_last(await cancelled(), "shipping", lambda p: with_(p, closed=()))
+    evidence = with_snapshot(await cancelled(), "shipping", lambda p: with_(p, closed=()))
     found(evidence, "undone", "book is not closed", service="shipping")
 
 
 async def test_a_result_that_is_kept_after_a_failure_is_found() -> None:
     run = await cancelled()
     results = next(p.results for p in map(decode, run.services["inventory"].versions["o-1"]) if p.results)
-    evidence = with_last(run, "inventory", lambda p: with_(p, results=results))
+    evidence = with_snapshot(run, "inventory", lambda p: with_(p, results=results))
     found(evidence, "undone", "set_aside still has a result", service="inventory")
 
 
@@ -389,17 +391,21 @@ async def test_a_message_that_no_progress_knows_is_found() -> None:
     found(evidence, "nothing waits", "LOST MESSAGE ShipmentBooked", service="order")
 
 
+def last_second(p: Snapshot) -> int:
+    return from_iso(decode_entry(p.transitions[-1]).time) // 1000
+
+
 async def test_a_message_that_its_handler_has_no_word_of_is_found() -> None:
     run = with_transitions(await cancelled(), "shipping", unless("waiting"))
-    inbox = {ids.entry(a_message(run, "OrderCancelled").id, "undo book"): 1}
-    evidence = with_last(run, "shipping", lambda p: with_(p, inbox=inbox))
+    entry = ids.entry(a_message(run, "OrderCancelled").id, "undo book")
+    evidence = with_snapshot(run, "shipping", lambda p: with_(p, inbox={entry: last_second(p)}))
     found(evidence, "nothing waits", "LOST MESSAGE OrderPlaced", "for book", service="shipping")
 
 
 async def test_what_is_left_open_is_found() -> None:
     run = await confirmed()
     kept = Kept(handler="confirm", message=a_message(run), n=0)
-    found(with_last(run, "order", lambda p: with_(p, queue=(kept,))), "nothing waits", "STRANDED", service="order")
+    found(with_snapshot(run, "order", lambda p: with_(p, queue=(kept,))), "nothing waits", "STRANDED", service="order")
 
 
 async def test_what_is_ready_and_waits_is_found() -> None:
@@ -412,12 +418,12 @@ async def test_what_is_ready_and_waits_is_found() -> None:
     ready = with_versions(run, "shipping", "o-1", [two])
     kept = Kept(handler="book", message=message, n=2)
     found(
-        with_last(ready, "shipping", lambda p: with_(p, waiting=(*p.waiting, kept))),
+        with_snapshot(ready, "shipping", lambda p: with_(p, waiting=(*p.waiting, kept))),
         "nothing waits",
         "READY AND NOT DONE",
         service="shipping",
     )
-    lost = with_last(ready, "shipping", lambda p: with_(p, inbox={ids.entry(message.id, "book"): 1}))
+    lost = with_snapshot(ready, "shipping", lambda p: with_(p, inbox={ids.entry(message.id, "book"): last_second(p)}))
     found(lost, "nothing waits", "waits for book, and all", service="shipping")
 
 

@@ -1,0 +1,295 @@
+"""What binds progresses: no honest history is called changed, and every change of a snapshot by hand is found, or the
+help of the command says that it is not."""
+
+from collections.abc import Iterator
+from hashlib import sha256
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import Raw, Struct
+from msgspec.structs import fields, replace
+
+from saga.clock import iso
+from saga.messages import Message
+from saga.progress import binding, compensate, record
+from saga.progress.binding import BOUND, UNBOUND
+from saga.progress.document import Snapshot, decode, decode_entry, encode
+from saga.progress.history import fold, verify
+from saga.progress.record import Hand
+from saga.progress.roles import Undo
+from saga.runtime.persistence import COLLECTION
+from saga.testing.faults import faults
+from tests.progress.pieces import NOW_MS, a_message, a_role, an_intent, blank, kept, roles_of
+from tests.testing.invariants import runs
+from tests.testing.simulation import orders
+
+NOT_FOUND = {
+    ("time of inbox", "alter"),
+    ("inbox of time 0", "add"),
+    ("own of results", "alter"),
+    ("heard", "remove"),
+    ("heard", "alter"),
+    ("heard", "add"),
+    ("own", "remove"),
+    ("own", "add"),
+    ("intents", "remove"),
+    ("intents", "alter"),
+    ("intents", "add"),
+    ("published", "alter"),
+}
+"""The edits of a field that may be overlooked: `saga verify-history --help` says so."""
+FAILED = frozenset("F")
+
+
+# ---------------------------------------------------------------- honest histories
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_no_version_of_a_history_is_called_changed_whatever_happens_to_its_workers(seed: int) -> None:
+    world, _ = orders.ran(seed, orders.drawn(seed, faults.everything()))
+    looked_at = 0
+    for disk in world.workers.disks.values():
+        for (collection, _), contents in disk.versions.items():
+            for p in map(decode, contents if collection == COLLECTION else ()):
+                assert verify(p.transitions, p) is None
+                assert binding.is_bound([decode_entry(raw) for raw in p.transitions])
+                looked_at += 1
+    assert looked_at > 60
+
+
+def test_every_field_of_a_snapshot_is_bound_or_it_is_said_why_not() -> None:
+    assert sorted((*BOUND, *UNBOUND)) == sorted(field.name for field in fields(Snapshot))
+
+
+# ---------------------------------------------------------------- changes by hand
+
+
+async def versions() -> list[Snapshot]:
+    """Every version of every progress of orders that ended in several ways, with one of each sort of thing."""
+    ended = [
+        await runs.a_run(runs.an_order()),
+        await runs.a_run(runs.an_order(card="declined")),
+        await runs.a_run(runs.an_order(), carrier=runs.BrokenCarrier()),
+        await runs.a_run(runs.an_order(), runs.an_order(address="Bonn")),
+    ]
+    found = [
+        decode(content)
+        for evidence in ended
+        for witnessed in evidence.services.values()
+        for contents in witnessed.versions.values()
+        for content in contents
+    ]
+    return [*found, *kept_in_every_way()]
+
+
+def kept_in_every_way() -> Iterator[Snapshot]:
+    """One message is handled. Then a handler has begun and two outcomes wait for its end, with three messages behind
+    it; it is given up."""
+    role = a_role("reserve", "A", many=True, undo=Undo(name="release", outcomes=FAILED, results=frozenset("R")))
+    roles = roles_of(role, a_role("count", "R"), emitted="R")
+    first, message = a_message("A", "A-0"), a_message("A")
+    said = [replace(a_message("R", f"R-{i}"), source="svc", time=iso(NOW_MS)) for i in range(2)]
+    p = record.handled(
+        blank(), hand(blank(), first), roles, role, cause=first.id, message=first, parts=(first,),
+        delta={"x": 1, "y": {"z": ["u", None]}}, events=said, calls=(),
+        attempt=2,
+    ).snapshot  # fmt: skip
+    yield p
+    intent = replace(an_intent("reserve", message), state=p.state)
+    p = record.begun(p, hand(p, message), intent).snapshot
+    yield p
+    for name in ("one", "other", "third"):
+        another = a_message("A", name)
+        p = record.queued(p, hand(p, another), role, another, "it has begun", None).snapshot
+        yield p
+    for name in ("F-1", "F-2"):
+        outcome = a_message("F", name)
+        p = compensate.undo_waits(p, hand(p, outcome), role, outcome, known=True).snapshot
+        yield p
+    dead = record.dead(
+        p, hand(p, message), role, message, undo=False, reason="why", remedy="mend", attempts=5, intent=intent
+    )
+    yield dead.snapshot
+
+
+def hand(p: Snapshot, message: Message) -> Hand:
+    roles = roles_of(a_role("count", "R"), emitted="R")
+    return Hand(
+        message=message, position=None, roles=roles, heard=("R",), now_ms=NOW_MS + p.n * 700, memory_s=1000, before=p
+    )
+
+
+def altered(value: Any) -> Iterator[Any]:
+    """The same with one thing in it changed, for each thing."""
+    if isinstance(value, int):
+        yield from (value + 1, value - 1)
+    elif isinstance(value, str):
+        yield from (f"{value}x", value[:-1] or "y")
+    elif isinstance(value, bytes):
+        yield from (value + b"x", value[:-1])
+    elif value is None:
+        yield "2026-11-21T14:00:00.000Z"
+    match value:
+        case dict():
+            for key in value:
+                for other in altered(value[key]):
+                    yield {**value, key: other}
+        case tuple():
+            for i, item in enumerate(value):
+                for other in altered(item):
+                    yield (*value[:i], other, *value[i + 1 :])
+            if len(value) > 1 and value[0] != value[1]:
+                yield (value[1], value[0], *value[2:])
+        case Struct():
+            for field in fields(value):
+                for other in altered(getattr(value, field.name)):
+                    yield replace(value, **{field.name: other})
+
+
+def removed(value: Any) -> Iterator[Any]:
+    match value:
+        case tuple():
+            yield from (value[:i] + value[i + 1 :] for i in range(len(value)))
+        case dict():
+            yield from ({k: v for k, v in value.items() if k != key} for key in value)
+        case str() if value:
+            yield None
+
+
+def edits(name: str, value: Any, others: list[Any]) -> Iterator[tuple[str, Any]]:
+    """Each edit of a field, with its kind. `others`: what stands there in other progresses."""
+    unordered = ("ran", "closed", "own", "inbox")
+    for kind, made in (("remove", removed(value)), ("alter", altered(value))):
+        for other in made:
+            if not (
+                name in unordered and isinstance(other, tuple) and sorted(map(repr, other)) == sorted(map(repr, value))
+            ):
+                yield kind, other
+    if isinstance(value, tuple):
+        yield from (("add", (*value, item)) for other in others for item in other[:1] if item not in value)
+    elif isinstance(value, dict):
+        yield from (("add", {**value, "b" * 24: at}) for at in (0, 1_800_000_000))
+        yield from (("add", {**value, k: v}) for other in others for k, v in other.items() if k not in value)
+
+
+def part_of(name: str, value: Any, edited: Any) -> str:
+    """The field, or the part of it that alone was edited."""
+    if name == "results" and [replace(r, own=()) for r in value] == [replace(r, own=()) for r in edited]:
+        return "own of results"
+    if name == "inbox" and value.keys() == edited.keys():
+        return "time of inbox"
+    if name == "inbox" and not any(edited[key] for key in edited.keys() - value.keys()):
+        return "inbox of time 0"
+    return name
+
+
+async def test_every_change_of_a_snapshot_is_found_or_the_help_says_that_it_is_not() -> None:
+    honest = await versions()
+    assert len(honest) > 50
+    overlooked, tried = set[tuple[str, str]](), dict[tuple[str, str], int]()
+    for field in fields(Snapshot):
+        if field.name == "transitions":
+            continue  # tests/progress/test_history.py changes each of their bytes
+        there = [getattr(p, field.name) for p in honest]
+        assert any(there) or field.name in ("first", "replays"), f"no progress has any {field.name}"
+        others = [value for i, value in enumerate(there) if value and value not in there[:i]][:3]
+        for p in {encode(p): p for p in honest}.values():
+            assert verify(p.transitions, p) is None
+            for kind, value in edits(field.name, getattr(p, field.name), others):
+                edited = replace(p, **{field.name: value})
+                tried[field.name, kind] = tried.get((field.name, kind), 0) + 1
+                of_another = (edited.service, edited.saga) != (p.service, p.saga)  # the command sees that by the key
+                if not of_another and verify(edited.transitions, edited) is None:
+                    overlooked.add((part_of(field.name, getattr(p, field.name), value), kind))
+    assert overlooked == NOT_FOUND
+    assert {name for name, _ in tried} == {field.name for field in fields(Snapshot)} - {"transitions"}
+    assert sum(tried.values()) > 5000
+
+
+async def test_a_snapshot_whose_last_transitions_were_cut_off_is_found_though_their_count_and_hash_fit() -> None:
+    cut = 0
+    for p in await versions():
+        for n in range(p.n):
+            left = p.transitions[:n]
+            hash_ = sha256(bytes(left[-1])).hexdigest() if left else ""
+            state = fold(map(decode_entry, left))
+            shorter = replace(p, transitions=left, n=n, published=max(n - 1, 0), hash=hash_, state=state)
+            assert verify(left, shorter) is not None
+            assert verify(left, replace(shorter, published=n)) is not None
+            cut += 1
+    assert cut > 100
+
+
+def test_the_history_of_another_saga_or_service_is_found_whatever_its_snapshot_says() -> None:
+    p = written_by("svc", "s")
+    assert verify(p.transitions, p) is None
+    for other in (replace(p, saga="t"), replace(p, service="other")):
+        found = verify(other.transitions, other)
+        assert found is not None
+        assert found.what == (
+            f"transition 0 was not written for saga {other.saga} in {other.service}: this is the history of another one"
+        )
+    assert binding.seed("a", "b|c") != binding.seed("a", "bc"), "a service's name has no |"
+
+
+def written_by(service: str, saga: str) -> Snapshot:
+    p = replace(blank(), service=service, saga=saga)
+    message = a_message("A")
+    return record.ignored(p, hand(p, message), a_role("reserve", "A"), message, "because").snapshot
+
+
+def test_a_history_that_an_older_version_began_or_went_on_with_is_checked_as_far_as_it_can_be() -> None:
+    message, role = a_message("B"), a_role("reserve", "A", "B")
+
+    def older(p: Snapshot) -> Hand:
+        return replace(hand(p, message), before=None)
+
+    begun = record.ignored(blank(), older(blank()), role, message, "because").snapshot
+    first = encode(replace(decode_entry(begun.transitions[0]), previous=""))
+    begun = replace(begun, transitions=(Raw(first),), hash=sha256(first).hexdigest())
+    new = written_by("svc", "s")
+    went_on = record.waiting(new, older(new), role, message, "for A").snapshot
+    for p in (begun, went_on):
+        entries = [decode_entry(raw) for raw in p.transitions]
+        assert not binding.is_bound(entries)
+        assert verify(p.transitions, p) is None
+        assert (verify(p.transitions, replace(p, saga="t")) is None) == (p is begun)
+        assert verify(p.transitions, replace(p, closed=("reserve",))) is None, "nobody can tell"
+        assert verify(p.transitions, replace(p, state={"x": 1})) is not None
+        assert verify(p.transitions, replace(p, first=1)) is not None
+
+
+# ---------------------------------------------------------------- what it costs
+
+
+@given(st.lists(st.integers(0, 9)), st.lists(st.integers(0, 9)), st.lists(st.integers(0, 9)))
+def test_what_three_snapshots_hold_is_the_sum_of_what_changed_between_them(
+    one: list[int], two: list[int], three: list[int]
+) -> None:
+    def snapshot(names: list[int]) -> Snapshot:
+        closed = tuple(f"handler-{name}" for name in names)
+        return replace(blank(), closed=closed, inbox=dict.fromkeys(closed, 0), n=len(names))
+
+    chain = [blank(), *map(snapshot, (one, two, three))]
+    for name in ("closed", "inbox"):
+        gained = [int(binding.changes(a, b).get(name, "0"), 16) for a, b in pairwise(chain)]
+        whole = int(binding.changes(chain[0], chain[-1]).get(name, "0"), 16)
+        assert sum(gained) % (1 << 64) == whole
+
+
+def test_a_change_costs_no_more_in_a_saga_that_holds_much(monkeypatch: pytest.MonkeyPatch) -> None:
+    counted = list[object]()
+
+    def counting(item: object) -> bytes:
+        counted.append(item)
+        return encode(item)
+
+    monkeypatch.setattr(binding, "encode", counting)
+    much = [kept("reserve", a_message("A", f"m-{i}"), n=i) for i in range(2000)]
+    p = replace(blank(), queue=tuple(much), inbox={f"{i:024x}": 7 for i in range(2000)}, n=2000)
+    more = replace(p, queue=(*p.queue[1:], kept("reserve", a_message("A"), n=2000)), inbox={**p.inbox, "f" * 24: 8})
+    assert set(binding.changes(p, more)) == {"queue", "inbox"}
+    assert len(counted) == 3, "one that went and one that came, and an entry"
