@@ -12,10 +12,12 @@ from msgspec import Raw, Struct
 from saga.errors import SagaError
 from saga.messages import Message
 
-FORMAT = 1
+FORMAT = 2
+"""The newest that this version reads. A progress with pages has 2, so that no older version decides without them."""
 
 Outcome = Literal["handled", "ignored", "waiting", "queued", "retrying", "compensated", "dead"]
 Kind = Literal["do", "undo", "lieu"]
+PageOf = Literal["inbox", "queue", "waiting"]
 
 
 class Call(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -93,12 +95,24 @@ class Ran(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     message: str
 
 
+class Page(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """A page of inbox, queue or waiting: a document of its own, which never changes. See `saga.progress.spill`."""
+
+    of: PageOf
+    name: str
+    count: int
+    newest: int
+    """When its newest entry was made, in seconds since 1970."""
+    until: int = 0
+    """From when on it may have expired, in seconds since 1970; 0: it never does."""
+
+
 class Snapshot(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """One service's progress of one saga."""
 
     service: str
     saga: str
-    format: int = FORMAT
+    format: int = 1
     started: str | None = None
     """When the saga began; `None`: no message has told yet."""
     state: dict[str, Any] = {}
@@ -117,6 +131,8 @@ class Snapshot(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     queue: tuple[Kept, ...] = ()
     waiting: tuple[Kept, ...] = ()
     compensating: tuple[Kept, ...] = ()
+    pages: tuple[Page, ...] = ()
+    """What does not fit in here, oldest first."""
     replays: int = 0
     n: int = 0
     """How many transitions there are; the next one gets this number."""

@@ -158,11 +158,11 @@ def _trimmed(p: Snapshot, hand: Hand) -> dict[str, int]:
     oldest = hand.forgotten_s
     if all(at >= oldest for at in p.inbox.values()):
         return p.inbox
-    held = {ids.entry(message.id, name) for message in _held(p) for name in hand.roles.names_for(message.type)}
+    held = {ids.entry(message.id, name) for message in held_messages(p) for name in hand.roles.names_for(message.type)}
     return {key: at for key, at in p.inbox.items() if at >= oldest or key in held}
 
 
-def _held(p: Snapshot) -> Iterator[Message]:
+def held_messages(p: Snapshot) -> Iterator[Message]:
     """The messages that are in the progress, for whatever."""
     yield from (kept.message for kept in (*p.queue, *p.waiting, *p.compensating))
     yield from (own.event for own in p.own)

@@ -15,8 +15,11 @@ from saga.declarations.values import Declared, DocumentKind, Handler
 from saga.errors import BadInput, Permanent, SagaError
 from saga.messages import Event, Message, Outgoing, Position, name_of
 from saga.observe.moments import Report
+from saga.progress import spill
 from saga.progress.document import Call
 from saga.progress.roles import Role, Roles, Undo
+from saga.progress.spill import Bounds
+from saga.runtime.pages import KnownPages
 from saga.store.port import Store
 
 T = TypeVar("T")
@@ -45,6 +48,8 @@ class Ports(Protocol):
     def clock(self) -> Clock: ...
     @property
     def report(self) -> Report: ...
+    @property
+    def pages(self) -> KnownPages: ...
 
     @property
     def record_bytes_max(self) -> int:
@@ -137,6 +142,7 @@ class Participant:
     answers: Mapping[str, tuple[type[Exception], ...]]
     """For each handler the exceptions by which its resources answer."""
     ports: Ports
+    bounds: Bounds = spill.BOUNDS
 
     def state_of(self, fields: dict[str, Any]) -> Any:
         """The state as the service's class, from the fields that were recorded."""
@@ -225,6 +231,7 @@ def _made_ready(declared: Declared) -> Participant:
             for h in everything
         },
         ports=NOWHERE,
+        bounds=spill.BOUNDS,
     )
 
 

@@ -24,7 +24,7 @@ from saga.progress.history import Archive
 from saga.progress.record import Hand, Written
 from saga.progress.room import check_room
 from saga.progress.undeclared import undeclared
-from saga.runtime import deadletters, publishing
+from saga.runtime import deadletters, publishing, spilling
 from saga.runtime.participant import Participant, Refused
 from saga.runtime.standing import Turn
 
@@ -100,6 +100,9 @@ async def load(service: Participant, turn: Turn) -> Turn:
         return replace(turn, over=True)
     if takeover.is_due(p, service.roles):
         entries = [*await _archived(service, turn.position, p), *map(decode_entry, p.transitions)]
+        if p.pages and document is not None:
+            said = [event for entry in entries for event in history.messages_of(p, entry)]
+            p = await spilling.looked_up(service, replace(turn, cas=document.cas), p, said)
         p = takeover.taken_over(p, service.roles, entries, forgotten_before(service))
     return replace(turn, progress=p, cas=0 if document is None else document.cas, certain=True)
 
@@ -183,6 +186,8 @@ async def save(service: Participant, turn: Turn, written: Written) -> Turn:
     Raises `Refused`, and `TooLarge` for a progress that can never be written.
     """
     p = written.snapshot
+    if len(p.inbox) > service.bounds.inbox_max:
+        p = await spilling.within_bounds(service, turn, p)
     content = encode(p)
     if len(p.transitions) > history.TRANSITIONS_MAX or len(content) > history.HISTORY_BYTES_MAX:
         if (archive := history.to_archive(p)) is not None:

@@ -13,6 +13,7 @@ from saga.observe.moments import Recovered, Report, Unavailable
 from saga.progress.document import Call
 from saga.runtime.batches import Batches
 from saga.runtime.offsets import Prefix
+from saga.runtime.pages import KnownPages
 from saga.runtime.participant import Draining
 from saga.store.port import Store
 
@@ -59,6 +60,7 @@ class RunningPorts:
     """The partitions that are ours, each with what of it is done."""
     leaving: set[Partition] = field(default_factory=set)
     """Those of which nothing new may begin."""
+    pages: KnownPages = field(default_factory=KnownPages)
     outages: int = 0
     load: Load | None = None
     idle: int = 0

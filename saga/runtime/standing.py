@@ -41,6 +41,8 @@ class Turn(Struct, frozen=True, kw_only=True, gc=False):
     """The progress's version; 0: the store holds none."""
     certain: bool = False
     """Whether the progress was read or written in this turn; one from a cache may be old."""
+    recalled: bool = False
+    """Whether the progress says of the message in hand what its pages hold."""
     over: bool = False
     results: tuple[tuple[Run, tuple[Call, ...]], ...] = ()
     """Results of runs that were refused their write, or failed: not asked for again."""
@@ -60,7 +62,7 @@ class Turn(Struct, frozen=True, kw_only=True, gc=False):
 
     def unread(self) -> "Turn":
         """To be decided again on the progress as it is by now."""
-        return replace(self, progress=None, cas=0, certain=False)
+        return replace(self, progress=None, cas=0, certain=False, recalled=False)
 
     def results_of(self, run: Run) -> tuple[Call, ...]:
         return next((calls for known, calls in self.results if known == run), ()) if self.results else ()

@@ -21,7 +21,7 @@ from saga.progress.decide import NOBODY, Decision, Do, Work, decide, jobs, next_
 from saga.progress.document import Snapshot
 from saga.progress.record import Written
 from saga.progress.roles import Role
-from saga.runtime import handling, oversized, persistence, undoing
+from saga.runtime import handling, oversized, persistence, spilling, undoing
 from saga.runtime.participant import Participant, Refused
 from saga.runtime.standing import Stages, Turn
 
@@ -40,6 +40,8 @@ async def advance(service: Participant, turn: Turn) -> Turn:
             turn = await persistence.load(service, turn)
             if turn.over:
                 return turn
+        if turn.known.pages and not turn.recalled:
+            turn = await spilling.recalled(service, turn)
         p, only_answered = turn.known, True
         for work in jobs(p, service.roles, turn.message, turn.bad):  # what the message in hand is for
             if work.undo:

@@ -7,6 +7,7 @@ from saga.broker.port import RECORD_BYTES_MAX
 from saga.errors import SagaError
 from saga.messages import Position
 from saga.progress.document import Call
+from saga.runtime.pages import KnownPages
 
 T = TypeVar("T")
 Item = TypeVar("Item")
@@ -17,6 +18,8 @@ class StillPorts:
     or away, items go one by one, and a call to the outside is made. Store, clock and broker are the subclass's own."""
 
     outages: int = 0
+    pages: KnownPages = KnownPages(bytes_max=0)
+    """None is remembered: each read is a choice of whoever drives."""
     record_bytes_max: int = RECORD_BYTES_MAX
 
     def outside(

@@ -8,16 +8,17 @@ from msgspec.structs import replace
 
 from saga.errors import Ambiguous, BrokerUnavailable
 from saga.messages import Message, Outgoing, Position
-from saga.progress import compensate, decide, history, record
+from saga.progress import compensate, decide, history, record, spill
 from saga.progress.document import Intent, Kind, Snapshot, progress_key
 from saga.progress.record import Hand, Written
 from saga.progress.roles import Role, Roles
-from saga.runtime import documents, handling, persistence, turn, undoing
+from saga.runtime import documents, handling, persistence, spilling, turn, undoing
 from saga.runtime.participant import Participant, Refused
 from saga.runtime.saga import RunningSaga
 from saga.runtime.standing import Turn
 from saga.testing.exploration.explore import explore
 from saga.testing.exploration.scenarios import scenarios
+from saga.testing.exploration.services import message
 
 Take = Callable[[pytest.MonkeyPatch], None]
 SCENARIOS = {scenario.name: scenario for scenario in scenarios()}
@@ -227,6 +228,45 @@ def an_ambiguous_write_is_written_over(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(persistence, "save", insist)
 
 
+def pages_are_not_asked(patch: pytest.MonkeyPatch) -> None:
+    async def recalled(service: Participant, turn: Turn) -> Turn:
+        return replace(turn, recalled=True)
+
+    patch.setattr(spilling, "recalled", recalled)
+
+
+def pages_have_numbers_for_names(patch: pytest.MonkeyPatch) -> None:
+    new_page = spill.new_page
+
+    def numbered(p: Snapshot, of: Any, entries: Any, **rest: Any) -> spill.NewPage:
+        new = new_page(p, of, entries, **rest)
+        return spill.NewPage(replace(new.page, name=f"{p.n}"), new.content)
+
+    patch.setattr(spill, "new_page", numbered)
+
+
+def a_page_whose_answer_is_lost_is_taken_for_written(patch: pytest.MonkeyPatch) -> None:
+    inserted = spilling._inserted
+
+    async def believe(*args: Any, **rest: Any) -> None:
+        try:
+            await inserted(*args, **rest)
+        except Refused:
+            return
+
+    patch.setattr(spilling, "_inserted", believe)
+
+
+def entries_of_what_is_in_hand_go_to_pages(patch: pytest.MonkeyPatch) -> None:
+    spilled = spill.inbox_spilled
+    other = message("-", "-")
+    patch.setattr(spill, "inbox_spilled", lambda *args, **rest: spilled(*args, **{**rest, "in_hand": other}))
+
+
+def entries_of_what_is_held_go_to_pages(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(record, "held_messages", lambda p: ())
+
+
 RULES: dict[Take, str] = {
     keys_from_transition_numbers: "two steps: a step fails",
     readers_do_not_publish: "two steps: a step fails",
@@ -255,6 +295,11 @@ RULES: dict[Take, str] = {
     a_failed_send_is_forgotten: "a step fails, lost answers",
     an_ambiguous_write_is_taken_for_done: "a step fails, lost answers",
     an_ambiguous_write_is_written_over: "two steps: lost answers",
+    pages_are_not_asked: "inbox pages: duplicates, crash, rebalance",
+    pages_have_numbers_for_names: "inbox pages: two put aside different entries",
+    a_page_whose_answer_is_lost_is_taken_for_written: "inbox pages: lost answers",
+    entries_of_what_is_in_hand_go_to_pages: "inbox pages: two owners",
+    entries_of_what_is_held_go_to_pages: "inbox pages: an own event for two",
 }
 
 

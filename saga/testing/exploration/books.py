@@ -26,7 +26,7 @@ class Books:
         self._roles = world.service.roles
         self._handlers = {h.name: h for h in world.explored.releases[-1]}
         self._added = {h.name for h in world.explored.added}
-        self._p = world.snapshot(s.progress)
+        self._p = world.whole(s)
         self._lives = [(world.snapshot(v), world.entries(s, v)) for v in (*s.past, s.progress)]
         self._entries = list(chain.from_iterable(entries for _, entries in self._lives))
         self._messages = [m for log in world.logs for m in log]

@@ -1,8 +1,10 @@
 """What must hold in every state, and at the end: the four promises of docs/protocol.md, and the books behind them."""
 
 from saga.progress.document import Call, Entry, Snapshot
+from saga.progress.spill import page_key
 from saga.runtime import deadletters
 from saga.runtime.handling import said_by
+from saga.runtime.persistence import ARCHIVES
 from saga.runtime.saga import NotDeterministic
 from saga.testing.exploration import books
 from saga.testing.exploration.handlers import MISPLACED, SAGA, SERVICE
@@ -34,7 +36,13 @@ class Promises:
         """What is broken in this state; `None` if nothing is."""
         if s.progress not in self._sound:
             self._sound[s.progress] = self._unsound(s)
-        return self._sound[s.progress] or self._once_outside(s) or self._once_in_documents(s) or self._in_order(s)
+        return (
+            self._sound[s.progress]
+            or self._page_lost(s)
+            or self._once_outside(s)
+            or self._once_in_documents(s)
+            or self._in_order(s)
+        )
 
     def _unsound(self, s: State) -> str | None:
         """What the progress alone shows."""
@@ -73,6 +81,11 @@ class Promises:
                 return found
         return None
 
+    def _page_lost(self, s: State) -> str | None:
+        p = self._world.snapshot(s.progress)
+        lost = [page for page in p.pages if not s.version_of(ARCHIVES, page_key(SERVICE, SAGA, page))]
+        return f"PAGE LOST {lost}" if lost else None
+
     def _once_outside(self, s: State) -> str | None:
         inputs: dict[str, str] = {}
         keys: dict[str, str] = {}
@@ -108,7 +121,7 @@ class Promises:
 
     def broken_at_the_end(self, s: State) -> str | None:
         """What is broken when nothing more can happen."""
-        p, entries = self._world.snapshot(s.progress), self._world.entries(s, s.progress)
+        p, entries = self._world.whole(s), self._world.entries(s, s.progress)
         lost = [i for version in (*s.past, s.progress) for i in alone.recorded(self._world.entries(s, version))]
         lost = [i for i in lost if i not in s.out]
         if lost:

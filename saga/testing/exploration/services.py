@@ -11,6 +11,7 @@ from saga.declarations.values import DocumentKind, Handler
 from saga.errors import BadInput
 from saga.messages import Event, Message
 from saga.progress.roles import Role, Roles, Undo
+from saga.progress.spill import BOUNDS, Bounds
 from saga.runtime.participant import Participant
 from saga.testing.exploration.handlers import (
     SAGA,
@@ -40,6 +41,8 @@ class Explored:
     """Handlers that a later release has besides: each worker becomes one of that release at some time."""
     tight: bool = False
     """Whether inbox and history are so bounded that they are trimmed within a scenario."""
+    bounds: Bounds = BOUNDS
+    """What goes to pages."""
 
     @property
     def releases(self) -> tuple[tuple[Reacts, ...], ...]:
@@ -146,6 +149,7 @@ def participant(explored: Explored, ports: ExploredPorts, release: int = 0) -> P
         timeouts={},
         answers=dict.fromkeys(handlers, ()),
         ports=ports,
+        bounds=explored.bounds,
     )
 
 

@@ -16,6 +16,7 @@ from saga.progress import history as transitions
 from saga.progress import record
 from saga.progress.document import Entry, Snapshot, decode, decode_entry, encode
 from saga.progress.history import archive_key, decode_archive
+from saga.progress.spill import whole
 from saga.runtime.participant import Participant
 from saga.runtime.persistence import ARCHIVES
 from saga.runtime.standing import Turn
@@ -117,6 +118,11 @@ class World:
             known = self._entries[version] = tuple(map(decode_entry, (*raws[: p.first], *p.transitions)))
         return known
 
+    def whole(self, s: State) -> Snapshot:
+        """The progress with all that its pages hold. Raises `KeyError` for one that is not there."""
+        p = self.snapshot(s.progress)
+        return whole(p, {key: self._contents[v] for (_, key), v in s.rest}) if p.pages else p
+
     def is_said(self, s: State) -> bool:
         """Whether all that is recorded is in the log."""
         return all(i in s.out for i in alone.recorded(self.entries(s, s.progress)))
@@ -133,7 +139,7 @@ class World:
         results = msgspec.json.encode(turn.results)
         key = (
             (turn.message.id, turn.message.source, turn.position, release, passed),
-            (progress, turn.cas, turn.certain, turn.over, results, turn.attempts),
+            (progress, turn.cas, turn.certain, turn.recalled, turn.over, results, turn.attempts),
         )
         number = self._numbers.get(key)
         if number is None:

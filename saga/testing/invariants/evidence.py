@@ -30,7 +30,7 @@ class Witnessed:
     versions: Mapping[str, Sequence[bytes]]
     """Saga -> every content of its progress that ever took effect, oldest first; also where it has expired since."""
     archives: Mapping[str, Sequence[tuple[str, bytes]]]
-    """Saga -> its archives: key and content."""
+    """Saga -> its archives and pages: key and content."""
     documents: Mapping[tuple[str, str], Sequence[bytes]]
     """Collection and key of a business document -> every content that ever took effect, oldest first."""
     committed: Mapping[Partition, int]

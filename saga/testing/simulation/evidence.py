@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from saga.declarations.values import Declared
 from saga.messages import Partition
 from saga.progress.document import progress_key
+from saga.progress.spill import saga_of
 from saga.runtime.participant import participant_of
 from saga.runtime.persistence import ARCHIVES, COLLECTION
 from saga.testing.exploration.operations import ExploredPorts
@@ -44,7 +45,7 @@ def _witnessed(
         if collection == COLLECTION:
             versions[key.removeprefix(mine)] = contents
         elif collection == ARCHIVES:
-            archives.setdefault(key.removeprefix(mine).rpartition("::")[0], []).append((key, contents[-1]))
+            archives.setdefault(saga_of(key), []).append((key, contents[-1]))
         else:
             documents[collection, key] = contents
     return Witnessed(

@@ -15,6 +15,7 @@ from saga.errors import BadInput, Conflict, Exists, SagaError
 from saga.messages import Event, Outgoing, Partition, Position, Record
 from saga.outside import to_record
 from saga.progress.document import Entry, Snapshot, decode, decode_entry, encode, progress_key
+from saga.progress.spill import saga_of
 from saga.runtime import deadletters
 from saga.runtime.participant import Participant, participant_of
 from saga.runtime.turn import begin, take_turn
@@ -192,7 +193,7 @@ class Shop:
             archives: dict[str, list[tuple[str, bytes]]] = {}
             for (collection, key), contents in ever.items():
                 if collection == "saga-archive":
-                    archives.setdefault(key.removeprefix(prefix).rpartition("::")[0], []).append((key, contents[-1]))
+                    archives.setdefault(saga_of(key), []).append((key, contents[-1]))
             witnessed[name] = Witnessed(
                 participant=service,
                 versions={key.removeprefix(prefix): tuple(v) for (c, key), v in ever.items() if c == "saga"},

@@ -1,0 +1,168 @@
+"""What a progress has no room for goes to pages: documents of their own, which never change. Pure.
+
+A page is named by the number of the transition whose write first lists it, and by its content. So two workers that put
+the same aside make the same page, one that crashed in between leaves a page that is found again or that nobody lists,
+and no page is ever another one's: whoever reads a progress reads exactly the pages it was written with.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from saga.messages import Message
+from saga.progress import ids, record
+from saga.progress.document import FORMAT, Kept, Page, PageOf, Snapshot, encode
+from saga.progress.roles import Roles
+
+ENTRY_BYTES = 12
+"""Of an inbox entry, as pages hold it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """How much of what grows with the number of messages stays in a progress."""
+
+    inbox_max: int = 256
+    """With more entries than this, the oldest go to a page."""
+    inbox_kept: int = 64
+    """How many stay then."""
+    small_pages_max: int = 16
+    """So many small pages of inbox entries become one: it takes few reads to know a saga's whole inbox."""
+
+
+BOUNDS = Bounds()
+"""Those of every service. Tests put others here."""
+
+
+class Leaf(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """The document of a page."""
+
+    service: str
+    saga: str
+    of: PageOf
+    newest: int
+    until: int = 0
+    entries: bytes
+    """The inbox entries of what it holds, each of `ENTRY_BYTES`, sorted."""
+    kept: tuple[Kept, ...] = ()
+
+
+class NewPage(Struct, frozen=True, gc=False):
+    """A page that is to be inserted before the progress that lists it is written."""
+
+    page: Page
+    content: bytes
+
+
+_leaves = msgspec.json.Decoder(Leaf)
+
+
+def decode_leaf(content: bytes) -> Leaf:
+    """A page as read from a store. Raises what `saga.progress.document.UNREADABLE` lists."""
+    return _leaves.decode(content)
+
+
+def page_key(service: str, saga: str, page: Page) -> str:
+    """The page's key, in collection `saga-archive`: no service has a `|` in its name, so no archive is called so."""
+    return f"{service}|{page.of}::{saga}::{page.name}"
+
+
+def saga_of(key: str) -> str:
+    """The saga of any key in collection `saga-archive`: of a page, or of an archive."""
+    return key.partition("::")[2].rpartition("::")[0]
+
+
+def is_page(key: str) -> bool:
+    """Whether a key in collection `saga-archive` is a page's."""
+    return "|" in key.partition("::")[0]
+
+
+def new_page(p: Snapshot, of: PageOf, entries: Iterable[bytes], *, newest: int, until: int = 0) -> NewPage:
+    """A page of this, as the write of `p` will list it."""
+    packed = b"".join(sorted(entries))
+    content = encode(Leaf(service=p.service, saga=p.saga, of=of, newest=newest, until=until, entries=packed))
+    digest = blake2b(content, digest_size=16).hexdigest()
+    name, count = f"{p.n:09}-{digest}", len(packed) // ENTRY_BYTES
+    return NewPage(Page(of=of, name=name, count=count, newest=newest, until=until), content)
+
+
+def is_in(entries: bytes, entry: str) -> bool:
+    """Whether a page's entries hold this one."""
+    wanted = bytes.fromhex(entry)
+    at = entries.find(wanted)
+    while at >= 0 and at % ENTRY_BYTES:  # it only looks like one, across two others
+        at = entries.find(wanted, at + 1)
+    return at >= 0
+
+
+# -------------------------------------------------------------------- inbox
+
+
+def to_merge(p: Snapshot, bounds: Bounds) -> tuple[Page, ...]:
+    """The small pages that the next page of the inbox takes in, once there are many."""
+    large = bounds.small_pages_max * (bounds.inbox_max - bounds.inbox_kept)
+    small = tuple(page for page in p.pages if page.of == "inbox" and page.count < large)
+    return small if len(small) >= bounds.small_pages_max else ()
+
+
+def inbox_spilled(
+    p: Snapshot,
+    roles: Roles,
+    bounds: Bounds,
+    *,
+    in_hand: Message,
+    now_s: int,
+    memory_s: int,
+    merged: Sequence[tuple[Page, bytes]] = (),
+) -> tuple[Snapshot, NewPage] | None:
+    """The progress with its oldest inbox entries in a page; `None` while too few of them may go.
+
+    Those of messages that are held or in hand stay: what follows decides about them without a look at pages. Pages with
+    nothing younger than the memory are forgotten. `merged`: pages to be taken in, with their entries.
+    """
+    if len(p.inbox) <= bounds.inbox_max:
+        return None
+    held = {ids.entry(m.id, name) for m in (in_hand, *record.held_messages(p)) for name in roles.names_for(m.type)}
+    free = [entry for entry in p.inbox if entry not in held]
+    going = free[: max(0, len(free) - bounds.inbox_kept)]
+    if len(going) < bounds.inbox_max - bounds.inbox_kept:
+        return None
+    newest = max(*(p.inbox[entry] for entry in going), *(page.newest for page, _ in merged), 0)
+    until = newest + memory_s
+    entries = {bytes.fromhex(entry) for entry in going}
+    for _, packed in merged:
+        entries.update(packed[at : at + ENTRY_BYTES] for at in range(0, len(packed), ENTRY_BYTES))
+    new = new_page(p, "inbox", entries, newest=newest, until=until)
+    gone = {page.name for page, _ in merged}
+    pages = tuple(page for page in p.pages if page.name not in gone and not is_forgotten(page, now_s))
+    left = set(going)
+    inbox = {entry: at for entry, at in p.inbox.items() if entry not in left}
+    return replace(p, format=FORMAT, inbox=inbox, pages=(*pages, new.page)), new
+
+
+def is_forgotten(page: Page, now_s: int) -> bool:
+    """Whether nothing in it is young enough to be asked for."""
+    return 0 < page.until < now_s
+
+
+# -------------------------------------------------------------------- for tools and tests
+
+
+def whole(p: Snapshot, leaves: Mapping[str, bytes]) -> Snapshot:
+    """The progress as if it had no bounds: with all that its pages hold. `leaves`: their documents, by key.
+
+    Raises `KeyError` with the key of a page that is not there.
+    """
+    if not p.pages:
+        return p
+    inbox: dict[str, int] = {}
+    for page in p.pages:
+        leaf = decode_leaf(leaves[page_key(p.service, p.saga, page)])
+        if page.of == "inbox":
+            for at in range(0, len(leaf.entries), ENTRY_BYTES):
+                inbox[leaf.entries[at : at + ENTRY_BYTES].hex()] = page.newest
+    return replace(p, inbox={**inbox, **p.inbox}, pages=())

@@ -1,0 +1,138 @@
+"""Pages: what a progress puts aside is what a whole one would hold, and names tell contents apart."""
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from saga.progress import ids, record, spill
+from saga.progress.document import FORMAT, Own, Page, Snapshot, decode, encode
+from saga.progress.record import Hand
+from saga.progress.roles import Role
+from saga.progress.spill import Bounds, is_in, page_key, whole
+from tests.progress.pieces import NOW_MS, a_message, a_role, blank, roles_of
+
+MANY = a_role("many", "A", many=True)
+OWN = a_role("own", "P", many=True)
+BOTH = a_role("both", "B", "P")
+ROLES = roles_of(MANY, OWN, BOTH, emitted="P")
+SMALL = Bounds(inbox_max=8, inbox_kept=3, small_pages_max=3)
+MEMORY_S = 1000
+
+
+def handled(p: Snapshot, id: str, *, role: Role = MANY, now_ms: int = NOW_MS) -> Snapshot:
+    message = a_message("A" if role is MANY else "P", id=id)
+    hand = Hand(message=message, position=None, roles=ROLES, now_ms=now_ms, memory_s=10**9)
+    parts = (message,)
+    return record.handled(
+        p, hand, ROLES, role, cause=id, message=message, parts=parts, delta={}, events=(), calls=(), attempt=1
+    ).snapshot
+
+
+class Store:
+    """Pages as the runtime writes and reads them."""
+
+    def __init__(self) -> None:
+        self.leaves: dict[str, bytes] = {}
+
+    def spilled(self, p: Snapshot, in_hand: str, *, now_s: int = NOW_MS // 1000) -> Snapshot:
+        leaves = {page.name: self.leaves[page_key(p.service, p.saga, page)] for page in p.pages}
+        merged = [(page, spill.decode_leaf(leaves[page.name]).entries) for page in spill.to_merge(p, SMALL)]
+        message = a_message("A", id=in_hand)
+        spilled = spill.inbox_spilled(p, ROLES, SMALL, in_hand=message, now_s=now_s, memory_s=MEMORY_S, merged=merged)
+        if spilled is None:
+            return p
+        p, new = spilled
+        self.leaves[page_key(p.service, p.saga, new.page)] = new.content
+        return decode(encode(p))
+
+
+@settings(max_examples=40)
+@given(st.lists(st.integers(0, 30), max_size=80))
+def test_pages_and_the_rest_are_the_whole_inbox(numbers: list[int]) -> None:
+    p, store, plain = blank(), Store(), dict[str, int]()
+    for number in dict.fromkeys(numbers):
+        p = store.spilled(handled(p, f"m-{number}"), f"m-{number}")
+        plain[ids.entry(f"m-{number}", "many")] = NOW_MS // 1000
+        assert len(p.inbox) <= SMALL.inbox_max
+        assert whole(p, store.leaves).inbox == plain
+    for number in range(31):
+        entry = ids.entry(f"m-{number}", "many")
+        found = any(is_in(spill.decode_leaf(content).entries, entry) for content in store.leaves.values())
+        assert (entry in p.inbox or found) == (number in numbers)
+
+
+def test_small_pages_become_one_before_there_are_many() -> None:
+    p, store, most = blank(), Store(), 0
+    for number in range(2000):
+        p = store.spilled(handled(p, f"m-{number}"), f"m-{number}")
+        most = max(most, sum(page.count < 15 for page in p.pages))
+    assert most <= SMALL.small_pages_max
+    assert len(whole(p, store.leaves).inbox) == 2000
+    assert sum(page.count for page in p.pages) + len(p.inbox) == 2000
+    assert all(page.count < 25 for page in p.pages)
+
+
+def test_a_progress_with_pages_is_not_read_by_a_version_that_knows_none() -> None:
+    p, store = blank(), Store()
+    assert p.format == 1
+    assert b"format" not in encode(p)
+    for number in range(20):
+        p = store.spilled(handled(p, f"m-{number}"), f"m-{number}")
+    assert p.format == FORMAT == 2
+
+
+def test_entries_of_what_is_held_or_in_hand_stay() -> None:
+    p, store = blank(), Store()
+    own = Own(event=a_message("P", id="own-1"), n=0)
+    p = handled(replace(p, own=(own,)), "own-1", role=OWN)
+    p = handled(p, "mine")
+    for number in range(20):
+        p = store.spilled(handled(p, f"m-{number}"), "mine")
+    assert {ids.entry("own-1", "own"), ids.entry("mine", "many")} <= set(p.inbox)
+    assert len(p.inbox) <= SMALL.inbox_max
+
+
+def test_pages_older_than_the_memory_are_forgotten() -> None:
+    p, store = blank(), Store()
+    for number in range(12):
+        p = store.spilled(handled(p, f"old-{number}"), "-")
+    assert len(p.pages) == 1
+    later_ms = NOW_MS + MEMORY_S * 1000 + 1000
+    for number in range(12):
+        p = store.spilled(handled(p, f"new-{number}", now_ms=later_ms), "-", now_s=later_ms // 1000)
+    (page,) = p.pages
+    assert page.until == later_ms // 1000 + MEMORY_S
+    assert ids.entry("old-0", "many") not in whole(p, store.leaves).inbox
+
+
+def test_another_content_is_another_name_and_the_same_content_the_same() -> None:
+    p = blank()
+    for number in range(9):
+        p = handled(p, f"m-{number}")
+    first, again = (
+        spill.inbox_spilled(p, ROLES, SMALL, in_hand=a_message(), now_s=0, memory_s=MEMORY_S) for _ in range(2)
+    )
+    other = spill.inbox_spilled(handled(p, "x"), ROLES, SMALL, in_hand=a_message(), now_s=0, memory_s=MEMORY_S)
+    assert first is not None
+    assert again is not None
+    assert other is not None
+    assert first[1] == again[1]
+    assert first[1].page.name != other[1].page.name
+
+
+def test_an_entry_that_only_looks_like_one_across_two_others_is_not_in_a_page() -> None:
+    first, second = bytes(range(12)), bytes(range(12, 24))
+    assert is_in(first + second, second.hex())
+    assert not is_in(first + second, (first[6:] + second[:6]).hex())
+    hidden = first[6:] + second[:6]
+    assert is_in(first + second + hidden, hidden.hex())
+    assert not is_in(b"", first.hex())
+
+
+def test_the_keys_of_pages_and_archives_do_not_mix() -> None:
+    key = page_key("payment", "a::b", Page(of="inbox", name="1-x", count=1, newest=0))
+    assert spill.is_page(key)
+    assert spill.saga_of(key) == "a::b"
+    assert not key.startswith("payment::")
+    assert not spill.is_page("payment::a::b::000000000")
+    assert spill.saga_of("payment::a::b::000000000") == "a::b"

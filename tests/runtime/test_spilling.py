@@ -1,0 +1,153 @@
+"""A saga with more messages than its progress has room for, at a real worker: pages hold the rest."""
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+
+from saga import Service
+from saga.observe.moments import Handled, Stuck
+from saga.progress import spill
+from saga.progress.document import Snapshot, decode, encode
+from saga.runtime import participant
+from saga.runtime.pages import ROOM_BYTES, KnownPages
+from saga.runtime.persistence import ARCHIVES
+from services.payment.events import OrderPlaced, PaymentReserved
+from tests.runtime.workplace import SAGA, Workplace, an_order, at_work, workplace
+
+SMALL = spill.Bounds(inbox_max=20, inbox_kept=8, small_pages_max=4)
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spill, "BOUNDS", SMALL)
+    monkeypatch.setattr(participant, "_prepared", {})
+
+
+def payment_of() -> Service[Any]:
+    payment = Service("payment")
+
+    @payment.handler(many=True)
+    async def reserve(order: OrderPlaced) -> PaymentReserved:
+        return PaymentReserved(order_id=order.order_id, charge_id=f"c-{order.quantity}", amount=order.total)
+
+    return payment
+
+
+async def pages_of(place: Workplace) -> dict[str, bytes]:
+    return {key: d.content async for key, d in place.store.scan(ARCHIVES) if spill.is_page(key)}
+
+
+async def progress_of(place: Workplace, payment: Service[Any]) -> Snapshot:
+    p = await place.progress(payment)
+    assert p is not None
+    return p
+
+
+async def test_an_inbox_goes_to_pages_and_every_duplicate_is_still_known(tmp_path: Path) -> None:
+    payment = payment_of()
+    orders = [an_order(quantity=n) for n in range(300)]
+    async with workplace(tmp_path) as place:
+        async with at_work(place, payment):
+            await place.publish(*orders)
+            await place.at_rest(payment)
+            await place.publish(*orders[::7])  # at the worker that knows the pages
+            await place.at_rest(payment)
+        async with at_work(place, payment):  # at one that knows none
+            await place.publish(*orders)
+            await place.at_rest(payment)
+        p, leaves = await progress_of(place, payment), await pages_of(place)
+        assert p.n == 300
+        assert len(await place.records("payments")) == 300
+        assert len(p.inbox) <= SMALL.inbox_max
+        assert len(p.pages) <= 12
+        assert len(spill.whole(p, leaves).inbox) == 300
+        assert [m.outcomes for m in place.told(Handled)][300:] == [()] * (len(orders[::7]) + 300)
+
+
+async def test_the_progress_of_a_hot_saga_stays_small(tmp_path: Path) -> None:
+    payment, sizes = payment_of(), list[int]()
+    async with workplace(tmp_path) as place, at_work(place, payment):
+        for first in range(0, 600, 200):
+            await place.publish(*(an_order(quantity=n) for n in range(first, first + 200)))
+            await place.at_rest(payment)
+            p = await progress_of(place, payment)
+            sizes.append(len(encode(replace(p, transitions=()))))
+        assert sizes[-1] < 6000
+        assert sizes[-1] - sizes[0] < 1500, "a few pages more"
+
+
+async def test_pages_expire_with_the_memory_after_their_newest_entry(tmp_path: Path) -> None:
+    payment = payment_of()
+    async with workplace(tmp_path) as place:
+        await place.publish(*(an_order(quantity=n) for n in range(60)))
+        async with at_work(place, payment):
+            await place.at_rest(payment)
+        p = await progress_of(place, payment)
+        assert len(await pages_of(place)) >= 4
+        day = 86_400_000
+        place.clock.ahead_ms = 29 * day
+        listed = {spill.page_key("payment", SAGA, page) for page in p.pages}
+        assert listed <= set(await pages_of(place)), "as long as the progress lists them"
+        place.clock.ahead_ms = 32 * day
+        assert not await pages_of(place)
+
+
+async def test_an_expired_page_holds_nothing_that_is_still_asked_for(tmp_path: Path) -> None:
+    payment = payment_of()
+    async with workplace(tmp_path) as place:
+        await place.publish(*(an_order(quantity=n) for n in range(60)))
+        async with at_work(place, payment):
+            await place.at_rest(payment)
+        document = await place.store.get("saga", f"payment::{SAGA}")
+        assert document is not None
+        await place.store.replace("saga", f"payment::{SAGA}", document.content, cas=document.cas)  # it was open since
+        place.clock.ahead_ms = 32 * 86_400_000
+        await place.publish(an_order(quantity=1000))
+        async with at_work(place, payment):
+            await place.at_rest(payment)
+        assert not place.told(Stuck)
+        assert (await progress_of(place, payment)).n == 61
+
+
+async def test_a_page_that_somebody_removed_is_told_by_name_and_nothing_is_decided(tmp_path: Path) -> None:
+    payment = payment_of()
+    async with workplace(tmp_path) as place:
+        await place.publish(*(an_order(quantity=n) for n in range(40)))
+        async with at_work(place, payment):
+            await place.at_rest(payment)
+        p = await progress_of(place, payment)
+        key = spill.page_key("payment", SAGA, p.pages[0])
+        page = await place.store.get(ARCHIVES, key)
+        assert page is not None
+        await place.store.remove(ARCHIVES, key, cas=page.cas)
+        await place.publish(an_order(quantity=0))
+        async with at_work(place, payment):
+            await place.until(lambda: bool(place.told(Stuck)))
+            assert f"lists the page '{key}', which is not in 'saga-archive'" in place.told(Stuck)[0].error
+            await place.store.insert(ARCHIVES, key, page.content)
+            await place.at_rest(payment)
+        assert (await progress_of(place, payment)).n == 40
+
+
+async def test_an_older_version_refuses_a_progress_with_pages(tmp_path: Path) -> None:
+    payment = payment_of()
+    async with workplace(tmp_path) as place:
+        await place.publish(*(an_order(quantity=n) for n in range(40)))
+        async with at_work(place, payment):
+            await place.at_rest(payment)
+        document = await place.store.get("saga", f"payment::{SAGA}")
+        assert document is not None
+        assert msgspec.json.decode(document.content)["format"] == 2
+        assert decode(document.content).pages
+
+
+def test_what_is_known_of_pages_is_bounded() -> None:
+    known = KnownPages(bytes_max=10 * (ROOM_BYTES + 12))
+    for number in range(100):
+        known.learn(f"{number}", b"x" * 12)
+        assert known.entries_of("0") == (b"x" * 12), "what is asked for stays"
+    assert sum(known.entries_of(f"{number}") is not None for number in range(100)) == 10
+    assert KnownPages(bytes_max=0).entries_of("0") is None
