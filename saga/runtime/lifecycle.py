@@ -18,6 +18,7 @@ from saga.runtime.participant import participant_of
 from saga.runtime.persistence import ARCHIVES, COLLECTION
 from saga.runtime.ports import Outside, RunningPorts
 from saga.runtime.room import Limits
+from saga.runtime.spilling import EXPIRY_S_MORE
 from saga.runtime.worker import Worker
 from saga.store.port import Store
 
@@ -48,7 +49,7 @@ async def serve(
     """
     async with AsyncExitStack() as stack:
         resources = await open_resources(declared, stack, clock, open_by_s or clock.monotonic_s() + OPEN_S_MAX, use)
-        await store.check_expiry(collections_of(declared), declared.memory.total_seconds())
+        await store.check_expiry(collections_of(declared), declared.memory.total_seconds() + EXPIRY_S_MORE)
         ports = RunningPorts(declared.name, store, broker, clock, report, through)
         service = participant_of(declared, resources, ports)
         async with asyncio.TaskGroup() as tasks:
