@@ -6,10 +6,9 @@ from msgspec.structs import replace
 
 from saga.progress import ids, record, spill
 from saga.progress.document import FORMAT, Own, Page, Snapshot, decode, encode
-from saga.progress.record import Hand
 from saga.progress.roles import Role
 from saga.progress.spill import Bounds, is_in, page_key, whole
-from tests.progress.pieces import NOW_MS, a_message, a_role, blank, roles_of
+from tests.progress.pieces import NOW_MS, a_hand, a_message, a_role, blank, roles_of
 
 MANY = a_role("many", "A", many=True)
 OWN = a_role("own", "P", many=True)
@@ -21,7 +20,7 @@ MEMORY_S = 1000
 
 def handled(p: Snapshot, id: str, *, role: Role = MANY, now_ms: int = NOW_MS) -> Snapshot:
     message = a_message("A" if role is MANY else "P", id=id)
-    hand = Hand(message=message, position=None, roles=ROLES, now_ms=now_ms, memory_s=10**9)
+    hand = a_hand(message, roles=ROLES, now_ms=now_ms, memory_s=10**9)
     parts = (message,)
     return record.handled(
         p, hand, ROLES, role, cause=id, message=message, parts=parts, delta={}, events=(), calls=(), attempt=1
