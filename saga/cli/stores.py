@@ -15,10 +15,10 @@ from msgspec import Raw
 from saga import adapters
 from saga.addresses import scheme_of
 from saga.cli.telling import tell_trouble
-from saga.clock import Clock
+from saga.clock import Clock, SystemClock
 from saga.config import Settings
 from saga.errors import ConfigurationError, NotAStore, SagaError
-from saga.progress import history
+from saga.progress import history, spill
 from saga.progress.document import UNREADABLE, Snapshot, decode, progress_key
 from saga.progress.timeline import History
 from saga.runtime.persistence import ARCHIVES, COLLECTION
@@ -162,7 +162,8 @@ async def history_of(source: Source, saga: str, since: int = 0) -> History | Non
 
 
 async def whole_history(source: Source, p: Snapshot, since: int = 0) -> History:
-    """As `history_of`, of a progress that was read."""
+    """As `history_of`, of a progress that was read; with what its pages hold."""
+    p = await _with_pages(source, p)
     if p.first <= since:
         return History(p, p.transitions)
     archives = dict[int, tuple[Raw, ...]]()
@@ -181,6 +182,19 @@ async def whole_history(source: Source, p: Snapshot, since: int = 0) -> History:
     while transitions := archives.pop(len(archived), ()):
         archived += transitions
     return History(p, (*archived, *p.transitions))
+
+
+async def _with_pages(source: Source, p: Snapshot) -> Snapshot:
+    """The progress as if it had no bounds. Raises `Unreadable`."""
+    leaves = dict[str, bytes]()
+    for key in (spill.page_key(p.service, p.saga, page) for page in p.pages):
+        document = await source.store.get(ARCHIVES, key)
+        if document is not None:
+            leaves[key] = document.content
+    try:
+        return spill.whole(p, leaves, now_s=SystemClock().now_ms() // 1000)
+    except (SagaError, *UNREADABLE) as why:
+        raise Unreadable(f"a page of {p.saga} in {source.service} cannot be read: {why}") from why
 
 
 async def _services_in(store: Store) -> list[str]:

@@ -32,6 +32,7 @@ UNBOUND = {
     "heard": "nothing: what the version takes that wrote last",
     "intents": "they are written between transitions: only what contradicts these is found",
     "n": "it is counted",
+    "pages": "what they hold counts as if it stood in the snapshot",
     "published": "all but the last transition, or all if an intent was written since",
     "hash": "it is the last transition's",
     "first": "it is the number of the first transition in the document",
@@ -59,9 +60,27 @@ def changes(before: Snapshot, after: Snapshot) -> dict[str, str]:
         old, new = getattr(before, name), getattr(after, name)
         if old is not new and (total := _gained(old, new)):
             found[name] = f"{total:016x}"
+    if before.pages is not after.pages:
+        _add_pages(found, before, after)
     if after.started is not None and (before.started is None or not before.n):
         found["started"] = f"{_digest(after.started):016x}"
     return found
+
+
+def _add_pages(found: dict[str, str], before: Snapshot, after: Snapshot) -> None:
+    """What pages that came or went add: the progress put nothing aside yet, which changes nothing as a whole."""
+    old, new = ({page.name: page for page in p.pages if page.of == "inbox"} for p in (before, after))
+    came = sum(int(new[name].bound, 16) for name in new.keys() - old.keys())
+    total = came - sum(int(old[name].bound, 16) for name in old.keys() - new.keys())
+    total = (total + int(found.get("inbox", "0"), 16)) % _MODULUS
+    found.pop("inbox", None)
+    if total:
+        found["inbox"] = f"{total:016x}"
+
+
+def bound_entries(entries: Iterable[str]) -> str:
+    """What inbox entries add to the sum of those that hold them."""
+    return f"{sum(map(_digest, entries)) % _MODULUS:016x}"
 
 
 def is_bound(entries: Sequence[Entry]) -> bool:
@@ -74,11 +93,17 @@ def differing(p: Snapshot, entries: Sequence[Entry]) -> list[str]:
     found = list(_unbound(p, entries))
     if is_bound(entries):
         empty = Snapshot(service=p.service, saga=p.saga)
-        found += [name for name in BOUND if _gained(getattr(empty, name), getattr(p, name)) != _total(name, entries)]
+        found += [name for name in BOUND if _held(name, empty, p) != _total(name, entries)]
         told = _total("started", entries)
         if told and (p.started is None or _digest(p.started) != told):
             found.append("started")
     return sorted(set(found))
+
+
+def _held(name: str, empty: Snapshot, p: Snapshot) -> int:
+    """What a field holds, with pages that were not read."""
+    pages = sum(int(page.bound, 16) for page in p.pages if page.of == name)
+    return (_gained(getattr(empty, name), getattr(p, name)) + pages) % _MODULUS
 
 
 def _total(name: str, entries: Iterable[Entry]) -> int:

@@ -105,6 +105,12 @@ class Page(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """When its newest entry was made, in seconds since 1970."""
     until: int = 0
     """From when on it may have expired, in seconds since 1970; 0: it never does."""
+    bound: str = ""
+    """What `saga.progress.binding` makes of its entries."""
+
+    def is_forgotten(self, now_s: int) -> bool:
+        """Whether nothing in it is young enough to be asked for."""
+        return 0 < self.until < now_s
 
 
 class Snapshot(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):

@@ -114,6 +114,8 @@ def append(
     """The progress with one more transition, which is the last thing done to it before the write."""
     if len(p.inbox) > INBOX_MAX:
         p = replace(p, inbox=_trimmed(p, hand))
+    if p.pages and any(page.is_forgotten(hand.now_ms // 1000) for page in p.pages):
+        p = replace(p, pages=tuple(page for page in p.pages if not page.is_forgotten(hand.now_ms // 1000)))
     started = p.started or hand.message.started
     if started != p.started:
         p = replace(p, started=started)

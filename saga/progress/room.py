@@ -23,7 +23,7 @@ def check_room(written: Written, p: Snapshot, content_bytes: int, bytes_max: int
 def _is_of_a_run(written: Written) -> bool:
     """Whether a handler adds this: its intent, or its end. A compensation may use what is left."""
     if written.entry is None:
-        return written.snapshot.intents[-1].kind == "do"
+        return bool(written.snapshot.intents) and written.snapshot.intents[-1].kind == "do"
     return written.entry.outcome == "handled"
 
 

@@ -13,8 +13,9 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from saga.errors import SagaError
 from saga.messages import Message
-from saga.progress import ids, record
+from saga.progress import binding, ids, record
 from saga.progress.document import FORMAT, Kept, Page, PageOf, Snapshot, encode
 from saga.progress.roles import Roles
 
@@ -81,13 +82,19 @@ def is_page(key: str) -> bool:
     return "|" in key.partition("::")[0]
 
 
+def digest_of(content: bytes) -> str:
+    """What a page's name ends in."""
+    return blake2b(content, digest_size=16).hexdigest()
+
+
 def new_page(p: Snapshot, of: PageOf, entries: Iterable[bytes], *, newest: int, until: int = 0) -> NewPage:
     """A page of this, as the write of `p` will list it."""
-    packed = b"".join(sorted(entries))
+    entries = sorted(entries)
+    packed = b"".join(entries)
     content = encode(Leaf(service=p.service, saga=p.saga, of=of, newest=newest, until=until, entries=packed))
-    digest = blake2b(content, digest_size=16).hexdigest()
-    name, count = f"{p.n:09}-{digest}", len(packed) // ENTRY_BYTES
-    return NewPage(Page(of=of, name=name, count=count, newest=newest, until=until), content)
+    name, count = f"{p.n:09}-{digest_of(content)}", len(packed) // ENTRY_BYTES
+    bound = binding.bound_entries(entry.hex() for entry in entries)
+    return NewPage(Page(of=of, name=name, count=count, newest=newest, until=until, bound=bound), content)
 
 
 def is_in(entries: bytes, entry: str) -> bool:
@@ -115,19 +122,18 @@ def inbox_spilled(
     bounds: Bounds,
     *,
     in_hand: Message,
-    now_s: int,
     memory_s: int,
     merged: Sequence[tuple[Page, bytes]] = (),
 ) -> tuple[Snapshot, NewPage] | None:
     """The progress with its oldest inbox entries in a page; `None` while too few of them may go.
 
-    Those of messages that are held or in hand stay: what follows decides about them without a look at pages. Pages with
-    nothing younger than the memory are forgotten. `merged`: pages to be taken in, with their entries.
+    Those of messages that are held or in hand stay: what follows decides about them without a look at pages. So do
+    those without a time, which `saga.progress.takeover` made. `merged`: pages to be taken in, with their entries.
     """
     if len(p.inbox) <= bounds.inbox_max:
         return None
     held = {ids.entry(m.id, name) for m in (in_hand, *record.held_messages(p)) for name in roles.names_for(m.type)}
-    free = [entry for entry in p.inbox if entry not in held]
+    free = [entry for entry, at in p.inbox.items() if at and entry not in held]
     going = free[: max(0, len(free) - bounds.inbox_kept)]
     if len(going) < bounds.inbox_max - bounds.inbox_kept:
         return None
@@ -138,31 +144,36 @@ def inbox_spilled(
         entries.update(packed[at : at + ENTRY_BYTES] for at in range(0, len(packed), ENTRY_BYTES))
     new = new_page(p, "inbox", entries, newest=newest, until=until)
     gone = {page.name for page, _ in merged}
-    pages = tuple(page for page in p.pages if page.name not in gone and not is_forgotten(page, now_s))
+    pages = tuple(page for page in p.pages if page.name not in gone)
     left = set(going)
     inbox = {entry: at for entry, at in p.inbox.items() if entry not in left}
     return replace(p, format=FORMAT, inbox=inbox, pages=(*pages, new.page)), new
 
 
-def is_forgotten(page: Page, now_s: int) -> bool:
-    """Whether nothing in it is young enough to be asked for."""
-    return 0 < page.until < now_s
-
-
 # -------------------------------------------------------------------- for tools and tests
 
 
-def whole(p: Snapshot, leaves: Mapping[str, bytes]) -> Snapshot:
-    """The progress as if it had no bounds: with all that its pages hold. `leaves`: their documents, by key.
+def whole(p: Snapshot, leaves: Mapping[str, bytes], *, now_s: int = 0) -> Snapshot:
+    """The progress as if it had no bounds: with all that its pages hold. `leaves`: their documents, by key. Pages that
+    may have expired by `now_s` and are not there stay pages.
 
-    Raises `KeyError` with the key of a page that is not there.
+    Raises `SagaError` for a page that is not there, or not as it was written.
     """
     if not p.pages:
         return p
     inbox: dict[str, int] = {}
+    unread: list[Page] = []
     for page in p.pages:
-        leaf = decode_leaf(leaves[page_key(p.service, p.saga, page)])
-        if page.of == "inbox":
-            for at in range(0, len(leaf.entries), ENTRY_BYTES):
-                inbox[leaf.entries[at : at + ENTRY_BYTES].hex()] = page.newest
-    return replace(p, inbox={**inbox, **p.inbox}, pages=())
+        key = page_key(p.service, p.saga, page)
+        content = leaves.get(key)
+        if content is None and page.is_forgotten(now_s):
+            unread.append(page)
+        elif content is None:
+            raise SagaError(f"the page {key!r} of the progress of saga {p.saga!r} in {p.service!r} is gone")
+        elif page.name.rpartition("-")[2] != digest_of(content):
+            raise SagaError(f"the page {key!r} of the progress of saga {p.saga!r} in {p.service!r} was changed")
+        else:
+            entries = decode_leaf(content).entries
+            for at in range(0, len(entries), ENTRY_BYTES):
+                inbox[entries[at : at + ENTRY_BYTES].hex()] = page.newest
+    return replace(p, inbox={**p.inbox, **inbox}, pages=tuple(unread))

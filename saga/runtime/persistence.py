@@ -19,7 +19,7 @@ from saga.messages import Message, Outgoing, Position, texts_of
 from saga.observe.moments import DeadLettered, Escalated, WriteRefused
 from saga.progress import history, record, takeover
 from saga.progress.decide import knows
-from saga.progress.document import DeadLetter, Entry, Snapshot, decode, decode_entry, encode, progress_key
+from saga.progress.document import DeadLetter, Entry, Snapshot, decode, decode_entry, encode, messages_of, progress_key
 from saga.progress.history import Archive
 from saga.progress.record import Hand, Written
 from saga.progress.room import check_room
@@ -101,8 +101,9 @@ async def load(service: Participant, turn: Turn) -> Turn:
     if takeover.is_due(p, service.roles):
         entries = [*await _archived(service, turn.position, p), *map(decode_entry, p.transitions)]
         if p.pages and document is not None:
-            said = [event for entry in entries for event in history.messages_of(p, entry)]
-            p = await spilling.looked_up(service, replace(turn, cas=document.cas), p, said)
+            said = [event for entry in entries for event in messages_of(p, entry)]
+            had = await spilling.entries_in_pages(service, replace(turn, cas=document.cas), p, said)
+            p = replace(p, inbox={**dict.fromkeys(had, 0), **p.inbox})
         p = takeover.taken_over(p, service.roles, entries, forgotten_before(service))
     return replace(turn, progress=p, cas=0 if document is None else document.cas, certain=True)
 
@@ -186,6 +187,8 @@ async def save(service: Participant, turn: Turn, written: Written) -> Turn:
     Raises `Refused`, and `TooLarge` for a progress that can never be written.
     """
     p = written.snapshot
+    if turn.recalled:  # these are in pages already
+        p = replace(p, inbox={entry: at for entry, at in p.inbox.items() if entry not in turn.recalled})
     if len(p.inbox) > service.bounds.inbox_max:
         p = await spilling.within_bounds(service, turn, p)
     content = encode(p)

@@ -18,12 +18,14 @@ EXPIRY_S_MORE = 86_400
 
 
 async def recalled(service: Participant, turn: Turn) -> Turn:
-    """With what pages hold of the message in hand: from here on the progress says of it what a whole one would."""
-    return replace(turn, progress=await looked_up(service, turn, turn.known, [turn.message]), recalled=True)
+    """With what pages hold of the message in hand: from here on `turn.known` says of it what a whole one would."""
+    return replace(turn, recalled=await entries_in_pages(service, turn, turn.known, [turn.message]))
 
 
-async def looked_up(service: Participant, turn: Turn, p: Snapshot, messages: Sequence[Message]) -> Snapshot:
-    """The progress with the inbox entries of these messages that are in its pages. Raises `Refused`."""
+async def entries_in_pages(
+    service: Participant, turn: Turn, p: Snapshot, messages: Sequence[Message]
+) -> dict[str, int]:
+    """The inbox entries of these messages that are in the progress's pages only. Raises `Refused`."""
     missing = {ids.entry(m.id, name) for m in messages for name in service.roles.names_for(m.type)}
     missing -= p.inbox.keys()
     found: dict[str, int] = {}
@@ -34,26 +36,25 @@ async def looked_up(service: Participant, turn: Turn, p: Snapshot, messages: Seq
         for entry in [entry for entry in missing if spill.is_in(entries, entry)]:
             missing.remove(entry)
             found[entry] = page.newest
-    return replace(p, inbox={**found, **p.inbox}) if found else p
+    return found
 
 
 async def within_bounds(service: Participant, turn: Turn, p: Snapshot) -> Snapshot:
     """The progress as it is to be written, with what has no room in it in pages that are durable. Raises `Refused`."""
     if len(p.inbox) > service.bounds.inbox_max:
         merged = [(page, await _entries_of(service, turn, page)) for page in spill.to_merge(p, service.bounds)]
-        now_s = service.ports.clock.now_ms() // 1000
         spilled = spill.inbox_spilled(
             p,
             service.roles,
             service.bounds,
             in_hand=turn.message,
-            now_s=now_s,
             memory_s=service.memory_s,
             merged=merged,
         )
         if spilled is not None:
             p, new = spilled
-            await _inserted(service, turn, new, expiry_s=max(0, new.page.until - now_s) + EXPIRY_S_MORE)
+            left_s = max(0, new.page.until - service.ports.clock.now_ms() // 1000)
+            await _inserted(service, turn, new, expiry_s=left_s + EXPIRY_S_MORE)
     return p
 
 
@@ -90,7 +91,7 @@ async def _entries_of(service: Participant, turn: Turn, page: Page) -> bytes:
     document = await persistence.patiently(service, turn.position, "get", ports.store.get, persistence.ARCHIVES, key)
     if document is not None:
         entries = spill.decode_leaf(document.content).entries
-    elif spill.is_forgotten(page, ports.clock.now_ms() // 1000):
+    elif page.is_forgotten(ports.clock.now_ms() // 1000):
         entries = b""  # expired, as whatever is in it would be
     else:
         raise await _gone(service, turn, key)

@@ -41,8 +41,8 @@ class Turn(Struct, frozen=True, kw_only=True, gc=False):
     """The progress's version; 0: the store holds none."""
     certain: bool = False
     """Whether the progress was read or written in this turn; one from a cache may be old."""
-    recalled: bool = False
-    """Whether the progress says of the message in hand what its pages hold."""
+    recalled: dict[str, int] | None = None
+    """The inbox entries of the message in hand that are in pages of the progress; `None`: not looked up."""
     over: bool = False
     results: tuple[tuple[Run, tuple[Call, ...]], ...] = ()
     """Results of runs that were refused their write, or failed: not asked for again."""
@@ -52,9 +52,11 @@ class Turn(Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def known(self) -> Snapshot:
-        """The progress, where it has been read."""
+        """The progress, where it has been read; with what its pages say of the message in hand."""
         assert self.progress is not None
-        return self.progress
+        if not self.recalled:
+            return self.progress
+        return replace(self.progress, inbox={**self.recalled, **self.progress.inbox})
 
     def knowing(self, progress: Snapshot, cas: int, *, certain: bool) -> "Turn":
         """With a progress, as it was read or as the cache has it."""
@@ -62,7 +64,7 @@ class Turn(Struct, frozen=True, kw_only=True, gc=False):
 
     def unread(self) -> "Turn":
         """To be decided again on the progress as it is by now."""
-        return replace(self, progress=None, cas=0, certain=False, recalled=False)
+        return replace(self, progress=None, cas=0, certain=False, recalled=None)
 
     def results_of(self, run: Run) -> tuple[Call, ...]:
         return next((calls for known, calls in self.results if known == run), ()) if self.results else ()

@@ -40,7 +40,7 @@ async def advance(service: Participant, turn: Turn) -> Turn:
             turn = await persistence.load(service, turn)
             if turn.over:
                 return turn
-        if turn.known.pages and not turn.recalled:
+        if turn.known.pages and turn.recalled is None:
             turn = await spilling.recalled(service, turn)
         p, only_answered = turn.known, True
         for work in jobs(p, service.roles, turn.message, turn.bad):  # what the message in hand is for

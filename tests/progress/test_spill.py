@@ -1,9 +1,11 @@
 """Pages: what a progress puts aside is what a whole one would hold, and names tell contents apart."""
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from saga.errors import SagaError
 from saga.progress import ids, record, spill
 from saga.progress.document import FORMAT, Own, Page, Snapshot, decode, encode
 from saga.progress.roles import Role
@@ -33,11 +35,11 @@ class Store:
     def __init__(self) -> None:
         self.leaves: dict[str, bytes] = {}
 
-    def spilled(self, p: Snapshot, in_hand: str, *, now_s: int = NOW_MS // 1000) -> Snapshot:
+    def spilled(self, p: Snapshot, in_hand: str) -> Snapshot:
         leaves = {page.name: self.leaves[page_key(p.service, p.saga, page)] for page in p.pages}
         merged = [(page, spill.decode_leaf(leaves[page.name]).entries) for page in spill.to_merge(p, SMALL)]
         message = a_message("A", id=in_hand)
-        spilled = spill.inbox_spilled(p, ROLES, SMALL, in_hand=message, now_s=now_s, memory_s=MEMORY_S, merged=merged)
+        spilled = spill.inbox_spilled(p, ROLES, SMALL, in_hand=message, memory_s=MEMORY_S, merged=merged)
         if spilled is None:
             return p
         p, new = spilled
@@ -96,22 +98,27 @@ def test_pages_older_than_the_memory_are_forgotten() -> None:
     for number in range(12):
         p = store.spilled(handled(p, f"old-{number}"), "-")
     assert len(p.pages) == 1
+    old = p
     later_ms = NOW_MS + MEMORY_S * 1000 + 1000
     for number in range(12):
-        p = store.spilled(handled(p, f"new-{number}", now_ms=later_ms), "-", now_s=later_ms // 1000)
+        p = store.spilled(handled(p, f"new-{number}", now_ms=later_ms), "-")
     (page,) = p.pages
     assert page.until == later_ms // 1000 + MEMORY_S
     assert ids.entry("old-0", "many") not in whole(p, store.leaves).inbox
+    with pytest.raises(SagaError, match=r"the page 'svc\|inbox::s::.*' of the progress of saga 's' in 'svc' is gone"):
+        whole(old, {}, now_s=NOW_MS // 1000)
+    assert whole(old, {}, now_s=later_ms // 1000).pages == old.pages, "it may have expired"
+    changed = {key: content.replace(b'"newest"', b'"Newest"') for key, content in store.leaves.items()}
+    with pytest.raises(SagaError, match="was changed"):
+        whole(old, changed)
 
 
 def test_another_content_is_another_name_and_the_same_content_the_same() -> None:
     p = blank()
     for number in range(9):
         p = handled(p, f"m-{number}")
-    first, again = (
-        spill.inbox_spilled(p, ROLES, SMALL, in_hand=a_message(), now_s=0, memory_s=MEMORY_S) for _ in range(2)
-    )
-    other = spill.inbox_spilled(handled(p, "x"), ROLES, SMALL, in_hand=a_message(), now_s=0, memory_s=MEMORY_S)
+    first, again = (spill.inbox_spilled(p, ROLES, SMALL, in_hand=a_message(), memory_s=MEMORY_S) for _ in range(2))
+    other = spill.inbox_spilled(handled(p, "x"), ROLES, SMALL, in_hand=a_message(), memory_s=MEMORY_S)
     assert first is not None
     assert again is not None
     assert other is not None

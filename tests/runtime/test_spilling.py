@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from saga import Service
 from saga.observe.moments import Handled, Stuck
-from saga.progress import spill
+from saga.progress import history, spill
 from saga.progress.document import Snapshot, decode, encode
 from saga.runtime import participant
 from saga.runtime.pages import ROOM_BYTES, KnownPages
@@ -65,7 +65,15 @@ async def test_an_inbox_goes_to_pages_and_every_duplicate_is_still_known(tmp_pat
         assert len(await place.records("payments")) == 300
         assert len(p.inbox) <= SMALL.inbox_max
         assert len(p.pages) <= 12
-        assert len(spill.whole(p, leaves).inbox) == 300
+        whole = spill.whole(p, leaves)
+        assert len(whole.inbox) == 300
+        archives = [history.decode_archive(d.content) async for _, d in place.store.scan(ARCHIVES, "payment::")]
+        transitions = [raw for archive in archives for raw in archive.transitions] + list(p.transitions)
+        assert history.verify(transitions, whole) is None
+        assert history.verify(transitions, p) is None, "what a page adds stands beside its name"
+        found = history.verify(transitions, replace(p, pages=p.pages[1:]))
+        assert found is not None
+        assert "inbox" in found.what
         assert [m.outcomes for m in place.told(Handled)][300:] == [()] * (len(orders[::7]) + 300)
 
 

@@ -119,7 +119,7 @@ class World:
         return known
 
     def whole(self, s: State) -> Snapshot:
-        """The progress with all that its pages hold. Raises `KeyError` for one that is not there."""
+        """The progress with all that its pages hold. Raises `SagaError` for one that is not there."""
         p = self.snapshot(s.progress)
         return whole(p, {key: self._contents[v] for (_, key), v in s.rest}) if p.pages else p
 
@@ -139,7 +139,7 @@ class World:
         results = msgspec.json.encode(turn.results)
         key = (
             (turn.message.id, turn.message.source, turn.position, release, passed),
-            (progress, turn.cas, turn.certain, turn.recalled, turn.over, results, turn.attempts),
+            (progress, turn.cas, turn.certain, _frozen(turn.recalled), turn.over, results, turn.attempts),
         )
         number = self._numbers.get(key)
         if number is None:
@@ -341,6 +341,10 @@ class World:
                 move=s.move - 1,
             )
             yield f"REBALANCE: {TOPICS[t]} from w{old} to w{new}, w{old} goes on with what it has", moved
+
+
+def _frozen(recalled: dict[str, int] | None) -> tuple[str, ...] | None:
+    return None if recalled is None else tuple(sorted(recalled))
 
 
 @contextmanager

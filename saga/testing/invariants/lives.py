@@ -11,7 +11,6 @@ import msgspec
 from msgspec import Raw, Struct
 
 from saga.clock import from_iso
-from saga.errors import SagaError
 from saga.progress import history
 from saga.progress.document import Call, Entry, Kind, Snapshot, decode, decode_entry
 from saga.progress.history import decode_archive, fold, verify
@@ -65,7 +64,7 @@ def lives_of(service: Participant, contents: Sequence[bytes], archives: Sequence
     """The lives of a progress, oldest first. Raises `SagaError` and `msgspec.DecodeError` for what is no progress."""
     lives = []
     for heads, versions in parted(contents):
-        p = _whole(decode(versions[-1]), archives)
+        p = whole(decode(versions[-1]), dict(archives))
         raws = (*_archived(p, archives), *p.transitions) if p.first else p.transitions
         lives.append(Life(service, p, raws, tuple(map(decode_entry, raws)), heads))
     return lives
@@ -84,14 +83,6 @@ def parted(contents: Sequence[bytes]) -> Iterator[tuple[tuple[Head, ...], Sequen
         heads.append(head)
     if heads:
         yield tuple(heads), contents[first:]
-
-
-def _whole(p: Snapshot, archives: Sequence[tuple[str, bytes]]) -> Snapshot:
-    """With all that its pages hold."""
-    try:
-        return whole(p, dict(archives)) if p.pages else p
-    except KeyError as why:
-        raise SagaError(f"the page {why} of the progress of saga {p.saga!r} is not there") from why
 
 
 def _archived(p: Snapshot, archives: Sequence[tuple[str, bytes]]) -> list[Raw]:
