@@ -27,6 +27,7 @@ from saga.runtime.turn import begin, take_turn
 from saga.service import Service
 from saga.store.sqlite import SqliteStore
 from saga.testing.differences import Asked, Comparison, Seen, picture
+from saga.testing.fakes import check_fakes
 from saga.testing.scripts import Script, scripts_of
 from saga.testing.trial import TrialClock, TrialPorts
 from saga.testing.world import NO_DOCUMENTS
@@ -48,12 +49,13 @@ async def check_idempotent(
     service: "Service[DataclassInstance | None]",
     *events: Event,
     use: Sequence[object] = (),
+    real: Sequence[type] = (),
     documents: "Mapping[str, DataclassInstance]" = NO_DOCUMENTS,
 ) -> None:
     """Run each handler and compensation again, as after a crash, and on an old progress: `await check_idempotent(pay)`.
 
     `events`: what arrives, of one saga; several of one kind are tried one after the other. Of the others that the
-    handlers take, a simple example is made from the contract. `use`, `documents`: as in `trial`.
+    handlers take, a simple example is made from the contract. `use`, `real`, `documents`: as in `trial`.
 
     Each handler runs on the real runtime: once; again, after its process died before any of its writes, so also right
     after each step; on a progress as it was before the events; and once more after its end. Steps, their arguments,
@@ -67,6 +69,7 @@ async def check_idempotent(
     run on these events, each with the reason; otherwise as `trial`.
     """
     declared, clock = service.declared, TrialClock()
+    check_fakes([declared], use, real)
     unreached: dict[str, str] = {}
     reached: set[str] = set()
     async with AsyncExitStack() as stack:

@@ -29,6 +29,7 @@ from saga.runtime.ports import ShieldedRun
 from saga.runtime.turn import begin, take_turn
 from saga.service import Service
 from saga.store.sqlite import SqliteStore
+from saga.testing.fakes import check_fakes
 from saga.testing.stillness import StillPorts
 
 if TYPE_CHECKING:
@@ -133,19 +134,22 @@ async def trial(
     service: Service[_S],
     *script: Event,
     use: Sequence[object] = (),
+    real: Sequence[type] = (),
     documents: "Mapping[str, DataclassInstance]" = {},  # noqa: B006 - never changed
 ) -> Trial[_S]:
     """Run one service on its real runtime in memory: `await trial(payment, an_order(), cancelled(), use=[FakeBank()])`.
 
     `script`: what arrives, in this order, each when nothing is left to do for those before. All of one saga. `use`:
-    fakes, each in the place of the resources whose type it is an instance of. `documents`: key to document, there from
-    the beginning.
+    fakes, each in the place of the resources whose type it is an instance of. `real`: types of resources that have no
+    fake and are opened as they are; of all others a test would call what is really outside without noticing.
+    `documents`: key to document, there from the beginning.
 
     Promises: milliseconds, no server, no real time. A dead letter does not raise: look at `progress.transitions`.
-    Raises `ConfigurationError` for a resource without a fake that does not open, `DeclarationError` for a fake that
-    nothing uses.
+    Raises `ConfigurationError` for a resource of `real` that does not open, `DeclarationError` for a fake that nothing
+    uses, or a resource that has none and is not in `real`.
     """
     declared, clock = service.declared, TrialClock()
+    check_fakes([declared], use, real)
     async with AsyncExitStack() as stack:
         folder = stack.enter_context(TemporaryDirectory(prefix="saga-trial-"))
         ports = TrialPorts(await stack.enter_async_context(SqliteStore(Path(folder) / "store.db", clock=clock)), clock)

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 _D = TypeVar("_D", bound="DataclassInstance")
 
+NOTHING_STARTED = (
+    "nothing was started in this world, so a test in it shows nothing: world.start(a_service, use=[a_fake]) comes first"
+)
 NO_DOCUMENTS: "Mapping[str, DataclassInstance]" = MappingProxyType({})
 
 
@@ -35,11 +38,12 @@ class World(ABC):
         self,
         *services: "Service[DataclassInstance | None]",
         use: Sequence[object] = (),
+        real: Sequence[type] = (),
         documents: "Mapping[str, DataclassInstance]" = NO_DOCUMENTS,
     ) -> None:
-        """Start two workers of each service. `use` and `documents`: as in `trial`, for all of them; a document goes to
-        the services that declare its kind. Raises `DeclarationError` for a fake that nothing uses, `SagaError` for a
-        document that no service declares."""
+        """Start two workers of each service. `use`, `real` and `documents`: as in `trial`, for all of them; a document
+        goes to the services that declare its kind. Raises `DeclarationError` for a fake that nothing uses, and for a
+        resource without a fake that is not in `real`; `SagaError` for a document that no service declares."""
 
     @abstractmethod
     def read(self, service: "Service[DataclassInstance | None]", kind: type[_D], key: str, /) -> _D | None:
@@ -53,7 +57,7 @@ class World(ABC):
     def run_until_quiet(self) -> None:
         """Let the world run, time included, until nothing is under way and nothing waits.
 
-        Raises `SagaError`, saying what still goes on, when it does not become quiet.
+        Raises `SagaError`: it does not become quiet, with what still goes on; nothing was started in it.
         """
 
     @abstractmethod
@@ -71,7 +75,8 @@ class World(ABC):
 
     @abstractmethod
     def verify(self) -> None:
-        """Look at the invariants of the kit, once the world is quiet: done after each test. Raises `AssertionError`."""
+        """Look at the invariants of the kit, once the world is quiet: done after each test. Raises `AssertionError`;
+        `SagaError` for a world in which nothing was started, where they would all hold."""
 
     @abstractmethod
     def save_schedule(self) -> Path:

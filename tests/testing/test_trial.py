@@ -1,5 +1,6 @@
 """`trial`: what the author of a service is told about a run, and what is refused."""
 
+import re
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 
@@ -7,6 +8,7 @@ import pytest
 
 from saga import Saga, Service
 from saga.errors import ConfigurationError, DeclarationError, SagaError
+from saga.testing.idempotence import check_idempotent
 from saga.testing.trial import trial
 from services.inventory.events import InventoryReserved
 from services.inventory.stock import OutOfStock, Stock
@@ -141,7 +143,7 @@ async def test_what_makes_no_sense_is_refused() -> None:
         await trial(payment, an_order(), an_order("order-2"), use=[FakeBank()])
     with pytest.raises(SagaError, match="the script is of"):
         await trial(payment, an_order(), TripBooked(trip_id="trip-1"), use=[FakeBank()])
-    with pytest.raises(DeclarationError, match="'inventory' has no resource for FakeBank"):
+    with pytest.raises(DeclarationError, match="no resource of 'inventory' is what the fake FakeBank stands for"):
         await trial(inventory, an_order(), use=[FakeBank()])
     with pytest.raises(SagaError, match="'payment' declares no document Stock"):
         await trial(payment, an_order(), use=[FakeBank()], documents={"tea": Stock(left=1)})
@@ -176,7 +178,38 @@ async def test_a_resource_without_a_fake_that_does_not_open_says_so() -> None:
     async def note(order: OrderPlaced, bank: Bank) -> None: ...
 
     with pytest.raises(ConfigurationError, match="resource bank does not open: OSError: no connection"):
-        await trial(shut, an_order())
+        await trial(shut, an_order(), real=[Bank])
+
+
+async def test_a_resource_is_opened_as_it_is_only_where_that_is_asked_for_by_name() -> None:
+    opened, shop = [], Service("payment")
+
+    @shop.resource
+    async def bank() -> AsyncIterator[Bank]:
+        opened.append("bank")
+        yield Bank()
+
+    @shop.handler
+    async def note(order: OrderPlaced, bank: Bank) -> None: ...
+
+    refused = (
+        "payment.bank gives a Bank, and nothing in use=[...] stands for it: give a fake, an instance of a subclass of "
+        "Bank; or real=[Bank], to have bank opened as it is"
+    )
+    with pytest.raises(DeclarationError, match=re.escape(refused)):
+        await trial(shop, an_order())
+    with pytest.raises(DeclarationError, match=re.escape(refused)):
+        await check_idempotent(shop, an_order())
+    assert not opened
+    await trial(shop, an_order(), real=[Bank])
+    assert opened == ["bank"]
+    with pytest.raises(
+        DeclarationError, match=r"^Bank is in real=\[...\], and use=\[...\] has a fake for it: keep one"
+    ):
+        await trial(shop, an_order(), use=[FakeBank()], real=[Bank])
+    with pytest.raises(DeclarationError, match=r"^no resource of 'payment' gives a FakeBank, which is in real="):
+        await trial(shop, an_order(), real=[Bank, FakeBank])
+    assert opened == ["bank"]
 
 
 async def test_a_document_that_was_refused_while_it_was_absent_reads_as_absent() -> None:

@@ -134,7 +134,12 @@ async def by_trial(order: OrderPlaced, bank: Bank) -> None:
 async def by_check(order: OrderPlaced, bank: Bank) -> None:
     assert_type(await check_idempotent(payment, order, use=[bank]), None)
     await check_idempotent(stateful)
+    await check_idempotent(payment, order, real=[Bank])
     await check_idempotent(inventory, documents={"tea": Stock(left=1)})
+
+
+def by_real_world(world: World) -> None:
+    world.start(payment, real=[Bank])
 
 
 def by_world(world: World, order: OrderPlaced, bank: Bank) -> None:

@@ -17,7 +17,7 @@ from saga.broker.port import Topic
 from saga.clock import SystemClock
 from saga.contracts.library import binding_of
 from saga.declarations.values import Declared
-from saga.errors import DeclarationError, SagaError
+from saga.errors import SagaError
 from saga.messages import Event, Outgoing
 from saga.outside import to_record
 from saga.progress.document import decode, progress_key
@@ -25,6 +25,7 @@ from saga.runtime.documents import as_kind
 from saga.runtime.persistence import COLLECTION
 from saga.runtime.topics import topic_of
 from saga.service import Service
+from saga.testing.fakes import check_fakes
 from saga.testing.processes.accidents import (
     FROZEN_S_MAX,
     FROZEN_S_MAX_SERVERS,
@@ -40,7 +41,7 @@ from saga.testing.processes.outside import Outside
 from saga.testing.processes.server_ground import ServerGround
 from saga.testing.processes.servers import Giver, Place, Trouble
 from saga.testing.processes.verdict import outcomes_of, problems
-from saga.testing.world import NO_DOCUMENTS, World
+from saga.testing.world import NO_DOCUMENTS, NOTHING_STARTED, World
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -152,11 +153,13 @@ class ProcessWorld(World):
         self,
         *services: "Service[DataclassInstance | None]",
         use: Sequence[object] = (),
+        real: Sequence[type] = (),
         documents: "Mapping[str, DataclassInstance]" = NO_DOCUMENTS,
     ) -> None:
         """As promised. Raises `SagaError` too for a service that another process could not import."""
         all_ = [service.declared for service in services]
-        _check_used(all_, use, documents)
+        check_fakes(all_, use, real)
+        _check_declared(all_, documents)
         employed = [self._employ(service, use) for service in services]
         self._outside.fakes += use
         for each in employed:
@@ -181,6 +184,7 @@ class ProcessWorld(World):
 
     def run_until_quiet(self) -> None:
         """As promised. The time is real: at most 60 s, unless the world was made with another `deadline_s`."""
+        self._check_started()
         until_s = self._clock.monotonic_s() + self._deadline_s
         self._run(self._is_whole, until_s)
         self._say_what_is_pending()
@@ -193,6 +197,7 @@ class ProcessWorld(World):
                 f"run_for({time}): this world has the real clock, and waits for {RUN_FOR_MAX} at most: let the "
                 "simulation pass more time"
             )
+        self._check_started()
         until_s = self._clock.monotonic_s() + time.total_seconds()
         self._say_what_is_pending()
         while self._clock.monotonic_s() < until_s:
@@ -224,6 +229,7 @@ class ProcessWorld(World):
         Raises `AssertionError` naming saga and service: a history that is not what was written; two outcomes; something
         open that nobody will end, unless a dead letter says so; and what is not as `always` demands.
         """
+        self._check_started()
         self._check_always()
         names = {name for each in self._employed.values() for name in outcomes_of(each.declared)}
         found = list(problems(self._ground.histories(self._employed), names))
@@ -231,6 +237,10 @@ class ProcessWorld(World):
             raise AssertionError("\n".join([*found, f"what went wrong before: {self._faults_in_words()}"]))
 
     # ---------------------------------------------------------------- starting
+
+    def _check_started(self) -> None:
+        if not self._employed:
+            raise SagaError(NOTHING_STARTED)
 
     def _employ(self, service: "Service[DataclassInstance | None]", use: Sequence[object]) -> Employed:
         declared = service.declared
@@ -320,17 +330,8 @@ class ProcessWorld(World):
         return "\n".join(lines)
 
 
-def _check_used(
-    services: Sequence[Declared], use: Sequence[object], documents: "Mapping[str, DataclassInstance]"
-) -> None:
-    """Raises `DeclarationError` for a fake that nothing uses, `SagaError` for a document that nobody declares."""
-    gives = [resource.gives for declared in services for resource in declared.resources]
-    unused = [type(fake).__name__ for fake in use if not any(isinstance(fake, given) for given in gives)]
-    if unused:
-        raise DeclarationError(
-            f"no service of this world has a resource for {', '.join(unused)}: "
-            "a fake is an instance of a subclass of what the resource gives"
-        )
+def _check_declared(services: Sequence[Declared], documents: "Mapping[str, DataclassInstance]") -> None:
+    """Raises `SagaError` for a document that nobody declares."""
     kinds = {document.kind for declared in services for document in declared.documents}
     for key, document in documents.items():
         if type(document) not in kinds:

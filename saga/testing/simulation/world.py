@@ -22,6 +22,7 @@ from saga.runtime.documents import as_kind
 from saga.runtime.persistence import COLLECTION
 from saga.runtime.topics import topics_of
 from saga.service import Service
+from saga.testing.fakes import check_fakes
 from saga.testing.invariants.check import violations
 from saga.testing.invariants.rerun import rerun_differences
 from saga.testing.simulation.broker import Cluster, SimulatedBroker
@@ -36,7 +37,7 @@ from saga.testing.simulation.processes import CURRENT, Process
 from saga.testing.simulation.schedules import Schedule
 from saga.testing.simulation.trace import Trace
 from saga.testing.simulation.workers import Accident, Workers
-from saga.testing.world import NO_DOCUMENTS, World
+from saga.testing.world import NO_DOCUMENTS, NOTHING_STARTED, World
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -103,9 +104,10 @@ class SimulatedWorld(World):
         self,
         *services: "Service[DataclassInstance | None]",
         use: Sequence[object] = (),
+        real: Sequence[type] = (),
         documents: "Mapping[str, DataclassInstance]" = NO_DOCUMENTS,
     ) -> None:
-        used: set[int] = set()
+        check_fakes([service.declared for service in services], use, real)
         kinds = {kind.kind for service in services for kind in service.declared.documents}
         for key, document in documents.items():
             if type(document) not in kinds:
@@ -117,13 +119,7 @@ class SimulatedWorld(World):
             if not declared.handlers:
                 raise DeclarationError(f"the service {declared.name!r} has no handler; a service reacts to something")
             fakes = [fake for fake in use if any(isinstance(fake, r.gives) for r in declared.resources)]
-            used.update(map(id, fakes))
             self._start(declared, fakes, documents)
-        if unused := [fake for fake in use if id(fake) not in used]:
-            raise DeclarationError(
-                f"no service here has a resource for {', '.join(type(fake).__name__ for fake in unused)}: "
-                "a fake is an instance of a subclass of what the resource gives"
-            )
 
     def _start(self, declared: Declared, fakes: Sequence[object], documents: "Mapping[str, DataclassInstance]") -> None:
         self.declared[declared.name] = declared
@@ -194,6 +190,7 @@ class SimulatedWorld(World):
 
         Raises `Broken` for the first that does not hold.
         """
+        self._check_started()
         evidence = evidence_of(self)
         found = violations(evidence)
         if rerun and not found:
@@ -239,6 +236,7 @@ class SimulatedWorld(World):
     # ---------------------------------------------------------------- running
 
     def _run(self, until_s: float | None) -> None:
+        self._check_started()
         if self._said:
             said, self._said = self._said, []
             context = copy_context()
@@ -278,6 +276,10 @@ class SimulatedWorld(World):
         for always in self._always:
             if not always.holds():
                 raise Broken("your own invariant", f"{always.what} - does not hold at {self._loop.time():.3f} s")
+
+    def _check_started(self) -> None:
+        if not self.declared:
+            raise SagaError(NOTHING_STARTED)
 
     def _started(self, service: "Service[DataclassInstance | None]") -> Declared:
         if service.declared.name not in self.declared:

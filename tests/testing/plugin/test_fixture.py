@@ -37,6 +37,23 @@ def test_that_leaves_the_world_to_the_fixture(filled: Drawer) -> None:
     result.assert_outcomes(passed=2)
 
 
+def test_a_test_that_starts_nothing_fails(runs: Runs) -> None:
+    result = runs("""
+def test_empty(world: World) -> None:
+    pass
+
+@simulate(seeds=3)
+def test_empty_in_many(world: World) -> None:
+    world.publish(an_order(1))
+
+@crash_everywhere
+def test_empty_everywhere(world: World) -> None:
+    pass
+""")
+    result.assert_outcomes(failed=3)
+    result.stdout.fnmatch_lines(["*nothing was started in this world, so a test in it shows nothing*"])
+
+
 def test_the_world_is_verified_after_a_plain_test(runs: Runs) -> None:
     result = runs("""
 def test_plain(world: World, monkeypatch) -> None:

@@ -84,6 +84,7 @@ seen = []
 @simulate(seeds=9)
 def test_many(world: World) -> None:
     seen.append(world.seed)
+    world.start(till, use=[Drawer()])
     assert world.seed != 4
 
 def test_the_seeds() -> None:

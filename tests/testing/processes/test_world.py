@@ -190,8 +190,8 @@ def test_a_service_is_started_once(world: ProcessWorld) -> None:
 
 def test_a_worker_that_cannot_start_is_told_of_with_its_last_words(monkeypatch: pytest.MonkeyPatch) -> None:
     with ProcessWorld() as world:
-        monkeypatch.setenv("PAYMENT_LEDGER", "/dev/null/ledger.db")  # no fake is given, so the real one is opened
-        world.start(payment)
+        monkeypatch.setenv("PAYMENT_LEDGER", "/dev/null/ledger.db")
+        world.start(payment, real=[Bank])
         with pytest.raises(SagaError, match=r"(?s)worker payment-\d ended by itself, with 2; .*resource bank"):
             world.run_until_quiet()
 
