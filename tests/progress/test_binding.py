@@ -193,8 +193,10 @@ async def test_every_change_of_a_snapshot_is_found_or_the_help_says_that_it_is_n
     for field in fields(Snapshot):
         if field.name == "transitions":
             continue  # tests/progress/test_history.py changes each of their bytes
+        if field.name == "pages":
+            continue  # tests/runtime/test_spilling.py changes those
         there = [getattr(p, field.name) for p in honest]
-        assert any(there) or field.name in ("first", "replays", "pages"), f"no progress has any {field.name}"
+        assert any(there) or field.name in ("first", "replays"), f"no progress has any {field.name}"
         others = [value for i, value in enumerate(there) if value and value not in there[:i]][:3]
         for p in {encode(p): p for p in honest}.values():
             assert verify(p.transitions, p) is None
