@@ -18,7 +18,7 @@ from msgspec import structs
 
 from saga.progress.document import FORMAT, Entry, Own, Result, Snapshot, encode, messages_of
 
-BOUND = ("outcome", "inbox", "ran", "closed", "results", "queue", "waiting", "compensating", "replays")
+BOUND = ("outcome", "inbox", "ran", "closed", "failed", "results", "queue", "waiting", "compensating", "replays")
 """The fields that only transitions change. Of the inbox only the entries, not their times, and none that was made
 because a version takes more of its own events (time 0); of results not which own events go with them: see
 `saga.progress.takeover`."""

@@ -135,6 +135,7 @@ def _close(p: Snapshot, hand: Hand, role: Role, outcome: Message) -> tuple[Snaps
         waiting=tuple(k for k in p.waiting if k.handler != role.name),
         compensating=record.without(p.compensating, role.name, [outcome.id]),
         closed=p.closed if role.name in p.closed else (*p.closed, role.name),
+        failed=p.failed if outcome.type in p.failed else (*p.failed, outcome.type),
     )
     return p, letters
 

@@ -61,10 +61,9 @@ def decide(
         intent = intent_with(p, role.name, message)
         if intent is not None:
             return Decision(Do.GO_ON, intent=intent, parts=intent.parts)
-    if role.name in p.closed:  # line 3
-        return Decision(Do.IGNORE, "its compensation has closed this handler")
-    if role.decides and p.outcome is not None:
-        return Decision(Do.IGNORE, f"the saga has ended here with {p.outcome}")
+    ended = why_over(p, role)
+    if ended is not None:  # line 3
+        return Decision(Do.IGNORE, ended)
     index = role.parameter_of(message.type)
     if p.ran or p.waiting or p.own:  # line 4
         repeated = _repetition(p, role, index, message)
@@ -82,6 +81,17 @@ def decide(
     if is_blocked(p, role.name, message):  # line 6
         return Decision(Do.QUEUE, why_blocked(p, role.name))
     return Decision(Do.RUN, parts=parts)  # line 7
+
+
+def why_over(p: Snapshot, role: Role) -> str | None:
+    """Line 3: why the handler runs no more in this saga; `None` if it may."""
+    if role.name in p.closed:
+        return "its compensation has closed this handler"
+    if role.undo is not None and not role.undo.outcomes.isdisjoint((*p.failed, p.outcome)):
+        return f"the saga has failed, and nobody would undo {role.name}"  # taken by a version without this handler
+    if role.decides and p.outcome is not None:
+        return f"the saga has ended here with {p.outcome}"
+    return None
 
 
 def kept(p: Snapshot, handler: str, message: Message) -> bool:

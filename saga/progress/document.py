@@ -128,6 +128,8 @@ class Snapshot(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """Entry of (message, handler) -> when, in seconds since 1970."""
     ran: tuple[Ran, ...] = ()
     closed: tuple[str, ...] = ()
+    failed: tuple[str, ...] = ()
+    """The types of the failure outcomes because of which something was undone or closed here."""
     results: tuple[Result, ...] = ()
     own: tuple[Own, ...] = ()
     heard: tuple[str, ...] = ()

@@ -39,7 +39,7 @@ async def repaired(service: Participant, saga: str) -> list[tuple[str, str, str 
         turn = await take_turn(service, Turn(message=message, position=NOWHERE, stages=stages))
         if turn.progress is None or not takeover.is_due(turn.progress, service.roles):
             return stages.outcomes
-        whole = replace(turn.known, published=turn.known.n, heard=service.roles.heard)
+        whole = replace(turn.known, heard=service.roles.heard)
         try:
             await persistence.save(service, turn, Written(whole))
         except Refused:

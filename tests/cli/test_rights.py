@@ -21,14 +21,19 @@ def guarded(server_jars: Path, tmp_path_factory: pytest.TempPathFactory) -> Iter
 def as_anybody(guarded: Guarded, monkeypatch: pytest.MonkeyPatch) -> None:
     """From here on as somebody who may everything."""
     monkeypatch.setenv("SAGA_BROKER", f"kafka://{guarded.kafka.address}")
-    for name in ("SASL", "USERNAME", "PASSWORD"):
+    for name in ("SASL", "CLEARTEXT", "USERNAME", "PASSWORD"):
         monkeypatch.delenv(f"SAGA_KAFKA_{name}", raising=False)
 
 
 def as_potter(guarded: Guarded, monkeypatch: pytest.MonkeyPatch) -> None:
     """From here on as the user who may what was allowed."""
     monkeypatch.setenv("SAGA_BROKER", f"kafka://{guarded.address}")
-    for name, value in (("SASL", "plain"), ("USERNAME", USER), ("PASSWORD", PASSWORD)):
+    for name, value in (
+        ("SASL", "plain"),
+        ("CLEARTEXT", "true"),
+        ("USERNAME", USER),
+        ("PASSWORD", PASSWORD),
+    ):
         monkeypatch.setenv(f"SAGA_KAFKA_{name}", value)
 
 

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 
 from saga.messages import Message
+from saga.progress.decide import why_over
 from saga.progress.document import Entry, Snapshot
 from saga.progress.roles import Role, Roles
 from saga.testing.exploration.others import BY
@@ -91,7 +92,7 @@ class Books:
         """Whether the handler has to run on this event."""
         if role.many and type_ not in role.takes[0]:
             return False  # it only stays
-        if p.started is None or role.name in p.closed or (role.decides and p.outcome is not None):
+        if p.started is None or why_over(p, role) is not None:
             return False
         if not role.many and any(t.handler == role.name and t.outcome == "handled" for t in entries):
             return False
@@ -192,7 +193,9 @@ def ignored_without_reason(roles: Roles, entries: Sequence[Entry]) -> str | None
     if last is None or last.outcome != "ignored":
         return None
     role, before = roles.handlers[last.handler], entries[:-1]
-    if role.undo is not None and any(t.outcome == "compensated" and t.handler == role.undo.name for t in before):
+    if role.undo is not None and any(t.outcome == "compensated" and t.type in role.undo.outcomes for t in before):
+        return None
+    if role.undo is not None and any(e.type in role.undo.outcomes for t in before for e in t.events):
         return None
     if role.decides and any(e.type in roles.outcomes for t in before for e in t.events):
         return None

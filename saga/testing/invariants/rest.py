@@ -4,6 +4,7 @@ from collections.abc import Collection, Iterator, Mapping
 from itertools import chain
 
 from saga.messages import Partition
+from saga.progress.decide import why_over
 from saga.progress.document import Kept
 from saga.progress.roles import Role
 from saga.testing.invariants import alone
@@ -100,7 +101,7 @@ def _is_due(role: Role, type_: str) -> bool:
 def _could_run(case: Case, life: Life, role: Role, own: Collection[str]) -> bool:
     """Whether all parts of a handler are there that may run still. `own`: types of own events."""
     p = life.p
-    if p.started is None or role.name in p.closed or (role.decides and p.outcome is not None):
+    if p.started is None or why_over(p, role) is not None:
         return False
     if any(k.dead for k in (*p.queue, *p.compensating)):
         return False
