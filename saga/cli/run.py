@@ -14,7 +14,7 @@ from saga.cli.options import broker_option, stores_option
 from saga.cli.telling import tell
 from saga.config import Settings
 from saga.declarations.values import Declared
-from saga.observe.logs import log_to
+from saga.observe.logs import Log
 
 GRACE_S = 5.0
 """After the drain, what still holds the process up is given so many seconds to let go."""
@@ -46,7 +46,7 @@ def run(modules: tuple[str, ...], broker: str | None, store: str | None) -> None
 
 
 async def _until_stopped(services: Sequence[Declared], settings: Settings, modules: Sequence[str]) -> None:
-    stop = asyncio.Event()
+    stop, log = asyncio.Event(), Log(sys.stderr, settings)
     loop = asyncio.get_running_loop()
     last_resort = threading.Timer(settings.drain_s + GRACE_S, _leave_all)
     last_resort.daemon = True
@@ -60,7 +60,8 @@ async def _until_stopped(services: Sequence[Declared], settings: Settings, modul
     for name in (signal.SIGTERM, signal.SIGINT):
         signal.signal(name, told_to_stop)
     try:
-        await wiring.run(services, settings, log_to(sys.stderr, settings), stop, modules=modules)
+        with log.of_python():
+            await wiring.run(services, settings, log.report, stop, modules=modules)
     finally:
         last_resort.cancel()
 

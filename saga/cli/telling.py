@@ -2,13 +2,18 @@
 
 import io
 import json
+import logging
 import sys
 import traceback
+from collections import Counter
 from types import TracebackType
 
 import click
 
 from saga.printable import printable, printable_lines
+
+SAID_MAX = 20
+"""Of one place in a library, in the life of a command."""
 
 
 def tell(*lines: str, err: bool = False) -> None:
@@ -38,3 +43,19 @@ def in_any_encoding() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
+
+
+class Said(logging.Handler):
+    """Prints what libraries say: a `logging.lastResort`. `saga run` writes it to its log instead."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self._counts: Counter[tuple[str, int]] = Counter()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        place = record.pathname, record.lineno
+        self._counts[place] += 1
+        if self._counts[place] <= SAID_MAX:
+            tell_trouble(f"{record.name}: {record.getMessage()}")
+        elif self._counts[place] == SAID_MAX + 1:
+            tell_trouble(f"{record.name}: what it says again and again is not told any more")

@@ -1,15 +1,17 @@
 """Moments as log lines: one JSON object a line where machines read, readable ones on a terminal.
 
 The event's name is that of the moment's class in snake case and never changes with the data; these are fields. One
-`handled` line for each handled message: `grep` for a saga or a message id finds its whole way through a service.
+`handled` line for each handled message: `grep` for a saga or a message id finds its whole way through a service. These
+are written all; of every other kind at most 20 a minute, and then how many there were: `suppressed`. Metrics count all.
 """
 
 import json
 import logging
 import re
 import sys
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import IO, Literal
 
 import msgspec
@@ -40,6 +42,8 @@ from saga.observe.moments import (
     Unavailable,
     WriteRefused,
 )
+from saga.observe.quotas import Quotas
+from saga.printable import printable
 
 LEVELS: Mapping[type[Moment], int] = {
     Handled: logging.INFO,
@@ -65,36 +69,140 @@ LEVELS: Mapping[type[Moment], int] = {
 _encode = msgspec.json.Encoder(decimal_format="string", enc_hook=str).encode
 
 
+FRAMES_MAX = 20
+"""Of a trace, the innermost ones."""
+QUOTED = frozenset(" \t=\r\n\"'")
+"""With one of them a text is written in quotes."""
+TEXT_MAX = 4000
+"""Characters of one text in a line; a longer one is cut."""
+ALIKE = ("service", "handler", "type", "step", "topic", "partition", "what", "operation", "why")
+"""Fields whose values stand in code, not in data: lines of one event that are equal in these are of one kind."""
+
+
 def log_to(stream: IO[str] | None = None, settings: Settings | None = None, *, clock: Clock | None = None) -> Report:
-    """A listener that writes a line for each moment to `stream`, by default standard error.
+    """A listener that writes a line for each moment to `stream`: that of a `Log`."""
+    return Log(stream, settings, clock=clock).report
+
+
+class Log:
+    """Writes lines to `stream`, by default standard error.
 
     `settings.log` says how, `settings.log_level` what is the least. Each line is handed to the stream whole and
     flushed, so that lines of several processes do not mix and the last one before a death is there. Never raises: a
     service whose log cannot be written goes on.
     """
-    stream, settings, clock = stream or sys.stderr, settings or Settings(), clock or SystemClock()
-    form: Literal["json", "text"] = "json"
-    if settings.log == "text" or (settings.log == "auto" and stream.isatty()):
-        form = "text"
-    level = logging.getLevelNamesMapping()[settings.log_level.upper()]
-    logger = structlog.wrap_logger(
-        Lines(stream),
-        processors=_processors(form, clock, colours=stream.isatty()),
-        wrapper_class=structlog.make_filtering_bound_logger(level),
-        cache_logger_on_first_use=True,
-    ).bind()
-    known = {
-        kind: (getattr(logger, logging.getLevelName(loud).lower()), event_name(kind), _reader(kind))
-        for kind, loud in LEVELS.items()
-        if loud >= level
-    }
 
-    def report(moment: Moment) -> None:
-        if (line := known.get(type(moment))) is not None:
-            write, name, read = line
-            write(name, **read(moment))
+    def __init__(
+        self, stream: IO[str] | None = None, settings: Settings | None = None, *, clock: Clock | None = None
+    ) -> None:
+        stream, settings, clock = stream or sys.stderr, settings or Settings(), clock or SystemClock()
+        form: Literal["json", "text"] = "json"
+        if settings.log == "text" or (settings.log == "auto" and stream.isatty()):
+            form = "text"
+        self._level = logging.getLevelNamesMapping()[settings.log_level.upper()]
+        logger = structlog.wrap_logger(
+            Lines(stream),
+            processors=_processors(form, clock, colours=stream.isatty()),
+            wrapper_class=structlog.make_filtering_bound_logger(self._level),
+            cache_logger_on_first_use=True,
+        ).bind()
+        self._clock, self._quotas = clock, Quotas(clock)
+        self._write: Mapping[int, Callable[..., None]] = {
+            level: getattr(logger, logging.getLevelName(level).lower())
+            for level in (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR)
+        }
+        self._known = {
+            kind: (self._write[loud], event_name(kind), _reader(kind), kind is not Handled)
+            for kind, loud in LEVELS.items()
+            if loud >= self._level
+        }
 
-    return report
+    def report(self, moment: Moment) -> None:
+        """Write the line of a moment: a `saga.observe.moments.Report`."""
+        if (line := self._known.get(type(moment))) is not None:
+            write, name, read, is_bounded = line
+            fields = read(moment)
+            has_room = not is_bounded or self._quotas.has_room((name, *((each, fields.get(each)) for each in ALIKE)))
+            if self._quotas.held_until_s is not None:
+                self._tell_held(all_=has_room and type(moment) is Stopped)
+            if has_room:
+                write(name, **fields)
+
+    @contextmanager
+    def of_python(self) -> Iterator[None]:
+        """Inside the block, write what libraries say by `logging` in the same form, as event `log`, and as bounded: of
+        one place in the code at most 20 lines a minute. Not where somebody has set up `logging` already."""
+        root, handler = logging.getLogger(), _Handler(self)
+        if root.handlers:
+            yield
+            return
+        root.addHandler(handler)
+        try:
+            yield
+        finally:
+            root.removeHandler(handler)
+            self._tell_held(all_=True)
+
+    def say(self, record: logging.LogRecord) -> None:
+        """Write what a library says."""
+        level = min(max(record.levelno // 10 * 10, logging.DEBUG), logging.ERROR)
+        if level < self._level:
+            return
+        self._tell_held(all_=False)
+        if not self._quotas.has_room(("log", ("logger", record.name), ("at", f"{record.pathname}:{record.lineno}"))):
+            return
+        fields: dict[str, object] = {"logger": record.name, "message": _message(record)}
+        if record.exc_info is not None and record.exc_info[1] is not None:
+            error = record.exc_info[1]
+            fields["error"] = _cut(f"{type(error).__name__}: {error}")
+            fields["trace"] = [_cut(line) for line in _trace(error)]
+        self._write[level]("log", **fields)
+
+    def _tell_held(self, *, all_: bool) -> None:
+        until_s = self._quotas.held_until_s
+        if until_s is None or not (all_ or self._clock.monotonic_s() >= until_s):
+            return
+        for kind, count, within_s in self._quotas.over(all_=all_):
+            name, *rest = kind if isinstance(kind, tuple) else (kind,)
+            fields = {field: value for field, value in rest if value is not None}
+            self._write[logging.WARNING]("suppressed", of=name, count=count, within_s=round(within_s, 1), **fields)
+
+
+class _Handler(logging.Handler):
+    """Hands on what libraries say."""
+
+    def __init__(self, log: Log) -> None:
+        super().__init__()
+        self._log = log
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._log.say(record)
+
+
+def _message(record: logging.LogRecord) -> str:
+    try:
+        return _cut(record.getMessage())
+    except Exception:  # noqa: BLE001 - arguments that do not fit must not end whoever says something
+        return _cut(str(record.msg))
+
+
+def _trace(error: BaseException) -> list[str]:
+    """Where it was raised, innermost last, each frame in a line."""
+    frames = traceback.extract_tb(error.__traceback__)[-FRAMES_MAX:]
+    return [f"{frame.filename}:{frame.lineno} {frame.name}" for frame in frames]
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= TEXT_MAX else f"{text[:TEXT_MAX]}... ({len(text)} characters)"
+
+
+def _shortened(value: object) -> object:
+    """With every text in it cut."""
+    if isinstance(value, str):
+        return _cut(value)
+    if isinstance(value, list | tuple):
+        return [_shortened(each) for each in value]
+    return {_shortened(name): _shortened(each) for name, each in value.items()} if isinstance(value, dict) else value
 
 
 class Lines:
@@ -165,16 +273,31 @@ def _processors(form: Literal["json", "text"], clock: Clock, *, colours: bool) -
     def as_json(logger: WrappedLogger, method: str, event: EventDict) -> str:
         event = stamp(logger, method, event)
         try:
-            return _encode(event).decode()
+            line = _encode(event)
+            if len(line) > TEXT_MAX:
+                line = _encode(_shortened(event))
         except UnicodeEncodeError:  # half a surrogate pair, say in the message of an exception
-            return json.dumps(event, default=str)
+            return json.dumps(_shortened(event), default=str)
+        if (line.isascii() and b"\x7f" not in line) or (text := line.decode()).isprintable():
+            return line.decode()
+        return json.dumps(msgspec.json.decode(text))  # JSON escapes line ends, but not all that a terminal obeys
 
     if form == "json":
         return [as_json]
     renderer = structlog.dev.ConsoleRenderer(colors=colours, timestamp_key="time", sort_keys=False)
-    return [stamp, _without_nothing, renderer]
+    return [stamp, _for_people, renderer]
 
 
-def _without_nothing(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
-    """On a terminal there is no room for what is not there."""
-    return {name: value for name, value in event.items() if value not in (None, (), [], {})}
+def _for_people(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
+    """On a terminal there is no room for what is not there, and nothing for a terminal to obey."""
+    shortened = {name: _shortened(value) for name, value in event.items()}
+    return {
+        name: printable(value) if isinstance(value, str) and not _is_quoted(name, value) else value
+        for name, value in shortened.items()
+        if value not in (None, (), [], {})
+    }
+
+
+def _is_quoted(name: str, text: str) -> bool:
+    """Whether structlog writes this text by `repr`, which escapes: all others, and `logger`, it writes as they are."""
+    return name != "logger" and not QUOTED.isdisjoint(text)

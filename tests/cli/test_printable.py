@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from saga.cli.main import COMMANDS
-from saga.cli.telling import tell, tell_trouble
+from saga.cli.telling import SAID_MAX, tell, tell_trouble
 from saga.clock import SystemClock
 from saga.progress.document import progress_key
 from saga.runtime.persistence import COLLECTION
@@ -127,6 +127,21 @@ def test_the_traceback_of_a_defect_is_escaped_too() -> None:
     assert run.returncode == 1
     assert r"RuntimeError: x\x1b[2J" in run.stderr
     assert all(line.isprintable() for line in run.stderr.split("\n"))
+
+
+def test_what_a_library_says_is_escaped_and_bounded_in_every_command() -> None:
+    code = (
+        "import saga.cli.main as m, click, logging\n"
+        "@m.main.command('says')\n"
+        f"def says(): [logging.getLogger('driver').error('%d %s', n, {HOSTILE!r}) for n in range(500)]\n"
+        "m.COMMANDS['says'] = ('__main__:says', '')\n"
+        "m.main(['says'])"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert run.returncode == 0
+    assert r"saga: driver: 0 x\x1b[2J" in run.stderr
+    assert is_safe(run.stderr)
+    assert run.stderr.count("\n") == 2 * SAID_MAX + 1
 
 
 def test_a_terminal_of_another_encoding_ends_no_command(folder: Path) -> None:

@@ -57,8 +57,13 @@ STEP = StepDone(service="payment", saga="order-1", handler="reserve", step="rese
 
 
 class FixedClock(SystemClock):
+    at_s = 1000.0
+
     def now_ms(self) -> int:
         return 1_795_270_000_123
+
+    def monotonic_s(self) -> float:
+        return self.at_s
 
 
 class Terminal(io.StringIO):
