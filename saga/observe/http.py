@@ -11,8 +11,9 @@ from aiohttp import web
 
 from saga.clock import Clock
 from saga.errors import ConfigurationError
+from saga.observe.connections import BACKLOG, Connection, Connections, closing, connections_max
 from saga.observe.health import Health, Reason
-from saga.observe.metrics import Metrics, Page
+from saga.observe.metrics import Metrics, Page, form_of
 from saga.observe.moments import Report
 from saga.observe.working import Watch, Working
 
@@ -22,6 +23,8 @@ LOOK_S = 5.0
 """How often each worker looks whether store and broker can be reached."""
 CLOSE_S = 1.0
 """Who asks at the very end is given so long."""
+PAGE_S = 0.1
+"""How old a page of metrics may be."""
 
 
 log = logging.getLogger("saga.observe")
@@ -47,18 +50,18 @@ async def answering(
     """
     health = Health(services, stop)
     metrics = Metrics(health.working, clock)
-    runner = web.AppRunner(_app(health, Page(metrics)), handle_signals=False, access_log=None, shutdown_timeout=CLOSE_S)
+    runner = web.AppRunner(_app(health, Page(metrics), clock), handle_signals=False, shutdown_timeout=CLOSE_S)
     await runner.setup()
     try:
-        host, port = await _listening(runner, address)
-        # No TaskGroup: it would wrap the block's own exceptions.
-        looking = asyncio.get_running_loop().create_task(_look(health, metrics, clock), name="looking")
-        looking.add_done_callback(_tell)
-        try:
-            yield Answering(host, port, metrics, _watching(health, metrics))
-        finally:
-            looking.cancel()
-            await asyncio.wait([looking])
+        async with _listening(runner, address) as (host, port):
+            # No TaskGroup: it would wrap the block's own exceptions.
+            looking = asyncio.get_running_loop().create_task(_look(health, metrics, clock), name="looking")
+            looking.add_done_callback(_tell)
+            try:
+                yield Answering(host, port, metrics, _watching(health, metrics))
+            finally:
+                looking.cancel()
+                await asyncio.wait([looking])
     finally:
         await runner.cleanup()
 
@@ -68,16 +71,24 @@ def _tell(looking: asyncio.Task[None]) -> None:
         log.error("nobody looks at the workers any more: what /metrics says of recovery is old", exc_info=why)
 
 
-async def _listening(runner: web.AppRunner, address: str) -> tuple[str, int]:
+@asynccontextmanager
+async def _listening(runner: web.AppRunner, address: str) -> AsyncIterator[tuple[str, int]]:
     host, _, port = address.rpartition(":")
-    site = web.TCPSite(runner, host.strip("[]"), int(port))
+    server, connections = runner.server, Connections(connections_max())
+    assert server is not None  # it is set up
     try:
-        await site.start()
-    except OSError as why:
-        problem = f"SAGA_HTTP is {address!r}: {why.strerror or why}; choose another port, or end who listens there"
+        listener = await asyncio.get_running_loop().create_server(
+            lambda: Connection(server, connections), host.strip("[]"), int(port), backlog=BACKLOG
+        )
+    except (OSError, ValueError) as why:  # a ValueError for a name that can be none
+        reason = (why.strerror if isinstance(why, OSError) else None) or why
+        problem = f"SAGA_HTTP is {address!r}: {reason}; choose another port, or end who listens there"
         raise ConfigurationError("nothing was started:", [problem]) from why
-    at = runner.addresses[0]
-    return str(at[0]), int(at[1])
+    try:
+        at = listener.sockets[0].getsockname()
+        yield str(at[0]), int(at[1])
+    finally:
+        listener.close()
 
 
 def _watching(health: Health, metrics: Metrics) -> Watch:
@@ -93,7 +104,9 @@ def _watching(health: Health, metrics: Metrics) -> Watch:
 # ---------------------------------------------------------------- pages
 
 
-def _app(health: Health, page: Page) -> web.Application:
+def _app(health: Health, page: Page, clock: Clock) -> web.Application:
+    pages = Pages(page, clock)
+
     async def live(_: web.Request) -> web.Response:
         return _told("alive", health.not_alive())
 
@@ -101,12 +114,34 @@ def _app(health: Health, page: Page) -> web.Application:
         return _told("ready", health.not_ready())
 
     async def metrics(request: web.Request) -> web.Response:
-        text, content_type = await asyncio.to_thread(page.now().text, request.headers.get("Accept", ""))
+        text, content_type = await pages.text(request.headers.get("Accept", ""))
         return web.Response(body=text, headers={"Content-Type": content_type})
 
-    app = web.Application()
+    app = web.Application(client_max_size=1)
+    app.on_response_prepare.append(closing)
     app.add_routes([web.get("/health/live", live), web.get("/health/ready", ready), web.get("/metrics", metrics)])
     return app
+
+
+class Pages:
+    """The page of metrics, written down once for all who ask within `PAGE_S`: it takes milliseconds, and whoever asks
+    again and again shall not take them from the messages."""
+
+    def __init__(self, page: Page, clock: Clock) -> None:
+        self._page, self._clock = page, clock
+        self._writing = asyncio.Lock()
+        self._written: dict[str, tuple[float, bytes]] = {}
+        """By content type, of which there are a few."""
+
+    async def text(self, accept: str) -> tuple[bytes, str]:
+        """The text, and its content type: whatever the asking side accepts of what there is."""
+        content_type = form_of(accept)
+        async with self._writing:
+            at_s, text = self._written.get(content_type, (-PAGE_S, b""))
+            if self._clock.monotonic_s() - at_s >= PAGE_S:
+                text, _ = await asyncio.to_thread(self._page.now().text, accept)
+                self._written[content_type] = self._clock.monotonic_s(), text
+        return text, content_type
 
 
 def _told(what: str, against: Sequence[Reason]) -> web.Response:

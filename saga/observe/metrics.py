@@ -280,6 +280,11 @@ class Page:
         return Reading(list(self._registry.collect()))
 
 
+def form_of(accept: str) -> str:
+    """The content type of the page for who accepts this."""
+    return choose_encoder(accept)[1]
+
+
 class Reading(Collector):
     """Numbers read at one moment. Writing them down takes five times as long as reading them: leave it to a thread."""
 
