@@ -65,7 +65,7 @@ class Connection(web.RequestHandler):
         super().__init__(
             server,
             loop=asyncio.get_running_loop(),
-            keepalive_timeout=CONNECTION_S,
+            keepalive_timeout=0,  # `Connections` ends them
             tcp_keepalive=False,
             access_log=None,  # type: ignore[arg-type]  # as aiohttp's own `run_app` gives it, for none
             max_line_size=LINE_BYTES_MAX,
