@@ -69,6 +69,8 @@ def hostile(shop: Path) -> Path:
         (("topics", "plan", HOSTILE.replace("\x00", "")), ""),
         (("doctor", "services.payment", HOSTILE.replace("\x00", "")), ""),
         (("run", HOSTILE.replace("\x00", "")), ""),
+        (("repair", HOSTILE.replace("\x00", "")), ""),
+        (("repair", "services.payment", "--saga", HOSTILE, "--dry-run"), ""),
         (("contracts", "generate", "events.py", HOSTILE), ""),
         (("contracts", "check"), ""),
         ((HOSTILE,), ""),

@@ -13,6 +13,7 @@ import pytest
 from saga import Saga, Service, envelope, wiring
 from saga.clock import SystemClock, iso
 from saga.config import Settings
+from saga.contracts.library import contract_of
 from saga.observe import connections
 from saga.observe.connections import BACKLOG, CONNECTIONS_LEAST, CONNECTIONS_MAX, connections_max
 from saga.observe.http import answering
@@ -113,7 +114,7 @@ async def test_health_answers_among_500_connections_that_send_nothing_or_half_an
             assert await is_ready()
             message = message_of(an_order(), started=iso(CLOCK.now_ms()))
             async with wiring.broker_of(None, CLOCK, settings) as broker:
-                await broker.publish([envelope.to_record(message, "orders")])
+                await broker.publish([envelope.to_record(message, contract_of(OrderPlaced))])
 
             async def is_handled() -> bool:
                 return any(isinstance(moment, Handled) for moment in told)
