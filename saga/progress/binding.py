@@ -16,7 +16,7 @@ from itertools import pairwise, takewhile
 
 from msgspec import structs
 
-from saga.progress.document import FORMAT, Entry, Own, Result, Snapshot, encode, messages_of
+from saga.progress.document import PAGED, PLAIN, Entry, Own, Result, Snapshot, encode, messages_of
 
 BOUND = ("outcome", "inbox", "ran", "closed", "failed", "results", "queue", "waiting", "compensating", "replays")
 """The fields that only transitions change. Of the inbox only the entries, not their times, and none that was made
@@ -25,7 +25,7 @@ because a version takes more of its own events (time 0); of results not which ow
 UNBOUND = {
     "service": "the first transition names it",
     "saga": "the first transition names it",
-    "format": "only a known one can be",
+    "format": "it is what the pages make it",
     "started": "the first transition holds its digest, or the one that brought it, unless an intent did",
     "state": "the transitions hold all changes of it",
     "own": "each is an event of some transition; one that is missing cannot be told from one that was withdrawn",
@@ -168,7 +168,7 @@ def _digest(item: object) -> int:
 
 def _unbound(p: Snapshot, entries: Sequence[Entry]) -> Iterable[str]:
     """The fields that contradict the transitions, or each other."""
-    if not 1 <= p.format <= FORMAT:
+    if p.format != (PAGED if p.pages else PLAIN):
         yield "format"
     if not p.n and any(p.started != intent.message.started for intent in p.intents):
         yield "started"

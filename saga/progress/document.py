@@ -13,7 +13,9 @@ from saga.errors import SagaError
 from saga.messages import Message
 
 FORMAT = 2
-"""The newest that this version reads. A progress with pages has 2, so that no older version decides without them."""
+"""The newest that this version reads."""
+PLAIN, PAGED = 1, 2
+"""A progress without and with pages: no older version decides without them."""
 
 Outcome = Literal["handled", "ignored", "waiting", "queued", "retrying", "compensated", "dead"]
 Kind = Literal["do", "undo", "lieu"]
@@ -118,7 +120,7 @@ class Snapshot(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
 
     service: str
     saga: str
-    format: int = 1
+    format: int = PLAIN
     started: str | None = None
     """When the saga began; `None`: no message has told yet."""
     state: dict[str, Any] = {}

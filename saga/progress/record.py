@@ -11,6 +11,8 @@ from saga.clock import from_iso, iso
 from saga.messages import Message, Position
 from saga.progress import binding, ids
 from saga.progress.document import (
+    PAGED,
+    PLAIN,
     Call,
     DeadLetter,
     Emitted,
@@ -115,7 +117,8 @@ def append(
     if len(p.inbox) > INBOX_MAX:
         p = replace(p, inbox=_trimmed(p, hand))
     if p.pages and any(page.is_forgotten(hand.now_ms // 1000) for page in p.pages):
-        p = replace(p, pages=tuple(page for page in p.pages if not page.is_forgotten(hand.now_ms // 1000)))
+        pages = tuple(page for page in p.pages if not page.is_forgotten(hand.now_ms // 1000))
+        p = replace(p, pages=pages, format=PAGED if pages else PLAIN)
     started = p.started or hand.message.started
     if started != p.started:
         p = replace(p, started=started)
