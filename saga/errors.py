@@ -11,9 +11,11 @@ SagaError                    what happened, where, and what to do next
 |  +- Exists, Conflict       somebody else wrote: reload and decide again
 |  +- Ambiguous              it may have been written: reload and decide again, never write it again
 |  +- StoreUnavailable       certainly not written: wait, nothing is lost
+|  +- StoreBroken            no waiting mends it: the service ends, a person has to act (a `Broken`)
 |  +- TooLarge               certainly not written, and never will be: give up this one document, tell by name
 +- BrokerError
    +- Fenced                 the partition belongs to another member by now: let go of it
+   +- BrokerBroken           as StoreBroken (a `Broken`)
    +- BrokerUnavailable      may have been published: wait and publish again
 """
 
@@ -56,6 +58,11 @@ class Permanent(SagaError):
     """A handler that can never succeed on this input, however often it is tried."""
 
 
+class Broken(SagaError):
+    """The ground under a service is gone: a file is damaged, removed, replaced, or older than it was. Waiting mends
+    nothing, and going on could lose what was acknowledged: the service ends."""
+
+
 class StoreError(SagaError):
     """Something about a document; see the classes below."""
 
@@ -80,6 +87,10 @@ class TooLarge(StoreError):
     """The document is larger than the store takes. Nothing was written, and waiting mends nothing."""
 
 
+class StoreBroken(StoreError, Broken):
+    """The store's file is not, or no longer, what was written to it."""
+
+
 class BrokerError(SagaError):
     """Something about the log; see the classes below."""
 
@@ -90,3 +101,7 @@ class Fenced(BrokerError):
 
 class BrokerUnavailable(BrokerError):
     """The broker did not acknowledge: what was to be published may be there or not."""
+
+
+class BrokerBroken(BrokerError, Broken):
+    """The broker's file is not, or no longer, what was written to it."""

@@ -8,7 +8,7 @@ from saga import envelope
 from saga.broker.port import Broker, Membership
 from saga.clock import from_iso
 from saga.contracts import codec
-from saga.errors import BadInput, BrokerUnavailable, Fenced, StoreUnavailable
+from saga.errors import BadInput, Broken, BrokerUnavailable, Fenced, StoreUnavailable
 from saga.messages import Partition, Position, Record, Standstill
 from saga.observe.moments import Assigned, DeadLettered, Expired, Handled, Lost, Revoked, Stuck
 from saga.printable import printable, shortened
@@ -232,6 +232,8 @@ class Worker:
             await self.ports.store.get(persistence.COLLECTION, progress_key(self.service.name, ""))
         except StoreUnavailable as why:
             self.ports.unavailable("get", why)
+        except Broken as why:
+            self.tasks.create_task(_end(why), name="end")
         else:
             if not self._lanes.inflight:
                 self.ports.answered("store")
@@ -248,6 +250,8 @@ class Worker:
                 stages = await self._turn(item)
             except Draining:
                 return False
+            except Broken:
+                raise  # ends the service
             except Exception as why:  # noqa: BLE001 - a lane that cannot decide waits and tells; it never skips a message
                 self.ports.report(
                     Stuck(
@@ -388,3 +392,8 @@ class Worker:
             self.ports.prefixes.pop(partition, None)
         self._cache.clear()
         self._look_again()
+
+
+async def _end(why: Broken) -> None:
+    """Among the tasks of a service this ends it."""
+    raise why

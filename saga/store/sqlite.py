@@ -11,23 +11,29 @@ SQLite's write-ahead log can be trusted over a network.
 """
 
 import asyncio
-import fcntl
 import os
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Collection
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import Self
 
+from saga import filelock
 from saga.clock import Clock
-from saga.errors import ConfigurationError, StoreError, StoreUnavailable
+from saga.errors import ConfigurationError, StoreBroken, StoreError, StoreUnavailable
+from saga.statefile import left
 from saga.store import sqlite_file
 from saga.store.port import Document
-from saga.store.sqlite_documents import EXPIRY_S_MAX, Documents
-from saga.store.sqlite_errors import Doing, is_busy, meaning, too_large
+from saga.store.sqlite_documents import EXPIRY_S_MAX, Documents, Write, checked
+from saga.store.sqlite_errors import Doing, is_busy, meaning, no_lock, no_look, too_busy, too_large
+from saga.store.sqlite_ground import Ground
 from saga.store.steady import SteadyTime
 
 WRITES_MAX = 256
 """How many writes share a transaction: more would hold up the loop for more than about 5 ms."""
+LOOK_EVERY_S = 1.0
+"""How often a read looks whether the file is still the one of its name; a write always does."""
 LOCK_WAIT_S = 10.0
 """How long a write waits for other processes before it is refused."""
 CONTENDED_S = 0.5
@@ -42,19 +48,11 @@ PAGE_KEYS = 200
 DOCUMENT_BYTES_MAX = 1_000_000_000 - 65_536
 """SQLite takes rows of 1,000,000,000 bytes unless compiled otherwise; this leaves room for key and collection."""
 
-GET = "SELECT content, cas, expires_at_ms FROM documents WHERE collection = ? AND key = ?"
+GET = "SELECT content, sum, cas, expires_at_ms FROM documents WHERE collection = ? AND key = ?"
 SCAN = (
-    "SELECT key, content, cas, expires_at_ms FROM documents"
+    "SELECT key, content, sum, cas, expires_at_ms FROM documents"
     " WHERE collection = ? AND key >= ? AND key > ? ORDER BY key LIMIT ?"
 )
-
-
-class Write(NamedTuple):
-    """A write that waits for the next flush."""
-
-    apply: Callable[[Documents], int]
-    """Carries it out inside the transaction; the new `cas`. Raises what the caller is to be told."""
-    answer: asyncio.Future[int]
 
 
 class SqliteStore:
@@ -92,6 +90,8 @@ class SqliteStore:
         self._contended_until_s = 0.0
         self._purge_at_ms = 0
         self._time = SteadyTime(clock)
+        self._ground: Ground | None = None
+        self._look_at_s = 0.0
 
     async def __aenter__(self) -> Self:
         """Open, and make the file where it is missing. Raises `ConfigurationError` for a file that cannot be the
@@ -104,7 +104,7 @@ class SqliteStore:
             since_s, pause_s = self._clock.monotonic_s(), PAUSE_S_FIRST
             while (connection := self._try_to_open(self._lock)) is None:
                 if self._clock.monotonic_s() - since_s > LOCK_WAIT_S:
-                    raise self._too_busy()
+                    raise too_busy(self.path, LOCK_WAIT_S)
                 await self._clock.sleep(pause_s)
                 pause_s = min(pause_s * 1.2, PAUSE_S_MAX)
         except BaseException:
@@ -115,16 +115,23 @@ class SqliteStore:
         return self
 
     async def __aexit__(self, *exc: object) -> None:
+        """Close. Raises `StoreBroken` if the file was removed or replaced since the last write: nobody was told yet."""
         try:
             if self._queue:
                 self._drained = asyncio.get_running_loop().create_future()
                 await self._drained
+            if self._connection is not None and self._ground is not None:
+                with suppress(OSError):
+                    self._check_names(at_once=True)
         finally:
             if self._flushing is not None:
                 self._flushing.cancel()
             connection, self._connection = self._connection, None
             if connection is not None:
                 connection.close()
+            if self._ground is not None:
+                self._ground.closed()
+                self._ground = None
             if self._lock is not None:
                 os.close(self._lock)
                 self._lock = None
@@ -137,13 +144,49 @@ class SqliteStore:
     # ---------------------------------------------------------------- reading
 
     async def get(self, collection: str, key: str) -> Document | None:
+        self._check_names()
         try:
             row = self._opened().execute(GET, (collection, key)).fetchone()
+            if row is None or (row[3] is not None and self._is_past(row[3])):
+                return None
+            return Document(checked(collection, key, row[0], row[1]), row[2])
         except sqlite3.Error as why:
-            raise meaning(why, Doing.READ, self.path) from why
-        if row is None or (row[2] is not None and self._is_past(row[2])):
-            return None
-        return Document(row[0], row[1])
+            raise self._meaning(why, Doing.READ) from why
+
+    def _check_names(self, *, at_once: bool = False) -> None:
+        """Raises `StoreBroken`, `StoreUnavailable`."""
+        if self._ground is None:
+            return
+        self._ground.refuse()
+        now_s = self._clock.monotonic_s()
+        if not at_once and now_s < self._look_at_s:
+            return
+        self._look_at_s = now_s + LOOK_EVERY_S
+        try:
+            self._ground.check_names(self._connection)
+        except StoreBroken:
+            raise self._given_up() from None
+        except OSError as why:
+            raise no_look(self.path, why) from why
+
+    def _meaning(self, why: sqlite3.Error, doing: Doing) -> StoreError:
+        """What SQLite's error means; that the file has lost its name explains most of them."""
+        try:
+            self._check_names(at_once=True)
+        except StoreError as also:
+            return also
+        return meaning(why, doing, self.path)
+
+    def _given_up(self) -> StoreBroken:
+        """The file is not what it was: the connection is left as it is."""
+        connection, self._connection = self._connection, None
+        assert self._ground is not None, "it has said so"
+        if connection is None:
+            connection = self._factory(":memory:")
+        if connection.in_transaction:
+            with suppress(sqlite3.Error):
+                connection.execute("ROLLBACK")
+        return StoreBroken(self._ground.give_up(connection))
 
     def _is_past(self, at_ms: int) -> bool:
         """The second look costs more, and most of what is there has not expired."""
@@ -154,13 +197,14 @@ class SqliteStore:
         while True:
             try:
                 rows = self._opened().execute(SCAN, (collection, prefix, after, PAGE_KEYS)).fetchall()
+                found = [(row[0], Document(checked(collection, *row[:3]), row[3]), row[4]) for row in rows]
             except sqlite3.Error as why:
-                raise meaning(why, Doing.READ, self.path) from why
-            for key, content, cas, expires_at_ms in rows:
+                raise self._meaning(why, Doing.READ) from why
+            for key, document, expires_at_ms in found:
                 if not key.startswith(prefix):
                     return
                 if expires_at_ms is None or not self._is_past(expires_at_ms):
-                    yield key, Document(content, cas)
+                    yield key, document
             if len(rows) < PAGE_KEYS:
                 return
             after = rows[-1][0]
@@ -198,6 +242,8 @@ class SqliteStore:
         if self._lock is None:
             how = "open for reading only" if self._readonly else "not open: use it inside `async with`"
             raise StoreUnavailable(f"the store {self.path} is {how}; nothing was written")
+        if self._ground is not None:
+            self._ground.refuse()
         answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._queue.append(Write(apply, answer))
         if self._flushing is None:
@@ -226,20 +272,25 @@ class SqliteStore:
         """Carry out what is queued, if the file is free; else look again in a moment."""
         self._flushing = None
         assert self._lock is not None, "only an open store has a queue"
-        if not sqlite_file.try_lock(self._lock):
+        try:
+            taken = filelock.take(self._lock)
+        except OSError as why:  # whatever the system's reason, somebody waits for an answer
+            self._refuse_all(partial(no_lock, self.path, why))
+            return
+        if not taken:
             self._look_again()
             return
         try:
             batch = self._transact()
         finally:
-            fcntl.flock(self._lock, fcntl.LOCK_UN)
+            filelock.give(self._lock, f"{self.path}.lock")
         if batch is None:
             self._look_again()
             return
         self._refused_since_s, self._pause_s = None, PAUSE_S_FIRST
         del self._queue[: len(batch)]
         for write, outcome in batch:
-            _give(write.answer, outcome)
+            write.give(outcome)
         self._go_on()
 
     def _transact(self) -> list[tuple[Write, int | Exception]] | None:
@@ -251,16 +302,27 @@ class SqliteStore:
             connection = self._opened()
             connection.execute("BEGIN IMMEDIATE")
             documents = Documents(connection, self.path, moment)
+            if self._ground is not None:
+                self._ground.check(connection, documents)
             for write in writes:
-                outcomes.append((write, _attempt(write, documents, self.path)))
+                outcomes.append((write, documents.outcome_of(write.apply)))
             self._purge(documents, moment.earliest_ms, len(writes))
             doing = Doing.COMMIT
             connection.execute("COMMIT")
+            if self._ground is not None:
+                self._ground.committed(documents)
+        except StoreBroken:
+            broken = self._given_up()
+            return [(write, StoreBroken(str(broken))) for write in writes]
+        except OSError as why:
+            self._roll_back()
+            return [(write, no_look(self.path, why)) for write in writes]
         except sqlite3.Error as why:
             if is_busy(why) and not outcomes:
                 return None
             self._roll_back()
-            return [(write, meaning(why, doing, self.path)) for write in writes]
+            said = self._meaning(why, doing)
+            return [(write, type(said)(str(said))) for write in writes]
         return outcomes
 
     def _purge(self, documents: Documents, now_ms: int, writes: int) -> None:
@@ -279,16 +341,29 @@ class SqliteStore:
 
     def _try_to_open(self, lock: int) -> sqlite3.Connection | None:
         """The connection, if no other process is writing."""
-        if not sqlite_file.try_lock(lock):
-            return None
         try:
-            return sqlite_file.open_to_write(self.path, self._factory, self._bytes_max)
+            if not filelock.take(lock):
+                return None
+        except OSError as why:
+            raise no_lock(self.path, why) from why
+        try:
+            if (said := left(self.path, lock)) is not None:
+                raise StoreBroken(f"the store {self.path} cannot be used yet: {said}")
+            connection = sqlite_file.open_to_write(self.path, self._factory, self._bytes_max)
+            try:
+                self._ground = Ground(self.path, lock, connection, self._clock)
+            except BaseException:
+                connection.close()
+                raise
+            return connection
         except sqlite3.Error as why:
             if is_busy(why):
                 return None
             raise meaning(why, Doing.WRITE, self.path) from why
+        except OSError as why:
+            raise no_look(self.path, why) from why
         finally:
-            fcntl.flock(lock, fcntl.LOCK_UN)
+            filelock.give(lock, f"{self.path}.lock")
 
     def _look_again(self) -> None:
         """Wait a moment for the other process, or refuse all that is queued when it took too long.
@@ -299,16 +374,20 @@ class SqliteStore:
         if self._refused_since_s is None:
             self._refused_since_s = now_s
         if now_s - self._refused_since_s > LOCK_WAIT_S:
-            self._refused_since_s, self._pause_s = None, PAUSE_S_FIRST
-            refused, self._queue = self._queue, []
-            for write in refused:
-                _give(write.answer, self._too_busy())
-            self._go_on()
+            self._refuse_all(partial(too_busy, self.path, LOCK_WAIT_S))
             return
         self._contended_until_s = now_s + CONTENDED_S
         pause_s = self._pause_s * (0.5 + self._clock.chance())  # spread, so that two do not meet again and again
         self._pause_s = min(self._pause_s * 1.2, PAUSE_S_MAX)
         self._flushing = asyncio.get_running_loop().call_later(pause_s, self._flush)
+
+    def _refuse_all(self, why: Callable[[], StoreUnavailable]) -> None:
+        """Each with an error of its own: an exception collects tracebacks."""
+        self._refused_since_s, self._pause_s = None, PAUSE_S_FIRST
+        refused, self._queue = self._queue, []
+        for write in refused:
+            write.give(why())
+        self._go_on()
 
     def _go_on(self) -> None:
         if self._queue:
@@ -316,32 +395,3 @@ class SqliteStore:
                 self._schedule()
         elif self._drained is not None and not self._drained.done():
             self._drained.set_result(None)
-
-    def _too_busy(self) -> StoreUnavailable:
-        return StoreUnavailable(
-            f"another process has been writing to {self.path} for {LOCK_WAIT_S:.0f} s; nothing was written. See who "
-            f"holds it (`lsof {self.path}.lock`): a stopped process must go on or end"
-        )
-
-
-def _attempt(write: Write, documents: Documents, path: Path) -> int | Exception:
-    """What came of one write. Raises only what ends the whole transaction."""
-    try:
-        return write.apply(documents)
-    except StoreError as why:
-        return why
-    except sqlite3.DataError as why:  # too big for SQLite: this statement did nothing, the others are as good as before
-        return meaning(why, Doing.WRITE, path)
-    except sqlite3.Error:
-        raise
-    except Exception as why:  # noqa: BLE001 - a value that SQLite cannot take is its caller's fault, and nobody else's
-        return why
-
-
-def _give(answer: asyncio.Future[int], outcome: int | Exception) -> None:
-    if answer.done():  # cancelled: nobody listens
-        return
-    if isinstance(outcome, Exception):
-        answer.set_exception(outcome)
-    else:
-        answer.set_result(outcome)

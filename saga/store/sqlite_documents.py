@@ -1,45 +1,94 @@
-"""The documents in the SQLite store's file, inside one transaction: each write, and purging what has expired."""
+"""The documents in the SQLite store's file, inside one transaction: each write, and purging what has expired.
 
+Each row has a checksum of its key and content, which SQLite lacks: a disk that gives back other bytes than it was given
+is told, and no saga goes on with them.
+"""
+
+import asyncio
 import sqlite3
+import zlib
+from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple, Self
 
 from saga.errors import Conflict, Exists, StoreError
 from saga.store import sqlite_file
+from saga.store.sqlite_errors import Damage, Doing, meaning
 from saga.store.steady import Moment
 
 EXPIRY_S_MAX = 1000 * 365 * 86_400.0
 """A document may stay for so long at most, 1000 years, if it is to go at all."""
 
 INSERT = (
-    "INSERT INTO documents (collection, key, cas, expires_at_ms, expiry_hour, content) VALUES (?, ?, ?, ?, ?, ?)"
-    " ON CONFLICT (collection, key) DO NOTHING"
+    "INSERT INTO documents (collection, key, cas, expires_at_ms, expiry_hour, sum, content)"
+    " VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (collection, key) DO NOTHING"
 )
 LIVE = "collection = ? AND key = ? AND cas = ? AND (expires_at_ms IS NULL OR expires_at_ms > ?)"
-REPLACE = f"UPDATE documents SET content = ?, cas = ?, expires_at_ms = ?, expiry_hour = ? WHERE {LIVE}"
-REPLACE_IN_HOUR = f"UPDATE documents SET content = ?, cas = ?, expires_at_ms = ? WHERE {LIVE} AND expiry_hour IS ?"
-REPLACE_CONTENT = f"UPDATE documents SET content = ?, cas = ? WHERE {LIVE}"
+REPLACE = f"UPDATE documents SET content = ?, sum = ?, cas = ?, expires_at_ms = ?, expiry_hour = ? WHERE {LIVE}"
+REPLACE_IN_HOUR = (
+    f"UPDATE documents SET content = ?, sum = ?, cas = ?, expires_at_ms = ? WHERE {LIVE} AND expiry_hour IS ?"
+)
+REPLACE_CONTENT = f"UPDATE documents SET content = ?, sum = ?, cas = ? WHERE {LIVE}"
 REMOVE = f"DELETE FROM documents WHERE {LIVE}"
 EXPIRED = "SELECT id, cas FROM documents WHERE expiry_hour < ? LIMIT ?"
 EXPIRED_HERE = "SELECT id, cas FROM documents WHERE collection = ? AND key = ? AND expires_at_ms <= ?"
 
 
+CAS = "SELECT cas FROM documents WHERE collection = ? AND key = ?"
+
+
+class Last(NamedTuple):
+    """A write that was acknowledged."""
+
+    collection: str
+    key: str
+    cas: int
+    """Of the version that it made, or removed."""
+    removed: bool
+
+    def encode(self) -> bytes:
+        return f"{self.cas} {self.removed:d} {self.collection}\0{self.key}".encode()
+
+    @classmethod
+    def decode(cls, mark: bytes) -> Self:
+        """Raises `ValueError`."""
+        cas, removed, where = mark.decode().split(" ", 2)
+        collection, _, key = where.partition("\0")
+        return cls(collection, key, int(cas), removed == "1")
+
+
 class Documents:
     """One for each transaction. Its methods raise what the caller of the write is to be told."""
 
-    __slots__ = ("_cas_removed", "_connection", "_moment", "_path")
+    __slots__ = ("_cas_removed", "_connection", "_moment", "_path", "last")
 
     def __init__(self, connection: sqlite3.Connection, path: Path, moment: Moment) -> None:
         self._connection, self._path, self._moment = connection, path, moment
         self._cas_removed: int | None = None
         """What the file says of removed versions, once it has been read."""
+        self.last: Last | None = None
+
+    def outcome_of(self, write: "Callable[[Documents], int]") -> int | Exception:
+        """What came of one write. Raises only what ends the whole transaction."""
+        try:
+            return write(self)
+        except StoreError as why:
+            return why
+        except sqlite3.DataError as why:  # too big for SQLite: this statement did nothing, the others are as before
+            return meaning(why, Doing.WRITE, self._path)
+        except sqlite3.Error:
+            raise
+        except Exception as why:  # noqa: BLE001 - a value that SQLite cannot take is its caller's fault, and nobody else's
+            return why
 
     def insert(self, collection: str, key: str, content: bytes, expiry_s: float | None) -> int:
         expires_at_ms, hour = self._expiry(expiry_s)
         if self._cas_removed is None:
             self._cas_removed = sqlite_file.cas_removed(self._connection)
         cas = self._cas_removed + 1
-        row = (collection, key, cas, expires_at_ms, hour, content)
+        row = (collection, key, cas, expires_at_ms, hour, checksum(collection, key, content), content)
         if self._connection.execute(INSERT, row).rowcount == 1:
+            self.last = Last(collection, key, cas, False)
             return cas
         here = (collection, key, self._moment.earliest_ms)
         expired = self._connection.execute(EXPIRED_HERE, here).fetchall()
@@ -52,25 +101,29 @@ class Documents:
     def replace(self, collection: str, key: str, content: bytes, cas: int, expiry_s: float | None) -> int:
         expires_at_ms, hour = self._expiry(expiry_s)
         which = (collection, key, cas, self._moment.earliest_ms)
+        new = (content, checksum(collection, key, content), cas + 1)
         execute = self._connection.execute
         # Setting the hour rewrites its index, which costs another page; most writes find the hour as it should be.
-        if execute(REPLACE_IN_HOUR, (content, cas + 1, expires_at_ms, *which, hour)).rowcount == 1:
-            return cas + 1
-        if execute(REPLACE, (content, cas + 1, expires_at_ms, hour, *which)).rowcount == 1:
-            return cas + 1
-        raise self._conflict("replaced", collection, key, cas)
+        written = execute(REPLACE_IN_HOUR, (*new, expires_at_ms, *which, hour)).rowcount
+        if not written and not execute(REPLACE, (*new, expires_at_ms, hour, *which)).rowcount:
+            raise self._conflict("replaced", collection, key, cas)
+        self.last = Last(collection, key, cas + 1, False)
+        return cas + 1
 
     def replace_content(self, collection: str, key: str, content: bytes, cas: int) -> int:
         which = (collection, key, cas, self._moment.earliest_ms)
-        if self._connection.execute(REPLACE_CONTENT, (content, cas + 1, *which)).rowcount == 1:
-            return cas + 1
-        raise self._conflict("replaced", collection, key, cas)
+        new = (content, checksum(collection, key, content), cas + 1)
+        if self._connection.execute(REPLACE_CONTENT, (*new, *which)).rowcount != 1:
+            raise self._conflict("replaced", collection, key, cas)
+        self.last = Last(collection, key, cas + 1, False)
+        return cas + 1
 
     def remove(self, collection: str, key: str, cas: int) -> int:
         which = (collection, key, cas, self._moment.earliest_ms)
         if self._connection.execute(REMOVE, which).rowcount == 1:
             self._cas_removed = None
             sqlite_file.note_removed(self._connection, cas)
+            self.last = Last(collection, key, cas, True)
             return cas
         raise self._conflict("removed", collection, key, cas)
 
@@ -81,6 +134,13 @@ class Documents:
         if expired:
             sqlite_file.remove_rows(self._connection, expired)
         return len(expired) < count_max
+
+    def has(self, last: Last) -> bool:
+        """Whether the file is as new as that write: versions only grow, and those of removed documents are noted."""
+        row = self._connection.execute(CAS, (last.collection, last.key)).fetchone()
+        if row is None:
+            return sqlite_file.cas_removed(self._connection) >= last.cas
+        return bool(row[0] > last.cas if last.removed else row[0] >= last.cas)
 
     def _expiry(self, expiry_s: float | None) -> tuple[int | None, int | None]:
         """When it expires, and the hour after which it is looked for to be purged."""
@@ -96,3 +156,32 @@ class Documents:
             f"document {key!r} in {collection!r} of {self._path} was not {verb}: version {cas} is no longer there; "
             "read it again"
         )
+
+
+class Write(NamedTuple):
+    """A write that waits for its transaction."""
+
+    apply: Callable[[Documents], int]
+    """Carries it out inside the transaction; the new `cas`. Raises what the caller is to be told."""
+    answer: asyncio.Future[int]
+
+    def give(self, outcome: int | Exception) -> None:
+        """Tell the caller."""
+        if self.answer.done():  # cancelled: nobody listens
+            return
+        if isinstance(outcome, Exception):
+            self.answer.set_exception(outcome)
+        else:
+            self.answer.set_result(outcome)
+
+
+def checksum(collection: str, key: str, content: bytes) -> int:
+    """Of a document where it is."""
+    return zlib.crc32(content, zlib.crc32(f"{collection}\0{key}".encode()))
+
+
+def checked(collection: str, key: str, content: bytes, sum_: int) -> bytes:
+    """The content of a row. Raises `Damage` if it is not what was written there."""
+    if type(content) is not bytes or checksum(collection, key, content) != sum_:
+        raise Damage(f"the document {key!r} in {collection!r} is not what was written")
+    return content

@@ -1,7 +1,9 @@
 """What SQLite's errors mean for a store's callers: one table, and the reasons.
 
+A file that is damaged, or no SQLite file any more, is `StoreBroken`: the service ends, for waiting mends nothing.
+
 Before COMMIT is called nothing can have happened: the transaction is rolled back, and a log without a commit frame is
-ignored by everybody. So every error there is `StoreUnavailable`.
+ignored by everybody. So every other error there is `StoreUnavailable`.
 
 COMMIT appends the pages to the log, the commit frame last, and syncs it. An error after the commit frame was written
 (the sync failed, say) takes the transaction back in memory only: the frames stay in the log until the next writer puts
@@ -14,7 +16,8 @@ import sqlite3
 from pathlib import Path
 from typing import NamedTuple
 
-from saga.errors import Ambiguous, StoreError, StoreUnavailable, TooLarge
+from saga.errors import Ambiguous, StoreBroken, StoreError, StoreUnavailable, TooLarge
+from saga.filelock import holder
 
 
 class Doing(enum.Enum):
@@ -35,7 +38,7 @@ class Meaning(NamedTuple):
 
 
 _REPORT = "this is a mistake in saga or an unusual SQLite: please report it"
-_BROKEN = "stop the service, look at the disk, and restore the file from a copy"
+_BROKEN = "look at the disk, and restore the file from a copy (`sqlite3 FILE .recover` tells what can still be read)"
 
 MEANINGS = {
     sqlite3.SQLITE_BUSY: Meaning("is held by another process", "end what holds it (`lsof` tells)", True),
@@ -73,12 +76,22 @@ MEANINGS = {
 """By primary result code. A test compares it with the codes that `sqlite3` knows."""
 
 _UNKNOWN = Meaning("fails", _REPORT, False)
+BROKEN = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT})
+"""Waiting does not help: a person has to act."""
+
+
+class Damage(sqlite3.DatabaseError):
+    """What SQLite does not see: a document whose bytes are not those that were written."""
+
+    sqlite_errorcode = sqlite3.SQLITE_CORRUPT
 
 
 def meaning(error: sqlite3.Error, doing: Doing, path: Path) -> StoreError:
     """The error for the caller: which class, what happened, and what to do."""
     known = MEANINGS.get(primary_code(error), _UNKNOWN)
     said = f"the store {path} {known.what} ({error})"
+    if primary_code(error) in BROKEN:
+        return StoreBroken(f"{said}; nothing more is read or written: {known.remedy}")
     if doing is Doing.WRITE and primary_code(error) == sqlite3.SQLITE_TOOBIG:
         return too_large(path)
     if doing is Doing.COMMIT and not known.undone:
@@ -100,4 +113,31 @@ def is_busy(error: sqlite3.Error) -> bool:
 def primary_code(error: sqlite3.Error) -> int:
     """The lowest byte of SQLite's code; -1 for errors of the Python module itself, which have none."""
     code: int | None = getattr(error, "sqlite_errorcode", None)
+    if code is None and str(error).startswith("Could not decode"):  # text that is none
+        return sqlite3.SQLITE_CORRUPT
     return -1 if code is None else code & 0xFF
+
+
+def no_lock(path: Path, why: OSError) -> StoreUnavailable:
+    """The lock itself fails."""
+    return StoreUnavailable(
+        f"the lock {path}.lock cannot be taken ({why}); nothing was written: it has to lie on a local disk, and "
+        "`ulimit -a` and the system's log may tell more"
+    )
+
+
+def no_look(path: Path, why: OSError) -> StoreUnavailable:
+    """Whether the file is what it was cannot be seen."""
+    return StoreUnavailable(
+        f"the store {path} cannot be looked at ({why}); nothing was written: look at the disk, and see that file and "
+        "folder can be read"
+    )
+
+
+def too_busy(path: Path, waited_s: float) -> StoreUnavailable:
+    """Somebody else has the lock."""
+    lock = path.with_name(f"{path.name}.lock")
+    return StoreUnavailable(
+        f"another process has been writing to {path} for {waited_s:.0f} s; nothing was written. Its lock {lock} is "
+        f"held by {holder(lock)}: a stopped process must go on or end"
+    )

@@ -7,7 +7,6 @@ A plain table with an index: 40 % faster than one WITHOUT ROWID, whose rows may 
 they spill. The content comes last in the row, so that nothing else has to be looked for behind it.
 """
 
-import fcntl
 import os
 import sqlite3
 from collections.abc import Iterable, Iterator
@@ -16,15 +15,19 @@ from pathlib import Path
 from urllib.parse import quote
 
 from saga.errors import ConfigurationError, NotAStore
-from saga.store.sqlite_errors import Doing, meaning, primary_code
+from saga.statefile import format_of, make_file, make_folder
+from saga.store.sqlite_errors import Damage, Doing, meaning, primary_code
 
-FORMAT = 1
-"""`PRAGMA user_version` of the files that this version reads and writes."""
+FORMAT = 2
+"""Of the files that this version reads and writes; the lowest byte of `PRAGMA user_version`."""
 APPLICATION = 0x53414753
 """`PRAGMA application_id`: ours, and a store."""
 HOUR_MS = 3_600_000
 """The grain in which expired documents are looked for; what is expired is judged by the millisecond."""
 PAGE_BYTES = 4096
+CHECKED_BYTES_MAX = 32 << 20
+"""A file of up to so many bytes is checked as a whole when it is opened, which takes about 0.1 s; `saga doctor` checks
+larger ones too."""
 CHECKPOINT_PAGES = 1000
 """After so many pages (4 MB) the log is copied into the file: seldom enough to cost little, often enough to stall the
 loop only for a few milliseconds."""
@@ -41,6 +44,7 @@ CREATE TABLE documents (
     cas INTEGER NOT NULL,
     expires_at_ms INTEGER,
     expiry_hour INTEGER,
+    sum INTEGER NOT NULL,
     content BLOB NOT NULL,
     UNIQUE (collection, key)
 );
@@ -74,6 +78,8 @@ def open_to_write(path: Path, factory: type[sqlite3.Connection], bytes_max: int 
                 connection.execute(statement)
             connection.execute("COMMIT")
         _try_writing(connection)
+        if path.stat().st_size <= CHECKED_BYTES_MAX:
+            check_integrity(connection)
     except BaseException:
         connection.close()
         raise
@@ -113,6 +119,7 @@ def connect(path: Path, factory: type[sqlite3.Connection], bytes_max: int | None
         f"page_size = {PAGE_BYTES}",
         "synchronous = FULL",
         "fullfsync = ON",  # macOS: a plain fsync does not reach the medium
+        "cell_size_check = ON",  # a damaged page is found when it is read
         f"wal_autocheckpoint = {CHECKPOINT_PAGES}",
         f"cache_size = -{CACHE_KIB}",
     ]
@@ -129,10 +136,11 @@ def connect(path: Path, factory: type[sqlite3.Connection], bytes_max: int | None
 
 
 def open_lock(path: Path) -> int:
-    """The descriptor of `<file>.lock`; folders are made. Raises `ConfigurationError`."""
+    """The descriptor of `<file>.lock`; folders and file are made, for this user alone. Raises `ConfigurationError`."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        return os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        make_folder(path.parent)
+        make_file(path)
+        return os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as why:
         raise ConfigurationError(
             "The store cannot be opened",
@@ -140,13 +148,11 @@ def open_lock(path: Path) -> int:
         ) from why
 
 
-def try_lock(descriptor: int) -> bool:
-    """Whether the lock is ours now."""
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
+def check_integrity(connection: sqlite3.Connection) -> None:
+    """Raises `Damage` if tables and indexes do not fit together."""
+    (said,) = connection.execute("PRAGMA integrity_check(1)").fetchone()
+    if said != "ok":
+        raise Damage(said)
 
 
 def cas_removed(connection: sqlite3.Connection) -> int:
@@ -172,14 +178,15 @@ def _is_ours(connection: sqlite3.Connection, path: Path) -> bool:
     application, version = (
         connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("application_id", "user_version")
     )
-    if application == APPLICATION and version == FORMAT:
-        return True
     if application == APPLICATION:
+        version = format_of(version)
+        if version == FORMAT:
+            return True
         raise _refused(
             ConfigurationError,
             path,
             f"has format {version}, and this version of saga knows format {FORMAT}",
-            "use the newer version that wrote it, or another file",
+            f"use the {'newer' if version > FORMAT else 'older'} version that wrote it, or another file",
         )
     if application or version or connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]:
         raise _refused(NotAStore, path, "is an SQLite file that something else made", FILE_OF_ITS_OWN)
@@ -204,7 +211,8 @@ def _try_writing(connection: sqlite3.Connection) -> None:
     """Take up some room, give it back, commit: a full disk or a file without write access is found at the start."""
     connection.execute("BEGIN IMMEDIATE")
     room = connection.execute(
-        "INSERT INTO documents (collection, key, cas, content) VALUES ('', '', 0, zeroblob(?))", (4 * PAGE_BYTES,)
+        "INSERT INTO documents (collection, key, cas, sum, content) VALUES ('', '', 0, 0, zeroblob(?))",
+        (4 * PAGE_BYTES,),
     )
     connection.execute("DELETE FROM documents WHERE id = ?", (room.lastrowid,))
     connection.execute("COMMIT")

@@ -13,6 +13,7 @@ import pytest
 from saga.errors import ConfigurationError, NotAStore, StoreUnavailable, TooLarge
 from saga.store.port import Document
 from saga.store.sqlite import WRITES_MAX, SqliteStore
+from saga.store.sqlite_file import FORMAT
 from saga.testing.conformance.store import Opens, Passes, StoreConformance
 from tests.store.conftest import Held, SettableClock
 
@@ -204,12 +205,18 @@ async def test_missing_folders_are_made(tmp_path: Path, clock: SettableClock) ->
 
 
 @pytest.mark.parametrize("readonly", [False, True])
-async def test_a_newer_format_is_refused(path: Path, clock: SettableClock, readonly: bool) -> None:
+@pytest.mark.parametrize(
+    ("other", "says"),
+    [(FORMAT + 1, "use the newer version that wrote it"), (FORMAT - 1, "use the older version that wrote it")],
+)
+async def test_another_format_is_refused(
+    path: Path, clock: SettableClock, readonly: bool, other: int, says: str
+) -> None:
     async with SqliteStore(path, clock=clock):
         pass
     with closing(sqlite3.connect(path)) as connection:
-        connection.execute("PRAGMA user_version = 2")
-    with pytest.raises(ConfigurationError, match=r"payment.db has format 2, .* knows format 1; use the newer version"):
+        connection.execute(f"PRAGMA user_version = {other}")
+    with pytest.raises(ConfigurationError, match=rf"payment.db has format {other}, .* knows format {FORMAT}; {says}"):
         await SqliteStore(path, clock=clock, readonly=readonly).__aenter__()
 
 

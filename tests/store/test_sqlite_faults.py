@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from saga.errors import Ambiguous, StoreError, StoreUnavailable, TooLarge
+from saga.errors import Ambiguous, StoreBroken, StoreError, StoreUnavailable, TooLarge
 from saga.store.port import Document
 from saga.store.sqlite import SqliteStore
-from saga.store.sqlite_errors import MEANINGS, Doing, meaning, primary_code
+from saga.store.sqlite_errors import BROKEN, MEANINGS, Doing, meaning, primary_code
 from tests.store.conftest import SettableClock
 
 KIB = 1024
@@ -198,7 +198,7 @@ async def test_a_read_that_fails_is_unavailable(path: Path, clock: SettableClock
         with pytest.raises(StoreUnavailable, match="look at the disk"):
             await store.get("saga", "a")
         faulty.before = {"SELECT": sqlite3.SQLITE_CORRUPT}
-        with pytest.raises(StoreUnavailable, match="is damaged"):
+        with pytest.raises(StoreBroken, match="is damaged"):
             _ = [found async for found in store.scan("saga")]
 
 
@@ -208,6 +208,9 @@ async def test_a_read_that_fails_is_unavailable(path: Path, clock: SettableClock
 @pytest.mark.parametrize("code", sorted(MEANINGS))
 def test_only_a_commit_can_be_ambiguous(code: int) -> None:
     said = {doing: type(meaning(failure(code), doing, Path("payment.db"))) for doing in Doing}
+    if code in BROKEN:
+        assert set(said.values()) == {StoreBroken}
+        return
     assert said[Doing.READ] is StoreUnavailable
     assert said[Doing.WRITE] is (TooLarge if code == sqlite3.SQLITE_TOOBIG else StoreUnavailable)
     assert said[Doing.COMMIT] is (StoreUnavailable if MEANINGS[code].undone else Ambiguous)

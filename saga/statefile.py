@@ -1,0 +1,297 @@
+"""A file of state that a process has open: whether it is still the one of that name, and holds what it held.
+
+SQLite does not look. Whoever removes its file, or puts another in its place, lets it write on to a file that nobody
+will see again; whoever copies an older one over it mixes the two. So whoever writes asks here first, inside its
+transaction, and stops for good when something is wrong (`problem`).
+
+How an older content of the same file is seen. The number that SQLite keeps for its users in a file's first bytes
+(`user_version`) is ours: its lowest byte is the format, the rest a generation. The first transaction after each
+restart of the log raises it (`is_new_log`, `next_generation`), so each time the log is copied into the file the
+generation there grows; with a lower one the file was copied over, and with more changes of its tables than there were,
+too, for SQLite counts one more in the copies that it makes. Of the log itself, the index beside it says how it ends.
+All is read through SQLite's own descriptors: to open and close one more in this process would take away SQLite's locks.
+Where they cannot be found, names alone are compared.
+
+The lock file also tells what was acknowledged last (`acknowledge`, `last_acknowledged`): whoever opens the file after a
+crash can see that its log was lost or damaged. It is written after the commit and not synced, so it is never ahead.
+"""
+
+import os
+import struct
+import zlib
+from collections.abc import Callable
+from contextlib import suppress
+from ctypes import py_object, pythonapi
+from pathlib import Path
+from typing import NamedTuple
+
+DESCRIPTORS = "/dev/fd"
+"""Lists this process's descriptors, on Linux and macOS."""
+HEADER_BYTES = 100
+FORMAT_BITS = 8
+GENERATION_MAX = (1 << 31 - FORMAT_BITS) - 1
+"""At four megabytes of log each, thirty terabytes. From there on it stays."""
+MAGIC = b"SQLite format 3\0"
+INDEX = struct.Struct("=16xI4xII8s8x")
+"""The head of the log's index: number of its last frame, that one's checksums, and the log's salts."""
+LOG_HEAD_BYTES, FRAME_HEAD_BYTES = 32, 24
+MARK = struct.Struct(">8sQQII")
+"""Our magic, which file it was (device, inode), the length of what follows, and its checksum."""
+ACKNOWLEDGED, CONDEMNED = b"SAGA ack", b"SAGA bad"
+MARK_BYTES_MAX = 4096
+
+
+class Header(NamedTuple):
+    """What the file's first bytes say."""
+
+    generation: int
+    tables: int
+    """How often tables were made or changed."""
+    page_bytes: int
+
+
+def format_of(user_version: int) -> int:
+    """The format of a file with this `user_version`.
+
+    >>> format_of(next_generation(next_generation(2)))
+    2
+    """
+    return user_version & (1 << FORMAT_BITS) - 1
+
+
+def next_generation(user_version: int) -> int:
+    """The `user_version` of the same format, one generation later.
+
+    >>> next_generation(2), next_generation(GENERATION_MAX << FORMAT_BITS | 2) >> FORMAT_BITS == GENERATION_MAX
+    (258, True)
+    """
+    generation = min((user_version >> FORMAT_BITS) + 1, GENERATION_MAX)
+    return generation << FORMAT_BITS | format_of(user_version)
+
+
+class StateFile:
+    """What one process knows of one file, of the log and the index beside it, and of its lock."""
+
+    def __init__(self, path: Path, lock: int, *, tables_max: int | None = None) -> None:
+        """`lock`: the descriptor of `<path>.lock`. The file must be open, its lock held, and its log have been read.
+        `tables_max`: how often its tables were made or changed (`PRAGMA schema_version`), if they will not be any
+        more."""
+        self._path, self._lock, self._tables_max = path, lock, tables_max
+        name, real = os.path.abspath(path), os.path.realpath(path)  # SQLite puts its files beside what a link leads to
+        self._names = (name, f"{real}-wal", f"{real}-shm", f"{name}.lock")
+        self._known = tuple(_identity(os.stat(name)) for name in self._names)
+        self._file = self._log = self._index = -1
+        self._header: Header | None = None
+        self._salts = b""
+        self._new_log = True
+        self._find_descriptors()
+        self._header = self._read_header() if self._file >= 0 else None
+
+    def reopened(self) -> None:
+        """There is another connection: if the old one was the last, log and index were made anew. It must have read."""
+        file, _, _, lock = self._known
+        log, index = (_identity(os.stat(name)) for name in self._names[1:3])
+        self._known = (file, log, index, lock)
+        self._new_log = True
+        self._find_descriptors()
+
+    # ---------------------------------------------------------------- looking
+
+    def moved(self) -> str | None:
+        """What happened to the names; `None` if each is that of the file that is open here. Raises `OSError`."""
+        for name, known in zip(self._names, self._known, strict=True):
+            try:
+                there = os.stat(name)
+            except (FileNotFoundError, NotADirectoryError):
+                return f"{name} was removed while it was in use"
+            if (there.st_dev, there.st_ino) != known:
+                return f"{name} was replaced by another file while it was in use"
+        return None
+
+    def problem(self) -> str | None:
+        """What is wrong with the file; `None` if it is what it was. Inside a transaction, before anything is written.
+        Raises `OSError`."""
+        return self.moved() or self._overwritten()
+
+    def is_new_log(self) -> bool:
+        """Whether the log has begun anew since `logged`: then the transaction must raise the generation."""
+        return self._new_log
+
+    def logged(self) -> None:
+        """A transaction that raised the generation, if it had to, was committed."""
+        self._new_log = False
+
+    def _overwritten(self) -> str | None:
+        if self._file < 0:
+            return None
+        said = self._different()
+        if said is not None:  # the descriptors may have been another connection's, and be closed
+            self._find_descriptors()
+            said = self._different() if self._file >= 0 else None
+        return said
+
+    def _different(self) -> str | None:
+        try:
+            header = self._read_header()
+            index = os.pread(self._index, INDEX.size, 0)
+        except OSError as why:
+            return f"{self._path} cannot be read any more ({why.strerror})"
+        known = self._header
+        if header is None:
+            return f"{self._path} was overwritten while it was in use: it does not begin as it should"
+        if known is not None:
+            if header.generation < known.generation or header.tables < known.tables:
+                return f"{self._path} was overwritten while it was in use, with older content"
+            if self._tables_max is not None and header.tables > self._tables_max:
+                return f"{self._path} was overwritten while it was in use, with a copy"
+        self._header = header
+        if len(index) < INDEX.size:
+            return f"{self._path}-shm was cut short while it was in use"
+        frame, *checksums, salts = INDEX.unpack(index)
+        if salts != self._salts:
+            self._salts, self._new_log = salts, True
+        if frame and not self._ends_so(frame, struct.pack(">II", *checksums), salts, header.page_bytes):
+            return f"{self._path}-wal was overwritten or cut short while it was in use"
+        return None
+
+    def _ends_so(self, frame: int, checksums: bytes, salts: bytes, page_bytes: int) -> bool:
+        """Whether the log has this frame, with which it is to end."""
+        at = LOG_HEAD_BYTES + (frame - 1) * (FRAME_HEAD_BYTES + page_bytes)
+        return (
+            os.pread(self._log, 8, 16) == salts
+            and os.pread(self._log, 16, at + 8) == salts + checksums
+            and os.fstat(self._log).st_size >= at + FRAME_HEAD_BYTES + page_bytes
+        )
+
+    def _read_header(self) -> Header | None:
+        said = os.pread(self._file, HEADER_BYTES, 0)
+        if len(said) < HEADER_BYTES or not said.startswith(MAGIC):
+            return None
+        size = int.from_bytes(said[16:18])
+        generation = int.from_bytes(said[60:64]) >> FORMAT_BITS
+        return Header(generation, int.from_bytes(said[40:44]), 65_536 if size == 1 else size)
+
+    def _find_descriptors(self) -> None:
+        found: dict[tuple[int, int], int] = {}
+        with suppress(OSError):
+            for name in os.listdir(DESCRIPTORS):
+                with suppress(OSError, ValueError):
+                    found.setdefault(_identity(os.fstat(int(name))), int(name))
+        descriptors = [found.get(known, -1) for known in self._known[:3]]
+        self._file, self._log, self._index = descriptors if min(descriptors) >= 0 else (-1, -1, -1)
+
+    # ---------------------------------------------------------------- what was acknowledged
+
+    def acknowledge(self, mark: bytes) -> None:
+        """Note the last write of a transaction that was committed. With the lock held."""
+        self._note(ACKNOWLEDGED, mark)
+
+    def last_acknowledged(self) -> bytes | None:
+        """What was noted of this very file, by whoever wrote last; `None` if nothing is known. Raises `OSError`."""
+        return self._noted(ACKNOWLEDGED)
+
+    def closed(self) -> None:
+        """The connection was closed. If it was the last, all of the log is in the file, and nothing need be noted."""
+        if self._noted(ACKNOWLEDGED) is not None and not os.path.exists(self._names[1]):
+            os.ftruncate(self._lock, 0)
+
+    def condemn(self, why: str) -> None:
+        """Note that nobody may go on with this very file, even after a restart."""
+        self._note(CONDEMNED, why.encode())
+
+    def _note(self, kind: bytes, mark: bytes) -> None:
+        if len(mark) <= MARK_BYTES_MAX:
+            head = MARK.pack(kind, *self._known[0], len(mark), zlib.crc32(mark))
+            with suppress(OSError):  # what it is about has happened all the same
+                os.pwrite(self._lock, head + mark, 0)
+
+    def _noted(self, kind: bytes) -> bytes | None:
+        return _noted(self._lock, kind, self._known[0])
+
+
+def _noted(lock: int, kind: bytes, identity: tuple[int, int]) -> bytes | None:
+    said = os.pread(lock, MARK.size + MARK_BYTES_MAX, 0)
+    if len(said) < MARK.size:
+        return None
+    found, device, inode, length, checksum = MARK.unpack(said[: MARK.size])
+    mark = said[MARK.size : MARK.size + length]
+    if found != kind or (device, inode) != identity or zlib.crc32(mark) != checksum:
+        return None
+    return mark
+
+
+# -------------------------------------------------------------------- when something is wrong
+
+
+def rescued(path: Path, execute: Callable[[str, tuple[str]], object]) -> str:
+    """Save what an open connection sees of a file that has lost its name, beside it; what to tell about it.
+
+    `execute` is the connection's. Nobody else has what it sees, and it is gone when this process ends.
+    """
+    copy = path.with_name(f"{path.name}.rescued-{os.getpid()}")
+    while copy.exists():
+        copy = copy.with_name(f"{copy.name}-2")
+    try:
+        make_folder(path.parent)
+        os.close(os.open(copy, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+        execute("VACUUM INTO ?", (str(copy),))
+        file = os.open(copy, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(file)
+        finally:
+            os.close(file)
+    except Exception as why:  # noqa: BLE001 - whatever it is: the error to be told must not be lost over it
+        return f"what was acknowledged before could not be saved ({why}): it is in the old file, if that still exists"
+    return (
+        f"all that was acknowledged before is saved in {copy}: put that in the place of {path}, with no "
+        f"{path.name}-wal and -shm beside it, or move it elsewhere to go on with what lies there now; then start again"
+    )
+
+
+def left(path: Path, lock: int) -> str | None:
+    """What a process found that had this file open, and that a person has to decide about before it is used again;
+    `None` if there is nothing. `lock`: the descriptor of `<path>.lock`. Raises `OSError`."""
+    copies = sorted(path.parent.glob(f"{path.name}.rescued-*"))
+    if copies:
+        return (
+            f"{', '.join(str(copy) for copy in copies)} holds what was acknowledged when {path} was removed or "
+            f"replaced under a running service: put it in the place of {path}, with no {path.name}-wal and -shm beside "
+            "it, or move it elsewhere to go on with what lies there now"
+        )
+    with suppress(FileNotFoundError):
+        if (said := _noted(lock, CONDEMNED, _identity(path.stat()))) is not None:
+            return f"{said.decode(errors='replace')}: {RESTORE.format(path=path, name=path.name)}"
+    return None
+
+
+RESTORE = (
+    "stop all its services, restore the file from a copy, with no {name}-wal and -shm beside it, and remove {path}.lock"
+)
+
+
+def keep_open(connection: object) -> None:
+    """Never let go of a connection to a file that has lost its name: to close it would remove the log of that name,
+    which is another's by now. Its end is that of the process."""
+    pythonapi.Py_IncRef(py_object(connection))
+
+
+# -------------------------------------------------------------------- making files
+
+
+def make_folder(folder: Path) -> None:
+    """Make it and what is above it, for this user alone. What is there already stays as it is. Raises `OSError`."""
+    for each in (*reversed(folder.parents), folder):
+        if not each.exists():
+            with suppress(FileExistsError):
+                each.mkdir(0o700)
+
+
+def make_file(path: Path) -> None:
+    """Make it, empty, for this user alone, unless it is there; SQLite gives the files beside it the same rights. Raises
+    `OSError`."""
+    with suppress(FileExistsError):
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+
+
+def _identity(there: os.stat_result) -> tuple[int, int]:
+    return there.st_dev, there.st_ino
