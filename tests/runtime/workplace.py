@@ -44,6 +44,9 @@ class Impatient(SystemClock):
     def now_ms(self) -> int:
         return super().now_ms() + self.ahead_ms
 
+    def monotonic_s(self) -> float:
+        return super().monotonic_s() + self.ahead_ms / 1000
+
     def chance(self) -> float:
         return 0.0
 
