@@ -16,10 +16,12 @@ BROKER = [
     ("positions", "show", "payment"),
     ("positions", "move", "payment", "--topic", "orders", "--to", "latest", "--who", "a", "--why", "b"),
     ("doctor", "services.payment"),
+    ("repair", "services.payment"),
 ]
 STORE = [
     ("run", "services.payment"),
     ("doctor", "services.payment"),
+    ("repair", "services.payment"),
     ("list",),
     ("show", "order-1"),
     ("verify-history",),

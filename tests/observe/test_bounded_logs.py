@@ -105,7 +105,14 @@ def test_every_kind_of_moment_but_the_canonical_one_is_bounded(place: Place) -> 
 
 def an_example(kind: type[Moment], text: str = "x") -> Moment:
     """With this text wherever one can stand."""
-    values: dict[type | object, object] = {str: text, int: 1, float: 1.0, tuple[str, ...]: (text,), str | None: text}
+    values: dict[type | object, object] = {
+        str: text,
+        int: 1,
+        float: 1.0,
+        tuple[str, ...]: (text,),
+        str | None: text,
+        int | None: 1,
+    }
     given = {field.name: values.get(field.type) or next(iter(get_args(field.type)), text) for field in fields(kind)}
     given |= {"partitions": (Partition(text, 1),)} if "partitions" in given else {}
     given |= {"outcomes": ((text, text, text),)} if "outcomes" in given else {}
