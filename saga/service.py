@@ -46,7 +46,7 @@ class Service(Generic[_S_co]):
     The types are the declaration. A parameter annotated with an event, or a union of events, says what is consumed;
     `Saga` is this run; anything else must be what one of the service's resources gives, declared above it. The return
     annotation says what may be emitted: `A | B` one of them, `tuple[A, B]` both, `list[A]` many, `| None` maybe
-    nothing. Order and names of parameters do not matter.
+    nothing. Names of parameters do not matter, nor does their order, but for `many=True` with several events.
 
     Every decorator returns its function unchanged: checkers see its own type, and a plain call tests it.
     Mistakes that types cannot show are a `DeclarationError` while the module is imported.
@@ -108,15 +108,17 @@ class Service(Generic[_S_co]):
         are saved in one write, then published in order. A crash or a failure runs it again with the same input; steps
         and updates already recorded answer at once.
 
-        `many`: the event (of several, the one of the first parameter) may rightly come several times in a saga, and the
-        handler runs for each. Without it a repetition with the same content is ignored, visibly, and one with other
-        content is a dead letter.
+        `many`: the event may rightly come several times in a saga, and the handler runs for each. With several events
+        it is that of the first parameter which repeats, and the others stay: here the order of parameters matters, and
+        the first must not be the event that starts the saga, which comes once. Without `many` a repetition with the
+        same content is ignored, visibly, and one with other content is a dead letter.
         `retry`: how often and when it is tried again.
         `timeout_s`: seconds that one attempt may take.
 
         Raises `DeclarationError`: not `async`; a parameter without annotation, or of a type that nothing gives; no
         event among the parameters, or one in two of them; one event handled by two handlers alone; `Saga[X]` with X not
-        the service's state; an event of another owner returned; events of two kinds of saga.
+        the service's state; an event of another owner returned; events of two kinds of saga; `many` with several events
+        of which the first starts the saga.
         """
 
         def declare(function: _Handler) -> _Handler:
@@ -144,7 +146,8 @@ class Service(Generic[_S_co]):
         closed in this saga. A failing compensation is tried again with growing delay and escalated, never dropped.
 
         Raises `DeclarationError`: `original` is no handler of this service, or already has a compensation; the result
-        parameter is nothing that `original` returns; the other event is no `failure` outcome; it returns an outcome.
+        parameter is nothing that `original` returns, or an outcome `success`; the other event is no `failure` outcome,
+        or one that `original` itself reacts to; it returns an outcome.
         """
 
         undone = original_of(self._declared, original)  # at once: `@service.compensation` alone would declare nothing
@@ -181,7 +184,8 @@ class Service(Generic[_S_co]):
         `answers`: exceptions by which it answers a call: `saga.step` records them (class and `args`, plain values) and
         raises them, and a rerun raises them again without calling. All other exceptions are failures.
 
-        Raises `DeclarationError`: two resources of one type; the yielded type is missing.
+        Raises `DeclarationError`: two resources of one type; the yielded type is missing; an answer that cannot be made
+        again from its `args`.
         """
 
         def declare(function: _Opener) -> _Opener:
@@ -196,8 +200,10 @@ class Service(Generic[_S_co]):
         A document's key is the string given to `saga.update` and `saga.read`, as it is. Fields of the JSON that `kind`
         does not know are kept; fields it lacks need a default.
 
-        `answers`: exceptions by which a pure function refuses a change: recorded, raised again by a rerun.
+        `answers`: exceptions by which a pure function refuses a change: recorded, raised again by a rerun, as those of
+        a resource.
 
-        Raises `DeclarationError`: not a frozen dataclass of plain fields; two kinds for one collection.
+        Raises `DeclarationError`: not a frozen dataclass of plain fields; two kinds for one collection; an answer that
+        cannot be made again from its `args`.
         """
         self._declared.documents.append(document_of(self._declared, kind, collection, answers))

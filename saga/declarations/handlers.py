@@ -49,6 +49,7 @@ def handler_of(
         shape=shape,
     )
     _check_parameters(handler, where)
+    _check_many(handler, where)
     for event in handler.emits:
         _check_owner(declared, contract_of(event, f"{where} returns {event.__name__}"), where)
     _check_name(declared, handler)
@@ -106,6 +107,7 @@ def check_compensation(declared: Declared, original: Handler, compensation: Hand
     if len(failures) == 2:
         raise DeclarationError(f'{where}: both events are outcomes "failure", and an outcome stands: {rule}')
     (results,) = (p for p in events if p is not failures[0])
+    _check_ever_undone(failures[0], results, original, where)
     strange = sorted(_names(results) - _names(original.emits))
     if strange:
         raise DeclarationError(
@@ -117,6 +119,25 @@ def check_compensation(declared: Declared, original: Handler, compensation: Hand
             raise DeclarationError(
                 f"{where} returns {event.__name__}, an outcome: when a compensation runs the saga has ended; "
                 "let a handler decide"
+            )
+
+
+def _check_ever_undone(
+    failures: Iterable[type[Event]], results: Iterable[type[Event]], original: Handler, where: str
+) -> None:
+    """Raises `DeclarationError` if the result that it wants and the outcome it acts on never meet."""
+    for event in results:
+        if contract_of(event, where).outcome == "success":
+            raise DeclarationError(
+                f'{where} wants {event.__name__}, an outcome "success": a saga in which that was said does not fail, '
+                f"so there is nothing to undo; leave the compensation out, or let it undo what {original.name} returns "
+                "before the saga is decided"
+            )
+    for taken in _events(original):
+        if _names(taken) <= _names(failures):
+            raise DeclarationError(
+                f"{where} wants what {original.name} did, but {original.name} reacts to {_either(taken)} itself, on "
+                "which it is undone: what is done because a saga failed stands; leave the compensation out"
             )
 
 
@@ -222,6 +243,18 @@ def _check_parameters(handler: Handler, where: str) -> None:
                 places = "twice" if taken[name] == parameter.name else f"in {taken[name]} and in {parameter.name}"
                 raise DeclarationError(f"{where} takes {name} {places}: one message is one part; keep one")
             taken[name] = parameter.name
+
+
+def _check_many(handler: Handler, where: str) -> None:
+    """A handler of several events that may run again does so for the first of them, which has to come again."""
+    first, *others = _events(handler)
+    if handler.many and others and all(contract_of(event, where).starts for event in first):
+        again = next((p.name for p in handler.parameters if p.events and p.events != first), "another")
+        raise DeclarationError(
+            f"{where} has many=True, which runs it once for each {_either(first)}, its first event: but that starts "
+            "the saga, and comes once. The order of parameters says which event it is: put the one that may come "
+            f"several times first ({again}: {_either(others[0])}), or leave out many=True"
+        )
 
 
 def _check_owner(declared: Declared, contract: Contract, where: str) -> None:

@@ -8,6 +8,7 @@ from math import isfinite
 from typing import Any, get_args, get_origin
 
 from saga.declarations.annotations import hints_of, spelt
+from saga.declarations.answers import check_made_again
 from saga.declarations.values import Declared, DocumentKind, Resource
 from saga.errors import DeclarationError
 from saga.messages import Event
@@ -135,6 +136,7 @@ def _check_answers(declared: Declared, answers: object, where: str) -> None:
     lists = (*(r.answers for r in declared.resources), *(d.answers for d in declared.documents))
     known = {answer.__name__: answer for list_ in lists for answer in list_}
     for answer in answers:
+        check_made_again(answer, where)
         if known.setdefault(answer.__name__, answer) is not answer:
             raise DeclarationError(
                 f"{where}: two answers of {declared.name!r} are called {answer.__name__}, and they are recorded by "

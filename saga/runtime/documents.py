@@ -13,6 +13,7 @@ from saga.declarations.values import DocumentKind
 from saga.errors import Ambiguous, Conflict, Exists, Permanent, SagaError, TooLarge
 from saga.messages import Position
 from saga.progress.document import UNENCODABLE, UNREADABLE, Kind, progress_key
+from saga.runtime.answers import check_made_again, declared_answer
 from saga.runtime.participant import Participant, Refused
 from saga.runtime.persistence import COLLECTION, patiently, tell_refused
 from saga.runtime.signatures import accepts_none, returns_of
@@ -244,8 +245,10 @@ def _changed(update: Update, current: Any) -> tuple[Marker, Any]:
     try:
         returned = update.change(current, *update.args, **update.kwargs)
     except update.declared.answers as why:
-        answer = next(a.__name__ for a in update.declared.answers if isinstance(why, a))
-        return _with(marker, name, why.args, answer), None
+        answer = declared_answer(why, update.declared.answers)
+        refused = _with(marker, name, why.args, answer.__name__)
+        check_made_again(answer, why, refused.value, name)
+        return refused, None
     result: object = None
     if isinstance(returned, tuple) and len(returned) == 2:
         returned, result = returned

@@ -17,6 +17,7 @@ from saga.observe.moments import StepDone
 from saga.progress import ids, record
 from saga.progress.document import UNENCODABLE, Call, Intent
 from saga.runtime import documents, persistence
+from saga.runtime.answers import check_made_again, declared_answer
 from saga.runtime.participant import Halted, OneRun, Participant
 from saga.runtime.signatures import returns_of
 from saga.runtime.standing import Run, Turn
@@ -129,7 +130,9 @@ class RunningSaga(Saga[Any]):
             value = await clock.within(timeout_s, called)
         except self.service.answers[self.handler.name] as why:
             answer = declared_answer(why, self.service.answers[self.handler.name])
-            answered = with_(asked, answer=answer, value=recorded(why.args, asked.name, "the answer of"))
+            value = recorded(why.args, asked.name, "the answer of")
+            check_made_again(answer, why, value, asked.name)
+            answered = with_(asked, answer=answer.__name__, value=value)
         except TimeoutError as why:
             raise TimeoutError(f"step {asked.name} gave no answer within {timeout_s} s") from why
         else:
@@ -363,11 +366,6 @@ def fields_of(state: Any) -> dict[str, Any]:
 def unexpected(why: BaseException, who: str) -> RuntimeError:
     """The failure of an attempt that ended with what is no `Exception`."""
     return RuntimeError(f"{who} raised {type(why).__name__}, which is no Exception")
-
-
-def declared_answer(why: Exception, answers: tuple[type[Exception], ...]) -> str:
-    """The name under which an answer is recorded: of the class that was declared, not of a subclass of it."""
-    return next(answer.__name__ for answer in answers if isinstance(why, answer))
 
 
 def recorded(value: object, name: str, what: str) -> Raw:

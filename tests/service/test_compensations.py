@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from saga import DeclarationError, Saga, Service
+from services.order import events as order_events
 from services.payment.events import (
     OrderCancelled,
     OrderConfirmed,
@@ -144,3 +145,39 @@ def test_a_compensation_has_a_name_of_its_own() -> None:
     async def capture(cancelled: OrderCancelled, reserved: PaymentReserved) -> None: ...
 
     assert "'payment' has two functions called capture" in refusal(capture)
+
+
+def test_a_compensation_of_an_outcome_success_would_never_run() -> None:
+    order = Service("order")
+
+    @order.handler
+    async def confirm(booked: order_events.ShipmentBooked) -> order_events.OrderConfirmed:
+        raise AssertionError
+
+    async def take_back(cancelled: order_events.OrderCancelled, confirmed: order_events.OrderConfirmed) -> None: ...
+
+    with pytest.raises(DeclarationError) as refused:
+        order.compensation(confirm)(take_back)
+    assert str(refused.value) == (
+        'order.take_back wants OrderConfirmed, an outcome "success": a saga in which that was said does not fail, so '
+        "there is nothing to undo; leave the compensation out, or let it undo what confirm returns before the saga is "
+        "decided"
+    )
+    assert order.declared.compensations == []
+
+
+def test_what_is_done_because_a_saga_failed_is_not_undone_by_that() -> None:
+    payment = Service("payment")
+
+    @payment.handler
+    async def give_back(order: OrderPlaced, cancelled: OrderCancelled) -> PaymentReleased | None:
+        return None
+
+    async def again(cancelled: OrderCancelled | OrderExpired, released: PaymentReleased) -> None: ...
+
+    with pytest.raises(DeclarationError) as refused:
+        payment.compensation(give_back)(again)
+    assert str(refused.value) == (
+        "payment.again wants what give_back did, but give_back reacts to OrderCancelled itself, on which it is undone: "
+        "what is done because a saga failed stands; leave the compensation out"
+    )

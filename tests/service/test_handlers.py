@@ -325,3 +325,24 @@ def test_a_return_annotation_that_is_no_event_is_refused(returns: type) -> None:
 
     reserve.__annotations__["return"] = returns
     assert "which says of no event that it may be emitted" in refusal(a_service(), reserve)
+
+
+def test_many_repeats_for_the_first_event_which_therefore_does_not_start_the_saga() -> None:
+    async def both(order: OrderPlaced, reserved: PaymentReserved, bank: Bank) -> None: ...
+    async def turned(reserved: PaymentReserved, order: OrderPlaced) -> None: ...
+    async def either(event: OrderPlaced | PaymentDeclined, reserved: PaymentReserved) -> None: ...
+    async def alone(order: OrderPlaced) -> None: ...
+
+    payment = a_service()
+    with pytest.raises(DeclarationError) as refused:
+        payment.handler(many=True)(both)
+    assert str(refused.value) == (
+        "payment.both has many=True, which runs it once for each OrderPlaced, its first event: but that starts the "
+        "saga, and comes once. The order of parameters says which event it is: put the one that may come several times "
+        "first (reserved: PaymentReserved), or leave out many=True"
+    )
+    assert payment.declared.handlers == []
+    for taken in (turned, either, alone):
+        payment.handler(many=True)(taken)
+    payment.handler(both)
+    assert [h.name for h in payment.declared.handlers] == ["turned", "either", "alone", "both"]

@@ -1,0 +1,139 @@
+"""Exceptions by which the outside answers: refused where they are declared if they cannot be made again as recorded."""
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+import pytest
+
+from saga import Service
+from saga.declarations.answers import difference
+from saga.errors import DeclarationError
+
+
+class Bank:
+    """Outside."""
+
+
+@dataclass(frozen=True)
+class Account:
+    left: int = 0
+
+
+class Plain(Exception):
+    """As most are."""
+
+
+class HandsOn(Exception):
+    def __init__(self, code: str, left: str = "none") -> None:
+        super().__init__(code, left)
+        self.code, self.left = code, left
+
+
+class Keeps(Exception):
+    """Hands on nothing: then `args` are what it was made with."""
+
+    def __init__(self, code: str, left: str) -> None:
+        self.code, self.left = code, left
+
+
+class Numbers(Exception):
+    def __init__(self, left: int) -> None:
+        super().__init__(left)
+        self.words = f"{left:05d} left"
+
+
+class Formats(Exception):
+    def __init__(self, code: str) -> None:
+        super().__init__(f"declined: {code}")
+        self.code = code
+
+
+class FormatsTwo(Exception):
+    def __init__(self, code: str, left: str) -> None:
+        super().__init__(f"declined: {code}, {left}")
+
+
+class Constant(Exception):
+    def __init__(self) -> None:
+        super().__init__("declined")
+
+
+class Loses(Exception):
+    def __init__(self, code: str, left: str = "none") -> None:
+        super().__init__(code)
+        self.left = left
+
+
+class ByName(Exception):
+    def __init__(self, text: str, *, code: int) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+class MayByName(Exception):
+    def __init__(self, text: str, *, code: int = 0) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+class Demanding(Exception):
+    def __init__(self, account: Account) -> None:
+        super().__init__(account.left)
+
+
+def refusal(answer: type[Exception]) -> str:
+    """What is said of it, alike for a resource and a document."""
+    payment, told = Service("payment"), []
+
+    async def bank() -> AsyncIterator[Bank]:
+        yield Bank()
+
+    with pytest.raises(DeclarationError) as of_resource:
+        payment.resource(answers=(answer,))(bank)
+    with pytest.raises(DeclarationError) as of_document:
+        payment.document(Account, "accounts", answers=(answer,))
+    assert (payment.declared.resources, payment.declared.documents) == ([], [])
+    for where, refused in (("payment.bank", of_resource), ("payment.document(Account, 'accounts')", of_document)):
+        head, _, text = str(refused.value).partition(": the answer ")
+        assert head == where
+        told.append(text)
+    assert told[0] == told[1]
+    assert told[0].startswith(f"{answer.__name__} cannot be made again from its args, with which it is recorded: ")
+    assert told[0].endswith("; hand all that its __init__ takes to super().__init__(...), by position and as it came")
+    return told[0].split(": ", 1)[1].rpartition("; ")[0]
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (Formats, "Formats(str) has other args: (str)"),
+        (FormatsTwo, "FormatsTwo(str) raises TypeError: FormatsTwo.__init__() missing 1 required positional argument"),
+        (Constant, "Constant(str) raises TypeError: Constant.__init__() takes 1 positional argument but 2 were given"),
+        (Loses, "its left would be lost, or another"),
+        (ByName, "it takes code by keyword only, and args hold what comes by position"),
+    ],
+)
+def test_an_answer_that_cannot_be_made_again_is_refused_with_the_way_out(answer: type[Exception], reason: str) -> None:
+    assert refusal(answer).startswith(reason)
+
+
+@pytest.mark.parametrize("answer", [Plain, HandsOn, Keeps, Numbers, MayByName, Demanding, KeyError, OSError])
+def test_an_answer_that_can_be_made_again_or_of_which_it_cannot_be_told_is_taken(answer: type[Exception]) -> None:
+    payment = Service("payment")
+    payment.document(Account, "accounts", answers=(answer,))
+    assert payment.declared.documents[0].answers == (answer,)
+
+
+def test_what_is_made_again_from_recorded_args_is_compared_with_what_was_raised() -> None:
+    noted = Plain("no")
+    noted.add_note("seen by the fake")
+    assert difference(Plain, noted, ["no"]) is None
+    assert difference(HandsOn, HandsOn("51", "3"), ["51", "3"]) is None
+    assert difference(MayByName, MayByName("no"), ["no"]) is None
+    assert difference(MayByName, MayByName("no", code=5), ["no"]) == "its code would be lost, or another"
+    assert str(difference(Demanding, Demanding(Account(left=3)), [3])).startswith("Demanding(int) raises Attribute")
+    assert difference(Numbers, Numbers(3), [3]) is None
+    later = Plain("no")
+    later.retry_after = 5  # type: ignore[attr-defined] # as drivers do
+    assert difference(Plain, later, ["no"]) == "its retry_after would be lost, or another"
+    assert difference(Exception, later, ["no"]) is None  # declared as its base, of which it is asked no more
