@@ -60,19 +60,20 @@ class Books:
             return
         kept = {
             k.handler
-            for k in (*self._p.queue, *self._p.waiting, *self._p.compensating)
+            # Parts of a fan-in that never completes are forgotten with their progress.
+            for k in (*self._p.queue, *self._p.compensating, *(k for p, _ in self._lives for k in p.waiting))
             if (k.message.id, k.message.source) == (m.id, m.source)
         }
         named = {t.handler for t in self._entries if (t.message, t.source) == (m.id, m.source) and _is_an_end(t)}
         named |= {t.handler for t in self._entries if t.outcome == "handled" and m.id in alone.causes(t)}
         shelved = {t.handler for t in self._entries if (t.message, t.source) == (m.id, m.source) and not _is_an_end(t)}
         for role in self._roles.by_type.get(m.type, ()):
-            dropped = role.name in shelved and role.name in self._p.closed
+            dropped = role.name in shelved and any(role.name in p.closed for p, _ in self._lives)
             if role.name not in kept | named | self._added and not dropped:
                 yield role.name
         for role in self._roles.undone_by.get(m.type, ()):
             assert role.undo is not None
-            if role.name not in kept and role.undo.name not in named:
+            if role.name not in kept | self._added and role.undo.name not in named:
                 yield role.name
 
     def _unheard(self) -> str | None:
@@ -150,7 +151,7 @@ class Books:
         if (
             left != self._scenario.stock + net + self._scenario.other - self._s.other
             and not told
-            and not self._scenario.may_die
+            and not any(t.outcome == "dead" and t.calls for t in self._entries)
         ):
             return f"DOCUMENT WRONG: {left} left, began with {self._scenario.stock}, net {net}"
         return None

@@ -46,6 +46,20 @@ FAILURE = frozenset({"X"})
 OUTCOMES = frozenset({"Confirmed", "Cancelled", "X"})
 
 
-def of(*handlers: Reacts, attempts_max: int = 9, starts: frozenset[str] = frozenset()) -> Explored:
-    """A service with these handlers; `X` is the failure outcome."""
-    return Explored(handlers=handlers, outcomes=OUTCOMES, failures=FAILURE, starts=starts, attempts_max=attempts_max)
+def of(
+    *handlers: Reacts,
+    attempts_max: int = 9,
+    starts: frozenset[str] = frozenset(),
+    added: tuple[Reacts, ...] = (),
+    tight: bool = False,
+) -> Explored:
+    """A service with these handlers; `X` is the failure outcome. `added`: those of a later release besides."""
+    return Explored(
+        handlers=handlers,
+        outcomes=OUTCOMES,
+        failures=FAILURE,
+        starts=starts,
+        attempts_max=attempts_max,
+        added=added,
+        tight=tight,
+    )

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from saga.testing.exploration.promises import Promises
 from saga.testing.exploration.scenario import Scenario
 from saga.testing.exploration.state import State
+from saga.testing.exploration.world import World
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +31,18 @@ class Report:
 def explore(scenario: Scenario, *, states_max: int = 3_000_000, goes_on: Callable[[], bool] = lambda: True) -> Report:
     """Visit every state of a scenario, or as many as `states_max` and `goes_on` allow; stop at the first loss."""
     world = scenario.world()
-    promises = Promises(world, scenario)
+    return explore_from(world, Promises(world, scenario), scenario, states_max=states_max, goes_on=goes_on)
+
+
+def explore_from(
+    world: World,
+    promises: Promises,
+    scenario: Scenario,
+    *,
+    states_max: int,
+    goes_on: Callable[[], bool] = lambda: True,
+) -> Report:
+    """As `explore`, with a world and promises that remember what was looked at."""
     first = scenario.first(world)
     parents: dict[State, tuple[State, str] | None] = {first: None}
     todo, ends, exhausted = deque([first]), 0, True

@@ -107,7 +107,7 @@ def handler_of(h: Reacts, classes: Classes, attempts_max: int) -> Handler:
         contents = "+".join(sorted(p.content for p in parts))
         if h.many:  # two messages of one content are two effects
             contents += saga.key("")[-4:]
-        run = _Run(saga, f"do:{h.name}:{contents}", f"{saga.state}|{[type(p).__name__ + p.content for p in parts]}")
+        run = _Run(saga, f"do:{h.name}:{contents}", f"{_so_far(saga)}|{[type(p).__name__ + p.content for p in parts]}")
         did = [await run.act(number, act) for number, act in enumerate(h.does)]
         saga.state = replace(saga.state, **{h.name: True})
         emitted = [e.split(" ")[0] for e in h.emits if run.holds(e)]
@@ -173,6 +173,11 @@ class _Run:
         except Out:
             return "refused"
         return "applied"
+
+
+def _so_far(saga: Saga[Any]) -> list[str]:
+    """The handlers that have run, as the state says: the same with the fields of each release."""
+    return [name for name, value in vars(saga.state).items() if value]
 
 
 def _declared(

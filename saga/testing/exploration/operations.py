@@ -31,7 +31,7 @@ class Put(NamedTuple):
     content: bytes
     cas: int
     expires: bool
-    """Whether it is gone when a time longer than the memory has passed."""
+    """Whether it is gone once the memory has passed."""
 
 
 class Publish(NamedTuple):
@@ -76,9 +76,9 @@ class Failed(NamedTuple):
 
 
 class Batched(NamedTuple):
-    """Whose updates go into one replace with the one in question: `None` stands for that one itself."""
+    """The updates that go into one replace, in order: `mine`, which is asked for, and `theirs`, of another lane."""
 
-    items: tuple[object | None, ...]
+    whose: tuple[str, ...]
 
 
 Answer: TypeAlias = Found | Done | Failed | Batched
@@ -132,8 +132,9 @@ def _cas(answer: Answer, refused: type[SagaError]) -> int:
 
 
 NOW_MS = 1_800_000_000_000
-LONG_MS = 31 * 86400 * 1000
-"""A time longer than the memory."""
+AGE_MS = 18 * 86400 * 1000
+"""The time that passes at once: more than half of the memory, so that what was written twice so long ago is gone."""
+AGES_OF_MEMORY = 2
 
 
 @dataclass
@@ -141,10 +142,10 @@ class StandingClock:
     """No time passes, but where a scenario says so: what is recorded does not depend on the schedule."""
 
     passed: int = 0
-    """How often a time longer than the memory has."""
+    """How often `AGE_MS` has."""
 
     def now_ms(self) -> int:
-        return NOW_MS + self.passed * LONG_MS
+        return NOW_MS + self.passed * AGE_MS
 
     def monotonic_s(self) -> float:
         return 0.0
@@ -180,17 +181,17 @@ class ExploredPorts(StillPorts):
     store: Any = field(default_factory=ExploredStore)
     clock: StandingClock = field(default_factory=StandingClock)
     report: Callable[[Moment], None] = lambda moment: None
-    batches: bool = False
-    """Whether updates of one document may go together."""
+    theirs: Any = None
+    """An update of another lane, which may go into one replace with one that is explored."""
 
     async def together(self, what: str, item: Item, act: Callable[[Sequence[Item]], Awaitable[Sequence[Any]]]) -> Any:
-        if not self.batches:
+        if self.theirs is None:
             (made,) = await act([item])
             return made
         answer = await ask(Together())
         assert isinstance(answer, Batched)
-        items: list[Any] = [item if other is None else other for other in answer.items]
-        return (await act(items))[answer.items.index(None)]
+        made_together = await act([item if whose == "mine" else self.theirs for whose in answer.whose])
+        return made_together[answer.whose.index("mine")]
 
     async def publish(self, messages: Sequence[Outgoing]) -> None:
         answer = await ask(Publish(tuple(messages)))

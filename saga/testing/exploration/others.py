@@ -102,15 +102,17 @@ def _with_stock(world: "World", s: State, fields: dict[str, Any]) -> State:
 
 
 def _ages(world: "World", s: State) -> Iterator[Move]:
-    """A time longer than the memory passes. Nobody is in a turn for so long, nothing that is recorded stays unsaid for
-    so long, and what was lost on its way is gone."""
-    if s.expires and not world.is_said(s):
+    """More than half of the memory passes. Nobody is in a turn for so long, what was lost on its way is gone, and no
+    outage is so long that what is recorded stays unsaid, or what is ready undone, until the progress is gone."""
+    passed = s.passed + 1
+    gone = bool(s.expires) and passed >= s.expires
+    if gone and not world.is_settled(s):
         return
-    workers = tuple(worker._replace(cache=0) for worker in s.workers)
-    after = s._replace(workers=(workers[0], workers[1]), late=(), age=s.age - 1, passed=s.passed + 1)
-    if s.expires:
-        after = after._replace(progress=0, expires=False, past=(*s.past, s.progress))
-    yield "A TIME LONGER THAN THE MEMORY PASSES", after
+    workers = tuple(worker._replace(cache=0, content=0) for worker in s.workers)
+    after = s._replace(workers=(workers[0], workers[1]), late=(), age=s.age - 1, passed=passed)
+    if gone:
+        after = after._replace(progress=0, expires=0, past=(*s.past, s.progress))
+    yield f"TIME PASSES{', the progress is gone' if gone else ''}", after
 
 
 def _released(s: State, w: int) -> State:

@@ -1,5 +1,8 @@
 """What must hold in every state, and at the end: the four promises of docs/protocol.md, and the books behind them."""
 
+import json
+
+from saga.messages import Message
 from saga.progress.document import Call, Entry, Snapshot
 from saga.progress.spill import page_key
 from saga.runtime import deadletters
@@ -9,6 +12,7 @@ from saga.runtime.saga import NotDeterministic
 from saga.testing.exploration import books
 from saga.testing.exploration.handlers import MISPLACED, SAGA, SERVICE
 from saga.testing.exploration.scenario import Scenario
+from saga.testing.exploration.services import BAD
 from saga.testing.exploration.state import State
 from saga.testing.exploration.world import World
 from saga.testing.invariants import alone
@@ -24,8 +28,13 @@ class Promises:
     def __init__(self, world: World, scenario: Scenario) -> None:
         self._world, self._scenario = world, scenario
         self._roles = world.service.roles
-        self._places = [{m: place for place, m in enumerate(dict.fromkeys(m.id for m in log))} for log in world.logs]
-        self._too_old = {deadletters.id_of_older(SERVICE, m): m for log in world.logs for m in log}
+        self._messages = [m for log in world.logs for m in log]
+        both = {m.id for m in world.logs[0]} & {m.id for m in world.logs[1]}  # they have no place
+        ordered = [dict.fromkeys(m.id for m in log if m.id not in both) for log in world.logs]
+        # One that waits until it is known when its saga began lets those of other handlers pass.
+        self._apart = any(m.started is None for m in self._messages)
+        self._places = [{m: place for place, m in enumerate(log)} for log in ordered]
+        self._too_old = {deadletters.id_of_older(SERVICE, m): m for m in self._messages}
         self._recorded: dict[tuple[int, ...], tuple[str, ...]] = {}
         self._updates: dict[int, tuple[tuple[Entry, Call, str], ...]] = {}
         self._sound: dict[int, str | None] = {}
@@ -47,19 +56,32 @@ class Promises:
     def _unsound(self, s: State) -> str | None:
         """What the progress alone shows."""
         p, entries = self._world.snapshot(s.progress), self._world.entries(s, s.progress)
-        found = alone.unsound(self._roles, p, entries) or self._out_of_log_order(entries)
+        found = alone.unsound(self._roles, p, entries[p.first :]) or self._out_of_log_order(entries)
+        if p.first:
+            found = found or alone.recorded_twice(self._roles, entries) or alone.undone_wrongly(self._roles, entries)
         found = found or books.ignored_without_reason(self._roles, entries) or self._ran_in_its_undoing(p, entries)
         if found is not None:
             return found
         if p.n > TRANSITIONS_MAX:
             return f"NO END: {[(t.outcome, t.handler) for t in entries[-6:]]}"
-        dead = [t.reason or "" for t in entries if t.outcome == "dead"]
+        dying = [t for t in entries if t.outcome == "dead"]
+        dead = [t.reason or "" for t in dying]
         for why, loss in ((_NOT_DETERMINISTIC, "NOT DETERMINISTIC"), (MISPLACED, MISPLACED)):
             if any(why in reason for reason in dead):
                 return f"{loss} {dead}"
-        if dead and not self._scenario.may_die:
+        if not self._scenario.may_die and not all(self._is_due_to_die(t, entries) for t in dying):
             return f"DEAD LETTER {dead}"
         return None
+
+    def _is_due_to_die(self, dead: Entry, entries: tuple[Entry, ...]) -> bool:
+        """Whether the scenario asks for this dead letter: its log holds what can only become one."""
+        reason = dead.reason or ""
+        said = {(m.type, m.value) for m in self._messages} | {(e.type, e.value) for t in entries for e in t.events}
+        if reason.startswith("already handled with other content"):
+            return sum(type_ == dead.type for type_, _ in said) > 1
+        if reason.startswith("older than memory"):
+            return self._scenario.age > 0
+        return BAD in reason and any(m.id == dead.message and _is_bad(m, dead.handler) for m in self._messages)
 
     def _ran_in_its_undoing(self, p: Snapshot, entries: tuple[Entry, ...]) -> str | None:
         """From the first undoing on no original of the handler runs, whatever results are left."""
@@ -76,7 +98,7 @@ class Promises:
 
     def _out_of_log_order(self, entries: tuple[Entry, ...]) -> str | None:
         for places in self._places:
-            found = alone.out_of_log_order(self._roles, entries, places)
+            found = alone.out_of_log_order(self._roles, entries, places, apart=self._apart)
             if found is not None:
                 return found
         return None
@@ -132,3 +154,8 @@ class Promises:
             or books.wrong(self._world, self._scenario, s, told)
             or self._scenario.at_the_end(p, entries)
         )
+
+
+def _is_bad(m: Message, handler: str) -> bool:
+    fields = json.loads(m.value)
+    return "content" not in fields or handler in fields.get("bad", ())

@@ -67,7 +67,7 @@ class Scenario:
     batch: int = 0
     """Updates that go into one replace with another saga's."""
     age: int = 0
-    """Times that more time passes than the memory is long."""
+    """Times that more than half of the memory passes."""
     owner: tuple[int, int] = (0, 0)
     may_die: bool = False
     """Whether dead letters are part of it."""

@@ -9,6 +9,7 @@ from saga.clock import iso
 from saga.contracts.library import Contract
 from saga.declarations.values import DocumentKind, Handler
 from saga.errors import BadInput
+from saga.identity import identity
 from saga.messages import Event, Message
 from saga.progress.roles import Role, Roles, Undo
 from saga.progress.spill import BOUNDS, Bounds
@@ -23,9 +24,10 @@ from saga.testing.exploration.handlers import (
     compensation_of,
     handler_of,
 )
-from saga.testing.exploration.operations import LONG_MS, NOW_MS, ExploredPorts
+from saga.testing.exploration.operations import AGE_MS, NOW_MS, ExploredPorts
 
 MEMORY_S = 30 * 86400
+BAD = "it cannot be decoded"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +60,7 @@ class ExploredParticipant(Participant):
     def decode(self, handler: str, message: Message) -> Event:
         fields = json.loads(message.value)
         if "content" not in fields or handler in fields.get("bad", ()):
-            raise BadInput("it cannot be decoded")
+            raise BadInput(BAD)
         class_: type[Any] = self.classes[handler][message.type]
         event: Event = class_(content=fields["content"])
         return event
@@ -81,7 +83,7 @@ def message(
 ) -> Message:
     """A foreign message, as it lies in the log. `bad`: nobody, or none of these handlers, can decode it. `version`: of
     its schema, which gives the same content other bytes. `started`: whether it says when its saga began. `after`: how
-    often a time longer than the memory has passed when it was said."""
+    often `AGE_MS` has passed when it was said."""
     fields: dict[str, object] = {"content": id_ if content is None else content}
     if bad is True:
         fields = {}
@@ -90,12 +92,12 @@ def message(
     if version > 1:
         fields["version"] = version
     return Message(
-        id=id_,
+        id=identity(source, id_, type_, SERVICE),
         type=type_,
         schema=f"explored/{type_}.v{version}",
         saga=SAGA,
         source=source,
-        time=iso(NOW_MS + after * LONG_MS),
+        time=iso(NOW_MS + after * AGE_MS),
         started=iso(NOW_MS) if started else None,
         value=json.dumps(fields).encode(),
     )

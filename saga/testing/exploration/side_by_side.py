@@ -7,9 +7,17 @@ from concurrent.futures import ProcessPoolExecutor
 from saga.testing.exploration.explore import Report, explore
 from saga.testing.exploration.scenario import Scenario
 from saga.testing.exploration.scenarios import scenarios
+from saga.testing.exploration.seeds import scenario_of
+from saga.testing.exploration.shrinking import as_code, shrunk
+from saga.testing.exploration.walks import search
 
 DEEP_STATES_MAX = 1_000_000
 """Of one scenario with more faults; most end earlier."""
+SEED_STATES_MAX = 2_000
+"""Of a scenario that is made by chance: of those with more, walks go to some ends."""
+SEED_WALKS = 20
+TOGETHER = 8
+"""Seeds that a process is handed at once."""
 
 
 def chosen(part: str, *, deep: bool) -> list[Scenario]:
@@ -26,3 +34,23 @@ def explore_all(part: str = "", *, deep: bool = False) -> Iterator[Report]:
     count = len(chosen(part, deep=deep))
     with ProcessPoolExecutor(os.cpu_count()) as pool:
         yield from pool.map(_explored, [part] * count, [deep] * count, range(count))
+
+
+def searched(seed: int, *, states_max: int = SEED_STATES_MAX, walks: int = SEED_WALKS) -> tuple[Report, str]:
+    """The scenario of a seed; of one with a loss the smallest that has it too, and how it is written down."""
+
+    def look(scenario: Scenario) -> Report:
+        return search(scenario, seed=seed, states_max=states_max, walks=walks)
+
+    scenario = scenario_of(seed)
+    report = look(scenario)
+    if report.loss is None:
+        return report, ""
+    scenario, report = shrunk(scenario, report, look)
+    return report, as_code(scenario)
+
+
+def search_seeds(first: int, count: int) -> Iterator[tuple[Report, str]]:
+    """The scenarios of so many seeds."""
+    with ProcessPoolExecutor(os.cpu_count()) as pool:
+        yield from pool.map(searched, range(first, first + count), chunksize=TOGETHER)

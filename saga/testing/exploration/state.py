@@ -27,6 +27,8 @@ class Worker(NamedTuple):
     """The next message of each topic."""
     cache: int = 0
     """The version of the progress in its cache; 0: none."""
+    content: int = 0
+    """The progress that it has there: what a later release makes of one that it reads is not written at once."""
     release: int = 0
     """Of the service."""
 
@@ -37,8 +39,8 @@ class State(NamedTuple):
     workers: tuple[Worker, Worker] = (Worker(), Worker())
     progress: int = 0
     """The version in the store; 0: none."""
-    expires: bool = False
-    """Whether the progress is gone when a time longer than the memory has passed."""
+    expires: int = 0
+    """When `passed` is so much, the progress is gone; 0: never."""
     stock: int = 0
     rest: tuple[tuple[tuple[str, str], int], ...] = ()
     """All other documents: collection and key, with the version; in order."""
@@ -55,7 +57,7 @@ class State(NamedTuple):
     late: tuple[Put | Publish, ...] = ()
     """Operations whose answer was lost and that may still land."""
     passed: int = 0
-    """How often a time longer than the memory has passed."""
+    """How often `AGE_MS` has passed."""
     crash: int = 0
     move: int = 0
     fail: int = 0

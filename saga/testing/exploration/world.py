@@ -14,6 +14,7 @@ from saga.errors import SagaError
 from saga.messages import Message, Position
 from saga.progress import history as transitions
 from saga.progress import record
+from saga.progress.decide import next_ready
 from saga.progress.document import Entry, Snapshot, decode, decode_entry, encode
 from saga.progress.history import archive_key, decode_archive
 from saga.progress.spill import whole
@@ -25,6 +26,7 @@ from saga.store.port import Document
 from saga.testing.exploration import others
 from saga.testing.exploration.handlers import SAGA, SERVICE
 from saga.testing.exploration.operations import (
+    AGES_OF_MEMORY,
     Answer,
     Batched,
     Done,
@@ -52,7 +54,7 @@ class Under(NamedTuple):
     turn: Turn
     release: int
     passed: int
-    """How often a time longer than the memory has passed."""
+    """How often `AGE_MS` has passed."""
 
 
 class World:
@@ -63,10 +65,11 @@ class World:
     ) -> None:
         """`batched`: whether another saga's lane uses the business document too."""
         self.explored, self.logs, self.batched = explored, logs, batched
-        self.ports = ExploredPorts(batches=batched)
+        self.ports = ExploredPorts()
         self.services: list[Participant] = [
             participant(explored, self.ports, release) for release in range(len(explored.releases))
         ]
+        self.ports.theirs = others.others_update(self) if batched else None
         self._contents: list[bytes] = [b""]
         self._versions: dict[bytes, int] = {}
         self._turns: list[Under] = []
@@ -123,9 +126,10 @@ class World:
         p = self.snapshot(s.progress)
         return whole(p, {key: self._contents[v] for (_, key), v in s.rest}) if p.pages else p
 
-    def is_said(self, s: State) -> bool:
-        """Whether all that is recorded is in the log."""
-        return all(i in s.out for i in alone.recorded(self.entries(s, s.progress)))
+    def is_settled(self, s: State) -> bool:
+        """Whether all that is recorded is in the log, and nothing of the saga is ready."""
+        said = all(i in s.out for i in alone.recorded(self.entries(s, s.progress)))
+        return said and next_ready(self.whole(s), self.service.roles) is None
 
     def stock_left(self, version: int) -> int | None:
         """How much the business document says is left; `None` if it is absent."""
@@ -181,7 +185,8 @@ class World:
                 return worker, step
             turn = self._turns[step].turn
             if turn.over:
-                return worker._replace(turn=-1, history=(), cache=turn.cas), None
+                content = self.version(encode(turn.known)) if turn.cas and len(self.services) > 1 else turn.cas
+                return worker._replace(turn=-1, history=(), cache=turn.cas, content=content), None
             worker = worker._replace(turn=step, history=())
 
     # ---------------------------------------------------------------- moves
@@ -220,13 +225,18 @@ class World:
                 continue
             message = self.logs[t][offset]
             at = (offset + 1, worker.at[1]) if t == 0 else (worker.at[0], offset + 1)
-            cached = (self.snapshot(worker.cache), worker.cache) if worker.cache else None
+            what = f"w{w} takes {TOPICS[t]}[{offset}] {message.type}:{message.id}"
+            if message.type not in self.services[worker.release].consumed:
+                yield f"{what}, which nobody there names", s.with_worker(w, worker._replace(at=at))
+                continue
+            cached = (self.snapshot(worker.content), worker.cache) if worker.cache else None
+            self.ports.clock.passed = s.passed
             turn = begin(self.services[worker.release], message, Position(TOPICS[t], 0, offset), cached)
             number = self._turn(turn, worker.release, s.passed)
             taken, _ = self._settled(worker._replace(turn=number, at=at))
-            yield f"w{w} takes {TOPICS[t]}[{offset}] {message.type}:{message.id}", s.with_worker(w, taken)
+            yield what, s.with_worker(w, taken)
         if s.evict and worker.cache:
-            yield f"w{w} drops its cache", s.with_worker(w, worker._replace(cache=0), evict=s.evict - 1)
+            yield f"w{w} drops its cache", s.with_worker(w, worker._replace(cache=0, content=0), evict=s.evict - 1)
 
     def _goes_on(self, s: State, w: int) -> Iterator[Move]:
         worker = s.workers[w]
@@ -275,17 +285,16 @@ class World:
             return None
         version = self.version(put.content)
         if (put.collection, put.key) == PROGRESS:
-            return s._replace(progress=version, expires=put.expires)
+            return s._replace(progress=version, expires=s.passed + AGES_OF_MEMORY if put.expires else 0)
         return s.keeping(put.collection, put.key, version)
 
     def _goes_together(self, s: State, w: int) -> Iterator[Move]:
         """An update is made alone, or in one replace with another lane's, which may be a zombie's by now."""
-        yield f"w{w} updates alone", self._answered(s, w, Batched((None,)))
+        yield f"w{w} updates alone", self._answered(s, w, Batched(("mine",)))
         if s.batch:
             s = s._replace(batch=s.batch - 1)
-            other = others.others_update(self)
-            yield f"w{w} updates, then another lane's update", self._answered(s, w, Batched((None, other)))
-            yield f"w{w} updates after another lane's update", self._answered(s, w, Batched((other, None)))
+            yield f"w{w} updates, then another lane", self._answered(s, w, Batched(("mine", "theirs")))
+            yield f"w{w} updates after another lane", self._answered(s, w, Batched(("theirs", "mine")))
 
     def _publishes(self, s: State, w: int, publish: Publish) -> Iterator[Move]:
         what = f"w{w} publishes {', '.join(map(id_of, publish.records))}"

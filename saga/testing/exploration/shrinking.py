@@ -1,0 +1,165 @@
+"""From a scenario with a loss to a small one with the same loss, and as people write it down."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import fields, replace
+from typing import Any
+
+from saga.identity import id_in
+from saga.messages import Message
+from saga.testing.exploration.explore import Report
+from saga.testing.exploration.handlers import Reacts
+from saga.testing.exploration.scenario import Scenario
+from saga.testing.exploration.services import Explored, message
+
+TRIES_MAX = 400
+FAULTS = ("crash", "move", "fail", "lost", "evict", "prune", "other", "batch", "age")
+
+
+def shrunk(scenario: Scenario, report: Report, search: Callable[[Scenario], Report]) -> tuple[Scenario, Report]:
+    """The smallest scenario found that loses in the same way, with its report. `search`: looks for its loss."""
+    tries, smaller = 0, True
+    while smaller:
+        smaller = False
+        for less in smaller_than(scenario):
+            tries += 1
+            if tries > TRIES_MAX:
+                return scenario, report
+            found = search(less)
+            if found.loss is not None and kind_of(found.loss) == kind_of(report.loss or ""):
+                scenario, report, smaller = less, found, True
+                break
+    return scenario, report
+
+
+def kind_of(loss: str) -> str:
+    """What tells one loss from another: the words in capitals at its beginning.
+
+    >>> kind_of("LOST EVENT ['P-17']")
+    'LOST EVENT'
+    """
+    words = loss.replace(":", " ").split()
+    count = next((i for i, word in enumerate(words) if not word.isupper()), len(words))
+    return " ".join(words[: min(count, 3)])
+
+
+def smaller_than(scenario: Scenario) -> Iterator[Scenario]:
+    """Each scenario with one thing less."""
+    for a, b in _shorter(scenario.a, scenario.b):
+        yield replace(scenario, a=a, b=b)
+    for service in _simpler(scenario.service):
+        yield replace(scenario, service=service)
+    for fault in FAULTS:
+        if getattr(scenario, fault):
+            less: dict[str, Any] = {fault: getattr(scenario, fault) - 1}
+            yield replace(scenario, **less)
+    if scenario.owner != (0, 0):
+        yield replace(scenario, owner=(0, 0))
+
+
+Log = tuple[Message, ...]
+
+
+def _shorter(a: Log, b: Log) -> Iterator[tuple[Log, Log]]:
+    for i in range(len(a)):
+        yield (*a[:i], *a[i + 1 :]), b
+    for i in range(len(b)):
+        yield a, (*b[:i], *b[i + 1 :])
+    if b:
+        yield (*a, *b), ()
+    for i, m in enumerate((*a, *b)):
+        plain = message(id_in(m.id), m.type, source=m.source)
+        if plain != m:
+            both = [*a, *b]
+            both[i] = plain
+            yield tuple(both[: len(a)]), tuple(both[len(a) :])
+
+
+def _simpler(service: Explored) -> Iterator[Explored]:
+    for i, h in enumerate(service.handlers):
+        if len(service.handlers) > 1:
+            yield _consistent(replace(service, handlers=(*service.handlers[:i], *service.handlers[i + 1 :])))
+        for less in _less(h):
+            yield replace(service, handlers=(*service.handlers[:i], less, *service.handlers[i + 1 :]))
+    for i, h in enumerate(service.added):
+        yield _consistent(replace(service, added=(*service.added[:i], *service.added[i + 1 :])))
+        for less in _less(h):
+            yield replace(service, added=(*service.added[:i], less, *service.added[i + 1 :]))
+    for plain in (
+        replace(service, tight=False),
+        replace(service, starts=frozenset()),
+        replace(service, attempts_max=9),
+    ):
+        if plain != service:
+            yield plain
+
+
+def _less(h: Reacts) -> Iterator[Reacts]:
+    """The handler with one thing less."""
+    if h.many:
+        yield replace(h, many=False)
+    for i in range(len(h.to)):
+        if len(h.to) > 1:
+            yield replace(h, to=(*h.to[:i], *h.to[i + 1 :]))
+        if len(h.to[i]) > 1:
+            yield replace(h, to=(*h.to[:i], h.to[i][:1], *h.to[i + 1 :]))
+    if h.undo is not None:
+        yield replace(h, undo=None)
+    for i, act in enumerate(h.does):
+        undo = None if h.undo is None else (*h.undo[:i], *h.undo[i + 1 :])
+        yield replace(h, does=(*h.does[:i], *h.does[i + 1 :]), undo=undo)
+        if " " in act and act.split(" ")[1] in ("if", "unless"):
+            yield replace(h, does=(*h.does[:i], act.split(" ")[0], *h.does[i + 1 :]))
+    for i in range(len(h.emits)):
+        if len(h.emits) > 1 or h.undo is None:
+            yield replace(h, emits=(*h.emits[:i], *h.emits[i + 1 :]))
+
+
+def _consistent(service: Explored) -> Explored:
+    """Without conditions on handlers that are gone."""
+    names = {h.name for h in (*service.handlers, *service.added)}
+
+    def mended(h: Reacts) -> Reacts:
+        does = tuple(_unconditional(act) if act.split(" ")[-1] not in names | {"left"} else act for act in h.does)
+        return replace(h, does=does)
+
+    return replace(service, handlers=tuple(map(mended, service.handlers)), added=tuple(map(mended, service.added)))
+
+
+def _unconditional(act: str) -> str:
+    return act.partition(" if ")[0].partition(" unless ")[0]
+
+
+# ---------------------------------------------------------------- as people write it down
+
+
+def as_code(scenario: Scenario) -> str:
+    """The scenario as it stands among the others, with what differs from the defaults."""
+    service = scenario.service
+    given = [*map(_handler, service.handlers)]
+    for name in ("attempts_max", "added", "tight", "starts"):
+        value = getattr(service, name)
+        if value != next(f.default for f in fields(Explored) if f.name == name):
+            shown = f"({', '.join(map(_handler, value))},)" if name == "added" else repr(value)
+            given.append(f"{name}={f'frozenset({sorted(value)})' if name == 'starts' else shown}")
+    lines = [f"Scenario(name={scenario.name!r},", f"  service=of({', '.join(given)}),"]
+    lines += [f"  {name}=({''.join(f'{_message(m)}, ' for m in getattr(scenario, name))})," for name in ("a", "b")]
+    chosen = {
+        f.name: getattr(scenario, f.name)
+        for f in fields(Scenario)
+        if f.name not in ("name", "service", "a", "b", "at_the_end") and getattr(scenario, f.name) != f.default
+    }
+    return "\n".join([*lines, f"  {', '.join(f'{name}={value!r}' for name, value in chosen.items())})"])
+
+
+def _handler(h: Reacts) -> str:
+    chosen = {f.name: getattr(h, f.name) for f in fields(Reacts) if f.name in ("name", "to")}
+    chosen |= {f.name: getattr(h, f.name) for f in fields(Reacts) if getattr(h, f.name) != f.default}
+    return f"Reacts({', '.join(f'{name}={value!r}' for name, value in chosen.items())})"
+
+
+def _message(m: Message) -> str:
+    said = m.value.decode()
+    started = "" if m.started else ", started=False"
+    source = "" if m.source == "others" else f", source={m.source!r}"
+    version = "" if m.schema.endswith(".v1") else f", version={m.schema[-1]}"
+    return f"message({id_in(m.id)!r}, {m.type!r}, {said!r}{version}{source}{started})"

@@ -1,0 +1,35 @@
+"""Scenarios that are made by chance: a few hundred small ones here, thousands in `make explore`."""
+
+from hashlib import blake2b
+
+import pytest
+
+from saga.testing.exploration.seeds import scenario_of
+from saga.testing.exploration.shrinking import as_code, kind_of
+from saga.testing.exploration.side_by_side import searched
+from tests.exploration import test_rules as rules
+
+TOGETHER = 30
+
+
+@pytest.mark.parametrize("first", range(1, 301, TOGETHER))
+def test_nothing_is_lost_in_services_and_logs_made_by_chance(first: int) -> None:
+    for seed in range(first, first + TOGETHER):
+        report, code = searched(seed, states_max=300, walks=3)
+        assert report.loss is None, f"{report}\n{code}"
+
+
+def test_a_seed_gives_the_same_scenario_on_every_version_of_python() -> None:
+    made = "\n".join(as_code(scenario_of(seed, ())) for seed in range(100))
+    assert blake2b(made.encode(), digest_size=8).hexdigest() == "382be6aacbc15ff3"
+
+
+def test_a_loss_is_told_as_a_small_scenario_with_its_trace(monkeypatch: pytest.MonkeyPatch) -> None:
+    rules.compensations_close_nothing(monkeypatch)
+    found = next(found for seed in range(1, 20) if (found := searched(seed, states_max=300, walks=3))[1])
+    report, code = found
+    assert report.loss is not None
+    assert kind_of(report.loss) == "RAN WHEN CLOSED"
+    assert report.trace
+    assert code.count("Reacts(") == 1
+    assert code.count("message(") == 2
