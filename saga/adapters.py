@@ -111,7 +111,13 @@ def _driver(extra: str, package: str, module: str) -> "_Module":
             f"{extra}://... was chosen, and its driver cannot be imported:",
             [f"{why}; pip install 'saga-choreography[{extra}]'"],
         ) from why
-    return cast("_Module", import_module(module))
+    try:
+        return cast("_Module", import_module(module))
+    except ImportError as why:
+        raise ConfigurationError(
+            f"{extra}://... was chosen, and its driver has become another one:",
+            [f"{why}; pip install 'saga-choreography[{extra}]' brings one that fits this release of saga"],
+        ) from why
 
 
 class _Module:

@@ -5,17 +5,20 @@ import base64
 import json
 import socket
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
+from aiokafka.consumer.fetcher import Fetcher
 
-from saga.broker.kafka import KafkaBroker, KafkaSettings
-from saga.broker.port import Topic
+from saga.broker.kafka import KafkaBroker, KafkaSettings, names
+from saga.broker.kafka.membership import Member
+from saga.broker.port import Membership, Topic
 from saga.clock import SystemClock
 from saga.errors import BrokerError, BrokerUnavailable, ConfigurationError, SagaError
 from saga.testing.conformance.listening import Listening, event, values
+from tests.broker.persisting import put
 from tests.servers.kafka import KafkaServer
 from tests.servers.server import free_ports
 
@@ -137,6 +140,113 @@ async def test_a_token_that_is_no_good_is_called_so(secured: Secured) -> None:
     why = await refusal(at(secured.token, sasl="OAUTHBEARER", token=lambda: "no.token.at-all"))
     assert f"127.0.0.1:{secured.token}" in str(why)
     assert "whether the token is good" in str(why)
+
+
+class Trouble(Exception):
+    """Nothing that anybody expects."""
+
+
+@pytest.mark.parametrize(
+    ("secret", "raises"),
+    [
+        ("password", Trouble("the vault is sealed")),
+        ("token", StopIteration("the vault is sealed")),
+        ("token", None),
+    ],
+)
+async def test_a_secret_that_cannot_be_had_is_an_outage_that_is_told_and_tried_again(
+    secured: Secured, secret: str, raises: Exception | None
+) -> None:
+    """`None`: the function gives what is no text."""
+    sealed = True
+
+    def given() -> str:
+        if sealed and raises is None:
+            return None  # type: ignore[return-value]  # as functions do that were forgotten
+        if sealed and raises is not None:
+            raise raises
+        return PASSWORD if secret == "password" else a_token()
+
+    topic = f"sealed.{secret}.{type(raises).__name__}"
+    soon = {"session_s": 2.0, "heartbeat_s": 0.2, "rebalance_s": 6.0, "publish_s": 2.0}
+    settings = at(secured.plain, sasl="PLAIN", username=USER, password=given, **soon)
+    if secret == "token":
+        settings = at(secured.token, sasl="OAUTHBEARER", token=given, **soon)
+    says = "the vault is sealed" if raises is not None else "it gave NoneType, and no str"
+    why = await refusal(settings)
+    assert isinstance(why, BrokerUnavailable)
+    assert f"the {secret} for Kafka cannot be had" in str(why)
+    assert says in str(why)
+    sealed = False
+    async with KafkaBroker(settings, clock=CLOCK) as broker:
+        await broker.ensure([Topic(topic, 1)])
+        await broker.publish([event(topic, "k", "before")])
+        async with broker.join(topic, [topic], listening := Listening()) as membership:
+            while not await membership.poll(list(listening.has), records_max=9, timeout_s=0.05):
+                pass
+            sealed = True
+            await asyncio.to_thread(secured.kafka.kill)  # who was in has to show himself again
+            await asyncio.to_thread(secured.kafka.restart)
+            assert isinstance(membership, Member)
+            assert membership._consumer is not None
+            membership._consumer._fetcher._fetch_task.cancel()  # and needs another client
+            broker._open[0].producer._sender._sender_task.cancel()
+            await CLOCK.within(30, told(lambda: unread(membership), says))
+            await CLOCK.within(30, told(lambda: unpublished(broker, topic), says))
+            with pytest.raises(BrokerUnavailable, match=says):
+                assert [record async for record in broker.scan(topic)] == []
+            sealed = False
+            await CLOCK.within(20, put(broker, topic, "k", "after"))
+            found: list[str] = []
+            while found[-1:] != ["after"]:
+                try:
+                    found += values(await membership.poll(list(listening.has), records_max=9, timeout_s=0.1))
+                except BrokerUnavailable:
+                    await CLOCK.sleep(0.05)
+
+
+async def told(trial: Callable[[], Awaitable[str]], says: str) -> None:
+    while says not in await trial():
+        await CLOCK.sleep(0.05)
+
+
+async def unread(membership: Membership) -> str:
+    try:
+        await membership.poll([], records_max=9, timeout_s=0.05)
+    except BrokerUnavailable as why:
+        return str(why)
+    return "nothing stands in the way"
+
+
+async def unpublished(broker: KafkaBroker, topic: str) -> str:
+    try:
+        await broker.publish([event(topic, "k", "during")])
+    except BrokerUnavailable as why:
+        return str(why)
+    return "it was published"
+
+
+@pytest.mark.parametrize("name", ["_sender", "client._conns"])
+async def test_an_aiokafka_that_has_become_another_one_is_an_error_at_the_start(
+    secured: Secured, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr(names, "PRODUCER", (*names.PRODUCER, f"{name}.not_there_any_more"))
+    why = await refusal(at(secured.kafka.port))
+    assert not isinstance(why, BrokerUnavailable)
+    assert f"AIOKafkaProducer.{name}.not_there_any_more" in str(why)
+    assert "pip install" in str(why)
+
+
+async def test_a_fetcher_that_has_become_another_one_is_an_error_when_a_group_is_joined(
+    secured: Secured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with KafkaBroker(at(secured.kafka.port), clock=CLOCK) as broker:
+        await broker.ensure([Topic("another", 1)])
+        monkeypatch.setattr(names, "TAKES", ((Fetcher._proc_fetch_request, ("self", "request")),))
+        with pytest.raises(BrokerError, match=r"Fetcher._proc_fetch_request\(self, request\)") as why:
+            async with broker.join("another", ["another"], Listening()):
+                pass
+        assert not isinstance(why.value, BrokerUnavailable)
 
 
 async def test_a_certificate_that_nobody_vouches_for_is_called_so(secured: Secured) -> None:

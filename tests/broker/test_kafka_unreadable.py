@@ -1,6 +1,8 @@
 """What is odd and no damage: it is read, and nothing of it is lost. Damage itself is in the suite for brokers."""
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from aiokafka import TopicPartition
@@ -9,7 +11,7 @@ from saga.broker.kafka import KafkaBroker, KafkaSettings
 from saga.broker.kafka.membership import Member
 from saga.broker.port import Topic
 from saga.messages import Outgoing, Partition, Record
-from saga.testing.conformance.listening import Listening, event
+from saga.testing.conformance.listening import Listening, event, values
 from tests.broker.waiting import CLOCK, until
 from tests.servers.damage import HARMLESS, spoil
 
@@ -92,3 +94,15 @@ async def test_after_a_fetch_that_raises_nothing_of_the_others_is_lost(
                 found += await membership.poll(list(listening.has), records_max=10, timeout_s=1)
             assert sorted(found) == stored
             await until(lambda: not membership.standing())
+
+
+@pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
+async def test_each_codec_is_written_and_read(
+    kafka_settings: KafkaSettings, kafka_topic: str, codec: Literal["gzip", "snappy", "lz4", "zstd"]
+) -> None:
+    async with KafkaBroker(replace(kafka_settings, compression=codec), clock=CLOCK) as broker:
+        await broker.ensure([Topic(kafka_topic, 1)])
+        await broker.publish([event(kafka_topic, "k", f"{n} " * 100) for n in range(50)])
+        stored = await read(broker, kafka_topic, 50)
+        assert values(stored) == [f"{n} " * 100 for n in range(50)]
+        assert [record async for record in broker.scan(kafka_topic)] == stored

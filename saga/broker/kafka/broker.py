@@ -54,7 +54,7 @@ class KafkaBroker:
         self._opened = None
 
     async def _connected(self, publisher: Publisher, access: Access) -> None:
-        await check(self._settings, access.options, self._clock)
+        await check(self._settings, access, self._clock)
         await publisher.open()
 
     @property

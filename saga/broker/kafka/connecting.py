@@ -11,7 +11,7 @@ from aiokafka.errors import KafkaConnectionError, KafkaError
 from aiokafka.protocol.metadata import MetadataRequest
 
 from saga.broker.kafka.errors import translated
-from saga.broker.kafka.settings import KafkaSettings, Options
+from saga.broker.kafka.settings import Access, KafkaSettings, Options
 from saga.clock import Clock
 from saga.errors import BrokerError, BrokerUnavailable
 
@@ -19,14 +19,17 @@ OF_CERTIFICATES = ("CERTIFICATE", "UNKNOWN_CA")
 """Words of TLS alerts about the certificate that we show, or do not show."""
 
 
-async def check(settings: KafkaSettings, options: Options, clock: Clock) -> None:
+async def check(settings: KafkaSettings, access: Access, clock: Clock) -> None:
     """Return when one of the servers lets us in. Raises `BrokerError` that says of each what is wrong."""
+    options = access.options
     share_s = settings.connect_s / (len(settings.servers) + 1)
     troubles: list[BrokerError] = []
     for server in settings.servers:
         try:
             await clock.within(share_s, _greeted(server, options, share_s))
         except (OSError, KafkaError) as why:
+            if access.trouble:
+                raise BrokerUnavailable(f"Kafka at {server}: {access.trouble}") from why
             troubles.append(_told(why, server, settings))
         else:
             return

@@ -5,7 +5,9 @@ from typing import Any
 
 from aiokafka import AIOKafkaConsumer
 from aiokafka.coordinator.assignors.range import RangePartitionAssignor
+from aiokafka.errors import KafkaError
 
+from saga.broker.kafka.client import failed
 from saga.broker.kafka.settings import Access, KafkaSettings
 
 FETCH_BYTES = 1 << 23
@@ -14,7 +16,7 @@ FOREVER_MS = (1 << 31) - 1
 
 
 def of_group(group: str, topics: Sequence[str], settings: KafkaSettings, access: Access) -> AIOKafkaConsumer:
-    """A member that is to be, of a group that reads these topics."""
+    """A member that is to be, of a group that reads these topics. Raises `BrokerUnavailable` without a password."""
     return _consumer(
         access,
         group_id=group,
@@ -33,7 +35,7 @@ def of_group(group: str, topics: Sequence[str], settings: KafkaSettings, access:
 
 
 def of_nobody(settings: KafkaSettings, access: Access, request_s: float) -> AIOKafkaConsumer:
-    """For tools: it has no positions but those that it is told."""
+    """For tools: it has no positions but those that it is told. Raises as `of_group`."""
     return _consumer(
         access,
         group_id=None,
@@ -44,4 +46,8 @@ def of_nobody(settings: KafkaSettings, access: Access, request_s: float) -> AIOK
 
 
 def _consumer(access: Access, **options: Any) -> AIOKafkaConsumer:
-    return AIOKafkaConsumer(**access.options, isolation_level="read_committed", enable_auto_commit=False, **options)
+    try:
+        known = access.options
+    except KafkaError as why:
+        raise failed(why, "connecting to Kafka") from why
+    return AIOKafkaConsumer(**known, isolation_level="read_committed", enable_auto_commit=False, **options)

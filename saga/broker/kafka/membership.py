@@ -12,7 +12,7 @@ from contextlib import suppress
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
-from saga.broker.kafka import client, consumers
+from saga.broker.kafka import client, consumers, names
 from saga.broker.kafka.client import FAILED, failed, partitions_of
 from saga.broker.kafka.fetching import Fetching, keep_apart
 from saga.broker.kafka.held import Held
@@ -67,7 +67,7 @@ class Member:
         self._life: asyncio.Task[None] | None = None
         self._broken: BaseException | None = None
         """Raised from now on."""
-        self._away: BrokerUnavailable | None = None
+        self._away: BrokerError | None = None
         """Raised as long as it lasts."""
         self._untold: BaseException | None = None
         """Why the listener could not be told of an assignment."""
@@ -313,6 +313,11 @@ class Member:
             if isinstance(why, FAILED) or client.given_up(why):
                 raise failed(why, f"group {self._group!r}: joining", "Read") from why
             raise
+        try:
+            names.check_consumer(consumer)
+        except BrokerError:
+            await consumer.stop()
+            raise
         self._consumer = consumer
         self._fetching = keep_apart(consumer, self._clock, self.wake)
         self._intake.begin(consumer)
@@ -332,8 +337,10 @@ class Member:
                     if self._consumer is None:
                         await self._connect()
                     await self._watch()
-                except (*FAILED, BrokerError, asyncio.CancelledError) as why:
+                except (Exception, asyncio.CancelledError) as why:
                     client.let_through(why)
+                    if not (self._was_in or isinstance(why, (*FAILED, BrokerError)) or client.given_up(why)):
+                        raise
                     trouble = why if isinstance(why, BrokerError) else failed(why, f"group {self._group!r}", "Read")
                     if not isinstance(trouble, BrokerUnavailable) and not self._was_in:
                         raise trouble from why
@@ -372,6 +379,6 @@ class Member:
 
     def _stands(self, trouble: str) -> None:
         """What whoever polls is told, until it is over."""
-        self._away = BrokerUnavailable(trouble) if trouble else None
+        self._away = self._access.explained(BrokerUnavailable(trouble)) if trouble else None
         if trouble:
             self._intake.news.set()

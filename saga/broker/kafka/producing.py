@@ -12,6 +12,7 @@ from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka.errors import KafkaConnectionError, TopicAuthorizationFailedError
 from aiokafka.structs import RecordMetadata
 
+from saga.broker.kafka import names
 from saga.broker.kafka.client import (
     FAILED,
     end_producer,
@@ -208,10 +209,11 @@ class Publisher:
         if isinstance(why, TimeoutError) and sending.producer is None and self._trouble is not None:
             return BrokerUnavailable(f"{doing}: {self._trouble}: until then it is tried again")
         if isinstance(why, TimeoutError):
-            return BrokerUnavailable(
+            unacknowledged = BrokerUnavailable(
                 f"{doing}: not acknowledged within {self._settings.publish_s:g} s: it is tried again; see whether the "
                 "brokers run and can be reached, and enough of them are in sync"
             )
+            return self._access.explained(unacknowledged)
         return failed(why, doing, "Write", waits=True)
 
     def _check_refused(self, messages: Sequence[Outgoing]) -> None:
@@ -251,8 +253,9 @@ class Publisher:
             while self._producer is None:
                 try:
                     self._producer = await self._started()
-                except FAILED as why:  # whoever publishes is told when it has waited for long enough
-                    self._trouble = failed(why, "connecting")
+                except Exception as why:  # noqa: BLE001 - whatever it is: without a producer nobody could ever publish
+                    # Whoever publishes is told when it has waited for long enough.
+                    self._trouble = self._access.explained(failed(why, "connecting"))
                     await self._clock.sleep(AGAIN_S)
             self._trouble = None
             self._ready.set()
@@ -278,6 +281,11 @@ class Publisher:
             await end_producer(producer, self._clock, 0)
             if given_up(why):
                 raise KafkaConnectionError("given up while it started") from why
+            raise
+        try:
+            names.check_producer(producer)
+        except BrokerError:
+            await producer.stop()
             raise
         return producer
 

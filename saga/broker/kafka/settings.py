@@ -9,12 +9,16 @@ from pathlib import Path
 from typing import Literal, TypedDict
 
 from aiokafka.abc import AbstractTokenProvider
+from aiokafka.errors import KafkaConnectionError
 
 from saga.addresses import INSTANCE
 from saga.broker.port import RECORD_BYTES_MAX
-from saga.errors import ConfigurationError
+from saga.errors import BrokerError, BrokerUnavailable, ConfigurationError
+from saga.printable import printable, shortened
 
 Sasl = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"]
+SAID_MAX = 200
+"""Bytes that are told of an exception that is not ours."""
 Compression = Literal["gzip", "snappy", "lz4", "zstd"]
 
 
@@ -125,6 +129,8 @@ class Access:
 
     def __init__(self, settings: KafkaSettings) -> None:
         """Raises `ConfigurationError` for a certificate that cannot be used."""
+        self.trouble = ""
+        """Why the password or the token could not be had the last time; empty if it could."""
         self._settings = settings
         self._context = _context(settings) if settings.tls else None
         self._read_at: tuple[int, ...] = ()
@@ -132,7 +138,7 @@ class Access:
 
     @property
     def options(self) -> Options:
-        """For a client that is made now."""
+        """For a client that is made now. Raises `KafkaConnectionError` if the password cannot be had."""
         settings = self._settings
         security = ("SASL_" if settings.sasl else "") + ("SSL" if settings.tls else "PLAINTEXT")
         return Options(
@@ -143,13 +149,37 @@ class Access:
             sasl_mechanism=settings.sasl or "PLAIN",
             sasl_plain_username=settings.username or None,
             sasl_plain_password=self.password,
-            sasl_oauth_token_provider=None if settings.token is None else _Token(settings.token),
+            sasl_oauth_token_provider=None if settings.token is None else _Token(self._token),
         )
 
     @property
     def password(self) -> str | None:
-        """As it is now."""
-        return None if self._settings.password is None else self._settings.password()
+        """As it is now. Raises `KafkaConnectionError`."""
+        return None if self._settings.password is None else self._given("password", self._settings.password)
+
+    def explained(self, trouble: BrokerError) -> BrokerError:
+        """With what is wrong with our password or token: aiokafka only tells that there is no connection."""
+        if not self.trouble or not isinstance(trouble, BrokerUnavailable) or self.trouble in str(trouble):
+            return trouble
+        return BrokerUnavailable(f"{trouble}; {self.trouble}")
+
+    def _token(self) -> str:
+        assert self._settings.token is not None, "asked for only with one"
+        return self._given("token", self._settings.token)
+
+    def _given(self, what: str, secret: Callable[[], str]) -> str:
+        """Whatever the function raises is an outage: as of a broker, which aiokafka tries to reach again. Anything else
+        would end its background tasks for good."""
+        try:
+            given: object = secret()
+            if not isinstance(given, str):
+                raise TypeError(f"it gave {type(given).__name__}, and no str")
+        except Exception as why:
+            said = shortened(printable(f"{type(why).__name__}: {why}"), SAID_MAX)
+            self.trouble = f"the {what} for Kafka cannot be had: its function raised {said}"
+            raise KafkaConnectionError(self.trouble) from why
+        self.trouble = ""
+        return given
 
     def renew(self) -> None:
         """Read certificates again that have changed; connections made from now on use them."""

@@ -114,7 +114,7 @@ async def scan(topic: str, settings: KafkaSettings, access: Access, clock: Clock
             async for record in _read(consumer, fetching, place, range(*offsets), settings, clock):
                 yield record
     except FAILED as why:
-        raise failed(why, f"reading topic {topic}", "Read") from why
+        raise access.explained(failed(why, f"reading topic {topic}", "Read")) from why
     finally:
         await end_consumer(consumer, clock, END_S)
 

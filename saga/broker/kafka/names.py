@@ -1,0 +1,79 @@
+"""Whether aiokafka still has what we use of it and is not public: asked when a client has started.
+
+Without it a release of aiokafka that calls something otherwise would look like a broker that cannot be reached, for
+ever: an `AttributeError` is also what aiokafka raises when what it has closed is used.
+"""
+
+import inspect
+from collections.abc import Callable, Iterable
+
+import aiokafka
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from aiokafka.consumer.fetcher import Fetcher, FetchResult
+from aiokafka.consumer.subscription_state import TopicPartitionState
+
+from saga.errors import BrokerError
+
+CLIENT = (
+    *("_conns", "_md_update_fut", "_sasl_plain_password", "_sync_task", "_metadata_max_age_ms", "add_topic"),
+    *("cluster", "coordinator_lookup", "fetch_all_metadata", "force_metadata_update", "get_random_node", "send"),
+)
+PRODUCER = (
+    *("client", "_closed", "_sender.sender_task", "_sender._sender_task"),
+    *("_message_accumulator.fail_all", "_message_accumulator.reenqueue", "_message_accumulator.add_message"),
+    *("_message_accumulator._batches", "_message_accumulator._pending_batches"),
+)
+CONSUMER = (
+    *("_client", "_coordinator", "_fetcher._fetch_task", "_fetcher._pending_tasks", "_fetcher._records"),
+    *("_fetcher._client", "_fetcher._loop", "_fetcher._subscriptions", "_fetcher._prefetch_backoff"),
+    *("_fetcher._retry_backoff", "_fetcher.error_future", "_fetcher.seek_to", "_subscription.subscription"),
+    *("_fetch_min_bytes", "_fetch_max_bytes", "_fetch_max_wait_ms", "_max_partition_fetch_bytes"),
+    *("_consumer_timeout", "_retry_backoff_ms", "_auto_offset_reset", "_isolation_level"),
+)
+OF_A_GROUP = (
+    *("_coordinator._coordination_task", "_coordinator._heartbeat_task", "_coordinator._commit_refresh_task"),
+    *("_coordinator._group_instance_id", "_coordinator.check_errors", "_coordinator.coordinator_id"),
+    *("_coordinator.fetch_committed_offsets", "_coordinator.generation", "_coordinator.group_id"),
+    "_coordinator.member_id",
+)
+TAKES: tuple[tuple[Callable[..., object], tuple[str, ...]], ...] = (
+    (Fetcher._proc_fetch_request, ("self", "assignment", "node_id", "request")),
+    (FetchResult.__init__, ("self", "tp", "assignment", "partition_records", "backoff")),
+    (TopicPartitionState.pause, ("self",)),
+    (TopicPartitionState.resume, ("self",)),
+)
+"""What we replace or call, and the names of what it takes."""
+
+
+def check_producer(producer: AIOKafkaProducer) -> None:
+    """Raises `BrokerError` if it has become another one."""
+    _check([*_missing(producer, PRODUCER), *_missing(producer.client, CLIENT)])
+
+
+def check_consumer(consumer: AIOKafkaConsumer) -> None:
+    """As `check_producer`."""
+    others = [
+        f"{of.__qualname__}({', '.join(names)})"
+        for of, names in TAKES
+        if tuple(inspect.signature(of).parameters) != names
+    ]
+    of_a_group = _missing(consumer, OF_A_GROUP) if consumer._coordinator is not None else ()
+    _check([*_missing(consumer, CONSUMER), *of_a_group, *others])
+
+
+def _missing(root: object, names: Iterable[str]) -> Iterable[str]:
+    for name in names:
+        found = root
+        for part in name.split("."):
+            if not hasattr(found, part):
+                yield f"{type(root).__name__}.{name}"
+                break
+            found = getattr(found, part)
+
+
+def _check(missing: list[str]) -> None:
+    if missing:
+        raise BrokerError(
+            f"aiokafka {aiokafka.__version__} has become another one: {', '.join(missing)}: this release of saga needs "
+            "them as they were: pip install 'saga-choreography[kafka]' brings an aiokafka that has them"
+        )
