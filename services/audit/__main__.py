@@ -15,6 +15,7 @@ import msgspec
 from saga import SagaError, adapters
 from saga.clock import SystemClock
 from saga.config import Settings
+from saga.printable import printable
 from saga.store.port import Store
 from services.audit.books import read_books, read_books_at
 from services.audit.checks import Books, Check, audit, outcomes
@@ -48,7 +49,7 @@ def main(folder: Path, store: str | None, by_key: bool, orders: Path | None, as_
         balanced = not any(check.differences for check in checks)
         click.echo(json.dumps({"balanced": balanced, "outcomes": ended, "checks": [asdict(c) for c in checks]}))
     else:
-        click.echo("\n".join([*table(ended), "", *report(checks)]))
+        click.echo("\n".join(map(printable, [*table(ended), "", *report(checks)])))
     if any(check.differences for check in checks):
         raise SystemExit(1)
 

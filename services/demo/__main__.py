@@ -16,6 +16,7 @@ from saga.broker.port import Broker
 from saga.clock import Clock, SystemClock
 from saga.contracts.codec import from_json
 from saga.contracts.library import find
+from saga.printable import printable
 from saga.runtime.topics import topic_of
 from saga.store.sqlite import SqliteStore
 from services.audit.__main__ import report, table
@@ -121,7 +122,7 @@ async def _compare(orders: list[OrderPlaced], one: str) -> bool:
     """Print outcomes and audit, and where to look further; whether the books differ."""
     books = await read_books(FOLDER, frozenset(order.order_id for order in orders))
     checks = audit(books)
-    click.echo("\n".join([*table(outcomes(books)), "", *report(checks), ""]))
+    click.echo("\n".join(map(printable, [*table(outcomes(books)), "", *report(checks), ""])))
     saga = _shown(Path(sys.executable).with_name("saga"))
     stores = f"SAGA_STORE='sqlite:///{FOLDER}/{{service}}.db'"
     click.echo("To look further:")

@@ -29,8 +29,8 @@ class Bank:
     @asynccontextmanager
     async def connect(cls) -> AsyncGenerator["Bank"]:
         """The bank whose ledger is PAYMENT_LEDGER; it answers after PAYMENT_LATENCY_MS."""
-        path = Path(os.environ.get("PAYMENT_LEDGER", ".saga/bank.db"))
-        async with Ledger(path, latency_s=float(os.environ.get("PAYMENT_LATENCY_MS", "0")) / 1000) as ledger:
+        path = Path(os.environ.get("PAYMENT_LEDGER") or ".saga/bank.db")
+        async with Ledger(path, latency_s=float(os.environ.get("PAYMENT_LATENCY_MS") or "0") / 1000) as ledger:
             yield LedgerBank(ledger)
 
     async def reserve(self, key: str, card: str, amount: Decimal) -> str:

@@ -28,8 +28,8 @@ class Carrier:
     @asynccontextmanager
     async def connect(cls) -> AsyncGenerator["Carrier"]:
         """The carrier whose ledger is SHIPPING_LEDGER; it answers after SHIPPING_LATENCY_MS."""
-        path = Path(os.environ.get("SHIPPING_LEDGER", ".saga/carrier.db"))
-        async with Ledger(path, latency_s=float(os.environ.get("SHIPPING_LATENCY_MS", "0")) / 1000) as ledger:
+        path = Path(os.environ.get("SHIPPING_LEDGER") or ".saga/carrier.db")
+        async with Ledger(path, latency_s=float(os.environ.get("SHIPPING_LATENCY_MS") or "0") / 1000) as ledger:
             yield LedgerCarrier(ledger)
 
     async def book(self, key: str, address: str, parcels: int) -> str:

@@ -150,7 +150,7 @@ def test_settings_of_brokers_are_looked_at(
         assert "warning broker 1: auto.create.topics.enable is true" in found
         assert "warning broker 1: offsets.retention.minutes is 60, and topics are kept 7 days" in found
 
-        for name, value in (("SASL", "plain"), ("USERNAME", "saga"), ("PASSWORD", "wrong")):
+        for name, value in (("SASL", "plain"), ("CLEARTEXT", "yes"), ("USERNAME", "saga"), ("PASSWORD", "wrong")):
             monkeypatch.setenv(f"SAGA_KAFKA_{name}", value)
         monkeypatch.setenv("SAGA_BROKER", f"kafka://127.0.0.1:{plain}")
         began_s = CLOCK.monotonic_s()

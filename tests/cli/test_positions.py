@@ -160,7 +160,8 @@ def test_of_a_move_that_is_refused_for_one_partition_nothing_is_done(saga: Call,
 
 
 def test_nothing_goes_back_behind_the_memory(saga: Call, pottery: Pottery) -> None:
-    forgetful = pottery.declare(memory_days=1e-7)  # 9 ms
+    forgetful = pottery.declare(memory_days=1 / 86_400)  # a second, the least there is
+    asyncio.run(CLOCK.sleep(1.01))
     result = move(saga, pottery, "--to", "earliest", module=forgetful)
     assert result.exit_code == 1
     assert "older than the service's memory" in result.stderr
