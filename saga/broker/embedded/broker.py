@@ -10,18 +10,22 @@ from typing import Self
 from saga.broker.embedded import locks
 from saga.broker.embedded.failures import translated
 from saga.broker.embedded.file import open_file
+from saga.broker.embedded.ground import Ground
 from saga.broker.embedded.groups import Groups
 from saga.broker.embedded.log import Log, Undecodable
 from saga.broker.embedded.membership import Member, Shared, Timing
 from saga.broker.embedded.writer import RECORDS_MAX, Writer
 from saga.broker.port import RECORD_BYTES_MAX, Listener, Membership, Topic
 from saga.clock import Clock
-from saga.errors import BrokerError, BrokerUnavailable
+from saga.errors import BrokerBroken, BrokerError, BrokerUnavailable
 from saga.messages import Outgoing, Partition, Record
+from saga.statefile import left, make_folder
 
 LOOK_S_FIRST, LOOK_S_MAX = 0.002, 0.02
 """How often to look whether another process wrote: at first and after it did, and when nothing happens for long."""
 LOOK_GROWTH = 1.1
+NAMES_EVERY_S = 0.25
+"""How often to look whether the file is still the one of its name."""
 TRIM_EVERY_S = 60.0
 PAGE = 500
 """Records that `scan` reads at a time."""
@@ -57,30 +61,32 @@ class EmbeddedBroker:
         self._versions: dict[str, int] = {}
         self._closing = AsyncExitStack()
         self._shared: Shared | None = None
+        self._ground: Ground | None = None
 
     async def __aenter__(self) -> Self:
         async with AsyncExitStack() as opened:
             try:
-                self.path.parent.mkdir(parents=True, exist_ok=True)
+                make_folder(self.path.parent)
                 lock = locks.WriteLock(self.path.with_name(f"{self.path.name}.lock"))
             except OSError as why:
                 raise BrokerUnavailable(
                     f"broker file {self.path}: {why.strerror}: check that its folder is there and may be written"
                 ) from why
             opened.callback(lock.close)
-            connection = await self._connect(lock)
-            opened.callback(connection.close)
-            log = Log(connection, self.record_bytes_max)
-            log.catch_up()
+            connection, log, ground = await self._connect(lock)
+            opened.callback(_close, connection, ground)
+            self._ground = ground
             writer = Writer(
                 self.path,
                 connection,
                 lock,
                 log,
+                ground,
                 clock=self._clock,
                 lock_s=self._lock_s,
                 caught_up=self._caught_up,
                 appended=self._appended,
+                broken=self._broken,
             )
             opened.push_async_callback(writer.close)
             self._shared = Shared(
@@ -91,22 +97,40 @@ class EmbeddedBroker:
         return self
 
     async def __aexit__(self, *exc: object) -> None:
+        """Close. Raises `BrokerBroken` if the file was removed or replaced and nobody was told yet."""
+        ground, self._ground = self._ground, None
+        told = ground is None or ground.broken is not None
         await self._closing.aclose()
         self._shared = None
+        if ground is not None and not told:
+            ground.refuse()
 
-    async def _connect(self, lock: locks.WriteLock) -> sqlite3.Connection:
+    async def _connect(self, lock: locks.WriteLock) -> tuple[sqlite3.Connection, Log, Ground]:
         """Open the file while nobody writes to it, makes it or closes it."""
         deadline_s = self._clock.monotonic_s() + self._lock_s
         while not self._taken(lock):
             if self._clock.monotonic_s() >= deadline_s:
                 raise BrokerUnavailable(
                     f"broker file {self.path}: another process has held its lock for {self._lock_s:g} s: "
-                    "resume it or end it (a stopped process keeps its locks)"
+                    f"{lock.holder()} has it: resume it or end it (a stopped process keeps its locks)"
                 )
             await self._clock.sleep(LOOK_S_FIRST)
         try:
+            if (said := left(self.path, lock.descriptor)) is not None:
+                raise BrokerBroken(f"broker file {self.path} cannot be used yet: {said}")
             locks.sweep(self.path)
-            return open_file(self.path, bytes_max=self._bytes_max)
+            connection = open_file(self.path, bytes_max=self._bytes_max)
+            try:
+                log = Log(connection, self.record_bytes_max)
+                log.catch_up()
+                return connection, log, Ground(self.path, lock.descriptor, connection, log, self._clock)
+            except BaseException:
+                connection.close()
+                raise
+        except sqlite3.Error as why:
+            raise translated(why, self.path) from why
+        except OSError as why:
+            raise BrokerUnavailable(f"broker file {self.path}: {why}: see the system's log") from why
         finally:
             lock.release()
 
@@ -230,6 +254,11 @@ class EmbeddedBroker:
                 member.changed.set()
         self._versions = dict(log.versions)
 
+    def _broken(self, why: BrokerBroken) -> None:
+        """Whoever polls is told, too."""
+        for member in self._members:
+            member.fail(why)
+
     def _group_changed(self, group: str) -> None:
         for member in self._members:
             if member.group == group:
@@ -237,12 +266,15 @@ class EmbeddedBroker:
 
     async def _look(self) -> None:
         """Notice what other processes write. Our own writes tell by themselves."""
-        pause_s = LOOK_S_FIRST
+        pause_s, names_at_s = LOOK_S_FIRST, 0.0
         while True:
             await self._clock.sleep(pause_s)
             if not self._members:
                 pause_s = LOOK_S_MAX
                 continue
+            if (now_s := self._clock.monotonic_s()) >= names_at_s:
+                names_at_s = now_s + NAMES_EVERY_S
+                self._check_names()
             try:
                 others = self._open.log.catch_up()
             except sqlite3.Error:  # whoever polls or publishes is told; here it is tried again
@@ -251,11 +283,35 @@ class EmbeddedBroker:
                 self._caught_up()
             pause_s = LOOK_S_FIRST if others else min(pause_s * LOOK_GROWTH, LOOK_S_MAX)
 
+    def _check_names(self) -> None:
+        """Somebody may have removed the file while nothing is written."""
+        if self._ground is None:
+            return
+        try:
+            self._ground.check_names()
+        except BrokerBroken as why:
+            self._broken(why)
+        except OSError:  # whoever writes is told
+            return
+
     async def _trim_often(self) -> None:
         while True:
             await self._clock.sleep(TRIM_EVERY_S)
-            with suppress(BrokerUnavailable):
+            with suppress(BrokerUnavailable, BrokerBroken):  # whoever polls or publishes is told
                 await self.trim()
+
+
+def _close(connection: sqlite3.Connection, ground: Ground) -> None:
+    """Raises `BrokerBroken` if the file has lost its name since anybody looked."""
+    if ground.broken is not None:
+        return  # to close it would remove the log of whatever lies there now
+    try:
+        with suppress(OSError):
+            ground.check_names()
+    finally:
+        if ground.broken is None:
+            connection.close()
+            ground.closed()
 
 
 @asynccontextmanager

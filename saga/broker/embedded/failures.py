@@ -3,7 +3,7 @@
 import sqlite3
 from pathlib import Path
 
-from saga.errors import BrokerError, BrokerUnavailable
+from saga.errors import BrokerBroken, BrokerError, BrokerUnavailable
 
 WAIT: dict[str, str] = {
     "SQLITE_FULL": "the disk or the file's limit is full: make room; nothing accepted is lost",
@@ -49,14 +49,24 @@ DEFECT = frozenset(
 """These say that the statement was wrong, or are no failures at all."""
 
 
+class Damage(sqlite3.DatabaseError):
+    """What SQLite does not see: records that are not those that were written, or are missing."""
+
+    sqlite_errorname = "SQLITE_CORRUPT"
+    sqlite_errorcode = sqlite3.SQLITE_CORRUPT
+
+
 def translated(why: sqlite3.Error, path: Path) -> BrokerError:
-    """The error to raise instead; `BrokerUnavailable` when trying again may succeed."""
+    """The error to raise instead; `BrokerUnavailable` when trying again may succeed, `BrokerBroken` when the file is
+    damaged."""
     name = getattr(why, "sqlite_errorname", None) or "SQLITE_ERROR"
+    if str(why).startswith("Could not decode"):  # text that is none; Python tells it without a code
+        name = "SQLITE_CORRUPT"
     primary = "_".join(name.split("_")[:2])  # SQLITE_IOERR_FSYNC is an SQLITE_IOERR
     if primary in WAIT:
         return BrokerUnavailable(f"broker file {path}: {WAIT[primary]} ({name}: {why})")
     if primary in DAMAGED:
-        return BrokerError(f"broker file {path}: {DAMAGED[primary]} ({name}: {why})")
+        return BrokerBroken(f"broker file {path}: {DAMAGED[primary]} ({name}: {why})")
     return BrokerError(
         f"broker file {path}: {name}: {why}; if it was not changed by another program, this is a defect of saga: "
         "report it with this message"

@@ -3,13 +3,16 @@
 import sqlite3
 from pathlib import Path
 
-from saga.broker.embedded.failures import translated
-from saga.errors import BrokerError
+from saga.broker.embedded.failures import Damage, translated
+from saga.errors import BrokerError, BrokerUnavailable
+from saga.statefile import format_of, make_file
 
 APPLICATION = 0x53414742
 """`SAGB` in the file's header: this is a broker's file and nobody else's."""
-FORMAT = 1
+FORMAT = 2
 """Raised with every change of the tables. A file of another format is refused."""
+CHECKED_BYTES_MAX = 32 << 20
+"""A file of up to so many bytes is checked as a whole when it is opened, which takes about 0.1 s."""
 STATEMENTS_KEPT = 1024
 """Two for each partition: compiling one costs more than running it."""
 BUSY_S_OPENING, BUSY_MS = 0.25, 20
@@ -36,7 +39,10 @@ TABLES = (
 
 def log_table(log: int) -> str:
     """The statement that makes the table of one partition's records."""
-    return f"CREATE TABLE log_{log} (offset INTEGER PRIMARY KEY, key BLOB, value BLOB, headers BLOB, time_ms INTEGER)"
+    return (
+        f"CREATE TABLE log_{log} (offset INTEGER PRIMARY KEY, key BLOB, value BLOB, headers BLOB, time_ms INTEGER,"
+        " sum INTEGER)"
+    )
 
 
 def open_file(path: Path, *, bytes_max: int | None) -> sqlite3.Connection:
@@ -46,6 +52,12 @@ def open_file(path: Path, *, bytes_max: int | None) -> sqlite3.Connection:
     read or written.
     """
     try:
+        make_file(path)
+    except OSError as why:
+        raise BrokerUnavailable(
+            f"broker file {path}: {why.strerror}: check that its folder is there and may be written"
+        ) from why
+    try:
         connection = sqlite3.connect(
             path, timeout=BUSY_S_OPENING, isolation_level=None, cached_statements=STATEMENTS_KEPT
         )
@@ -54,6 +66,8 @@ def open_file(path: Path, *, bytes_max: int | None) -> sqlite3.Connection:
     try:
         _check(connection, path)
         _set_up(connection, path)
+        if path.stat().st_size <= CHECKED_BYTES_MAX:
+            check_integrity(connection)
         if bytes_max is not None:
             page = _number(connection, "PRAGMA page_size")
             connection.execute(f"PRAGMA max_page_count = {max(1, bytes_max // page)}")
@@ -67,7 +81,8 @@ def open_file(path: Path, *, bytes_max: int | None) -> sqlite3.Connection:
 
 
 def _check(connection: sqlite3.Connection, path: Path) -> None:
-    application, format_ = (_number(connection, f"PRAGMA {name}") for name in ("application_id", "user_version"))
+    application, version = (_number(connection, f"PRAGMA {name}") for name in ("application_id", "user_version"))
+    format_ = format_of(version)
     if application == APPLICATION:
         if format_ != FORMAT:
             age, remedy = (
@@ -76,7 +91,7 @@ def _check(connection: sqlite3.Connection, path: Path) -> None:
                 else ("older", "let the services end with the version of saga that wrote it, then give a new path")
             )
             raise BrokerError(f"broker file {path} is of format {format_}, {age} than {FORMAT}, known here: {remedy}")
-    elif application or format_ or _number(connection, "SELECT count(*) FROM sqlite_master"):
+    elif application or version or _number(connection, "SELECT count(*) FROM sqlite_master"):
         raise BrokerError(f"{path} is another program's SQLite file, no broker file: give another path")
 
 
@@ -85,6 +100,7 @@ def _set_up(connection: sqlite3.Connection, path: Path) -> None:
     if mode != "wal":
         raise BrokerError(f"broker file {path} cannot have a write-ahead log ({mode}): it has to be on a local disk")
     connection.execute("PRAGMA synchronous = FULL")
+    connection.execute("PRAGMA cell_size_check = ON")  # a damaged page is found when it is read
     connection.execute(f"PRAGMA busy_timeout = {BUSY_MS}")
     # Without these, macOS leaves what was synced in the drive's cache.
     connection.execute("PRAGMA fullfsync = ON")
@@ -94,6 +110,23 @@ def _set_up(connection: sqlite3.Connection, path: Path) -> None:
         for statement in TABLES:
             connection.execute(statement)
     connection.execute("COMMIT")
+
+
+def check_integrity(connection: sqlite3.Connection) -> None:
+    """Raises `Damage` if tables and indexes do not fit together, or records are missing between others."""
+    (said,) = connection.execute("PRAGMA integrity_check(1)").fetchone()
+    if said != "ok":
+        raise Damage(said)
+    for log, oldest, end in connection.execute("SELECT id, oldest, next FROM logs").fetchall():
+        found = connection.execute(f"SELECT count(*), min(offset), max(offset) FROM log_{log}").fetchone()
+        if found != ((end - oldest, oldest, end - 1) if end > oldest else (0, None, None)):
+            raise Damage(f"log {log} is to hold the records from {oldest} to {end - 1}, and holds others")
+    beyond = connection.execute(
+        "SELECT p.grp, p.log FROM positions p LEFT JOIN logs l ON l.id = p.log WHERE l.id IS NULL OR p.offset > l.next"
+        " OR p.offset < 0"
+    ).fetchone()
+    if beyond is not None:
+        raise Damage(f"the position of group {beyond[0]!r} in log {beyond[1]} is none")
 
 
 def _number(connection: sqlite3.Connection, statement: str) -> int:

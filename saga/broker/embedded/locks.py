@@ -8,8 +8,10 @@ import threading
 from pathlib import Path
 from queue import SimpleQueue
 
-SEATS_MAX = 10_000
-"""Members of one process id at one file, before something must be wrong."""
+from saga import filelock
+
+TRIES_MAX = 100
+"""How often a seat is tried for, before something must be wrong."""
 
 
 class WriteLock:
@@ -21,14 +23,24 @@ class WriteLock:
     """
 
     def __init__(self, path: Path) -> None:
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        self._path = path
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         self._turns: SimpleQueue[asyncio.Future[None] | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
         self._waiting: asyncio.Future[None] | None = None
 
+    @property
+    def descriptor(self) -> int:
+        """Of the lock's file."""
+        return self._file
+
+    def holder(self) -> str:
+        """Who has it, for people."""
+        return filelock.holder(self._path)
+
     def taken(self) -> bool:
         """Take it if nobody has it; whether it is ours now. Raises `OSError`."""
-        return _flock(self._file, fcntl.LOCK_EX)
+        return filelock.take(self._file)
 
     def turn(self) -> asyncio.Future[None]:
         """Done when the lock is ours; fails with `OSError`. Until then nothing else may be asked of this lock."""
@@ -41,7 +53,8 @@ class WriteLock:
         return self._waiting
 
     def release(self) -> None:
-        fcntl.flock(self._file, fcntl.LOCK_UN)
+        """Give it up; never raises."""
+        filelock.give(self._file, str(self._path))
 
     def close(self) -> None:
         """Give it up; a turn that is still waited for comes to nothing."""
@@ -69,19 +82,30 @@ class WriteLock:
 class Seat:
     """A lock that a member holds while its process lives, in a file of its own beside the broker's.
 
+    Its name never comes again: with the process id alone a new process could take the name of a dead member, who would
+    then seem to live, or have its file swept for being the dead one's.
     A child made by `fork` without `exec` holds it too; then death is noticed by silence instead.
     """
 
     def __init__(self, broker: Path) -> None:
-        for number in range(SEATS_MAX):
-            # The process id only makes a free name likely: two containers may well have equal ones.
-            self.path = broker.with_name(f"{broker.name}.member-{os.getpid()}-{number}")
-            file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-            if _flock(file, fcntl.LOCK_EX) and _is_at(file, self.path):
+        self._broker = broker
+        self._sit()
+
+    def _sit(self) -> None:
+        for _ in range(TRIES_MAX):
+            self.path = self._broker.with_name(f"{self._broker.name}.member-{os.getpid()}-{os.urandom(6).hex()}")
+            file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            if filelock.take(file) and _is_at(file, self.path):  # else somebody looked, or swept, in between
                 self._file = file
                 return
             os.close(file)
-        raise OSError(errno.EMFILE, f"all names for members beside {broker} are taken: remove {broker.name}.member-*")
+        raise OSError(errno.EAGAIN, f"no seat beside {self._broker} could be kept: does something remove its files?")
+
+    def renew(self) -> None:
+        """Take another seat if the file of this one was removed: by a person, say. Raises `OSError`."""
+        if not _is_at(self._file, self.path):
+            os.close(self._file)
+            self._sit()
 
     def leave(self) -> None:
         """Remove the file and give up the lock: others see this member as dead from now on."""
@@ -96,16 +120,25 @@ def is_vacant(seat: Path) -> bool:
     except FileNotFoundError:
         return True
     try:
-        return _flock(file, fcntl.LOCK_SH)  # shared: two who look at once must not take each other for the member
+        return filelock.take(file, fcntl.LOCK_SH)  # shared: two who look must not take each other for the member
     finally:
         os.close(file)
 
 
 def sweep(broker: Path) -> None:
-    """Remove the seats that dead processes left."""
+    """Remove the seats that dead processes left. Each with its lock in our hands: nobody can sit down meanwhile."""
     for seat in broker.parent.glob(f"{broker.name}.member-*"):
-        if is_vacant(seat):
-            seat.unlink(missing_ok=True)
+        try:
+            file = os.open(seat, os.O_RDWR | os.O_CLOEXEC)
+        except OSError:  # gone, or another user's
+            continue
+        try:
+            if filelock.take(file) and _is_at(file, seat):
+                seat.unlink(missing_ok=True)
+        except OSError:
+            continue  # left for the next one who sweeps
+        finally:
+            os.close(file)
 
 
 def _tell(turn: asyncio.Future[None], failure: OSError | None) -> None:
@@ -115,14 +148,6 @@ def _tell(turn: asyncio.Future[None], failure: OSError | None) -> None:
         turn.set_result(None)
     else:
         turn.set_exception(failure)
-
-
-def _flock(file: int, kind: int) -> bool:
-    try:
-        fcntl.flock(file, kind | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 def _is_at(file: int, path: Path) -> bool:

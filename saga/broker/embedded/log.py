@@ -1,12 +1,14 @@
 """The records: which topics there are, where each partition ends, appending, reading, and retention."""
 
 import sqlite3
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
 import msgspec
 
+from saga.broker.embedded.failures import Damage
 from saga.broker.embedded.file import log_table
 from saga.broker.partitioner import partition_of
 from saga.broker.port import FRAME_BYTES, RECORD_BYTES_MAX, Topic, size_of
@@ -109,15 +111,16 @@ class Log:
 
     def append(self, entries: Iterable[Entry], now_ms: int) -> None:
         """Inside a transaction: give each its offset and write it. `committed` or `rolled_back` follows."""
-        moved: dict[int, list[tuple[int, bytes, bytes | None, bytes | None, int]]] = {}
+        moved: dict[int, list[tuple[int, bytes, bytes | None, bytes | None, int, int]]] = {}
         heads, connection = self.heads, self._connection
         for log, key, value, headers in entries:
             rows = moved.get(log)
             if rows is None:
                 rows = moved[log] = []
-            rows.append((heads[log] + len(rows), key, value, headers, now_ms))
+            offset = heads[log] + len(rows)
+            rows.append((offset, key, value, headers, now_ms, checksum(offset, key, value, headers, now_ms)))
         for log, rows in moved.items():
-            connection.executemany(f"INSERT INTO log_{log} VALUES (?, ?, ?, ?, ?)", rows)
+            connection.executemany(f"INSERT INTO log_{log} VALUES (?, ?, ?, ?, ?, ?)", rows)
         self._moved = {log: heads[log] + len(rows) for log, rows in moved.items()}
         connection.executemany("UPDATE logs SET next = ? WHERE id = ?", [(n, log) for log, n in self._moved.items()])
 
@@ -135,17 +138,34 @@ class Log:
         """The next records from `offset` on, up to one that cannot be read: that is raised when it is the first."""
         topic, number = partition
         rows = self._connection.execute(
-            f"SELECT offset, key, value, headers, time_ms FROM log_{log} WHERE offset >= ? ORDER BY offset LIMIT ?",
+            f"SELECT offset, key, value, headers, time_ms, sum FROM log_{log}"
+            " WHERE offset >= ? ORDER BY offset LIMIT ?",
             (offset, records_max),
         ).fetchall()
+        if not rows or rows[0][0] != offset or rows[-1][0] - offset != len(rows) - 1:
+            self._check_gap(log, offset, [row[0] for row in rows])
         records: list[Record] = []
         try:
-            for at, key, value, headers, time_ms in rows:
+            for at, key, value, headers, time_ms, sum_ in rows:
+                if checksum(at, key, value, headers, time_ms) != sum_:
+                    raise TypeError("its checksum is another")
                 records.append(Record(topic, number, at, key, value, _unpack(headers) if headers else (), time_ms))
         except (msgspec.MsgspecError, TypeError, UnicodeDecodeError) as why:
             if not records:
                 raise Undecodable(at, why) from why
         return records
+
+    def _check_gap(self, log: int, offset: int, found: Sequence[int]) -> None:
+        """Whether what is not there was removed by retention. Raises `Damage`."""
+        oldest, end = self._connection.execute("SELECT oldest, next FROM logs WHERE id = ?", (log,)).fetchone()
+        first = max(offset, oldest)
+        if list(found) != list(range(first, first + len(found))) or (not found and first < end):
+            raise Damage(f"records of log {log} from {first} on are missing")
+
+    def has(self, log: int, end: int) -> bool:
+        """Whether that log is at least so long."""
+        found = self._connection.execute("SELECT next FROM logs WHERE id = ?", (log,)).fetchone()
+        return found is not None and found[0] >= end
 
     # ---------------------------------------------------------------- topics and retention, inside a transaction
 
@@ -204,3 +224,9 @@ class Log:
                 self._connection.execute("UPDATE logs SET oldest = ? WHERE id = ?", (keep, log))
                 more = more or keep == oldest + TRIMMED_MAX
         return more
+
+
+def checksum(offset: int, key: bytes, value: bytes | None, headers: bytes | None, time_ms: int) -> int:
+    """Of a record where it is: SQLite has none."""
+    seed = (offset << 1 ^ time_ms ^ (value is None)) & 0xFFFFFFFF
+    return zlib.crc32(headers or b"", zlib.crc32(value or b"", zlib.crc32(key, seed)))

@@ -205,6 +205,7 @@ class Member:
         try:
             for topic in self._topics:
                 log.kept(topic)
+            self._seat.renew()
             dead = [fellow for fellow in groups.fellows(self.group) if is_vacant(folder / fellow.seat)]
         except sqlite3.Error as why:
             raise translated(why, self._shared.path) from why
@@ -237,8 +238,7 @@ class Member:
                 except TimeoutError:
                     continue
         except Exception as why:  # noqa: BLE001 - a listener's error reaches whoever polls or commits
-            self._broken = why
-            self._news.set()
+            self.fail(why)
 
     async def pulse(self) -> None:
         """Stir, and see who does not, until cancelled."""
@@ -251,8 +251,12 @@ class Member:
                 except (BrokerUnavailable, sqlite3.Error, OSError):
                     continue  # tried again in a moment; a silent member loses its partitions, and hears of it
         except Exception as why:  # noqa: BLE001 - as above
-            self._broken = why
-            self._news.set()
+            self.fail(why)
+
+    def fail(self, why: BaseException) -> None:
+        """Whoever polls or commits is told so from now on."""
+        self._broken = self._broken or why
+        self._news.set()
 
     async def drain(self) -> None:
         """Revoke what is ours, because the member leaves."""

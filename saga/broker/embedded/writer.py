@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
 from saga.broker.embedded.failures import translated
+from saga.broker.embedded.ground import Ground
 from saga.broker.embedded.locks import WriteLock
 from saga.broker.embedded.log import Entry, Log
 from saga.clock import Clock
-from saga.errors import BrokerError, BrokerUnavailable, SagaError
+from saga.errors import BrokerBroken, BrokerError, BrokerUnavailable, SagaError
 
 T = TypeVar("T")
 
@@ -93,16 +94,20 @@ class Writer:
         connection: sqlite3.Connection,
         lock: WriteLock,
         log: Log,
+        ground: Ground,
         *,
         clock: Clock,
         lock_s: float,
         caught_up: Callable[[], None],
         appended: Callable[[Mapping[int, int]], None],
+        broken: Callable[[BrokerBroken], None],
     ) -> None:
-        """`caught_up` is called when others had written, `appended` with the new ends of logs that we wrote to."""
+        """`caught_up` is called when others had written, `appended` with the new ends of logs that we wrote to,
+        `broken` when nothing can be written any more."""
         self._path, self._connection, self._lock, self._log = path, connection, lock, log
         self._clock, self._lock_s = clock, lock_s
-        self._caught_up, self._appended = caught_up, appended
+        self._caught_up, self._appended, self._broken = caught_up, appended, broken
+        self._ground = ground
         self._loop = asyncio.get_running_loop()
         self._queue: deque[Append | Change] = deque()
         self._scheduled = False
@@ -137,6 +142,7 @@ class Writer:
     def _enqueue(self, item: Append | Change) -> None:
         if self._closed:
             raise BrokerError(f"broker file {self._path} is closed here: publish and commit inside its `async with`")
+        self._ground.refuse()
         self._queue.append(item)
         self._schedule()
 
@@ -187,7 +193,7 @@ class Writer:
     def _held(self) -> BrokerUnavailable:
         return BrokerUnavailable(
             f"broker file {self._path}: another process has held its lock for {self._lock_s:g} s: "
-            "resume it or end it (a stopped process keeps its locks)"
+            f"{self._lock.holder()} has it: resume it or end it (a stopped process keeps its locks)"
         )
 
     def _lock_failed(self, why: OSError) -> BrokerUnavailable:
@@ -200,26 +206,40 @@ class Writer:
             if self._connection.in_transaction:  # a rollback failed, with the disk perhaps
                 self._connection.execute("ROLLBACK")
             self._connection.execute("BEGIN IMMEDIATE")
+            self._ground.check()
         except sqlite3.Error as why:
+            self._roll_back()
             self._lock.release()
             if getattr(why, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY:
                 return False
-            self._fail_all(translated(why, self._path))
+            self._fail_all(self._meaning(why))
+            return True
+        except BrokerBroken as why:
+            self._lock.release()
+            self._fail_all(why)
+            return True
+        except OSError as why:
+            self._roll_back()
+            self._lock.release()
+            self._fail_all(
+                BrokerUnavailable(f"broker file {self._path} cannot be looked at ({why}): see the system's log")
+            )
             return True
         group = self._group()
         try:
             others, refused = self._log.catch_up(), self._run(group)
             self._connection.execute("COMMIT")
+            moved = self._log.committed()
+            self._ground.committed(moved)
         except BaseException as why:
             self._roll_back()
             for item in group:
-                item.fail(translated(why, self._path) if isinstance(why, sqlite3.Error) else why)
+                item.fail(self._meaning(why) if isinstance(why, sqlite3.Error) else why)
             if not isinstance(why, Exception):
                 raise
             return True
         finally:
             self._lock.release()
-        moved = self._log.committed()
         for item in group:
             if id(item) not in refused:
                 item.succeed()
@@ -266,6 +286,22 @@ class Writer:
         except sqlite3.Error:
             return  # tried again before the next transaction begins
 
+    def _meaning(self, why: sqlite3.Error) -> BrokerError:
+        """What SQLite's error means; that the file has lost its name explains most of them."""
+        try:
+            self._ground.check_names()
+        except BrokerBroken as also:
+            self._broken(also)
+            return also
+        except OSError:
+            pass  # it is told as SQLite has it
+        said = translated(why, self._path)
+        if isinstance(said, BrokerBroken):
+            self._broken(said)
+        return said
+
     def _fail_all(self, why: BrokerError) -> None:
+        if isinstance(why, BrokerBroken):
+            self._broken(why)
         while self._queue:
             self._queue.popleft().fail(type(why)(str(why)))  # one each: an exception collects tracebacks

@@ -1,0 +1,385 @@
+"""The broker's file removed, replaced, restored or damaged; locks that fail; seats of the dead and of the living."""
+
+import errno
+import fcntl
+import os
+import shutil
+import sqlite3
+import stat
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from saga import filelock
+from saga.broker.embedded import EmbeddedBroker, ground, locks
+from saga.broker.embedded.locks import Seat, WriteLock, is_vacant, sweep
+from saga.broker.port import Topic
+from saga.clock import SystemClock
+from saga.errors import BrokerBroken, BrokerError, BrokerUnavailable
+from saga.messages import Partition
+from saga.testing.conformance.listening import Listening, event, values
+from tests.broker.waiting import until
+
+CLOCK = SystemClock()
+COUNT = 20
+
+
+@pytest.fixture(autouse=True)
+def always_looking(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tests are faster than whoever removes files by hand."""
+    monkeypatch.setattr(ground, "CHECK_EVERY_S", 0.0)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "logs" / "broker.db"
+
+
+def beside(path: Path, ending: str) -> Path:
+    return path.with_name(path.name + ending)
+
+
+def removed(path: Path, ending: str) -> None:
+    beside(path, ending).unlink()
+
+
+def replaced(path: Path, ending: str) -> None:
+    new = beside(path, ".new")
+    shutil.copy(beside(path, ending), new)
+    new.rename(beside(path, ending))
+
+
+def put_back(path: Path) -> None:
+    """As the message says."""
+    (copy,) = path.parent.glob(f"{path.name}.rescued-*")
+    for ending in ("", "-wal", "-shm"):
+        beside(path, ending).unlink(missing_ok=True)
+    copy.rename(path)
+
+
+async def opened(path: Path) -> EmbeddedBroker:
+    broker = await EmbeddedBroker(path, clock=CLOCK).__aenter__()
+    await broker.ensure([Topic("orders", 4)])
+    return broker
+
+
+async def filled(broker: EmbeddedBroker) -> list[str]:
+    for n in range(COUNT):
+        await broker.publish([event("orders", f"k{n}", f"{n}")])
+    return sorted(f"{n}" for n in range(COUNT))
+
+
+async def has(listening: Listening, count: int) -> list[Partition]:
+    """Its partitions, once there are so many."""
+    await until(lambda: len(listening.has) == count)
+    return list(listening.has)
+
+
+async def held_in(path: Path) -> list[str]:
+    async with EmbeddedBroker(path, clock=CLOCK) as broker:
+        return sorted(values([record async for record in broker.scan("orders")]))
+
+
+# -------------------------------------------------------------------- removed, replaced, restored
+
+
+@pytest.mark.parametrize("ending", ["", "-wal", "-shm", ".lock"])
+@pytest.mark.parametrize("happens", [removed, replaced])
+async def test_a_file_that_lost_its_name_takes_no_record_and_nothing_acknowledged_is_lost(
+    path: Path, happens: Callable[[Path, str], None], ending: str
+) -> None:
+    broker = await opened(path)
+    acknowledged = await filled(broker)
+    happens(path, ending)
+    for _ in range(2):
+        with pytest.raises(BrokerBroken, match=rf"broker.db{ending} was .* while it was in use.*is saved in"):
+            await broker.publish([event("orders", "late")])
+    await broker.__aexit__(None, None, None)
+    with pytest.raises(BrokerBroken, match="put it in the place of"):
+        await EmbeddedBroker(path, clock=CLOCK).__aenter__()
+    put_back(path)
+    assert await held_in(path) == acknowledged
+
+
+async def test_a_member_that_only_waits_is_told_within_moments(path: Path) -> None:
+    broker = await opened(path)
+    async with broker.join("payment", ["orders"], Listening()) as member:
+        await member.poll([], records_max=1, timeout_s=0.2)
+        removed(path, "")
+        with pytest.raises(BrokerBroken, match="was removed while it was in use"):
+            await CLOCK.within(5, member.poll([], records_max=1, timeout_s=60))
+    await broker.__aexit__(None, None, None)
+
+
+async def test_a_broker_that_is_closed_after_its_file_was_removed_saves_it_and_says_so(path: Path) -> None:
+    broker = await opened(path)
+    acknowledged = await filled(broker)
+    removed(path, "")
+    with pytest.raises(BrokerBroken, match="is saved in"):
+        await broker.__aexit__(None, None, None)
+    put_back(path)
+    assert await held_in(path) == acknowledged
+
+
+async def test_an_older_copy_over_the_open_file_is_told(path: Path) -> None:
+    broker = await opened(path)
+    for n in range(3):
+        for size in [900_000] * 5:  # more than SQLite's log holds before it is copied into the file
+            await broker.publish([event("orders", f"k{n}", "x" * size)])
+        if n == 0:
+            older = path.read_bytes()  # noqa: ASYNC240
+    await filled(broker)
+    path.write_bytes(older)  # noqa: ASYNC240
+    with pytest.raises(BrokerBroken, match="was overwritten while it was in use"):
+        await broker.publish([event("orders", "late")])
+    await broker.__aexit__(None, None, None)
+    with pytest.raises(BrokerBroken, match=r"remove .*broker.db.lock"):
+        await EmbeddedBroker(path, clock=CLOCK).__aenter__()
+
+
+async def test_an_older_content_that_sqlite_itself_put_back_is_told(path: Path) -> None:
+    broker = await opened(path)
+    with closing(sqlite3.connect(":memory:")) as copy:
+        with closing(sqlite3.connect(path)) as live:
+            live.backup(copy)
+        await filled(broker)
+        with closing(sqlite3.connect(path)) as live:
+            copy.backup(live)
+    with pytest.raises(BrokerBroken, match="lacks what was acknowledged last"):
+        await broker.publish([event("orders", "late")])
+    await broker.__aexit__(None, None, None)
+
+
+async def test_a_log_that_is_cut_short_is_told(path: Path) -> None:
+    broker = await opened(path)
+    await filled(broker)
+    os.truncate(beside(path, "-wal"), 5000)
+    with pytest.raises(BrokerBroken, match=r"broker.db-wal was overwritten or cut short"):
+        await broker.publish([event("orders", "late")])
+    await broker.__aexit__(None, None, None)
+
+
+async def test_a_log_that_was_lost_after_a_crash_is_told_until_a_person_decides(path: Path, tmp_path: Path) -> None:
+    broker = await opened(path)
+    await filled(broker)
+    noted = beside(path, ".lock").read_bytes()
+    before = path.read_bytes()  # noqa: ASYNC240
+    await broker.__aexit__(None, None, None)
+    path.write_bytes(before)  # noqa: ASYNC240 - as it was without what only the log had
+    beside(path, ".lock").write_bytes(noted)
+    for _ in range(2):
+        with pytest.raises(BrokerBroken, match=r"lacks what was acknowledged last.*remove .*broker.db.lock"):
+            await EmbeddedBroker(path, clock=CLOCK).__aenter__()
+    removed(path, ".lock")
+    await (await opened(path)).__aexit__(None, None, None)
+
+
+# -------------------------------------------------------------------- damaged
+
+
+async def test_a_record_that_is_not_what_was_written_stands_its_partition_and_says_where(path: Path) -> None:
+    broker = await opened(path)
+    await broker.publish([event("orders", "k", "one")])
+    with closing(sqlite3.connect(path, isolation_level=None)) as shell:
+        for log in range(1, 5):
+            shell.execute(f"UPDATE log_{log} SET value = ?", (b"won",))
+    async with broker.join("payment", ["orders"], listening := Listening()) as member:
+        assert await member.poll(await has(listening, 4), records_max=10, timeout_s=0.5) == []
+        (standstill,) = member.standing()
+        assert str(path) in standstill.reason
+    await broker.__aexit__(None, None, None)
+
+
+async def test_records_that_are_missing_between_others_end_the_service_that_reads_them(path: Path) -> None:
+    broker = await opened(path)
+    for n in range(3):
+        await broker.publish([event("orders", "k", f"{n}")])
+    with closing(sqlite3.connect(path, isolation_level=None)) as shell:
+        for log in range(1, 5):
+            shell.execute(f"DELETE FROM log_{log} WHERE offset = 1")
+    with pytest.raises(BrokerBroken, match=r"broker.db: it is damaged.*are missing"):
+        _ = [record async for record in broker.scan("orders")]
+    await broker.__aexit__(None, None, None)
+    with pytest.raises(BrokerBroken, match="and holds others"):
+        await EmbeddedBroker(path, clock=CLOCK).__aenter__()
+
+
+# -------------------------------------------------------------------- rights, locks
+
+
+async def test_files_and_folders_are_for_their_user_alone(path: Path) -> None:
+    before = os.umask(0)
+    try:
+        broker = await opened(path)
+        async with broker.join("payment", ["orders"], Listening()):
+            modes = {stat.S_IMODE(each.stat().st_mode) for each in path.parent.iterdir()}
+        await broker.__aexit__(None, None, None)
+    finally:
+        os.umask(before)
+    assert modes == {0o600}
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+
+
+ODD = [errno.EIO, errno.EBADF, errno.EINVAL, errno.ENOLCK, errno.ESTALE]
+
+
+@pytest.mark.parametrize("number", ODD)
+async def test_a_lock_that_fails_in_any_way_is_told_and_hangs_nobody(
+    path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def fails(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    broker = await opened(path)
+    with monkeypatch.context() as planted:
+        planted.setattr("saga.filelock.fcntl.flock", fails)
+        with pytest.raises(BrokerUnavailable, match="its lock failed"):
+            await CLOCK.within(5, broker.publish([event("orders", "k", "lost")]))
+        with pytest.raises(BrokerUnavailable):
+            await CLOCK.within(5, EmbeddedBroker(path, clock=CLOCK).__aenter__())
+    await CLOCK.within(5, broker.publish([event("orders", "k", "kept")]))
+    await broker.__aexit__(None, None, None)
+    assert await held_in(path) == ["kept"]
+
+
+@pytest.mark.parametrize("number", ODD)
+async def test_a_lock_that_fails_while_it_is_waited_for_is_told(
+    path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    broker = await opened(path)
+    flock = fcntl.flock
+
+    def fails(file: int, how: int) -> None:
+        if how == fcntl.LOCK_EX:  # the thread waits
+            raise OSError(number, os.strerror(number))
+        flock(file, how)
+
+    holds = WriteLock(beside(path, ".lock"))
+    assert holds.taken()
+    monkeypatch.setattr("saga.filelock.fcntl.flock", fails)
+    with pytest.raises(BrokerUnavailable, match="its lock failed"):
+        await CLOCK.within(5, broker.publish([event("orders", "k", "lost")]))
+    monkeypatch.undo()
+    holds.close()
+    await CLOCK.within(5, broker.publish([event("orders", "k", "kept")]))
+    await broker.__aexit__(None, None, None)
+    assert await held_in(path) == ["kept"]
+
+
+async def test_what_was_committed_is_told_even_if_the_lock_cannot_be_given_up(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flock = fcntl.flock
+
+    def keeps(file: int, how: int) -> None:
+        if how == fcntl.LOCK_UN:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        flock(file, how)
+
+    broker, other = await opened(path), await opened(path)
+    monkeypatch.setattr("saga.filelock.fcntl.flock", keeps)
+    await CLOCK.within(5, broker.publish([event("orders", "k", "1")]))
+    await CLOCK.within(5, other.publish([event("orders", "k", "2")]))
+    for each in (broker, other):
+        await each.__aexit__(None, None, None)
+    monkeypatch.undo()
+    assert await held_in(path) == ["1", "2"]
+
+
+async def test_who_is_locked_out_is_told_by_whom(path: Path) -> None:
+    broker = await opened(path)
+    lock = WriteLock(beside(path, ".lock"))
+    assert lock.taken()
+    with pytest.raises(BrokerUnavailable, match=rf"process {os.getpid()} \(.*pytest.*\) has it"):
+        async with EmbeddedBroker(path, clock=CLOCK, lock_s=0.1):
+            pytest.fail("it opened")
+    lock.close()
+    await broker.__aexit__(None, None, None)
+
+
+def test_where_the_system_does_not_say_who_holds_a_lock_people_learn_how_to_see(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(filelock, "LOCKS", tmp_path / "none")
+    assert filelock.holder(tmp_path / "a.lock") == f"another process (`lsof {tmp_path}/a.lock` tells which)"
+
+
+# -------------------------------------------------------------------- seats
+
+
+def test_whoever_sweeps_never_removes_the_seat_of_the_living(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At each moment of sweeping somebody else sits down, under the very name that is being swept."""
+    path.parent.mkdir()
+    dead = beside(path, ".member-1-dead")
+    seated: list[int] = []
+    unlink = Path.unlink
+
+    def sits_down() -> None:
+        file = os.open(dead, os.O_RDWR | os.O_CREAT)
+        if filelock.take(file) and locks._is_at(file, dead):
+            seated.append(file)
+
+    def interrupted(self: Path, missing_ok: bool = False) -> None:
+        sits_down()
+        unlink(self, missing_ok=missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", interrupted)
+    for _ in range(3):
+        dead.touch()
+        sweep(path)
+        for file in seated:
+            assert locks._is_at(file, dead), "it lives, and its seat is gone"
+            os.close(file)
+        seated.clear()
+
+
+def test_no_two_seats_ever_have_one_name(path: Path) -> None:
+    path.parent.mkdir()
+    names = set()
+    for _ in range(50):
+        seat = Seat(path)
+        names.add(seat.path.name)
+        seat.leave()
+    assert len(names) == 50
+
+
+async def test_a_member_whose_seat_is_removed_by_hand_takes_another_and_goes_on(path: Path) -> None:
+    broker = await opened(path)
+    async with (
+        broker.join("payment", ["orders"], first := Listening()) as member,
+        broker.join("payment", ["orders"], Listening()),
+    ):
+        await has(first, 2)
+        seats = set(path.parent.glob("*.member-*"))
+        for seat in seats:
+            seat.unlink()
+        await until(lambda: len(set(path.parent.glob("*.member-*")) - seats) == 2)
+        version = broker.connection.execute("SELECT generation FROM groups").fetchone()
+        await CLOCK.sleep(0.5)
+        assert broker.connection.execute("SELECT generation FROM groups").fetchone() == version, "evicted again"
+        assert await member.poll([], records_max=1, timeout_s=0) == []
+    await broker.__aexit__(None, None, None)
+
+
+async def test_a_seat_whose_lock_fails_makes_joining_unavailable(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    broker = await opened(path)
+
+    def fails(*_: object) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    with monkeypatch.context() as planted:
+        planted.setattr("saga.filelock.fcntl.flock", fails)
+        with pytest.raises(BrokerError, match="no lock for a member"):
+            async with broker.join("payment", ["orders"], Listening()):
+                pytest.fail("it joined")
+    await broker.__aexit__(None, None, None)
+
+
+def test_a_seat_that_nobody_holds_is_vacant(path: Path) -> None:
+    path.parent.mkdir()
+    seat = Seat(path)
+    assert not is_vacant(seat.path)
+    seat.leave()
+    assert is_vacant(seat.path)
