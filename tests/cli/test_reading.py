@@ -428,7 +428,7 @@ def test_a_history_whose_end_was_cut_off_is_found_though_its_count_and_hash_fit(
 
     change(shop / ".saga" / "payment.db", "saga", "payment::order-2", shorter)
     [broken] = json.loads(saga("verify-history", "--json").stdout)["broken"]
-    assert broken["what"].startswith("not what the transitions make of it, in the snapshot: closed, inbox")
+    assert broken["what"].startswith("not what the transitions make of it, in the snapshot: closed, failed, inbox")
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,13 @@ def test_the_first_delay_is_the_first() -> None:
     assert delay_s(Retry(delay_s_first=3), 1, 0) == 3
 
 
+def test_the_defaults_outlive_an_outage_of_two_to_four_minutes_as_the_docstring_says() -> None:
+    waits = [sum(delay_s(Retry(), n, chance) for n in range(1, Retry().attempts_max)) for chance in (0, 1)]
+    assert 120 < waits[1] < waits[0]
+    assert 240 < waits[0] < 300
+    assert "two to four minutes" in (Retry.__doc__ or "").replace("\n    ", " ")
+
+
 @pytest.mark.parametrize("attempts_max", [0, -1, 1.5, float("nan"), True, "3"])
 def test_less_than_one_attempt_is_refused(attempts_max: int) -> None:
     with pytest.raises(DeclarationError, match=r"Retry\(attempts_max=.*give a whole number from 1 on"):

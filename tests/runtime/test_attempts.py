@@ -45,7 +45,7 @@ async def test_an_attempt_is_made_again_in_place_with_delays_that_double(tmp_pat
         retrying = place.told(Retrying)
         assert [(r.attempt, r.delay_s) for r in retrying] == [(1, 2), (2, 4), (3, 8), (4, 10)]
         assert place.clock.pauses == [2, 4, 8, 10]
-        assert {(r.handler, r.attempts_max, r.error) for r in retrying} == {("reserve", 8, "OSError: away")}
+        assert {(r.handler, r.attempts_max, r.error) for r in retrying} == {("reserve", 16, "OSError: away")}
         (entry,) = await place.history(payment)
         assert (entry.outcome, entry.attempt) == ("handled", 5)
         (handled,) = place.told(Handled)
@@ -164,7 +164,7 @@ async def test_a_compensation_that_fails_is_tried_without_end_and_people_are_tol
     @payment.compensation(reserve)
     async def release(cancelled: OrderCancelled, reserved: PaymentReserved) -> None:
         attempts.append(len(attempts) + 1)
-        if len(attempts) < 19:
+        if len(attempts) < 35:
             raise Permanent("not even this makes it a dead letter")
 
     async with workplace(tmp_path) as place, at_work(place, payment):
@@ -173,7 +173,7 @@ async def test_a_compensation_that_fails_is_tried_without_end_and_people_are_tol
         await place.at_rest(payment)
         told = place.told(Escalated)
         assert [e.reason for e in told] == [
-            f"{n} attempts failed, the last with Permanent: not even this makes it a dead letter" for n in (8, 16)
+            f"{n} attempts failed, the last with Permanent: not even this makes it a dead letter" for n in (16, 32)
         ]
         assert {(e.saga, e.handler) for e in told} == {(SAGA, "release")}
         assert not await place.dead(payment)

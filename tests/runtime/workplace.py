@@ -27,7 +27,7 @@ T = TypeVar("T")
 M = TypeVar("M", bound=Moment)
 
 ROOT = Path(__file__).parents[2]
-AWAITED_S_MAX = 8.0
+AWAITED_S_MAX = 30.0
 LOOK_S = 0.002
 SAGA = "order-1"
 
