@@ -6,7 +6,7 @@ MINUTES ?= 30
 SEED ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench bench-servers simulate explore compose-test torture settings lock format clean
+.PHONY: help demo test check bench bench-servers simulate explore fuzz compose-test torture settings lock format clean
 
 help: ## Show what there is.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/'
@@ -49,6 +49,9 @@ compose-test: .venv/tools ## Run the system in containers, kill and cut off some
 
 torture: .venv/tools ## Kill, freeze and refuse on real Kafka and CouchbaseMock, under load: MINUTES=30 SEED=1.
 	$(BIN)/python -m tests.torture --minutes $(MINUTES) --seed $(SEED)
+
+fuzz: .venv/tools ## Put 20,000 odd records into each log, real Kafka too, and account for each: SEED=1.
+	$(BIN)/python -m tests.fuzz --seed $(SEED)
 
 explore: .venv/tools ## Explore the protocol with more faults than the tests do; prints the number of states.
 	$(BIN)/python -m saga.testing.exploration --deep

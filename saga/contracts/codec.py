@@ -79,6 +79,10 @@ def decode(value: bytes | None, to: type[Event], library: Library) -> Event:
         event: Event = codec.from_raw(read(value))
     except Wrong as why:
         raise BadInput(f"{codec.name}: {why}") from None
+    except (BadInput, MemoryError):
+        raise
+    except Exception as why:  # anybody may have written it: whatever it makes of us, it is no reason to try again
+        raise BadInput(f"{codec.name}: its fields cannot be taken for what they are to be: {why}") from why
     return event
 
 
@@ -216,8 +220,12 @@ def _reader(writer: Any, reader: Any) -> _Read:
             raw = schemaless_reader(body, writer, reader)
         except EOFError:
             raise BadInput(f"the value is partial: it ends in the middle of {writer['name']}") from None
-        except _CORRUPT as why:
+        except UnicodeDecodeError as why:
+            raise BadInput(f"the value cannot be read as {writer['name']}: a text in it is not UTF-8") from why
+        except SchemaResolutionError as why:
             raise BadInput(f"the value cannot be read as {writer['name']}: {why}") from why
+        except _CORRUPT as why:  # its words are for who knows the library
+            raise BadInput(f"the value cannot be read as {writer['name']}: its bytes are not those of one") from why
         if body.tell() != len(value):
             extra = len(value) - body.tell()
             raise BadInput(f"the value has {extra} bytes behind the end of {writer['name']}")

@@ -1,0 +1,214 @@
+"""One run: the records are put into a log, a service takes them, and each of them is accounted for."""
+
+import asyncio
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from hashlib import sha256
+from pathlib import Path
+
+from saga import Saga, Service, envelope
+from saga.contracts import codec
+from saga.errors import BadInput
+from saga.messages import Partition, Record, texts_of
+from saga.observe.moments import Moment, Stuck
+from saga.progress.document import decode, decode_entry, progress_key
+from saga.runtime.lifecycle import serve
+from saga.runtime.participant import NOWHERE, Participant, participant_of
+from saga.runtime.room import Limits
+from saga.store.port import Store
+from saga.store.sqlite import SqliteStore
+from saga.testing.invariants.alone import unaccounted
+from services.order.events import OrderCancelled, OrderConfirmed
+from services.payment.events import OrderPlaced, PaymentReserved
+from tests.fuzz.grounds import CLOCK, DEAD, Ground
+from tests.fuzz.records import TOPIC, Written
+
+BATCH = 250
+STILL_S = 60.0
+"""So long without any progress, and a partition stands."""
+UNREADABLE_TO_PEOPLE = re.compile(r"Traceback|<class|<function| object at 0x|codec can't decode|Errno|NoneType")
+
+payment = Service("payment")
+
+
+@payment.handler
+async def reserve(order: OrderPlaced) -> PaymentReserved:
+    return PaymentReserved(order_id=order.order_id, charge_id="c", amount=order.total)
+
+
+@payment.handler
+async def note(confirmed: OrderConfirmed, reserved: PaymentReserved, saga: Saga) -> None: ...
+
+
+@payment.handler(many=True)
+async def count(confirmed: OrderConfirmed) -> None: ...
+
+
+@payment.compensation(reserve)
+async def release(cancelled: OrderCancelled, reserved: PaymentReserved) -> None: ...
+
+
+@dataclass
+class Figures:
+    """What came of it."""
+
+    inputs: int = 0
+    stops: list[str] = field(default_factory=list)
+    """Workers that ended, partitions that stand."""
+    losses: list[str] = field(default_factory=list)
+    """Records of which nobody knows what became of them."""
+    unclear: list[str] = field(default_factory=list)
+    """Dead letters that do not fit, do not give back what was there, or whose reason nobody understands."""
+    ends: Counter[str] = field(default_factory=Counter)
+    reasons: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def is_clean(self) -> bool:
+        return not (self.stops or self.losses or self.unclear)
+
+    def __str__(self) -> str:
+        ends = ", ".join(f"{n} {end}" for end, n in self.ends.most_common())
+        return (
+            f"{self.inputs} inputs, {len(self.stops)} stops, {len(self.losses)} losses, {len(self.unclear)} unclear "
+            f"letters; {ends}; {len(self.reasons)} kinds of reasons"
+        )
+
+
+async def run(ground: Ground, written: Sequence[Written], folder: Path) -> Figures:
+    """Put them into the log while the service runs; then account for each."""
+    figures, moments, stop = Figures(inputs=len(written)), list[Moment](), asyncio.Event()
+    async with SqliteStore(folder / "store.db", clock=CLOCK) as store:
+        serving = asyncio.get_running_loop().create_task(
+            serve(
+                payment.declared,
+                store=store,
+                broker=ground.broker,
+                clock=CLOCK,
+                report=moments.append,
+                limits=Limits(),
+                stop=stop,
+            )
+        )
+        try:
+            for first in range(0, len(written), BATCH):
+                await ground.put(written[first : first + BATCH])
+            records = [record async for record in ground.broker.scan(TOPIC)]
+            await _at_rest(ground, records, serving, figures)
+        finally:
+            stop.set()
+            for why in await asyncio.gather(serving, return_exceptions=True):
+                if why is not None:
+                    figures.stops.append(f"the worker ended: {why!r}")
+        figures.stops += [f"a lane cannot decide: {m.error}" for m in moments if isinstance(m, Stuck)]
+        letters = [record async for record in ground.broker.scan(DEAD)]
+        participant = participant_of(payment.declared, {}, NOWHERE)
+        await _account(figures, participant, store, records, letters)
+    return figures
+
+
+async def _at_rest(ground: Ground, records: Sequence[Record], serving: "asyncio.Task[None]", figures: Figures) -> None:
+    """Return when everything is committed, or nothing has moved for long."""
+    ends = Counter(Partition(record.topic, record.partition) for record in records)
+    seen, since_s = dict[Partition, int](), CLOCK.monotonic_s()
+    while not serving.done():
+        at = dict(await ground.positions())
+        if all(at.get(partition, 0) >= end for partition, end in ends.items()):
+            return
+        if at != seen:
+            seen, since_s = at, CLOCK.monotonic_s()
+        elif CLOCK.monotonic_s() - since_s > STILL_S:
+            figures.stops += [f"{p} stands at {at.get(p, 0)} of {end}" for p, end in ends.items() if at.get(p, 0) < end]
+            return
+        await CLOCK.sleep(0.05)
+
+
+async def _account(
+    figures: Figures, service: Participant, store: Store, records: Sequence[Record], letters: Sequence[Record]
+) -> None:
+    by_place: dict[str, Record] = {}
+    by_message: dict[str, Record] = {}
+    for letter in letters:
+        headers = texts_of(letter.headers)
+        by_place |= {headers["dead_position"]: letter} if "dead_position" in headers else {}
+        by_message |= {headers["dead_message"]: letter} if "dead_message" in headers else {}
+        _check_said(figures, headers)
+    told: dict[str, dict[str, str]] = {}
+    for record in records:
+        where = f"{record.topic}/{record.partition}/{record.offset}"
+        try:
+            end = await _end_of(service, store, record, by_message, told)
+        except BadInput:
+            end = "dead: cannot be read" if where in by_place else None
+            if where in by_place:
+                _check_given_back(figures, record, by_place[where])
+        if end is None:
+            figures.losses.append(f"{where}: {str(record)[:2000]}")
+        else:
+            figures.ends[end] += 1
+
+
+async def _end_of(
+    service: Participant,
+    store: Store,
+    record: Record,
+    letters: Mapping[str, Record],
+    told: dict[str, dict[str, str]],
+) -> str | None:
+    """What became of a record; `None` if nobody knows. Raises `BadInput` for one of which the saga cannot be told."""
+    type_, schema = envelope.type_of(record), ""
+    if type_ is None:
+        version = codec.identify(record.value, service.library)
+        type_, schema = version.name, version.path
+    if type_ not in service.consumed:
+        return "of no type that is taken"
+    message = envelope.to_message(record, type_=type_, schema=schema, contract=service.contracts[type_])
+    if message.source == service.name:
+        return "the copy of an own event"
+    document = await store.get("saga", progress_key(service.name, message.saga))
+    if document is not None:
+        p = decode(document.content)
+        if unaccounted(p, service.roles, message.type, message.id) is None:
+            outcomes = {e.message: e.outcome for e in map(decode_entry, p.transitions)}
+            return f"in the progress: {outcomes.get(message.id, 'archived')}"
+    if message.id in letters:
+        return "dead: of no progress"
+    return None
+
+
+def _check_said(figures: Figures, headers: Mapping[str, str]) -> None:
+    reason = headers.get("dead_reason", "")
+    figures.reasons[re.sub(r"'.*'|[0-9a-f]{2,}|\d+", "_", reason)[:60]] += 1
+    wrong = [
+        what
+        for what, is_so in {
+            "no reason": not reason,
+            "unprintable": not all(t.isprintable() for n, t in headers.items() if n.startswith("dead_")),
+            "too long": len(reason.encode()) > 2000,
+            "for no people": UNREADABLE_TO_PEOPLE.search(reason) is not None,
+            "no remedy": not headers.get("dead_remedy") and "dead_cut" not in headers,
+        }.items()
+        if is_so
+    ]
+    if wrong:
+        figures.unclear.append(f"{wrong}: {reason[:300]}")
+
+
+def _check_given_back(figures: Figures, record: Record, letter: Record) -> None:
+    """What a sender wrote is there, or as much as fits, with the digest of all."""
+    said = texts_of(letter.headers)
+    value, key = record.value or b"", record.key or b""
+    if "dead_cut" in said:
+        digests = {"dead_value": value, "dead_key": key}
+        right = all(
+            said[name] == f"{len(content)} bytes, sha256 {sha256(content).hexdigest()}"
+            for name, content in digests.items()
+        )
+        right = right and value.startswith(letter.value or b"") and key.startswith(letter.key or b"")
+    else:
+        theirs = tuple((envelope.foreign_name(name), text) for name, text in record.headers)
+        right = (letter.value, letter.key or b"") == (record.value, key)
+        right = right and letter.headers[: len(theirs)] == theirs
+    if not right:
+        figures.unclear.append(f"not given back: {str(record)[:500]} in {str(letter)[:500]}")
