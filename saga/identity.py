@@ -1,16 +1,17 @@
 """Ids by which the toolkit tells messages apart: source and id together, for two senders may use one id.
 
 What a contract's owner says under its own name has an id that nobody else makes (`saga.progress.ids.event_id`), and
-keeps it. Every other message goes by `source|id`, in which `%`, `|` and `+` of either are percent-encoded; one that has
-no id by `|topic/partition/offset`. So no two senders share one, and the ids of a fan-in's parts, joined with `+`, say
-which parts they are. The headers of whatever is published hold source and id as their sender wrote them.
+keeps it. Every other message goes by `source|id`, in which `%`, `|`, `+` and all that is not visible ASCII is
+percent-encoded; one that has no id by `|topic/partition/offset`. So no two senders share one, the ids of a fan-in's
+parts, joined with `+`, say which parts they are, and each can be printed. The headers of whatever is published hold
+source and id as their sender wrote them.
 """
 
 import re
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 _PLAIN = re.compile(r"[A-Za-z0-9_-]+").fullmatch
-_ESCAPES = str.maketrans({"%": "%25", "|": "%7C", "+": "%2B"})
+_SAFE = "".join(c for c in map(chr, range(33, 127)) if c not in "%|+")
 
 
 def identity(source: str, id_: str, type_: str, owner: str) -> str:
@@ -25,7 +26,7 @@ def identity(source: str, id_: str, type_: str, owner: str) -> str:
     """
     if source == owner and id_.startswith(f"{type_}-") and _PLAIN(id_):
         return id_
-    return f"{source.translate(_ESCAPES)}|{id_.translate(_ESCAPES)}"
+    return f"{quote(source, _SAFE)}|{quote(id_, _SAFE)}"
 
 
 def identity_of_place(topic: str, partition: int, offset: int) -> str:
@@ -34,7 +35,7 @@ def identity_of_place(topic: str, partition: int, offset: int) -> str:
     >>> identity_of_place("orders", 3, 17)
     '|orders/3/17'
     """
-    return f"|{topic.translate(_ESCAPES)}/{partition}/{offset}"
+    return f"|{quote(topic, _SAFE)}/{partition}/{offset}"
 
 
 def id_in(identity: str) -> str:

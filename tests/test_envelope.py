@@ -269,7 +269,7 @@ def test_of_more_headers_than_are_kept_the_rest_is_told() -> None:
 
 # -------------------------------------------------------------------- which message it is
 
-names = st.text(st.sampled_from("ab|%+/-"), min_size=1, max_size=6)
+names = st.text(st.sampled_from("ab|%+/-\x1b ä\u202e"), min_size=1, max_size=6)
 types = st.sampled_from(["A", "B"])
 OWNERS = {"A": "a", "B": "b"}
 
@@ -282,6 +282,7 @@ def test_no_two_messages_of_two_senders_or_two_ids_are_one(messages: list[tuple[
         assert said[name] == (source, id_)
         assert id_in(name) == id_
         assert "+" not in name, "the ids of parts are joined by it"
+        assert name.isprintable()
 
 
 def test_a_message_without_an_id_is_its_place_and_nobody_elses_id() -> None:

@@ -16,7 +16,7 @@ from saga.broker.partitioner import partition_of
 from saga.broker.port import RECORD_BYTES_MAX, Broker, Listener, Membership, Topic, size_of
 from saga.clock import SystemClock
 from saga.errors import BrokerError
-from saga.messages import Outgoing, Partition, Record
+from saga.messages import Outgoing, Partition, Record, Standstill
 from saga.runtime.topics import dead_letters_of
 from tests.fuzz.records import TOPIC, Written
 from tests.servers.kafka import KafkaServer
@@ -143,6 +143,9 @@ class _Member:
     def lag(self) -> Mapping[Partition, int] | None:
         return None
 
+    def standing(self) -> Sequence[Standstill]:
+        return ()
+
 
 # -------------------------------------------------------------------- brokers
 
@@ -193,7 +196,7 @@ class Kafka:
                 sent = [
                     await producer.send(
                         TOPIC,
-                        each.value,
+                        b"" if each.key is None and each.value is None else each.value,  # aiokafka wants one
                         each.key,
                         partition_of(each.key or b"", PARTITIONS),
                         timestamp_ms=each.time_ms if each.time_ms >= 0 else None,

@@ -238,6 +238,13 @@ def test_a_new_intent_takes_the_place_of_the_one_of_its_run_and_of_no_other() ->
     assert (written.snapshot.n, written.snapshot.published) == (3, 3)
 
 
+def test_an_intent_says_when_the_saga_began_and_never_forgets_it() -> None:
+    p = record.begun(blank(started=None), a_hand(A), an_intent("alone", A)).snapshot
+    assert p.started == A.started == START
+    client = replace(B, started=None)
+    assert record.begun(p, a_hand(client), an_intent("both", client)).snapshot.started == START
+
+
 def test_runs_of_one_handler_on_other_messages_have_intents_of_their_own() -> None:
     another = an_intent("alone", a_message(value=b"2"))
     p = replace(blank(started=None), intents=(another,))

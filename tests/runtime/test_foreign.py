@@ -9,6 +9,7 @@ from saga import Saga, Service
 from saga.clock import iso
 from saga.contracts import codec
 from saga.messages import Headers, Outgoing, Record, texts_of
+from saga.progress.timeline import History, timeline
 from services.order.events import OrderCancelled
 from services.payment.events import OrderPlaced, PaymentReserved
 from tests.runtime.workplace import SAGA, Workplace, an_order, at_work, workplace
@@ -157,6 +158,29 @@ async def test_what_a_client_says_twice_is_one_event(tmp_path: Path) -> None:
         (only,) = await outcomes(place, counting)
         assert only[:2] == ("count", "handled")
         assert only[2].startswith("client|OrderPlaced-")
+
+
+async def test_what_a_service_says_that_is_not_the_owner_has_one_name_everywhere(tmp_path: Path) -> None:
+    shop = Service("shop")
+
+    @shop.handler
+    async def order_again(cancelled: OrderCancelled) -> OrderPlaced:
+        return an_order(cancelled.order_id)
+
+    async with workplace(tmp_path) as place:
+        async with at_work(place, shop):
+            await place.publish(OrderCancelled(order_id=SAGA, reason="-"))
+            await place.at_rest(shop)
+        (entry,) = await place.history(shop)
+        (event,) = entry.events
+        said = texts_of((await place.records("orders"))[-1].headers)
+        assert event.id == f"shop|{said['ce_id']}", "the owner may use that id for something else"
+        assert said["ce_source"] == "shop"
+        async with at_work(place, payment):
+            await place.at_rest(payment)
+        assert await outcomes(place, payment) == [("reserve", "handled", event.id)]
+        parts = [History(p, p.transitions) for s in (shop, payment) if (p := await place.progress(s)) is not None]
+        assert [line.service for line in timeline(parts)] == ["shop", "payment"]
 
 
 async def test_messages_without_an_id_are_as_many_as_their_places(tmp_path: Path) -> None:

@@ -3,12 +3,13 @@
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from saga import Saga, Service
+from saga import Saga, Service, envelope
 from saga.contracts import codec
-from saga.messages import Outgoing
+from saga.messages import Message, Outgoing, Record
 from saga.observe.moments import DeadLettered, Handled, Stuck
 from saga.runtime.room import Limits
 from services.order.events import OrderCancelled, OrderConfirmed
@@ -103,6 +104,44 @@ async def test_a_record_of_which_the_saga_cannot_be_told_is_a_dead_letter_and_qu
         assert [entry.outcome for entry in await place.history(payment)] == ["handled"]
         (moment,) = place.told(DeadLettered)
         assert moment.reason == headers["dead_reason"]
+
+
+async def test_whatever_goes_wrong_while_a_record_is_read_is_a_dead_letter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = envelope.to_message
+
+    def reads(record: Record, **given: Any) -> Message:
+        if record.key == SAGA.encode():
+            raise RecursionError("too deep")
+        return read(record, **given)
+
+    monkeypatch.setattr(envelope, "to_message", reads)
+    async with workplace(tmp_path) as place, at_work(place, payment):
+        await place.publish(ORDER, an_order("order-2"))
+        await place.at_rest(payment)
+        ((record, headers),) = await place.dead(payment)
+        assert record.value == VALUE
+        assert headers["dead_reason"] == "it cannot be read as a message: RecursionError: too deep"
+        assert [entry.outcome for entry in await place.history(payment, "order-2")] == ["handled"]
+
+
+async def test_whatever_goes_wrong_while_a_value_is_decoded_is_a_dead_letter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def raises(*_: object) -> OrderPlaced:
+        raise ArithmeticError("beyond all numbers")
+
+    async with workplace(tmp_path) as place, at_work(place, payment):
+        with monkeypatch.context() as patched:
+            patched.setattr(codec._codec(OrderPlaced), "from_raw", raises)
+            await place.publish(ORDER)
+            await place.at_rest(payment)
+        ((_, headers),) = await place.dead(payment)
+        assert headers["dead_reason"] == (
+            "BadInput: OrderPlaced: its fields cannot be taken for what they are to be: beyond all numbers"
+        )
+        assert not place.told(Stuck)
 
 
 async def test_more_unreadable_records_than_may_be_in_flight_hold_up_nobody(tmp_path: Path) -> None:

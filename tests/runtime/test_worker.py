@@ -6,22 +6,23 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
+from decimal import Decimal
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
-from saga import Saga, Service
+from saga import Saga, Service, envelope
 from saga.cli.main import main
 from saga.errors import BrokerError, Permanent
-from saga.messages import Partition
+from saga.messages import Partition, texts_of
 from saga.observe.moments import Handled, Retrying, Stuck
 from saga.progress import history
 from saga.progress.document import Snapshot
 from saga.runtime.lanes import Cache
 from saga.runtime.room import Limits
 from services.order.events import OrderCancelled, OrderConfirmed
-from services.payment.events import OrderPlaced, PaymentDeclined, PaymentReleased, PaymentReserved
+from services.payment.events import OrderPlaced, PaymentCaptured, PaymentDeclined, PaymentReleased, PaymentReserved
 from tests.runtime.workplace import SAGA, an_order, at_work, workplace
 
 
@@ -240,6 +241,54 @@ async def test_a_message_that_tells_no_start_waits_until_one_does(tmp_path: Path
         await place.at_rest(payment)
         started = [dict(record.headers)["ce_sagastart"] for record in await place.records("payments")]
         assert started == [b"2026-11-21T10:00:00.000Z"] * 3
+
+
+async def test_what_a_clients_message_causes_tells_when_its_saga_began(tmp_path: Path) -> None:
+    """A Client cannot know it, unless its event starts the saga: whoever takes it knows, and says so."""
+    payment = Service("payment")
+    other = Service("inventory")
+
+    @payment.handler
+    async def reserve(order: OrderPlaced) -> PaymentReserved:
+        return PaymentReserved(order_id=order.order_id, charge_id="c", amount=order.total)
+
+    async def take() -> None: ...
+
+    @payment.handler
+    async def answer(confirmed: OrderConfirmed, saga: Saga) -> PaymentCaptured:
+        await saga.step(take)
+        return PaymentCaptured(order_id=confirmed.order_id, amount=Decimal(1))
+
+    @payment.handler
+    async def own(captured: PaymentCaptured) -> PaymentReleased:
+        return PaymentReleased(order_id=captured.order_id, charge_id="c")
+
+    @payment.handler
+    async def waits(captured: PaymentCaptured, cancelled: OrderCancelled) -> None: ...
+
+    @other.handler
+    async def heard(released: PaymentReleased) -> None: ...
+
+    began = "2026-11-21T10:00:00.000Z"
+    async with workplace(tmp_path) as place:
+        async with at_work(place, payment):
+            await place.publish(an_order(), started=began)
+            await place.at_rest(payment)
+            await place.publish(OrderConfirmed(order_id=SAGA), started=None, source="client")
+            await place.at_rest(payment)
+        said = {envelope.type_of(r): texts_of(r.headers).get("ce_sagastart") for r in await place.records("payments")}
+        assert said == dict.fromkeys(["PaymentReserved", "PaymentCaptured", "PaymentReleased"], began)
+        assert [(e.handler, e.outcome) for e in await place.history(payment)] == [
+            ("reserve", "handled"),
+            ("answer", "handled"),
+            ("own", "handled"),
+        ]
+        p = await place.progress(payment)
+        assert p is not None
+        assert [part.event.started for part in p.own] == [began], "also where it is a part here"
+        async with at_work(place, other):
+            await place.at_rest(other)
+            assert [(e.handler, e.outcome) for e in await place.history(other)] == [("heard", "handled")]
 
 
 async def test_what_is_open_never_expires_and_what_is_not_lives_for_the_memory(tmp_path: Path) -> None:

@@ -64,7 +64,10 @@ class BrokerConformance(RemovalConformance, RefusalsConformance, UnreadableConfo
         assert len(set(places[0].values())) > 1
 
     async def test_a_record_comes_as_it_was_published(self, broker: Broker, topic: str, group: str) -> None:
-        headers = (("ce_id", b"1"), ("many", b"a"), ("many", b"b"), ("empty", b""), ("bytes", bytes(range(256))))
+        headers = (
+            *(("ce_id", b"1"), ("many", b"a"), ("many", b"b"), ("empty", b""), ("bytes", bytes(range(256)))),
+            *(("null", None), ("", b"nameless"), ("\x00\n\U0001f600", b"-"), ("n" * 5000, b"long")),
+        )
         before_ms = CLOCK.now_ms()
         await broker.publish([Outgoing(topic, b"k\x00\xff", b"v\x00\xff", headers)])
         (record,) = [record async for record in broker.scan(topic)]
