@@ -4,7 +4,7 @@ import difflib
 import os
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, NamedTuple, Self, TypeAlias
@@ -149,16 +149,16 @@ class Settings:
         """From the file that SAGA_CONFIG names, then the variables of this process, then `flags` by name; what comes
         later wins, and what is blank is not given. Raises `ConfigurationError`."""
         given = {f"SAGA_{name.upper()}": Given(text or "", f"the {name} given") for name, text in flags.items()}
-        return cls._of(
-            {**_in_file(os.environ.get(FILE, "").strip()), **_in_variables(os.environ), **_without_blanks(given)}
-        )
+        in_file, troubles = _in_file(os.environ.get(FILE, "").strip())
+        return cls._of({**in_file, **_in_variables(os.environ), **_without_blanks(given)}, troubles)
 
     @classmethod
-    def _of(cls, given: Mapping[str, Given]) -> Self:
-        """Raises `ConfigurationError`."""
+    def _of(cls, given: Mapping[str, Given], troubles: Sequence[str] = ()) -> Self:
+        """`troubles`: of the file, which then is not known whole: what does not go together may only seem so. Raises
+        `ConfigurationError`."""
         values: dict[str, object] = {}
         wrong: dict[str, object] = {}
-        problems: list[str] = []
+        problems = list(troubles)
         for name, (text, said) in sorted(given.items()):
             kind, field_ = READERS.get(name), name.removeprefix("SAGA_").lower()
             if kind is None:
@@ -170,7 +170,7 @@ class Settings:
                 problems.append(f"{said} is {text!r}: {why}" if kind.may_show(text) else f"{said}: {why}{HIDDEN}")
                 wrong[field_] = f"{scheme_of(text)}://"  # of an address that is wrong, this much is meant
         meant = {name: address for name, address in wrong.items() if name in ("broker", "store")}
-        together = msgspec.convert({**values, **meant}, cls)._problems_together()
+        together = () if troubles else msgspec.convert({**values, **meant}, cls)._problems_together()
         problems += [text for fields, text in together if not fields & wrong.keys()]
         if problems:
             raise ConfigurationError("The settings cannot work", problems)
@@ -300,20 +300,24 @@ def _in_variables(environ: Mapping[str, str]) -> dict[str, Given]:
     )
 
 
-def _in_file(path: str) -> dict[str, Given]:
-    """Settings in a TOML file: `broker = "kafka://host:9092"`."""
+def _in_file(path: str) -> tuple[dict[str, Given], list[str]]:
+    """Settings in a TOML file, `broker = "kafka://host:9092"`, and what is wrong with the file itself."""
     if not path:
-        return {}
+        return {}, []
     try:
         given = tomllib.loads(Path(path).read_text("utf-8"))
     except (OSError, ValueError) as why:
-        raise ConfigurationError("The settings cannot work", [f"{FILE} is {path!r}: {why}"]) from None
+        return {}, [f"{FILE} is {path!r}: {why}"]
     nested = [name for name, value in given.items() if isinstance(value, dict | list)]
-    if nested:
-        problem = f"{path}: {nested[0]} is no single value; a setting is a line as in: drain_s = 30"
-        raise ConfigurationError("The settings cannot work", [problem])
-    return _without_blanks(
-        {f"SAGA_{name.upper()}": Given(str(value), f"{name} in {path}") for name, value in given.items()}
+    return (
+        _without_blanks(
+            {
+                f"SAGA_{name.upper()}": Given(str(value), f"{name} in {path}")
+                for name, value in given.items()
+                if name not in nested
+            }
+        ),
+        [f"{path}: {name} is no single value; a setting is a line as in: drain_s = 30" for name in nested],
     )
 
 

@@ -233,6 +233,23 @@ def test_what_is_wrong_by_itself_and_what_does_not_go_together_is_told_in_one_go
     assert len(told) == 7
 
 
+@pytest.mark.parametrize(
+    ("text", "told"), [("drain_s = ", "Invalid value"), ('[kafka]\n[more]\nsasl = "plain"', "kafka is no single value")]
+)
+def test_what_is_wrong_with_the_file_is_told_with_the_rest_and_nothing_is_guessed_of_it(
+    text: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file_with(text, tmp_path, monkeypatch)
+    monkeypatch.setenv("SAGA_CACHE_MAX", "many")
+    monkeypatch.setenv("SAGA_KAFKA_SASL", "scram-sha-512")  # whose user may stand in what cannot be read
+    with pytest.raises(ConfigurationError) as raised:
+        Settings.from_environment(broker="kafka://here")
+    *of_the_file, last = raised.value.problems
+    assert told in of_the_file[0]
+    assert len(of_the_file) == text.count("[") or 1
+    assert last.startswith("SAGA_CACHE_MAX is 'many'")
+
+
 def test_of_a_setting_that_is_wrong_nothing_else_is_guessed() -> None:
     given = {**KAFKA, "SAGA_KAFKA_SASL": "scram", "SAGA_KAFKA_USERNAME": "ada", "SAGA_KAFKA_MIN_INSYNC": "many"}
     assert len(refused({**given, "SAGA_KAFKA_REPLICATION": "1"}).problems) == 2

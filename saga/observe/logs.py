@@ -2,7 +2,8 @@
 
 The event's name is that of the moment's class in snake case and never changes with the data; these are fields. One
 `handled` line for each handled message: `grep` for a saga or a message id finds its whole way through a service. These
-are written all; of every other kind at most 20 a minute, and then how many there were: `suppressed`. Metrics count all.
+are written all, and at the level `debug` one for each step. Of every other kind at most 20 a minute are, and then how
+many there were: `suppressed`. Metrics count all.
 """
 
 import json
@@ -66,6 +67,9 @@ LEVELS: Mapping[type[Moment], int] = {
 }
 """How loud each moment is. A test compares it with the moments there are."""
 
+ALWAYS = frozenset({Handled, StepDone})
+"""One for each message, and for each step: written however many there are."""
+
 _encode = msgspec.json.Encoder(decimal_format="string", enc_hook=str).encode
 
 
@@ -112,7 +116,7 @@ class Log:
             for level in (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR)
         }
         self._known = {
-            kind: (self._write[loud], event_name(kind), _reader(kind), kind is not Handled)
+            kind: (self._write[loud], event_name(kind), _reader(kind), kind not in ALWAYS)
             for kind, loud in LEVELS.items()
             if loud >= self._level
         }
