@@ -14,15 +14,18 @@ from tests.testing.simulation.orders import drawn, fingerprint, ran
 
 ROOT = Path(__file__).parents[3]
 SEEDS = range(12)
+PYTHONS = "SAGA_TEST_PYTHONS"
+"""Names other interpreters, with what saga depends on, by their paths: these are compared, or the test fails."""
 OTHER_PYTHONS = [
     name for name in ("python3.11", "python3.12", "python3.13") if name != f"python3.{sys.version_info[1]}"
 ]
+NEEDED = "import fastavro, msgspec, structlog, typing_extensions"
 
 
-def elsewhere(python: str, **environment: str) -> list[str]:
+def elsewhere(python: str, *options: str, **environment: str) -> list[str]:
     """The fingerprints that another process comes to."""
     done = subprocess.run(
-        [python, "-m", "tests.testing.simulation.orders", *map(str, SEEDS)],
+        [python, *options, "-m", "tests.testing.simulation.orders", *map(str, SEEDS)],
         cwd=ROOT,
         env={**os.environ, **environment},
         capture_output=True,
@@ -65,12 +68,34 @@ def test_hashes_of_texts_change_nothing(here: list[str], hash_seed: str) -> None
     assert elsewhere(sys.executable, PYTHONHASHSEED=hash_seed) == here
 
 
-@pytest.mark.parametrize("python", OTHER_PYTHONS)
-def test_another_python_changes_nothing(here: list[str], python: str) -> None:
-    found = which(python)
-    if (
-        found is None
-        or subprocess.run([found, "-c", "import fastavro, msgspec, structlog"], capture_output=True).returncode
-    ):
-        pytest.skip(f"{python} with what saga depends on is not here")
-    assert elsewhere(found) == here
+@pytest.mark.parametrize(
+    ("options", "environment"),
+    [
+        (("-O",), {}),
+        (("-X", "dev"), {"PYTHONMALLOC": "debug"}),
+        (("-X", "utf8=0"), {"TZ": "Asia/Kathmandu", "LC_ALL": "C", "PYTHONUTF8": "0"}),
+    ],
+    ids=["without assertions", "in development mode", "in another zone and language"],
+)
+def test_how_an_interpreter_is_called_changes_nothing(
+    here: list[str], options: tuple[str, ...], environment: dict[str, str]
+) -> None:
+    assert elsewhere(sys.executable, *options, **environment) == here
+
+
+def test_other_interpreters_change_nothing(here: list[str]) -> None:
+    """On all that are named, else on all that are found; on none there is nothing to compare, which is said."""
+    if named := os.environ.get(PYTHONS, "").split():
+        found = named
+    else:
+        found = [path for path in map(which, OTHER_PYTHONS) if path is not None and has_what_is_needed(path)]
+    if not found:
+        pytest.skip(
+            f"NOT COMPARED: none of {', '.join(OTHER_PYTHONS)} is here with what saga depends on; make an environment "
+            f"of it from requirements.lock, and name its interpreter in {PYTHONS}"
+        )
+    assert {path: elsewhere(path) for path in found} == dict.fromkeys(found, here)
+
+
+def has_what_is_needed(python: str) -> bool:
+    return subprocess.run([python, "-c", NEEDED], capture_output=True, check=False).returncode == 0
