@@ -152,18 +152,26 @@ class Publisher:
         return True
 
     async def _sent(self, sending: Sending) -> None:
-        """Hand over the rest, and wait for everything."""
+        """Hand over the rest, and wait for everything.
+
+        A message goes into another batch than an earlier one of its key only once that one is acknowledged: of two
+        batches the first may fail alone, as when the partition's leader is not known for too long, and the second would
+        come before it. What was handed over without waiting is in one batch for each partition.
+        """
         while sending.producer is None:
             await self._ready.wait()
             sending.producer = self._producer
         producer, known = sending.producer, self._partitions
+        before = {(m.topic, m.key): future for m, future in zip(sending.messages, sending.acknowledged, strict=False)}
         for topic, key, value, headers in sending.messages[len(sending.acknowledged) :]:
+            if (earlier := before.get((topic, key))) is not None:
+                await earlier
             partitions = known.get(topic)
             if partitions is None:
                 partitions = known[topic] = await self._learn(producer, topic)
-            sending.acknowledged.append(
-                await producer.send(topic, value, key, partition_of(key, partitions), headers=list(headers))
-            )
+            future = await producer.send(topic, value, key, partition_of(key, partitions), headers=list(headers))
+            before[topic, key] = future
+            sending.acknowledged.append(future)
         await _all(sending.acknowledged)
 
     async def _look(self) -> None:
