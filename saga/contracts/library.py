@@ -141,6 +141,11 @@ def _schemas() -> str:
     given = os.environ.get("SAGA_SCHEMA_BASE", "").strip()
     if not given:
         return URN
+    if "@" in given:
+        raise DeclarationError(
+            "SAGA_SCHEMA_BASE has a user or a password before an `@`, and is not shown here: leave them out, for every "
+            "event would tell them"
+        )
     if not _ABSOLUTE(given):
         raise DeclarationError(
             f"SAGA_SCHEMA_BASE is {given!r}; it is an absolute URI that ends in / or :, as "

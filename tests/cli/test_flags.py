@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import ROOT, Call
+from tests.test_settings_given import ADDRESSES_WITH_SECRETS, SECRET
 
 ORDERS = (ROOT / "services" / "orders.jsonl").read_bytes().splitlines(keepends=True)[0]
 BROKER = [
@@ -38,6 +39,32 @@ def test_each_command_that_needs_it_takes_it(flag: str, command: tuple[str, ...]
         f"'redis://here'{' cannot work' if command[0] in ('list', 'show', 'verify-history') else ''}" in refused.stderr
     )
     assert f"there is no {flag.removeprefix('--')} 'redis'" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("flag", "command"), [*(("--broker", each) for each in BROKER), *(("--store", each) for each in STORE)]
+)
+@pytest.mark.parametrize(
+    "address",
+    [each for each in ADDRESSES_WITH_SECRETS if "://" in each] + [f"couchbase://ada:{SECRET}@db/b/{{service}}"],
+)
+def test_no_command_shows_the_secret_in_an_address(
+    flag: str, command: tuple[str, ...], address: str, folder: Path, saga: Call
+) -> None:
+    refused = saga(*command, flag, address, stdin=ORDERS)
+    assert refused.exit_code == 2
+    assert SECRET not in refused.output
+
+
+@pytest.mark.parametrize("base", [f"https://ada:{SECRET}@schemas.example.org/", f"https://{SECRET}@host"])
+def test_a_secret_becomes_no_part_of_events(
+    base: str, folder: Path, saga: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SAGA_SCHEMA_BASE", base)
+    refused = saga("publish", "OrderPlaced", stdin=ORDERS)
+    assert refused.exit_code == 2
+    assert "SAGA_SCHEMA_BASE has a user or a password" in refused.stderr
+    assert SECRET not in refused.output
 
 
 def test_a_flag_wins_over_the_variable_and_a_blank_one_does_not(
