@@ -1,14 +1,12 @@
 """The command `saga`: finds the subcommand, and says what is wrong without a traceback."""
 
-import logging
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
 
 import click
 
-from saga.cli.telling import Said, in_any_encoding, tell_traceback, tell_trouble
+from saga.cli.telling import hook_in, in_any_encoding, tell_trouble
 from saga.errors import SagaError
 from saga.printable import printable_lines
 
@@ -63,7 +61,7 @@ class Commands(click.Group):
 
     def __call__(self, *args: object, **kwargs: object) -> object:
         """As the command of a process, which says so itself if a defect ends it."""
-        sys.excepthook, logging.lastResort = tell_traceback, Said()
+        hook_in()
         return super().__call__(*args, **kwargs)
 
 

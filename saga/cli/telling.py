@@ -4,6 +4,7 @@ import io
 import json
 import logging
 import sys
+import threading
 import traceback
 from collections import Counter
 from types import TracebackType
@@ -11,6 +12,8 @@ from types import TracebackType
 import click
 
 from saga.printable import printable, printable_lines
+
+log = logging.getLogger("python")
 
 SAID_MAX = 20
 """Of one place in a library, in the life of a command."""
@@ -56,6 +59,28 @@ class Said(logging.Handler):
         place = record.pathname, record.lineno
         self._counts[place] += 1
         if self._counts[place] <= SAID_MAX:
-            tell_trouble(f"{record.name}: {record.getMessage()}")
+            why = record.exc_info[1] if record.exc_info is not None else None
+            tell_trouble(
+                f"{record.name}: {record.getMessage()}" + (f": {type(why).__name__}: {why}" if why is not None else "")
+            )
         elif self._counts[place] == SAID_MAX + 1:
             tell_trouble(f"{record.name}: what it says again and again is not told any more")
+
+
+def hook_in() -> None:
+    """Have everything that Python itself would print, of this process, go the same ways: what ends it, what ends a
+    thread, what is raised where nobody can be told, and what libraries say."""
+    sys.excepthook = tell_traceback
+    sys.unraisablehook = _log_unraisable
+    threading.excepthook = _log_of_thread
+    logging.lastResort = Said()
+
+
+def _log_unraisable(args: "sys.UnraisableHookArgs") -> None:
+    if (why := args.exc_value) is not None:
+        log.error("raised where nobody can be told", exc_info=(type(why), why, why.__traceback__))
+
+
+def _log_of_thread(args: threading.ExceptHookArgs) -> None:
+    if (why := args.exc_value) is not None and not isinstance(why, SystemExit):
+        log.error("a thread has ended", exc_info=(type(why), why, why.__traceback__))

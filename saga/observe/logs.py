@@ -134,16 +134,18 @@ class Log:
 
     @contextmanager
     def of_python(self) -> Iterator[None]:
-        """Inside the block, write what libraries say by `logging` in the same form, as event `log`, and as bounded: of
+        """Inside the block, write what libraries say by `logging` or `warnings` in the same form, as event `log`: of
         one place in the code at most 20 lines a minute. Not where somebody has set up `logging` already."""
         root, handler = logging.getLogger(), _Handler(self)
         if root.handlers:
             yield
             return
         root.addHandler(handler)
+        logging.captureWarnings(True)
         try:
             yield
         finally:
+            logging.captureWarnings(False)
             root.removeHandler(handler)
             self._tell_held(all_=True)
 

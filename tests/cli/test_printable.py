@@ -146,6 +146,26 @@ def test_what_a_library_says_is_escaped_and_bounded_in_every_command() -> None:
     assert run.stderr.count("\n") == 2 * SAID_MAX + 1
 
 
+def test_what_nobody_can_be_told_and_the_end_of_a_thread_are_escaped_and_bounded_too() -> None:
+    code = (
+        "import saga.cli.main as m, threading\n"
+        "class Odd:\n"
+        f"    def __del__(self): raise RuntimeError({HOSTILE!r})\n"
+        f"def ends(): raise RuntimeError({HOSTILE!r})\n"
+        "@m.main.command('odd')\n"
+        "def odd():\n"
+        "    for _ in range(200): Odd()\n"
+        "    for _ in range(200): (t := threading.Thread(target=ends)).start(); t.join()\n"
+        "m.COMMANDS['odd'] = ('__main__:odd', '')\n"
+        "m.main(['odd'])"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert run.returncode == 0
+    assert r"saga: python: a thread has ended: RuntimeError: x\x1b[2J" in run.stderr
+    assert is_safe(run.stderr)
+    assert run.stderr.count("\n") == 2 * (2 * SAID_MAX + 1)
+
+
 def test_a_terminal_of_another_encoding_ends_no_command(folder: Path) -> None:
     run = subprocess.run(
         [sys.executable, "-m", "saga.cli.main", "contracts", "generate", "東.py", "OrderPlaced"],

@@ -1,0 +1,72 @@
+"""What `saga run` writes to standard error: lines of one form, whoever says them."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import ROOT
+from tests.cli.test_printable import HOSTILE
+
+SERVICE = """
+import logging
+import sys
+import threading
+import warnings
+from collections.abc import AsyncIterator
+
+from saga import Saga, Service
+from services.payment.events import OrderPlaced
+
+payment = Service("payment")
+
+class Bank:
+    pass
+
+def ends() -> None:
+    raise RuntimeError(HOSTILE)
+
+@payment.resource
+async def bank() -> AsyncIterator[Bank]:
+    for number in range(1000):
+        logging.getLogger("driver").error("%d: %s", number, HOSTILE)
+    warnings.warn(HOSTILE)
+    thread = threading.Thread(target=ends)
+    thread.start()
+    thread.join()
+    yield Bank()
+
+@payment.handler
+async def reserve(order: OrderPlaced, bank: Bank, saga: Saga) -> None:
+    pass
+"""
+
+
+def test_what_libraries_warnings_and_threads_say_is_lines_as_all_others(folder: Path) -> None:
+    (folder / "odd.py").write_text(f"HOSTILE = {HOSTILE!r}\n{SERVICE}")
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "saga.cli.main", "run", "odd"],
+            stderr=log,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), str(ROOT)]), "PYTHONWARNINGS": "always"},
+        )
+        try:
+            while b'"started"' not in (folder / "log").read_bytes():
+                with pytest.raises(subprocess.TimeoutExpired):  # it is still there
+                    process.wait(timeout=0.02)
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(timeout=20) == 0
+        finally:
+            process.kill()
+            process.wait()
+    lines = [json.loads(line) for line in (folder / "log").read_text().splitlines()]
+    said = [line for line in lines if line["event"] == "log"]
+    assert {line["logger"] for line in said} >= {"driver", "py.warnings", "python"}
+    assert sum(line["logger"] == "driver" for line in said) == 20
+    (held,) = [line for line in lines if line["event"] == "suppressed"]
+    assert (held["of"], held["logger"], held["count"]) == ("log", "driver", 980)
+    assert (folder / "log").read_text().replace("\n", "").isprintable()
