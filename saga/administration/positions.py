@@ -7,7 +7,7 @@ from typing import NamedTuple
 from saga.administration import moves
 from saga.administration.moves import Move, Place, places_of
 from saga.administration.opening import administration_of, is_missing
-from saga.broker.administration import Administration
+from saga.broker.administration import Administration, Unreadable
 from saga.clock import Clock, from_iso
 from saga.config import Settings
 from saga.errors import BrokerError, ConfigurationError
@@ -45,6 +45,16 @@ class Wish:
     """`earliest`, `latest`, an offset, or a time."""
     memory_ms: int | None
     """How long the service remembers its sagas; `None`: nobody said, so positions cannot go back."""
+    who: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Skip:
+    """What cannot be read in a partition, and is to be stepped over."""
+
+    service: str
+    partition: Partition
     who: str
     why: str
 
@@ -95,6 +105,35 @@ async def moved(wish: Wish, settings: Settings, clock: Clock) -> Answer:
                 return Answer((), dict.fromkeys(places, str(why)))
             raise
         return Answer(moving, {})
+
+
+async def skipped(wish: Skip, settings: Settings, clock: Clock) -> tuple[Answer, Unreadable | None]:
+    """Step over what cannot be read where the service stands, and over nothing else; with what is known of it. Raises
+    as `moved`."""
+    _check_there(settings)
+    async with administration_of(settings, clock) as broker:
+        group = await broker.group(wish.service)
+        place = places_of(group, await broker.bounds([wish.partition.topic])).get(wish.partition)
+        if place is None:
+            raise _senseless(f"there is no {wish.partition.topic}/{wish.partition.number}; is its name right?")
+        if group.members:
+            return _refusal(wish, f"{wish.service} runs ({', '.join(group.members)}): stop all its processes first")
+        unreadable = await broker.unreadable(wish.partition, place.next)
+        if unreadable is None:
+            return _refusal(wish, f"offset {place.next}, where {wish.service} stands, can be read: start it to go on")
+        moving = [Move(wish.partition, place.position, unreadable.end)]
+        why = f"{wish.why} (could not be read: {unreadable})"
+        try:
+            await moves.move(wish.service, moving, who=wish.who, why=why, broker=broker, clock=clock)
+        except BrokerError as failed:
+            if (await broker.group(wish.service)).members:  # it began in the very moment
+                return _refusal(wish, str(failed))
+            raise
+        return Answer(moving, {}), unreadable
+
+
+def _refusal(wish: Skip, why: str) -> tuple[Answer, None]:
+    return Answer((), {wish.partition: why}), None
 
 
 async def _targets(wish: Wish, places: Mapping[Partition, Place], broker: Administration) -> Mapping[Partition, int]:

@@ -50,6 +50,21 @@ class Group(NamedTuple):
     """Those that were committed. A partition that is not in here begins at its oldest record."""
 
 
+class Unreadable(NamedTuple):
+    """What of a partition cannot be read."""
+
+    begin: int
+    end: int
+    """The offset of the first record behind it that can be read, or of the next one that comes."""
+    size: int | None
+    """In bytes, as far as that can be known."""
+    reason: str
+
+    def __str__(self) -> str:
+        size = "" if self.size is None else f", {self.size} bytes"
+        return f"offsets {self.begin} to {self.end - 1}{size}: {self.reason}"
+
+
 class Administration(Broker, Protocol):
     """A broker, for tools. Everything may raise `BrokerError`."""
 
@@ -79,6 +94,9 @@ class Administration(Broker, Protocol):
 
     async def since(self, topic: str, time_ms: int) -> Mapping[Partition, int]:
         """Of each partition the first offset whose record was appended then or later; its end if there is none."""
+
+    async def unreadable(self, partition: Partition, offset: int) -> Unreadable | None:
+        """What cannot be read there, if the record at that offset cannot; `None`: it can, or there is none."""
 
     async def move(self, group: str, positions: Mapping[Partition, int]) -> None:
         """Put these in the place of what the group has committed. Raises `BrokerError` while it has members."""

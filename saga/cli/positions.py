@@ -7,11 +7,12 @@ import click
 
 from saga import wiring
 from saga.administration.moves import Move
-from saga.administration.positions import Answer, Shown, Wish, moved, shown_of
+from saga.administration.positions import Answer, Shown, Skip, Wish, moved, shown_of, skipped
 from saga.cli.options import broker_option
 from saga.cli.telling import tell, tell_json
 from saga.clock import SystemClock
 from saga.config import Settings
+from saga.messages import Partition
 from saga.runtime.topics import dead_letters_of
 
 
@@ -131,16 +132,63 @@ def move(
     Exit code 1: refused; nothing was moved.
     Exit code 2: asked wrongly, or the broker cannot be used.
     """
-    for name, text in (("--who", who), ("--why", why)):
-        if not text.strip():
-            raise click.UsageError(f"{name} is for the record: say it")
+    _check_said(who, why)
     memory_ms = None if module is None else _memory_ms(service, module)
     wish = Wish(service=service, topic=topic, partition=partition, to=to, memory_ms=memory_ms, who=who, why=why)
     answer = asyncio.run(moved(wish, Settings.from_environment(broker=broker), SystemClock()))
     if as_json:
-        tell_json(_answer_as_json(wish, answer))
+        tell_json(_answer_as_json(service, answer))
     elif not answer.refused:
-        _print(wish, answer.moves)
+        _print(service, answer.moves)
+    _print_refused(answer)
+
+
+# -------------------------------------------------------------------- skip
+
+
+@positions.command()
+@click.argument("service")
+@click.option("--topic", required=True, help="The topic in which it stands.")
+@click.option("--partition", type=click.IntRange(0), required=True, help="The partition that stands.")
+@click.option("--who", required=True, help="Your name, for the record.")
+@click.option("--why", required=True, help="Your reason, for the record.")
+@broker_option
+@click.option("--json", "as_json", is_flag=True, help="One JSON document instead of text.")
+def skip(service: str, topic: str, partition: int, who: str, why: str, broker: str | None, as_json: bool) -> None:
+    """Step over what cannot be read where SERVICE stands, while none of its processes runs.
+
+    \b
+    saga positions skip payment --topic orders --partition 3 --who ada --why "lost with disk 2; told the customers"
+
+    What a record said that cannot be read is lost to the service: have the topic's data restored if you can. Only what
+    cannot be read is stepped over: it is refused where the next record can be read.
+
+    It is recorded on <service>.dead, with who and why and all that is known of it, before it is done.
+
+    \b
+    Exit code 0: stepped over.
+    Exit code 1: refused; nothing was moved.
+    Exit code 2: asked wrongly, or the broker cannot be used.
+    """
+    _check_said(who, why)
+    wish = Skip(service=service, partition=Partition(topic, partition), who=who, why=why)
+    answer, unreadable = asyncio.run(skipped(wish, Settings.from_environment(broker=broker), SystemClock()))
+    if as_json:
+        known = None if unreadable is None else unreadable._asdict()
+        tell_json({**_answer_as_json(service, answer), "unreadable": known})
+    elif unreadable is not None:
+        tell(f"{topic}/{partition}  stepped over {unreadable}")
+        _print(service, answer.moves)
+    _print_refused(answer)
+
+
+def _check_said(who: str, why: str) -> None:
+    for name, text in (("--who", who), ("--why", why)):
+        if not text.strip():
+            raise click.UsageError(f"{name} is for the record: say it")
+
+
+def _print_refused(answer: Answer) -> None:
     for each, reason in answer.refused.items():
         tell(f"{each.topic}/{each.number} cannot move: {reason}", err=True)
     if answer.refused:
@@ -154,18 +202,18 @@ def _memory_ms(service: str, module: str) -> int:
     return int(found[service].memory.total_seconds() * 1000)
 
 
-def _print(wish: Wish, done: Sequence[Move]) -> None:
+def _print(service: str, done: Sequence[Move]) -> None:
     for (topic, number), from_, to in done:
         tell(f"{topic}/{number}  {'the beginning' if from_ is None else from_} -> {to}")
     if done:
-        tell(f"recorded on {dead_letters_of(wish.service)}")
+        tell(f"recorded on {dead_letters_of(service)}")
     else:
-        tell(f"{wish.service} is there already; nothing was moved")
+        tell(f"{service} is there already; nothing was moved")
 
 
-def _answer_as_json(wish: Wish, answer: Answer) -> dict[str, object]:
+def _answer_as_json(service: str, answer: Answer) -> dict[str, object]:
     return {
-        "service": wish.service,
+        "service": service,
         "moved": [{"topic": p.topic, "partition": p.number, "from": from_, "to": to} for p, from_, to in answer.moves],
         "refused": [{"topic": p.topic, "partition": p.number, "why": why} for p, why in answer.refused.items()],
     }

@@ -8,6 +8,7 @@ import pytest
 from aiokafka import TopicPartition
 
 from saga.broker.kafka import KafkaBroker, KafkaSettings
+from saga.broker.kafka.administration import KafkaAdministration
 from saga.broker.kafka.membership import Member
 from saga.broker.port import Topic
 from saga.messages import Outgoing, Partition, Record
@@ -106,3 +107,26 @@ async def test_each_codec_is_written_and_read(
         stored = await read(broker, kafka_topic, 50)
         assert values(stored) == [f"{n} " * 100 for n in range(50)]
         assert [record async for record in broker.scan(kafka_topic)] == stored
+
+
+@pytest.mark.parametrize("way", ["a value", "a length below zero", "a length that is too large", "gzip that is none"])
+async def test_how_far_it_cannot_be_read_is_found_out_from_wherever_it_stands(
+    kafka_settings: KafkaSettings, kafka_topic: str, kafka_data: Path, way: str
+) -> None:
+    place = Partition(kafka_topic, 0)
+    async with KafkaAdministration(kafka_settings, clock=CLOCK) as broker:
+        await broker.ensure([Topic(kafka_topic, 1)])
+        for number in range(4):
+            await broker.publish([event(kafka_topic, "k", f"{number} {n}") for n in range(5)])
+        stored = [record async for record in broker.scan(kafka_topic)]
+        spoil(kafka_data, stored[7], way)
+        assert await broker.unreadable(place, 2) is None
+        found = await broker.unreadable(place, 5)
+        assert found is not None
+        assert found.begin == 5
+        assert found.end >= 10
+        assert await broker.unreadable(place, found.end) is None
+        assert f"{kafka_topic}/0 stands at offset 5" in found.reason
+        if way in ("a value", "gzip that is none"):  # the frame of the batch is whole
+            assert found.end == 10
+            assert found.size is not None

@@ -297,3 +297,64 @@ def test_two_moves_have_different_ids() -> None:
         for now_ms in (1, 2)
     }
     assert len(ids) == 8
+
+
+# -------------------------------------------------------------------- stepping over what cannot be read
+
+
+def skip(saga: Call, pottery: Pottery, partition: int, *args: str) -> Result:
+    place = ("--topic", pottery.topic, "--partition", f"{partition}")
+    return saga("positions", "skip", pottery.service, *place, *WHO, *args)
+
+
+def spoil(pottery: Pottery, partition: int, *offsets: int) -> None:
+    """Of the embedded broker."""
+
+    async def spoilt() -> None:
+        async with the_broker() as broker:
+            assert isinstance(broker, EmbeddedAdministration)
+            log = broker._kept()[pottery.topic].first_log + partition
+            for offset in offsets:
+                broker.connection.execute(f"UPDATE log_{log} SET headers = x'ffff' WHERE offset = ?", (offset,))
+
+    asyncio.run(spoilt())
+
+
+@pytest.fixture
+def halted(embedded_pottery: Pottery) -> Pottery:
+    """Stands at 1 of partition 0, which cannot be read, nor can the one behind it."""
+    asyncio.run(handled(embedded_pottery, {0: 1, 1: 3}))
+    spoil(embedded_pottery, 0, 1)
+    return embedded_pottery
+
+
+def test_what_cannot_be_read_is_stepped_over_and_what_is_known_of_it_is_recorded(saga: Call, halted: Pottery) -> None:
+    result = skip(saga, halted, 0, "--json")
+    assert result.exit_code == 0, result.output
+    told = json.loads(result.stdout)
+    assert told["moved"] == [{"topic": halted.topic, "partition": 0, "from": 1, "to": 2}]
+    assert (told["unreadable"]["begin"], told["unreadable"]["end"]) == (1, 2)
+    assert positions_of(halted) == {0: 2, 1: 3}
+    (record,) = records_on(halted.dead)
+    assert "the kiln was cold (could not be read: offsets 1 to 1" in json.loads(record.value or b"")["why"]
+
+
+def test_what_can_be_read_is_not_stepped_over(saga: Call, halted: Pottery) -> None:
+    assert skip(saga, halted, 0).exit_code == 0
+    result = skip(saga, halted, 0)
+    assert result.exit_code == 1
+    assert f"{halted.topic}/0 cannot move: offset 2" in result.stderr
+    assert "can be read: start it" in result.stderr
+    assert positions_of(halted) == {0: 2, 1: 3}
+
+
+def test_nothing_is_stepped_over_in_a_partition_that_is_not_there(saga: Call, halted: Pottery) -> None:
+    assert skip(saga, halted, 7).exit_code == 2
+
+
+async def test_nothing_is_stepped_over_while_the_service_runs(saga: Call, pottery_on: Pottery) -> None:
+    await handled(pottery_on, {0: 1, 1: 3})
+    async with a_worker(pottery_on, {}):
+        result = await asyncio.to_thread(skip, saga, pottery_on, 0)
+    assert result.exit_code == 1
+    assert "stop all its processes first" in result.stderr

@@ -4,11 +4,11 @@ import sqlite3
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from saga.broker.administration import DAY_MS, Bounds, Found, Group
+from saga.broker.administration import DAY_MS, Bounds, Found, Group, Unreadable
 from saga.broker.embedded.broker import EmbeddedBroker
 from saga.broker.embedded.failures import translated
 from saga.broker.embedded.locks import is_vacant
-from saga.broker.embedded.log import Kept
+from saga.broker.embedded.log import Kept, Undecodable
 from saga.broker.port import Topic
 from saga.errors import BrokerError
 from saga.messages import Partition
@@ -63,6 +63,16 @@ class EmbeddedAdministration(EmbeddedBroker):
             [(first,)] = self._rows(statement, (time_ms,))
             found[partition] = bounds.end if first is None else first
         return found
+
+    async def unreadable(self, partition: Partition, offset: int) -> Unreadable | None:
+        kept = self._one(partition.topic)
+        try:
+            self._open.log.read(kept.first_log + partition.number, partition, offset, 1)
+        except Undecodable as why:
+            return Unreadable(why.offset, why.offset + 1, None, str(why))
+        except sqlite3.Error as why:
+            raise translated(why, self.path) from why
+        return None
 
     async def move(self, group: str, positions: Mapping[Partition, int]) -> None:
         rows = [(group, self._one(topic).first_log + number, at) for (topic, number), at in positions.items()]

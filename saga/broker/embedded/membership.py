@@ -175,10 +175,8 @@ class Member:
     def _stands(self, partition: Partition, why: Undecodable) -> None:
         """Whatever lies behind that record waits, and nothing else does."""
         told = self._standing.get(partition)
-        self._standing[partition] = (
-            self._shared.clock.monotonic_s(),
-            Standstill(*partition, why.offset, why.told(partition, self._shared.path)),
-        )
+        standstill = Standstill(*partition, why.offset, why.told(partition, self._shared.path))
+        self._standing[partition] = self._shared.clock.monotonic_s(), standstill
         if told is None:
             self.wake()
 

@@ -22,12 +22,13 @@ from aiokafka.protocol.admin import (
 from aiokafka.protocol.api import Request
 from aiokafka.protocol.commit import OffsetCommitRequest, OffsetFetchRequest
 
-from saga.broker.administration import Bounds, Found, Group
+from saga.broker.administration import Bounds, Found, Group, Unreadable
 from saga.broker.kafka.broker import KafkaBroker
 from saga.broker.kafka.client import FAILED, end_consumer, failed, partitions_of
 from saga.broker.kafka.consumers import of_nobody
 from saga.broker.kafka.errors import translated
 from saga.broker.kafka.requests import READ, TOPIC, UNKNOWN, WRITE, Change, Topics
+from saga.broker.kafka.trial import Trial
 from saga.broker.port import Topic
 from saga.errors import BrokerError, BrokerUnavailable
 from saga.messages import Partition
@@ -39,6 +40,8 @@ ASK_S = 10.0
 BROKER = 4
 """What settings are asked of, as `TOPIC` is."""
 END_S = 2.0
+SEARCH_S = 180.0
+"""How long may be looked for what can be read behind what cannot."""
 HIDDEN = frozenset({TopicAuthorizationFailedError.errno, ClusterAuthorizationFailedError.errno})
 """Codes of refusing to tell us settings."""
 LOOK_S, AGAIN_S = 0.1, 0.2
@@ -150,6 +153,32 @@ class KafkaAdministration(KafkaBroker):
             ends = await consumer.end_offsets(places)  # before: what comes in between is later than the time
             firsts = await consumer.offsets_for_times(dict.fromkeys(places, max(0, time_ms)))
         return {Partition(*place): ends[place] if firsts[place] is None else firsts[place].offset for place in places}
+
+    async def unreadable(self, partition: Partition, offset: int) -> Unreadable | None:
+        """What is behind it is looked for, further and further, then nearer: brokers find a record by those before."""
+        try:
+            return await self._clock.within(SEARCH_S, self._unreadable(TopicPartition(*partition), offset))
+        except FAILED as why:
+            raise failed(why, f"reading {partition.topic}/{partition.number} at {offset}", "Read") from why
+
+    async def _unreadable(self, place: TopicPartition, offset: int) -> Unreadable | None:
+        async with self._consumer() as consumer:
+            await self._places(consumer, place.topic)
+            trial = Trial(consumer, place, self._clock)
+            first = await trial.at(offset)
+            if isinstance(first, int):
+                return None
+            broken, good, step = offset, offset + 1, 1
+            while not isinstance(found := await trial.at(good), int):
+                broken, good, step = good, good + step, 2 * step
+            while broken + 1 < good:
+                middle = (broken + good) // 2
+                nearer = await trial.at(middle)
+                if isinstance(nearer, int):
+                    good, found = middle, nearer
+                else:
+                    broken = middle
+            return Unreadable(offset, found, await trial.size(offset), first)
 
     async def move(self, group: str, positions: Mapping[Partition, int]) -> None:
         """As promised: Kafka takes positions from outside only for a group that is empty."""
