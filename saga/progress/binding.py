@@ -69,18 +69,20 @@ def changes(before: Snapshot, after: Snapshot) -> dict[str, str]:
 
 def _add_pages(found: dict[str, str], before: Snapshot, after: Snapshot) -> None:
     """What pages that came or went add: the progress put nothing aside yet, which changes nothing as a whole."""
-    old, new = ({page.name: page for page in p.pages if page.of == "inbox"} for p in (before, after))
-    came = sum(int(new[name].bound, 16) for name in new.keys() - old.keys())
-    total = came - sum(int(old[name].bound, 16) for name in old.keys() - new.keys())
-    total = (total + int(found.get("inbox", "0"), 16)) % _MODULUS
-    found.pop("inbox", None)
-    if total:
-        found["inbox"] = f"{total:016x}"
+    for name in ("inbox", "queue", "waiting"):
+        total = _paged(after, name) - _paged(before, name) + int(found.pop(name, "0"), 16)
+        if total % _MODULUS:
+            found[name] = f"{total % _MODULUS:016x}"
 
 
-def bound_entries(entries: Iterable[str]) -> str:
-    """What inbox entries add to the sum of those that hold them."""
-    return f"{sum(map(_digest, entries)) % _MODULUS:016x}"
+def _paged(p: Snapshot, name: str) -> int:
+    """What of a field is in pages."""
+    return sum(int(page.bound, 16) for page in p.pages if page.of == name)
+
+
+def bound_items(items: Iterable[object]) -> str:
+    """What these items add to the sum of a field that holds them."""
+    return f"{sum(map(_digest, items)) % _MODULUS:016x}"
 
 
 def is_bound(entries: Sequence[Entry]) -> bool:
@@ -102,8 +104,7 @@ def differing(p: Snapshot, entries: Sequence[Entry]) -> list[str]:
 
 def _held(name: str, empty: Snapshot, p: Snapshot) -> int:
     """What a field holds, with pages that were not read."""
-    pages = sum(int(page.bound, 16) for page in p.pages if page.of == name)
-    return (_gained(getattr(empty, name), getattr(p, name)) + pages) % _MODULUS
+    return (_gained(getattr(empty, name), getattr(p, name)) + _paged(p, name)) % _MODULUS
 
 
 def _total(name: str, entries: Iterable[Entry]) -> int:

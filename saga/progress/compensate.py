@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from saga.messages import Message
 from saga.progress import ids, record
-from saga.progress.document import Call, DeadLetter, Intent, Kept, Result, Snapshot
+from saga.progress.document import Call, DeadLetter, Intent, Kept, Page, Result, Snapshot
 from saga.progress.record import Hand, Written
 from saga.progress.roles import Role, Roles
 
@@ -134,10 +134,21 @@ def _close(p: Snapshot, hand: Hand, role: Role, outcome: Message) -> tuple[Snaps
         queue=tuple(k for k in p.queue if k.handler != role.name),
         waiting=tuple(k for k in p.waiting if k.handler != role.name),
         compensating=record.without(p.compensating, role.name, [outcome.id]),
+        pages=_pages_closed(p, hand, role) if p.pages else (),
         closed=p.closed if role.name in p.closed else (*p.closed, role.name),
         failed=p.failed if outcome.type in p.failed else (*p.failed, outcome.type),
     )
     return p, letters
+
+
+def _pages_closed(p: Snapshot, hand: Hand, role: Role) -> tuple[Page, ...]:
+    """What waits for the handler in pages is dropped as it lies there. What is queued is ignored when it comes up, for
+    other handlers' messages may be in the same page."""
+    now_s = hand.entered_s
+    return tuple(
+        page.closed(now_s, now_s + hand.memory_s) if page.of == "waiting" and page.handlers == (role.name,) else page
+        for page in p.pages
+    )
 
 
 def _name(role: Role) -> str:

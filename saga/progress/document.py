@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import msgspec
 from msgspec import Raw, Struct
+from msgspec.structs import replace
 
 from saga.errors import SagaError
 from saga.messages import Message
@@ -108,7 +109,18 @@ class Page(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     until: int = 0
     """From when on it may have expired, in seconds since 1970; 0: it never does."""
     bound: str = ""
-    """What `saga.progress.binding` makes of its entries."""
+    """What `saga.progress.binding` makes of what it holds."""
+    had: str = ""
+    """The same once what is kept in it counts as had, where nobody will ever handle it."""
+    first: int = 0
+    last: int = 0
+    """The transitions that kept its first and its last message."""
+    handlers: tuple[str, ...] = ()
+    """For which messages are kept in it, sorted."""
+
+    def closed(self, now_s: int, until: int) -> "Page":
+        """The same as a page of the inbox: what is kept in it will never be handled."""
+        return replace(self, of="inbox", bound=self.had, had="", handlers=(), newest=now_s, until=until)
 
     def is_forgotten(self, now_s: int) -> bool:
         """Whether nothing in it is young enough to be asked for."""

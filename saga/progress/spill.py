@@ -33,10 +33,21 @@ class Bounds:
     """How many stay then."""
     small_pages_max: int = 16
     """So many small pages of inbox entries become one: it takes few reads to know a saga's whole inbox."""
+    head_max: int = 16
+    head_bytes_max: int = 128 * 1024
+    """So much of what is queued, or waits for one handler, stays at the head; one message always does."""
+    page_max: int = 64
+    page_bytes: int = 256 * 1024
+    """So many more messages, or bytes of them, are a page."""
 
 
 BOUNDS = Bounds()
 """Those of every service. Tests put others here."""
+
+
+def may_spill(p: Snapshot, bounds: Bounds) -> bool:
+    """Whether it is worth while to look what goes to pages."""
+    return len(p.inbox) > bounds.inbox_max or len(p.queue) + len(p.waiting) > bounds.head_max
 
 
 class Leaf(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -69,7 +80,7 @@ def decode_leaf(content: bytes) -> Leaf:
 
 def page_key(service: str, saga: str, page: Page) -> str:
     """The page's key, in collection `saga-archive`: no service has a `|` in its name, so no archive is called so."""
-    return f"{service}|{page.of}::{saga}::{page.name}"
+    return f"{service}|page::{saga}::{page.name}"
 
 
 def saga_of(key: str) -> str:
@@ -87,14 +98,32 @@ def digest_of(content: bytes) -> str:
     return blake2b(content, digest_size=16).hexdigest()
 
 
-def new_page(p: Snapshot, of: PageOf, entries: Iterable[bytes], *, newest: int, until: int = 0) -> NewPage:
+def new_page(
+    p: Snapshot,
+    of: PageOf,
+    entries: Iterable[bytes],
+    *,
+    newest: int,
+    until: int = 0,
+    kept: tuple[Kept, ...] = (),
+) -> NewPage:
     """A page of this, as the write of `p` will list it."""
     entries = sorted(entries)
     packed = b"".join(entries)
-    content = encode(Leaf(service=p.service, saga=p.saga, of=of, newest=newest, until=until, entries=packed))
+    content = encode(Leaf(service=p.service, saga=p.saga, of=of, newest=newest, until=until, entries=packed, kept=kept))
     name, count = f"{p.n:09}-{digest_of(content)}", len(packed) // ENTRY_BYTES
-    bound = binding.bound_entries(entry.hex() for entry in entries)
-    return NewPage(Page(of=of, name=name, count=count, newest=newest, until=until, bound=bound), content)
+    bound = binding.bound_items(entry.hex() for entry in entries)
+    page = Page(of=of, name=name, count=count, newest=newest, until=until, bound=bound)
+    if kept:
+        page = replace(
+            page,
+            bound=binding.bound_items(kept),
+            had=bound,
+            first=kept[0].n,
+            last=kept[-1].n,
+            handlers=tuple(sorted({k.handler for k in kept})),
+        )
+    return NewPage(page, content)
 
 
 def is_in(entries: bytes, entry: str) -> bool:
@@ -162,6 +191,7 @@ def whole(p: Snapshot, leaves: Mapping[str, bytes], *, now_s: int = 0) -> Snapsh
     if not p.pages:
         return p
     inbox: dict[str, int] = {}
+    kept: dict[PageOf, list[Kept]] = {"queue": [], "waiting": []}
     unread: list[Page] = []
     for page in p.pages:
         key = page_key(p.service, p.saga, page)
@@ -172,9 +202,20 @@ def whole(p: Snapshot, leaves: Mapping[str, bytes], *, now_s: int = 0) -> Snapsh
             raise SagaError(f"the page {key!r} of the progress of saga {p.saga!r} in {p.service!r} is gone")
         elif page.name.rpartition("-")[2] != digest_of(content):
             raise SagaError(f"the page {key!r} of the progress of saga {p.saga!r} in {p.service!r} was changed")
+        elif page.of != "inbox":
+            kept[page.of] += decode_leaf(content).kept
         else:
             entries = decode_leaf(content).entries
             for at in range(0, len(entries), ENTRY_BYTES):
                 inbox[entries[at : at + ENTRY_BYTES].hex()] = page.newest
     left = PAGED if unread else PLAIN
-    return replace(p, format=left, inbox={**p.inbox, **inbox}, pages=tuple(unread))
+    dead = [k for k in p.queue if k.dead is not None]
+    queue = sorted([*kept["queue"], *(k for k in p.queue if k.dead is None)], key=lambda k: k.n)
+    return replace(
+        p,
+        format=left,
+        inbox={**p.inbox, **inbox},
+        queue=(*dead, *queue),
+        waiting=tuple(sorted([*p.waiting, *kept["waiting"]], key=lambda k: k.n)),
+        pages=tuple(unread),
+    )

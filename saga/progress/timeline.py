@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec import Raw
 
-from saga.progress.document import Call, Entry, Outcome, Snapshot, decode_entry
+from saga.progress.document import Call, Entry, Outcome, PageOf, Snapshot, decode_entry
 from saga.progress.history import fold
 
 
@@ -75,6 +75,11 @@ class Standing:
         return bool(self.queue or self.waiting or self.intents or self.compensating or self.dead)
 
 
+def _in_pages(p: Snapshot, of: PageOf) -> int:
+    """How many messages are kept in pages."""
+    return sum(page.count for page in p.pages if page.of == of)
+
+
 def standing(p: Snapshot) -> Standing:
     """How the saga stands in the service whose progress this is."""
     last = decode_entry(p.transitions[-1]) if p.transitions else None
@@ -92,8 +97,8 @@ def standing(p: Snapshot) -> Standing:
         outcome=p.outcome,
         started=p.started,
         changed=max([last.time if last else "", *(intent.time for intent in p.intents)]),
-        queue=sum(1 for kept in p.queue if not kept.dead),
-        waiting=len(p.waiting),
+        queue=sum(1 for kept in p.queue if not kept.dead) + _in_pages(p, "queue"),
+        waiting=len(p.waiting) + _in_pages(p, "waiting"),
         intents=len(p.intents),
         compensating=sum(1 for kept in p.compensating if not kept.dead),
         dead=dead,

@@ -12,6 +12,8 @@ def undeclared(p: Snapshot, roles: Roles) -> tuple[str, ...]:
     if p.started is None:  # else these are parts of a fan-in, which keep nothing open
         kept += p.waiting
     open_ = {k.handler for k in kept} | {intent.handler for intent in p.intents}
+    of = ("queue", "waiting") if p.started is None else ("queue",)
+    open_ |= {name for page in p.pages if page.of in of for name in page.handlers}
     missing = {f"handler {name}" for name in open_ - known.keys()}
     for handler in {result.handler for result in p.results}:
         if handler not in known:

@@ -17,7 +17,7 @@ from saga.errors import (
 )
 from saga.messages import Message, Outgoing, Position, texts_of
 from saga.observe.moments import DeadLettered, Escalated, WriteRefused
-from saga.progress import history, record, takeover
+from saga.progress import history, record, spill, takeover
 from saga.progress.decide import knows
 from saga.progress.document import DeadLetter, Entry, Snapshot, decode, decode_entry, encode, messages_of, progress_key
 from saga.progress.history import Archive
@@ -72,7 +72,7 @@ async def patiently(
 def in_hand(service: Participant, turn: Turn) -> Hand:
     """What the next write of this turn is made under."""
     message = turn.message
-    new = message.type != "" and not knows(turn.known, service.roles, message)
+    new = message.type != "" and not turn.paged and not knows(turn.known, service.roles, message)
     return Hand(
         message=message,
         position=turn.position if new else None,
@@ -189,9 +189,11 @@ async def save(service: Participant, turn: Turn, written: Written) -> Turn:
     p = written.snapshot
     if turn.recalled:  # these are in pages already
         p = replace(p, inbox={entry: at for entry, at in p.inbox.items() if entry not in turn.recalled})
-    if len(p.inbox) > service.bounds.inbox_max:
-        p = await spilling.within_bounds(service, turn, p)
-    content = encode(p)
+    content, emptied = encode(p), list[tuple[str, int]]()
+    if p.pages or spill.may_spill(p, service.bounds) or len(content) > history.HISTORY_BYTES_MAX:
+        before = p
+        p, emptied = await spilling.within_bounds(service, turn, p)
+        content = content if p is before else encode(p)
     if len(p.transitions) > history.TRANSITIONS_MAX or len(content) > history.HISTORY_BYTES_MAX:
         if (archive := history.to_archive(p)) is not None:
             p = await archived(service, turn.position, p, archive)
@@ -209,6 +211,8 @@ async def save(service: Participant, turn: Turn, written: Written) -> Turn:
     except (Conflict, Exists, Ambiguous) as why:
         tell_refused(service, p.saga, "write", why)
         raise Refused from why
+    if emptied:
+        await spilling.removed(service, emptied)
     return replace(turn, progress=p, cas=cas, certain=True)
 
 

@@ -1,17 +1,20 @@
 """Pages of a progress, read and written: what of a saga does not fit in its one document."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 
 from msgspec.structs import replace
 
-from saga.errors import Ambiguous, Exists, SagaError
+from saga.errors import Ambiguous, Exists, SagaError, StoreError
 from saga.messages import Message
 from saga.progress import ids, spill
 from saga.progress.document import Page, Snapshot, progress_key
+from saga.progress.piles import next_to_restore, piles_spilled, restored
 from saga.progress.spill import NewPage
 from saga.runtime import persistence
 from saga.runtime.participant import Participant, Refused
 from saga.runtime.standing import Turn
+from saga.store.port import Document
 
 EXPIRY_S_MORE = 86_400
 """Pages of the inbox stay for so long after nothing asks for them any more: clocks may differ by so much."""
@@ -19,28 +22,49 @@ EXPIRY_S_MORE = 86_400
 
 async def recalled(service: Participant, turn: Turn) -> Turn:
     """With what pages hold of the message in hand: from here on `turn.known` says of it what a whole one would."""
-    return replace(turn, recalled=await entries_in_pages(service, turn, turn.known, [turn.message]))
+    had, kept = await _in_pages(service, turn, turn.known, [turn.message])
+    return replace(turn, recalled=had, paged=tuple(sorted(kept)))
 
 
 async def entries_in_pages(
     service: Participant, turn: Turn, p: Snapshot, messages: Sequence[Message]
 ) -> dict[str, int]:
     """The inbox entries of these messages that are in the progress's pages only. Raises `Refused`."""
-    missing = {ids.entry(m.id, name) for m in messages for name in service.roles.names_for(m.type)}
-    missing -= p.inbox.keys()
-    found: dict[str, int] = {}
+    return (await _in_pages(service, turn, p, messages))[0]
+
+
+async def _in_pages(
+    service: Participant, turn: Turn, p: Snapshot, messages: Sequence[Message]
+) -> tuple[dict[str, int], set[str]]:
+    """Which entries of these messages are in pages of the inbox; and the handlers for which pages keep them."""
+    missing = {ids.entry(m.id, name): name for m in messages for name in service.roles.names_for(m.type)}
+    missing = {entry: name for entry, name in missing.items() if entry not in p.inbox}
+    had, kept = dict[str, int](), set[str]()
     for page in reversed(p.pages):
         if not missing:
             break
         entries = await _entries_of(service, turn, page)
         for entry in [entry for entry in missing if spill.is_in(entries, entry)]:
-            missing.remove(entry)
-            found[entry] = page.newest
-    return found
+            name = missing.pop(entry)
+            if page.of == "inbox":
+                had[entry] = page.newest
+            else:
+                kept.add(name)
+    return had, kept
 
 
-async def within_bounds(service: Participant, turn: Turn, p: Snapshot) -> Snapshot:
-    """The progress as it is to be written, with what has no room in it in pages that are durable. Raises `Refused`."""
+async def within_bounds(service: Participant, turn: Turn, p: Snapshot) -> tuple[Snapshot, list[tuple[str, int]]]:
+    """The progress as it is to be written, with what has no room in it in pages that are durable; and the pages that
+    nobody needs once it is written, each with its version. Raises `Refused`."""
+    emptied: list[tuple[str, int]] = []
+    while (page := next_to_restore(p, service.roles)) is not None:
+        key, document = await _read(service, turn, page)
+        p = restored(p, page, spill.decode_leaf(document.content))
+        emptied.append((key, document.cas))
+    now_s = service.ports.clock.now_ms() // 1000
+    p, new_pages = piles_spilled(p, service.roles, service.bounds, in_hand=turn.message, now_s=now_s)
+    for new in new_pages:
+        await _inserted(service, turn, new, expiry_s=None)  # what is open never expires
     if len(p.inbox) > service.bounds.inbox_max:
         merged = [(page, await _entries_of(service, turn, page)) for page in spill.to_merge(p, service.bounds)]
         spilled = spill.inbox_spilled(
@@ -53,9 +77,15 @@ async def within_bounds(service: Participant, turn: Turn, p: Snapshot) -> Snapsh
         )
         if spilled is not None:
             p, new = spilled
-            left_s = max(0, new.page.until - service.ports.clock.now_ms() // 1000)
-            await _inserted(service, turn, new, expiry_s=left_s + EXPIRY_S_MORE)
-    return p
+            await _inserted(service, turn, new, expiry_s=max(0, new.page.until - now_s) + EXPIRY_S_MORE)
+    return p, emptied
+
+
+async def removed(service: Participant, emptied: Sequence[tuple[str, int]]) -> None:
+    """Remove pages that no progress lists any more, as far as that works: they harm nobody."""
+    for key, cas in emptied:
+        with suppress(StoreError):
+            await service.ports.store.remove(persistence.ARCHIVES, key, cas=cas)
 
 
 async def _inserted(service: Participant, turn: Turn, new: NewPage, *, expiry_s: float | None) -> None:
@@ -97,6 +127,15 @@ async def _entries_of(service: Participant, turn: Turn, page: Page) -> bytes:
         raise await _gone(service, turn, key)
     ports.pages.learn(key, entries)
     return entries
+
+
+async def _read(service: Participant, turn: Turn, page: Page) -> tuple[str, Document]:
+    """A page with messages, and its key. Raises `Refused` if the progress has changed meanwhile."""
+    ports, key = service.ports, spill.page_key(service.name, turn.message.saga, page)
+    document = await persistence.patiently(service, turn.position, "get", ports.store.get, persistence.ARCHIVES, key)
+    if document is None:
+        raise await _gone(service, turn, key)
+    return key, document
 
 
 async def _gone(service: Participant, turn: Turn, key: str) -> Exception | Refused:

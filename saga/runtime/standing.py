@@ -43,6 +43,8 @@ class Turn(Struct, frozen=True, kw_only=True, gc=False):
     """Whether the progress was read or written in this turn; one from a cache may be old."""
     recalled: dict[str, int] | None = None
     """The inbox entries of the message in hand that are in pages of the progress; `None`: not looked up."""
+    paged: tuple[str, ...] = ()
+    """The handlers for which the message in hand is kept in pages; known together with `recalled`."""
     over: bool = False
     results: tuple[tuple[Run, tuple[Call, ...]], ...] = ()
     """Results of runs that were refused their write, or failed: not asked for again."""
@@ -64,7 +66,7 @@ class Turn(Struct, frozen=True, kw_only=True, gc=False):
 
     def unread(self) -> "Turn":
         """To be decided again on the progress as it is by now."""
-        return replace(self, progress=None, cas=0, certain=False, recalled=None)
+        return replace(self, progress=None, cas=0, certain=False, recalled=None, paged=())
 
     def results_of(self, run: Run) -> tuple[Call, ...]:
         return next((calls for known, calls in self.results if known == run), ()) if self.results else ()

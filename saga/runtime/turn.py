@@ -51,6 +51,9 @@ async def advance(service: Participant, turn: Turn) -> Turn:
                 if not undoing.is_kept_waiting(p, work):
                     return await go(service, turn, work)
                 continue
+            if work.role.name in turn.paged:  # it is kept already
+                only_answered = False
+                continue
             forgotten = persistence.forgotten_before(service) if work.role.many else ""
             bad = work.bad is not None
             decision = decide(p, work.role, work.message, in_hand=True, bad=bad, forgotten=forgotten)

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from saga.errors import Ambiguous, BrokerUnavailable
 from saga.messages import Message, Outgoing, Position
-from saga.progress import compensate, decide, history, record, spill
+from saga.progress import compensate, decide, history, piles, record, spill
 from saga.progress.document import Intent, Kind, Snapshot, progress_key
 from saga.progress.record import Hand, Written
 from saga.progress.roles import Role, Roles
@@ -261,6 +261,40 @@ def entries_of_what_is_held_go_to_pages(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(record, "held_messages", lambda p: ())
 
 
+def what_pages_keep_is_decided_again(patch: pytest.MonkeyPatch) -> None:
+    recalled = spilling.recalled
+
+    async def forget(service: Participant, turn: Turn) -> Turn:
+        return replace(await recalled(service, turn), paged=())
+
+    patch.setattr(spilling, "recalled", forget)
+
+
+def pages_are_not_read_back(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(spilling, "next_to_restore", lambda p, roles: None)
+
+
+def pages_are_read_back_behind_what_came_since(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(piles, "_in_order", lambda kept: kept)
+
+
+def pages_are_removed_before_the_progress_is_written(patch: pytest.MonkeyPatch) -> None:
+    within = spilling.within_bounds
+
+    async def hasty(service: Participant, turn: Turn, p: Snapshot) -> Any:
+        p, emptied = await within(service, turn, p)
+        await spilling.removed(service, emptied)
+        return p, ()
+
+    patch.setattr(spilling, "within_bounds", hasty)
+
+
+def what_is_in_hand_goes_to_a_page(patch: pytest.MonkeyPatch) -> None:
+    spilled = piles.piles_spilled
+    other = message("-", "-")
+    patch.setattr(spilling, "piles_spilled", lambda *args, **rest: spilled(*args, **{**rest, "in_hand": other}))
+
+
 RULES: dict[Take, str] = {
     keys_from_transition_numbers: "two steps: a step fails",
     readers_do_not_publish: "two steps: a step fails",
@@ -294,6 +328,11 @@ RULES: dict[Take, str] = {
     a_page_whose_answer_is_lost_is_taken_for_written: "inbox pages: lost answers",
     entries_of_what_is_in_hand_go_to_pages: "inbox pages: two owners",
     entries_of_what_is_held_go_to_pages: "inbox pages: an own event for two",
+    what_pages_keep_is_decided_again: "queue pages: a dead letter that the outcome drops, crash",
+    pages_are_not_read_back: "queue pages: a dead letter that the outcome drops, crash",
+    pages_are_read_back_behind_what_came_since: "queue pages: pages between what was there before and what came since",
+    pages_are_removed_before_the_progress_is_written: "queue pages: a dead letter that the outcome drops, crash",
+    what_is_in_hand_goes_to_a_page: "queue pages: a dead letter that the outcome drops, crash",
 }
 
 

@@ -61,8 +61,7 @@ async def test_a_saga_that_outgrows_the_store_is_a_dead_letter_by_name_and_nobod
     async with workplace(tmp_path) as place:
         narrow(place)
         for number in range(14):
-            small = an_order("big", quantity=number)
-            await place.publish(a_large_order("big", number) if number < 7 else small, an_order(f"small-{number}"))
+            await place.publish(a_large_order("big", number), an_order(f"small-{number}"))
         async with at_work(place, payment):
             await place.at_rest(payment)
         ((record, headers),) = await place.dead(payment)
@@ -82,7 +81,8 @@ async def test_a_saga_that_outgrows_the_store_is_a_dead_letter_by_name_and_nobod
         outcomes = [o for m in place.told(Handled) if m.saga == "big" for o in m.outcomes]
         ran = [o for o in outcomes if o[1] == "handled"]
         assert len(ran) >= 2
-        assert len(ran) + len(p.queue) == 14, "each has run or is queued behind the dead letter"
+        queued = len(p.queue) + sum(page.count for page in p.pages if page.of == "queue")
+        assert len(ran) + queued == 14, "each has run or is queued behind the dead letter"
         assert [k.n for k in p.queue[1:]] == sorted(k.n for k in p.queue[1:])
 
 

@@ -1,25 +1,27 @@
 """A saga with more messages than its progress has room for, at a real worker: pages hold the rest."""
 
 import sqlite3
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from msgspec import Raw
 from msgspec.structs import replace
 
-from saga import Service
+from saga import Retry, Service
 from saga.observe.moments import Handled, Stuck
 from saga.progress import history, spill
-from saga.progress.document import Snapshot, decode, encode
+from saga.progress.document import Snapshot, decode, decode_entry, encode
 from saga.runtime import participant
 from saga.runtime.pages import ROOM_BYTES, KnownPages
 from saga.runtime.persistence import ARCHIVES
-from services.payment.events import OrderPlaced, PaymentReserved
+from services.payment.events import OrderCancelled, OrderConfirmed, OrderPlaced, PaymentDeclined, PaymentReserved
 from tests.runtime.workplace import SAGA, Workplace, an_order, at_work, workplace
 
-SMALL = spill.Bounds(inbox_max=20, inbox_kept=8, small_pages_max=4)
+SMALL = spill.Bounds(inbox_max=20, inbox_kept=8, small_pages_max=4, head_max=4, page_max=8)
 
 
 @pytest.fixture(autouse=True)
@@ -34,6 +36,26 @@ def payment_of() -> Service[Any]:
     @payment.handler(many=True)
     async def reserve(order: OrderPlaced) -> PaymentReserved:
         return PaymentReserved(order_id=order.order_id, charge_id=f"c-{order.quantity}", amount=order.total)
+
+    return payment
+
+
+def dying() -> Service[Any]:
+    """Gives up the first order of each saga, and takes all notes of it."""
+    payment = Service("payment")
+
+    @payment.handler(many=True, retry=Retry(attempts_max=1))
+    async def reserve(order: OrderPlaced) -> PaymentReserved:
+        if order.card == "declined":
+            raise ValueError("no")
+        return PaymentReserved(order_id=order.order_id, charge_id=f"c-{order.quantity}", amount=order.total)
+
+    @payment.compensation(reserve)
+    async def release(cancelled: OrderCancelled, reserved: PaymentReserved) -> None: ...
+
+    @payment.handler(many=True)
+    async def note(confirmed: OrderConfirmed) -> PaymentDeclined:
+        return PaymentDeclined(order_id=confirmed.order_id, reason="noted")
 
     return payment
 
@@ -67,8 +89,7 @@ async def test_an_inbox_goes_to_pages_and_every_duplicate_is_still_known(tmp_pat
         assert len(p.pages) <= 12
         whole = spill.whole(p, leaves)
         assert len(whole.inbox) == 300
-        archives = [history.decode_archive(d.content) async for _, d in place.store.scan(ARCHIVES, "payment::")]
-        transitions = [raw for archive in archives for raw in archive.transitions] + list(p.transitions)
+        transitions = await whole_history(place, p)
         assert history.verify(transitions, whole) is None
         assert history.verify(transitions, p) is None, "what a page adds stands beside its name"
         found = history.verify(transitions, replace(p, pages=p.pages[1:]))
@@ -166,3 +187,101 @@ def test_what_is_known_of_pages_is_bounded() -> None:
         assert known.entries_of("0") == (b"x" * 12), "what is asked for stays"
     assert sum(known.entries_of(f"{number}") is not None for number in range(100)) == 10
     assert KnownPages(bytes_max=0).entries_of("0") is None
+
+
+async def test_a_queue_behind_a_dead_letter_goes_to_pages_and_comes_back_in_order(tmp_path: Path) -> None:
+    payment, sizes = dying(), list[int]()
+    notes = [f"note-{n}" for n in range(120)]
+    async with workplace(tmp_path) as place:
+        async with at_work(place, payment):
+            await place.publish(an_order(card="declined"))
+            for first in range(0, 120, 40):
+                for id_ in notes[first : first + 40]:
+                    await place.publish(OrderConfirmed(order_id=SAGA), id=id_)
+                await place.at_rest(payment)
+                sizes.append(len(encode(replace(await progress_of(place, payment), transitions=()))))
+            await place.publish(OrderConfirmed(order_id=SAGA), id=notes[50])  # it is in a page
+            await place.at_rest(payment)
+        p = await progress_of(place, payment)
+        assert len(p.queue) <= 1 + SMALL.head_max + SMALL.page_max + 1
+        assert sizes[2] - sizes[1] < 3000, "a few descriptions of pages more"
+        whole = spill.whole(p, await pages_of(place))
+        assert [k.message.id.rpartition("|")[2] for k in whole.queue[1:]] == notes
+        async with at_work(place, payment):
+            await place.publish(OrderCancelled(order_id=SAGA, reason="no"))
+            await place.at_rest(payment)
+        p = await progress_of(place, payment)
+        assert (p.queue, [page for page in p.pages if page.of != "inbox"]) == ((), [])
+        assert len([r for r in await place.records("payments") if b"noted" in (r.value or b"")]) == 120
+        history_ = await whole_history(place, p)
+        ran = [decode_entry(raw) for raw in history_]
+        assert [t.message.rpartition("|")[2] for t in ran if t.outcome == "handled"] == notes
+        assert history.verify(history_, spill.whole(p, await pages_of(place))) is None
+        left = [spill.decode_leaf(content) for content in (await pages_of(place)).values()]
+        assert {leaf.of for leaf in left} == {"inbox"}, "what nobody lists is removed, or expires"
+
+
+def joining() -> Service[Any]:
+    """Confirms once for each confirmation, as soon as the order is there."""
+    payment = Service("payment")
+
+    @payment.handler(many=True)
+    async def reserve(confirmed: OrderConfirmed, order: OrderPlaced) -> PaymentReserved:
+        return PaymentReserved(order_id=order.order_id, charge_id="c", amount=order.total)
+
+    @payment.compensation(reserve)
+    async def release(cancelled: OrderCancelled, reserved: PaymentReserved) -> None: ...
+
+    return payment
+
+
+async def confirm(place: Workplace, ids: Sequence[str]) -> None:
+    for id_ in ids:
+        await place.publish(OrderConfirmed(order_id=SAGA), id=id_)
+
+
+async def test_what_waits_goes_to_pages_and_runs_in_order_when_the_other_part_comes(tmp_path: Path) -> None:
+    payment, ids = joining(), [f"note-{n}" for n in range(100)]
+    async with workplace(tmp_path) as place:
+        async with at_work(place, payment):
+            await confirm(place, ids)
+            await place.at_rest(payment)
+            p = await progress_of(place, payment)
+            assert len(p.waiting) <= SMALL.head_max + SMALL.page_max + 1
+            assert sum(page.count for page in p.pages if page.of == "waiting") + len(p.waiting) == 100
+            await confirm(place, ids[::9])
+            await place.at_rest(payment)
+        async with at_work(place, payment):
+            await place.publish(an_order())
+            await place.at_rest(payment)
+        p = await progress_of(place, payment)
+        transitions = await whole_history(place, p)
+        ran = [t for t in map(decode_entry, transitions) if t.outcome == "handled"]
+        causes = [{c.rpartition("|")[2] for c in (t.cause or t.message).split("+")} for t in ran]
+        assert [next(iter(c & set(ids))) for c in causes] == ids
+        assert [k.message.type for k in p.waiting] == ["OrderPlaced"]
+        assert not [page for page in p.pages if page.of != "inbox"]
+        assert history.verify(transitions, spill.whole(p, await pages_of(place))) is None
+
+
+async def test_a_compensation_closes_what_waits_in_pages_without_reading_them(tmp_path: Path) -> None:
+    payment, ids = joining(), [f"note-{n}" for n in range(60)]
+    async with workplace(tmp_path) as place:
+        async with at_work(place, payment):
+            await confirm(place, ids)
+            await place.publish(OrderCancelled(order_id=SAGA, reason="no"))
+            await place.at_rest(payment)
+            p = await progress_of(place, payment)
+            assert (p.waiting, p.closed) == ((), ("reserve",))
+            assert {page.of for page in p.pages} == {"inbox"}
+            n = p.n
+            await confirm(place, ids)  # each is known as had
+            await place.at_rest(payment)
+        p = await progress_of(place, payment)
+        assert p.n == n
+        assert history.verify(await whole_history(place, p), spill.whole(p, await pages_of(place))) is None
+
+
+async def whole_history(place: Workplace, p: Snapshot) -> list[Raw]:
+    archives = [history.decode_archive(d.content) async for _, d in place.store.scan(ARCHIVES, "payment::")]
+    return [raw for archive in archives for raw in archive.transitions] + list(p.transitions)

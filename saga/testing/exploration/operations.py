@@ -34,6 +34,14 @@ class Put(NamedTuple):
     """Whether it is gone once the memory has passed."""
 
 
+class Remove(NamedTuple):
+    """A removal of this version."""
+
+    collection: str
+    key: str
+    cas: int
+
+
 class Publish(NamedTuple):
     """Records to be appended."""
 
@@ -53,7 +61,7 @@ class Together(NamedTuple):
     """An update of a document: alone, or in one replace with the update of another lane of this worker."""
 
 
-Operation: TypeAlias = Get | Put | Publish | Outside | Together
+Operation: TypeAlias = Get | Put | Remove | Publish | Outside | Together
 
 
 class Found(NamedTuple):
@@ -122,6 +130,9 @@ class ExploredStore:
         keep_expiry: bool = False,
     ) -> int:
         return _cas(await ask(Put(collection, key, content, cas, expiry_s is not None)), Conflict)
+
+    async def remove(self, collection: str, key: str, *, cas: int) -> None:
+        _cas(await ask(Remove(collection, key, cas)), Conflict)
 
 
 def _cas(answer: Answer, refused: type[SagaError]) -> int:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from saga.testing.exploration.about_documents import dead_letters, documents
 from saga.testing.exploration.about_edges import edges
 from saga.testing.exploration.about_outcomes import deciding, outcomes
-from saga.testing.exploration.about_pages import inbox_pages
+from saga.testing.exploration.about_pages import inbox_pages, piles
 from saga.testing.exploration.about_parts import fan_ins, repetitions, several_events
 from saga.testing.exploration.cast import (
     ORD,
@@ -94,4 +94,5 @@ def scenarios() -> Iterator[Scenario]:
     yield from repetitions()
     yield from dead_letters()
     yield from inbox_pages()
+    yield from piles()
     yield from edges()

@@ -77,9 +77,10 @@ class State(NamedTuple):
         return next((version for where, version in self.rest if where == (collection, key)), 0)
 
     def keeping(self, collection: str, key: str, version: int) -> "State":
-        """With another version of one of the other documents."""
+        """With another version of one of the other documents; 0: it is removed."""
         others = (known for known in self.rest if known[0] != (collection, key))
-        return self._replace(rest=tuple(sorted((*others, ((collection, key), version)))))
+        new = ((collection, key), version)
+        return self._replace(rest=tuple(sorted((*others, new) if version else others)))
 
     def with_worker(self, w: int, worker: Worker, **changes: Any) -> "State":
         """With one worker changed, and whatever else."""

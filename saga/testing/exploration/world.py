@@ -38,6 +38,7 @@ from saga.testing.exploration.operations import (
     Outside,
     Publish,
     Put,
+    Remove,
     Together,
 )
 from saga.testing.exploration.services import Explored, participant
@@ -143,7 +144,7 @@ class World:
         results = msgspec.json.encode(turn.results)
         key = (
             (turn.message.id, turn.message.source, turn.position, release, passed),
-            (progress, turn.cas, turn.certain, _frozen(turn.recalled), turn.over, results, turn.attempts),
+            (progress, turn.cas, turn.certain, _frozen(turn.recalled), turn.paged, turn.over, results, turn.attempts),
         )
         number = self._numbers.get(key)
         if number is None:
@@ -247,6 +248,11 @@ class World:
                 yield f"w{w} reads {operation.collection}", self._answered(s, w, self._read(s, w, operation))
             case Put():
                 yield from self._puts(s, w, operation)
+            case Remove():
+                there = s.version_of(operation.collection, operation.key) == operation.cas
+                removed = s.keeping(operation.collection, operation.key, 0) if there else s
+                answer = Done() if there else Failed("conflict")
+                yield f"w{w} removes from {operation.collection}", self._answered(removed, w, answer)
             case Publish():
                 yield from self._publishes(s, w, operation)
             case Outside():

@@ -1,0 +1,118 @@
+"""Messages that are queued, or wait for a handler with `many`, beyond what a progress has room for. Pure.
+
+A pile is in order: first what is in the progress up to where its pages begin, then the pages, then what came since. The
+first of a pile is always in the progress, so that decisions, which look at the first only, need no page.
+"""
+
+from collections.abc import Iterator, Sequence
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from saga.messages import Message
+from saga.progress import ids
+from saga.progress.document import PAGED, PLAIN, Kept, Page, PageOf, Snapshot
+from saga.progress.roles import Roles
+from saga.progress.spill import Bounds, Leaf, NewPage, new_page
+
+
+class Pile(Struct, frozen=True, gc=False):
+    """What is kept in one order: the queue, or what waits for one handler."""
+
+    of: PageOf
+    handler: str
+    """Empty for the queue."""
+    here: tuple[Kept, ...]
+    """What of it is in the progress, in order, less dead letters."""
+    pages: tuple[Page, ...]
+
+
+def piles(p: Snapshot, roles: Roles) -> Iterator[Pile]:
+    """All that may grow without end: other messages wait only as many as a handler has parameters."""
+    pages = [page for page in p.pages if page.of != "inbox"]
+    if p.queue or pages:
+        alive = tuple(k for k in p.queue if k.dead is None)
+        yield Pile("queue", "", alive, tuple(page for page in pages if page.of == "queue"))
+    for name in {k.handler: None for k in p.waiting} | {page.handlers[0]: None for page in pages if page.of != "queue"}:
+        role = roles.handlers.get(name)
+        if role is None or not role.many:
+            continue
+        here = tuple(k for k in p.waiting if k.handler == name and k.message.type in role.takes[0])
+        yield Pile("waiting", name, here, tuple(q for q in pages if q.of == "waiting" and q.handlers == (name,)))
+
+
+def next_to_restore(p: Snapshot, roles: Roles) -> Page | None:
+    """A page whose first message is the first of its pile: it belongs into the progress."""
+    for pile in piles(p, roles) if p.pages else ():
+        if pile.pages and (not pile.here or pile.here[0].n > pile.pages[0].first):
+            return pile.pages[0]
+    return None
+
+
+def restored(p: Snapshot, page: Page, leaf: Leaf) -> Snapshot:
+    """The progress with a page's messages in their places, and without the page."""
+    pages = tuple(other for other in p.pages if other.name != page.name)
+    p = replace(p, pages=pages, format=PAGED if pages else PLAIN)
+    if page.of == "waiting":
+        return replace(p, waiting=_in_order((*p.waiting, *leaf.kept)))
+    dead = tuple(k for k in p.queue if k.dead is not None)
+    return replace(p, queue=(*dead, *_in_order((*(k for k in p.queue if k.dead is None), *leaf.kept))))
+
+
+def piles_spilled(
+    p: Snapshot, roles: Roles, bounds: Bounds, *, in_hand: Message, now_s: int
+) -> tuple[Snapshot, Sequence[NewPage]]:
+    """The progress with the ends of its piles in pages, where they are too long.
+
+    The message in hand stays, those of open runs, and what follows them: settling looks at these, and at no page.
+    """
+    new: list[NewPage] = []
+    staying = {in_hand.id} | {part.id for intent in p.intents for part in intent.parts}
+    for pile in piles(p, roles):
+        for part in _parts(list(_tail(pile, bounds, staying)), bounds):
+            made = _page_of(p, pile, part, now_s)
+            gone = {id(k) for k in part}
+            p = replace(
+                p,
+                format=PAGED,
+                queue=tuple(k for k in p.queue if id(k) not in gone),
+                waiting=tuple(k for k in p.waiting if id(k) not in gone),
+                pages=(*p.pages, made.page),
+            )
+            new.append(made)
+    return p, new
+
+
+def _tail(pile: Pile, bounds: Bounds, staying: set[str]) -> Iterator[Kept]:
+    """What of a pile may go: all behind its pages; without any, all but its head."""
+    size = 0
+    for place, kept in enumerate(pile.here):
+        if kept.message.id in staying:
+            return
+        size += len(kept.message.value)
+        if pile.pages:
+            if kept.n > pile.pages[-1].last:
+                yield kept
+        elif place and (place >= bounds.head_max or size > bounds.head_bytes_max):
+            yield kept
+
+
+def _parts(tail: list[Kept], bounds: Bounds) -> Iterator[tuple[Kept, ...]]:
+    """As many pages as are full."""
+    part: list[Kept] = []
+    size = 0
+    for kept in tail:
+        part.append(kept)
+        size += len(kept.message.value)
+        if len(part) >= bounds.page_max or size >= bounds.page_bytes:
+            yield tuple(part)
+            part, size = [], 0
+
+
+def _page_of(p: Snapshot, pile: Pile, part: tuple[Kept, ...], now_s: int) -> NewPage:
+    entries = [bytes.fromhex(ids.entry(k.message.id, k.handler)) for k in part]
+    return new_page(p, pile.of, entries, newest=now_s, kept=part)
+
+
+def _in_order(kept: tuple[Kept, ...]) -> tuple[Kept, ...]:
+    return tuple(sorted(kept, key=lambda k: k.n))
