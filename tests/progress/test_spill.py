@@ -105,7 +105,7 @@ def test_pages_older_than_the_memory_are_forgotten() -> None:
     (page,) = p.pages
     assert page.until == later_ms // 1000 + MEMORY_S
     assert ids.entry("old-0", "many") not in whole(p, store.leaves).inbox
-    with pytest.raises(SagaError, match=r"the page 'svc\|inbox::s::.*' of the progress of saga 's' in 'svc' is gone"):
+    with pytest.raises(SagaError, match=r"the page 'svc\|page::s::.*' of the progress of saga 's' in 'svc' is gone"):
         whole(old, {}, now_s=NOW_MS // 1000)
     assert whole(old, {}, now_s=later_ms // 1000).pages == old.pages, "it may have expired"
     changed = {key: content.replace(b'"newest"', b'"Newest"') for key, content in store.leaves.items()}

@@ -59,22 +59,22 @@ def a_large_order(saga: str, number: int, times: int = 1) -> OrderPlaced:
 async def test_a_saga_that_outgrows_the_store_is_a_dead_letter_by_name_and_nobody_else_notices(tmp_path: Path) -> None:
     payment = notes()
     async with workplace(tmp_path) as place:
-        narrow(place)
-        for number in range(14):
-            await place.publish(a_large_order("big", number), an_order(f"small-{number}"))
+        narrow(place, 10 * BYTES_MAX)
+        for number in range(32):
+            await place.publish(a_large_order("big", number, times=4), an_order(f"small-{number}"))
         async with at_work(place, payment):
             await place.at_rest(payment)
         ((record, headers),) = await place.dead(payment)
         assert record.key == b"big"
         assert headers["dead_reason"].startswith("TooLarge: the progress of saga 'big' in 'payment' would have ")
-        assert f"bytes, and the store takes {BYTES_MAX}" in headers["dead_reason"]
+        assert f"bytes, and the store takes {10 * BYTES_MAX}" in headers["dead_reason"]
         assert "state " in headers["dead_reason"]
         assert "keep less" in headers["dead_remedy"]
         assert len(place.told(DeadLettered)) == 1
         assert not place.told(Retrying)
         assert not place.told(Stuck)
         assert not place.told(Unavailable)
-        assert len([m for m in place.told(Handled) if m.saga.startswith("small-")]) == 14
+        assert len([m for m in place.told(Handled) if m.saga.startswith("small-")]) == 32
         p = await place.progress(payment, "big")
         assert p is not None
         assert p.queue[0].dead
@@ -82,7 +82,8 @@ async def test_a_saga_that_outgrows_the_store_is_a_dead_letter_by_name_and_nobod
         ran = [o for o in outcomes if o[1] == "handled"]
         assert len(ran) >= 2
         queued = len(p.queue) + sum(page.count for page in p.pages if page.of == "queue")
-        assert len(ran) + queued == 14, "each has run or is queued behind the dead letter"
+        assert queued > 3
+        assert len(ran) + queued == 32, "each has run or is queued behind the dead letter"
         assert [k.n for k in p.queue[1:]] == sorted(k.n for k in p.queue[1:])
 
 
