@@ -49,7 +49,7 @@ def to_value(event: Event, contract: Contract, record_bytes_max: int) -> tuple[s
             f"{contract.name} was not published: its {contract.key} has {len(saga.encode())} bytes, and a saga id has "
             f"at most {envelope.SAGA_BYTES_MAX}"
         )
-    bytes_max = value_bytes_max(record_bytes_max, saga)
+    bytes_max = value_bytes_max(record_bytes_max)
     if len(value) > bytes_max:
         raise SagaError(
             f"{contract.name} was not published: it has {len(value)} bytes, and may have {bytes_max}: publish a "

@@ -26,7 +26,8 @@ RECORD_BYTES_MAX = 1_000_000
 RECORD_BYTES_LEAST, RECORD_BYTES_LIMIT = 100_000, 1 << 24
 """What settings may say: less leaves no room beside an event for what a dead letter needs, more holds up everybody."""
 BESIDE_BYTES = 1 << 15
-"""Kept free beside an event's value: for its headers, and for those that it gets as a dead letter."""
+"""Kept free beside an event's value: for its key and headers, and for those that it gets as a dead letter, all of which
+have bounds of their own."""
 FRAME_BYTES = 100
 """What a log adds to a record, at most: the frames of the record and of a batch that holds it alone."""
 
@@ -39,12 +40,9 @@ def size_of(message: Outgoing) -> int:
     return size
 
 
-def value_bytes_max(record_bytes_max: int, saga: str) -> int:
-    """How large an event's value may be, so that with headers it is a record, and one day a dead letter.
-
-    The saga id is in the key and in a header.
-    """
-    return record_bytes_max - BESIDE_BYTES - 2 * len(saga.encode())
+def value_bytes_max(record_bytes_max: int) -> int:
+    """How large an event's value may be, so that with headers it is a record, and one day a dead letter."""
+    return record_bytes_max - BESIDE_BYTES
 
 
 class Topic(NamedTuple):

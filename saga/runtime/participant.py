@@ -167,7 +167,7 @@ class Participant:
             value = codec.encode(event)
         except BadInput as why:
             raise Permanent(f"{contract.name} cannot be emitted: {why}") from why
-        bytes_max = value_bytes_max(self.ports.record_bytes_max, saga)
+        bytes_max = value_bytes_max(self.ports.record_bytes_max)
         if len(value) > bytes_max:  # now: once it is in the progress, nothing else of the saga can go out
             raise Permanent(
                 f"{contract.name} has {len(value)} bytes, and may have {bytes_max}: emit a reference to what is large, "

@@ -13,6 +13,7 @@ from saga.broker.port import BESIDE_BYTES, size_of, value_bytes_max
 from saga.clock import SystemClock
 from saga.config import Settings
 from saga.contracts import codec
+from saga.envelope import SAGA_BYTES_MAX
 from saga.errors import Permanent, SagaError
 from saga.messages import Event, Outgoing
 from saga.outside import to_record
@@ -44,8 +45,7 @@ def order(size: int, saga: str = "order-1") -> OrderPlaced:
     return padded(lambda address: replace(an_order(saga), address=address), size)
 
 
-def room(saga: str = "order-1") -> int:
-    return value_bytes_max(SMALL, saga)
+ROOM = value_bytes_max(SMALL)
 
 
 async def test_an_event_may_be_as_large_as_leaves_room_and_no_larger(place: Workplace) -> None:
@@ -55,16 +55,16 @@ async def test_an_event_may_be_as_large_as_leaves_room_and_no_larger(place: Work
     async def set_aside(order: OrderPlaced) -> InventoryRejected:
         seen.append(order.order_id)
         more = 0 if order.order_id == "order-1" else 1
-        return padded(lambda reason: InventoryRejected(order_id=order.order_id, reason=reason), room() + more)
+        return padded(lambda reason: InventoryRejected(order_id=order.order_id, reason=reason), ROOM + more)
 
     async with at_work(place, inventory):
         await place.publish(an_order("order-1"), an_order("order-2"))
         await place.at_rest(inventory)
         (emitted,) = await place.records("inventory")
-        assert (emitted.key, len(emitted.value or b"")) == (b"order-1", room())
+        assert (emitted.key, len(emitted.value or b"")) == (b"order-1", ROOM)
         ((record, letter),) = await place.dead(inventory)
     assert record.key == b"order-2"
-    assert f"InventoryRejected has {room() + 1} bytes, and may have {room()}: emit a reference" in letter["dead_reason"]
+    assert f"InventoryRejected has {ROOM + 1} bytes, and may have {ROOM}: emit a reference" in letter["dead_reason"]
     assert "SAGA_RECORD_BYTES_MAX" in letter["dead_reason"]
     p = await place.store.get("saga", progress_key("inventory", "order-2"))
     assert p is not None
@@ -78,7 +78,7 @@ async def test_the_largest_event_still_fits_as_a_dead_letter_with_all_its_bytes(
     async def set_aside(order: OrderPlaced) -> InventoryReserved:
         raise Permanent("it cannot be: " + "why " * 1000)
 
-    largest = order(room("o" * 1000), "o" * 1000)
+    largest = order(ROOM, "o" * SAGA_BYTES_MAX)
     async with at_work(place, inventory):
         await place.broker.publish([to_record(largest, place.clock.now_ms(), SMALL)])
         await place.at_rest(inventory)
@@ -89,12 +89,12 @@ async def test_the_largest_event_still_fits_as_a_dead_letter_with_all_its_bytes(
 
 
 def test_what_a_client_may_not_publish_it_is_told_before_anything_is_sent() -> None:
-    largest = order(room())
+    largest = order(ROOM)
     assert size_of(to_record(largest, 0, SMALL)) <= SMALL - BESIDE_BYTES + 1000
     with pytest.raises(SagaError) as refused:
-        to_record(order(room() + 1), 0, SMALL)
+        to_record(order(ROOM + 1), 0, SMALL)
     assert str(refused.value) == (
-        f"OrderPlaced was not published: it has {room() + 1} bytes, and may have {room()}: publish a reference to what "
+        f"OrderPlaced was not published: it has {ROOM + 1} bytes, and may have {ROOM}: publish a reference to what "
         "is large, or raise SAGA_RECORD_BYTES_MAX and what its topic takes"
     )
 
