@@ -91,7 +91,7 @@ def to_message(record: Record, *, type_: str, schema: str, contract: Contract | 
     saga = _decoded(record.key, "key", SAGA_BYTES_MAX)
     given = dict(record.headers)
     foreign: Headers = ()
-    if len(given) < len(record.headers) or not given.keys() <= _OURS or not _is_usual(given):
+    if len(given) < len(record.headers) or not _OURS.issuperset(given) or not _is_usual(given):
         given, foreign = _parted(record)
     subject = _text(given, "ce_subject") if given.get("ce_subject") != record.key else saga
     if subject is not None and subject != saga:
@@ -109,7 +109,7 @@ def to_message(record: Record, *, type_: str, schema: str, contract: Contract | 
         if id_
         else identity_of_place(record.topic, record.partition, record.offset),
         type=type_,
-        schema=_path(_text(given, "ce_dataschema") or schema),
+        schema=_path(given.get("ce_dataschema") or b"") or schema,
         saga=saga,
         source=source,
         time=time,
@@ -135,17 +135,25 @@ def _decoded(text: bytes, what: str, bytes_max: int) -> str:
 def _text(given: Mapping[str, bytes | None], name: str) -> str | None:
     """A header that is needed; null or empty is as if it were not there."""
     value = given.get(name)
-    return _decoded(value, f"header {name}", HEADER_BYTES_MAX) if value else None
+    if not value:
+        return None
+    if len(value) <= HEADER_BYTES_MAX:
+        try:
+            return value.decode()
+        except UnicodeDecodeError:
+            pass  # told below
+    return _decoded(value, f"header {name}", HEADER_BYTES_MAX)
 
 
 def _time_in(given: Mapping[str, bytes | None], name: str) -> str | None:
     value = given.get(name)
-    return _time(_decoded(value, f"header {name}", HEADER_BYTES_MAX), name) if value else None
+    return _time(value, name) if value else None
 
 
 @lru_cache(maxsize=1024)  # a saga's start comes with each of its messages, and is often the time of the first
-def _time(text: str, header: str) -> str:
+def _time(given: bytes, header: str) -> str:
     """In the one form that sorts as the times do."""
+    text = _decoded(given, f"header {header}", HEADER_BYTES_MAX)
     try:
         if _IS_OURS(text):
             datetime.fromisoformat(text)  # only that it is one: the digits alone do not say so
@@ -166,8 +174,9 @@ def _appended(record: Record) -> str:
 
 
 @lru_cache(maxsize=1024)  # there are not many
-def _path(schema: str) -> str:
+def _path(given: bytes) -> str:
     """The place of a schema below `contracts/`, from whatever URI ends in it; another one's as it is."""
+    schema = _decoded(given, "header ce_dataschema", HEADER_BYTES_MAX)
     ours = _SCHEMA(schema)
     return ours[1] if ours else schema
 

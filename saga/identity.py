@@ -7,10 +7,8 @@ parts, joined with `+`, say which parts they are, and each can be printed. The h
 source and id as their sender wrote them.
 """
 
-import re
 from urllib.parse import quote, unquote
 
-_PLAIN = re.compile(r"[A-Za-z0-9_-]+").fullmatch
 _SAFE = "".join(c for c in map(chr, range(33, 127)) if c not in "%|+")
 
 
@@ -24,7 +22,7 @@ def identity(source: str, id_: str, type_: str, owner: str) -> str:
     >>> identity("https://shop.example/a+b", "17|3", "OrderPlaced", "order")
     'https://shop.example/a%2Bb|17%7C3'
     """
-    if source == owner and id_.startswith(f"{type_}-") and _PLAIN(id_):
+    if source == owner and id_.startswith(f"{type_}-") and id_.isascii() and id_.replace("-", "_").isidentifier():
         return id_
     return f"{quote(source, _SAFE)}|{quote(id_, _SAFE)}"
 
