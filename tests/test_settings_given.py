@@ -193,7 +193,9 @@ def test_no_setting_has_the_name_of_such_a_variable() -> None:
     assert not [ending for ending in endings if LINK.fullmatch(ending)]
 
 
-@pytest.mark.parametrize("name", ["SAGA_HTTP_PORT", "SAGA_SERVICE_PORT", "SAGA_PAYMENT_PORT", "SAGA_PORT_80_TCP"])
+@pytest.mark.parametrize(
+    "name", ["SAGA_HTTP_PORT", "SAGA_SERVICE_PORT", "SAGA_PAYMENT_PORT", "SAGA_PORT_80_TCP", "SAGA_HTTP_SERVICE_HOST"]
+)
 def test_without_its_service_such_a_name_is_a_typing_error(name: str) -> None:
     assert f"{name} is not a setting" in str(refused({name: "8080"}))
 
