@@ -207,8 +207,8 @@ def test_less_than_the_level_is_not_written_of_libraries_either() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    [HOSTILE, f"{HOSTILE} with spaces", "\x1b[2J", "\x85\u2028", "\u202egnp.exe"],
-    ids=["all", "spaces", "csi", "ends", "bidi"],
+    [HOSTILE, f"{HOSTILE} with spaces", "\x1b[2J", "\x85\u2028", "\u202egnp.exe", "\x7f"],
+    ids=["all", "spaces", "csi", "ends", "bidi", "delete"],
 )
 @pytest.mark.parametrize("kind", LEVELS, ids=lambda kind: kind.__name__)
 @pytest.mark.parametrize("form", ["text", "json"])
