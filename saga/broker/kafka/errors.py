@@ -70,7 +70,7 @@ FENCED: frozenset[type[Exception]] = frozenset(
 _PASSWORD = "check user and password, and that the brokers have this user"
 _MECHANISM = "ask which SASL mechanism the brokers' listener has, and give that one"
 _VERSION = "the brokers are too old or too new for aiokafka: Kafka 2.1 to 4.3 is known to work"
-_TOO_LARGE = "send less in one record, or raise the topic's max.message.bytes and record_bytes_max"
+_TOO_LARGE = "send less in one record, or raise the topic's max.message.bytes to SAGA_RECORD_BYTES_MAX at least"
 _TOKENS = "delegation tokens are not used here: give a user and a password, or a token"
 _DEFECT = "a defect of saga, unless another program uses the group: report it with this message"
 
