@@ -1,4 +1,5 @@
-"""Ground that does not hold: what keeps a service from starting is said at once; what gives way later is waited for."""
+"""Ground that does not hold: what keeps a service from starting is said at once, what gives way later is waited for,
+and what is gone for good ends the service."""
 
 import ctypes
 import json
@@ -9,17 +10,20 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from decimal import Decimal
 from pathlib import Path
 
 import pytest
 
 from saga import envelope
+from saga.broker.embedded import EmbeddedBroker
 from saga.clock import SystemClock
+from saga.errors import SagaError
 from saga.observe.moments import DeadLettered, Handled, Unavailable
+from saga.outside import to_record
 from services import ledger
-from services.demo.fleet import ROOT, Fleet
+from services.demo.fleet import ROOT, Fallen, Fleet
 from services.order.events import OrderPlaced
 from services.payment import payment
 from tests.failure.house import Hasty, House, house_of
@@ -241,3 +245,56 @@ async def test_lanes_wait_while_the_log_is_full_and_go_on(tmp_path: Path) -> Non
     said = {envelope.to_message(record, type_="PaymentReserved", schema="", contract=None).id for record in reserved}
     assert len(said) == ORDERS, "each said, however often it was published"
     assert len(ledger.read(tmp_path / "bank.db")) == ORDERS, "each charged once"
+
+
+# -------------------------------------------------------------------- gone for good
+
+
+def garbled(path: Path) -> None:
+    """Another program has written over the file's beginning."""
+    with path.open("r+b") as file:
+        file.write(b"to be or not to be " * 300)
+
+
+def replaced(path: Path) -> None:
+    copy = path.with_name("copy")
+    shutil.copy(path, copy)
+    copy.rename(path)
+
+
+ENDS_S_MAX = 20.0
+
+
+@pytest.mark.parametrize("happens", [Path.unlink, replaced, garbled])
+@pytest.mark.parametrize("file", ["payment.db", "broker.db"])
+async def test_a_service_whose_file_is_gone_or_another_ends_and_says_what_to_do(
+    tmp_path: Path, file: str, happens: Callable[[Path], object]
+) -> None:
+    clock = SystemClock()
+    broker = EmbeddedBroker(tmp_path / "broker.db", clock=clock)
+    with Fleet(tmp_path, clock, ["payment"]) as fleet:
+        fleet.start("payment")
+        until_s = clock.monotonic_s() + START_S_MAX
+        while '"started"' not in (tmp_path / "payment.log").read_text():
+            assert clock.monotonic_s() < until_s, "it did not start"
+            await clock.sleep(0.02)
+        await broker.__aenter__()
+        happens(tmp_path / file)
+        with suppress(SagaError):  # we have the file open, too
+            await broker.publish([to_record(order, clock.now_ms()) for order in orders()[:3]])
+        until_s, ended = clock.monotonic_s() + ENDS_S_MAX, ""
+        while not ended:
+            assert clock.monotonic_s() < until_s, "it goes on"
+            await clock.sleep(0.02)
+            try:
+                fleet.check()
+            except Fallen as why:
+                ended = str(why)
+        with suppress(SagaError):
+            await broker.__aexit__(None, None, None)
+    said = (tmp_path / "payment.log").read_text()
+    assert "payment ended by itself, with 2" in ended
+    assert "Traceback" not in said
+    assert f"{tmp_path}/{file}" in said
+    assert "in use" in said or "damaged" in said
+    assert "start again" in said or "restore" in said

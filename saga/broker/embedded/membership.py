@@ -198,8 +198,7 @@ class Member:
 
     async def enter(self) -> None:
         """Join the group. Raises `BrokerError` for a topic that is not there."""
-        log, groups = self._shared.log, self._shared.groups
-        folder = self._shared.path.parent
+        log, groups, folder = self._shared.log, self._shared.groups, self._shared.path.parent
         try:
             for topic in self._topics:
                 log.kept(topic)
