@@ -50,7 +50,7 @@ DURABILITY_INVALID, DURABILITY_IMPOSSIBLE = 107, 108
 _REFUSED = Meaning(
     "refuses the user", "check user, password and the roles data_reader and data_writer of bucket or scope", True
 )
-_TOO_OLD = Meaning("cannot do this", "use Couchbase Server 7.2 or later; what this needs may be missing", True)
+_TOO_OLD = Meaning("cannot do this", "use Couchbase Server 7.6 or later; 7.2 does all but list documents", True)
 
 MEANINGS: dict[int, Meaning] = {
     CANCELED: Meaning("closed the connection before it answered", _NETWORK, False),
