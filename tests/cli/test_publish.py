@@ -157,17 +157,17 @@ def test_all_wrong_fields_of_a_line_are_named_at_once(folder: Path, saga: Call) 
     ]
 
 
-@pytest.mark.parametrize("last", ['"f0": 1', '"g": 1'])
+@pytest.mark.parametrize("last", ['"f89999": 1', '"g": 1'])
 def test_a_line_of_any_number_of_wrong_fields_takes_time_in_proportion(folder: Path, saga: Call, last: str) -> None:
-    """Of 160,000 names, one or none twice: minutes, where each is counted among all."""
-    text = "{" + ", ".join(f'"f{n}": 1' for n in range(160_000)) + f", {last}}}\n"
+    """Of 90,000 names, the last or none twice: a minute, where each is counted among all."""
+    text = "{" + ", ".join(f'"f{n}": 1' for n in range(90_000)) + f", {last}}}\n"
     began = time.process_time()
     result = saga("publish", "OrderPlaced", "--json", stdin=text)
     assert time.process_time() - began < 5
     told = json.loads(result.stdout)
     assert told["wrong_lines"] == 1
     assert len(told["problems"]) <= PROBLEMS_OF_LINE_MAX + 1
-    assert told["problems"][0]["what"].startswith("f0: comes twice" if "f0" in last else "OrderPlaced: ")
+    assert told["problems"][0]["what"].startswith("f89999: comes twice" if "f8" in last else "OrderPlaced: ")
 
 
 def test_an_event_that_no_broker_would_take_is_a_wrong_line(
