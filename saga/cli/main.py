@@ -13,7 +13,10 @@ from saga.printable import printable_lines
 COMMANDS = {
     "run": ("saga.cli.run:run", "Run the services declared in MODULES."),
     "publish": ("saga.cli.publish:publish", "Publish EVENT once for each line of JSON."),
-    "list": ("saga.cli.list:list_sagas", "List the sagas that the services know, newest change first."),
+    "list": (
+        "saga.cli.list:list_sagas",
+        "List the sagas that the services know, newest first.",
+    ),
     "show": ("saga.cli.show:show", "Show what happened in a saga, in all services, as one timeline."),
     "verify-history": (
         "saga.cli.verify_history:verify_history",

@@ -3,19 +3,25 @@
 import asyncio
 import json
 import sys
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
+from typing import TypeAlias
 
 import click
 import msgspec
+from msgspec import to_builtins
 
+from saga.administration.dead import letters_of
+from saga.cli.options import broker_option
 from saga.cli.stores import NoStore, Unreadable, history_of, sources_of, store_option, warn
 from saga.cli.telling import tell, tell_json
+from saga.cli.values import Said, values_of
 from saga.clock import Clock, SystemClock
+from saga.config import Settings
 from saga.errors import SagaError
-from saga.progress.document import Snapshot
-from saga.progress.timeline import History, Line, Standing, standing, state_after, timeline
+from saga.progress.document import Intent, Snapshot
+from saga.progress.timeline import History, Line, Standing, is_left, standing, state_after, timeline
 
 FOLLOW_S = 0.5
 """How often `--follow` looks."""
@@ -29,6 +35,8 @@ class Shown:
     """One for each service that knows it."""
     lines: tuple[Line, ...]
     standings: tuple[Standing, ...]
+    failing: Mapping[str, str] = field(default_factory=dict)
+    """Of events that cannot be undone, by id, what was said last of why."""
 
 
 @click.command()
@@ -37,15 +45,28 @@ class Shown:
 @click.option("--follow", "-f", is_flag=True, help="Go on with what is new, as it comes, until Ctrl-C.")
 @click.option("--transition", type=click.IntRange(0), metavar="N", help="The state when transition N was written.")
 @click.option("--service", help="Only what this service has written down.")
+@click.option("--values", "with_values", is_flag=True, help="With the fields of the events; sensitive ones hidden.")
+@broker_option
 @click.option("--json", "as_json", is_flag=True, help="One JSON document; with --follow one for each transition.")
 def show(
-    saga_id: str, addresses: tuple[str, ...], follow: bool, transition: int | None, service: str | None, as_json: bool
+    saga_id: str,
+    addresses: tuple[str, ...],
+    follow: bool,
+    transition: int | None,
+    service: str | None,
+    with_values: bool,
+    broker: str | None,
+    as_json: bool,
 ) -> None:
     """Show what happened in a saga, in all services, as one timeline.
 
     A line for each transition: when, service and number, handler, what became of the message and why, the message, the
     events that followed, and the steps that were taken. Lines are in order of time, but an effect never stands above
-    its cause. Below: what has not come to its end.
+    its cause. Below: what has not come to its end. Of a compensation that fails it is asked in the log why: on the
+    topics <service>.dead.
+
+    --values shows each event that was emitted with its fields, read by contracts/; those that a contract calls
+    sensitive are ***.
 
     `--transition 3 --service payment` shows one transition, and the state as it was when it had been written.
 
@@ -56,6 +77,8 @@ def show(
     """
     if follow and transition is not None:
         raise click.UsageError("--follow shows what comes, --transition what was: give one of them")
+    if with_values and (follow or transition is not None):
+        raise click.UsageError("--values is for the whole timeline: leave --follow and --transition out")
     if follow:
         with suppress(KeyboardInterrupt):
             asyncio.run(_follow(saga_id, addresses, service, as_json))
@@ -67,10 +90,25 @@ def show(
         sys.exit(1)
     if transition is not None:
         _tell_transition(_only(shown, saga_id), transition, as_json)
-    elif as_json:
-        tell_json(_as_json(saga_id, shown))
-    else:
-        tell(*_heading(saga_id, shown, service), "", *_table(shown.lines), *_left(shown))
+        return
+    values = {h.service: values_of(h) for h in shown.histories} if with_values else None
+    shown = asyncio.run(_asked_why(saga_id, shown, broker))
+    if as_json:
+        tell_json(_as_json(saga_id, shown, values))
+        return
+    tell(*_heading(saga_id, shown, service), "", *_table(shown.lines, values), *_left(shown))
+
+
+async def _asked_why(saga: str, shown: Shown, broker: str | None) -> Shown:
+    """With what was said of compensations that have begun and do not come to their end. Only then the log is read."""
+    services = {h.service for h in shown.histories if any(i.kind == "undo" for i in h.snapshot.intents)}
+    if not services:
+        return shown
+    found = await letters_of(services, Settings.from_environment(broker=broker), SystemClock())
+    if found.trouble:
+        warn(f"why a compensation does not come to its end is not known: {found.trouble}")
+    failing = {each.undoes: each.reason for each in reversed(found.letters) if each.saga == saga and each.undoes}
+    return replace(shown, failing=failing)
 
 
 async def seen(saga: str, addresses: Sequence[str], clock: Clock, service: str | None = None) -> Shown:
@@ -154,14 +192,24 @@ def _tell_transition(history: History, n: int, as_json: bool) -> None:
     tell(_row(line), "", *told.split("\n"))
 
 
-def _as_json(saga: str, shown: Shown) -> dict[str, object]:
+Values: TypeAlias = Mapping[str, Mapping[int, Sequence[Said]]]
+"""By service and transition."""
+
+
+def _as_json(saga: str, shown: Shown, values: Values | None) -> dict[str, object]:
     return {
         "saga": saga,
         "services": {
             s.service: {**asdict(s), "transitions": h.snapshot.n, "fields": h.snapshot.state}
             for h, s in zip(shown.histories, shown.standings, strict=True)
         },
-        "timeline": [asdict(line) for line in shown.lines],
+        "timeline": [
+            asdict(line)
+            if values is None
+            else {**asdict(line), "values": list(map(to_builtins, values[line.service].get(line.transition, ())))}
+            for line in shown.lines
+        ],
+        "failing": dict(shown.failing),
     }
 
 
@@ -173,9 +221,15 @@ def _heading(saga: str, shown: Shown, service: str | None) -> list[str]:
     return [f"saga {saga}: {ended}; known to {', '.join(s.service for s in shown.standings)}"]
 
 
-def _table(lines: Sequence[Line]) -> list[str]:
+def _table(lines: Sequence[Line], values: Values | None) -> list[str]:
     widths = [max((len(cell(line)) for line in lines), default=0) for cell in _CELLS]
-    return [_row(line, widths) for line in lines]
+    table = []
+    for line in lines:
+        table.append(_row(line, widths))
+        for said in values[line.service].get(line.transition, ()) if values is not None else ():
+            fields = said.trouble if said.fields is None else json.dumps(said.fields, ensure_ascii=False)
+            table.append(f"    {said.type} {fields}")
+    return table
 
 
 def _row(line: Line, widths: Sequence[int] = (24, 14, 14, 11)) -> str:
@@ -203,14 +257,28 @@ def _story(line: Line) -> str:
 
 def _left(shown: Shown) -> list[str]:
     """What has not come to its end, a line each."""
-    left = [f"  {h.service}: {what}" for h in shown.histories for what in _open_in(h.snapshot)]
+    left = [f"  {h.service}: {what}" for h in shown.histories for what in _open_in(h.snapshot, shown.failing)]
     return ["", "still open:", *left] if left else []
 
 
-def _open_in(p: Snapshot) -> list[str]:
-    found = [f"{i.handler} has begun on {i.message.type}" for i in p.intents]
+def _open_in(p: Snapshot, failing: Mapping[str, str]) -> list[str]:
+    found = [_begun(i, failing) for i in p.intents]
     dead = [k for k in (*p.queue, *p.compensating) if k.dead]
     found += [f"{k.message.type} for {k.handler} is a dead letter and blocks the saga: {k.dead}" for k in dead]
     found += [f"{k.handler} is to be undone because of {k.message.type}" for k in p.compensating if not k.dead]
     found += [f"{k.message.type} for {k.handler} is queued" for k in p.queue if not k.dead]
-    return found + [f"{k.message.type} for {k.handler} is waiting" for k in p.waiting]
+    found += [f"{k.message.type} for {k.handler} is waiting" for k in p.waiting if not is_left(p, k)]
+    return found + [
+        f"{k.message.type} for {k.handler} is left over: it can never run" for k in p.waiting if is_left(p, k)
+    ]
+
+
+def _begun(intent: Intent, failing: Mapping[str, str]) -> str:
+    """What has begun, and of a compensation why it does not come to its end."""
+    if intent.kind == "do":
+        return f"{intent.handler} has begun on {intent.message.type}"
+    if intent.kind == "lieu":
+        return f"what {intent.handler} began is put right because of {intent.message.type}: it can never finish"
+    name = intent.name or f"the compensation of {intent.handler}"
+    begun = f"{name} undoes what {intent.handler} did, because of {intent.message.type}"
+    return f"{begun}, and fails: {failing[intent.cause]}" if intent.cause in failing else begun

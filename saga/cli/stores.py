@@ -5,7 +5,6 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from glob import escape, glob
-from heapq import heapify, heappop, heapreplace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,15 +16,18 @@ from saga.addresses import scheme_of
 from saga.cli.telling import tell_trouble
 from saga.clock import Clock, SystemClock
 from saga.config import Settings
-from saga.errors import ConfigurationError, NotAStore, SagaError
+from saga.errors import ConfigurationError, NotAStore, SagaError, StoreBroken
 from saga.progress import history, spill
 from saga.progress.document import UNREADABLE, Snapshot, decode, progress_key
+from saga.progress.glance import Glance, glance
 from saga.progress.timeline import History
 from saga.runtime.persistence import ARCHIVES, COLLECTION
-from saga.store.port import Document, Store
+from saga.store.port import Document, NewestFirst, Store
 
 F = TypeVar("F", bound=Callable[..., Any])
 SERVICE = "{service}"
+LOOKED_AT_MAX = 20_000
+"""Of a store that knows no order of time no more documents of a service are looked at to list the newest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,32 +116,96 @@ def files_of(address: str) -> list[tuple[Path, str | None]]:
 
 
 async def progresses(source: Source) -> AsyncIterator[tuple[str, Document]]:
-    """The progress documents of a service, with their saga ids, in the order of these."""
-    prefix = progress_key(source.service, "")
-    async for key, document in source.store.scan(COLLECTION, prefix):
+    """The progress documents of a service, with their saga ids; damaged ones as they lie there, if the store can."""
+    prefix, store = progress_key(source.service, ""), source.store
+    found = store.newest(COLLECTION, prefix) if isinstance(store, NewestFirst) else store.scan(COLLECTION, prefix)
+    async for key, document in found:
         yield key.removeprefix(prefix), document
 
 
-async def by_saga(sources: Sequence[Source]) -> AsyncIterator[tuple[str, list[tuple[Source, Document]]]]:
-    """Each saga with what every service keeps of it, in the order of the ids: one saga at a time is in memory."""
-    streams = [progresses(source) for source in sources]
-    heads = [(head[0], i, head[1]) for i, stream in enumerate(streams) if (head := await anext(stream, None))]
-    heapify(heads)
-    saga, found = "", list[tuple[Source, Document]]()
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A progress at a glance, or why it cannot be read."""
+
+    source: Source
+    saga: str
+    progress: Glance | None
+    damage: str = ""
+
+    @property
+    def key(self) -> str:
+        return progress_key(self.source.service, self.saga)
+
+    @property
+    def rank(self) -> str:
+        """What is newer ranks higher: by when its saga began; what says nothing of that ranks highest."""
+        return (self.progress and self.progress.started) or "~"
+
+
+def seen_in(source: Source, saga: str, document: Document) -> Seen:
+    """A document at a glance."""
+    try:
+        return Seen(source, saga, glance(document.content))
+    except SagaError as why:
+        return Seen(source, saga, None, str(why))
+
+
+async def seen_of(source: Source, saga: str) -> Seen | None:
+    """What a service keeps of a saga, at a glance; `None` if it does not know it."""
+    try:
+        document = await document_of(source, saga)
+    except Unreadable as why:
+        return Seen(source, saga, None, str(why))
+    return None if document is None else seen_in(source, saga, document)
+
+
+async def newest_first(sources: Sequence[Source], prefix: str, *, kept: bool = False) -> AsyncIterator[Seen]:
+    """The progresses of all these services whose saga id begins with `prefix`, newest saga first, as far as the stores
+    know an order: each gives those first of which it heard last. `kept`: only those that never expire, where the store
+    can tell.
+    """
+    streams = [_newest_of(source, prefix, kept) for source in sources]
+    heads = [(head, stream) for stream in streams if (head := await anext(stream, None))]
     while heads:
-        next_saga, i, document = heads[0]
-        if found and next_saga != saga:
-            yield saga, found
-            found = []
-        saga = next_saga
-        found.append((sources[i], document))
-        head = await anext(streams[i], None)
+        which = max(range(len(heads)), key=lambda i: heads[i][0].rank)
+        found, stream = heads[which]
+        yield found
+        head = await anext(stream, None)
         if head is None:
-            heappop(heads)
+            del heads[which]
         else:
-            heapreplace(heads, (head[0], i, head[1]))
-    if found:
-        yield saga, found
+            heads[which] = head, stream
+
+
+async def _newest_of(source: Source, prefix: str, kept: bool) -> AsyncIterator[Seen]:
+    whole, store = progress_key(source.service, prefix), source.store
+    service = progress_key(source.service, "")
+    if isinstance(store, NewestFirst):
+        async for key, document in store.newest(COLLECTION, whole, kept=kept):
+            yield seen_in(source, key.removeprefix(service), document)
+        return
+    found = list[tuple[str, str]]()
+    async for key, document in store.scan(COLLECTION, whole):
+        if len(found) == LOOKED_AT_MAX:
+            warn(
+                f"the store of {source.service} lists its documents by key only: looked at the first {LOOKED_AT_MAX}; "
+                "name the beginning of an id with --prefix to see others"
+            )
+            break
+        saga = key.removeprefix(service)
+        found.append((seen_in(source, saga, document).rank, saga))
+    for _, saga in sorted(found, reverse=True):
+        seen = await seen_of(source, saga)
+        if seen is not None:
+            yield seen
+
+
+async def document_of(source: Source, saga: str) -> Document | None:
+    """What a service keeps of a saga. Raises `Unreadable` if it is damaged."""
+    try:
+        return await source.store.get(COLLECTION, progress_key(source.service, saga))
+    except StoreBroken as why:
+        raise Unreadable(f"saga {saga} in {source.service}: {why}") from why
 
 
 def snapshot_of(source: Source, saga: str, document: Document) -> Snapshot:
@@ -155,7 +221,7 @@ async def history_of(source: Source, saga: str, since: int = 0) -> History | Non
 
     Archives are left alone when the progress itself reaches back to the transition `since`. Raises `Unreadable`.
     """
-    document = await source.store.get(COLLECTION, progress_key(source.service, saga))
+    document = await document_of(source, saga)
     if document is None:
         return None
     return await whole_history(source, snapshot_of(source, saga, document), since)
@@ -171,13 +237,13 @@ async def whole_history(source: Source, p: Snapshot, since: int = 0) -> History:
     # not know of yet repeats what the progress has. One that does not follow the one before is of an earlier saga that
     # had the same id.
     prefix = history.archive_key(source.service, p.saga, 0)[:-9]
-    async for key, document in source.store.scan(ARCHIVES, prefix):
-        try:
+    try:
+        async for _, document in source.store.scan(ARCHIVES, prefix):
             archive = history.decode_archive(document.content)
-        except UNREADABLE as why:
-            raise Unreadable(f"the archive {key} of {source.service} cannot be read: {why}") from why
-        if archive.saga == p.saga and archive.first < p.first:
-            archives[archive.first] = archive.transitions
+            if archive.saga == p.saga and archive.first < p.first:
+                archives[archive.first] = archive.transitions
+    except (*UNREADABLE, StoreBroken) as why:
+        raise Unreadable(f"an archive of saga {p.saga} in {source.service} cannot be read: {why}") from why
     archived = list[Raw]()
     while transitions := archives.pop(len(archived), ()):
         archived += transitions

@@ -2,18 +2,26 @@
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 
 import click
 
-from saga.cli.stores import Source, Unreadable, progresses, snapshot_of, sources_of, store_option, whole_history
+from saga.cli.stores import (
+    Source,
+    Unreadable,
+    document_of,
+    progresses,
+    snapshot_of,
+    sources_of,
+    store_option,
+    whole_history,
+)
 from saga.cli.telling import tell, tell_json
 from saga.clock import Clock, SystemClock
 from saga.progress.binding import is_bound
-from saga.progress.document import UNREADABLE, decode_entry, progress_key
+from saga.progress.document import UNREADABLE, decode_entry
 from saga.progress.history import verify
-from saga.runtime.persistence import COLLECTION
 from saga.store.port import Document
 
 BROKEN_SHOWN_MAX = 50
@@ -95,36 +103,45 @@ async def verified_histories(addresses: Sequence[str], clock: Clock, saga_id: st
     async with sources_of(addresses, clock) as sources:
         for source in sources:
             verified.services.append(source.service)
-            async for saga, document in progresses(source) if saga_id is None else _one(source, saga_id):
-                broken = await _verified(verified, source, saga, document)
-                if broken is not None:
-                    verified.broken.append(broken)
+            if saga_id is not None:
+                await _look_at(verified, source, saga_id)
+                continue
+            async for saga, document in progresses(source):
+                await _verified(verified, source, saga, document)
     return verified
 
 
-async def _one(source: Source, saga: str) -> AsyncIterator[tuple[str, Document]]:
-    document = await source.store.get(COLLECTION, progress_key(source.service, saga))
+async def _look_at(verified: Verified, source: Source, saga: str) -> None:
+    try:
+        document = await document_of(source, saga)
+    except Unreadable as why:
+        verified.histories += 1
+        verified.broken.append(Broken(saga, source.service, None, str(why)))
+        return
     if document is not None:
-        yield saga, document
+        await _verified(verified, source, saga, document)
 
 
-async def _verified(verified: Verified, source: Source, saga: str, document: Document) -> Broken | None:
-    """Count one history; what is wrong with it."""
+async def _verified(verified: Verified, source: Source, saga: str, document: Document) -> None:
+    """Count one history, and what is wrong with it."""
     verified.histories += 1
+    n, what = None, None
     try:
         whole = await whole_history(source, snapshot_of(source, saga, document))
         verified.transitions += len(whole.transitions)
-        if (whole.snapshot.saga, whole.snapshot.service) != (saga, source.service):
-            found = f"it is of saga {whole.snapshot.saga} in {whole.snapshot.service}, under the key of another"
-            return Broken(saga, source.service, None, found)
-        found_break = verify(whole.transitions, whole.snapshot)
-        if found_break is None and not is_bound(list(map(decode_entry, whole.transitions))):
+        p = whole.snapshot
+        if (p.saga, p.service) != (saga, source.service):
+            what = f"it is of saga {p.saga} in {p.service}, under the key of another"
+        elif found := verify(whole.transitions, p):
+            n, what = found.n, found.what
+        elif not is_bound(list(map(decode_entry, whole.transitions))):
             verified.older += 1
     except Unreadable as why:
-        return Broken(saga, source.service, None, str(why))
+        what = str(why)
     except UNREADABLE as why:
-        return Broken(saga, source.service, None, f"a transition cannot be read: {why}")
-    return None if found_break is None else Broken(saga, source.service, found_break.n, found_break.what)
+        what = f"a transition cannot be read: {why}"
+    if what is not None:
+        verified.broken.append(Broken(saga, source.service, n, what))
 
 
 def _tell(verified: Verified) -> None:

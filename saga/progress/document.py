@@ -46,6 +46,8 @@ class Intent(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
 
     handler: str
     kind: Kind
+    name: str = ""
+    """Of `undo`: the compensation's own name, for people."""
     cause: str
     message: Message
     parts: tuple[Message, ...]
@@ -68,6 +70,8 @@ class Kept(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """The id of its dead letter: it stays at the head of the queue until a person decides."""
     bad: str | None = None
     """Why it can never be decoded."""
+    decides: bool = False
+    """Of a part in `waiting`: its handler may emit an outcome, and so never runs once the saga has ended here."""
 
 
 class Result(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):

@@ -210,7 +210,7 @@ def refused(p: Snapshot, hand: Hand, role: Role, message: Message, reason: str, 
 
 def waiting(p: Snapshot, hand: Hand, role: Role, message: Message, reason: str) -> Written:
     """Kept until the other parts are there."""
-    kept = Kept(handler=role.name, message=message, n=p.n)
+    kept = Kept(handler=role.name, message=message, n=p.n, decides=role.decides)
     p = replace(
         p,
         queue=without(p.queue, role.name, [message.id]),

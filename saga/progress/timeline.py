@@ -6,7 +6,8 @@ from typing import Any
 
 from msgspec import Raw
 
-from saga.progress.document import Call, Entry, Outcome, PageOf, Snapshot, decode_entry
+from saga.progress.document import Call, Entry, Kept, Outcome, PageOf, Snapshot, decode_entry
+from saga.progress.glance import Glance, GlanceKept, glance_entry
 from saga.progress.history import fold
 
 
@@ -64,6 +65,9 @@ class Standing:
     """When the last transition was written; of a saga without any, when its handler began. Empty if neither."""
     queue: int
     waiting: int
+    """Parts of fan-ins, and messages of a saga of which nobody has told when it began."""
+    left: int
+    """Parts whose handler can never run: they are forgotten with the service's memory."""
     intents: int
     compensating: int
     dead: int
@@ -75,14 +79,22 @@ class Standing:
         return bool(self.queue or self.waiting or self.intents or self.compensating or self.dead)
 
 
-def _in_pages(p: Snapshot, of: PageOf) -> int:
+def _in_pages(p: Snapshot | Glance, of: PageOf) -> int:
     """How many messages are kept in pages."""
     return sum(page.count for page in p.pages if page.of == of)
 
 
-def standing(p: Snapshot) -> Standing:
+def is_left(p: Snapshot | Glance, kept: Kept | GlanceKept) -> bool:
+    """Whether the handler that a message waits for can never run any more."""
+    if kept.handler in p.closed or any(ran.handler == kept.handler for ran in p.ran):
+        return True
+    return kept.decides and p.outcome is not None
+
+
+def standing(p: Snapshot | Glance) -> Standing:
     """How the saga stands in the service whose progress this is."""
-    last = decode_entry(p.transitions[-1]) if p.transitions else None
+    last = glance_entry(p.transitions[-1]) if p.transitions else None
+    left = sum(1 for kept in p.waiting if is_left(p, kept))
     dead = sum(1 for kept in (*p.queue, *p.compensating) if kept.dead)
     if dead:
         state = "quarantined"
@@ -98,7 +110,8 @@ def standing(p: Snapshot) -> Standing:
         started=p.started,
         changed=max([last.time if last else "", *(intent.time for intent in p.intents)]),
         queue=sum(1 for kept in p.queue if not kept.dead) + _in_pages(p, "queue"),
-        waiting=len(p.waiting) + _in_pages(p, "waiting"),
+        waiting=len(p.waiting) - left + _in_pages(p, "waiting"),
+        left=left,
         intents=len(p.intents),
         compensating=sum(1 for kept in p.compensating if not kept.dead),
         dead=dead,

@@ -49,6 +49,12 @@ def letter(service: str, dead: DeadLetter, time: str, whole: str, contract: Cont
     return Outgoing(dead_letters_of(service), message.saga.encode(), message.value, headers)
 
 
+def failing(service: str, dead: DeadLetter, time: str, undoes: str, whole: str, contract: Contract | None) -> Outgoing:
+    """The escalation of a compensation that fails and is tried again. `undoes`: the event that it cannot undo."""
+    said = letter(service, dead, time, whole, contract)
+    return said._replace(headers=(*said.headers, _header("dead_undoes", undoes)))
+
+
 def unreadable(service: str, record: Record, reason: str, now_ms: int) -> Outgoing:
     """A record of which not even the saga can be told: the bytes and headers as they came."""
     where = f"{record.topic}/{record.partition}/{record.offset}"

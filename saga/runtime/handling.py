@@ -13,7 +13,7 @@ from saga.declarations.values import Handler
 from saga.errors import BadInput, Permanent, TooLarge
 from saga.identity import identity
 from saga.messages import Event, Message, name_of
-from saga.observe.moments import Escalated, Retrying
+from saga.observe.moments import Retrying
 from saga.policies.retry import delay_s
 from saga.printable import shortened
 from saga.progress import ids, record
@@ -22,7 +22,7 @@ from saga.progress.decide import Decision, Work
 from saga.progress.document import Call, Intent, Result, Snapshot
 from saga.progress.record import Written
 from saga.progress.roles import Role
-from saga.runtime import oversized, persistence
+from saga.runtime import escalating, oversized, persistence
 from saga.runtime.participant import Halted, Participant, Refused
 from saga.runtime.saga import NotDeterministic, RunningSaga, unexpected
 from saga.runtime.standing import Run, Turn
@@ -65,7 +65,14 @@ async def perform(service: Participant, turn: Turn, ask: Ask) -> Turn:
     kind, name, cause = ask.run
     p = turn.known
     intent = _open(p, ask.run) or Intent(
-        handler=name, kind=kind, cause=cause, message=ask.message, parts=ask.parts, state=p.state, time=""
+        handler=name,
+        kind=kind,
+        name=ask.handler.name if kind == "undo" else "",
+        cause=cause,
+        message=ask.message,
+        parts=ask.parts,
+        state=p.state,
+        time="",
     )
     saga = RunningSaga(service, turn, ask.handler, ask.run, intent)
     try:
@@ -262,16 +269,10 @@ async def _failed(service: Participant, saga: RunningSaga, ask: Ask, why: Except
             where=raised_at(why),
         )
     )
-    if attempt % retry.attempts_max == 0:  # only a compensation comes here: it is tried without end, and people told
-        ports.report(
-            Escalated(
-                service=service.name,
-                saga=turn.message.saga,
-                handler=ask.handler.name,
-                reason=f"{attempt} attempts failed, the last with {said_by(why)}",
-                steps=(),
-            )
-        )
+    if ask.result is not None and attempt % retry.attempts_max == 0:  # it is tried without end, and people are told
+        undoes, name = ask.result.event, ask.handler.name
+        letter = escalating.failing(turn, name, ask.message, undoes, attempt, said_by(why))
+        await escalating.escalate(service, turn, letter, undoes, rounds=attempt // retry.attempts_max, calls=calls)
     await ports.pause(wait_s, turn.position)
     return turn.unread().carrying(ask.run, calls, attempt)
 

@@ -17,7 +17,7 @@ Not promised: anything across two documents.
 """
 
 from collections.abc import AsyncIterator, Collection
-from typing import NamedTuple, Protocol, Self
+from typing import NamedTuple, Protocol, Self, runtime_checkable
 
 
 class Document(NamedTuple):
@@ -76,3 +76,13 @@ class Store(Protocol):
 
     def scan(self, collection: str, prefix: str = "") -> AsyncIterator[tuple[str, Document]]:
         """All documents of `collection` whose key begins with `prefix`, by key. For tools, never while handling."""
+
+
+@runtime_checkable
+class NewestFirst(Protocol):
+    """What a store can besides, if it knows in which order its documents came: not every one does."""
+
+    def newest(self, collection: str, prefix: str = "", *, kept: bool = False) -> AsyncIterator[tuple[str, Document]]:
+        """As `Store.scan`, those first that were inserted last: so a look at a few costs a few. `kept`: only those
+        that never expire. One that was inserted meanwhile may be left out. A damaged one is given as it lies there.
+        For tools, never while handling."""

@@ -13,11 +13,11 @@ SQLite's write-ahead log can be trusted over a network.
 import asyncio
 import os
 import sqlite3
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from saga import filelock
 from saga.clock import Clock
@@ -28,6 +28,7 @@ from saga.store.port import Document
 from saga.store.sqlite_documents import EXPIRY_S_MAX, Documents, Write, checked
 from saga.store.sqlite_errors import Doing, is_busy, meaning, no_lock, no_look, too_busy, too_large
 from saga.store.sqlite_ground import Ground
+from saga.store.sqlite_looks import by_key, newest
 from saga.store.steady import SteadyTime
 
 WRITES_MAX = 256
@@ -43,16 +44,10 @@ PAUSE_S_FIRST, PAUSE_S_MAX = 0.001, 0.004
 leaves the lock free only for moments, so the last one is short too: else the others starve."""
 PURGE_EVERY_MS = 60_000
 """How often a flush looks for expired documents, when it found no more than it could remove the last time."""
-PAGE_KEYS = 200
-"""How many documents a scan reads at a time."""
 DOCUMENT_BYTES_MAX = 1_000_000_000 - 65_536
 """SQLite takes rows of 1,000,000,000 bytes unless compiled otherwise; this leaves room for key and collection."""
 
 GET = "SELECT content, sum, cas, expires_at_ms FROM documents WHERE collection = ? AND key = ?"
-SCAN = (
-    "SELECT key, content, sum, cas, expires_at_ms FROM documents"
-    " WHERE collection = ? AND key >= ? AND key > ? ORDER BY key LIMIT ?"
-)
 
 
 class SqliteStore:
@@ -193,21 +188,24 @@ class SqliteStore:
         return at_ms <= self._clock.now_ms() and at_ms <= self._time.look().earliest_ms
 
     async def scan(self, collection: str, prefix: str = "") -> AsyncIterator[tuple[str, Document]]:
-        after = ""
-        while True:
-            try:
-                rows = self._opened().execute(SCAN, (collection, prefix, after, PAGE_KEYS)).fetchall()
-                found = [(row[0], Document(checked(collection, *row[:3]), row[3]), row[4]) for row in rows]
-            except sqlite3.Error as why:
-                raise self._meaning(why, Doing.READ) from why
-            for key, document, expires_at_ms in found:
-                if not key.startswith(prefix):
-                    return
-                if expires_at_ms is None or not self._is_past(expires_at_ms):
-                    yield key, document
-            if len(rows) < PAGE_KEYS:
-                return
-            after = rows[-1][0]
+        try:
+            for found in by_key(self._rows, self._is_past, collection, prefix):
+                yield found
+        except sqlite3.Error as why:
+            raise self._meaning(why, Doing.READ) from why
+
+    async def newest(
+        self, collection: str, prefix: str = "", *, kept: bool = False
+    ) -> AsyncIterator[tuple[str, Document]]:
+        """See `saga.store.port.NewestFirst`."""
+        for found in newest(self._rows, self._is_past, collection, prefix, kept):
+            yield found
+
+    def _rows(self, query: str, values: Sequence[object]) -> list[Any]:
+        try:
+            return self._opened().execute(query, tuple(values)).fetchall()
+        except sqlite3.Error as why:
+            raise self._meaning(why, Doing.READ) from why
 
     # ---------------------------------------------------------------- writing
 

@@ -164,7 +164,7 @@ async def test_a_compensation_that_fails_is_tried_without_end_and_people_are_tol
     @payment.compensation(reserve)
     async def release(cancelled: OrderCancelled, reserved: PaymentReserved) -> None:
         attempts.append(len(attempts) + 1)
-        if len(attempts) < 35:
+        if len(attempts) < 51:
             raise Permanent("not even this makes it a dead letter")
 
     async with workplace(tmp_path) as place, at_work(place, payment):
@@ -173,11 +173,18 @@ async def test_a_compensation_that_fails_is_tried_without_end_and_people_are_tol
         await place.at_rest(payment)
         told = place.told(Escalated)
         assert [e.reason for e in told] == [
-            f"{n} attempts failed, the last with Permanent: not even this makes it a dead letter" for n in (16, 32)
+            f"{n} attempts failed, the last with Permanent: not even this makes it a dead letter" for n in (16, 32, 48)
         ]
         assert {(e.saga, e.handler) for e in told} == {(SAGA, "release")}
-        assert not await place.dead(payment)
-        assert (await place.history(payment))[-1].outcome == "compensated"
+        said = [headers for _, headers in await place.dead(payment)]
+        assert [(h["dead_what"], h["dead_handler"], h["dead_attempts"]) for h in said] == [
+            ("escalation", "release", "16"),
+            ("escalation", "release", "32"),
+        ], "what fails for long is said less and less often"
+        assert [h["dead_reason"] for h in said] == [e.reason for e in told[:2]]
+        history = await place.history(payment)
+        assert {h["dead_undoes"] for h in said} == {history[0].events[0].id}
+        assert history[-1].outcome == "compensated"
         assert max(place.clock.pauses) == 30
         p = await place.progress(payment)
         assert p is not None

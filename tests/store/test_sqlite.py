@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from saga.errors import ConfigurationError, NotAStore, StoreUnavailable, TooLarge
-from saga.store.port import Document
+from saga.store.port import Document, NewestFirst
 from saga.store.sqlite import WRITES_MAX, SqliteStore
 from saga.store.sqlite_file import FORMAT
 from saga.testing.conformance.store import Opens, Passes, StoreConformance
@@ -298,3 +298,28 @@ async def test_nothing_is_left_open_when_opening_fails(path: Path, clock: Settab
     with pytest.raises(NotAStore):
         await SqliteStore(path, clock=clock, readonly=True).__aenter__()
     assert len(os.listdir("/dev/fd")) == before
+
+
+# ---------------------------------------------------------------- the newest, for tools
+
+
+async def test_the_newest_come_first_of_one_collection_and_prefix_and_what_expired_is_not_there(
+    path: Path, clock: SettableClock
+) -> None:
+    async with SqliteStore(path, clock=clock) as store:
+        for i in range(150):
+            await store.insert("saga", f"a::{(i * 7) % 150:03}", b"%d" % i, expiry_s=100 if i % 2 else None)
+            await store.insert("saga", f"b::{i:03}", b"{}")
+            await store.insert("other", f"a::{i:03}", b"{}")
+        first = await store.get("saga", "a::000")
+        assert first is not None
+        await store.replace("saga", "a::000", b"changed", cas=first.cas)
+        found = [(key, document.content) async for key, document in store.newest("saga", "a::")]
+        expected = [(f"a::{(i * 7) % 150:03}", b"%d" % i if i else b"changed") for i in reversed(range(150))]
+        assert found == expected
+        assert isinstance(store, NewestFirst)
+        kept = [key async for key, _ in store.newest("saga", "a::", kept=True)]
+        assert kept == [key for i, (key, _) in enumerate(expected) if i % 2]
+        clock.ahead_s += 101
+        assert [key async for key, _ in store.newest("saga", "a::")] == kept
+        assert [key async for key, _ in store.newest("saga", "c::")] == []

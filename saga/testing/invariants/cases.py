@@ -41,6 +41,8 @@ class Letter(NamedTuple):
     message: str
     position: str | None
     """Of a record of which not even the saga could be told."""
+    goes_on: bool
+    """Whether it tells of a compensation that fails and is tried again: that explains nothing that is left at rest."""
     record: Record
 
 
@@ -144,7 +146,7 @@ def cases_of(evidence: Evidence, frame: Frame) -> Cases:
         if record.topic in dead:
             letter = _letter(dead[record.topic], record)
             letters.append(letter)
-            if record.key and letter.position is None:
+            if record.key and letter.position is None and not letter.goes_on:
                 case(record.key.decode()).letters.append(letter)
             continue
         type_, schema = _identified(record, frame)
@@ -213,5 +215,6 @@ def _letter(service: str, record: Record) -> Letter:
         handler=given.get("dead_handler"),
         message=given.get("dead_message", ""),
         position=given.get("dead_position"),
+        goes_on="dead_undoes" in given,
         record=record,
     )

@@ -1,0 +1,117 @@
+"""What lies on the topics `<service>.dead`, for people: dead letters, escalations, ends, and what was done by hand."""
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from saga.administration.opening import administration_of, is_missing
+from saga.clock import Clock
+from saga.config import Settings
+from saga.errors import SagaError
+from saga.messages import Headers, Record, texts_of
+from saga.runtime.topics import dead_letters_of
+
+LETTERS_MAX = 100_000
+"""Of more than this only the newest are kept in memory."""
+DROPPED = "-dropped"
+"""How the id of the record ends that says that a dead letter was dropped."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Letter:
+    """One thing that people have to see."""
+
+    service: str
+    id: str
+    what: str
+    """`dead letter`, `escalation`, `dropped`, or what was done by hand."""
+    time: str
+    reason: str
+    remedy: str
+    saga: str | None = None
+    """`None`: nobody can tell."""
+    type: str | None = None
+    message: str | None = None
+    handler: str | None = None
+    attempts: int | None = None
+    where: str | None = None
+    """Where in the service's code the last attempt failed."""
+    whole: str | None = None
+    """Where all of the original lies."""
+    undoes: str | None = None
+    """Of a compensation that fails, the event that it cannot undo."""
+    calls: tuple[str, ...] = ()
+
+    @property
+    def ends(self) -> str | None:
+        """The id of the dead letter whose end this is."""
+        return self.id.removesuffix(DROPPED) if self.what == "dropped" and self.id.endswith(DROPPED) else None
+
+
+class Found(NamedTuple):
+    """What the log has."""
+
+    letters: tuple[Letter, ...]
+    """Newest first; each once, as it was said last."""
+    trouble: str | None
+    """Why there may be more."""
+
+
+async def letters_of(services: Collection[str], settings: Settings, clock: Clock) -> Found:
+    """All that these services have said on their topics. It reads each of them from its beginning."""
+    if is_missing(settings):
+        return Found((), f"no file {settings.broker_path}")
+    known: dict[str, Letter] = {}
+    trouble = None
+    try:
+        async with administration_of(settings, clock) as broker:
+            topics = {dead_letters_of(service): service for service in services}
+            for topic in await broker.partitions(topics):
+                async for record in broker.scan(topic):
+                    letter = letter_in(topics[topic], record)
+                    if letter is not None:
+                        known[letter.id] = letter
+                    if len(known) > 2 * LETTERS_MAX:
+                        known = {letter.id: letter for letter in _newest(known.values())}
+                        trouble = f"there are more than {LETTERS_MAX}, these are the newest"
+    except SagaError as why:
+        trouble = str(why)
+    return Found(_newest(known.values()), trouble)
+
+
+def _newest(letters: Iterable[Letter]) -> tuple[Letter, ...]:
+    return tuple(sorted(letters, key=lambda letter: (letter.time, letter.id), reverse=True)[:LETTERS_MAX])
+
+
+def letter_in(service: str, record: Record) -> Letter | None:
+    """The letter that a record is; `None` if it is none: anybody may write to a topic."""
+    theirs, ours = _parted(record.headers)
+    said = texts_of(ours)
+    if not said.get("dead_id") or not said.get("dead_what"):
+        return None
+    of_theirs = texts_of(theirs)
+    attempts = said.get("dead_attempts", "")
+    key = None if record.key is None else record.key.decode("utf-8", "backslashreplace")
+    return Letter(
+        service=service,
+        id=said["dead_id"],
+        what=said["dead_what"],
+        time=said.get("dead_time", ""),
+        reason=said.get("dead_reason", ""),
+        remedy=said.get("dead_remedy", ""),
+        saga=key or None,
+        type=of_theirs.get("ce_type", "").rpartition(".")[2] or None,
+        message=said.get("dead_message") or of_theirs.get("ce_id"),
+        handler=said.get("dead_handler"),
+        attempts=int(attempts) if attempts.isascii() and attempts.isdigit() and len(attempts) < 10 else None,
+        where=said.get("dead_where"),
+        whole=said.get("dead_whole") or said.get("dead_position"),
+        undoes=said.get("dead_undoes"),
+        calls=tuple((value or b"").decode("utf-8", "backslashreplace") for name, value in ours if name == "dead_call"),
+    )
+
+
+def _parted(headers: Headers) -> tuple[Headers, Headers]:
+    """The headers of the original, and ours behind them: the original may have any, and names like ours among them."""
+    first = max((i for i, (name, _) in enumerate(headers) if name == "dead_id"), default=len(headers))
+    return headers[:first], headers[first:]

@@ -1,0 +1,97 @@
+"""As much of a progress as a list of sagas shows, read without the rest: messages and transitions are passed over."""
+
+import msgspec
+from msgspec import Raw, Struct
+
+from saga.errors import SagaError
+from saga.progress.document import FORMAT, UNREADABLE, Kind, Outcome
+
+
+class GlanceKept(Struct, frozen=True, gc=False):
+    """Of a kept message, for whom it is."""
+
+    handler: str
+    dead: str | None = None
+    decides: bool = False
+
+
+class GlanceIntent(Struct, frozen=True, gc=False):
+    """Of something begun, who has begun it and when."""
+
+    handler: str
+    kind: Kind
+    time: str
+
+
+class GlanceRan(Struct, frozen=True, gc=False):
+    """Of a run, whose it was."""
+
+    handler: str
+
+
+class GlanceEvent(Struct, frozen=True, gc=False):
+    """Of an event, which."""
+
+    id: str
+
+
+class GlanceResult(Struct, frozen=True, gc=False):
+    """Of what can be undone, which event said it."""
+
+    handler: str
+    event: GlanceEvent
+
+
+class GlancePage(Struct, frozen=True, gc=False):
+    """Of a page that lies in a document of its own, how much is in it."""
+
+    of: str
+    count: int
+
+
+class GlanceEntry(Struct, frozen=True, gc=False):
+    """Of a transition, when it was written, and what became of the message."""
+
+    time: str
+    outcome: Outcome
+
+
+class Glance(Struct, frozen=True, kw_only=True, gc=False):
+    """A progress, with the names of `saga.progress.document.Snapshot`."""
+
+    service: str
+    saga: str
+    format: int = 1
+    started: str | None = None
+    outcome: str | None = None
+    closed: tuple[str, ...] = ()
+    ran: tuple[GlanceRan, ...] = ()
+    results: tuple[GlanceResult, ...] = ()
+    intents: tuple[GlanceIntent, ...] = ()
+    queue: tuple[GlanceKept, ...] = ()
+    waiting: tuple[GlanceKept, ...] = ()
+    compensating: tuple[GlanceKept, ...] = ()
+    pages: tuple[GlancePage, ...] = ()
+    transitions: tuple[Raw, ...] = ()
+
+
+_glances = msgspec.json.Decoder(Glance)
+_entries = msgspec.json.Decoder(GlanceEntry)
+
+
+def glance(content: bytes) -> Glance:
+    """A progress as read from a store. Raises `SagaError` for what is none, or of a newer version."""
+    try:
+        seen = _glances.decode(content)
+        if seen.transitions:
+            glance_entry(seen.transitions[-1])
+    except (*UNREADABLE, TypeError, RecursionError) as why:
+        raise SagaError(f"it cannot be read: {why}") from why
+    if seen.format > FORMAT:
+        raise SagaError(f"it has format {seen.format}, and this version reads up to {FORMAT}: use the newer one")
+    return seen
+
+
+def glance_entry(raw: Raw) -> GlanceEntry:
+    """One transition of a progress."""
+    return _entries.decode(raw)

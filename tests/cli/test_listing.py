@@ -1,0 +1,314 @@
+"""What `saga list` costs, what damaged documents do to it, what counts as open, and all that `--dead` shows."""
+
+import asyncio
+import json
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from saga.broker.embedded import EmbeddedBroker
+from saga.broker.port import Topic
+from saga.cli import stores
+from saga.clock import SystemClock, iso
+from saga.messages import Message, Outgoing, Position, Record
+from saga.progress.document import DeadLetter, Snapshot, decode, encode
+from saga.progress.glance import glance
+from saga.progress.timeline import standing
+from saga.runtime import deadletters
+from saga.store.sqlite import SqliteStore
+from saga.store.sqlite_documents import checksum
+from tests.cli.conftest import Call
+from tests.progress.pieces import a_message, blank, kept, ran
+
+NOW_MS = SystemClock().now_ms()
+
+
+def put(file: Path, *documents: tuple[str, object], collection: str = "saga") -> None:
+    """As somebody with access to the file can do: contents of any sort, under new keys."""
+    with sqlite3.connect(file) as connection:
+        connection.executemany(
+            "INSERT OR REPLACE INTO documents (collection, key, cas, sum, content) VALUES (?, ?, 1, ?, ?)",
+            [
+                (collection, key, checksum(collection, key, content) if isinstance(content, bytes) else 7, content)
+                for key, content in documents
+            ],
+        )
+    connection.close()
+
+
+@pytest.fixture
+def file(folder: Path) -> Path:
+    """The store of one service `svc`, empty."""
+
+    async def make() -> None:
+        async with SqliteStore(folder / ".saga" / "svc.db", clock=SystemClock()):
+            pass
+
+    asyncio.run(make())
+    return folder / ".saga" / "svc.db"
+
+
+def a_saga(number: int, **fields: object) -> tuple[str, bytes]:
+    p = replace(blank(iso(1_795_000_000_000 + number)), saga=f"s-{number:05}")
+    return f"svc::s-{number:05}", encode(replace(p, **fields))
+
+
+# ---------------------------------------------------------------- cost
+
+
+@pytest.fixture
+def glanced(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """Every progress that was looked at."""
+    seen: list[bytes] = []
+
+    def counting(content: bytes) -> object:
+        seen.append(content)
+        return glance(content)
+
+    monkeypatch.setattr(stores, "glance", counting)
+    return seen
+
+
+def test_a_list_costs_what_it_prints_and_not_what_the_store_holds(file: Path, saga: Call, glanced: list[bytes]) -> None:
+    put(file, *(a_saga(number) for number in range(3000)))
+    found = json.loads(saga("list", "--json", "--limit", "7").stdout)
+    assert [each["saga"] for each in found["sagas"]] == [f"s-{2999 - i:05}" for i in range(7)]
+    assert found["more"] is True
+    assert len(glanced) <= 9
+
+
+def test_what_blocks_is_found_without_a_look_at_what_expires(file: Path, saga: Call, glanced: list[bytes]) -> None:
+    dead = (kept("reserve", a_message("A"), dead="dead-1"),)
+    put(file, *(a_saga(number) for number in range(300)), a_saga(7, queue=dead))
+    with sqlite3.connect(file) as connection:
+        connection.execute("UPDATE documents SET expires_at_ms = 9e15, expiry_hour = 7 WHERE key <> 'svc::s-00007'")
+    connection.close()
+    found = json.loads(saga("list", "--json", "--dead").stdout)
+    assert [letter["id"] for letter in found["letters"]] == ["dead-1"]
+    assert len(glanced) == 1
+
+
+def test_only_ids_that_begin_so_are_listed(file: Path, saga: Call, glanced: list[bytes]) -> None:
+    put(file, *(a_saga(number) for number in range(300)))
+    found = json.loads(saga("list", "--json", "--prefix", "s-0012").stdout)
+    assert [each["saga"] for each in found["sagas"]] == [f"s-{129 - i:05}" for i in range(10)]
+    assert len(glanced) == 10
+
+
+def test_only_what_a_service_knows_is_listed(shop: Path, saga: Call) -> None:
+    found = json.loads(saga("list", "--json", "--service", "order").stdout)["sagas"]
+    assert sorted(each["saga"] for each in found) == ["order-1", "order-2"]
+    assert {name for each in found for name in each["services"]} == {"order"}
+
+
+def test_a_store_that_knows_no_order_of_time_is_looked_at_within_a_bound(
+    shop: Path, saga: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stores, "NewestFirst", type(None))
+    everything = json.loads(saga("list", "--json").stdout)["sagas"]
+    begins = [each["started"] for each in everything]
+    assert len(everything) == 4
+    assert begins == sorted(begins, reverse=True)
+    monkeypatch.setattr(stores, "LOOKED_AT_MAX", 1)
+    listed = saga("list", "--json")
+    assert "name the beginning of an id with --prefix" in listed.stderr
+    assert {each["saga"] for each in json.loads(listed.stdout)["sagas"]} == {"order-1"}
+
+
+# ---------------------------------------------------------------- damage
+
+
+def damaged(content: bytes) -> Iterator[object]:
+    """A progress after accidents of many sorts, and what never was one."""
+    yield from (b"", b"{}", b"7", b"null", b'{"service": 7}', b"\xff\xfe", content[: len(content) // 2], b"[" * 10_000)
+    yield from (7, 7.5, content.decode(), "\udc80".encode("utf-8", "surrogatepass"))
+    yield content.replace(b'"outcome":"', b'"outcome":"\xff')
+    yield content.replace(b'{"service"', b'{"format":99,"service"')
+    for i in range(200):
+        changed = bytearray(content)
+        for j in range((1, 1, 3, 20)[i % 4]):
+            changed[(i * 7919 + j * 104_729) % len(changed)] = (i * 31 + j * 17) % 256
+        yield bytes(changed)
+
+
+@pytest.mark.parametrize("options", [(), ("--open",), ("--dead",)], ids=" ".join)
+def test_no_damaged_document_ends_a_list(shop: Path, saga: Call, options: tuple[str, ...]) -> None:
+    file = shop / ".saga" / "payment.db"
+    with sqlite3.connect(file) as connection:
+        [(content,)] = connection.execute("SELECT content FROM documents WHERE key = 'payment::order-3'").fetchall()
+    connection.close()
+    put(file, *((f"payment::bad-{i:04}", value) for i, value in enumerate(damaged(content))))
+    listed = saga("list", "--json", "--limit", "1000", *options)
+    assert listed.exit_code == 0
+    found = {each["saga"]: each for each in json.loads(listed.stdout)["sagas"]}
+    assert "order-3" in found
+    if not options:
+        assert len(found) == 4 + sum(1 for _ in damaged(content))
+        assert found["bad-0000"]["services"]["payment"]["state"] == "damaged"
+        assert found["bad-0000"]["services"]["payment"]["key"] == "payment::bad-0000"
+    assert all(line.startswith(("saga: ", "  ")) for line in listed.stderr.splitlines())
+
+
+# ---------------------------------------------------------------- open
+
+
+def parts(*, decides: bool = False, **fields: object) -> Snapshot:
+    waits = replace(kept("both", a_message("A")), decides=decides)
+    return replace(blank(), waiting=(waits,), **fields)
+
+
+@pytest.mark.parametrize(
+    ("p", "waiting", "left"),
+    [
+        (parts(), 1, 0),
+        (parts(closed=("both",)), 0, 1),
+        (parts(ran=(ran("both", a_message("B"), "x"),)), 0, 1),
+        (parts(outcome="Cancelled"), 1, 0),
+        (parts(outcome="Cancelled", decides=True), 0, 1),
+        (parts(decides=True), 1, 0),
+    ],
+)
+def test_a_part_is_open_until_its_handler_can_never_run(p: Snapshot, waiting: int, left: int) -> None:
+    for each in (standing(p), standing(glance(encode(p)))):
+        assert (each.waiting, each.left) == (waiting, left)
+        assert each.is_open == bool(waiting)
+
+
+def test_parts_of_a_saga_that_is_over_are_open_nowhere_after_an_hour(shop: Path, saga: Call) -> None:
+    """`order-2` was cancelled: what another service then still waits for nobody will ever say."""
+    p = replace(decode(content_of(shop, "tally", "order-2")), waiting=(kept("both", a_message("A")),))
+
+    def is_open() -> bool:
+        found = json.loads(saga("list", "--json", "--open").stdout)["sagas"]
+        return "order-2" in {each["saga"] for each in found}
+
+    put(shop / ".saga" / "tally.db", ("tally::order-2", encode(p)))
+    assert is_open(), "what it waits for may be on its way"
+    for name in ("order", "payment", "inventory", "shipping", "tally"):
+        long_ago = encode(p if name == "tally" else decode(content_of(shop, name, "order-2")))
+        put(shop / ".saga" / f"{name}.db", (f"{name}::order-2", earlier(long_ago)))
+    assert not is_open()
+    [found] = [each for each in json.loads(saga("list", "--json").stdout)["sagas"] if each["saga"] == "order-2"]
+    assert (found["open"], found["left"]) == ({}, 1)
+    put(shop / ".saga" / "tally.db", ("tally::order-2", earlier(encode(replace(p, started=None)))))
+    assert is_open(), "it waits to hear when its saga began, however long"
+
+
+def content_of(shop: Path, service: str, name: str) -> bytes:
+    with sqlite3.connect(shop / ".saga" / f"{service}.db") as connection:
+        query = "SELECT content FROM documents WHERE collection = 'saga' AND key = ?"
+        [(content,)] = connection.execute(query, (f"{service}::{name}",)).fetchall()
+    connection.close()
+    return bytes(content)
+
+
+def earlier(content: bytes) -> bytes:
+    """The same a year ago: a list shows the times of transitions, whatever their hashes."""
+    year = int(iso(NOW_MS)[:4])
+    return content.replace(f"{year}-".encode(), f"{year - 1}-".encode())
+
+
+# ---------------------------------------------------------------- dead
+
+
+def a_letter(number: int, what: str = "dead letter", id_: str = "", calls: tuple[str, ...] = ()) -> DeadLetter:
+    return DeadLetter(
+        id=id_ or f"dead-{number}", what=what, handler="reserve", reason=f"reason {number}", remedy="mend",  # type: ignore[arg-type]
+        message=a_message("A", f"m-{number}"), attempts=number, calls=calls,
+    )  # fmt: skip
+
+
+def say(folder: Path, *letters: Outgoing) -> None:
+    async def publish() -> None:
+        async with EmbeddedBroker(folder / ".saga" / "broker.db", clock=SystemClock()) as broker:
+            await broker.ensure([Topic("payment.dead", 1, None)])
+            await broker.publish(letters)
+
+    asyncio.run(publish())
+
+
+def everything_dead() -> list[Outgoing]:
+    late = replace(a_message("A", "late"), saga="s-late")
+    record = Record("orders", 0, 5, None, b"\x00rubbish", (("dead_id", b"forged"), ("x", None)), 0)
+    dead = [
+        a_letter(1),
+        a_letter(2),
+        a_letter(2, "dropped", "dead-2-dropped"),
+        a_letter(3, "escalation", calls=("step x ran",)),
+    ]
+    return [
+        *(deadletters.letter("payment", letter, iso(NOW_MS + i), "here", None) for i, letter in enumerate(dead)),
+        deadletters.letter("payment", a_letter(1), iso(NOW_MS), "here", None),
+        deadletters.older_than_memory("payment", late, Position("orders", 0, 3), None),
+        deadletters.unreadable("payment", record, "nobody can read it", NOW_MS),
+        Outgoing("payment.dead", b"s", b"anything", (("no", b"letter"),)),
+    ]
+
+
+def test_everything_on_the_topic_and_what_blocks_in_the_store_is_listed_with_its_reason(shop: Path, saga: Call) -> None:
+    say(shop, *everything_dead())
+    found = json.loads(saga("list", "--json", "--dead").stdout)
+    [blocked] = [each for each in found["letters"] if each["saga"] == "order-3"]
+    assert (blocked["now"], blocked["handler"], blocked["type"]) == ("blocks", "reserve", "OrderPlaced")
+    assert blocked["reason"] == "Permanent: the bank does not know such cards"
+    others = {each["id"]: each for each in found["letters"] if each is not blocked}
+    told = {id_: (each["what"], each["now"], each["reason"][:9]) for id_, each in others.items()}
+    assert told["dead-1"] == ("dead letter", "-", "reason 1")
+    assert told["dead-2"] == ("dead letter", "dropped", "reason 2")
+    assert told["dead-2-dropped"] == ("dropped", "-", "reason 2")
+    assert told["dead-3"] == ("escalation", "-", "reason 3")
+    assert others["dead-3"]["calls"] == ["step x ran"]
+    assert sorted(what[2] for what in told.values()) == [
+        "nobody ca", "older tha", "reason 1", "reason 2", "reason 2", "reason 3",
+    ]  # fmt: skip
+    assert "forged" not in others
+    times = [each["time"] for each in found["letters"]]
+    assert times == sorted(times, reverse=True)
+    assert [each["saga"] for each in found["sagas"]] == ["order-3"]
+
+
+def test_the_table_of_what_needs_a_person_is_escaped_and_says_why(shop: Path, saga: Call) -> None:
+    evil = replace(a_message("A", "m-1"), saga="s\x1b[2J\nforged")
+    letter = replace(a_letter(1), message=evil)
+    say(shop, deadletters.letter("payment", letter, iso(NOW_MS), "here", None))
+    heading, *rows = saga("list", "--dead").stdout.splitlines()
+    assert heading.split() == ["TIME", "SERVICE", "WHAT", "SAGA", "MESSAGE", "HANDLER", "NOW", "WHY"]
+    assert len(rows) == 2
+    assert any("s\\x1b[2J\\nforged" in row and row.endswith("reason 1") for row in rows)
+    assert any("order-3" in row and "blocks" in row and row.endswith("know such cards") for row in rows)
+
+
+def test_without_a_log_what_blocks_is_told_from_the_stores_alone(shop: Path, saga: Call) -> None:
+    listed = saga("list", "--dead")
+    assert listed.exit_code == 0
+    assert "not all that was said on the topics <service>.dead can be shown: no file" in listed.stderr
+    assert "order-3" in listed.stdout
+    assert not (shop / ".saga" / "broker.db").exists()
+
+
+def test_a_limit_and_a_prefix_hold_for_what_needs_a_person_too(shop: Path, saga: Call) -> None:
+    say(shop, *everything_dead())
+    found = json.loads(saga("list", "--json", "--dead", "--limit", "2").stdout)
+    assert (len(found["letters"]), found["more"]) == (2, True)
+    found = json.loads(saga("list", "--json", "--dead", "--prefix", "s-l").stdout)
+    assert [each["saga"] for each in found["letters"]] == ["s-late"]
+    assert saga("list", "--dead", "--open").exit_code == 2
+
+
+def test_a_compensation_that_fails_is_told_until_it_has_come_to_its_end(shop: Path, saga: Call) -> None:
+    """`payment` has reserved money for `order-1`, and somebody says that it cannot be given back."""
+    [result] = decode(content_of(shop, "payment", "order-1")).results
+
+    def said(undoes: str) -> str:
+        message = Message(id="m", type="OrderCancelled", schema="", saga="order-1", source="order", time="", value=b"x")
+        dead = replace(a_letter(1, "escalation"), handler="release", message=message)
+        say(shop, deadletters.failing("payment", dead, iso(NOW_MS), undoes, "here", None))
+        found = json.loads(saga("list", "--json", "--dead").stdout)["letters"]
+        [letter] = [each for each in found if each["what"] == "escalation"]
+        return str(letter["now"])
+
+    assert said(result.event.id) == "goes on"
+    assert said("another") == "over"

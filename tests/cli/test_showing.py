@@ -1,0 +1,158 @@
+"""What `saga show` tells of compensations that fail, of what is left over, and of the fields of events."""
+
+import asyncio
+import json
+import shutil
+import sqlite3
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from saga.broker.embedded import EmbeddedBroker
+from saga.broker.port import Topic
+from saga.clock import SystemClock
+from saga.contracts.hiding import HIDDEN, hidden
+from saga.progress.document import DeadLetter, Intent, Snapshot, decode, encode
+from saga.runtime import deadletters
+from saga.store.sqlite_documents import checksum
+from tests.cli.conftest import ROOT, Call
+from tests.progress.pieces import a_message, kept
+
+
+def edit(shop: Path, service: str, name: str, **fields: object) -> Snapshot:
+    """With other fields: only what is shown matters here."""
+    file, key = shop / ".saga" / f"{service}.db", f"{service}::{name}"
+    with sqlite3.connect(file) as connection:
+        query = "SELECT content FROM documents WHERE collection = 'saga' AND key = ?"
+        [(content,)] = connection.execute(query, (key,)).fetchall()
+        p = replace(decode(content), **fields)
+        row = (encode(p), checksum("saga", key, encode(p)), key)
+        connection.execute("UPDATE documents SET content = ?, sum = ? WHERE key = ?", row)
+    connection.close()
+    return p
+
+
+def undoing(name: str = "release") -> Intent:
+    message = replace(a_message("OrderCancelled"), saga="order-1")
+    return Intent(
+        handler="reserve", kind="undo", name=name, cause="reserved-1", message=message, parts=(message,), state={},
+        time="2026-01-01T00:00:00.000Z",
+    )  # fmt: skip
+
+
+def escalate(shop: Path) -> None:
+    message = replace(a_message("OrderCancelled"), saga="order-1")
+
+    async def say() -> None:
+        async with EmbeddedBroker(shop / ".saga" / "broker.db", clock=SystemClock()) as broker:
+            await broker.ensure([Topic("payment.dead", 1, None)])
+            for attempts in (8, 16):
+                dead = DeadLetter(
+                    id=f"dead-{attempts}", what="escalation", handler="release", message=message, remedy="-",
+                    reason=f"{attempts} attempts failed, the last with OSError: the bank is shut", attempts=attempts,
+                )  # fmt: skip
+                time = f"2026-01-01T00:00:{attempts:02}.000Z"
+                await broker.publish([deadletters.failing("payment", dead, time, "reserved-1", "-", None)])
+
+    asyncio.run(say())
+
+
+def test_a_compensation_that_fails_is_shown_by_its_own_name_with_the_last_reason(shop: Path, saga: Call) -> None:
+    edit(shop, "payment", "order-1", intents=(undoing(),))
+    escalate(shop)
+    still_open = saga("show", "order-1").stdout.partition("still open:\n")[2]
+    assert still_open == (
+        "  payment: release undoes what reserve did, because of OrderCancelled, and fails: "
+        "16 attempts failed, the last with OSError: the bank is shut\n"
+    )
+    assert json.loads(saga("show", "order-1", "--json").stdout)["failing"] == {
+        "reserved-1": "16 attempts failed, the last with OSError: the bank is shut"
+    }
+
+
+def test_a_compensation_is_shown_though_the_log_cannot_be_asked(shop: Path, saga: Call) -> None:
+    edit(shop, "payment", "order-1", intents=(undoing(name=""),))
+    shown = saga("show", "order-1")
+    assert shown.exit_code == 0
+    assert "why a compensation does not come to its end is not known: no file" in shown.stderr
+    told = "payment: the compensation of reserve undoes what reserve did, because of OrderCancelled\n"
+    assert shown.stdout.endswith(told)
+
+
+def test_a_part_that_can_never_run_is_called_left_over(shop: Path, saga: Call) -> None:
+    parts = (kept("book", a_message("A")), kept("other", a_message("B")))
+    edit(shop, "shipping", "order-2", waiting=parts, closed=("book",))
+    still_open = saga("show", "order-2").stdout.partition("still open:\n")[2]
+    assert still_open == ("  shipping: B for other is waiting\n  shipping: A for book is left over: it can never run\n")
+
+
+# ---------------------------------------------------------------- values
+
+
+def test_the_fields_of_events_are_shown_with_what_is_sensitive_hidden(
+    shop: Path, saga: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    contracts = shop / "contracts"
+    shutil.copytree(ROOT / "contracts", contracts)
+    monkeypatch.setenv("SAGA_CONTRACTS", str(contracts))
+    file = contracts / "payments" / "PaymentReserved.v1.avsc"
+    schema = json.loads(file.read_text())
+    [charge] = [field for field in schema["fields"] if field["name"] == "charge_id"]
+    charge["sensitive"] = True
+    file.write_text(json.dumps(schema))
+    text = saga("show", "order-1", "--values").stdout
+    assert '    PaymentReserved {"order_id": "order-1", "charge_id": "***", "amount": "9.80"}\n' in text
+    timeline = json.loads(saga("show", "order-1", "--values", "--json").stdout)["timeline"]
+    [line] = [line for line in timeline if "PaymentReserved" in line["emitted"]]
+    [value] = line["values"]
+    assert value["fields"] == {"order_id": "order-1", "charge_id": HIDDEN, "amount": "9.80"}
+    assert value["trouble"] is None
+    assert all("values" in line for line in timeline)
+
+
+def test_without_contracts_no_value_is_shown_and_it_is_said_why(
+    shop: Path, saga: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SAGA_CONTRACTS", str(shop / "nowhere"))
+    shown = saga("show", "order-1", "--values")
+    assert shown.exit_code == 0
+    assert "    PaymentReserved there are no contracts to read it by: SAGA_CONTRACTS is" in shown.stdout
+    assert "9.80" not in shown.stdout
+
+
+def test_an_event_of_contracts_that_are_not_here_is_shown_without_values(
+    shop: Path, saga: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    contracts = shop / "contracts"
+    shutil.copytree(ROOT / "contracts", contracts)
+    (contracts / "payments" / "PaymentReserved.v1.avsc").unlink()
+    monkeypatch.setenv("SAGA_CONTRACTS", str(contracts))
+    shown = saga("show", "order-1", "--values").stdout
+    assert "    PaymentReserved no schema in " in shown
+    assert '    OrderConfirmed {"order_id": "order-1"' in shown
+
+
+def test_values_are_of_the_whole_timeline(shop: Path, saga: Call) -> None:
+    assert saga("show", "order-1", "--values", "--follow").exit_code == 2
+    assert saga("show", "order-1", "--values", "--transition", "0").exit_code == 2
+
+
+def test_what_is_sensitive_is_hidden_at_any_depth() -> None:
+    inner = {"type": "record", "name": "Card", "fields": [
+        {"name": "number", "type": "string", "sensitive": True}, {"name": "holder", "type": "string"}]}  # fmt: skip
+    schema = {"type": "record", "name": "R", "namespace": "x", "fields": [
+        {"name": "one", "type": inner},
+        {"name": "maybe", "type": ["null", "Card"], "default": None},
+        {"name": "many", "type": {"type": "array", "items": "x.Card"}},
+        {"name": "named", "type": {"type": "map", "values": ["null", "Card"]}},
+        {"name": "whole", "type": ["null", {"type": "array", "items": "string"}], "sensitive": True},
+    ]}  # fmt: skip
+    card, seen = {"number": "4242", "holder": "Ada"}, {"number": HIDDEN, "holder": "Ada"}
+    given: dict[str, object] = {
+        "one": card, "maybe": card, "many": [card, card], "named": {"a": card, "b": None}, "whole": None,
+    }  # fmt: skip
+    assert hidden(given, schema) == {
+        "one": seen, "maybe": seen, "many": [seen, seen], "named": {"a": seen, "b": None}, "whole": HIDDEN,
+    }  # fmt: skip
+    assert hidden({**given, "maybe": None}, schema)["maybe"] is None
