@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from saga.broker.port import Broker, Membership
 from saga.clock import SystemClock
-from saga.errors import BrokerUnavailable
+from saga.errors import BrokerUnavailable, Fenced
 from saga.messages import Partition, Record
 from saga.testing.conformance.listening import Listening, event, values
 
@@ -41,8 +41,11 @@ class Reader:
                 got = await self.membership.poll(list(self.listening.has), records_max=50, timeout_s=0.2)
                 self.records.extend(got)
                 self.positions |= {Partition(r.topic, r.partition): r.offset + 1 for r in got}
-                await self.membership.commit(dict(self.positions))
+                ours = {p: at for p, at in self.positions.items() if p in self.listening.has}
+                await self.membership.commit(ours)
                 self.committed = dict(self.positions)
+            except Fenced:
+                continue  # partitions move: the listener has heard of it, or will in a moment
             except BrokerUnavailable:
                 self.unavailable += 1
                 await CLOCK.sleep(0.05)

@@ -1,5 +1,6 @@
 """Rights that are taken away while somebody publishes and reads: it is said which, waited for, and nothing is lost."""
 
+import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -14,7 +15,7 @@ from saga.clock import SystemClock
 from saga.errors import BrokerError, BrokerUnavailable
 from saga.messages import Partition
 from saga.testing.conformance.listening import Listening, event, values
-from tests.broker.persisting import put
+from tests.broker.persisting import Reader, put
 from tests.broker.waiting import until
 from tests.servers.rights import DESCRIBE, GROUP, PASSWORD, READ, TOPIC, USER, WRITE, Guarded, Right, guarded_kafka
 
@@ -214,11 +215,51 @@ async def test_a_topic_that_is_hidden_is_looked_for_and_read_on_once_it_is_seen(
         membership._consumer._client.force_metadata_update()  # as aiokafka does every few minutes
         await until(lambda: not listening.has)
         await other.publish([event(kafka_name, "k", "meanwhile")])
-        assert "cannot be seen any more" in await refusal(membership, place)
+        assert "cannot be seen any more" in await standstill(membership, place)
         await guarded.allow(may_read)
         await until(lambda: listening.has)
         assert listening.has == {place: 1}
         await read(membership, place, ["meanwhile"])
+
+
+@pytest.mark.parametrize("left", ["Describe", "nothing"])
+async def test_one_topic_without_rights_stops_nothing_else(
+    guarded: Guarded, settings: KafkaSettings, other: Broker, kafka_name: str, left: str
+) -> None:
+    free, may_read = f"{kafka_name}.free", Right(TOPIC, kafka_name, READ)
+    place, freely = Partition(kafka_name, 0), Partition(free, 0)
+    await guarded.allow(may_read, Right(TOPIC, free, READ), Right(GROUP, kafka_name, READ), some_write(kafka_name))
+    if left == "Describe":
+        await guarded.allow(Right(TOPIC, kafka_name, DESCRIBE))
+    async with (
+        KafkaBroker(settings, clock=CLOCK) as broker,
+        broker.join(kafka_name, [kafka_name, free], listening := Listening()) as membership,
+    ):
+        await until(lambda: len(listening.has) == 2)
+        await other.publish([event(kafka_name, "k", "before"), event(free, "k", "free before")])
+        both = Reader(membership, listening)
+        reading = asyncio.get_running_loop().create_task(both.read())
+        try:
+            await both.until({"before", "free before"})
+            await guarded.take(may_read)
+            await other.publish([event(kafka_name, "k", "meanwhile")])
+            for number in range(3):
+                assert isinstance(membership, Member)
+                assert membership._consumer is not None
+                membership._consumer._client.force_metadata_update()  # as aiokafka does every few minutes
+                await other.publish([event(free, "k", f"free {number}")])
+                await until(lambda number=number: f"free {number}" in values(both.records))  # type: ignore[misc]
+            await until(membership.standing)
+            assert {(each.topic, each.partition) for each in membership.standing()} == {(kafka_name, None)}
+            await until(lambda: both.committed.get(freely) == 4)
+            await guarded.allow(may_read)
+            await both.until({"meanwhile"})
+            await until(lambda: not membership.standing())
+        finally:
+            reading.cancel()
+            await asyncio.wait([reading])
+    assert [r.offset for r in both.records if r.topic == free] == [0, 1, 2, 3]
+    assert place in both.committed
 
 
 async def test_a_group_that_may_not_be_joined_any_more_is_waited_for(

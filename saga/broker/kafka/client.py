@@ -13,14 +13,14 @@ from typing import Never
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.client import AIOKafkaClient
 from aiokafka.consumer.group_coordinator import GroupCoordinator
-from aiokafka.errors import KafkaError, KafkaTimeoutError
+from aiokafka.errors import KafkaError, KafkaTimeoutError, TopicAuthorizationFailedError
 from aiokafka.protocol.group import LeaveGroupRequest
 from aiokafka.structs import RecordMetadata
 
 from saga.broker.kafka.errors import translated
 from saga.clock import Clock
 from saga.errors import BrokerError, BrokerUnavailable
-from saga.messages import Partition
+from saga.messages import Partition, Standstill
 
 LOOKS, LOOK_S = 4, 0.15
 """How often, and after how long, a topic is looked for: a new one is known to all brokers after a moment."""
@@ -191,6 +191,20 @@ def unseen(consumer: AIOKafkaConsumer, topics: Iterable[str]) -> list[str]:
     if found:
         consumer._client.force_metadata_update()
     return found
+
+
+def hidden(topics: Iterable[str]) -> list[Standstill]:
+    """What is told of those that are `unseen`."""
+    said = "cannot be seen any more: have the user allowed Read on it, if it is there"
+    return [Standstill(topic, None, None, f"topic {topic} {said}") for topic in topics]
+
+
+def refused_topics(why: BaseException) -> frozenset[str]:
+    """The topics of which a commit was refused for want of rights; it counts for those of the others."""
+    cause = why.__cause__
+    if not isinstance(cause, TopicAuthorizationFailedError):
+        return frozenset()
+    return frozenset(str(topic) for part in cause.args for topic in ([part] if isinstance(part, str) else part))
 
 
 def position(consumer: AIOKafkaConsumer, partition: Partition) -> int | None:

@@ -63,6 +63,7 @@ class Member:
         self._told = self._was_in = False
         """Whether the group has said what is ours, which may be nothing; and whether it ever has: from then on whatever
         people can mend is waited for."""
+        self._unseen: list[str] = []  # topics that are gone or hidden: the others are read
         self._leaving = asyncio.Event()
         self._life: asyncio.Task[None] | None = None
         self._broken: BaseException | None = None
@@ -115,9 +116,16 @@ class Member:
         if not moved or consumer is None:
             return
         over = next(iter(moved.values()))[0].over  # all of one assignment
-        await self._committed(consumer, {partition: offset for partition, (_, offset) in moved.items()}, over)
-        for held, offset in moved.values():
-            held.committed = max(held.committed, offset)
+        refused: frozenset[str] = frozenset()
+        try:
+            await self._committed(consumer, {partition: offset for partition, (_, offset) in moved.items()}, over)
+        except BrokerUnavailable as why:
+            refused = client.refused_topics(why)
+            if not refused or not {topic for topic, _ in moved} - refused:
+                raise  # else the brokers have taken those of the other topics
+        for (topic, _), (held, offset) in moved.items():
+            if topic not in refused:
+                held.committed = max(held.committed, offset)
 
     def lag(self) -> Mapping[Partition, int] | None:
         if not self._told or self._consumer is None:
@@ -126,8 +134,9 @@ class Member:
         return {p: max(0, end - self._read_to(p)) for p, end in ends.items() if end is not None}
 
     def standing(self) -> Sequence[Standstill]:
-        found = [*self._intake.standing.values(), *(self._fetching.standing() if self._fetching is not None else ())]
-        return sorted(found, key=str)
+        fetched = () if self._fetching is None else self._fetching.standing()
+        found = [*fetched, *self._intake.standing.values(), *client.hidden(self._unseen)]
+        return sorted({(each.topic, each.partition): each for each in found}.values(), key=str)
 
     def _read_to(self, partition: Partition) -> int:
         """After the last record that was handed out, and what lies behind it and is none: where transactions end."""
@@ -306,8 +315,7 @@ class Member:
         consumer = consumers.of_group(self._group, self._topics, settings, self._access)
         try:
             await self._clock.within(settings.connect_s, consumer.start())
-            for topic in self._topics:
-                await partitions_of(consumer._client, topic, self._clock)
+            await self._see(consumer)
         except BaseException as why:
             await client.end_consumer(consumer, self._clock, 0)
             if isinstance(why, FAILED) or client.given_up(why):
@@ -322,6 +330,15 @@ class Member:
         self._fetching = keep_apart(consumer, self._clock, self.wake)
         self._intake.begin(consumer)
         consumer.subscribe(topics=self._topics, listener=Rebalances(consumer, self.given_up, self.given))
+
+    async def _see(self, consumer: AIOKafkaConsumer) -> None:
+        """Have it know our topics. One that is missing is an error at the beginning, and waited for later on."""
+        for topic in self._topics:
+            try:
+                await partitions_of(consumer._client, topic, self._clock)
+            except BrokerError as why:
+                if isinstance(why, BrokerUnavailable) or not self._was_in:
+                    raise
 
     async def _disconnect(self) -> None:
         consumer, self._consumer, self._fetching = self._consumer, None, None
@@ -371,10 +388,9 @@ class Member:
             trouble = ""
             if alone_s >= ALONE_S:
                 trouble = "no broker answers for it: see whether Kafka runs and can be reached"
-            elif unseen := client.unseen(consumer, self._topics):
-                trouble = (
-                    f"{', '.join(unseen)} cannot be seen any more: have the user allowed Read on it, if it is there"
-                )
+            if (unseen := client.unseen(consumer, self._topics)) != self._unseen:
+                self._unseen = unseen
+                self.wake()
             self._stands(f"group {self._group!r}: {trouble}" if trouble else "")
 
     def _stands(self, trouble: str) -> None:
