@@ -53,7 +53,7 @@ torture: .venv/tools ## Kill, freeze and refuse on real Kafka and CouchbaseMock,
 fuzz: .venv/tools ## Put 20,000 odd records into each log, real Kafka too, and account for each: SEED=1.
 	$(BIN)/python -m tests.fuzz --seed $(SEED)
 
-explore: .venv/tools ## Explore the protocol with more faults than the tests do; prints the number of states.
+explore: .venv/tools ## Explore the protocol with more faults than the tests do, then thousands of services made by chance.
 	$(BIN)/python -m saga.testing.exploration --deep
 
 format: .venv/tools ## Format and mend what can be mended.

@@ -59,11 +59,15 @@ class Hand(Struct, frozen=True, kw_only=True, gc=False):
         return (self.now_ms if self.message.time <= self.time else from_iso(self.message.time)) // 1000
 
     @property
+    def surely_s(self) -> int:
+        """The time in seconds since 1970, or the message's own where that is earlier: a clock that is ahead by more
+        than the memory forgets nothing."""
+        return (self.now_ms if self.message.time >= self.time else from_iso(self.message.time)) // 1000
+
+    @property
     def forgotten_s(self) -> int:
-        """Inbox entries of before may go: the memory ago, of the message's own time where that is earlier, lest a clock
-        that is ahead by more than the memory forgets all of them."""
-        now_ms = self.now_ms if self.message.time >= self.time else from_iso(self.message.time)
-        return now_ms // 1000 - self.memory_s
+        """Inbox entries of before may go: the memory ago."""
+        return self.surely_s - self.memory_s
 
 
 class Written(Struct, frozen=True, gc=False):
@@ -116,8 +120,8 @@ def append(
     """The progress with one more transition, which is the last thing done to it before the write."""
     if len(p.inbox) > INBOX_MAX:
         p = replace(p, inbox=_trimmed(p, hand))
-    if p.pages and any(page.is_forgotten(hand.now_ms // 1000) for page in p.pages):
-        pages = tuple(page for page in p.pages if not page.is_forgotten(hand.now_ms // 1000))
+    if p.pages and any(page.is_forgotten(hand.surely_s) for page in p.pages):
+        pages = tuple(page for page in p.pages if not page.is_forgotten(hand.surely_s))
         p = replace(p, pages=pages, format=PAGED if pages else PLAIN)
     started = p.started or hand.message.started
     if started != p.started:

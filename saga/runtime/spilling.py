@@ -77,7 +77,8 @@ async def within_bounds(service: Participant, turn: Turn, p: Snapshot) -> tuple[
         )
         if spilled is not None:
             p, new = spilled
-            await _inserted(service, turn, new, expiry_s=max(0, new.page.until - now_s) + EXPIRY_S_MORE)
+            left_s = max(0, new.page.until - persistence.in_hand(service, turn).surely_s)
+            await _inserted(service, turn, new, expiry_s=left_s + EXPIRY_S_MORE)
     return p, emptied
 
 

@@ -5,6 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from saga.clock import iso
 from saga.errors import SagaError
 from saga.progress import ids, record, spill
 from saga.progress.document import FORMAT, Own, Page, Snapshot, decode, encode
@@ -21,7 +22,7 @@ MEMORY_S = 1000
 
 
 def handled(p: Snapshot, id: str, *, role: Role = MANY, now_ms: int = NOW_MS) -> Snapshot:
-    message = a_message("A" if role is MANY else "P", id=id)
+    message = replace(a_message("A" if role is MANY else "P", id=id), time=iso(now_ms))
     hand = a_hand(message, roles=ROLES, now_ms=now_ms, memory_s=10**9)
     parts = (message,)
     return record.handled(
@@ -111,6 +112,16 @@ def test_pages_older_than_the_memory_are_forgotten() -> None:
     changed = {key: content.replace(b'"newest"', b'"Newest"') for key, content in store.leaves.items()}
     with pytest.raises(SagaError, match="was changed"):
         whole(old, changed)
+
+
+def test_a_clock_that_is_ahead_by_more_than_the_memory_forgets_no_page() -> None:
+    p, store = blank(), Store()
+    for number in range(12):
+        p = store.spilled(handled(p, f"old-{number}"), "-")
+    message = a_message("A", id="ahead")
+    hand = a_hand(message, roles=ROLES, now_ms=NOW_MS + 2 * MEMORY_S * 1000, memory_s=MEMORY_S)
+    after = record.ignored(p, hand, MANY, message, "for a test").snapshot
+    assert after.pages == p.pages
 
 
 def test_another_content_is_another_name_and_the_same_content_the_same() -> None:

@@ -1,7 +1,9 @@
 """Scenarios at the edges: what runs read, several results, other senders and versions, age, releases, batches."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
+from saga.testing.exploration.about_pages import TINY
 from saga.testing.exploration.cast import (
     ORD,
     OTHER,
@@ -19,7 +21,7 @@ from saga.testing.exploration.cast import (
     take,
 )
 from saga.testing.exploration.handlers import Reacts
-from saga.testing.exploration.scenario import Scenario, has_run
+from saga.testing.exploration.scenario import Scenario, has_run, told_of_other_content
 from saga.testing.exploration.services import message
 
 looks = Reacts(name="reserve", to=(("O",),), does=("read unless note", "step if left"), emits=("R if left",), undo=None)
@@ -98,6 +100,15 @@ def senders() -> Iterator[Scenario]:
         owner=(0, 1),
     )
     yield Scenario(
+        name="two senders use one id",
+        service=of(many_notes, pay_for_o),
+        a=(message("n1", "N", "x"), message("o1", "O", source="somebody else")),
+        b=(message("n1", "N", "y", source="somebody else"), ORD),
+        crash=1,
+        owner=(0, 1),
+        at_the_end=told_of_other_content,
+    )
+    yield Scenario(
         name="two versions of one event",
         service=of(reserve, note),
         a=(ORD, message("o4", "O", "x", version=2)),
@@ -105,6 +116,15 @@ def senders() -> Iterator[Scenario]:
         crash=1,
         move=1,
         at_the_end=has_run("reserve", "note"),
+    )
+    said_by_others = replace(of(place, join), said=frozenset({"P"}))
+    yield Scenario(
+        name="an own event that others say too",
+        service=said_by_others,
+        a=(ORD, Q),
+        b=(message("p1", "P"),),
+        crash=1,
+        at_the_end=has_run("join"),
     )
     bad_for_meet = message("q3", "Q", bad=("meet",))
     pair = Reacts(name="pair", to=(("Q",), ("M",)), emits=("k",))
@@ -136,18 +156,33 @@ def age() -> Iterator[Scenario]:
         crash=1,
         age=2,
     )
+    for name, log in (("ahead", (ORD, N)), ("ahead, of many", (N, message("n2", "N"), N))):
+        yield Scenario(
+            name=f"a clock that is {name}",
+            service=of(reserve, many_steps, tight=True),
+            a=log,
+            b=(X,),
+            ahead=1,
+            crash=1,
+        )
+    notes = tuple(message(f"n{i}", "N") for i in range(3))
+    yield Scenario(
+        name="a clock that is ahead, and pages",
+        service=replace(of(many_steps), bounds=TINY),
+        a=(*notes, notes[0]),
+        ahead=1,
+    )
     yield Scenario(
         name="an own event, taken long ago and still wanted",
         service=of(many_places, many_on_own, with_own, tight=True),
-        a=(N, message("n2", "N")),
-        b=(ORD,),
+        a=(N, message("n2", "N", after=1), message("n3", "N", after=2)),
         age=2,
         crash=1,
     )
     yield Scenario(
         name="a part that waits long, taken by another long ago",
         service=of(many_steps, Reacts(name="log", to=(("N",), ("Q",)), many=True), tight=True),
-        a=(N, message("n2", "N"), N),
+        a=(N, message("n2", "N", after=1), message("n3", "N", after=2), N),
         b=(Q,),
         age=2,
     )
@@ -167,6 +202,7 @@ def releases() -> Iterator[Scenario]:
     )
 
 
+pay_for_o = Reacts(name="pay", to=(("O",),), does=STEP, emits=("R",))
 note_of_o = Reacts(name="log", to=(("O",),), emits=("g",))
 
 

@@ -28,7 +28,7 @@ class Books:
         self._handlers = {h.name: h for h in world.explored.releases[-1]}
         self._added = {h.name for h in world.explored.added}
         self._p = world.whole(s)
-        self._lives = [(world.snapshot(v), world.entries(s, v)) for v in (*s.past, s.progress)]
+        self._lives = [(world.whole(s._replace(progress=v)), world.entries(s, v)) for v in (*s.past, s.progress)]
         self._entries = list(chain.from_iterable(entries for _, entries in self._lives))
         self._messages = [m for log in world.logs for m in log]
 
@@ -46,7 +46,7 @@ class Books:
 
     def _lost_message(self) -> str | None:
         for m in self._messages:
-            if not self._s.passed and not self._world.explored.tight:
+            if not self._told and not self._s.passed and not self._world.explored.tight:
                 handler = alone.unaccounted(self._p, self._roles, m.type, m.id)
                 if handler is not None and handler not in self._added:
                     return f"LOST MESSAGE {m.type}:{m.id} for {handler}"
@@ -65,7 +65,8 @@ class Books:
             if (k.message.id, k.message.source) == (m.id, m.source)
         }
         named = {t.handler for t in self._entries if (t.message, t.source) == (m.id, m.source) and _is_an_end(t)}
-        named |= {t.handler for t in self._entries if t.outcome == "handled" and m.id in alone.causes(t)}
+        parts = ((t, alone.causes(t)) for t in self._entries if t.outcome == "handled")
+        named |= {t.handler for t, causes in parts if len(causes) > 1 and m.id in causes}
         shelved = {t.handler for t in self._entries if (t.message, t.source) == (m.id, m.source) and not _is_an_end(t)}
         for role in self._roles.by_type.get(m.type, ()):
             dropped = role.name in shelved and any(role.name in p.closed for p, _ in self._lives)
@@ -119,6 +120,8 @@ class Books:
         if said and all(self._is_open_or_told(m) for m in said):
             told |= self._handlers.keys() - undone
         undoable = {h.name for h in self._handlers.values() if h.undo is not None}
+        if not undoable - self._added:  # no failure outcome was listened to before the later release
+            undoable = set()
         left = {d for d in did - back if d.split(":")[0] in undoable - told}
         if left:
             return f"LEFT STANDING {sorted(left)}"

@@ -34,6 +34,8 @@ class Promises:
         # One that waits until it is known when its saga began lets those of other handlers pass.
         self._apart = any(m.started is None for m in self._messages)
         self._places = [{m: place for place, m in enumerate(log)} for log in ordered]
+        if scenario.ahead:  # what a clock that is ahead takes for too old is told, and may come again
+            self._places = []
         self._too_old = {deadletters.id_of_older(SERVICE, m): m for m in self._messages}
         self._recorded: dict[tuple[int, ...], tuple[str, ...]] = {}
         self._updates: dict[int, tuple[tuple[Entry, Call, str], ...]] = {}
@@ -80,7 +82,7 @@ class Promises:
         if reason.startswith("already handled with other content"):
             return sum(type_ == dead.type for type_, _ in said) > 1
         if reason.startswith("older than memory"):
-            return self._scenario.age > 0
+            return self._scenario.age + self._scenario.ahead > 0
         return BAD in reason and any(m.id == dead.message and _is_bad(m, dead.handler) for m in self._messages)
 
     def _ran_in_its_undoing(self, p: Snapshot, entries: tuple[Entry, ...]) -> str | None:
@@ -135,9 +137,13 @@ class Promises:
             recorded = [i for version in lives for i in alone.recorded(self._world.entries(s, version))]
             self._recorded[lives] = tuple(recorded)
         out = s.out
-        if s.passed:  # of sagas that are forgotten, and so in no progress
+        if self._aged(s):  # of sagas that are forgotten, and so in no progress
             out = tuple(i for i in s.out if i not in self._too_old)
         return alone.out_of_recorded_order(self._recorded[lives], out)
+
+    def _aged(self, s: State) -> bool:
+        """Whether time has passed, as far as one of the workers could tell."""
+        return s.passed > 0 or s.ahead < self._scenario.ahead
 
     # ---------------------------------------------------------------- at the end
 
@@ -148,7 +154,7 @@ class Promises:
         lost = [i for i in lost if i not in s.out]
         if lost:
             return f"LOST EVENT {lost}"
-        told = [m for id_, m in self._too_old.items() if s.passed and id_ in s.out]
+        told = [m for id_, m in self._too_old.items() if self._aged(s) and id_ in s.out]
         return (
             alone.stranded(p, self._roles)
             or books.wrong(self._world, self._scenario, s, told)

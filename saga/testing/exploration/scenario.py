@@ -68,6 +68,8 @@ class Scenario:
     """Updates that go into one replace with another saga's."""
     age: int = 0
     """Times that more than half of the memory passes."""
+    ahead: int = 0
+    """Turns of a worker whose clock is ahead by more than the memory."""
     owner: tuple[int, int] = (0, 0)
     may_die: bool = False
     """Whether dead letters are part of it."""
@@ -103,4 +105,5 @@ class Scenario:
             other=self.other,
             batch=self.batch,
             age=self.age,
+            ahead=self.ahead,
         )

@@ -4,12 +4,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
+import msgspec
+
 from saga.identity import id_in
 from saga.messages import Message
+from saga.progress.spill import BOUNDS
+from saga.testing.exploration.about_pages import TINY
 from saga.testing.exploration.cast import FAILURE, OUTCOMES
 from saga.testing.exploration.handlers import Reacts
 from saga.testing.exploration.scenario import Scenario
-from saga.testing.exploration.services import Explored, message
+from saga.testing.exploration.services import Explored, ages_at, message, time_after
 from saga.testing.simulation.chance import Chance
 
 T = TypeVar("T")
@@ -22,6 +26,8 @@ FEATURES = (
     "two sources",
     "a later release",
     "bad for one",
+    "pages",
+    "others say it",
 )
 """What a scenario may have besides; each can be left out."""
 LEFT_OUT: tuple[str, ...] = ()
@@ -80,12 +86,15 @@ class Made:
             starts=frozenset({"O"}) if self.happens(0.2) else frozenset(),
             attempts_max=attempts_max,
             added=added,
+            said=self._said(handlers) if self.has("others say it", 0.15) else frozenset(),
             tight=ages or self.happens(0.2),
+            bounds=TINY if self.has("pages", 0.2) else BOUNDS,
         )
-        a, b = self._logs((*handlers, *added), ages)
+        a, b = self._logs((*handlers, *added), service.said, ages)
         faults: dict[str, Any] = dict.fromkeys(
             self.some_of(("crash", "move", "fail", "lost", "evict"), 1 + self.happens(0.6)), 1
         )
+        faults |= {"ahead": 1} if self.happens(0.07) else {}
         if self._stocked:
             faults |= dict.fromkeys(self.some_of(("prune", "other", "batch"), self.below(3)), 1)
         made = Scenario(
@@ -99,6 +108,12 @@ class Made:
             age=2 if ages else 0,
         )
         return replace(made, **faults)
+
+    def _said(self, handlers: Sequence[Reacts]) -> frozenset[str]:
+        """An own event that handlers here take, and that others say too."""
+        emitted = {t for h in handlers for t in h.types}
+        taken = sorted(emitted & {t for h in handlers for ts in h.to for t in ts})
+        return frozenset({self.one_of(taken)} if taken else ())
 
     def _handlers(self) -> tuple[Reacts, ...]:
         handlers: list[Reacts] = []
@@ -160,8 +175,10 @@ class Made:
 
     # ---------------------------------------------------------------- the logs
 
-    def _logs(self, handlers: Sequence[Reacts], ages: bool) -> tuple[tuple[Message, ...], tuple[Message, ...]]:
-        emitted = {t for h in handlers for t in h.types}
+    def _logs(
+        self, handlers: Sequence[Reacts], others: frozenset[str], ages: bool
+    ) -> tuple[tuple[Message, ...], tuple[Message, ...]]:
+        emitted = {t for h in handlers for t in h.types} - others
         wanted = [t for h in handlers for ts in h.to for t in ts if t not in emitted]
         types = list(dict.fromkeys(wanted)) or ["O"]
         many = sorted({t for h in handlers if h.many for t in h.to[0]} & set(types))
@@ -170,7 +187,9 @@ class Made:
         said: list[Message] = []
         for number in range(2 + self.below(4 if many else 3)):
             type_ = types[number] if number < len(types) else self.one_of((*types, *many, *many))
-            said.append(self._message(f"m{number}", type_, handlers, said, repeats=type_ in many))
+            made = self._message(f"m{number}", type_, handlers, said, repeats=type_ in many)
+            after = max((self.below(3) if ages else 0), *(ages_at(m.time) for m in said), 0)
+            said.append(made if made in said else msgspec.structs.replace(made, time=time_after(after)))
         if undone and self.happens(0.8) and "X" not in emitted:
             started = not self.has("no start", 0.3)
             said.insert(self.below(len(said) + 1), message("x1", "X", started=started))
@@ -184,8 +203,9 @@ class Made:
         earlier = [m for m in said if m.type == type_]
         if earlier and self.happens(0.25):
             return self.one_of(earlier)  # a duplicate
-        if earlier and self.has("two sources", 0.15):
-            return message(id_in(self.one_of(earlier).id), type_, f"{id_} of another", source="somebody else")
+        others = [m for m in earlier if m.source == "others"]
+        if others and self.has("two sources", 0.15):
+            return message(id_in(self.one_of(others).id), type_, f"{id_} of another", source="somebody else")
         content = id_
         if earlier and not repeats and self.happens(0.6):
             content = id_in(self.one_of(earlier).id)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, make_dataclass
 from typing import Any, Literal
 
-from saga.clock import iso
+from saga.clock import from_iso, iso
 from saga.contracts.library import Contract
 from saga.declarations.values import DocumentKind, Handler
 from saga.errors import BadInput
@@ -41,6 +41,8 @@ class Explored:
     attempts_max: int = 9
     added: tuple[Reacts, ...] = ()
     """Handlers that a later release has besides: each worker becomes one of that release at some time."""
+    said: frozenset[str] = frozenset()
+    """Own events that others may say too."""
     tight: bool = False
     """Whether inbox and history are so bounded that they are trimmed within a scenario."""
     bounds: Bounds = BOUNDS
@@ -97,10 +99,20 @@ def message(
         schema=f"explored/{type_}.v{version}",
         saga=SAGA,
         source=source,
-        time=iso(NOW_MS + after * AGE_MS),
+        time=time_after(after),
         started=iso(NOW_MS) if started else None,
         value=json.dumps(fields).encode(),
     )
+
+
+def time_after(ages: int) -> str:
+    """The time at which `AGE_MS` has passed so often."""
+    return iso(NOW_MS + ages * AGE_MS)
+
+
+def ages_at(time: str) -> int:
+    """How often `AGE_MS` has passed at that time."""
+    return (from_iso(time) - NOW_MS) // AGE_MS
 
 
 def participant(explored: Explored, ports: ExploredPorts, release: int = 0) -> Participant:
@@ -142,7 +154,9 @@ def participant(explored: Explored, ports: ExploredPorts, release: int = 0) -> P
         handlers=handlers,
         classes=takes,
         contracts={name: _contract(name, explored) for name in sorted(types)},
-        consumed=frozenset(types - emitted),
+        consumed=frozenset(
+            types - (emitted - explored.said) - (explored.failures if all(h.undo is None for h in reacts) else set())
+        ),
         library=None,  # type: ignore[arg-type] # decode and encode above do without
         state=state,
         memory_s=MEMORY_S,

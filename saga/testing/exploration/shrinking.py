@@ -6,13 +6,14 @@ from typing import Any
 
 from saga.identity import id_in
 from saga.messages import Message
+from saga.progress.spill import BOUNDS
 from saga.testing.exploration.explore import Report
 from saga.testing.exploration.handlers import Reacts
 from saga.testing.exploration.scenario import Scenario
-from saga.testing.exploration.services import Explored, message
+from saga.testing.exploration.services import Explored, ages_at, message
 
 TRIES_MAX = 400
-FAULTS = ("crash", "move", "fail", "lost", "evict", "prune", "other", "batch", "age")
+FAULTS = ("crash", "move", "fail", "lost", "evict", "prune", "other", "batch", "age", "ahead")
 
 
 def shrunk(scenario: Scenario, report: Report, search: Callable[[Scenario], Report]) -> tuple[Scenario, Report]:
@@ -86,6 +87,8 @@ def _simpler(service: Explored) -> Iterator[Explored]:
             yield replace(service, added=(*service.added[:i], less, *service.added[i + 1 :]))
     for plain in (
         replace(service, tight=False),
+        replace(service, bounds=BOUNDS),
+        replace(service, said=frozenset()),
         replace(service, starts=frozenset()),
         replace(service, attempts_max=9),
     ):
@@ -136,11 +139,10 @@ def as_code(scenario: Scenario) -> str:
     """The scenario as it stands among the others, with what differs from the defaults."""
     service = scenario.service
     given = [*map(_handler, service.handlers)]
-    for name in ("attempts_max", "added", "tight", "starts"):
+    for name in ("attempts_max", "added", "tight", "starts", "said", "bounds"):
         value = getattr(service, name)
         if value != next(f.default for f in fields(Explored) if f.name == name):
-            shown = f"({', '.join(map(_handler, value))},)" if name == "added" else repr(value)
-            given.append(f"{name}={f'frozenset({sorted(value)})' if name == 'starts' else shown}")
+            given.append(f"{name}={_shown(name, value)}")
     lines = [f"Scenario(name={scenario.name!r},", f"  service=of({', '.join(given)}),"]
     lines += [f"  {name}=({''.join(f'{_message(m)}, ' for m in getattr(scenario, name))})," for name in ("a", "b")]
     chosen = {
@@ -149,6 +151,16 @@ def as_code(scenario: Scenario) -> str:
         if f.name not in ("name", "service", "a", "b", "at_the_end") and getattr(scenario, f.name) != f.default
     }
     return "\n".join([*lines, f"  {', '.join(f'{name}={value!r}' for name, value in chosen.items())})"])
+
+
+def _shown(name: str, value: object) -> str:
+    if name == "bounds":
+        return "TINY"  # the only ones there are, and they have a name
+    if isinstance(value, frozenset):
+        return f"frozenset({sorted(value)})"
+    if isinstance(value, tuple):
+        return f"({', '.join(map(_handler, value))},)"
+    return repr(value)
 
 
 def _handler(h: Reacts) -> str:
@@ -162,4 +174,5 @@ def _message(m: Message) -> str:
     started = "" if m.started else ", started=False"
     source = "" if m.source == "others" else f", source={m.source!r}"
     version = "" if m.schema.endswith(".v1") else f", version={m.schema[-1]}"
-    return f"message({id_in(m.id)!r}, {m.type!r}, {said!r}{version}{source}{started})"
+    after = f", after={ages_at(m.time)}" if ages_at(m.time) else ""
+    return f"message({id_in(m.id)!r}, {m.type!r}, {said!r}{version}{source}{started}{after})"

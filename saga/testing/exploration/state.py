@@ -67,6 +67,7 @@ class State(NamedTuple):
     other: int = 0
     batch: int = 0
     age: int = 0
+    ahead: int = 0
 
     def version_of(self, collection: str, key: str) -> int:
         """The version of a document; 0 if there is none."""

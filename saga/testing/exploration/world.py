@@ -41,7 +41,7 @@ from saga.testing.exploration.operations import (
     Remove,
     Together,
 )
-from saga.testing.exploration.services import Explored, participant
+from saga.testing.exploration.services import Explored, ages_at, participant
 from saga.testing.exploration.state import PROGRESS, STOCK, TOPICS, History, Move, State, Worker, applied, id_of
 from saga.testing.invariants import alone
 
@@ -186,7 +186,7 @@ class World:
                 return worker, step
             turn = self._turns[step].turn
             if turn.over:
-                content = self.version(encode(turn.known)) if turn.cas and len(self.services) > 1 else turn.cas
+                content = self.version(encode(turn.progress)) if turn.cas and len(self.services) > 1 else turn.cas
                 return worker._replace(turn=-1, history=(), cache=turn.cas, content=content), None
             worker = worker._replace(turn=step, history=())
 
@@ -225,19 +225,30 @@ class World:
             if s.owner[t] != w or offset >= len(self.logs[t]):
                 continue
             message = self.logs[t][offset]
+            if s.age and ages_at(message.time) > s.passed:
+                continue  # it has not been said yet
             at = (offset + 1, worker.at[1]) if t == 0 else (worker.at[0], offset + 1)
             what = f"w{w} takes {TOPICS[t]}[{offset}] {message.type}:{message.id}"
             if message.type not in self.services[worker.release].consumed:
                 yield f"{what}, which nobody there names", s.with_worker(w, worker._replace(at=at))
                 continue
-            cached = (self.snapshot(worker.content), worker.cache) if worker.cache else None
-            self.ports.clock.passed = s.passed
-            turn = begin(self.services[worker.release], message, Position(TOPICS[t], 0, offset), cached)
-            number = self._turn(turn, worker.release, s.passed)
-            taken, _ = self._settled(worker._replace(turn=number, at=at))
-            yield what, s.with_worker(w, taken)
+            worker = worker._replace(at=at)
+            yield what, s.with_worker(w, self._begun(worker, Position(TOPICS[t], 0, offset), s.passed))
+            if s.ahead:
+                begun = self._begun(worker, Position(TOPICS[t], 0, offset), s.passed + AGES_OF_MEMORY)
+                yield f"{what}, ITS CLOCK FAR AHEAD", s.with_worker(w, begun, ahead=s.ahead - 1)
+            worker = s.workers[w]
         if s.evict and worker.cache:
             yield f"w{w} drops its cache", s.with_worker(w, worker._replace(cache=0, content=0), evict=s.evict - 1)
+
+    def _begun(self, worker: Worker, position: Position, passed: int) -> Worker:
+        """The worker with the message in hand that lies there, at its first operation."""
+        message = self.logs[TOPICS.index(position.topic)][position.offset]
+        cached = (self.snapshot(worker.content), worker.cache) if worker.cache else None
+        self.ports.clock.passed = passed
+        turn = begin(self.services[worker.release], message, position, cached)
+        begun, _ = self._settled(worker._replace(turn=self._turn(turn, worker.release, passed)))
+        return begun
 
     def _goes_on(self, s: State, w: int) -> Iterator[Move]:
         worker = s.workers[w]

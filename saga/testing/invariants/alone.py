@@ -104,10 +104,11 @@ def ran_behind_a_dead_letter(roles: Roles, entries: Sequence[Entry]) -> str | No
 
 def stranded(p: Snapshot, roles: Roles) -> str | None:
     """At rest nothing is begun, queued or to be undone unless a dead letter is in its way, and nothing is ready. A
-    failure outcome that is kept until it is known when its saga began waits as any other message."""
+    failure outcome that is kept until it is known when its saga began waits as any other message, and what is queued
+    behind it with it."""
     dead = any(k.dead for k in (*p.queue, *p.compensating))
-    undoing = p.compensating if p.started is not None else ()
-    if not dead and (p.queue or undoing or p.intents):
+    unknown = p.started is None and bool(p.compensating)
+    if not dead and (((p.queue or p.compensating) and not unknown) or p.intents):
         return f"STRANDED queue {p.queue} compensations {p.compensating} intents {p.intents}"
     ready = next_ready(p, roles)
     return f"READY AND NOT DONE {ready}" if ready is not None else None

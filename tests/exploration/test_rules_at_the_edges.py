@@ -1,0 +1,101 @@
+"""Rules of docs/protocol.md about reads, age, results, senders, releases and batches: without each there is a loss."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from saga.messages import Message
+from saga.progress import decide, record, takeover
+from saga.progress.document import Call, Snapshot
+from saga.runtime import documents, handling, turn, undoing
+from saga.runtime.participant import Participant
+from saga.runtime.saga import RunningSaga
+from saga.testing.exploration import services
+from saga.testing.exploration.explore import explore
+from saga.testing.exploration.others import OTHER
+from saga.testing.exploration.scenarios import scenarios
+
+Take = Callable[[pytest.MonkeyPatch], None]
+
+
+def what_is_not_written_binds_a_rerun(patch: pytest.MonkeyPatch) -> None:
+    def answered(saga: RunningSaga) -> tuple[Call, ...]:
+        return tuple(saga.calls)
+
+    patch.setattr(handling, "_answered", answered)
+
+
+def entries_of_what_is_held_go_by_age(patch: pytest.MonkeyPatch) -> None:
+    def trimmed(p: Snapshot, hand: record.Hand) -> dict[str, int]:
+        return {key: at for key, at in p.inbox.items() if at >= hand.forgotten_s}
+
+    patch.setattr(record, "_trimmed", trimmed)
+
+
+def an_outcome_without_a_start_finds_nothing_to_undo(patch: pytest.MonkeyPatch) -> None:
+    step = decide.undo_step
+
+    def at_once(p: Snapshot, handler: str, outcome: Message) -> decide.Undoing:
+        return step(p, handler, replace(outcome, started=outcome.started or outcome.time))
+
+    for module in (decide, undoing):
+        patch.setattr(module, "undo_step", at_once)
+
+
+def originals_run_between_two_undoings(patch: pytest.MonkeyPatch) -> None:
+    blocked = decide.is_blocked
+
+    def by_the_dead_alone(p: Snapshot, handler: str, message: Message) -> bool:
+        return blocked(replace(p, compensating=tuple(k for k in p.compensating if k.dead)), handler, message)
+
+    patch.setattr(decide, "is_blocked", by_the_dead_alone)
+
+
+def two_senders_share_an_id(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(services, "identity", lambda source, id_, type_, owner: id_)
+
+
+def what_earlier_releases_emitted_is_not_taken_over(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(takeover, "is_due", lambda p, roles: False)
+
+
+def what_one_handler_cannot_decode_none_can(patch: pytest.MonkeyPatch) -> None:
+    bad_for = turn._bad
+
+    def bad_for_all(service: Participant, message: Message) -> Mapping[str, str]:
+        bad = bad_for(service, message)
+        return {role.name: why for why in bad.values() for role in service.roles.by_type[message.type]}
+
+    patch.setattr(turn, "_bad", bad_for_all)
+
+
+def only_the_first_update_of_a_batch_is_looked_at(patch: pytest.MonkeyPatch) -> None:
+    stands = documents._stands
+
+    async def only_for_mine(service: Participant, position: Any, saga: str, run: Any) -> bool:
+        return saga == OTHER or await stands(service, position, saga, run)
+
+    patch.setattr(documents, "_stands", only_for_mine)
+
+
+RULES: dict[Take, str] = {
+    what_is_not_written_binds_a_rerun: "a read, then a step, and another state: two owners",
+    entries_of_what_is_held_go_by_age: "an own event, taken long ago and still wanted",
+    an_outcome_without_a_start_finds_nothing_to_undo: "a failure outcome without a start, after the memory",
+    originals_run_between_two_undoings: "two results of many: an original comes between",
+    two_senders_share_an_id: "two senders use one id",
+    what_earlier_releases_emitted_is_not_taken_over: "a later release takes an own event, a transition",
+    what_one_handler_cannot_decode_none_can: "a part that one handler cannot decode",
+    only_the_first_update_of_a_batch_is_looked_at: "two lanes' updates at once",
+}
+
+
+@pytest.mark.parametrize("take_away", RULES, ids=lambda rule: rule.__name__)
+def test_without_the_rule_there_is_a_loss(take_away: Take, monkeypatch: pytest.MonkeyPatch) -> None:
+    take_away(monkeypatch)
+    scenario = next(s for s in scenarios() if s.name == RULES[take_away])  # now: its messages may have other ids
+    report = explore(scenario, states_max=100_000)
+    assert report.loss is not None
+    assert report.trace
