@@ -8,7 +8,7 @@ How an older content of the same file is seen. The number that SQLite keeps for 
 (`user_version`) is ours: its lowest byte is the format, the rest a generation. The first transaction after each
 restart of the log raises it (`is_new_log`, `next_generation`), so each time the log is copied into the file the
 generation there grows; with a lower one the file was copied over, and with more changes of its tables than there were,
-too, for SQLite counts one more in the copies that it makes. Of the log itself, the index beside it says how it ends.
+too, for SQLite counts one more in what `VACUUM INTO` makes. Of the log itself, the index beside it says how it ends.
 All is read through SQLite's own descriptors: to open and close one more in this process would take away SQLite's locks.
 Where they cannot be found, names alone are compared.
 

@@ -197,6 +197,23 @@ async def test_an_older_copy_over_the_open_file_is_told(
         assert await store.get("saga", "0") == Document(b"0", versions["0"])
 
 
+@pytest.mark.parametrize("copy", [backed_up, vacuumed])
+async def test_a_copy_of_the_same_generation_over_the_open_file_is_told(
+    path: Path, clock: SettableClock, copy: Callable[[Path], bytes]
+) -> None:
+    """Made between two copyings of the log, and put over the file after the second."""
+    store = await SqliteStore(path, clock=clock).__aenter__()
+    versions = await filled(store)
+    older = copy(path)
+    await store.replace("saga", "0", b"new", cas=versions["0"])
+    with closing(sqlite3.connect(path)) as shell:
+        shell.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+    restored(path, older)
+    with pytest.raises(StoreBroken, match=r"in use, with a copy|lacks what was acknowledged last"):
+        await store.insert("saga", "late", b"0")
+    await store.__aexit__(None, None, None)
+
+
 async def test_a_copy_over_the_open_file_that_loses_nothing_may_go_unnoticed_and_loses_nothing(
     path: Path, clock: SettableClock
 ) -> None:
