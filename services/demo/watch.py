@@ -48,7 +48,7 @@ class Watch:
         for record in await self._membership.poll(self._partitions, records_max=RECORDS_MAX, timeout_s=timeout_s):
             type_ = envelope.type_of(record)
             if type_ in self.ended and record.key is not None:
-                self.ended[type_].add(record.key.decode())
+                self.ended[type_].add(record.key.decode("utf-8", "replace"))
 
     async def assigned(self, partitions: Mapping[Partition, int]) -> None:
         self._partitions |= partitions.keys()
