@@ -37,7 +37,7 @@ Rows = Callable[[str, Sequence[object]], list[Any]]
 
 
 def by_key(rows: Rows, is_past: Callable[[int], bool], collection: str, prefix: str) -> Iterator[tuple[str, Document]]:
-    """See `saga.store.port.Store.scan`. `is_past`: whether a document that expires then has expired. Raises `Damage`
+    """See `scan` of `saga.store.port`. `is_past`: whether a document that expires then has expired. Raises `Damage`
     for one that is not what was written."""
     after = ""
     while page := rows(SCAN, (collection, prefix, after, PAGE_KEYS)):
