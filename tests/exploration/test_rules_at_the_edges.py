@@ -61,6 +61,11 @@ def what_earlier_releases_emitted_is_not_taken_over(patch: pytest.MonkeyPatch) -
     patch.setattr(takeover, "is_due", lambda p, roles: False)
 
 
+def a_failed_saga_is_new_to_later_handlers(patch: pytest.MonkeyPatch) -> None:
+    over = decide.why_over
+    patch.setattr(decide, "why_over", lambda p, role: over(replace(p, failed=()), role))
+
+
 def what_one_handler_cannot_decode_none_can(patch: pytest.MonkeyPatch) -> None:
     bad_for = turn._bad
 
@@ -87,6 +92,7 @@ RULES: dict[Take, str] = {
     originals_run_between_two_undoings: "two results of many: an original comes between",
     two_senders_share_an_id: "two senders use one id",
     what_earlier_releases_emitted_is_not_taken_over: "a later release takes an own event, a transition",
+    a_failed_saga_is_new_to_later_handlers: "a later release has another compensation, after the failure outcome",
     what_one_handler_cannot_decode_none_can: "a part that one handler cannot decode",
     only_the_first_update_of_a_batch_is_looked_at: "two lanes' updates at once",
 }

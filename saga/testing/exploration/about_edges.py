@@ -31,6 +31,7 @@ two_results = Reacts(name="two", to=(("O",),), does=("step", "step"), emits=("R"
 many_results = Reacts(
     name="two", to=(("O",),), does=("step", "step"), emits=("R", "R2"), undo=("step", "step"), many=True
 )
+plain_results = Reacts(name="two", to=(("O",),), emits=("R", "R2"), undo=(), many=True)
 takes_two = Reacts(name="two", to=(("O",),), does=("take", "step"), emits=("R", "R"), undo=("give", "step"))
 many_notes = Reacts(name="note", to=(("N",),), emits=("n",), many=True)
 many_steps = Reacts(name="pay", to=(("N",),), does=STEP, emits=("n",), many=True)
@@ -83,14 +84,14 @@ def several_results() -> Iterator[Scenario]:
         name="two results of many: an original comes between", service=of(many_results), a=(ORD, X), b=(OTHER,), crash=1
     )
     yield Scenario(
-        name="two results of many, two owners", service=of(many_results), a=(ORD, X), b=(OTHER,), owner=(0, 1)
+        name="two results of many, two owners", service=of(plain_results), a=(ORD, X), b=(OTHER,), owner=(0, 1)
     )
 
 
 def senders() -> Iterator[Scenario]:
     """More than two messages of one kind; two senders, two versions of a schema, what one handler cannot decode."""
     notes = tuple(message(f"n{i}", "N") for i in range(1, 5))
-    yield Scenario(name="four messages of many", service=of(many_notes), a=notes[:3], b=notes[3:], crash=1, move=1)
+    yield Scenario(name="four messages of many", service=of(many_notes), a=notes[:3], b=notes[3:], move=1)
     yield Scenario(
         name="three messages of many, by a step",
         service=of(many_steps),
@@ -104,7 +105,6 @@ def senders() -> Iterator[Scenario]:
         service=of(many_notes, pay_for_o),
         a=(message("n1", "N", "x"), message("o1", "O", source="somebody else")),
         b=(message("n1", "N", "y", source="somebody else"), ORD),
-        crash=1,
         owner=(0, 1),
         at_the_end=told_of_other_content,
     )
@@ -195,6 +195,12 @@ def releases() -> Iterator[Scenario]:
         later = of(place, note, added=(join,), tight=tight)
         yield Scenario(name=f"a later release takes an own event, {where}", service=later, a=(ORD, N), b=(Q,), crash=1)
     yield Scenario(
+        name="a later release has another compensation, after the failure outcome",
+        service=of(reserve, added=(hold_later,)),
+        a=(X, Q),
+        b=(ORD,),
+    )
+    yield Scenario(
         name="a later release takes an own event of many",
         service=of(many_places, note_of_o, added=(many_on_own,), tight=True),
         a=(N, message("n2", "N")),
@@ -202,6 +208,7 @@ def releases() -> Iterator[Scenario]:
     )
 
 
+hold_later = Reacts(name="hold", to=(("Q",),), does=STEP, emits=("h",), undo=STEP)
 pay_for_o = Reacts(name="pay", to=(("O",),), does=STEP, emits=("R",))
 note_of_o = Reacts(name="log", to=(("O",),), emits=("g",))
 
@@ -210,5 +217,5 @@ def batches() -> Iterator[Scenario]:
     """Updates of two lanes in one replace, either of them a zombie's."""
     yield Scenario(name="two lanes' updates at once", service=of(take), a=(ORD,), b=(X,), stock=2, batch=1, prune=1)
     yield Scenario(
-        name="two lanes' updates at once, one refused", service=of(take), a=(ORD,), stock=1, batch=1, move=1, prune=1
+        name="two lanes' updates at once, one refused", service=of(take), a=(ORD,), stock=1, batch=1, fail=1, prune=1
     )
