@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 KAFKA_PORT = 9092
-_PLAIN = re.compile(r"(?:[A-Za-z][A-Za-z0-9+.-]*:(?=/|$))?(?:\[[0-9a-fA-F:.]*\]|:[0-9]+(?![^,/])|[\w ./,{}\\~+-])*")
+_PLAIN = re.compile(r"(?:[A-Za-z][A-Za-z0-9+.-]*:(?=/))?(?:\[[0-9a-fA-F:.]*\]|:[0-9]+(?![^,/])|[\w ./,{}\\~+-])*")
 """No `@`, `?`, `%` or `=`, and a colon only behind the scheme, in brackets and before a port."""
 COUCHBASE_NAME = re.compile(r"(?:_default|[A-Za-z0-9-][A-Za-z0-9_%-]{0,250})")
 """Of a scope or a collection, as Couchbase has it."""
@@ -172,7 +172,7 @@ def sqlite_template(url: str) -> str:
 def _path_of(url: str, scheme: str, what: str) -> str:
     begins, separator, rest = url.partition("://")
     if not separator or begins != scheme:
-        named = f"there is no {what} {begins!r}" if separator and is_plain(begins) else "it begins with no scheme"
+        named = f"there is no {what} {begins!r}" if separator and is_plain(url) else f"it is no address of a {what}"
         raise ValueError(
             f"{named}; use {scheme}:///file (relative) or {scheme}:////folder/file (absolute), "
             f"or {'kafka://host:9092' if what == 'broker' else 'couchbase://host/bucket'}"
