@@ -16,7 +16,7 @@ from benchmarks.parts import Figure
 from saga import wiring
 
 FIGURES = Path("build/figures/bench.jsonl")
-PARTS = (parts.messages, parts.chain, parts.example, parts.one_at_a_time, parts.memory)
+PARTS = (parts.messages, parts.chain, parts.example, parts.one_at_a_time, parts.memory, parts.hot_saga)
 
 
 def main() -> None:

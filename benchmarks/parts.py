@@ -16,7 +16,7 @@ import msgspec
 from benchmarks import raw
 from benchmarks.events import OrderRequested, Pinged
 from benchmarks.running import Driver, Running, in_flight, running
-from benchmarks.services import REFUSED, echo, order, payment, shipping, stock
+from benchmarks.services import REFUSED, echo, hot, order, payment, shipping, stock
 from saga.clock import SystemClock
 from saga.messages import Outgoing
 from saga.outside import to_record
@@ -30,7 +30,7 @@ from services.payment.bank import Bank
 from services.shipping import shipping as example_shipping
 from services.shipping.carrier import Carrier
 
-MESSAGES, ROUNDS, SAGAS, FEW, MANY = 10_000, 3, 3_000, 300, 30_000
+MESSAGES, ROUNDS, SAGAS, FEW, MANY, HOT = 10_000, 3, 3_000, 300, 30_000, 5_000
 IN_FLIGHT = 100
 CHAIN = [service.declared for service in (order, payment, stock, shipping)]
 CHAIN_ENDS = {"OrderConfirmed": 1, "Refunded": 1}
@@ -92,6 +92,38 @@ async def _handled(folder: Path) -> tuple[float, float]:
         assert not run.counted.troubles, run.counted.troubles[:3]
     share = MESSAGES / (MESSAGES - first)
     return wall * share, cpu * share
+
+
+# ---------------------------------------------------------------- (f) a hot saga
+
+
+def hot_saga() -> list[Figure]:
+    """(f) One saga with 5,000 messages, all for one handler: what the last ones cost, beside the first"""
+    with TemporaryDirectory() as folder:
+        first, last = asyncio.run(_hot(Path(folder)))
+    return [
+        Figure("CPU a message, of the first 500", first, "us"),
+        Figure("CPU a message, of the last 500", last, "us"),
+        Figure("the last cost, in costs of the first", last / first, "times"),
+    ]
+
+
+async def _hot(folder: Path) -> tuple[float, float]:
+    """CPU time of a message among the first and among the last of one saga, in microseconds."""
+    costs = []
+    async with running(folder, [hot.declared], {}) as run:
+        for begin in range(0, HOT, 500):
+            pings = [
+                to_record(Pinged(order_id="hot", text=f"{n:06}", amount=Decimal("9.80")), clock.now_ms())
+                for n in range(begin, begin + 500)
+            ]
+            await run.broker.publish(pings)
+            cpu = time.process_time()
+            while run.counted.handled < begin + 500:
+                await asyncio.sleep(0.005)
+            costs.append((time.process_time() - cpu) / 500 * 1e6)
+    assert not run.counted.troubles, run.counted.troubles[:3]
+    return min(costs[:2]), min(costs[-2:])
 
 
 # ---------------------------------------------------------------- (b) (d) the plain chain

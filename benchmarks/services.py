@@ -62,3 +62,11 @@ async def cancel(refused: GoodsRefused) -> OrderCancelled:
 @echo.handler
 async def answer(pinged: Pinged) -> Ponged:
     return Ponged(order_id=pinged.order_id, text=pinged.text, amount=pinged.amount)
+
+
+hot = Service("hot")
+
+
+@hot.handler(many=True)
+async def again(pinged: Pinged) -> Ponged:
+    return Ponged(order_id=pinged.order_id, text=pinged.text, amount=pinged.amount)
