@@ -64,7 +64,7 @@ async def answer(pinged: Pinged) -> Ponged:
     return Ponged(order_id=pinged.order_id, text=pinged.text, amount=pinged.amount)
 
 
-hot = Service("hot")
+hot = Service("echo")
 
 
 @hot.handler(many=True)
