@@ -154,6 +154,7 @@ def test_time_passes_while_the_world_runs_for_a_while(world: ProcessWorld) -> No
         return True
 
     world.always("time is noted", time_is_noted)
+    world.start(order)
     world.run_for(timedelta(milliseconds=200))
     assert looks[-1] - looks[0] > 0.1
     with pytest.raises(SagaError, match="this world has the real clock"):
@@ -173,7 +174,7 @@ def test_a_service_that_no_module_holds_is_refused(world: ProcessWorld) -> None:
 
 
 def test_what_nobody_in_the_world_uses_is_refused(world: ProcessWorld) -> None:
-    with pytest.raises(DeclarationError, match="no service of this world has a resource for Carrier"):
+    with pytest.raises(DeclarationError, match="what the fake Carrier stands for"):
         world.start(payment, use=[Bank(), Carrier()])
     with pytest.raises(SagaError, match=r"no service of this world declares a document Stock \(key 'tea'\)"):
         world.start(payment, use=[Bank()], documents={"tea": Stock(left=5)})
