@@ -1,4 +1,5 @@
-"""What goes wrong: workers killed, added and frozen, the broker killed, the store frozen and failing. Drawn by a seed.
+"""What goes wrong: workers killed, added and frozen, the broker killed, the store frozen and failing, transactions
+aborted, records that nobody expects, partitions damaged. Drawn by a seed.
 
 The store is frozen and never killed: CouchbaseMock keeps everything in memory and would come back empty.
 """
@@ -18,6 +19,7 @@ from services.audit.books import SERVICES
 from tests.servers.couchbase import CouchbaseMock
 from tests.servers.kafka import KafkaServer
 from tests.torture.customers import Customers, Recovery
+from tests.torture.foreigners import Foreigners
 from tests.torture.workers import Worker, Workers
 
 DEAD_S_MAX = 3.0
@@ -40,10 +42,20 @@ LOOK_S = 0.1
 STARTING_S = 20.0
 """After a fault of a server a worker may still say that it could not start: it tries for 14 s."""
 Kind = Literal[
-    "a worker killed", "a worker added", "a zombie", "the broker killed", "the store frozen", "the store refuses"
+    "a worker killed",
+    "a worker added",
+    "a zombie",
+    "the broker killed",
+    "the store frozen",
+    "the store refuses",
+    "a transaction aborted",
+    "odd records",
+    "a partition damaged",
 ]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 OF_SERVERS = frozenset[Kind]({"the broker killed", "the store frozen", "the store refuses"})
+OF_FOREIGNERS = frozenset[Kind]({"a transaction aborted", "odd records", "a partition damaged"})
+"""Never beside the broker's death: when it starts again it cuts off a log where it is damaged."""
 MOST_OFTEN = "payment"
 """The service with most workers: half of all faults of workers are there."""
 
@@ -73,6 +85,7 @@ class Accidents:
     ) -> None:
         self._workers, self._kafka, self._mock, self._customers = workers, kafka, mock, customers
         self._chance, self._clock, self._tell = chance, clock, tell
+        self._foreigners = Foreigners(kafka, chance, clock)
         self._under_way: set[Kind] = set()
         self._times: list[Span] = []
         self._servers_last_s = -STARTING_S
@@ -95,7 +108,7 @@ class Accidents:
                     break
                 count += 1
                 on_top = self._chance.random() < ON_TOP
-                while len(self._under_way) >= (AT_ONCE if on_top else 1) or kind in self._under_way:
+                while len(self._under_way) >= (AT_ONCE if on_top else 1) or self._excludes(kind):
                     await self._clock.sleep(LOOK_S)
                 if not on_top:
                     await self._until_recovered()
@@ -104,6 +117,12 @@ class Accidents:
                 tasks.create_task(self._suffer(kind), name=kind)
         await self._until_recovered()
         return self._took_s.keys()
+
+    def _excludes(self, kind: Kind) -> bool:
+        """Whether something is under way beside which this cannot be."""
+        if kind in OF_FOREIGNERS:
+            return bool(self._under_way & {*OF_FOREIGNERS, "the broker killed"})
+        return kind in self._under_way or (kind == "the broker killed" and bool(self._under_way & OF_FOREIGNERS))
 
     def _drawn(self) -> Iterator[Kind]:
         """All kinds in some order, and all again in another."""
@@ -161,6 +180,12 @@ class Accidents:
                 return self._freeze_store
             case "the store refuses":
                 return self._refuse
+            case "a transaction aborted":
+                return self._foreigners.abort
+            case "odd records":
+                return self._foreigners.write_oddities
+            case "a partition damaged":
+                return self._foreigners.damage
 
     # ---------------------------------------------------------------- workers
 
