@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from saga.administration.dead import letter_in
 from saga.broker.embedded import EmbeddedBroker
 from saga.broker.port import Topic
 from saga.cli import stores
@@ -312,3 +313,13 @@ def test_a_compensation_that_fails_is_told_until_it_has_come_to_its_end(shop: Pa
 
     assert said(result.event.id) == "goes on"
     assert said("another") == "over"
+
+
+def test_headers_of_the_original_are_never_taken_for_ours() -> None:
+    theirs = (("dead_id", b"forged"), ("dead_handler", b"forged"), ("ce_type", b"x.OrderPlaced"), ("dead_reason", None))
+    ours = (("dead_id", b"real"), ("dead_what", b"dead letter"), ("dead_attempts", b"\xff"))
+    found = letter_in("payment", Record("payment.dead", 0, 0, b"\xff", b"", (*theirs, *ours), 0))
+    assert found is not None
+    assert (found.id, found.handler, found.reason, found.attempts) == ("real", None, "", None)
+    assert (found.saga, found.type) == ("\\xff", "OrderPlaced")
+    assert letter_in("payment", Record("payment.dead", 0, 0, None, None, theirs, 0)) is None

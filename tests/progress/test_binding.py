@@ -295,3 +295,29 @@ def test_a_change_costs_no_more_in_a_saga_that_holds_much(monkeypatch: pytest.Mo
     more = replace(p, queue=(*p.queue[1:], kept("reserve", a_message("A"), n=2000)), inbox={**p.inbox, "f" * 24: 8})
     assert set(binding.changes(p, more)) == {"queue", "inbox"}
     assert len(counted) == 3, "one that went and one that came, and an entry"
+
+
+async def test_what_has_begun_is_compared_with_what_the_transitions_tell() -> None:
+    removed_, altered_ = 0, 0
+    for p in await versions():
+        if p.n and p.intents and p.published == p.n:
+            found = verify(p.transitions, replace(p, intents=()))
+            assert found is not None
+            assert "intents" in found.what
+            removed_ += 1
+        if p.intents:
+            other = replace(p.intents[0], state={"never": 1})
+            found = verify(p.transitions, replace(p, intents=(other, *p.intents[1:])))
+            assert found is not None
+            assert "intents" in found.what
+            altered_ += 1
+    assert removed_ > 5
+    assert altered_ > 5
+
+
+async def test_the_intent_of_a_compensation_names_it() -> None:
+    evidence = await runs.a_run(runs.an_order(card="declined"))
+    contents = [c for w in evidence.services.values() for versions in w.versions.values() for c in versions]
+    names = {(i.handler, i.name) for p in map(decode, contents) for i in p.intents if i.kind == "undo"}
+    assert names == {("set_aside", "put_back")}
+    assert not any(i.name for p in map(decode, contents) for i in p.intents if i.kind == "do")
