@@ -26,8 +26,7 @@ HOUR_MS = 3_600_000
 """The grain in which expired documents are looked for; what is expired is judged by the millisecond."""
 PAGE_BYTES = 4096
 CHECKED_BYTES_MAX = 32 << 20
-"""A file of up to so many bytes is checked as a whole when it is opened, which takes about 0.1 s; `saga doctor` checks
-larger ones too."""
+"""A file of up to so many bytes is checked as a whole when it is opened, which takes about 0.1 s."""
 CHECKPOINT_PAGES = 1000
 """After so many pages (4 MB) the log is copied into the file: seldom enough to cost little, often enough to stall the
 loop only for a few milliseconds."""
