@@ -4,10 +4,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
+import pytest
+
 from saga import Retry, Saga, Service
+from saga.errors import Permanent
+from saga.messages import Position
 from saga.observe.moments import DeadLettered, Escalated, Handled, Retrying, Stuck, Unavailable
 from saga.progress import history
 from saga.progress.document import decode
+from saga.runtime import documents
+from saga.runtime.participant import participant_of
+from saga.store.sqlite import SqliteStore
+from saga.testing.trial import TrialClock, TrialPorts
 from services.payment.events import OrderCancelled, OrderPlaced, PaymentReserved
 from tests.runtime.workplace import Workplace, an_order, at_work, workplace
 
@@ -169,6 +177,41 @@ async def test_an_answer_of_a_step_that_has_no_room_is_a_dead_letter_at_once(tmp
                 "what may have happened is known"
             )
         assert {headers["dead_reason"][:9] for _, headers in await place.dead(payment)} == {"TooLarge:"}
+
+
+async def test_of_updates_that_go_together_only_the_one_that_is_too_large_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def stands(*_: object) -> bool:
+        return True
+
+    monkeypatch.setattr(documents, "_stands", stands)
+    payment = notes()
+    payment.document(Ledger, "ledger")
+    declared, clock = payment.declared, TrialClock()
+    async with SqliteStore(tmp_path / "store.db", clock=clock, document_bytes_max=100_000) as store:
+        await store.insert("ledger", "all", b"{}")
+        service = participant_of(declared, {}, TrialPorts(store, clock))
+        updates = [
+            documents.Update(
+                declared=service.documents[Ledger],
+                key="all",
+                marker=f"m-{n}",
+                saga=f"s-{n}",
+                run=("do", "reserve", f"c-{n}"),
+                change=Ledger.noted,
+                args=("y" * 100_000 if n == 1 else f"line {n}",),
+                kwargs={},
+                until_s=1e12,
+            )
+            for n in range(3)
+        ]
+        made = await documents.apply_all(service, Position("orders", 0, 0), updates)
+        assert [type(one) for one in made] == [documents.Marker, Permanent, documents.Marker]
+        assert "document 'all' of 'ledger' would be too large: " in str(made[1])
+        ledger = await store.get("ledger", "all")
+        assert ledger is not None
+        assert documents.as_kind(ledger.content, Ledger) == Ledger(lines=("line 0", "line 2"))
 
 
 async def test_one_update_that_makes_a_document_too_large_fails_alone(tmp_path: Path) -> None:
