@@ -129,21 +129,18 @@ class Readings:
 
 
 async def log(broker: KafkaAdministration) -> list[Check]:
-    """Whether everything in the log was handled and committed, and nothing was given up."""
-    behind, given_up, count = list[str](), list[str](), 0
+    """Whether everything in the log was handled and committed."""
+    behind, count = list[str](), 0
     for service, declared in READ.items():
-        *topics, dead = [topic.name for topic in topics_of(declared)]
+        *topics, _ = [topic.name for topic in topics_of(declared)]
         positions = (await broker.group(service)).positions
         consumed = {topic for topic in topics if any(at.topic == topic for at in positions)}
         for at, bounds in (await broker.bounds(consumed)).items():
             count += bounds.end
             if positions.get(at, bounds.begin) != bounds.end:
                 behind.append(f"{service}: {at.topic} {at.number}: committed {positions.get(at)} of {bounds.end}")
-        letters = sum(bounds.end for bounds in (await broker.bounds([dead])).values())
-        given_up += [f"{service}: {letters} dead letters"] if letters else []
     return [
         Check(name="no message is left", figures=f"{count} read, by all groups together", differences=tuple(behind)),
-        Check(name="no message was given up", figures="dead letters of all services", differences=tuple(given_up)),
     ]
 
 

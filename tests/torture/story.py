@@ -22,6 +22,7 @@ from tests.servers.kafka import KafkaServer
 from tests.torture.accidents import Accidents, Kind
 from tests.torture.books import READ, Readings, Shelves, log
 from tests.torture.customers import Customers, NotRecovered
+from tests.torture.strangers import Strangers, told
 from tests.torture.workers import Workers
 
 WORKERS = {"payment": 3, "order": 2, "inventory": 1, "shipping": 1}
@@ -137,7 +138,8 @@ class Torture:
             accidents = Accidents(
                 workers, both.kafka, both.mock, customers, chance=chance, clock=self._clock, tell=self._tell
             )
-            await self._while_ordering(customers, workers, accidents)
+            strangers = Strangers(broker, self._plan.seed, self._clock)
+            await self._while_ordering(customers, strangers, workers, accidents)
             await self._until_settled(readings, customers, workers)
             await workers.dismiss_all()
             self._tell("all workers have drained and ended")
@@ -146,10 +148,13 @@ class Torture:
     def _store(self, settings: Settings, service: str) -> Store:
         return adapters.store_at(settings, service, self._clock)
 
-    async def _while_ordering(self, customers: Customers, workers: Workers, accidents: Accidents) -> None:
+    async def _while_ordering(
+        self, customers: Customers, strangers: Strangers, workers: Workers, accidents: Accidents
+    ) -> None:
         over = asyncio.Event()
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(customers.order(over), name="orders")
+            tasks.create_task(strangers.write(over), name="strangers")
             watching = [
                 tasks.create_task(customers.look(), name="outcomes"),
                 tasks.create_task(self._check(workers, accidents), name="workers"),
@@ -163,6 +168,7 @@ class Torture:
                 task.cancel()
         self._tell(
             f"all {len(customers.placed)} orders have ended; {customers.repeated} were sent twice, "
+            f"{strangers.written} records that nobody can read were between them, "
             f"{customers.refused} times the broker did not take some, and {workers.not_started} times a worker "
             "could not start"
         )
@@ -196,7 +202,7 @@ class Torture:
 
     async def _audit(self, readings: Readings, customers: Customers, broker: KafkaAdministration) -> None:
         found = await readings.books(customers.placed)
-        self.checks = [*audit(found), readings.chains(), *await log(broker)]
+        self.checks = [*audit(found), readings.chains(), *await log(broker), await told(broker)]
         self._say("\n".join(["", *table(outcomes(found))]))
 
 

@@ -1,0 +1,110 @@
+"""Strangers: they write into the topic of the orders what nobody can read: odd headers, keys, values, large records.
+
+Each of these records is a dead letter of every service that would have to take it, and holds up nobody.
+"""
+
+import asyncio
+from collections.abc import Iterator, Mapping
+from functools import cache
+
+from saga import envelope
+from saga.broker.port import Broker
+from saga.clock import Clock
+from saga.contracts import codec
+from saga.contracts.library import Library, binding_of
+from saga.errors import BadInput, BrokerUnavailable
+from saga.messages import Outgoing, Record, texts_of
+from saga.runtime.participant import NOWHERE, participant_of
+from saga.runtime.topics import dead_letters_of
+from services.audit.checks import Check
+from services.order.events import OrderPlaced
+from tests.fuzz.records import NOW_MS, TOPIC, records
+from tests.torture.books import READ
+
+EVERY_S = 0.3
+ENOUGH = 100_000
+
+
+class Strangers:
+    """`write` runs beside the customers."""
+
+    def __init__(self, broker: Broker, seed: int, clock: Clock) -> None:
+        self.written = 0
+        self._broker, self._clock = broker, clock
+        self._records = _unreadable(seed, broker.record_bytes_max)
+
+    async def write(self, over: asyncio.Event) -> None:
+        """Until it is over."""
+        while not over.is_set():
+            record = next(self._records)
+            try:
+                await self._broker.publish([record])
+                self.written += 1
+            except BrokerUnavailable:
+                pass
+            await self._clock.sleep(EVERY_S)
+
+
+def _unreadable(seed: int, bytes_max: int) -> Iterator[Outgoing]:
+    for written in records(seed, ENOUGH, bytes_max=bytes_max - 1000):
+        record = Record(TOPIC, 0, 0, written.key or b"", written.value, written.headers, NOW_MS)  # the log's own
+        type_ = envelope.type_of(record)
+        if type_ in (None, "OrderPlaced") and _type(record, type_) is None:  # customers count outcomes by their type
+            yield Outgoing(TOPIC, record.key or b"", record.value, record.headers)
+
+
+def _type(record: Record, type_: str | None) -> str | None:
+    """The type of an event that can be read; `None` if it cannot."""
+    library = _library()
+    try:
+        schema = ""
+        if type_ is None:
+            version = codec.identify(record.value, library)
+            type_, schema = version.name, version.path
+        envelope.to_message(record, type_=type_, schema=schema, contract=library.contracts.get(type_))
+    except BadInput:
+        return None
+    return type_
+
+
+async def told(broker: Broker) -> Check:
+    """Whether each of them is a dead letter of every service that reads its type, and nothing else is one."""
+    dead = {name: [record async for record in broker.scan(dead_letters_of(name))] for name in READ}
+    expected: dict[str, set[str]] = {name: set() for name in READ}
+    async for record in broker.scan(TOPIC):
+        type_ = envelope.type_of(record)
+        if _type(record, type_) is not None:
+            continue
+        said = type_ or _identified(record)
+        for name, consumed in _consumed().items():
+            if TOPIC in {contract.topic for contract in map(_library().contracts.__getitem__, consumed)} and (
+                said is None or said in consumed
+            ):
+                expected[name].add("/".join(map(str, record[:3])))
+    differences = []
+    for name, letters in dead.items():
+        places = {texts_of(letter.headers).get("dead_position", "of a saga") for letter in letters}
+        differences += [f"{name}: {place} was not told" for place in sorted(expected[name] - places)[:5]]
+        differences += [f"{name}: a dead letter {place}" for place in sorted(places - expected[name])[:5]]
+    return Check(
+        name="what nobody can read is told, and nothing else is",
+        figures=f"{sum(map(len, expected.values()))} dead letters of all services",
+        differences=tuple(differences),
+    )
+
+
+def _identified(record: Record) -> str | None:
+    try:
+        return codec.identify(record.value, _library()).name
+    except BadInput:
+        return None
+
+
+@cache
+def _library() -> Library:
+    return binding_of(OrderPlaced).library
+
+
+@cache
+def _consumed() -> Mapping[str, frozenset[str]]:
+    return {name: participant_of(declared, {}, NOWHERE).consumed for name, declared in READ.items()}
