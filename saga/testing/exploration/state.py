@@ -89,8 +89,9 @@ class State(NamedTuple):
         return self._replace(workers=workers, **changes)
 
     def saying(self, publish: Publish) -> "State":
-        """With these records in the log."""
-        new = [i for i in map(id_of, publish.records) if i not in self.out]
+        """With these records in the log. That a compensation fails and is tried again is told, and recorded nowhere."""
+        told = (r for r in publish.records if all(name != "dead_undoes" for name, _ in r.headers))
+        new = [i for i in map(id_of, told) if i not in self.out]
         return self._replace(out=(*self.out, *dict.fromkeys(new))) if new else self
 
 
