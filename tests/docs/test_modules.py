@@ -2,6 +2,8 @@
 
 import ast
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,8 @@ from tests.docs.markdown import DOCUMENTS, ROOT
 LINES_MAX = 400
 _MACHINE = re.compile(r"(?<![\w.:/])/(?:home|root|work|Users|tmp|opt|mnt)/")
 MODULES = sorted((ROOT / "saga").rglob("*.py"))
+_STARTED = re.compile(r'"-m", "(saga(?:\.\w+)+)"')
+STARTED = sorted({name for module in MODULES for name in _STARTED.findall(module.read_text("utf-8"))})
 modules = pytest.mark.parametrize("module", MODULES, ids=lambda path: path.relative_to(ROOT).as_posix())
 
 
@@ -41,3 +45,15 @@ def test_no_file_names_a_folder_of_one_machine(file: Path) -> None:
 
 def test_there_are_modules_to_look_at() -> None:
     assert len(MODULES) > 40
+
+
+@pytest.mark.parametrize("name", STARTED)
+def test_what_the_toolkit_starts_as_a_process_says_nothing_of_being_there_twice(name: str) -> None:
+    started = subprocess.run(
+        [sys.executable, "-m", name], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, cwd=ROOT
+    )
+    assert "RuntimeWarning" not in started.stderr
+
+
+def test_there_are_processes_to_look_at() -> None:
+    assert {"saga.store.couchbase.lister", "saga.testing.processes.worker"} <= set(STARTED)

@@ -2,7 +2,7 @@
 
 Reading order: `settings`, `store`, then what it is made of: `keys` (which document a key means), `errors` (which error
 means what), `driver` (all that is known here of the SDK), `times` and `expiry` (how long documents stay), `opening`
-(what is asked before the first operation), `listing` (which keys there are).
+(what is asked before the first operation), `listing` and `lister` (which keys there are).
 """
 
 from saga.store.couchbase.settings import CouchbaseSettings, Durability

@@ -1,4 +1,4 @@
-"""Lists the keys of a collection in a process of its own, which `keys_of` starts, hears and ends.
+"""Lists the keys of a collection in a process of its own (`saga.store.couchbase.lister`): starts, hears and ends it.
 
 The SDK (4.6.3) waits for the first answer to a scan with the interpreter's lock in its hand. If its own thread wants
 that lock at this moment, to say how an earlier operation ended, both stand still for ever, and no signal ends the
@@ -14,25 +14,20 @@ import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Literal
 
 import msgspec
 
-from saga.clock import Clock, SystemClock
-from saga.errors import SagaError, StoreUnavailable
-from saga.store.couchbase.calls import Calls
-from saga.store.couchbase.driver import FAILURES, SCAN_S, Cluster
-from saga.store.couchbase.errors import Doing, failure
-from saga.store.couchbase.opening import OPEN_S_MAX, open_bucket
+from saga.clock import Clock
+from saga.errors import StoreUnavailable
+from saga.store.couchbase.driver import SCAN_S
+from saga.store.couchbase.opening import OPEN_S_MAX
 from saga.store.couchbase.settings import CouchbaseSettings
 
 ANSWER_S = OPEN_S_MAX + SCAN_S + 5
 """How long the process may say nothing: it has limits of its own, unless it stands still."""
 EVICTS_S = 5.0
 """How long it may take to say whether the bucket evicts."""
-SILENCE_S = 0.1
-"""Between connecting and the scan: the SDK's thread has said all that it had to say."""
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,7 +76,7 @@ async def evicts(settings: CouchbaseSettings, clock: Clock) -> bool | None:
 async def _process(wanted: Wanted, stderr: int | None) -> AsyncIterator[Process]:
     """One that has been told what is wanted, and has ended when the block has."""
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "saga.store.couchbase.listing"),
+        *(sys.executable, "-m", "saga.store.couchbase.lister"),
         stdin=PIPE,
         stdout=PIPE,
         stderr=stderr,
@@ -120,60 +115,3 @@ def _wanted(settings: CouchbaseSettings, name: str, prefix: str) -> Wanted:
         name=name,
         prefix=prefix,
     )
-
-
-# -------------------------------------------------------------------- in the process
-
-
-def main() -> None:
-    """Tell what standard input asks for on standard output."""
-    wanted = msgspec.json.decode(sys.stdin.buffer.read(), type=Wanted)
-    try:
-        asyncio.run(_list(wanted, SystemClock()))
-    except SagaError as why:
-        _tell(Told("failed", str(why)))
-
-
-async def _list(wanted: Wanted, clock: Clock) -> None:
-    settings, calls = _settings(wanted), Calls()
-    cluster = Cluster(settings)
-    await clock.within(OPEN_S_MAX, open_bucket(cluster, settings, calls))
-    if not wanted.name:
-        try:
-            _tell(Told("evicts" if await calls.begin(cluster.evicts()) else "keeps"))
-        except FAILURES as why:
-            _tell(Told("failed", str(why)))
-        return
-    collection = cluster.collection(wanted.name, "none", settings.durable_s)
-    await clock.sleep(SILENCE_S)
-    try:
-        async for key in collection.keys(wanted.prefix):
-            _tell(Told("key", key))
-    except FAILURES as why:
-        raise failure(why, Doing.READ, settings.where, f"{wanted.prefix}*") from why
-    _tell(Told("end"))
-
-
-def _settings(wanted: Wanted) -> CouchbaseSettings:
-    password = wanted.password
-    ca, cert, key = (Path(file) if file else None for file in (wanted.ca_file, wanted.cert_file, wanted.key_file))
-    return CouchbaseSettings(
-        connection=wanted.connection,
-        bucket=wanted.bucket,
-        scope=wanted.scope,
-        username=wanted.username,
-        password=None if password is None else (lambda: password),
-        ca_file=ca,
-        cert_file=cert,
-        key_file=key,
-        durability="none",
-    )
-
-
-def _tell(told: Told) -> None:
-    sys.stdout.buffer.write(msgspec.json.encode(told) + b"\n")
-    sys.stdout.buffer.flush()
-
-
-if __name__ == "__main__":
-    main()
