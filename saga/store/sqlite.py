@@ -173,11 +173,11 @@ class SqliteStore:
         return meaning(why, doing, self.path)
 
     def _given_up(self) -> StoreBroken:
-        """The file is not what it was: the connection is left as it is."""
+        """The file is not what it was: the connection is left as it is, and never another one opened."""
         connection, self._connection = self._connection, None
         assert self._ground is not None, "it has said so"
         if connection is None:
-            connection = self._factory(":memory:")
+            return StoreBroken(self._ground.broken)
         if connection.in_transaction:
             with suppress(sqlite3.Error):
                 connection.execute("ROLLBACK")
@@ -258,7 +258,10 @@ class SqliteStore:
             self._flushing = loop.call_soon(self._flush)
 
     def _opened(self) -> sqlite3.Connection:
+        """Raises `StoreBroken` once the file is not what it was: what lies there now is another one."""
         if self._connection is None:
+            if self._ground is not None:
+                self._ground.refuse()
             if self._lock is None:
                 raise StoreUnavailable(f"the store {self.path} is not open: use it inside `async with`")
             self._connection = sqlite_file.connect(self.path, self._factory, self._bytes_max)

@@ -26,7 +26,8 @@ class Ground:
         self._check_at_s = 0.0
         (tables,) = connection.execute("PRAGMA schema_version").fetchone()
         self._state = StateFile(path, lock, tables_max=tables)
-        self._broken: str | None = None
+        self.broken: str | None = None
+        """What is wrong, for good."""
         self._last: Last | None = None
         self._seen = -1
         if (mark := self._state.last_acknowledged()) is not None:
@@ -44,7 +45,7 @@ class Ground:
         if connection is None or connection is not self._connection:
             return  # the log may have been made anew: `check` sees to it
         if (said := self._state.moved()) is not None:
-            self._broken = f"the store {said}: what is written from here on nobody would see, so nothing is"
+            self.broken = f"the store {said}: what is written from here on nobody would see, so nothing is"
         self.refuse()
 
     def check(self, connection: sqlite3.Connection, documents: Documents) -> None:
@@ -63,7 +64,7 @@ class Ground:
             said = f"{self._path} lacks what was acknowledged last: an older content was put in its place"
         self._seen = seen
         if said is not None:
-            self._broken = f"the store {said}"
+            self.broken = f"the store {said}"
             self.refuse()
         if self._state.is_new_log():
             (version,) = connection.execute("PRAGMA user_version").fetchone()
@@ -78,20 +79,20 @@ class Ground:
 
     def closed(self) -> None:
         """The connection was closed; the lock still is there, and held if nobody else has it."""
-        if self._broken is None:
+        if self.broken is None:
             with suppress(OSError):
                 self._state.closed()
 
     def give_up(self, connection: sqlite3.Connection) -> str:
         """Save what can be saved; what to tell, for good. The connection must be used no more, and not be closed."""
-        assert self._broken is not None, "there is nothing to give up"
+        assert self.broken is not None, "there is nothing to give up"
         keep_open(connection)
         if self._moved():
-            self._broken += f"; {rescued(self._path, connection.execute)}"
+            self.broken += f"; {rescued(self._path, connection.execute)}"
         else:
-            self._state.condemn(self._broken)
-            self._broken += f"; nothing more is written: {RESTORE.format(path=self._path, name=self._path.name)}"
-        return self._broken
+            self._state.condemn(self.broken)
+            self.broken += f"; nothing more is written: {RESTORE.format(path=self._path, name=self._path.name)}"
+        return self.broken
 
     def _moved(self) -> bool:
         try:
@@ -101,5 +102,5 @@ class Ground:
 
     def refuse(self) -> None:
         """Raises `StoreBroken` once something was wrong."""
-        if self._broken is not None:
-            raise StoreBroken(self._broken)
+        if self.broken is not None:
+            raise StoreBroken(self.broken)

@@ -1,5 +1,6 @@
 """The store's file removed, replaced, restored or damaged: told at once, and nothing that was acknowledged is lost."""
 
+import asyncio
 import os
 import shutil
 import sqlite3
@@ -13,7 +14,7 @@ import pytest
 from saga.errors import StoreBroken, StoreUnavailable
 from saga.store import sqlite_ground
 from saga.store.port import Document
-from saga.store.sqlite import LOOK_EVERY_S, SqliteStore
+from saga.store.sqlite import LOOK_EVERY_S, WRITES_MAX, SqliteStore
 from saga.store.sqlite_file import CHECKPOINT_PAGES
 from tests.store.conftest import SettableClock
 
@@ -82,6 +83,28 @@ async def test_a_file_that_lost_its_name_takes_no_write_and_nothing_acknowledged
     await store.__aexit__(None, None, None)
     with pytest.raises(StoreBroken, match="put it in the place of"):
         await SqliteStore(path, clock=clock).__aenter__()
+    put_back(path)
+    async with SqliteStore(path, clock=clock) as store:
+        assert {key: document.cas async for key, document in store.scan("saga")} == versions
+
+
+@pytest.mark.parametrize("happens", [removed, replaced])
+async def test_more_writes_than_one_transaction_takes_are_all_told_the_same_and_one_copy_is_saved(
+    path: Path, clock: SettableClock, happens: Callable[[Path, str], None]
+) -> None:
+    store = await SqliteStore(path, clock=clock).__aenter__()
+    versions = await filled(store)
+    happens(path, "")
+    writes = (store.insert("saga", f"late {n}", b"0") for n in range(2 * WRITES_MAX + 1))
+    told = {str(why) for why in await asyncio.gather(*writes, return_exceptions=True)}
+    assert len(told) == 1
+    with pytest.raises(StoreBroken):
+        [found async for found in store.scan("saga")]
+    with pytest.raises(StoreBroken):
+        [found async for found in store.newest("saga")]
+    await store.__aexit__(None, None, None)
+    assert len(list(path.parent.glob("*.rescued-*"))) == 1
+    assert path.exists() is (happens is replaced)
     put_back(path)
     async with SqliteStore(path, clock=clock) as store:
         assert {key: document.cas async for key, document in store.scan("saga")} == versions
