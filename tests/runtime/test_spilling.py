@@ -18,7 +18,10 @@ from saga.progress.document import Snapshot, decode, decode_entry, encode
 from saga.runtime import participant
 from saga.runtime.pages import ROOM_BYTES, KnownPages
 from saga.runtime.persistence import ARCHIVES
+from saga.runtime.turn import take_turn
+from saga.testing.trial import TrialClock
 from services.payment.events import OrderCancelled, OrderConfirmed, OrderPlaced, PaymentDeclined, PaymentReserved
+from tests.runtime.turns import place
 from tests.runtime.workplace import SAGA, Workplace, an_order, at_work, workplace
 
 SMALL = spill.Bounds(inbox_max=20, inbox_kept=8, small_pages_max=4, head_max=4, page_max=8)
@@ -127,6 +130,28 @@ async def test_pages_expire_a_day_after_the_memory_has_passed_since_their_newest
         for key, at_ms in found.items():
             assert 0 <= at_ms - until[key] * 1000 - day_ms < 10_000
             assert abs(until[key] * 1000 - 30 * day_ms - place.clock.now_ms()) < 60_000
+
+
+async def test_a_page_written_under_a_clock_that_is_ahead_lives_for_the_memory_from_the_message_on(
+    tmp_path: Path,
+) -> None:
+    """The server's clock, and other workers', are not ahead."""
+    async with place(tmp_path) as at_hand:
+        worker, clock = await at_hand.worker(payment_of()), at_hand.clock
+        for n in range(SMALL.inbox_max):
+            await worker.takes(an_order(quantity=n))
+        order = an_order(quantity=SMALL.inbox_max)
+        message, memory_s = worker.message(order), worker.participant.memory_s
+        at_hand.clock = TrialClock()
+        await at_hand.clock.sleep(400 * 86_400)
+        ahead = await at_hand.worker(payment_of())
+        await take_turn(ahead.participant, ahead.begun(order, message))
+        (page,) = (await worker.progress()).pages
+        with closing(sqlite3.connect(tmp_path / "store.db")) as file:
+            query = "SELECT expires_at_ms FROM documents WHERE collection = ?"
+            ((at_ms,),) = file.execute(query, (ARCHIVES,)).fetchall()
+        assert abs(page.until - clock.monotonic_s() - memory_s) < 60
+        assert abs(at_ms / 1000 - page.until - 86_400) < 60
 
 
 async def test_an_expired_page_holds_nothing_that_is_still_asked_for(tmp_path: Path) -> None:
