@@ -61,6 +61,8 @@ class Publisher:
         """Of topics that the producer knows."""
         self._asked: dict[str, asyncio.Task[int]] = {}
         """About topics that the producer is to know."""
+        self._asking: set[asyncio.Task[int]] = set()
+        """Those, and the ones that asked for a producer before: nobody need wait for them any more."""
         self._seen: set[str] = set()
         """Topics that were there at any time: one that is gone, or hidden, is waited for."""
         self._refused: dict[str, tuple[float, BrokerUnavailable]] = {}
@@ -87,7 +89,7 @@ class Publisher:
     async def close(self) -> None:
         """Return when everything that was handed over has come to its end."""
         await self._idle.wait()  # each call has its own limit
-        ending = {*self._replacing, *(task for task in (self._looking,) if task is not None)}
+        ending = {*self._replacing, *self._asking, *(task for task in (self._looking,) if task is not None)}
         for task in ending:
             task.cancel()
         if ending:
@@ -194,6 +196,8 @@ class Publisher:
             asking = asyncio.get_running_loop().create_task(partitions_of(producer.client, topic, self._clock))
             asked[topic] = asking
             asking.add_done_callback(lambda _: asked.pop(topic))
+            self._asking.add(asking)
+            asking.add_done_callback(self._asking.discard)
         try:
             partitions = await asyncio.shield(asking)
         except BrokerUnavailable:
