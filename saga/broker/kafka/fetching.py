@@ -78,6 +78,7 @@ class Fetching(Fetcher):  # type: ignore[misc]  # aiokafka has no types
         for timer in self._timers.values():
             timer.cancel()
         self._timers, self._standing, self.out_of_range = {}, {}, {}
+        self._tell_news()  # or what stands there again would be taken for told
 
     def standing(self) -> list[Standstill]:
         """What people are to be told of; a topic once."""
