@@ -21,9 +21,9 @@ async def test_a_publisher_that_is_closed_asks_for_no_topic_any_more(
     """Whoever published has been told long ago; the brokers do not say which topics they have."""
     asked = list[asyncio.Task[Any] | None]()
 
-    async def silent(*_: object) -> int:
+    async def silent(*_: object) -> None:
         asked.append(asyncio.current_task())
-        return await asyncio.get_running_loop().create_future()
+        await asyncio.get_running_loop().create_future()
 
     async def another(_: Publisher) -> object:
         return SimpleNamespace(client=None, _sender=SimpleNamespace(sender_task=None))

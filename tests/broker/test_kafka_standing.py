@@ -6,9 +6,11 @@ from collections.abc import AsyncIterator
 import pytest
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
+from saga.broker.kafka import intake
 from saga.broker.kafka.fetching import Fetching
-from saga.messages import Standstill
-from tests.broker.waiting import CLOCK
+from saga.broker.kafka.intake import Intake
+from saga.messages import Partition, Standstill
+from tests.broker.waiting import CLOCK, until
 
 PLACE = TopicPartition("orders", 0)
 
@@ -48,3 +50,43 @@ async def test_what_stands_is_told_to_be_over_when_the_assignment_is_and_told_ag
     assert told.standing == [stands, [], stands]
     await told.fetching.close()
     assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+class Raising:
+    """A consumer that gives nothing but exceptions, as long as `why` says one."""
+
+    def __init__(self) -> None:
+        self.why: Exception | None = RuntimeError("nobody foresaw this")
+
+    async def getmany(self, *_: object, **__: object) -> dict[TopicPartition, list[object]]:
+        if self.why is not None:
+            raise self.why
+        return {}
+
+    def assignment(self) -> set[TopicPartition]:
+        return set()
+
+
+async def test_of_what_nothing_but_exceptions_come_is_told_at_once_and_when_it_is_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(intake, "REST_S", 0.001)
+    place, told, raising = Partition(*PLACE), list[bool](), Raising()
+    taken = Intake("payment", CLOCK, lambda: told.append(bool(taken.standing)))
+    taken.begin(raising)
+    taken.start({place: 5})
+    for _ in range(3):
+        taken.ask([place], 10)
+        await until(lambda: not taken._gets)
+    assert told == [True], "news only"
+    raising.why = None
+    taken.ask([place], 10)
+    await until(lambda: not taken._gets)
+    assert told == [True, False]
+    raising.why = RuntimeError("again")
+    taken.ask([place], 10)
+    taken.start({})  # the partition is somebody else's meanwhile
+    await until(lambda: not taken._gets)
+    assert told == [True, False]
+    assert not taken.standing
+    await taken.end()

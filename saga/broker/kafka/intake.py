@@ -1,7 +1,7 @@
 """What a consumer has fetched and nobody has taken yet: asked for side by side, kept in order, never cancelled."""
 
 import asyncio
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
@@ -27,14 +27,15 @@ class Intake:
     all that it asked for goes back to where this intake ends, and is asked for one by one until the culprit has shown.
     """
 
-    def __init__(self, group: str, clock: Clock) -> None:
+    def __init__(self, group: str, clock: Clock, tell: Callable[[], None]) -> None:
+        """`tell`: called when what stands still is different."""
         self.news = asyncio.Event()
         """Set when something has come, or failed, or may be asked for again."""
         self.failure: BrokerError | None = None
         """The last one; whoever tells it puts it away."""
         self.standing: dict[Partition, Standstill] = {}
         """Partitions of which aiokafka makes nothing but exceptions."""
-        self._group, self._clock = group, clock
+        self._group, self._clock, self._tell = group, clock, tell
         self._consumer: AIOKafkaConsumer | None = None
         self._buffer: dict[Partition, list[Record]] = {}
         self._ends: dict[Partition, int] = {}
@@ -52,7 +53,8 @@ class Intake:
     def start(self, offsets: Mapping[Partition, int]) -> None:
         """An assignment begins, at these offsets."""
         self._ends = dict(offsets)
-        self.standing, self._apart = {}, False
+        self._apart = False
+        self._stand({})
 
     def forget(self) -> None:
         """Everything is given up: what comes from now on is of the next assignment."""
@@ -115,7 +117,7 @@ class Intake:
                     partition = Partition(*place)
                     self._buffer.setdefault(partition, []).extend(records)
                     self._ends[partition] = records[-1].offset + 1
-                if self._apart:
+                if self._apart or self.standing:
                     self._works(partitions)
         finally:
             if consumer is self._consumer:
@@ -133,14 +135,21 @@ class Intake:
     async def _rests(self, partition: Partition, why: Exception) -> None:
         """It alone has failed: leave it alone for a while."""
         at = self._ends.get(partition)
+        if at is None:  # it is somebody else's by now
+            return
         said = f"{partition.topic}/{partition.number} cannot be read from offset {at} on: {type(why).__name__}: {why}"
         advice = "it is tried again: report it with this message; `saga positions skip` may step over what is there"
-        self.standing[partition] = Standstill(*partition, at, f"{said[:300]}: {advice}")
+        self._stand(self.standing | {partition: Standstill(*partition, at, f"{said[:300]}: {advice}")})
         self.news.set()
         await self._clock.sleep(REST_S)
 
     def _works(self, partitions: Collection[Partition]) -> None:
         """All together again, when each has been found to work."""
-        for partition in partitions:
-            self.standing.pop(partition, None)
+        self._stand({other: each for other, each in self.standing.items() if other not in partitions})
         self._apart = bool(self.standing)
+
+    def _stand(self, standing: dict[Partition, Standstill]) -> None:
+        """These stand from here on, and no others."""
+        if standing != self.standing:
+            self.standing = standing
+            self._tell()

@@ -55,7 +55,7 @@ class Member:
         self._open: set[Partition] = set()
         """Those that may be read: not before the listener knows of them, and not while they are given up."""
         self._fetching: Fetching | None = None
-        self._intake = Intake(group, clock)
+        self._intake = Intake(group, clock, self.wake)
         self._rivals = Rivals(group, settings.instance, settings.session_s, clock)
         self._woken = False
         self._changing = asyncio.Lock()
