@@ -292,7 +292,7 @@ async def test_who_is_locked_out_is_told_by_whom(path: Path) -> None:
     broker = await opened(path)
     lock = WriteLock(beside(path, ".lock"))
     assert lock.taken()
-    with pytest.raises(BrokerUnavailable, match=rf"process {os.getpid()} \(.*pytest.*\) has it"):
+    with pytest.raises(BrokerUnavailable, match=rf"process {os.getpid()} \(.*python.*\) has it"):
         async with EmbeddedBroker(path, clock=CLOCK, lock_s=0.1):
             pytest.fail("it opened")
     lock.close()

@@ -39,7 +39,7 @@ def kind_of(loss: str) -> str:
     'LOST EVENT'
     """
     words = loss.replace(":", " ").split()
-    count = next((i for i, word in enumerate(words) if not word.isupper()), len(words))
+    count = next((i for i, word in enumerate(words) if not (word.isalpha() and word.isupper())), len(words))
     return " ".join(words[: min(count, 3)])
 
 
