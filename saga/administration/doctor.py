@@ -82,7 +82,12 @@ async def _seen(
     clock: Clock,
 ) -> AsyncIterator[Finding]:
     found = await broker.found(list(wanted))
-    asked = findings.Asked(settings.kafka_replication, settings.kafka_min_insync, settings.record_bytes_max)
+    asked = findings.Asked(
+        settings.kafka_replication,
+        settings.kafka_min_insync,
+        settings.record_bytes_max,
+        makes_topics=scheme_of(settings.broker) == "embedded",
+    )
     for name, each in wanted.items():
         wrong = list(findings.about_topic(each, found.get(name), asked))
         for finding in wrong or [Finding("ok", name, "as the contracts want it")]:

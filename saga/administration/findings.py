@@ -51,17 +51,22 @@ class Asked(NamedTuple):
     in_sync: int = 2
     record_bytes_max: int = RECORD_BYTES_MAX
     """The largest that services and clients send."""
+    makes_topics: bool = False
+    """Whether services make what they miss: see `saga.broker.port.Broker.makes_topics`."""
 
 
 def about_topic(wanted: Wanted, found: Found | None, asked: Asked) -> Iterator[Finding]:
     """All that is wrong with a topic."""
     name = wanted.topic.name
+    if found is None and asked.makes_topics:
+        yield Finding("ok", name, "not there yet: the first service that needs it makes it")
+        return
     if found is None:
         yield Finding(
             "error",
             name,
             "the topic is not there, or this user may not see it",
-            "services make it when they start, if they may; if not, they do not start",
+            "no service that reads or writes it starts; one that runs waits with what needs it",
             f"saga topics apply; if it is there, let this user see it: {_allow(name, 'Describe')}",
         )
         return
@@ -271,7 +276,7 @@ def about_positions(service: Declared, places: Mapping[Partition, Place]) -> Ite
                 "error",
                 service.name,
                 f"{bounds.begin - position} records of {topic}/{number} were removed before they were handled",
-                "their sagas stand still",
+                "what they said is lost to it: the service goes on behind them, and their sagas wait for ever",
                 "keep records for longer than the service may stand still (retention_days in topic.json); look for "
                 "sagas that wait with saga list --open",
             )
@@ -318,7 +323,7 @@ def about_clock(about: str, ahead: int) -> Finding:
         "error" if abs(ahead) > CLOCK_MS_ERROR else "warning",
         about,
         f"its clock is {span(abs(ahead))} {'ahead of' if ahead > 0 else 'behind'} that of this machine",
-        "deadlines and waits end early or late, and what is remembered is forgotten early or late, by as much",
+        "what is remembered is forgotten early or late by as much, and the times in histories differ",
         "have both set their clocks by the network (NTP)",
     )
 
