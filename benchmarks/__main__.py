@@ -20,7 +20,10 @@ PARTS = (parts.messages, parts.chain, parts.example, parts.one_at_a_time, parts.
 
 
 def main() -> None:
-    """Print each figure as it is there, and write them all."""
+    """Print each figure as it is there, and write them all. Arguments are names of parts; without any, all of them."""
+    names = {part.__name__ for part in PARTS}
+    if set(sys.argv[1:]) - names:
+        raise SystemExit(f"usage: python -m benchmarks [PART ...]; parts: {', '.join(part.__name__ for part in PARTS)}")
     chosen = [part for part in PARTS if len(sys.argv) == 1 or part.__name__ in sys.argv[1:]]
     print(
         f"{os.cpu_count()} cores, Python {platform.python_version()}, {platform.system()}; fsync as the disk keeps it"

@@ -102,9 +102,9 @@ def hot_saga() -> list[Figure]:
     with TemporaryDirectory() as folder:
         first, last = asyncio.run(_hot(Path(folder)))
     return [
-        Figure("CPU a message, of the first 500", first, "us"),
-        Figure("CPU a message, of the last 500", last, "us"),
-        Figure("the last cost, in costs of the first", last / first, "times"),
+        Figure("f CPU a message, of the first 500", first, "us"),
+        Figure("f CPU a message, of the last 500", last, "us"),
+        Figure("f the last cost, in costs of the first", last / first, "times"),
     ]
 
 

@@ -1,4 +1,4 @@
-"""Choreographed sagas: independent services, no coordinator, every effect once. This is what a service imports.
+"""Choreographed sagas: independent services, no coordinator, every effect recorded once. What a service imports.
 
 Reading order: `Event`, `Retry`, `Service`, `Saga`; then `Client`, `Progress`, the errors. Behind them: `saga.service`
 and `saga.declarations` (what is declared), `saga.contracts` (schemas), `saga.progress` (every decision, pure),

@@ -119,8 +119,8 @@ def _about_retention(wanted: Wanted, found: Found) -> Iterator[Finding]:
                 "warning",
                 topic.name,
                 f"{kept(found.retention_ms)}, and {reader.name} remembers a saga for {span(memory_ms)} only",
-                "a message that comes again later than that is not known as handled: it becomes a dead letter, and if "
-                "nobody can tell when its saga began, its effects come twice",
+                "a message that comes again later than that is not known as handled: it becomes a dead letter, or "
+                "waits where nothing tells when its saga began",
                 f"shorten retention_days in its topic.json and run saga topics apply, or lengthen memory= of "
                 f"{reader.name}",
             )

@@ -81,7 +81,7 @@ def _escaped() -> Iterator[None]:
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(package_name="saga-choreography", prog_name="saga", message="%(prog)s %(version)s")
 def main() -> None:
-    """Choreographed sagas: independent services, no coordinator, every effect once.
+    """Choreographed sagas: independent services, no coordinator, every effect recorded once.
 
     Services are told by their environment which broker and stores to use, and so are these commands: SAGA_BROKER
     (embedded:///.saga/broker.db), SAGA_STORE (sqlite:///.saga/{service}.db), SAGA_CONTRACTS (the nearest contracts/).

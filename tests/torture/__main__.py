@@ -33,8 +33,9 @@ def main(minutes: float, seed: int, per_second: float, folder: Path) -> None:
     """Torture the order saga on a real Kafka and CouchbaseMock, and compare all books.
 
     Three workers of payment and four of the others run under constant load. Workers are killed, added, and frozen for
-    so long that the group takes them for dead; the broker is killed; the store is frozen and refuses operations. How
-    long it takes to recover is printed for each. CouchbaseMock forgets everything when it is killed, so it is frozen.
+    so long that the group takes them for dead; the broker is killed; the store is frozen and refuses operations;
+    transactions are aborted, odd records are written, partitions damaged. How long it takes to recover is printed for
+    each. CouchbaseMock forgets everything when it is killed, so it is frozen.
 
     Exits with 1 if the books differ, an order does not end, or a worker ends by itself; with 2 without Java or Maven.
     """
