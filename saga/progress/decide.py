@@ -3,7 +3,7 @@
 `Decision` says what to do and why; the runtime does it, `saga.progress.record` writes it down.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from enum import Enum
 from types import MappingProxyType
 
@@ -87,11 +87,18 @@ def why_over(p: Snapshot, role: Role) -> str | None:
     """Line 3: why the handler runs no more in this saga; `None` if it may."""
     if role.name in p.closed:
         return "its compensation has closed this handler"
-    if role.undo is not None and not role.undo.outcomes.isdisjoint((*p.failed, p.outcome)):
+    if role.undo is not None and not role.undo.outcomes.isdisjoint(_failures(p, role)):
         return f"the saga has failed, and nobody would undo {role.name}"  # taken by a version without this handler
     if role.decides and p.outcome is not None:
         return f"the saga has ended here with {p.outcome}"
     return None
+
+
+def _failures(p: Snapshot, role: Role) -> Iterable[str | None]:
+    """The failure outcomes that came, or were emitted, and that this handler's compensation has not before it."""
+    if not p.compensating or any(k.handler == role.name for k in p.compensating):
+        return (*p.failed, p.outcome)
+    return (*p.failed, p.outcome, *(k.message.type for k in p.compensating))
 
 
 def kept(p: Snapshot, handler: str, message: Message) -> bool:

@@ -652,8 +652,7 @@ async def test_a_repair_beside_a_worker_that_is_faster_does_nothing_twice(tmp_pa
 # ---------------------------------------------------------------- a version with more to undo than the last one
 
 
-async def test_a_handler_that_was_not_there_when_its_saga_failed_does_not_run(tmp_path: Path) -> None:
-    ran: list[str] = []
+def with_an_extra(ran: list[str]) -> Service:
     newer = undoable(ran)
 
     @newer.handler
@@ -665,12 +664,29 @@ async def test_a_handler_that_was_not_there_when_its_saga_failed_does_not_run(tm
     async def give_back(cancelled: OrderCancelled, captured: PaymentCaptured) -> None:
         ran.append("give back")
 
+    return newer
+
+
+async def test_a_handler_that_was_not_there_when_its_saga_failed_does_not_run(tmp_path: Path) -> None:
+    ran: list[str] = []
     async with place(tmp_path) as at:
         older = await at.worker(undoable(ran))
         await older.takes(an_order())
         await older.takes(CANCELLED)
-        worker = await at.worker(newer)
+        worker = await at.worker(with_an_extra(ran))
         await worker.takes(CONFIRMED)
         assert (await worker.told())[-1] == ("extra", "ignored")
         assert "extra" not in ran
         assert (await worker.history())[-1].reason == "the saga has failed, and nobody would undo extra"
+
+
+async def test_a_handler_that_was_not_there_when_a_failure_came_that_still_waits_does_not_run(tmp_path: Path) -> None:
+    """The outcome does not come again: what ran now nobody would undo."""
+    ran: list[str] = []
+    async with place(tmp_path) as at:
+        older = await at.worker(undoable(ran))
+        await older.takes(CANCELLED, started=None)
+        worker = await at.worker(with_an_extra(ran))
+        await worker.takes(CONFIRMED)
+        assert await worker.told() == [("release", "waiting"), ("extra", "ignored"), ("release", "compensated")]
+        assert not ran
