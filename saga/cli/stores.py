@@ -251,16 +251,26 @@ async def whole_history(source: Source, p: Snapshot, since: int = 0) -> History:
 
 
 async def _with_pages(source: Source, p: Snapshot) -> Snapshot:
-    """The progress as if it had no bounds. Raises `Unreadable`."""
-    leaves = dict[str, bytes]()
-    for key in (spill.page_key(p.service, p.saga, page) for page in p.pages):
-        document = await source.store.get(ARCHIVES, key)
-        if document is not None:
-            leaves[key] = document.content
-    try:
-        return spill.whole(p, leaves, now_s=SystemClock().now_ms() // 1000)
-    except (SagaError, *UNREADABLE) as why:
-        raise Unreadable(f"a page of {p.saga} in {source.service} cannot be read: {why}") from why
+    """The progress as if it had no bounds. Raises `Unreadable`.
+
+    Who works on the saga meanwhile takes messages out of pages, which then are removed: so where one is missing, the
+    progress is read again, as long as it lists other pages than before.
+    """
+    while True:
+        leaves = dict[str, bytes]()
+        for key in (spill.page_key(p.service, p.saga, page) for page in p.pages):
+            document = await source.store.get(ARCHIVES, key)
+            if document is not None:
+                leaves[key] = document.content
+        if len(leaves) < len(p.pages) and (document := await document_of(source, p.saga)) is not None:
+            now = snapshot_of(source, p.saga, document)
+            if now.pages != p.pages:
+                p = now
+                continue
+        try:
+            return spill.whole(p, leaves, now_s=SystemClock().now_ms() // 1000)
+        except (SagaError, *UNREADABLE) as why:
+            raise Unreadable(f"a page of {p.saga} in {source.service} cannot be read: {why}") from why
 
 
 async def _services_in(store: Store) -> list[str]:

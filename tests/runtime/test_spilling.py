@@ -12,6 +12,8 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from saga import Retry, Service
+from saga.cli.stores import Source, Unreadable
+from saga.cli.stores import whole_history as whole_history_of
 from saga.observe.moments import Handled, Stuck
 from saga.progress import history, spill
 from saga.progress.document import Snapshot, decode, decode_entry, encode
@@ -244,6 +246,33 @@ async def test_a_queue_behind_a_dead_letter_goes_to_pages_and_comes_back_in_orde
         assert history.verify(history_, spill.whole(p, await pages_of(place))) is None
         left = [spill.decode_leaf(content) for content in (await pages_of(place)).values()]
         assert {leaf.of for leaf in left} == {"inbox"}, "what nobody lists is removed, or expires"
+
+
+async def test_whoever_looks_while_messages_are_taken_out_of_pages_sees_the_saga_whole(tmp_path: Path) -> None:
+    """Between reading the progress and its pages the worker goes on, and removes what it has emptied."""
+    payment = dying()
+    async with workplace(tmp_path) as place:
+        async with at_work(place, payment):
+            await place.publish(an_order(card="declined"))
+            for n in range(60):
+                await place.publish(OrderConfirmed(order_id=SAGA), id=f"note-{n}")
+            await place.at_rest(payment)
+        source = Source("payment", place.store)
+        before = await progress_of(place, payment)
+        assert any(page.of == "queue" for page in before.pages)
+        async with at_work(place, payment):
+            await place.publish(OrderCancelled(order_id=SAGA, reason="no"))
+            await place.at_rest(payment)
+        seen = await whole_history_of(source, before)
+        assert history.verify(seen.transitions, seen.snapshot) is None
+        assert not seen.snapshot.queue
+        now = await progress_of(place, payment)
+        page = spill.page_key("payment", SAGA, now.pages[0])
+        document = await place.store.get(ARCHIVES, page)
+        assert document is not None
+        await place.store.remove(ARCHIVES, page, cas=document.cas)
+        with pytest.raises(Unreadable, match="is gone"):
+            await whole_history_of(source, now)
 
 
 def joining() -> Service[Any]:
