@@ -7,8 +7,8 @@ from pathlib import Path
 from saga.store.sqlite import WRITES_MAX
 
 INSERT = (
-    "INSERT INTO documents (collection, key, cas, expires_at_ms, expiry_hour, content) VALUES (?, ?, ?, ?, ?, ?)"
-    " ON CONFLICT (collection, key) DO NOTHING"
+    "INSERT INTO documents (collection, key, cas, expires_at_ms, expiry_hour, sum, content)"
+    " VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (collection, key) DO NOTHING"
 )
 
 
@@ -23,13 +23,13 @@ def loop(folder: Path, messages: int) -> tuple[float, float]:
             for topic, first, partitions in broker.execute("SELECT name, first_log, partitions FROM topics")
         }
         answers = [
-            (log, broker.execute(f"SELECT offset, key, value, headers, time_ms FROM log_{log}").fetchall())
+            (log, broker.execute(f"SELECT offset, key, value, headers, time_ms, sum FROM log_{log}").fetchall())
             for log in logs["pongs"]
         ]
         schema = broker.execute("SELECT sql FROM sqlite_master WHERE sql LIKE 'CREATE TABLE log_%'").fetchall()
     with sqlite3.connect(folder / "echo.db") as store:
         documents = store.execute(
-            "SELECT collection, key, cas, expires_at_ms, expiry_hour, content FROM documents ORDER BY id"
+            "SELECT collection, key, cas, expires_at_ms, expiry_hour, sum, content FROM documents ORDER BY id"
         ).fetchall()
         tables = store.execute("SELECT sql FROM sqlite_master WHERE sql IS NOT NULL").fetchall()
     rows = [(log, row) for log, of_log in answers for row in of_log]
@@ -42,7 +42,8 @@ def loop(folder: Path, messages: int) -> tuple[float, float]:
         position = 0
         while True:
             query = (
-                f"SELECT offset, key, value, headers, time_ms FROM log_{log} WHERE offset >= ? ORDER BY offset LIMIT ?"
+                f"SELECT offset, key, value, headers, time_ms, sum FROM log_{log}"
+                " WHERE offset >= ? ORDER BY offset LIMIT ?"
             )
             found = asked.execute(query, (position, WRITES_MAX)).fetchall()
             if not found:
@@ -53,7 +54,7 @@ def loop(folder: Path, messages: int) -> tuple[float, float]:
             doc_file.execute("COMMIT")
             log_file.execute("BEGIN IMMEDIATE")
             for to, row in rows[done : done + len(found)]:
-                log_file.execute(f"INSERT INTO log_{to} VALUES (?, ?, ?, ?, ?)", row)
+                log_file.execute(f"INSERT INTO log_{to} VALUES (?, ?, ?, ?, ?, ?)", row)
             log_file.execute("INSERT OR REPLACE INTO positions VALUES (?, ?)", (log, position))
             log_file.execute("COMMIT")
             done += len(found)
