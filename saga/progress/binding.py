@@ -13,6 +13,7 @@ instead. Everything here is for people who look: no decision reads it.
 from collections.abc import Iterable, Sequence
 from hashlib import sha256
 from itertools import pairwise, takewhile
+from operator import attrgetter
 
 from msgspec import structs
 
@@ -42,6 +43,7 @@ UNBOUND = {
 MANY = 64
 """With more items than this, an order is relied on, or that the same item is the same object, to look at fewer."""
 _MODULUS = 1 << 64
+_bound = attrgetter(*BOUND)
 
 
 def seed(service: str, saga: str) -> str:
@@ -56,8 +58,7 @@ def seed(service: str, saga: str) -> str:
 def changes(before: Snapshot, after: Snapshot) -> dict[str, str]:
     """For each bound field that differs, the sum of what came less the sum of what went."""
     found = {}
-    for name in BOUND:
-        old, new = getattr(before, name), getattr(after, name)
+    for name, old, new in zip(BOUND, _bound(before), _bound(after), strict=True):
         if old is not new and (total := _gained(old, new)):
             found[name] = f"{total:016x}"
     if before.pages is not after.pages:
@@ -117,6 +118,8 @@ def _gained(old: object, new: object) -> int:
         return _gained_keys(old, new)
     before, after = _items(old), _items(new)
     count = len(before)
+    if len(after) == count + 1 and after[:count] == before:  # by far the most are one more, at the end
+        return _digest(after[count])
     if after[:count] == before:  # most changes are at the end
         return sum(map(_digest, after[count:])) % _MODULUS
     first = _alike(before, after)
@@ -149,6 +152,9 @@ def _alike(old: tuple[object, ...], new: tuple[object, ...]) -> int:
 
 
 def _gained_keys(old: dict[str, int], new: dict[str, int]) -> int:
+    newest = next(reversed(new), "")
+    if len(new) == len(old) + 1 and newest not in old and (len(old) > MANY or old.keys() <= new.keys()):
+        return _digest(newest) if new[newest] else 0
     if len(old) > MANY:  # the newest are the last
         added = list(takewhile(lambda key: key not in old, reversed(new)))
         if len(old) + len(added) == len(new):
