@@ -58,7 +58,7 @@ def failing(service: str, dead: DeadLetter, time: str, undoes: str, whole: str, 
 def unreadable(service: str, record: Record, reason: str, now_ms: int) -> Outgoing:
     """A record of which not even the saga can be told: the bytes and headers as they came."""
     where = f"{record.topic}/{record.partition}/{record.offset}"
-    remedy = "mend its sender; the original bytes are in this dead letter"
+    remedy = "mend its sender; this dead letter has the original, or says where it is"
     id_ = ids.dead_id(service, where, "-", where, 0)
     headers = (
         *((foreign_name(name), value) for name, value in record.headers),

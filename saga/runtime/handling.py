@@ -307,7 +307,7 @@ def _remedy(why: Exception, attempts_max: int) -> str:
     if isinstance(why, NotDeterministic):
         return "let the handler make the same steps, in the same order, with the same arguments in every rerun"
     if isinstance(why, BadInput):
-        return "mend its sender; the original bytes are in this dead letter"
+        return "mend its sender; this dead letter has the original, or says where it is"
     if isinstance(why, TooLarge):
         return oversized.REMEDY
     if isinstance(why, Permanent):

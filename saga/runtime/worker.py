@@ -182,7 +182,7 @@ class Worker:
             DeadLettered(
                 service=self.service.name,
                 reason=shortened(printable(reason), deadletters.REASON_BYTES_MAX),
-                remedy="mend its sender; its bytes are in the dead letter",
+                remedy="mend its sender; its dead letter has it, or says where it lies",
             )
         )
 

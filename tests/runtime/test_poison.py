@@ -99,7 +99,7 @@ async def test_a_record_of_which_the_saga_cannot_be_told_is_a_dead_letter_and_qu
         assert (record.key, record.value) == (bad.key, bad.value)
         assert record.headers[: len(bad.headers)] == bad.headers
         assert headers["dead_reason"].startswith(reason)
-        assert headers["dead_remedy"] == "mend its sender; the original bytes are in this dead letter"
+        assert headers["dead_remedy"] == "mend its sender; this dead letter has the original, or says where it is"
         assert headers["dead_position"].startswith("orders/")
         assert [entry.outcome for entry in await place.history(payment)] == ["handled"]
         (moment,) = place.told(DeadLettered)

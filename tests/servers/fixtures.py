@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.servers.couchbase import CouchbaseMock
-from tests.servers.jars import INSTALL, ServersMissing, jars
+from tests.servers.jars import ServersMissing, jars
 from tests.servers.shared import shared_couchbase, shared_kafka
 
 LEFT_OUT = "real servers are missing"
@@ -55,7 +55,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     left_out = [report for report in skipped if LEFT_OUT in str(report.longrepr)]
     if left_out:
         terminalreporter.section("left out: tests on real servers", yellow=True)
-        terminalreporter.line(f"{len(left_out)} tests need Java 17 and Maven: {INSTALL}")
+        terminalreporter.line(f"{len(left_out)} tests need Java 17 and Maven, which fetches the servers:")
+        for why in sorted({report.longrepr[2].partition(LEFT_OUT)[2].removeprefix(": ") for report in left_out}):
+            terminalreporter.line(f"  {why.strip()}")
         terminalreporter.line(f"With {REQUIRED}=required they fail instead.")
 
 
