@@ -18,6 +18,9 @@ from saga.store.port import Document
 
 EXPIRY_S_MORE = 86_400
 """Pages of the inbox stay for so long after nothing asks for them any more: clocks may differ by so much."""
+OFF_S_MAX = 10 * 365 * 86_400
+"""Pages of the inbox stay for no longer than this, or the memory: messages may say any time, and no store keeps a
+document for thousands of years."""
 
 
 async def recalled(service: Participant, turn: Turn) -> Turn:
@@ -77,7 +80,8 @@ async def within_bounds(service: Participant, turn: Turn, p: Snapshot) -> tuple[
         )
         if spilled is not None:
             p, new = spilled
-            left_s = max(0, new.page.until - persistence.in_hand(service, turn).surely_s)
+            left_s = new.page.until - persistence.in_hand(service, turn).surely_s
+            left_s = min(max(0, left_s), max(service.memory_s, OFF_S_MAX))
             await _inserted(service, turn, new, expiry_s=left_s + EXPIRY_S_MORE)
     return p, emptied
 

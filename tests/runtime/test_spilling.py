@@ -156,6 +156,21 @@ async def test_a_page_written_under_a_clock_that_is_ahead_lives_for_the_memory_f
         assert abs(at_ms / 1000 - page.until - 86_400) < 60
 
 
+@pytest.mark.parametrize("time", ["0001-01-01T00:00:00.000Z", "1970-01-01T00:00:00.000Z", "9999-12-31T00:00:00.000Z"])
+async def test_messages_that_say_an_impossible_time_hold_up_no_saga_with_pages(tmp_path: Path, time: str) -> None:
+    """As senders do that have none: a store keeps no page for two thousand years."""
+    async with place(tmp_path) as at_hand:
+        worker = await at_hand.worker(payment_of())
+        for n in range(SMALL.inbox_max + 1):
+            order = an_order(quantity=n)
+            message = worker.message(order)
+            if n in (0, SMALL.inbox_max):
+                message = replace(message, time=time)
+            assert (await take_turn(worker.participant, worker.begun(order, message))).over
+        (page,) = (await worker.progress()).pages
+        assert await worker.store.get(ARCHIVES, spill.page_key("payment", SAGA, page)) is not None
+
+
 async def test_an_expired_page_holds_nothing_that_is_still_asked_for(tmp_path: Path) -> None:
     payment = payment_of()
     async with workplace(tmp_path) as place:
