@@ -18,6 +18,7 @@ from saga.declarations.values import Declared
 from saga.errors import BrokerError, ConfigurationError, Problems, SagaError, StoreError
 from saga.runtime.lifecycle import OPEN_S_MAX, collections_of
 from saga.runtime.persistence import COLLECTION
+from saga.runtime.spilling import EXPIRY_S_MORE
 from saga.runtime.topics import is_dead_letters
 from saga.store.port import Store
 from saga.wiring import reads_of
@@ -192,7 +193,7 @@ async def _lasting(about: str, store: Store, services: Sequence[Declared]) -> Se
     collections = {collection for service in services for collection in collections_of(service)}
     longest_s = max(service.memory.total_seconds() for service in services)
     try:
-        await store.check_expiry(sorted(collections), longest_s)
+        await store.check_expiry(sorted(collections), longest_s + EXPIRY_S_MORE)  # as services do that start
     except ConfigurationError as why:
         return [findings.about_lasting(about, problem) for problem in why.problems]
     return []

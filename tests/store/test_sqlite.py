@@ -6,13 +6,19 @@ import os
 import sqlite3
 from collections.abc import Sequence
 from contextlib import closing
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
+from saga.administration.doctor import examined
+from saga.config import Settings
+from saga.declarations.values import Declared
 from saga.errors import ConfigurationError, NotAStore, StoreUnavailable, TooLarge
+from saga.runtime.spilling import EXPIRY_S_MORE
 from saga.store.port import Document, NewestFirst
 from saga.store.sqlite import WRITES_MAX, SqliteStore
+from saga.store.sqlite_documents import EXPIRY_S_MAX
 from saga.store.sqlite_file import FORMAT
 from saga.testing.conformance.store import Opens, Passes, StoreConformance
 from tests.store.conftest import Held, SettableClock
@@ -323,3 +329,15 @@ async def test_the_newest_come_first_of_one_collection_and_prefix_and_what_expir
         clock.ahead_s += 101
         assert [key async for key, _ in store.newest("saga", "a::")] == kept
         assert [key async for key, _ in store.newest("saga", "c::")] == []
+
+
+async def test_the_doctor_asks_for_as_long_as_a_service_that_starts(tmp_path: Path, clock: SettableClock) -> None:
+    """Pages stay for a day more than the memory."""
+    asked = Settings(broker=f"embedded:///{tmp_path}/broker.db", store=f"sqlite:///{tmp_path}/{{service}}.db")
+    for too_long_s in (0, 1):
+        memory = timedelta(seconds=EXPIRY_S_MAX - EXPIRY_S_MORE + too_long_s)
+        async with SqliteStore(asked.store_path("payment"), clock=clock):
+            diagnosis = await examined([Declared(name="payment", state=None, memory=memory)], asked, clock)
+        told = [each.what for each in diagnosis.findings if each.severity == "error"]
+        assert len(told) == too_long_s
+        assert all("choose a shorter memory=" in what for what in told)
