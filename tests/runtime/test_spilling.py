@@ -134,25 +134,26 @@ async def test_pages_expire_a_day_after_the_memory_has_passed_since_their_newest
             assert abs(until[key] * 1000 - 30 * day_ms - place.clock.now_ms()) < 60_000
 
 
+@pytest.mark.parametrize("ahead_from", [1, SMALL.inbox_max], ids=["all but the first", "only the last"])
 async def test_a_page_written_under_a_clock_that_is_ahead_lives_for_the_memory_from_the_message_on(
-    tmp_path: Path,
+    tmp_path: Path, ahead_from: int
 ) -> None:
     """The server's clock, and other workers', are not ahead."""
     async with place(tmp_path) as at_hand:
         worker, clock = await at_hand.worker(payment_of()), at_hand.clock
-        for n in range(SMALL.inbox_max):
-            await worker.takes(an_order(quantity=n))
-        order = an_order(quantity=SMALL.inbox_max)
-        message, memory_s = worker.message(order), worker.participant.memory_s
+        memory_s, ahead_s = worker.participant.memory_s, 400 * 86_400
         at_hand.clock = TrialClock()
-        await at_hand.clock.sleep(400 * 86_400)
+        await at_hand.clock.sleep(ahead_s)
         ahead = await at_hand.worker(payment_of())
-        await take_turn(ahead.participant, ahead.begun(order, message))
+        for n in range(SMALL.inbox_max + 1):
+            order, at = an_order(quantity=n), worker if n < ahead_from else ahead
+            await take_turn(at.participant, at.begun(order, worker.message(order)))
         (page,) = (await worker.progress()).pages
         with closing(sqlite3.connect(tmp_path / "store.db")) as file:
             query = "SELECT expires_at_ms FROM documents WHERE collection = ?"
             ((at_ms,),) = file.execute(query, (ARCHIVES,)).fetchall()
-        assert abs(page.until - clock.monotonic_s() - memory_s) < 60
+        newest_s = clock.monotonic_s() + (ahead_s if ahead_from == 1 else 0)
+        assert abs(page.until - newest_s - memory_s) < 60
         assert abs(at_ms / 1000 - page.until - 86_400) < 60
 
 
