@@ -166,7 +166,7 @@ async def test_the_doctor_says_which_documents_would_go(
     )
     diagnosis = await examined([declared], asked, clock)
     told = [finding.what for finding in diagnosis.findings if finding.severity == "error"]
-    assert ["for ever" in told[0], "for 30 days" in told[1], "evicts" in told[2]] == [True] * 3
+    assert ["for ever" in told[0], "for 31 days" in told[1], "evicts" in told[2]] == [True] * 3
     assert {finding.remedy for finding in diagnosis.findings if finding.severity == "error"} == {
         "mend that, and run saga doctor again"
     }
