@@ -9,7 +9,7 @@ KAFKA_PORT = 9092
 _PLAIN = re.compile(r"(?:[A-Za-z][A-Za-z0-9+.-]*:(?=/))?(?:\[[0-9a-fA-F:.]*\]|:[0-9]+(?![^,/])|[\w ./,{}\\~+-])*")
 """No `@`, `?`, `%` or `=`, and a colon only behind the scheme, in brackets and before a port."""
 COUCHBASE_NAME = re.compile(r"(?:_default|[A-Za-z0-9-][A-Za-z0-9_%-]{0,250})")
-"""Of a scope or a collection, as Couchbase has it."""
+"""Name of a scope or a collection, as Couchbase has it."""
 _HOST = re.compile(r"(?:\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+)(?::[0-9]{1,5})?")
 
 INSTANCE = re.compile(r"[A-Za-z0-9._-]{1,200}")

@@ -40,10 +40,10 @@ TEST_PREFIX = "SAGA_TEST_"
 INFLIGHT_MIN = 64
 """As `saga.policies.concurrency` has it."""
 RECORD_BYTES_MAX, RECORD_BYTES_LEAST, RECORD_BYTES_LIMIT = 1_000_000, 100_000, 1 << 24
-"""As `saga.broker.port` has them."""
+"""Bounds, equal to those of `saga.broker.port`, which this module may not import."""
 
 LINK = re.compile(r"SERVICE_(?:HOST|PORT(?:_[A-Z0-9_]+)?)|PORT(?:_[0-9]+_(?:TCP|UDP|SCTP)(?:_(?:PROTO|PORT|ADDR))?)?")
-"""What follows the name of a Service in the variables that Kubernetes gives to every pod of its namespace."""
+"""Endings that Kubernetes puts behind a Service's name in the variables it gives to every pod of its namespace."""
 
 HIDDEN = " (what was given is not shown: it may hold a secret)"
 
@@ -56,7 +56,7 @@ class Given(NamedTuple):
 
     text: str
     said: str
-    """Where it was given, for people."""
+    """Place at which the setting was given, for people."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

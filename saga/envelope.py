@@ -21,11 +21,11 @@ CONTENT_TYPE, VERSION = b"application/avro", b"1.0"
 SAGA_BYTES_MAX = 1024
 """A saga id is in every event of its saga, and in the key of a document."""
 HEADER_BYTES_MAX = 512
-"""Of a header that is looked at: it is kept with the message in the progress."""
+"""Bytes of a header that is looked at, at most: it is kept with the message in the progress."""
 FOREIGN_BYTES_MAX = 1 << 14
-"""Of the headers of others that a message keeps, all together."""
+"""Bytes of all the headers of others that a message keeps, at most."""
 FOREIGN = "foreign_"
-"""What is put in front of the names of other people's headers that could be taken for ours."""
+"""Prefix of the names of other people's headers that could be taken for ours."""
 
 _FIXED: Headers = (("content-type", CONTENT_TYPE), ("ce_specversion", VERSION))
 _OURS = frozenset(
@@ -185,7 +185,7 @@ def _path(given: bytes) -> str:
 
 
 def _is_usual(given: Mapping[str, bytes | None]) -> bool:
-    """Whether the message says all that these headers do."""
+    """True if the message says all that these headers do."""
     trace = given.get("traceparent")
     return (
         None not in given.values()

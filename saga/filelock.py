@@ -9,11 +9,11 @@ from contextlib import suppress
 from pathlib import Path
 
 LOCKS = Path("/proc/locks")
-"""Where Linux tells who holds what."""
+"""File in which Linux tells who holds which lock."""
 
 
 def take(file: int, kind: int = fcntl.LOCK_EX) -> bool:
-    """Whether it is ours now; `False` if somebody else has it. Raises `OSError` if the lock itself fails."""
+    """True if it is ours now; `False` if somebody else has it. Raises `OSError` if the lock itself fails."""
     try:
         fcntl.flock(file, kind | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -34,7 +34,7 @@ def give(file: int, path: str) -> None:
 
 
 def holder(path: Path) -> str:
-    """Who holds the lock on this file, for people: `process 4711 (saga run)`, or how to see it."""
+    """Holder of the lock on this file, for people: `process 4711 (saga run)`, or how to see it."""
     with suppress(OSError, ValueError):
         inode = path.stat().st_ino
         for line in LOCKS.read_text().splitlines():

@@ -13,7 +13,7 @@ _SAFE = "".join(c for c in map(chr, range(33, 127)) if c not in "%|+")
 
 
 def identity(source: str, id_: str, type_: str, owner: str) -> str:
-    """What the toolkit calls the message with this `id_` from this `source`. `owner`: of its contract.
+    """Name in the toolkit of the message with this `id_` from this `source`. `owner`: of its contract.
 
     >>> identity("payment", "PaymentReserved-0a1b", "PaymentReserved", "payment")
     'PaymentReserved-0a1b'
@@ -31,7 +31,7 @@ def identity(source: str, id_: str, type_: str, owner: str) -> str:
 
 
 def identity_of_place(topic: str, partition: int, offset: int) -> str:
-    """What it calls a message without an id: no source is empty.
+    """Name of a message without an id: no source is empty.
 
     >>> identity_of_place("orders", 3, 17)
     '|orders/3/17'

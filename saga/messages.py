@@ -25,7 +25,7 @@ def name_of(event: type[Event]) -> str:
 
 
 Headers: TypeAlias = tuple[tuple[str, bytes | None], ...]
-"""As the log has them: a name may come twice, and a value may be null."""
+"""Headers as the log has them: a name may come twice, and a value may be null."""
 
 
 def texts_of(headers: Headers) -> dict[str, str]:
@@ -39,7 +39,7 @@ class Message(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """An event on its way, with its envelope: what decisions read and what a progress keeps of it. Immutable."""
 
     id: str
-    """What it is called here: see `saga.identity`."""
+    """Name of the message in the toolkit: see `saga.identity`."""
     type: str
     """The contract's record name, without namespace: `PaymentReserved`."""
     schema: str
@@ -82,9 +82,9 @@ class Standstill(NamedTuple):
     partition: int | None
     """`None`: all of the topic: it is gone, hidden, or we may not read it."""
     offset: int | None
-    """Of the first record that cannot be read, if the trouble is one of records."""
+    """Offset of the first record that cannot be read, if the trouble is one of records."""
     reason: str
-    """What is wrong, and what to do."""
+    """Reason for people, with what to do."""
 
 
 class Record(NamedTuple):

@@ -19,7 +19,7 @@ class Kind:
     read: Callable[[str], object]
     """From its text, without spaces around it, to its value. Raises `ValueError` saying what would be right."""
     takes: str
-    """What is to be given, with unit and bounds."""
+    """Kind of value to be given, with unit and bounds."""
     may_show: Callable[[str], bool] = lambda _: True
     """True if a text that cannot be used may be repeated to people and logs: not where it may hold a secret."""
 

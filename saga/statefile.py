@@ -42,7 +42,7 @@ MARK_BYTES_MAX = 4096
 
 
 class Header(NamedTuple):
-    """What the file's first bytes say."""
+    """Header of a SQLite file, as its first bytes say it."""
 
     generation: int
     tables: int
@@ -70,7 +70,7 @@ def next_generation(user_version: int) -> int:
 
 
 class StateFile:
-    """What one process knows of one file, of the log and the index beside it, and of its lock."""
+    """Knowledge of one process about one file, the log and the index beside it, and its lock."""
 
     def __init__(self, path: Path, lock: int, *, tables_max: int | None = None) -> None:
         """`lock`: the descriptor of `<path>.lock`. The file must be open, its lock held, and its log have been read.
@@ -98,7 +98,7 @@ class StateFile:
     # ---------------------------------------------------------------- looking
 
     def moved(self) -> str | None:
-        """What happened to the names; `None` if each is that of the file that is open here. Raises `OSError`."""
+        """Fate of the names, in words; `None` if each is still that of the file open here. Raises `OSError`."""
         for name, known in zip(self._names, self._known, strict=True):
             try:
                 there = os.stat(name)
@@ -114,7 +114,7 @@ class StateFile:
         return self.moved() or self._overwritten()
 
     def is_new_log(self) -> bool:
-        """Whether the log has begun anew since `logged`: then the transaction must raise the generation."""
+        """True if the log has begun anew since `logged`: then the transaction must raise the generation."""
         return self._new_log
 
     def logged(self) -> None:
@@ -155,7 +155,7 @@ class StateFile:
         return None
 
     def _ends_so(self, frame: int, checksums: bytes, salts: bytes, page_bytes: int) -> bool:
-        """Whether the log has this frame, with which it is to end."""
+        """True if the log has this frame, with which it is to end."""
         at = LOG_HEAD_BYTES + (frame - 1) * (FRAME_HEAD_BYTES + page_bytes)
         return (
             os.pread(self._log, 8, 16) == salts
@@ -187,7 +187,7 @@ class StateFile:
         self._note(ACKNOWLEDGED, mark)
 
     def last_acknowledged(self) -> bytes | None:
-        """What was noted of this very file, by whoever wrote last; `None` if nothing is known. Raises `OSError`."""
+        """Note of whoever wrote last to this very file; `None` if nothing is known. Raises `OSError`."""
         return self._noted(ACKNOWLEDGED)
 
     def closed(self) -> None:

@@ -1,4 +1,4 @@
-"""What lies on the topics `<service>.dead`, for people: dead letters, escalations, ends, and what was done by hand."""
+"""Letters on the topics `<service>.dead`, for people: dead letters, escalations, ends, and what was done by hand."""
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from saga.messages import Headers, Record, texts_of
 from saga.runtime.topics import dead_letters_of
 
 LETTERS_MAX = 100_000
-"""Of more than this only the newest are kept in memory."""
+"""Letters that are kept in memory, at most: of more only the newest are."""
 DROPPED = "-dropped"
 """How the id of the record ends that says that a dead letter was dropped."""
 
@@ -35,11 +35,11 @@ class Letter:
     handler: str | None = None
     attempts: int | None = None
     where: str | None = None
-    """Where in the service's code the last attempt failed."""
+    """Place in the service's code at which the last attempt failed."""
     whole: str | None = None
-    """Where all of the original lies."""
+    """Place of the whole original."""
     undoes: str | None = None
-    """Of a compensation that fails, the event that it cannot undo."""
+    """Id of the event that a failing compensation cannot undo; else `None`."""
     calls: tuple[str, ...] = ()
 
     @property
@@ -49,7 +49,7 @@ class Letter:
 
 
 class Found(NamedTuple):
-    """What the log has."""
+    """Letters that a log has."""
 
     letters: tuple[Letter, ...]
     """Newest first; each once, as it was said last."""

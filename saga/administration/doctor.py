@@ -189,7 +189,7 @@ async def _store(services: Sequence[Declared], settings: Settings, clock: Clock)
 
 
 async def _lasting(about: str, store: Store, services: Sequence[Declared]) -> Sequence[Finding]:
-    """What lets documents go before their time."""
+    """Findings about what lets documents go before their time."""
     collections = {collection for service in services for collection in collections_of(service)}
     longest_s = max(service.memory.total_seconds() for service in services)
     try:

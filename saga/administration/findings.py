@@ -16,7 +16,7 @@ Severity: TypeAlias = Literal["error", "warning", "ok"]
 REPLICAS, IN_SYNC = 3, 2
 """With fewer, one broker that is lost takes acknowledged records with it, or stops all writing."""
 TOPIC_BYTES = 1_048_588
-"""What Kafka has for `max.message.bytes` where nobody says anything."""
+"""Kafka's own default of `max.message.bytes`."""
 REASSIGN = "give it more replicas with kafka-reassign-partitions"
 CLOCK_MS_WARNING, CLOCK_MS_ERROR = 2_000, 60_000
 FORGOTTEN_MS = 7 * DAY_MS
@@ -45,14 +45,14 @@ class Finding(NamedTuple):
 
 
 class Asked(NamedTuple):
-    """What settings ask of every topic."""
+    """Demands of the settings on every topic."""
 
     replication: int = 3
     in_sync: int = 2
     record_bytes_max: int = RECORD_BYTES_MAX
     """The largest that services and clients send."""
     makes_topics: bool = False
-    """Whether services make what they miss: see `saga.broker.port.Broker.makes_topics`."""
+    """True if services make topics that they miss: see `saga.broker.port.Broker.makes_topics`."""
 
 
 def about_topic(wanted: Wanted, found: Found | None, asked: Asked) -> Iterator[Finding]:
@@ -359,7 +359,7 @@ def about_durability(about: str, durability: str) -> Finding:
 
 
 def about_lasting(about: str, problem: str) -> Finding:
-    """That documents do not stay as long as they are told to."""
+    """Finding: documents do not stay as long as they are told to."""
     return Finding(
         "error",
         about,

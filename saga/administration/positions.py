@@ -51,7 +51,7 @@ class Wish:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Skip:
-    """What cannot be read in a partition, and is to be stepped over."""
+    """Records of a partition that cannot be read, and are to be stepped over."""
 
     service: str
     partition: Partition

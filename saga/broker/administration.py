@@ -51,7 +51,7 @@ class Group(NamedTuple):
 
 
 class Unreadable(NamedTuple):
-    """What of a partition cannot be read."""
+    """Part of a partition that cannot be read."""
 
     begin: int
     end: int

@@ -22,14 +22,14 @@ from typing import NamedTuple, Protocol, Self
 from saga.messages import Outgoing, Partition, Record, Standstill
 
 RECORD_BYTES_MAX = 1_000_000
-"""What one record may hold, unless a setting says otherwise: what a topic of Kafka takes that nobody has configured."""
+"""Bytes of one record, at most, unless a setting says otherwise: a topic of Kafka takes as much by default."""
 RECORD_BYTES_LEAST, RECORD_BYTES_LIMIT = 100_000, 1 << 24
-"""What settings may say: less leaves no room beside an event for what a dead letter needs, more holds up everybody."""
+"""Bounds of that setting: less leaves no room beside an event for a dead letter's headers, more holds up everybody."""
 BESIDE_BYTES = 1 << 15
 """Kept free beside an event's value: for its key and headers, and for those that it gets as a dead letter, all of which
 have bounds of their own."""
 FRAME_BYTES = 100
-"""What a log adds to a record, at most: the frames of the record and of a batch that holds it alone."""
+"""Bytes that a log adds to a record, at most: the frames of the record and of a batch that holds it alone."""
 
 
 def size_of(message: Outgoing) -> int:

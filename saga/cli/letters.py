@@ -1,4 +1,4 @@
-"""What needs a person, for `saga list --dead`: what services said on their topics, and what blocks in their stores."""
+"""List for `saga list --dead`: letters that services left on their topics, and messages that block in their stores."""
 
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
@@ -48,7 +48,7 @@ async def tell_dead(wanted: Wanted, settings: Settings, clock: Clock, as_json: b
 async def _all(
     wanted: Wanted, sources: Sequence[Source], settings: Settings, clock: Clock
 ) -> tuple[list[Told], list[Listed], bool]:
-    """What to tell, the sagas that are blocked, and whether there is more."""
+    """Letters to tell, the sagas that are blocked, and whether there is more."""
     names = {source.service for source in sources if not wanted.services or source.service in wanted.services}
     found = await letters_of(sorted(names | set(wanted.services)), settings, clock)
     if found.trouble:

@@ -16,7 +16,7 @@ from saga.config import Settings
 LIMIT = 50
 LIMIT_MAX = 100_000
 WIDTHS = (24, 16, 24, 24, 20)
-"""Of the columns, at least: rows are printed as they are found, before the others are known."""
+"""Least widths of the columns: rows are printed as they are found, before the others are known."""
 
 
 @click.command("list")

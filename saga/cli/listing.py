@@ -15,7 +15,7 @@ QUIET_MS = 3_600_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What somebody wants to see."""
+    """Choice of what is listed."""
 
     addresses: Sequence[str]
     prefix: str = ""
@@ -33,7 +33,7 @@ class Listed:
     saga: str
     standings: tuple[Standing, ...]
     damaged: tuple[Seen, ...] = ()
-    """What these services keep of it cannot be read."""
+    """Progresses of it that cannot be read."""
     now_ms: int = 0
 
     @property
@@ -87,7 +87,7 @@ async def listed(wanted: Wanted, clock: Clock) -> AsyncIterator[Listed | None]:
 
 
 def _may_be_wanted(wanted: Wanted, seen: Seen) -> bool:
-    """Whether it is worth while to ask the other services. What is damaged may be anything."""
+    """True if it is worth while to ask the other services. What is damaged may be anything."""
     if seen.progress is None:
         return not wanted.only_dead
     stands = standing(seen.progress) if wanted.only_open or wanted.only_dead else None

@@ -16,7 +16,7 @@ from saga.printable import printable, printable_lines
 log = logging.getLogger("python")
 
 SAID_MAX = 20
-"""Of one place in a library, in the life of a command."""
+"""Lines from one place in a library that a command prints in its life."""
 
 
 def tell(*lines: str, err: bool = False) -> None:

@@ -48,7 +48,7 @@ def check_json(data: object) -> None:
 
 
 class _Place:
-    """Where the walk is in the bytes, and how many more values there may be."""
+    """Position of the walk in the bytes, and how many more values there may be."""
 
     __slots__ = ("at", "left", "value")
 

@@ -56,9 +56,9 @@ class Contract:
     doc: str
     """Of the newest version."""
     namespace: str = ""
-    """Of its records; empty if they have none."""
+    """Namespace of its records; empty if they have none."""
     schemas: str = URN
-    """What the absolute URI of each of its schemas begins with."""
+    """Prefix of the absolute URI of each of its schemas."""
     versions: tuple[Version, ...] = field(repr=False)
     """All of them, number 1 first."""
 

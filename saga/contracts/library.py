@@ -137,7 +137,7 @@ def _loaded(folder: Path, schemas: str) -> Library:
 
 
 def _schemas() -> str:
-    """What the URIs of schemas begin with. SDKs for CloudEvents refuse one that is not absolute."""
+    """Prefix of the URIs of schemas. SDKs for CloudEvents refuse one that is not absolute."""
     given = os.environ.get("SAGA_SCHEMA_BASE", "").strip()
     if not given:
         return URN

@@ -51,7 +51,7 @@ NO_TEXT: Final = "half of a surrogate pair is no text"
 
 
 def is_text(text: str) -> bool:
-    """Whether UTF-8 has it."""
+    """True if UTF-8 has it."""
     if not text.isascii():
         try:
             text.encode()

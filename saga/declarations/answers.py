@@ -61,7 +61,7 @@ def _why_not(answer: type[Exception]) -> str | None:
 
 
 def _alike(one: object, other: object) -> bool:
-    """Whether they are equal, or of a type that cannot tell."""
+    """True if they are equal, or of a type that cannot tell."""
     return type(one) is type(other) and (_equal(one, other) or type(one).__eq__ is object.__eq__)
 
 

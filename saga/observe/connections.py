@@ -18,9 +18,9 @@ SHARE = 10
 BACKLOG = 16
 """How many connections asyncio accepts at once, before the oldest can go."""
 LINE_BYTES_MAX, FIELD_BYTES_MAX, FIELDS_MAX = 2048, 4096, 64
-"""Of a request: its first line, each header, and how many headers."""
+"""Limits of a request: its first line, each header, and how many headers."""
 SERVER = "saga"
-"""What we say of ourselves: neither what serves nor its version."""
+"""Value of the header `Server`: neither the library nor its version."""
 
 
 def connections_max() -> int:

@@ -74,7 +74,7 @@ _encode = msgspec.json.Encoder(decimal_format="string", enc_hook=str).encode
 
 
 FRAMES_MAX = 20
-"""Of a trace, the innermost ones."""
+"""Frames of a trace that are written, the innermost ones."""
 QUOTED = frozenset(" \t=\r\n\"'")
 """With one of them a text is written in quotes."""
 TEXT_MAX = 4000
@@ -193,7 +193,7 @@ def _message(record: logging.LogRecord) -> str:
 
 
 def _trace(error: BaseException) -> list[str]:
-    """Where it was raised, innermost last, each frame in a line."""
+    """Trace of an exception, innermost last, each frame in a line."""
     frames = traceback.extract_tb(error.__traceback__)[-FRAMES_MAX:]
     return [f"{frame.filename}:{frame.lineno} {frame.name}" for frame in frames]
 
@@ -305,5 +305,5 @@ def _for_people(logger: WrappedLogger, method: str, event: EventDict) -> EventDi
 
 
 def _is_quoted(name: str, text: str) -> bool:
-    """Whether structlog writes this text by `repr`, which escapes: all others, and `logger`, it writes as they are."""
+    """True if structlog writes this text by `repr`, which escapes: all others, and `logger`, it writes as they are."""
     return name != "logger" and not QUOTED.isdisjoint(text)

@@ -176,7 +176,7 @@ class StandsStill(Moment, frozen=True, kw_only=True, gc=False):
     partition: int | None
     """`None`: all of the topic."""
     offset: int | None
-    """Of the first record that cannot be read, if the trouble is one of records."""
+    """Offset of the first record that cannot be read, if the trouble is one of records."""
     error: str
 
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from saga.clock import Clock
 
 LINES_MAX = 20
-"""Of one kind within `WITHIN_S`."""
+"""Lines of one kind within `WITHIN_S`, at most."""
 WITHIN_S = 60.0
 KINDS_MAX = 500
 """Kinds that are told apart."""
@@ -44,7 +44,7 @@ class Quotas:
         """When the first quota ends that has held something back; `None`: none has."""
 
     def has_room(self, kind: Hashable) -> bool:
-        """Whether one more line of this kind may be written now."""
+        """True if one more line of this kind may be written now."""
         with self._lock:
             now_s = self._clock.monotonic_s()
             kind = self._told_apart(kind, now_s)
@@ -60,7 +60,7 @@ class Quotas:
             return False
 
     def over(self, *, all_: bool = False) -> list[Held]:
-        """What quotas held back whose time is over, or all of them: they begin anew."""
+        """Counts of held-back lines whose time is over, or all of them: they begin anew."""
         with self._lock:
             now_s = self._clock.monotonic_s()
             held = {kind: quota for kind, quota in self._quotas.items() if quota.lines > LINES_MAX}

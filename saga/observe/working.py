@@ -38,13 +38,13 @@ class Working(Protocol):
         """How many are its own."""
 
     def lag(self) -> Mapping[Partition, int] | None:
-        """As the `Membership` of `saga.broker.port` has it."""
+        """Standstills, as `Membership.standing` of `saga.broker.port` gives them."""
 
     def away(self) -> Mapping[str, float]:
         """`store` or `broker` -> for how many seconds it cannot be reached. Empty when both can."""
 
     def standing(self) -> Sequence[Standstill]:
-        """As the `Membership` of `saga.broker.port` has it."""
+        """Standstills, as `Membership.standing` of `saga.broker.port` gives them."""
 
     async def look(self) -> None:
         """Find out whether store and broker can be reached: a worker that has nothing to do would not notice."""

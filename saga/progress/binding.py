@@ -1,4 +1,4 @@
-"""What binds a progress to its saga and its snapshot to its transitions, so that a change by hand is found. Pure.
+"""Digests that bind a progress to its saga and its snapshot to its transitions: a change by hand is found. Pure.
 
 The chain of hashes begins with a digest of service and saga: a history in the place of another one is no history.
 Each transition holds, for each bound field of the snapshot that it changed, the sum of the digests of what came less
@@ -69,7 +69,7 @@ def changes(before: Snapshot, after: Snapshot) -> dict[str, str]:
 
 
 def _add_pages(found: dict[str, str], before: Snapshot, after: Snapshot) -> None:
-    """What pages that came or went add: the progress put nothing aside yet, which changes nothing as a whole."""
+    """Add to the sums what pages that came or went hold: to put something aside changes nothing as a whole."""
     for name in ("inbox", "queue", "waiting"):
         total = _paged(after, name) - _paged(before, name) + int(found.pop(name, "0"), 16)
         if total % _MODULUS:
@@ -77,17 +77,17 @@ def _add_pages(found: dict[str, str], before: Snapshot, after: Snapshot) -> None
 
 
 def _paged(p: Snapshot, name: str) -> int:
-    """What of a field is in pages."""
+    """Sum of the digests of a field's items that are in pages."""
     return sum(int(page.bound, 16) for page in p.pages if page.of == name)
 
 
 def bound_items(items: Iterable[object]) -> str:
-    """What these items add to the sum of a field that holds them."""
+    """Sum of the digests of these items."""
     return f"{sum(map(_digest, items)) % _MODULUS:016x}"
 
 
 def is_bound(entries: Sequence[Entry]) -> bool:
-    """Whether every transition says what it changed: an older version of the toolkit wrote none of it."""
+    """True if every transition says what it changed: an older version of the toolkit wrote none of it."""
     return not entries or (entries[0].previous != "" and all(entry.changes for entry in entries))
 
 
@@ -104,7 +104,7 @@ def differing(p: Snapshot, entries: Sequence[Entry]) -> list[str]:
 
 
 def _held(name: str, empty: Snapshot, p: Snapshot) -> int:
-    """What a field holds, with pages that were not read."""
+    """Sum of the digests of a field's items, pages that were not read included."""
     return (_gained(getattr(empty, name), getattr(p, name)) + _paged(p, name)) % _MODULUS
 
 
@@ -205,7 +205,7 @@ def _unbound(p: Snapshot, entries: Sequence[Entry]) -> Iterable[str]:
 
 
 def _had(p: Snapshot, entries: Sequence[Entry]) -> bool:
-    """Whether the saga once was in the state that each open intent was given."""
+    """True if the saga once was in the state that each open intent was given."""
     left = [intent.state for intent in p.intents]
     state: dict[str, object] = {}
     left = [given for given in left if given != state]

@@ -47,7 +47,7 @@ class Intent(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     handler: str
     kind: Kind
     name: str = ""
-    """Of `undo`: the compensation's own name, for people."""
+    """Name of the compensation itself, for people; of an intent of kind `undo`."""
     cause: str
     message: Message
     parts: tuple[Message, ...]
@@ -113,7 +113,7 @@ class Page(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     until: int = 0
     """From when on it may have expired, in seconds since 1970; 0: it never does."""
     bound: str = ""
-    """What `saga.progress.binding` makes of what it holds."""
+    """Sum of the digests of its items: see `saga.progress.binding`."""
     had: str = ""
     """The same once what is kept in it counts as had, where nobody will ever handle it."""
     first: int = 0
@@ -127,7 +127,7 @@ class Page(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
         return replace(self, of="inbox", bound=self.had, had="", handlers=(), newest=now_s, until=until)
 
     def is_forgotten(self, now_s: int) -> bool:
-        """Whether nothing in it is young enough to be asked for."""
+        """True if nothing in it is young enough to be asked for."""
         return 0 < self.until < now_s
 
 
@@ -158,7 +158,7 @@ class Snapshot(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     waiting: tuple[Kept, ...] = ()
     compensating: tuple[Kept, ...] = ()
     pages: tuple[Page, ...] = ()
-    """What does not fit in here, oldest first."""
+    """Pages with what does not fit in here, oldest first."""
     replays: int = 0
     n: int = 0
     """How many transitions there are; the next one gets this number."""
@@ -196,7 +196,7 @@ class DeadLetter(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False
     message: Message
     attempts: int = 0
     where: str | None = None
-    """Where in the service's code the last attempt failed."""
+    """Place in the service's code at which the last attempt failed."""
     calls: tuple[str, ...] = ()
     """What ran and what may have happened, for a person to put right."""
 

@@ -1,4 +1,4 @@
-"""As much of a progress as a list of sagas shows, read without the rest: messages and transitions are passed over."""
+"""Part of a progress that a list of sagas shows, read without the rest: messages and transitions are passed over."""
 
 import msgspec
 from msgspec import Raw, Struct
@@ -8,7 +8,7 @@ from saga.progress.document import FORMAT, UNREADABLE, Kind, Outcome
 
 
 class GlanceKept(Struct, frozen=True, gc=False):
-    """Of a kept message, for whom it is."""
+    """Kept message: for which handler it is."""
 
     handler: str
     dead: str | None = None
@@ -16,7 +16,7 @@ class GlanceKept(Struct, frozen=True, gc=False):
 
 
 class GlanceIntent(Struct, frozen=True, gc=False):
-    """Of something begun, who has begun it and when."""
+    """Open intent: whose it is, and since when."""
 
     handler: str
     kind: Kind
@@ -24,33 +24,33 @@ class GlanceIntent(Struct, frozen=True, gc=False):
 
 
 class GlanceRan(Struct, frozen=True, gc=False):
-    """Of a run, whose it was."""
+    """Run that has ended: whose it was."""
 
     handler: str
 
 
 class GlanceEvent(Struct, frozen=True, gc=False):
-    """Of an event, which."""
+    """Event: its id."""
 
     id: str
 
 
 class GlanceResult(Struct, frozen=True, gc=False):
-    """Of what can be undone, which event said it."""
+    """Result that can be undone: the event that said it."""
 
     handler: str
     event: GlanceEvent
 
 
 class GlancePage(Struct, frozen=True, gc=False):
-    """Of a page that lies in a document of its own, how much is in it."""
+    """Page in a document of its own: how much is in it."""
 
     of: str
     count: int
 
 
 class GlanceEntry(Struct, frozen=True, gc=False):
-    """Of a transition, when it was written, and what became of the message."""
+    """Transition: when it was written, and what became of the message."""
 
     time: str
     outcome: Outcome

@@ -17,13 +17,13 @@ from saga.progress.spill import Bounds, Leaf, NewPage, new_page
 
 
 class Pile(Struct, frozen=True, gc=False):
-    """What is kept in one order: the queue, or what waits for one handler."""
+    """Messages that are kept in one order: the queue, or those that wait for one handler."""
 
     of: PageOf
     handler: str
     """Empty for the queue."""
     here: tuple[Kept, ...]
-    """What of it is in the progress, in order, less dead letters."""
+    """Messages of the pile that are in the progress, in order, less dead letters."""
     pages: tuple[Page, ...]
 
 
@@ -84,7 +84,7 @@ def piles_spilled(
 
 
 def _tail(pile: Pile, bounds: Bounds, staying: set[str]) -> Iterator[Kept]:
-    """What of a pile may go: all behind its pages; without any, all but its head."""
+    """Messages of a pile that may go: all behind its pages; without any, all but its head."""
     size = 0
     for place, kept in enumerate(pile.here):
         if kept.message.id in staying:
@@ -98,7 +98,7 @@ def _tail(pile: Pile, bounds: Bounds, staying: set[str]) -> Iterator[Kept]:
 
 
 def _parts(tail: list[Kept], bounds: Bounds) -> Iterator[tuple[Kept, ...]]:
-    """As many pages as are full."""
+    """Pages cut from these messages, as many as are full."""
     part: list[Kept] = []
     size = 0
     for kept in tail:

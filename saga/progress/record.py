@@ -365,7 +365,7 @@ def dead(
 
 
 def stripped(p: Snapshot, hand: Hand, role: Role, message: Message, *, undo: bool, letter: str, reason: str) -> Written:
-    """As `dead`, where not even that has room: the quarantine stands here, what the message said in the letter only."""
+    """Record a message as dead where `dead` has no room: the quarantine stands here, the bytes in the letter only."""
     name = role.undo.name if undo and role.undo else role.name
     kept = Kept(handler=role.name, message=replace(message, value=b""), n=p.n, dead=letter, bad=reason)
     if undo:

@@ -21,13 +21,13 @@ def check_room(written: Written, p: Snapshot, content_bytes: int, bytes_max: int
 
 
 def _is_of_a_run(written: Written) -> bool:
-    """Whether a handler adds this: its intent, or its end. A compensation may use what is left."""
+    """True if a handler adds this: its intent, or its end. A compensation may use what is left."""
     if written.entry is None:
         return bool(written.snapshot.intents) and written.snapshot.intents[-1].kind == "do"
     return written.entry.outcome == "handled"
 
 
 def _largest(p: Snapshot) -> str:
-    """What takes the room, for people."""
+    """Fields that take the room, for people."""
     sizes = sorted(((len(encode(getattr(p, name))), name) for name in _GROWING), reverse=True)
     return ", ".join(f"{name} {size} bytes" for size, name in sizes[:3])

@@ -1,4 +1,4 @@
-"""What a progress has no room for goes to pages: documents of their own, which never change. Pure.
+"""Pages of a progress: documents of their own, which never change, for what has no room in it. Pure.
 
 A page is named by the number of the transition whose write first lists it, and by its content. So two workers that put
 the same aside make the same page, one that crashed in between leaves a page that is found again or that nobody lists,
@@ -20,7 +20,7 @@ from saga.progress.document import PAGED, PLAIN, Kept, Page, PageOf, Snapshot, e
 from saga.progress.roles import Roles
 
 ENTRY_BYTES = 12
-"""Of an inbox entry, as pages hold it."""
+"""Bytes of an inbox entry, as pages hold it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +46,7 @@ BOUNDS = Bounds()
 
 
 def may_spill(p: Snapshot, bounds: Bounds) -> bool:
-    """Whether it is worth while to look what goes to pages."""
+    """True if it is worth while to look what goes to pages."""
     return len(p.inbox) > bounds.inbox_max or len(p.queue) + len(p.waiting) > bounds.head_max
 
 
@@ -89,12 +89,12 @@ def saga_of(key: str) -> str:
 
 
 def is_page(key: str) -> bool:
-    """Whether a key in collection `saga-archive` is a page's."""
+    """True if a key in collection `saga-archive` is a page's."""
     return "|" in key.partition("::")[0]
 
 
 def digest_of(content: bytes) -> str:
-    """What a page's name ends in."""
+    """Digest in which a page's name ends."""
     return blake2b(content, digest_size=16).hexdigest()
 
 
@@ -127,7 +127,7 @@ def new_page(
 
 
 def is_in(entries: bytes, entry: str) -> bool:
-    """Whether a page's entries hold this one."""
+    """True if a page's entries hold this one."""
     wanted = bytes.fromhex(entry)
     at = entries.find(wanted)
     while at >= 0 and at % ENTRY_BYTES:  # it only looks like one, across two others

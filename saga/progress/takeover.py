@@ -15,7 +15,7 @@ from saga.progress.roles import Roles
 
 
 def is_due(p: Snapshot, roles: Roles) -> bool:
-    """Whether the progress was written by a version that takes fewer of the service's own events than this one."""
+    """True if the progress was written by a version that takes fewer of the service's own events than this one."""
     return p.heard != roles.heard and bool(p.n) and not set(roles.heard) <= set(p.heard)
 
 
@@ -61,7 +61,7 @@ def taken_over(p: Snapshot, roles: Roles, entries: Sequence[Entry], forgotten: s
 
 
 def _is_undone(p: Snapshot, entry: Entry, undone: set[str]) -> bool:
-    """Whether all results of the run that this transition ended are undone: then nothing that it said is a part."""
+    """True if all results of the run that this transition ended are undone: then nothing that it said is a part."""
     cause = entry.cause or entry.message
     left = any((r.handler, r.cause) == (entry.handler, cause) for r in p.results)
     return not left and any(e.id in undone for e in entry.events)

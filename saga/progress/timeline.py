@@ -85,7 +85,7 @@ def _in_pages(p: Snapshot | Glance, of: PageOf) -> int:
 
 
 def is_left(p: Snapshot | Glance, kept: Kept | GlanceKept) -> bool:
-    """Whether the handler that a message waits for can never run any more."""
+    """True if the handler that a message waits for can never run any more."""
     if kept.handler in p.closed or any(ran.handler == kept.handler for ran in p.ran):
         return True
     return kept.decides and p.outcome is not None

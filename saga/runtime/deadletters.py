@@ -25,11 +25,11 @@ TOO_OLD = "older than memory"
 
 REASON_BYTES_MAX, REMEDY_BYTES_MAX, WHERE_BYTES_MAX, CALL_BYTES_MAX = 2000, 500, 500, 300
 CALLS_BYTES_MAX = 8000
-"""Of all calls together."""
+"""Bytes of all calls together, at most."""
 SMALLER_BYTES = (1 << 18, 1 << 16, 1 << 13)
 """A letter that the log refuses is tried with so many bytes in all; then without anything of the original."""
 LEAST_BYTES_MAX = 120
-"""Of each thing that we say, in a letter without anything of the original."""
+"""Bytes of each header of ours, at most, in a letter without anything of the original."""
 _LEAST = ("dead_id", "dead_what", "dead_service", "dead_reason", "dead_time", "dead_handler", "dead_whole")
 
 

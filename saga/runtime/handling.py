@@ -32,7 +32,7 @@ DELAY_S_MAX = 30.0
 PACKAGE = str(Path(__file__).parents[1])
 """Where the toolkit's own code lies: people are told of theirs."""
 REASON_BYTES_MAX = 2000
-"""Of what an exception says, no more than this is kept: a reason stands in progress, log and headers."""
+"""Bytes of an exception's text that are kept, at most: a reason stands in progress, log and headers."""
 
 
 class Ask(Struct, frozen=True, kw_only=True, gc=False):

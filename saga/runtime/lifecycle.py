@@ -61,7 +61,7 @@ async def serve(
 
 
 def collections_of(declared: Declared) -> Sequence[str]:
-    """Where its documents are: progress, archives, and those of its business."""
+    """Collections of its documents: progress, archives, and those of its business."""
     return (COLLECTION, ARCHIVES, *dict.fromkeys(kind.collection for kind in declared.documents))
 
 

@@ -39,7 +39,7 @@ class Prefix:
         self.unfinished += 1
 
     def skipped(self, after: int) -> None:
-        """What is not begun of the offsets below `after` never comes: it was removed."""
+        """Count offsets below `after` that have not begun as removed: they never come."""
         self._end = max(self._end, after)
 
     def finished(self, offset: int) -> None:

@@ -3,9 +3,9 @@
 from collections import OrderedDict
 
 BYTES_MAX = 16 * 2**20
-"""Of entries that a worker remembers: of 1.4 million messages."""
+"""Bytes of entries that a worker remembers, at most: those of 1.4 million messages."""
 ROOM_BYTES = 200
-"""What a page takes beside its entries."""
+"""Bytes that a page takes beside its entries."""
 
 
 class KnownPages:
@@ -23,7 +23,7 @@ class KnownPages:
         return entries
 
     def learn(self, key: str, entries: bytes) -> None:
-        """What a page holds."""
+        """Remember the entries of a page."""
         if key in self._entries:
             return
         self._entries[key] = entries

@@ -53,7 +53,7 @@ class Ports(Protocol):
 
     @property
     def record_bytes_max(self) -> int:
-        """What the log takes as one record: see `Broker.record_bytes_max`."""
+        """Bytes that the log takes as one record: see `Broker.record_bytes_max`."""
 
     @property
     def outages(self) -> int:

@@ -1,4 +1,4 @@
-"""What of the log cannot be read: told once when it comes to a standstill, and once when it goes on."""
+"""Standstills of the log, each told once when it begins, and once when it is over."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field

@@ -147,5 +147,5 @@ def _undecodable(service: Participant, role: Role, message: Message) -> str | No
 
 
 def _looked_at_again(service: Participant, work: Work) -> Work:
-    """What could not be decoded when it was kept may be by this version of the service."""
+    """Decode anew what could not be decoded when it was kept: this version of the service may know its schema."""
     return work if work.bad is None else replace(work, bad=_undecodable(service, work.role, work.message))

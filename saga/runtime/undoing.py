@@ -17,7 +17,7 @@ def is_done(p: Snapshot, work: Work) -> bool:
 
 
 def is_kept_waiting(p: Snapshot, work: Work) -> bool:
-    """Whether it can do nothing yet, and that is written down."""
+    """True if it can do nothing yet, and that is written down."""
     kept = kept_undo(p, work.role.name, work.message)
     return kept is not None and (kept.dead is not None or undo_step(p, work.role.name, work.message) in WAITING)
 

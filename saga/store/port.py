@@ -80,7 +80,7 @@ class Store(Protocol):
 
 @runtime_checkable
 class NewestFirst(Protocol):
-    """What a store can besides, if it knows in which order its documents came: not every one does."""
+    """Ability of stores that know in which order their documents came: not every one does."""
 
     def newest(self, collection: str, prefix: str = "", *, kept: bool = False) -> AsyncIterator[tuple[str, Document]]:
         """As `Store.scan`, those first that were inserted last: so a look at a few costs a few. `kept`: only those

@@ -165,7 +165,7 @@ class SqliteStore:
             raise no_look(self.path, why) from why
 
     def _meaning(self, why: sqlite3.Error, doing: Doing) -> StoreError:
-        """What SQLite's error means; that the file has lost its name explains most of them."""
+        """Our error for one of SQLite's; that the file has lost its name explains most of them."""
         try:
             self._check_names(at_once=True)
         except StoreError as also:

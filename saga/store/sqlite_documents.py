@@ -43,7 +43,7 @@ class Last(NamedTuple):
     collection: str
     key: str
     cas: int
-    """Of the version that it made, or removed."""
+    """Number of the version that it made, or removed."""
     removed: bool
 
     def encode(self) -> bytes:
@@ -65,11 +65,11 @@ class Documents:
     def __init__(self, connection: sqlite3.Connection, path: Path, moment: Moment) -> None:
         self._connection, self._path, self._moment = connection, path, moment
         self._cas_removed: int | None = None
-        """What the file says of removed versions, once it has been read."""
+        """Highest removed version that the file tells, once it has been read."""
         self.last: Last | None = None
 
     def outcome_of(self, write: "Callable[[Documents], int]") -> int | Exception:
-        """What came of one write. Raises only what ends the whole transaction."""
+        """Outcome of one write. Raises only what ends the whole transaction."""
         try:
             return write(self)
         except StoreError as why:
@@ -136,7 +136,7 @@ class Documents:
         return len(expired) < count_max
 
     def has(self, last: Last) -> bool:
-        """Whether the file is as new as that write: versions only grow, and those of removed documents are noted."""
+        """True if the file is as new as that write: versions only grow, and those of removed documents are noted."""
         row = self._connection.execute(CAS, (last.collection, last.key)).fetchone()
         if row is None:
             return sqlite_file.cas_removed(self._connection) >= last.cas
@@ -176,7 +176,7 @@ class Write(NamedTuple):
 
 
 def checksum(collection: str, key: str, content: bytes) -> int:
-    """Of a document where it is."""
+    """Checksum of a document under its key: SQLite has none."""
     return zlib.crc32(content, zlib.crc32(f"{collection}\0{key}".encode()))
 
 

@@ -81,7 +81,7 @@ BROKEN = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLIT
 
 
 class Damage(sqlite3.DatabaseError):
-    """What SQLite does not see: a document whose bytes are not those that were written."""
+    """Damage that SQLite does not see: a document whose bytes are not those that were written."""
 
     sqlite_errorcode = sqlite3.SQLITE_CORRUPT
 
@@ -127,7 +127,7 @@ def no_lock(path: Path, why: OSError) -> StoreUnavailable:
 
 
 def no_look(path: Path, why: OSError) -> StoreUnavailable:
-    """Whether the file is what it was cannot be seen."""
+    """Error for a file that cannot be looked at: nobody knows whether it is still the same."""
     return StoreUnavailable(
         f"the store {path} cannot be looked at ({why}); nothing was written: look at the disk, and see that file and "
         "folder can be read"

@@ -19,7 +19,7 @@ from saga.statefile import format_of, make_file, make_folder
 from saga.store.sqlite_errors import Damage, Doing, meaning, primary_code
 
 FORMAT = 2
-"""Of the files that this version reads and writes; the lowest byte of `PRAGMA user_version`."""
+"""Format of the files that this version reads and writes; the lowest byte of `PRAGMA user_version`."""
 APPLICATION = 0x53414753
 """`PRAGMA application_id`: ours, and a store."""
 HOUR_MS = 3_600_000

@@ -1,4 +1,4 @@
-"""Whether the file below an open store is still the one of its name, and as new as what was written to it."""
+"""Check that the file below an open store is still the one of its name, and as new as what was written to it."""
 
 import sqlite3
 from contextlib import suppress
@@ -27,7 +27,7 @@ class Ground:
         (tables,) = connection.execute("PRAGMA schema_version").fetchone()
         self._state = StateFile(path, lock, tables_max=tables)
         self.broken: str | None = None
-        """What is wrong, for good."""
+        """Reason for which the file is used no more; `None` while it is."""
         self._last: Last | None = None
         self._seen = -1
         if (mark := self._state.last_acknowledged()) is not None:
@@ -71,7 +71,7 @@ class Ground:
             connection.execute(f"PRAGMA user_version = {next_generation(version)}")
 
     def committed(self, documents: Documents) -> None:
-        """What the transaction wrote is durable. With the lock held."""
+        """Note that a transaction's writes are durable. The lock must be held."""
         self._state.logged()
         if documents.last is not None:
             self._last = documents.last

@@ -33,7 +33,7 @@ FEW_MAX = 1000
 ONE = "SELECT key, CAST(content AS BLOB), cas, expires_at_ms FROM documents WHERE id = ?"
 
 Rows = Callable[[str, Sequence[object]], list[Any]]
-"""What a query with these values gives."""
+"""Function that gives the rows of a query with these values."""
 
 
 def by_key(rows: Rows, is_past: Callable[[int], bool], collection: str, prefix: str) -> Iterator[tuple[str, Document]]:

@@ -50,7 +50,7 @@ DEFECT = frozenset(
 
 
 class Damage(sqlite3.DatabaseError):
-    """What SQLite does not see: records that are not those that were written, or are missing."""
+    """Damage that SQLite does not see: records that are not those that were written, or are missing."""
 
     sqlite_errorname = "SQLITE_CORRUPT"
     sqlite_errorcode = sqlite3.SQLITE_CORRUPT

@@ -1,4 +1,4 @@
-"""Whether the file below an open broker is still the one of its name, and as new as what was appended to it."""
+"""Check that the file below an open broker is still the one of its name, and as new as what was appended to it."""
 
 import sqlite3
 from collections.abc import Mapping
@@ -16,14 +16,14 @@ the rest when something is found."""
 
 
 class Ground:
-    """Of one broker that is open. From the first `BrokerBroken` on nothing is read or written any more."""
+    """Check of one open broker's file. From the first `BrokerBroken` on nothing is read or written any more."""
 
     def __init__(self, path: Path, lock: int, connection: sqlite3.Connection, log: Log, clock: Clock) -> None:
         """With the lock held. Raises `BrokerBroken`, `sqlite3.Error`, `OSError`."""
         self._path, self._connection, self._log, self._clock = path, connection, log, clock
         self._state = StateFile(path, lock)
         self.broken: str | None = None
-        """What is wrong, for good."""
+        """Reason for which the file is used no more; `None` while it is."""
         self._last: tuple[int, int] | None = None
         """The log that we appended to last, and its end."""
         self._seen = -1
@@ -62,7 +62,7 @@ class Ground:
             self._connection.execute(f"PRAGMA user_version = {next_generation(version)}")
 
     def committed(self, moved: Mapping[int, int]) -> None:
-        """What the transaction appended is durable: the new ends of logs. With the lock held."""
+        """Note the new ends of logs, which a transaction has made durable. The lock must be held."""
         self._state.logged()
         if moved:
             self._last = next(iter(moved.items()))

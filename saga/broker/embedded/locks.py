@@ -31,11 +31,11 @@ class WriteLock:
 
     @property
     def descriptor(self) -> int:
-        """Of the lock's file."""
+        """Descriptor of the lock's file."""
         return self._file
 
     def holder(self) -> str:
-        """Who has it, for people."""
+        """Holder of the lock, for people."""
         return filelock.holder(self._path)
 
     def taken(self) -> bool:

@@ -42,7 +42,7 @@ class Undecodable(Exception):
         self.offset = offset
 
     def told(self, partition: Partition, path: Path) -> str:
-        """What people are told."""
+        """Text for people."""
         return (
             f"{partition.topic}/{partition.number} stands at offset {self.offset}, which cannot be read: its row in "
             f"{path} is not as we write it ({self}): put back a copy of the file, or step over it with `saga positions "
@@ -156,14 +156,14 @@ class Log:
         return records
 
     def _check_gap(self, log: int, offset: int, found: Sequence[int]) -> None:
-        """Whether what is not there was removed by retention. Raises `Damage`."""
+        """True if what is not there was removed by retention. Raises `Damage`."""
         oldest, end = self._connection.execute("SELECT oldest, next FROM logs WHERE id = ?", (log,)).fetchone()
         first = max(offset, oldest)
         if list(found) != list(range(first, first + len(found))) or (not found and first < end):
             raise Damage(f"records of log {log} from {first} on are missing")
 
     def has(self, log: int, end: int) -> bool:
-        """Whether that log is at least so long."""
+        """True if that log is at least so long."""
         found = self._connection.execute("SELECT next FROM logs WHERE id = ?", (log,)).fetchone()
         return found is not None and found[0] >= end
 
@@ -227,6 +227,6 @@ class Log:
 
 
 def checksum(offset: int, key: bytes, value: bytes | None, headers: bytes | None, time_ms: int) -> int:
-    """Of a record where it is: SQLite has none."""
+    """Checksum of a record at its place: SQLite has none."""
     seed = (offset << 1 ^ time_ms ^ (value is None)) & 0xFFFFFFFF
     return zlib.crc32(headers or b"", zlib.crc32(value or b"", zlib.crc32(key, seed)))

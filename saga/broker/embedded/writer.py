@@ -287,7 +287,7 @@ class Writer:
             return  # tried again before the next transaction begins
 
     def _meaning(self, why: sqlite3.Error) -> BrokerError:
-        """What SQLite's error means; that the file has lost its name explains most of them."""
+        """Our error for one of SQLite's; that the file has lost its name explains most of them."""
         try:
             self._ground.check_names()
         except BrokerBroken as also:

@@ -19,7 +19,7 @@ from aiokafka.structs import TopicPartition
 from saga.messages import Record
 
 HEADER = struct.Struct(">qiibIhiqqqhii")
-"""Of a batch: where it begins, its length, and ten fields more; see the protocol guide of Apache Kafka."""
+"""Header of a batch: its first offset, length, and ten fields more; see the protocol guide of Apache Kafka."""
 PLACE_BYTES = 12
 """Offset and length, which the length does not count."""
 OFFSET_BYTES = 8

@@ -194,7 +194,7 @@ def unseen(consumer: AIOKafkaConsumer, topics: Iterable[str]) -> list[str]:
 
 
 def hidden(topics: Iterable[str]) -> list[Standstill]:
-    """What is told of those that are `unseen`."""
+    """Standstills to be told of topics that are `unseen`."""
     said = "cannot be seen any more: have the user allowed Read on it, if it is there"
     return [Standstill(topic, None, None, f"topic {topic} {said}") for topic in topics]
 

@@ -11,7 +11,7 @@ from saga.broker.kafka.client import failed
 from saga.broker.kafka.settings import Access, KafkaSettings
 
 FETCH_BYTES = 1 << 23
-"""What one broker sends at once, at most; and of one partition an eighth of it."""
+"""Bytes that one broker sends at once, at most; of one partition an eighth of it."""
 FOREVER_MS = (1 << 31) - 1
 
 

@@ -31,9 +31,9 @@ from saga.messages import Standstill
 AGAIN_S_FIRST, AGAIN_S_MAX = 0.1, 5.0
 """The pauses of a partition that cannot be read. All others go on meanwhile."""
 PATIENCE_S = 2.0
-"""What passes by itself, as when a partition changes its leader, is told only if it lasts for so long."""
+"""Seconds that trouble has to last before it is told: most passes by itself, as a change of leader."""
 OF_TOPICS: tuple[type[KafkaError], ...] = (TopicAuthorizationFailedError, UnknownTopicOrPartitionError)
-"""What is wrong with all partitions of a topic alike."""
+"""Errors that concern all partitions of a topic alike."""
 
 
 @dataclass(slots=True)
@@ -81,7 +81,7 @@ class Fetching(Fetcher):  # type: ignore[misc]  # aiokafka has no types
         self._tell_news()  # or what stands there again would be taken for told
 
     def standing(self) -> list[Standstill]:
-        """What people are to be told of; a topic once."""
+        """Standstills to be told to people; one for a whole topic."""
         now_s = self._clock.monotonic_s()
         found: dict[tuple[str, int | None], Standstill] = {}
         for (topic, number), each in self._standing.items():
@@ -220,7 +220,7 @@ def keep_apart(consumer: AIOKafkaConsumer, clock: Clock, tell: Callable[[], None
 
 
 def unreadable(place: TopicPartition, offset: int, why: Exception) -> str:
-    """What people are told of bytes that cannot be read."""
+    """Text for people about bytes that cannot be read."""
     if isinstance(why, UnsupportedCodecError):
         return str(translated(why, f"{place.topic}/{place.partition} stands at offset {offset}"))
     said = " ".join(str(part) for part in why.args) if isinstance(why, KafkaError) else f"{type(why).__name__}: {why}"

@@ -41,7 +41,7 @@ class Intake:
         self._ends: dict[Partition, int] = {}
         """After what has come of each."""
         self._apart = False
-        """Whether they are asked for one by one."""
+        """True if they are asked for one by one."""
         self._asked: set[Partition] = set()
         self._gets: set[asyncio.Task[None]] = set()
 

@@ -1,4 +1,4 @@
-"""Whether aiokafka still has what we use of it and is not public: asked when a client has started.
+"""Check that aiokafka still has the private names that we use: made when a client has started.
 
 Without it a release of aiokafka that calls something otherwise would look like a broker that cannot be reached, for
 ever: an `AttributeError` is also what aiokafka raises when what it has closed is used.
@@ -42,7 +42,7 @@ TAKES: tuple[tuple[Callable[..., object], tuple[str, ...]], ...] = (
     (TopicPartitionState.pause, ("self",)),
     (TopicPartitionState.resume, ("self",)),
 )
-"""What we replace or call, and the names of what it takes."""
+"""Private functions that we replace or call, each with the names of its parameters."""
 
 
 def check_producer(producer: AIOKafkaProducer) -> None:
@@ -51,7 +51,7 @@ def check_producer(producer: AIOKafkaProducer) -> None:
 
 
 def check_consumer(consumer: AIOKafkaConsumer) -> None:
-    """As `check_producer`."""
+    """Check a consumer, as `check_producer` checks a producer."""
     others = [
         f"{of.__qualname__}({', '.join(names)})"
         for of, names in TAKES

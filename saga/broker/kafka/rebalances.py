@@ -1,4 +1,4 @@
-"""What aiokafka calls when the group has decided; it is always about everything that a member has."""
+"""Listener that aiokafka calls when the group has decided, always about everything that a member has."""
 
 from collections.abc import Awaitable, Callable, Collection
 

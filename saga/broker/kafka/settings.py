@@ -31,7 +31,7 @@ class KafkaSettings:
     client_id: str = "saga"
     tls: bool = False
     ca_file: Path | None = None
-    """Who signed the brokers' certificates: nobody else is trusted. Without it, whom the system trusts."""
+    """Authorities that signed the brokers' certificates: no others are trusted. Without it those of the system."""
     cert_file: Path | None = None
     key_file: Path | None = None
     """Our certificate and its key, where the brokers want one. Read again when they change."""

@@ -140,7 +140,7 @@ class Cluster:
         return Collection(scope.collection(name), durability, durable_s, self.keeps_expiry, self.time)
 
     async def evicts(self) -> bool:
-        """Whether the bucket removes documents when memory is short. Raises `FAILURES` if nobody says so. It may end
+        """True if the bucket removes documents when memory is short. Raises `FAILURES` if nobody says so. It may end
         the process: see `saga.store.couchbase.listing`."""
         manager = self._cluster.buckets()
         settings = await manager.get_bucket(self._settings.bucket, timeout=timedelta(seconds=BUCKET_S))

@@ -86,7 +86,7 @@ async def _looked_at(
 async def _problems(
     collection: Collection, where: str, key: str, expiry_s: float, calls: Calls, clock: Clock
 ) -> list[str]:
-    """What becomes of one document without an expiry, and of one with `expiry_s`; it is removed again."""
+    """Tell what becomes of a document without an expiry, and of one with `expiry_s`; both are removed again."""
     problems: list[str] = []
     cas = await calls.begin(collection.insert(key, b"{}", None))
     collection.time.learn(cas)

@@ -31,7 +31,7 @@ EVICTS_S = 5.0
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
-    """What to tell: it comes over standard input, where no other user of the machine can read it."""
+    """Request to the process: it comes over standard input, where no other user of the machine can read it."""
 
     connection: str
     bucket: str
@@ -42,7 +42,7 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     cert_file: str | None
     key_file: str | None
     name: str
-    """Of the collection in Couchbase; empty for the bucket's settings."""
+    """Name of the collection in Couchbase; empty for the bucket's settings."""
     prefix: str
 
 
@@ -63,7 +63,7 @@ async def keys_of(settings: CouchbaseSettings, name: str, prefix: str, clock: Cl
 
 
 async def evicts(settings: CouchbaseSettings, clock: Clock) -> bool | None:
-    """Whether the bucket removes documents when memory is short; `None` if nobody says so in time."""
+    """True if the bucket removes documents when memory is short; `None` if nobody says so in time."""
     async with _process(_wanted(settings, "", ""), stderr=DEVNULL) as process:
         try:
             told = await clock.within(EVICTS_S, _line(process, settings, clock))

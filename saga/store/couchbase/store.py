@@ -45,7 +45,7 @@ RENEW_EVERY_S = 1.0
 """How often it is looked whether there is another password, while operations fail."""
 CAS_MAX = 2**64 - 1
 DOCUMENT_BYTES_MAX = 20 * 2**20
-"""What Couchbase Server takes."""
+"""Bytes of a document, at most, that Couchbase Server takes."""
 KEY_BYTES_MAX = 65_536
 """Room for what is put around a document whose key is too long to be Couchbase's own."""
 

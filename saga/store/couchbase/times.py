@@ -36,7 +36,7 @@ class ServerTime:
             self._told_s, self._told_at_s = cas / CAS_PER_S, self._clock.monotonic_s()
 
     def expiry(self, expiry_s: float) -> timedelta:
-        """What to hand to the SDK, which adds our own time of day to what is long: rather later than sooner."""
+        """Expiry to hand to the SDK, which adds our own time of day to what is long: rather later than sooner."""
         seconds = max(1, ceil(expiry_s))
         if seconds >= RELATIVE_S_MAX and self._told_s:
             there_s = self._told_s + self._clock.monotonic_s() - self._told_at_s

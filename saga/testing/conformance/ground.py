@@ -1,4 +1,4 @@
-"""What every suite for brokers stands on: fixtures to be given, and what tests do again and again."""
+"""Ground of every suite for brokers: fixtures to be given, and what tests do again and again."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
@@ -35,12 +35,12 @@ class Ground:
 
     @pytest.fixture
     def remove(self) -> Remove:
-        """What retention, or a person, does to this test's log."""
+        """Give what removes records of this test's log, as retention or a person does."""
         raise NotImplementedError("give the fixture `remove` in the subclass")
 
     @pytest.fixture
     def prefix(self) -> str:
-        """What makes this test's names its own, where the log outlives it."""
+        """Prefix that makes this test's names its own, where the log outlives it."""
         return ""
 
     @pytest.fixture

@@ -1,4 +1,4 @@
-"""What a broker refuses to append: part of `BrokerConformance`, whose fixtures these tests use."""
+"""Tests of what a broker refuses to append: part of `BrokerConformance`, whose fixtures these tests use."""
 
 import pytest
 

@@ -7,7 +7,7 @@ from saga.testing.conformance.listening import event, values
 
 
 class RemovalConformance(Ground):
-    """What is told of them, and that nothing else is lost."""
+    """Tests that removed records are told, and that nothing else is lost."""
 
     async def test_what_was_removed_before_the_group_had_it_is_told_of_each_partition_and_the_others_lose_nothing(
         self, broker: Broker, topic: str, group: str, remove: Remove

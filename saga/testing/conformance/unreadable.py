@@ -1,4 +1,4 @@
-"""What a broker has to keep when one of the records that it holds cannot be read any more."""
+"""Tests of what a broker has to keep when one of the records that it holds cannot be read any more."""
 
 from collections.abc import Callable, Collection
 from typing import TypeAlias
@@ -68,7 +68,7 @@ class UnreadableConformance(Ground):
         assert sorted(before.records + after.records) == stored
 
     async def _scanned(self, broker: Broker, topic: str) -> tuple[list[Record], str]:
-        """As far as it came, and why it ended."""
+        """Records that came, and why reading ended."""
         found: list[Record] = []
         try:
             async for record in broker.scan(topic):
@@ -82,7 +82,7 @@ class UnreadableConformance(Ground):
             await broker.publish([event(topic, f"k{number}", "a value of some length") for number in range(KEYS)])
 
     def _in_the_middle(self, records: Collection[Record]) -> Record:
-        """Of the partition that has most of them."""
+        """Give a record from the middle of the partition that has most of them."""
         numbers = [record.partition for record in records]
         most = max(numbers, key=numbers.count)
         of_it = [record for record in records if record.partition == most]

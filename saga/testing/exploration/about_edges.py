@@ -147,7 +147,7 @@ def senders() -> Iterator[Scenario]:
 
 
 def age() -> Iterator[Scenario]:
-    """What is forgotten, and what is not."""
+    """Scenarios about age: what is forgotten, and what is not."""
     yield Scenario(name="a failure outcome after the memory", service=of(reserve), a=(ORD, X), crash=1, age=2)
     yield Scenario(
         name="a failure outcome without a start, after the memory",

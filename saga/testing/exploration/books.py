@@ -1,4 +1,4 @@
-"""What must add up when nothing more can happen: every message has become something, every effect stands rightly."""
+"""Balance of a saga when nothing more can happen: every message has become something, every effect stands rightly."""
 
 from collections.abc import Iterator, Sequence
 from itertools import chain
@@ -91,7 +91,7 @@ class Books:
     def _is_due(
         self, p: Snapshot, entries: Sequence[Entry], own: dict[str, str], role: Role, type_: str, said: Entry
     ) -> bool:
-        """Whether the handler has to run on this event."""
+        """True if the handler has to run on this event."""
         if role.many and type_ not in role.takes[0]:
             return False  # it only stays
         if p.started is None or why_over(p, role) is not None:
@@ -133,7 +133,7 @@ class Books:
         return f"UNDONE WHAT NEVER WAS {sorted(never)}" if never else None
 
     def _is_open_or_told(self, m: Message) -> bool:
-        """Whether a failure outcome is kept until its saga is known, or a person was told that it came too late."""
+        """True if a failure outcome is kept until its saga is known, or a person was told that it came too late."""
         kept = any(
             (k.message.id, k.message.source) == (m.id, m.source) for k in (*self._p.waiting, *self._p.compensating)
         )

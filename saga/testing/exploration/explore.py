@@ -42,7 +42,7 @@ def explore_from(
     states_max: int,
     goes_on: Callable[[], bool] = lambda: True,
 ) -> Report:
-    """As `explore`, with a world and promises that remember what was looked at."""
+    """Explore a scenario as `explore` does, with a world and promises that remember what was looked at."""
     first = scenario.first(world)
     parents: dict[State, tuple[State, str] | None] = {first: None}
     todo, ends, exhausted = deque([first]), 0, True

@@ -41,12 +41,12 @@ class Stock:
 
 
 def take_or_open(stock: Stock | None) -> Stock:
-    """As `take`, on a document that may be absent."""
+    """Take one, of a document that may be absent."""
     return (stock or Stock()).take()
 
 
 def give_or_open(stock: Stock | None) -> Stock:
-    """As `give`, on a document that may be absent."""
+    """Give one, to a document that may be absent."""
     return (stock or Stock()).give()
 
 
@@ -73,7 +73,7 @@ class Reacts:
     emits: tuple[str, ...] = ()
     """Types; one that is named twice is emitted twice."""
     undo: tuple[str, ...] | None = None
-    """What its compensation does, beside each of `does`."""
+    """Acts of its compensation, one beside each of `does`."""
     many: bool = False
     needs: str | None = None
     """Raises unless this handler has run, as the state says."""
@@ -86,7 +86,7 @@ class Reacts:
 
 @dataclass(frozen=True)
 class ExploredEvent(Event):
-    """What all explored events are: a text."""
+    """Base of all explored events: a text."""
 
     content: str
 
@@ -146,7 +146,7 @@ class _Run:
         self._left = 0
 
     def holds(self, what: str) -> bool:
-        """Whether the condition of an act, or of what is emitted, is so."""
+        """True if the condition of an act, or of what is emitted, is so."""
         for word, wanted in ((" if ", True), (" unless ", False)):
             _, found, condition = what.partition(word)
             if found:

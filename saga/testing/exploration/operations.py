@@ -31,7 +31,7 @@ class Put(NamedTuple):
     content: bytes
     cas: int
     expires: bool
-    """Whether it is gone once the memory has passed."""
+    """True if it is gone once the memory has passed."""
 
 
 class Remove(NamedTuple):

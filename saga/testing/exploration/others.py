@@ -1,4 +1,4 @@
-"""What happens beside the two workers' turns: other sagas use the business document, time passes, releases come."""
+"""Events beside the two workers' turns: other sagas use the business document, time passes, releases come."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any

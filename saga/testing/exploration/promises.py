@@ -76,7 +76,7 @@ class Promises:
         return None
 
     def _is_due_to_die(self, dead: Entry, entries: tuple[Entry, ...]) -> bool:
-        """Whether the scenario asks for this dead letter: its log holds what can only become one."""
+        """True if the scenario asks for this dead letter: its log holds what can only become one."""
         reason = dead.reason or ""
         said = {(m.type, m.value) for m in self._messages} | {(e.type, e.value) for t in entries for e in t.events}
         if reason.startswith("already handled with other content"):
@@ -142,7 +142,7 @@ class Promises:
         return alone.out_of_recorded_order(self._recorded[lives], out)
 
     def _aged(self, s: State) -> bool:
-        """Whether time has passed, as far as one of the workers could tell."""
+        """True if time has passed, as far as one of the workers could tell."""
         return s.passed > 0 or s.ahead < self._scenario.ahead
 
     # ---------------------------------------------------------------- at the end

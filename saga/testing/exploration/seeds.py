@@ -29,7 +29,7 @@ FEATURES = (
     "pages",
     "others say it",
 )
-"""What a scenario may have besides; each can be left out."""
+"""Features that a scenario may have besides; each can be left out."""
 LEFT_OUT: tuple[str, ...] = ()
 """Those of which a loss is known."""
 FOREIGN = ("O", "N", "Q")

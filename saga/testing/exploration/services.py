@@ -44,9 +44,9 @@ class Explored:
     said: frozenset[str] = frozenset()
     """Own events that others may say too."""
     tight: bool = False
-    """Whether inbox and history are so bounded that they are trimmed within a scenario."""
+    """True if inbox and history are so bounded that they are trimmed within a scenario."""
     bounds: Bounds = BOUNDS
-    """What goes to pages."""
+    """Bounds beyond which something goes to pages."""
 
     @property
     def releases(self) -> tuple[tuple[Reacts, ...], ...]:

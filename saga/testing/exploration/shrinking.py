@@ -33,7 +33,7 @@ def shrunk(scenario: Scenario, report: Report, search: Callable[[Scenario], Repo
 
 
 def kind_of(loss: str) -> str:
-    """What tells one loss from another: the words in capitals at its beginning.
+    """Kind of a loss: the words in capitals at its beginning.
 
     >>> kind_of("LOST EVENT ['P-17']")
     'LOST EVENT'

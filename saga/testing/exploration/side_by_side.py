@@ -14,7 +14,7 @@ from saga.testing.exploration.walks import search
 DEEP_STATES_MAX = 1_000_000
 """Of one scenario with more faults; most end earlier."""
 SEED_STATES_MAX = 2_000
-"""Of a scenario that is made by chance: of those with more, walks go to some ends."""
+"""States of a scenario that is made by chance, at most: of those with more, walks go to some ends."""
 SEED_WALKS = 20
 TOGETHER = 8
 """Seeds that a process is handed at once."""

@@ -30,7 +30,7 @@ class Worker(NamedTuple):
     content: int = 0
     """The progress that it has there: what a later release makes of one that it reads is not written at once."""
     release: int = 0
-    """Of the service."""
+    """Release of the service that is deployed."""
 
 
 class State(NamedTuple):

@@ -128,7 +128,7 @@ class World:
         return whole(p, {key: self._contents[v] for (_, key), v in s.rest}) if p.pages else p
 
     def is_settled(self, s: State) -> bool:
-        """Whether all that is recorded is in the log, and nothing of the saga is ready."""
+        """True if all that is recorded is in the log, and nothing of the saga is ready."""
         said = all(i in s.out for i in alone.recorded(self.entries(s, s.progress)))
         return said and next_ready(self.whole(s), self.service.roles) is None
 

@@ -42,7 +42,7 @@ class Letter(NamedTuple):
     position: str | None
     """Of a record of which not even the saga could be told."""
     goes_on: bool
-    """Whether it tells of a compensation that fails and is tried again: that explains nothing that is left at rest."""
+    """True if it tells of a compensation that fails and is tried again: that explains nothing that is left at rest."""
     record: Record
 
 

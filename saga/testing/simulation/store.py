@@ -22,7 +22,7 @@ from saga.testing.simulation.plan import What
 from saga.testing.simulation.processes import Process
 
 DOCUMENT_BYTES_MAX = 20 * 2**20
-"""As much as the real store takes that takes least."""
+"""Bytes of a document, at most: what the real store takes that takes least."""
 EXPIRY_S_MAX = 1000 * 365 * 86_400.0
 WRITES_MAX = 100
 """Beyond so many those that have come to their end are forgotten."""
