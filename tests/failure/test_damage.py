@@ -7,10 +7,11 @@ would after a restart. Nothing may hang, be missing, or be other than it was wri
 import random  # noqa: TID251 - seeded: each damage can be made again
 import shutil
 import sqlite3
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any, Protocol
 
 import pytest
 
@@ -130,44 +131,6 @@ async def read_store(store: SqliteStore, held: dict[str, bytes]) -> None:
         await store.insert("saga", "new", b"{}")
 
 
-async def damaged_store(folder: Path, chance: random.Random) -> str:
-    """What became of one store."""
-    path = folder / "live" / "payment.db"
-    store = await SqliteStore(path, clock=CLOCK).__aenter__()
-    held = await fill_store(store, chance)
-    how = chance.choice(["closed", "crashed", "open"])
-    if how == "open":
-        file = path.with_name(path.name + chance.choice(["", "-wal"]))
-        what = f"open: {damage(file, chance)}"
-        drop_cache(store._connection)
-        try:
-            await read_store(store, held)
-        except SagaError as why:
-            return told(why, path, what)
-        finally:
-            with suppress(SagaError):
-                await store.__aexit__(None, None, None)
-        there = path
-    elif how == "crashed":
-        there = folder / "crashed" / path.name
-        crashed(path.parent, there.parent)
-        await store.__aexit__(None, None, None)
-        file = there.with_name(there.name + chance.choice(["", "-wal", "-wal"]))
-        what = f"crashed: {damage(file, chance)}"
-        there.with_name(f"{there.name}-shm").unlink(missing_ok=True)  # memory of the processes that died
-    else:
-        await store.__aexit__(None, None, None)
-        what, there = f"closed: {damage(path, chance)}", path
-    try:
-        async with SqliteStore(there, clock=CLOCK) as again:
-            await read_store(again, held)
-    except SagaError as why:
-        return told(why, there, what)
-    except AssertionError as why:
-        raise AssertionError(f"{what}: {why}") from why
-    return "whole"
-
-
 def drop_cache(connection: sqlite3.Connection | None) -> None:
     """What SQLite keeps of a file in memory would hide the damage."""
     assert connection is not None, "it is open"
@@ -208,37 +171,74 @@ async def read_broker(broker: EmbeddedBroker, held: dict[bytes, bytes]) -> None:
     await broker.publish([Outgoing("orders", b"new", b"", ())])
 
 
-async def damaged_broker(folder: Path, chance: random.Random) -> str:
-    """What became of one broker."""
-    path = folder / "live" / "broker.db"
-    broker = await EmbeddedBroker(path, clock=CLOCK).__aenter__()
-    held = await fill_broker(broker, chance)
+# -------------------------------------------------------------------- the search
+
+
+class Victim(Protocol):
+    """State file of a store or a broker: opened, filled, and read as a service does."""
+
+    name: str
+
+    def open(self, path: Path) -> AbstractAsyncContextManager[Any]: ...
+    async def fill(self, opened: Any, chance: random.Random) -> Any: ...
+    async def read(self, opened: Any, held: Any) -> None: ...
+    def connection(self, opened: Any) -> sqlite3.Connection | None: ...
+
+
+class TheStore:
+    name = "payment.db"
+    fill, read = staticmethod(fill_store), staticmethod(read_store)
+
+    def open(self, path: Path) -> SqliteStore:
+        return SqliteStore(path, clock=CLOCK)
+
+    def connection(self, opened: SqliteStore) -> sqlite3.Connection | None:
+        return opened._connection
+
+
+class TheBroker:
+    name = "broker.db"
+    fill, read = staticmethod(fill_broker), staticmethod(read_broker)
+
+    def open(self, path: Path) -> EmbeddedBroker:
+        return EmbeddedBroker(path, clock=CLOCK)
+
+    def connection(self, opened: EmbeddedBroker) -> sqlite3.Connection | None:
+        return opened.connection
+
+
+async def damaged(victim: Victim, folder: Path, chance: random.Random) -> str:
+    """What became of one file: `whole`, or what was told of it."""
+    path = folder / "live" / victim.name
+    first = victim.open(path)
+    opened = await first.__aenter__()
+    held = await victim.fill(opened, chance)
     how = chance.choice(["closed", "crashed", "open"])
     if how == "open":
         file = path.with_name(path.name + chance.choice(["", "-wal"]))
         what = f"open: {damage(file, chance)}"
-        drop_cache(broker.connection)
+        drop_cache(victim.connection(opened))
         try:
-            await read_broker(broker, held)
+            await victim.read(opened, held)
         except SagaError as why:
             return told(why, path, what)
         finally:
             with suppress(SagaError):
-                await broker.__aexit__(None, None, None)
+                await first.__aexit__(None, None, None)
         there = path
     elif how == "crashed":
         there = folder / "crashed" / path.name
         crashed(path.parent, there.parent)
-        await broker.__aexit__(None, None, None)
+        await first.__aexit__(None, None, None)
         file = there.with_name(there.name + chance.choice(["", "-wal", "-wal"]))
         what = f"crashed: {damage(file, chance)}"
-        there.with_name(f"{there.name}-shm").unlink(missing_ok=True)
+        there.with_name(f"{there.name}-shm").unlink(missing_ok=True)  # memory of the processes that died
     else:
-        await broker.__aexit__(None, None, None)
+        await first.__aexit__(None, None, None)
         what, there = f"closed: {damage(path, chance)}", path
     try:
-        async with EmbeddedBroker(there, clock=CLOCK) as again:
-            await read_broker(again, held)
+        async with victim.open(there) as again:
+            await victim.read(again, held)
     except SagaError as why:
         return told(why, there, what)
     except AssertionError as why:
@@ -246,19 +246,14 @@ async def damaged_broker(folder: Path, chance: random.Random) -> str:
     return "whole"
 
 
-# -------------------------------------------------------------------- the search
-
-
 @pytest.mark.parametrize("first", range(0, SEEDS, SEEDS_A_TEST))
-@pytest.mark.parametrize("victim", [damaged_store, damaged_broker])
-async def test_whatever_is_damaged_nothing_acknowledged_is_lost_without_a_word(
-    victim: Callable[[Path, random.Random], Awaitable[str]], first: int
-) -> None:
+@pytest.mark.parametrize("victim", [TheStore(), TheBroker()], ids=["store", "broker"])
+async def test_whatever_is_damaged_nothing_acknowledged_is_lost_without_a_word(victim: Victim, first: int) -> None:
     became: list[str] = []
     for seed in range(first, first + SEEDS_A_TEST):
         with TemporaryDirectory(dir=IN_MEMORY if Path(IN_MEMORY).is_dir() else None) as folder:  # noqa: ASYNC240
             try:
-                became.append(await CLOCK.within(WITHIN_S, victim(Path(folder), random.Random(seed))))
+                became.append(await CLOCK.within(WITHIN_S, damaged(victim, Path(folder), random.Random(seed))))
             except TimeoutError:
                 pytest.fail(f"seed {seed}: it hangs")
             except BaseException as why:
