@@ -208,7 +208,7 @@ class Accidents:
     async def _add(self) -> str:
         worker = self._workers.hire(self._any_service(), guest=True)
         await self._clock.sleep(self._chance.uniform(*GUEST_S))
-        await self._workers.dismiss(worker)
+        await self._workers.dismiss(worker, in_trouble=self.in_trouble)
         return f"{worker.name} added, and told to leave"
 
     def _taken(self) -> Worker:

@@ -97,8 +97,9 @@ class Workers:
     def thaw(self, worker: Worker) -> None:
         worker.process.send_signal(signal.SIGCONT)
 
-    async def dismiss(self, *workers: Worker) -> None:
-        """SIGTERM; return when they have drained and ended. Raises `Fallen` for one that does not end well."""
+    async def dismiss(self, *workers: Worker, in_trouble: bool) -> None:
+        """SIGTERM; return when they have drained and ended. Raises `Fallen` for one that does not end well: one that
+        could not start while a server was `in_trouble` may have ended just before it was asked to leave."""
         for worker in workers:
             worker.in_hand = True
             worker.process.send_signal(signal.SIGTERM)
@@ -110,11 +111,14 @@ class Workers:
             await self._clock.sleep(LOOK_S)
         for worker in workers:
             self._workers.remove(worker)
-            if worker.process.returncode not in (0, -signal.SIGTERM):  # by the signal itself: it was still starting
+            code = worker.process.returncode
+            if code == COULD_NOT_START and in_trouble:
+                self.not_started += 1
+            elif code not in (0, -signal.SIGTERM):  # by the signal itself: it was still starting
                 raise Fallen(self._told_of(worker))
 
     async def dismiss_all(self) -> None:
-        await self.dismiss(*self._workers)
+        await self.dismiss(*self._workers, in_trouble=False)
 
     def check(self, *, in_trouble: bool) -> None:
         """Start those again that could not start while a server was `in_trouble`, as whoever runs services does. Raises
