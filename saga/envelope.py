@@ -84,43 +84,46 @@ def to_message(record: Record, *, type_: str, schema: str, contract: Contract | 
 
     Raises `BadInput`: no value; no key, or one that is not the subject; a header that is no text, no time or too long.
     """
-    if not record.value:
+    key, value, headers = record.key, record.value, record.headers
+    if not value:
         raise BadInput("the message is empty: it has no value to decode")
-    if not record.key:
+    if not key:
         raise BadInput("the message has no key: its key must be the saga id")
-    saga = _decoded(record.key, "key", SAGA_BYTES_MAX)
-    given = dict(record.headers)
+    given = dict(headers)
     foreign: Headers = ()
-    if len(given) < len(record.headers) or not _OURS.issuperset(given) or not _is_usual(given):
+    if len(given) < len(headers) or not (_OURS.issuperset(given) and all(given.values()) and _is_usual(given)):
         given, foreign = _parted(record)
-    subject = _text(given, "ce_subject") if given.get("ce_subject") != record.key else saga
-    if subject is not None and subject != saga:
+    get = given.get
+    saga = _decoded(key, "key", SAGA_BYTES_MAX)
+    if (said := get("ce_subject")) and said != key:
         raise BadInput(
-            f"the message's key {quoted(saga)} is not its subject {quoted(subject)}: both must be the saga id"
+            f"the message's key {quoted(saga)} is not its subject {quoted(_decoded(said, 'header ce_subject'))}: both "
+            "must be the saga id"
         )
-    id_, source = _text(given, "ce_id"), _text(given, "ce_source") or "unknown"
-    time = _time_in(given, "ce_time") or _appended(record)
-    started = _time_in(given, "ce_sagastart")
+    id_ = _decoded(said, "header ce_id") if (said := get("ce_id")) else None
+    source = _decoded(said, "header ce_source") if (said := get("ce_source")) else "unknown"
+    time = _time(said, "ce_time") if (said := get("ce_time")) else _appended(record)
+    started = _time(said, "ce_sagastart") if (said := get("ce_sagastart")) else None
     if started is None and contract is not None and contract.starts:
         started = time  # its sender knows nothing of ours: the saga begins with the event
-    trace = given.get("traceparent")
+    trace = get("traceparent")
     return Message(
         id=identity(source, id_, type_, "" if contract is None else contract.owner)
         if id_
         else identity_of_place(record.topic, record.partition, record.offset),
         type=type_,
-        schema=_path(given.get("ce_dataschema") or b"") or schema,
+        schema=_path(said) if (said := get("ce_dataschema")) else schema,
         saga=saga,
         source=source,
         time=time,
-        value=record.value,
+        value=value,
         started=started,
         trace=trace.decode() if trace else None,
         foreign=foreign,
     )
 
 
-def _decoded(text: bytes, what: str, bytes_max: int) -> str:
+def _decoded(text: bytes, what: str, bytes_max: int = HEADER_BYTES_MAX) -> str:
     if len(text) > bytes_max:
         said = quoted(text[:40].decode("utf-8", "replace"))
         raise BadInput(f"the message's {what} has {len(text)} bytes, at most {bytes_max} may be: it begins with {said}")
@@ -132,28 +135,10 @@ def _decoded(text: bytes, what: str, bytes_max: int) -> str:
         ) from None
 
 
-def _text(given: Mapping[str, bytes | None], name: str) -> str | None:
-    """A header that is needed; null or empty is as if it were not there."""
-    value = given.get(name)
-    if not value:
-        return None
-    if len(value) <= HEADER_BYTES_MAX:
-        try:
-            return value.decode()
-        except UnicodeDecodeError:
-            pass  # told below
-    return _decoded(value, f"header {name}", HEADER_BYTES_MAX)
-
-
-def _time_in(given: Mapping[str, bytes | None], name: str) -> str | None:
-    value = given.get(name)
-    return _time(value, name) if value else None
-
-
 @lru_cache(maxsize=1024)  # a saga's start comes with each of its messages, and is often the time of the first
 def _time(given: bytes, header: str) -> str:
     """In the one form that sorts as the times do."""
-    text = _decoded(given, f"header {header}", HEADER_BYTES_MAX)
+    text = _decoded(given, f"header {header}")
     try:
         if _IS_OURS(text):
             datetime.fromisoformat(text)  # only that it is one: the digits alone do not say so
@@ -176,7 +161,7 @@ def _appended(record: Record) -> str:
 @lru_cache(maxsize=1024)  # there are not many
 def _path(given: bytes) -> str:
     """The place of a schema below `contracts/`, from whatever URI ends in it; another one's as it is."""
-    schema = _decoded(given, "header ce_dataschema", HEADER_BYTES_MAX)
+    schema = _decoded(given, "header ce_dataschema")
     ours = _SCHEMA(schema)
     return ours[1] if ours else schema
 
@@ -188,8 +173,7 @@ def _is_usual(given: Mapping[str, bytes | None]) -> bool:
     """True if the message says all that these headers do."""
     trace = given.get("traceparent")
     return (
-        None not in given.values()
-        and given.get("content-type", CONTENT_TYPE) == CONTENT_TYPE
+        given.get("content-type", CONTENT_TYPE) == CONTENT_TYPE
         and given.get("ce_specversion", VERSION) == VERSION
         and (not trace or _IS_TRACE(trace) is not None)
     )

@@ -1,6 +1,6 @@
 """Digests that bind a progress to its saga and its snapshot to its transitions: a change by hand is found. Pure.
 
-The chain of hashes begins with a digest of service and saga: a history in the place of another one is no history.
+The chain of hashes begins with service and saga: a history in the place of another one is no history.
 Each transition holds, for each bound field of the snapshot that it changed, the sum of the digests of what came less
 the sum of those of what went. So the sums over all transitions are those of what the snapshot has to hold, whatever the
 rules are by which it came there: a new rule of handling needs nothing here. A transition costs the digests of what it
@@ -11,9 +11,8 @@ instead. Everything here is for people who look: no decision reads it.
 """
 
 from collections.abc import Iterable, Sequence
-from hashlib import sha256
+from hashlib import blake2b
 from itertools import pairwise, takewhile
-from operator import attrgetter
 
 from msgspec import structs
 
@@ -27,7 +26,7 @@ UNBOUND = {
     "service": "the first transition names it",
     "saga": "the first transition names it",
     "format": "it is what the pages make it",
-    "started": "the first transition holds its digest, or the one that brought it, unless an intent did",
+    "started": "the first transition holds it, or the one that brought it, unless an intent did",
     "state": "the transitions hold all changes of it",
     "own": "each is an event of some transition; one that is missing cannot be told from one that was withdrawn",
     "heard": "nothing: what the version takes that wrote last",
@@ -43,37 +42,56 @@ UNBOUND = {
 MANY = 64
 """With more items than this, an order is relied on, or that the same item is the same object, to look at fewer."""
 _MODULUS = 1 << 64
-_bound = attrgetter(*BOUND)
+_ENTRIES = _MODULUS - 59
+"""A prime: all digits of an inbox entry count, which is a digest already."""
 
 
 def seed(service: str, saga: str) -> str:
-    """The hash that the first transition follows.
+    """What stands in the place of a hash before the first transition.
 
-    >>> seed("payment", "order-17")[:16]
-    'd141f55d0fb84dae'
+    >>> seed("payment", "order-17")
+    'payment|order-17'
     """
-    return sha256(f"{service}|{saga}".encode()).hexdigest()
+    return f"{service}|{saga}"
 
 
-def changes(before: Snapshot, after: Snapshot) -> dict[str, str]:
-    """For each bound field that differs, the sum of what came less the sum of what went."""
-    found = {}
-    for name, old, new in zip(BOUND, _bound(before), _bound(after), strict=True):
-        if old is not new and (total := _gained(old, new)):
-            found[name] = f"{total:016x}"
+def changes(before: Snapshot, after: Snapshot, started: str | None) -> dict[str, str]:
+    """For each bound field that differs, the sum of what came less the sum of what went; and when the saga began,
+    `started`, where that is new."""
+    sums: dict[str, int] = {}
+    # Field by field: to ask for them by name takes as long as all the rest, and this is done for every transition.
+    if before.inbox is not after.inbox:
+        sums["inbox"] = _gained_keys(before.inbox, after.inbox)
+    if before.ran is not after.ran:
+        sums["ran"] = _gained(before.ran, after.ran)
+    if before.results is not after.results:
+        sums["results"] = _gained(before.results, after.results)
+    if before.outcome is not after.outcome:
+        sums["outcome"] = _gained(_items(before.outcome), _items(after.outcome))
+    if before.closed is not after.closed:
+        sums["closed"] = _gained(before.closed, after.closed)
+    if before.failed is not after.failed:
+        sums["failed"] = _gained(before.failed, after.failed)
+    if before.queue is not after.queue:
+        sums["queue"] = _gained(before.queue, after.queue)
+    if before.waiting is not after.waiting:
+        sums["waiting"] = _gained(before.waiting, after.waiting)
+    if before.compensating is not after.compensating:
+        sums["compensating"] = _gained(before.compensating, after.compensating)
+    if before.replays is not after.replays:
+        sums["replays"] = _gained(_items(before.replays), _items(after.replays))
     if before.pages is not after.pages:
-        _add_pages(found, before, after)
-    if after.started is not None and (before.started is None or not before.n):
-        found["started"] = f"{_digest(after.started):016x}"
+        _add_pages(sums, before, after)
+    found = {name: hex(total) for name, total in sums.items() if total}
+    if (before.n == 0 or before.started is None) and started is not None:
+        found["started"] = started
     return found
 
 
-def _add_pages(found: dict[str, str], before: Snapshot, after: Snapshot) -> None:
+def _add_pages(sums: dict[str, int], before: Snapshot, after: Snapshot) -> None:
     """Add to the sums what pages that came or went hold: to put something aside changes nothing as a whole."""
     for name in ("inbox", "queue", "waiting"):
-        total = _paged(after, name) - _paged(before, name) + int(found.pop(name, "0"), 16)
-        if total % _MODULUS:
-            found[name] = f"{total % _MODULUS:016x}"
+        sums[name] = (_paged(after, name) - _paged(before, name) + sums.get(name, 0)) % _MODULUS
 
 
 def _paged(p: Snapshot, name: str) -> int:
@@ -83,7 +101,12 @@ def _paged(p: Snapshot, name: str) -> int:
 
 def bound_items(items: Iterable[object]) -> str:
     """Sum of the digests of these items."""
-    return f"{sum(map(_digest, items)) % _MODULUS:016x}"
+    return hex(sum(map(_digest, items)) % _MODULUS)
+
+
+def bound_entries(entries: Iterable[str]) -> str:
+    """Sum of the digests of these inbox entries."""
+    return hex(sum(map(_entry_digest, entries)) % _MODULUS)
 
 
 def is_bound(entries: Sequence[Entry]) -> bool:
@@ -95,28 +118,25 @@ def differing(p: Snapshot, entries: Sequence[Entry]) -> list[str]:
     """The fields of a snapshot that are not what all its transitions make of it. The state is for whoever folds it."""
     found = list(_unbound(p, entries))
     if is_bound(entries):
-        empty = Snapshot(service=p.service, saga=p.saga)
-        found += [name for name in BOUND if _held(name, empty, p) != _total(name, entries)]
-        told = _total("started", entries)
-        if told and (p.started is None or _digest(p.started) != told):
+        found += [name for name in BOUND if _held(name, p) != _total(name, entries)]
+        if p.started != next((e.changes["started"] for e in entries if "started" in e.changes), p.started):
             found.append("started")
     return sorted(set(found))
 
 
-def _held(name: str, empty: Snapshot, p: Snapshot) -> int:
+def _held(name: str, p: Snapshot) -> int:
     """Sum of the digests of a field's items, pages that were not read included."""
-    return (_gained(getattr(empty, name), getattr(p, name)) + _paged(p, name)) % _MODULUS
+    value = getattr(p, name)
+    gained = _gained_keys({}, value) if name == "inbox" else _gained((), _items(value))
+    return (gained + _paged(p, name)) % _MODULUS
 
 
 def _total(name: str, entries: Iterable[Entry]) -> int:
     return sum(int(entry.changes[name], 16) for entry in entries if name in entry.changes) % _MODULUS
 
 
-def _gained(old: object, new: object) -> int:
-    """The digests of what is in `new` only, less those of what is in `old` only."""
-    if isinstance(old, dict) and isinstance(new, dict):
-        return _gained_keys(old, new)
-    before, after = _items(old), _items(new)
+def _gained(before: tuple[object, ...], after: tuple[object, ...]) -> int:
+    """The digests of what is in `after` only, less those of what is in `before` only."""
     count = len(before)
     if len(after) == count + 1 and after[:count] == before:  # by far the most are one more, at the end
         return _digest(after[count])
@@ -154,20 +174,27 @@ def _alike(old: tuple[object, ...], new: tuple[object, ...]) -> int:
 def _gained_keys(old: dict[str, int], new: dict[str, int]) -> int:
     newest = next(reversed(new), "")
     if len(new) == len(old) + 1 and newest not in old and (len(old) > MANY or old.keys() <= new.keys()):
-        return _digest(newest) if new[newest] else 0
+        return _entry_digest(newest) if new[newest] else 0
     if len(old) > MANY:  # the newest are the last
         added = list(takewhile(lambda key: key not in old, reversed(new)))
         if len(old) + len(added) == len(new):
-            return sum(map(_digest, added)) % _MODULUS
+            return sum(map(_entry_digest, added)) % _MODULUS
     came, went = new.keys() - old.keys(), old.keys() - new.keys()
-    gained = sum(_digest(key) for key in came if new[key]) - sum(_digest(key) for key in went if old[key])
+    gained = sum(_entry_digest(key) for key in came if new[key]) - sum(_entry_digest(key) for key in went if old[key])
     return gained % _MODULUS
 
 
+def _entry_digest(entry: str) -> int:
+    try:
+        return int(entry, 16) % _ENTRIES
+    except ValueError:  # not as we write it
+        return _digest(entry)
+
+
 def _digest(item: object) -> int:
-    if isinstance(item, Result) and item.own:
+    if type(item) is Result and item.own:
         item = structs.replace(item, own=())
-    return int.from_bytes(sha256(encode(item)).digest()[:8])
+    return int.from_bytes(blake2b(encode(item), digest_size=8).digest())
 
 
 # -------------------------------------------------------------------- what no transition holds

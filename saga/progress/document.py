@@ -223,7 +223,7 @@ class Entry(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     delta: dict[str, Any] = {}
     """The fields of the state that changed."""
     changes: dict[str, str] = {}
-    """Digests of what changed of the rest of the snapshot: see `saga.progress.binding`."""
+    """Digests of what changed of the rest of the snapshot, and when the saga began: see `saga.progress.binding`."""
     events: tuple[Emitted, ...] = ()
     calls: tuple[Call, ...] = ()
     letters: tuple[DeadLetter, ...] = ()

@@ -124,8 +124,6 @@ def append(
         pages = tuple(page for page in p.pages if not page.is_forgotten(hand.surely_s))
         p = replace(p, pages=pages, format=PAGED if pages else PLAIN)
     started = p.started or hand.message.started
-    if started != p.started:
-        p = replace(p, started=started)
     entry = Entry(
         n=p.n,
         previous=p.hash or binding.seed(p.service, p.saga),
@@ -140,7 +138,7 @@ def append(
         reason=reason,
         attempt=attempt,
         delta=delta or {},
-        changes=binding.changes(hand.before, p) if hand.before is not None else {},
+        changes=binding.changes(hand.before, p, started) if hand.before is not None else {},
         # From a list, here and below: what a generator yields takes half as long again.
         events=tuple([Emitted(id=e.id, type=e.type, schema=e.schema, value=e.value) for e in events]),
         calls=calls,
@@ -151,6 +149,7 @@ def append(
     return Written(
         replace(
             p,
+            started=started,
             n=p.n + 1,
             published=p.n,
             hash=sha256(raw).hexdigest(),
@@ -249,14 +248,13 @@ def handled(
     attempt: int,
 ) -> Written:
     """A handler has come to its end: state, inbox, events and results in one transition."""
-    ended = [m for i, m in enumerate(parts) if i == 0 or not role.many]
-    ids_of_ended = [m.id for m in ended]
+    ids_of_ended = [m.id for m in (parts[:1] if role.many else parts)]
     intents = tuple(i for i in p.intents if not _is_of(i, role.name, cause, undo=False)) if p.intents else ()
-    own = tuple([e.id for e in events if e.type in roles.by_type])
     results = p.results
     if role.undo is not None:
+        own = tuple([e.id for e in events if e.type in roles.by_type])
         results += tuple(
-            Result(handler=role.name, cause=cause, event=e, own=own) for e in events if e.type in role.undo.results
+            [Result(handler=role.name, cause=cause, event=e, own=own) for e in events if e.type in role.undo.results]
         )
     ran = p.ran
     if not role.many:

@@ -50,6 +50,8 @@ class Roles:
     """The types that change something here when this service emits them: others only go out."""
     eager: frozenset[str] = field(init=False)
     """The handlers that something kept can make ready: fan-ins, and those of own events."""
+    joined: frozenset[str] = field(init=False)
+    """The types that some handler takes together with others."""
     heard: tuple[str, ...] = field(init=False)
     """The types that this service both emits and takes, sorted."""
 
@@ -74,6 +76,7 @@ class Roles:
             ("undone_by", undone),
             ("minded", frozenset((*outcomes, *by_type, *undone))),
             ("eager", eager),
+            ("joined", frozenset(t for t, takers in by_type.items() if any(len(r.takes) > 1 for r in takers))),
             ("heard", tuple(sorted(emitted & by_type.keys()))),
         ):
             object.__setattr__(self, name, value)

@@ -112,7 +112,7 @@ def new_page(
     packed = b"".join(entries)
     content = encode(Leaf(service=p.service, saga=p.saga, of=of, newest=newest, until=until, entries=packed, kept=kept))
     name, count = f"{p.n:09}-{digest_of(content)}", len(packed) // ENTRY_BYTES
-    bound = binding.bound_items(entry.hex() for entry in entries)
+    bound = binding.bound_entries(entry.hex() for entry in entries)
     page = Page(of=of, name=name, count=count, newest=newest, until=until, bound=bound)
     if kept:
         page = replace(

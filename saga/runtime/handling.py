@@ -2,7 +2,7 @@
 
 import asyncio
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +46,7 @@ class Ask(Struct, frozen=True, kw_only=True, gc=False):
     result: Result | None = None
 
 
-async def handle(service: Participant, turn: Turn, work: Work, decision: Decision) -> Turn:
+def handle(service: Participant, turn: Turn, work: Work, decision: Decision) -> Coroutine[object, object, Turn]:
     """Run a handler on a message, from its start or from its intent."""
     handler = service.handlers[work.role.name]
     intent = decision.intent
@@ -57,7 +57,7 @@ async def handle(service: Participant, turn: Turn, work: Work, decision: Decisio
         cause = parts[0].id if len(parts) == 1 else "+".join(sorted(m.id for m in parts))
     message = intent.message if intent else work.message
     ask = Ask(role=work.role, handler=handler, run=("do", work.role.name, cause), message=message, parts=parts)
-    return await perform(service, turn, ask)
+    return perform(service, turn, ask)
 
 
 async def perform(service: Participant, turn: Turn, ask: Ask) -> Turn:

@@ -1,6 +1,6 @@
 """Load, write, publish: the only places where a turn touches the progress in the store and the log."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Literal, ParamSpec, TypeVar
 
 from msgspec.structs import replace
@@ -189,7 +189,8 @@ async def save(service: Participant, turn: Turn, written: Written) -> Turn:
     p = written.snapshot
     if turn.recalled:  # these are in pages already
         p = replace(p, inbox={entry: at for entry, at in p.inbox.items() if entry not in turn.recalled})
-    content, emptied = encode(p), list[tuple[str, int]]()
+    content = encode(p)
+    emptied: list[tuple[str, int]] = []
     if p.pages or spill.may_spill(p, service.bounds) or len(content) > history.HISTORY_BYTES_MAX:
         before = p
         p, emptied = await spilling.within_bounds(service, turn, p)
@@ -274,9 +275,9 @@ async def publish(service: Participant, position: Position, p: Snapshot, entry: 
             tell(service, p.saga, dead)
 
 
-async def send(service: Participant, position: Position, outgoing: Sequence[Outgoing]) -> None:
+def send(service: Participant, position: Position, outgoing: Sequence[Outgoing]) -> Coroutine[object, object, None]:
     """Return when all is acknowledged."""
-    await patiently(service, position, "publish", service.ports.publish, outgoing)
+    return patiently(service, position, "publish", service.ports.publish, outgoing)
 
 
 async def send_letter(service: Participant, position: Position, whole: Outgoing) -> None:

@@ -11,6 +11,8 @@ def outgoing(service: Participant, p: Snapshot, entry: Entry) -> list[Outgoing]:
     """Events first, in recorded order, then dead letters."""
     contracts = service.contracts
     records = [envelope.to_record(m, contracts[m.type]) for m in messages_of(p, entry)]
+    if not entry.letters:
+        return records
     records += [
         deadletters.letter(
             service.name,

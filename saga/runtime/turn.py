@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from saga.errors import BadInput, TooLarge
 from saga.messages import Message, Position
-from saga.progress import record
+from saga.progress import ids, record
 from saga.progress.decide import NOBODY, Decision, Do, Work, decide, jobs, next_ready
 from saga.progress.document import Snapshot
 from saga.progress.record import Written
@@ -43,7 +43,8 @@ async def advance(service: Participant, turn: Turn) -> Turn:
         if turn.known.pages and turn.recalled is None:
             turn = await spilling.recalled(service, turn)
         p, only_answered = turn.known, True
-        for work in jobs(p, service.roles, turn.message, turn.bad):  # what the message in hand is for
+        found = jobs(p, service.roles, turn.message, turn.bad)  # what the message in hand is for
+        for work in found:
             if work.undo:
                 if undoing.is_done(p, work):
                     continue
@@ -61,7 +62,8 @@ async def advance(service: Participant, turn: Turn) -> Turn:
                 continue
             only_answered = False
             if decision.do is not Do.LEAVE:
-                return await go(service, turn, work, decision)
+                turn = await go(service, turn, work, decision)
+                return replace(turn, over=True) if len(found) == 1 and _is_all(turn, work) else turn
         ready = next_ready(p, service.roles)
         if ready is not None:  # settle: whatever of the saga is ready, before the offset is committed
             if ready.undo:
@@ -74,6 +76,18 @@ async def advance(service: Participant, turn: Turn) -> Turn:
         return replace(turn, over=True)
     except Refused:
         return turn.unread()
+
+
+def _is_all(turn: Turn, work: Work) -> bool:
+    """True if the message has come to its end for this handler, and the saga is at rest: to decide once more would find
+    the message in the inbox and nothing ready. That is how by far the most turns end."""
+    p = turn.progress
+    return (
+        p is not None
+        and turn.certain
+        and not (p.intents or p.queue or p.waiting or p.own or p.compensating or p.pages)
+        and ids.entry(work.message.id, work.role.name) in p.inbox
+    )
 
 
 async def go(service: Participant, turn: Turn, work: Work, decision: Decision | None = None) -> Turn:
@@ -132,9 +146,10 @@ def begin(
 def _bad(service: Participant, message: Message) -> Mapping[str, str]:
     """Which handlers can never decode the message: for them it waits for nothing. Looked at only where it may have to
     wait."""
-    waits = [r for r in service.roles.by_type.get(message.type, ()) if len(r.takes) > 1 or message.started is None]
-    if not waits:
+    roles = service.roles
+    if message.started is not None and message.type not in roles.joined:
         return NOBODY
+    waits = [r for r in roles.by_type.get(message.type, ()) if len(r.takes) > 1 or message.started is None]
     return {role.name: why for role in waits if (why := _undecodable(service, role, message)) is not None}
 
 

@@ -298,7 +298,8 @@ class SqliteStore:
         """One transaction with the head of the queue, and what came of each write; `None` if SQLite is busy."""
         writes = self._queue[:WRITES_MAX]
         moment = self._time.look()
-        doing, outcomes = Doing.WRITE, list[tuple[Write, int | Exception]]()
+        doing = Doing.WRITE
+        outcomes: list[tuple[Write, int | Exception]] = []
         try:
             connection = self._opened()
             connection.execute("BEGIN IMMEDIATE")

@@ -1,7 +1,7 @@
 """What binds progresses: no honest history is called changed, and every change of a snapshot by hand is found, or the
 help of the command says that it is not."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from hashlib import sha256
 from itertools import pairwise
 from typing import Any
@@ -277,23 +277,24 @@ def test_what_three_snapshots_hold_is_the_sum_of_what_changed_between_them(
 
     chain = [blank(), *map(snapshot, (one, two, three))]
     for name in ("closed", "inbox"):
-        gained = [int(binding.changes(a, b).get(name, "0"), 16) for a, b in pairwise(chain)]
-        whole = int(binding.changes(chain[0], chain[-1]).get(name, "0"), 16)
+        gained = [int(binding.changes(a, b, b.started).get(name, "0"), 16) for a, b in pairwise(chain)]
+        whole = int(binding.changes(chain[0], chain[-1], chain[-1].started).get(name, "0"), 16)
         assert sum(gained) % (1 << 64) == whole
 
 
 def test_a_change_costs_no_more_in_a_saga_that_holds_much(monkeypatch: pytest.MonkeyPatch) -> None:
     counted = list[object]()
+    for name in ("_digest", "_entry_digest"):
 
-    def counting(item: object) -> bytes:
-        counted.append(item)
-        return encode(item)
+        def counting(item: Any, digest: Callable[[Any], int] = getattr(binding, name)) -> int:
+            counted.append(item)
+            return digest(item)
 
-    monkeypatch.setattr(binding, "encode", counting)
+        monkeypatch.setattr(binding, name, counting)
     much = [kept("reserve", a_message("A", f"m-{i}"), n=i) for i in range(2000)]
     p = replace(blank(), queue=tuple(much), inbox={f"{i:024x}": 7 for i in range(2000)}, n=2000)
     more = replace(p, queue=(*p.queue[1:], kept("reserve", a_message("A"), n=2000)), inbox={**p.inbox, "f" * 24: 8})
-    assert set(binding.changes(p, more)) == {"queue", "inbox"}
+    assert set(binding.changes(p, more, more.started)) == {"queue", "inbox"}
     assert len(counted) == 3, "one that went and one that came, and an entry"
 
 

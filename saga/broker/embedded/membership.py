@@ -141,7 +141,8 @@ class Member:
         return [standstill for _, standstill in self._standing.values()]
 
     def _read(self, partitions: Collection[Partition], records_max: int) -> list[Record]:
-        wanted, heads, records = set(partitions), self._shared.log.heads, list[Record]()
+        wanted, heads = set(partitions), self._shared.log.heads
+        records: list[Record] = []
         try:
             for partition in list(self._behind):
                 if partition not in wanted:
