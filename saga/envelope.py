@@ -43,6 +43,8 @@ def headers_of(message: Message, contract: Contract | None) -> Headers:
     """The envelope of a message as headers, as its sender said it. `contract`: that of its type, where it is known."""
     name, base = (message.type, URN) if contract is None else (contract.full_name, contract.schemas)
     schema = message.schema
+    if schema and ":" not in schema:
+        schema = base + schema
     headers: list[tuple[str, bytes | None]] = [
         ("ce_type", name.encode()),  # first: it decides whether the rest is looked at
         ("ce_id", id_in(message.id).encode()),
@@ -52,7 +54,7 @@ def headers_of(message: Message, contract: Contract | None) -> Headers:
         *_FIXED,
     ]
     if schema:
-        headers.append(("ce_dataschema", (schema if ":" in schema else base + schema).encode()))
+        headers.append(("ce_dataschema", schema.encode()))
     if message.started is not None:
         headers.append(("ce_sagastart", message.started.encode()))
     if message.trace is not None:

@@ -30,6 +30,17 @@ def identity(source: str, id_: str, type_: str, owner: str) -> str:
     return f"{quote(source, _SAFE)}|{quote(id_, _SAFE)}"
 
 
+def identity_of_own(service: str, id_: str, owner: str) -> str:
+    """Name of an event that this service emits: an id that the toolkit makes needs no look at each of its characters.
+
+    >>> identity_of_own("payment", "PaymentReserved-0a1b", "payment")
+    'PaymentReserved-0a1b'
+    >>> identity_of_own("payment", "CardBlocked-0a1b", "cards")
+    'payment|CardBlocked-0a1b'
+    """
+    return id_ if service == owner else f"{quote(service, _SAFE)}|{id_}"
+
+
 def identity_of_place(topic: str, partition: int, offset: int) -> str:
     """Name of a message without an id: no source is empty.
 
@@ -47,5 +58,4 @@ def id_in(identity: str) -> str:
     >>> id_in("PaymentReserved-0a1b")
     'PaymentReserved-0a1b'
     """
-    _, bar, id_ = identity.partition("|")
-    return unquote(id_) if bar else identity
+    return unquote(identity.partition("|")[2]) if "|" in identity else identity

@@ -82,7 +82,10 @@ def changes(before: Snapshot, after: Snapshot, started: str | None) -> dict[str,
         sums["replays"] = _gained(_items(before.replays), _items(after.replays))
     if before.pages is not after.pages:
         _add_pages(sums, before, after)
-    found = {name: hex(total) for name, total in sums.items() if total}
+    found: dict[str, str] = {}
+    for name, total in sums.items():
+        if total:
+            found[name] = hex(total)
     if (before.n == 0 or before.started is None) and started is not None:
         found["started"] = started
     return found
@@ -173,11 +176,12 @@ def _alike(old: tuple[object, ...], new: tuple[object, ...]) -> int:
 
 def _gained_keys(old: dict[str, int], new: dict[str, int]) -> int:
     newest = next(reversed(new), "")
-    if len(new) == len(old) + 1 and newest not in old and (len(old) > MANY or old.keys() <= new.keys()):
+    count = len(old)
+    if len(new) == count + 1 and newest not in old and (not count or count > MANY or old.keys() <= new.keys()):
         return _entry_digest(newest) if new[newest] else 0
-    if len(old) > MANY:  # the newest are the last
+    if count > MANY:  # the newest are the last
         added = list(takewhile(lambda key: key not in old, reversed(new)))
-        if len(old) + len(added) == len(new):
+        if count + len(added) == len(new):
             return sum(map(_entry_digest, added)) % _MODULUS
     came, went = new.keys() - old.keys(), old.keys() - new.keys()
     gained = sum(_entry_digest(key) for key in came if new[key]) - sum(_entry_digest(key) for key in went if old[key])

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from saga.declarations.values import Handler
 from saga.errors import BadInput, Permanent, TooLarge
-from saga.identity import identity
+from saga.identity import identity_of_own
 from saga.messages import Event, Message, name_of
 from saga.observe.moments import Retrying
 from saga.policies.retry import delay_s
@@ -184,10 +184,9 @@ def _ended(
     p, cause = turn.known, saga.intent.cause
     emitted = [
         Message(
-            id=identity(
+            id=identity_of_own(
                 service.name,
                 ids.event_id(type_, service.name, p.saga, ask.handler.name, cause, index),
-                type_,
                 service.contracts[type_].owner,
             ),
             type=type_,

@@ -88,7 +88,7 @@ class Ports(Protocol):
     def recovered(self, why: SagaError) -> None:
         """Told when what raised `why` has answered again."""
 
-    def took(self, seconds: float) -> None:
+    def took(self, seconds: float, now_s: float) -> None:
         """Told how long the store took for a write, or the log for what was published."""
 
     def answer_lost(self) -> None:

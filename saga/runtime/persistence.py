@@ -63,7 +63,8 @@ async def patiently(
             raise
         else:
             if operation != "get":
-                ports.took(ports.clock.monotonic_s() - began)
+                now = ports.clock.monotonic_s()
+                ports.took(now - began, now)
             if away is not None:
                 ports.recovered(away)
             return value
@@ -71,17 +72,17 @@ async def patiently(
 
 def in_hand(service: Participant, turn: Turn) -> Hand:
     """What the next write of this turn is made under."""
-    message = turn.message
-    new = message.type != "" and not turn.paged and not knows(turn.known, service.roles, message)
+    message, p = turn.message, turn.known
+    new = message.type != "" and not turn.paged and not knows(p, service.roles, message)
     return Hand(
         message=message,
         position=turn.position if new else None,
         roles=service.roles,
         # Without a message nobody comes again after a crash: that it is whole is said when all is done and published.
-        heard=service.roles.heard if message.type else turn.known.heard,
+        heard=service.roles.heard if message.type else p.heard,
         now_ms=service.ports.clock.now_ms(),
         memory_s=service.memory_s,
-        before=turn.known,
+        before=p,
     )
 
 

@@ -36,8 +36,8 @@ QUIET_S = 60.0
 class Load(Protocol):
     """Who has to know how store and log cope."""
 
-    def took(self, seconds: float) -> None:
-        """A write, or what was published, has been acknowledged after so long."""
+    def took(self, seconds: float, now_s: float) -> None:
+        """A write, or what was published, has been acknowledged after so long, just now."""
 
     def failed(self) -> None:
         """One was refused for being too much or out of reach, or its answer was lost."""
@@ -111,7 +111,7 @@ class RunningPorts:
         return prefix is not None and prefix.is_committed(position.offset)
 
     def check_running(self, position: Position) -> None:
-        partition = Partition(position.topic, position.partition)
+        partition = position[:2]  # as good as a `Partition`, and asked for with every message
         if self._stopping or partition in self.leaving or partition not in self.prefixes:
             raise Draining
 
@@ -188,9 +188,9 @@ class RunningPorts:
     def recovered(self, why: SagaError) -> None:
         self.answered(_what(why))
 
-    def took(self, seconds: float) -> None:
+    def took(self, seconds: float, now_s: float) -> None:
         if self.load is not None:
-            self.load.took(seconds)
+            self.load.took(seconds, now_s)
 
     def answer_lost(self) -> None:
         if self.load is not None:

@@ -81,8 +81,8 @@ class Room:
 
     # ---------------------------------------------------------------- see `saga.runtime.ports.Load`
 
-    def took(self, seconds: float) -> None:
-        self.now.observe(seconds, self.busy, self.ports.clock.monotonic_s())
+    def took(self, seconds: float, now_s: float) -> None:
+        self.now.observe(seconds, self.lanes.inflight - self.ports.idle, now_s)
 
     def failed(self) -> None:
         self.now.failed(self.ports.clock.monotonic_s())

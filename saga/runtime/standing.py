@@ -60,10 +60,6 @@ class Turn(Struct, frozen=True, kw_only=True, gc=False):
             return self.progress
         return replace(self.progress, inbox={**self.recalled, **self.progress.inbox})
 
-    def knowing(self, progress: Snapshot, cas: int, *, certain: bool) -> "Turn":
-        """With a progress, as it was read or as the cache has it."""
-        return replace(self, progress=progress, cas=cas, certain=certain)
-
     def unread(self) -> "Turn":
         """To be decided again on the progress as it is by now."""
         return replace(self, progress=None, cas=0, certain=False, recalled=None, paged=())

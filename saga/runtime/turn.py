@@ -135,12 +135,13 @@ def begin(
     stages: Stages | None = None,
 ) -> Turn:
     """The turn on what the cache has; for a message that starts a young saga on nothing known, without a read."""
-    turn = Turn(message=message, position=position, bad=_bad(service, message), stages=stages or Stages())
-    if cached is not None and (cached[0].started is not None or not persistence.is_older_than_memory(service, message)):
-        return turn.knowing(*cached, certain=False)
-    if service.contracts[message.type].starts and not persistence.is_older_than_memory(service, message):
-        return turn.knowing(record.empty(service.name, message.saga), 0, certain=False)
-    return turn
+    p, cas = cached or (None, 0)
+    if (p is None or p.started is None) and persistence.is_older_than_memory(service, message):
+        p, cas = None, 0
+    elif p is None and service.contracts[message.type].starts:
+        p = record.empty(service.name, message.saga)
+    bad = _bad(service, message)
+    return Turn(message=message, position=position, bad=bad, progress=p, cas=cas, stages=stages or Stages())
 
 
 def _bad(service: Participant, message: Message) -> Mapping[str, str]:

@@ -119,8 +119,11 @@ class Worker:
             if away:  # else nothing is said: a log that can be read may be full
                 away = False
                 self.ports.answered("broker")
-            for record in records:
-                self._take(record)
+            partition = None
+            for record in records:  # those of one partition come together
+                if partition is None or record.partition != partition.number or record.topic != partition.topic:
+                    partition = Partition(record.topic, record.partition)
+                self._take(record, partition)
 
     def _look_again(self) -> None:
         """The intake is to see what has changed: that the worker stops, or that partitions have come or gone."""
@@ -128,9 +131,8 @@ class Worker:
         if self._membership is not None:
             self._membership.wake()
 
-    def _take(self, record: Record) -> None:
+    def _take(self, record: Record, partition: Partition) -> None:
         """Into its lane; what no handler here names is finished at once."""
-        partition = Partition(record.topic, record.partition)
         prefix = self.ports.prefixes.get(partition)
         if prefix is None or partition in self.ports.leaving:
             return

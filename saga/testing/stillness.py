@@ -48,7 +48,7 @@ class StillPorts:
     def recovered(self, why: SagaError) -> None:
         return None
 
-    def took(self, seconds: float) -> None:
+    def took(self, seconds: float, now_s: float) -> None:
         return None
 
     def answer_lost(self) -> None:

@@ -207,7 +207,7 @@ def an_ambiguous_write_is_taken_for_done(patch: pytest.MonkeyPatch) -> None:
         except Refused as why:
             if not isinstance(why.__cause__, Ambiguous):
                 raise
-            return turn.knowing(written.snapshot, turn.cas, certain=True)
+            return replace(turn, progress=written.snapshot, certain=True)
 
     patch.setattr(persistence, "save", believe)
 
@@ -223,7 +223,7 @@ def an_ambiguous_write_is_written_over(patch: pytest.MonkeyPatch) -> None:
                 raise
             key = progress_key(service.name, turn.message.saga)
             there = await service.ports.store.get("saga", key)
-            return await save(service, turn.knowing(turn.known, there.cas if there else 0, certain=True), written)
+            return await save(service, replace(turn, cas=there.cas if there else 0, certain=True), written)
 
     patch.setattr(persistence, "save", insist)
 

@@ -229,4 +229,4 @@ class Log:
 def checksum(offset: int, key: bytes, value: bytes | None, headers: bytes | None, time_ms: int) -> int:
     """Checksum of a record at its place: SQLite has none."""
     seed = (offset << 1 ^ time_ms ^ (value is None)) & 0xFFFFFFFF
-    return zlib.crc32(headers or b"", zlib.crc32(value or b"", zlib.crc32(key, seed)))
+    return zlib.crc32(key + (value or b"") + (headers or b""), seed)
