@@ -307,7 +307,7 @@ class SqliteStore:
             if self._ground is not None:
                 self._ground.check(connection, documents)
             for write in writes:
-                outcomes.append((write, documents.outcome_of(write.apply)))
+                outcomes.append((write, documents.outcome_of(write.apply)))  # noqa: PERF401 - one after the other
             self._purge(documents, moment.earliest_ms, len(writes))
             doing = Doing.COMMIT
             connection.execute("COMMIT")

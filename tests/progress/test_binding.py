@@ -284,13 +284,16 @@ def test_what_three_snapshots_hold_is_the_sum_of_what_changed_between_them(
 
 def test_a_change_costs_no_more_in_a_saga_that_holds_much(monkeypatch: pytest.MonkeyPatch) -> None:
     counted = list[object]()
-    for name in ("_digest", "_entry_digest"):
 
-        def counting(item: Any, digest: Callable[[Any], int] = getattr(binding, name)) -> int:
+    def counting(digest: Callable[[Any], int]) -> Callable[[Any], int]:
+        def counts(item: Any) -> int:
             counted.append(item)
             return digest(item)
 
-        monkeypatch.setattr(binding, name, counting)
+        return counts
+
+    monkeypatch.setattr(binding, "_digest", counting(binding._digest))
+    monkeypatch.setattr(binding, "_entry_digest", counting(binding._entry_digest))
     much = [kept("reserve", a_message("A", f"m-{i}"), n=i) for i in range(2000)]
     p = replace(blank(), queue=tuple(much), inbox={f"{i:024x}": 7 for i in range(2000)}, n=2000)
     more = replace(p, queue=(*p.queue[1:], kept("reserve", a_message("A"), n=2000)), inbox={**p.inbox, "f" * 24: 8})
