@@ -103,7 +103,8 @@ def tune_collector() -> None:
     """Let Python's cyclic collector look less often: for a process that does nothing but run services.
 
     A message in hand is some hundred objects, none of them in a cycle, and a thousand are in flight: with the defaults
-    the collector takes a fifth of the time and finds nothing. What was there at the start is not looked at again.
+    the collector takes a fifth of the time and finds nothing. It looks when there are more new objects than those: with
+    half as many it took a twentieth, in pauses of 25 ms. What was there at the start is not looked at again.
     """
     gc.collect()
     gc.freeze()
