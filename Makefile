@@ -54,7 +54,7 @@ fuzz: .venv/tools ## Put 20,000 odd records into each log, real Kafka too, and a
 	$(BIN)/python -m tests.fuzz --seed $(SEED)
 
 explore: .venv/tools ## Explore the protocol with more faults than the tests do, then thousands of services made by chance.
-	$(BIN)/python -m saga.testing.exploration --deep
+	$(BIN)/python -m verification --deep
 
 format: .venv/tools ## Format and mend what can be mended.
 	$(BIN)/ruff format .

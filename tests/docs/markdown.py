@@ -1,4 +1,4 @@
-"""Reads the documents: their fenced blocks, headings, links, and the names in them."""
+"""Reads the documents: their fenced blocks, headings, links, and the names in them; lists the modules beside them."""
 
 import re
 from dataclasses import dataclass
@@ -6,6 +6,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md")])
+MODULES = sorted(path for folder in ("saga", "verification") for path in (ROOT / folder).rglob("*.py"))
 
 _FENCE = re.compile(r"^```(?P<info>[^\n]*)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
 _CODE = re.compile(r"`[^`\n]+`")

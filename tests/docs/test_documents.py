@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from saga import Saga
-from tests.docs.markdown import DOCUMENTS, ROOT, anchors, blocks, code_spans, links
+from tests.docs.markdown import DOCUMENTS, MODULES, ROOT, anchors, blocks, code_spans, links
 
 documents = pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())
 
-FOLDERS = ("saga", "services", "contracts", "docs", "tests", "benchmarks")
+FOLDERS = ("saga", "services", "contracts", "docs", "tests", "benchmarks", "verification")
 _PATH = re.compile(rf"(?:{'|'.join(FOLDERS)})/[\w./-]*")
-_MODULE = re.compile(r"saga(?:\.\w+)+")
+_MODULE = re.compile(r"(?:saga|verification)(?:\.\w+)+")
 
 
 def paragraphs(code: str) -> list[str]:
@@ -101,13 +101,13 @@ def modules_named_in(path: Path) -> set[str]:
     tree = ast.parse(path.read_text("utf-8"))
     kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
     docstrings = [ast.get_docstring(node) or "" for node in ast.walk(tree) if isinstance(node, kinds)]
-    return {name for text in docstrings for name in re.findall(r"`(saga(?:\.\w+)+)`", text)}
+    return {name for text in docstrings for name in re.findall(rf"`({_MODULE.pattern})`", text)}
 
 
 def test_every_module_that_a_docstring_names_exists() -> None:
     wrong = [
         f"{path.relative_to(ROOT)}: {name}"
-        for path in sorted((ROOT / "saga").rglob("*.py"))
+        for path in MODULES
         for name in sorted(modules_named_in(path))
         if not exists(name)
     ]
@@ -117,7 +117,7 @@ def test_every_module_that_a_docstring_names_exists() -> None:
 def test_every_page_that_a_docstring_names_exists() -> None:
     wrong = [
         f"{path.relative_to(ROOT)}: {name}"
-        for path in sorted((ROOT / "saga").rglob("*.py"))
+        for path in MODULES
         for name in re.findall(r"\bdocs/[\w/-]+\.md", path.read_text("utf-8"))
         if not (ROOT / name).exists()
     ]

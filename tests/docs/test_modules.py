@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.markdown import DOCUMENTS, ROOT
+from tests.docs.markdown import DOCUMENTS, MODULES, ROOT
 
 LINES_MAX = 400
 _MACHINE = re.compile(r"(?<![\w.:/])/(?:home|root|work|Users|tmp|opt|mnt)/")
-MODULES = sorted((ROOT / "saga").rglob("*.py"))
 _STARTED = re.compile(r'"-m", "(saga(?:\.\w+)+)"')
 STARTED = sorted({name for module in MODULES for name in _STARTED.findall(module.read_text("utf-8"))})
 modules = pytest.mark.parametrize("module", MODULES, ids=lambda path: path.relative_to(ROOT).as_posix())

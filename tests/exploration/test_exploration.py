@@ -2,9 +2,9 @@
 
 import pytest
 
-from saga.testing.exploration.explore import explore
-from saga.testing.exploration.scenario import Scenario
-from saga.testing.exploration.scenarios import scenarios
+from verification.explore import explore
+from verification.scenario import Scenario
+from verification.scenarios import scenarios
 
 EVERY = list(scenarios())
 

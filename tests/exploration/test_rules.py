@@ -16,9 +16,9 @@ from saga.runtime import documents, handling, persistence, spilling, turn, undoi
 from saga.runtime.participant import Participant, Refused
 from saga.runtime.saga import RunningSaga
 from saga.runtime.standing import Turn
-from saga.testing.exploration.explore import explore
-from saga.testing.exploration.scenarios import scenarios
-from saga.testing.exploration.services import message
+from verification.explore import explore
+from verification.scenarios import scenarios
+from verification.services import message
 
 Take = Callable[[pytest.MonkeyPatch], None]
 SCENARIOS = {scenario.name: scenario for scenario in scenarios()}

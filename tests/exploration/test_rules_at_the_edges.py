@@ -12,10 +12,10 @@ from saga.progress.document import Call, Snapshot
 from saga.runtime import documents, handling, turn, undoing
 from saga.runtime.participant import Participant
 from saga.runtime.saga import RunningSaga
-from saga.testing.exploration import services
-from saga.testing.exploration.explore import explore
-from saga.testing.exploration.others import OTHER
-from saga.testing.exploration.scenarios import scenarios
+from verification import services
+from verification.explore import explore
+from verification.others import OTHER
+from verification.scenarios import scenarios
 
 Take = Callable[[pytest.MonkeyPatch], None]
 

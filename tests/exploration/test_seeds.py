@@ -4,10 +4,10 @@ from hashlib import blake2b
 
 import pytest
 
-from saga.testing.exploration.seeds import scenario_of
-from saga.testing.exploration.shrinking import as_code, kind_of
-from saga.testing.exploration.side_by_side import searched
 from tests.exploration import test_rules as rules
+from verification.seeds import scenario_of
+from verification.shrinking import as_code, kind_of
+from verification.side_by_side import searched
 
 TOGETHER = 30
 

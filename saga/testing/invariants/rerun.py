@@ -53,11 +53,11 @@ class _Failed(Halted):
 
 
 @dataclass
-class _Ports(StillPorts):
+class RerunPorts(StillPorts):
     """The ports of a rerun: the archives are there, the first write ends it, nothing else is to be asked."""
 
-    now: int
-    archives: Mapping[str, bytes]
+    now: int = 0
+    archives: Mapping[str, bytes] = field(default_factory=dict)
     said: list[Moment] = field(default_factory=list)
 
     document_bytes_max = 1 << 30
@@ -302,7 +302,7 @@ async def _made(
     service: Participant, step: _Step, message: Message, position: Position, archives: Mapping[str, bytes]
 ) -> bytes | None:
     """What a rerun writes; `None` if it fails, or writes nothing."""
-    ports = _Ports(from_iso(step.time), archives)
+    ports = RerunPorts(from_iso(step.time), archives)
     service = replace(service, ports=ports)
     turn: Turn = begin(service, message, position, (step.before, int(bool(step.before.transitions))))
     turn = with_(turn, certain=True)

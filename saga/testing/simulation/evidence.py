@@ -9,8 +9,8 @@ from saga.progress.document import progress_key
 from saga.progress.spill import saga_of
 from saga.runtime.participant import participant_of
 from saga.runtime.persistence import ARCHIVES, COLLECTION
-from saga.testing.exploration.operations import ExploredPorts
 from saga.testing.invariants.evidence import Evidence, Witnessed
+from saga.testing.invariants.rerun import RerunPorts
 from saga.testing.simulation.store import Disk
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def _witnessed(
         else:
             documents[collection, key] = contents
     return Witnessed(
-        participant=participant_of(declared, given, ExploredPorts()),
+        participant=participant_of(declared, given, RerunPorts()),
         versions=versions,
         archives=archives,
         documents=documents,

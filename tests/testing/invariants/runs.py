@@ -20,7 +20,6 @@ from saga.runtime import deadletters
 from saga.runtime.participant import Participant, participant_of
 from saga.runtime.turn import begin, take_turn
 from saga.store.port import Document
-from saga.testing.exploration.operations import PlainRun
 from saga.testing.invariants.evidence import Evidence, Witnessed
 from saga.testing.stillness import StillPorts
 from services.inventory import inventory
@@ -31,6 +30,7 @@ from services.payment import payment
 from services.payment.bank import Bank
 from services.shipping import shipping
 from services.shipping.carrier import Carrier
+from verification.operations import PlainRun
 
 T = TypeVar("T")
 

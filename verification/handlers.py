@@ -13,8 +13,8 @@ from typing import Any, Self
 from saga.declarations.values import Handler, Parameter
 from saga.messages import Event
 from saga.policies.retry import Retry
-from saga.testing.exploration.operations import Broken, call_outside
 from saga.view import Saga
+from verification.operations import Broken, call_outside
 
 SAGA, SERVICE, ITEM = "s-1", "explored", "tea"
 MISPLACED = "WRONG PART"

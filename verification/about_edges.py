@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
-from saga.testing.exploration.about_pages import TINY
-from saga.testing.exploration.cast import (
+from verification.about_pages import TINY
+from verification.cast import (
     ORD,
     OTHER,
     STEP,
@@ -20,9 +20,9 @@ from saga.testing.exploration.cast import (
     reserve,
     take,
 )
-from saga.testing.exploration.handlers import Reacts
-from saga.testing.exploration.scenario import Scenario, has_run, told_of_other_content
-from saga.testing.exploration.services import message
+from verification.handlers import Reacts
+from verification.scenario import Scenario, has_run, told_of_other_content
+from verification.services import message
 
 looks = Reacts(name="reserve", to=(("O",),), does=("read unless note", "step if left"), emits=("R if left",), undo=None)
 looks_first = Reacts(name="reserve", to=(("O",),), does=("read unless note", "step"), emits=("R",))

@@ -9,12 +9,12 @@ import msgspec
 from saga.identity import id_in
 from saga.messages import Message
 from saga.progress.spill import BOUNDS
-from saga.testing.exploration.about_pages import TINY
-from saga.testing.exploration.cast import FAILURE, OUTCOMES
-from saga.testing.exploration.handlers import Reacts
-from saga.testing.exploration.scenario import Scenario
-from saga.testing.exploration.services import Explored, ages_at, message, time_after
 from saga.testing.simulation.chance import Chance
+from verification.about_pages import TINY
+from verification.cast import FAILURE, OUTCOMES
+from verification.handlers import Reacts
+from verification.scenario import Scenario
+from verification.services import Explored, ages_at, message, time_after
 
 T = TypeVar("T")
 

@@ -1,4 +1,4 @@
-"""`python -m saga.testing.exploration [--deep] [--seeds COUNT] [PART]`: what is named so, and what chance makes.
+"""`python -m verification [--deep] [--seeds COUNT] [PART]`: what is named so, and what chance makes.
 
 The scenarios whose name holds PART, then COUNT that are made by chance; all on all cores.
 """
@@ -6,7 +6,7 @@ The scenarios whose name holds PART, then COUNT that are made by chance; all on 
 import argparse
 import sys
 
-from saga.testing.exploration.side_by_side import explore_all, search_seeds, searched
+from verification.side_by_side import explore_all, search_seeds, searched
 
 DEEP_SEEDS = 3000
 

@@ -7,10 +7,10 @@ import msgspec
 
 from saga.messages import Message
 from saga.progress.document import Entry, Snapshot
-from saga.testing.exploration.others import OTHERS, others_progress
-from saga.testing.exploration.services import Explored
-from saga.testing.exploration.state import State
-from saga.testing.exploration.world import World
+from verification.others import OTHERS, others_progress
+from verification.services import Explored
+from verification.state import State
+from verification.world import World
 
 AtTheEnd = Callable[[Snapshot, tuple[Entry, ...]], str | None]
 

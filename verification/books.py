@@ -7,11 +7,11 @@ from saga.messages import Message
 from saga.progress.decide import why_over
 from saga.progress.document import Entry, Snapshot
 from saga.progress.roles import Role, Roles
-from saga.testing.exploration.others import BY
-from saga.testing.exploration.scenario import Scenario
-from saga.testing.exploration.state import State
-from saga.testing.exploration.world import World
 from saga.testing.invariants import alone
+from verification.others import BY
+from verification.scenario import Scenario
+from verification.state import State
+from verification.world import World
 
 
 def wrong(world: World, scenario: Scenario, s: State, told: Sequence[Message]) -> str | None:

@@ -7,10 +7,10 @@ from typing import Any
 from saga.identity import id_in
 from saga.messages import Message
 from saga.progress.spill import BOUNDS
-from saga.testing.exploration.explore import Report
-from saga.testing.exploration.handlers import Reacts
-from saga.testing.exploration.scenario import Scenario
-from saga.testing.exploration.services import Explored, ages_at, message
+from verification.explore import Report
+from verification.handlers import Reacts
+from verification.scenario import Scenario
+from verification.services import Explored, ages_at, message
 
 TRIES_MAX = 400
 FAULTS = ("crash", "move", "fail", "lost", "evict", "prune", "other", "batch", "age", "ahead")

@@ -23,9 +23,10 @@ from saga.runtime.persistence import ARCHIVES
 from saga.runtime.standing import Turn
 from saga.runtime.turn import advance, begin
 from saga.store.port import Document
-from saga.testing.exploration import others
-from saga.testing.exploration.handlers import SAGA, SERVICE
-from saga.testing.exploration.operations import (
+from saga.testing.invariants import alone
+from verification import others
+from verification.handlers import SAGA, SERVICE
+from verification.operations import (
     AGES_OF_MEMORY,
     Answer,
     Batched,
@@ -41,9 +42,8 @@ from saga.testing.exploration.operations import (
     Remove,
     Together,
 )
-from saga.testing.exploration.services import Explored, ages_at, participant
-from saga.testing.exploration.state import PROGRESS, STOCK, TOPICS, History, Move, State, Worker, applied, id_of
-from saga.testing.invariants import alone
+from verification.services import Explored, ages_at, participant
+from verification.state import PROGRESS, STOCK, TOPICS, History, Move, State, Worker, applied, id_of
 
 TIGHT = {(record, "INBOX_MAX"): 1, (transitions, "TRANSITIONS_MAX"): 2, (transitions, "TRANSITIONS_KEPT"): 1}
 """Bounds that are reached within a scenario."""

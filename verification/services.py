@@ -14,7 +14,7 @@ from saga.messages import Event, Message
 from saga.progress.roles import Role, Roles, Undo
 from saga.progress.spill import BOUNDS, Bounds
 from saga.runtime.participant import Participant
-from saga.testing.exploration.handlers import (
+from verification.handlers import (
     SAGA,
     SERVICE,
     ExploredEvent,
@@ -24,7 +24,7 @@ from saga.testing.exploration.handlers import (
     compensation_of,
     handler_of,
 )
-from saga.testing.exploration.operations import AGE_MS, NOW_MS, ExploredPorts
+from verification.operations import AGE_MS, NOW_MS, ExploredPorts
 
 MEMORY_S = 30 * 86400
 BAD = "it cannot be decoded"

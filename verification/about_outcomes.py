@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from saga.testing.exploration.cast import (
+from verification.cast import (
     FAILURE,
     ORD,
     OTHER,
@@ -29,8 +29,8 @@ from saga.testing.exploration.cast import (
     reserve_own,
     two_undone,
 )
-from saga.testing.exploration.scenario import Scenario, has_ended, has_run
-from saga.testing.exploration.services import Explored
+from verification.scenario import Scenario, has_ended, has_run
+from verification.services import Explored
 
 
 def deciding() -> Iterator[Scenario]:

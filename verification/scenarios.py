@@ -2,12 +2,12 @@
 
 from collections.abc import Iterator
 
-from saga.testing.exploration.about_documents import dead_letters, documents
-from saga.testing.exploration.about_edges import edges
-from saga.testing.exploration.about_outcomes import deciding, outcomes
-from saga.testing.exploration.about_pages import inbox_pages, piles
-from saga.testing.exploration.about_parts import fan_ins, repetitions, several_events
-from saga.testing.exploration.cast import (
+from verification.about_documents import dead_letters, documents
+from verification.about_edges import edges
+from verification.about_outcomes import deciding, outcomes
+from verification.about_pages import inbox_pages, piles
+from verification.about_parts import fan_ins, repetitions, several_events
+from verification.cast import (
     ORD,
     M,
     N,
@@ -17,9 +17,9 @@ from saga.testing.exploration.cast import (
     reserve,
     two_steps,
 )
-from saga.testing.exploration.handlers import Reacts
-from saga.testing.exploration.scenario import Scenario, has_run
-from saga.testing.exploration.services import message
+from verification.handlers import Reacts
+from verification.scenario import Scenario, has_run
+from verification.services import message
 
 
 def scenarios() -> Iterator[Scenario]:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from saga.progress.spill import Bounds
-from saga.testing.exploration.cast import (
+from verification.cast import (
     NEXT_N,
     ORD,
     OTHER,
@@ -20,9 +20,9 @@ from saga.testing.exploration.cast import (
     place,
     reserve,
 )
-from saga.testing.exploration.handlers import Reacts
-from saga.testing.exploration.scenario import Scenario, has_run
-from saga.testing.exploration.services import Explored, message
+from verification.handlers import Reacts
+from verification.scenario import Scenario, has_run
+from verification.services import Explored, message
 
 THIRD_N, FOURTH_N = message("n3", "N"), message("n4", "N")
 TINY = Bounds(inbox_max=1, inbox_kept=0, small_pages_max=2, head_max=1, page_max=1)

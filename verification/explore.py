@@ -4,10 +4,10 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from saga.testing.exploration.promises import Promises
-from saga.testing.exploration.scenario import Scenario
-from saga.testing.exploration.state import State
-from saga.testing.exploration.world import World
+from verification.promises import Promises
+from verification.scenario import Scenario
+from verification.state import State
+from verification.world import World
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

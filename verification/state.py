@@ -6,8 +6,8 @@ import msgspec
 
 from saga.messages import Outgoing, texts_of
 from saga.progress.document import progress_key
-from saga.testing.exploration.handlers import ITEM, SAGA, SERVICE
-from saga.testing.exploration.operations import Answer, Outside, Publish, Put
+from verification.handlers import ITEM, SAGA, SERVICE
+from verification.operations import Answer, Outside, Publish, Put
 
 TOPICS = "AB"
 PROGRESS = ("saga", progress_key(SERVICE, SAGA))

@@ -1,7 +1,7 @@
 """The messages and handlers of which scenarios are made."""
 
-from saga.testing.exploration.handlers import Reacts
-from saga.testing.exploration.services import Explored, message
+from verification.handlers import Reacts
+from verification.services import Explored, message
 
 ORD, OTHER, SAME = message("o1", "O", "x"), message("o2", "O", "y"), message("o3", "O", "x")
 N, M, Q, X = message("n1", "N"), message("m1", "M"), message("q1", "Q"), message("x1", "X")

@@ -4,12 +4,12 @@ import os
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 
-from saga.testing.exploration.explore import Report, explore
-from saga.testing.exploration.scenario import Scenario
-from saga.testing.exploration.scenarios import scenarios
-from saga.testing.exploration.seeds import scenario_of
-from saga.testing.exploration.shrinking import as_code, shrunk
-from saga.testing.exploration.walks import search
+from verification.explore import Report, explore
+from verification.scenario import Scenario
+from verification.scenarios import scenarios
+from verification.seeds import scenario_of
+from verification.shrinking import as_code, shrunk
+from verification.walks import search
 
 DEEP_STATES_MAX = 1_000_000
 """Of one scenario with more faults; most end earlier."""

@@ -1,9 +1,9 @@
 """A search for what is too large to be visited whole: the first states, breadth first, then walks to some ends."""
 
-from saga.testing.exploration.explore import Report, explore_from
-from saga.testing.exploration.promises import Promises
-from saga.testing.exploration.scenario import Scenario
 from saga.testing.simulation.chance import Chance
+from verification.explore import Report, explore_from
+from verification.promises import Promises
+from verification.scenario import Scenario
 
 MOVES_MAX = 400
 """A walk that goes in circles ends after so many moves."""

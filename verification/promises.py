@@ -9,13 +9,13 @@ from saga.runtime import deadletters
 from saga.runtime.handling import said_by
 from saga.runtime.persistence import ARCHIVES
 from saga.runtime.saga import NotDeterministic
-from saga.testing.exploration import books
-from saga.testing.exploration.handlers import MISPLACED, SAGA, SERVICE
-from saga.testing.exploration.scenario import Scenario
-from saga.testing.exploration.services import BAD
-from saga.testing.exploration.state import State
-from saga.testing.exploration.world import World
 from saga.testing.invariants import alone
+from verification import books
+from verification.handlers import MISPLACED, SAGA, SERVICE
+from verification.scenario import Scenario
+from verification.services import BAD
+from verification.state import State
+from verification.world import World
 
 TRANSITIONS_MAX = 30
 """No scenario needs more: beyond it something is decided again and again."""

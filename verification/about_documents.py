@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from saga.testing.exploration.cast import (
+from verification.cast import (
     BAD_Q,
     ORD,
     OTHER,
@@ -21,8 +21,8 @@ from saga.testing.exploration.cast import (
     take_or_open,
     take_step,
 )
-from saga.testing.exploration.handlers import Reacts
-from saga.testing.exploration.scenario import Scenario, has_run
+from verification.handlers import Reacts
+from verification.scenario import Scenario, has_run
 
 
 def documents() -> Iterator[Scenario]:

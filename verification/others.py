@@ -10,12 +10,12 @@ from saga.progress import ids
 from saga.progress.document import Intent, Snapshot, encode, progress_key
 from saga.runtime.documents import Marker, Update
 from saga.runtime.persistence import COLLECTION
-from saga.testing.exploration.handlers import ITEM, SERVICE, UPDATES, Stock
-from saga.testing.exploration.services import message
-from saga.testing.exploration.state import Move, State, Worker
+from verification.handlers import ITEM, SERVICE, UPDATES, Stock
+from verification.services import message
+from verification.state import Move, State, Worker
 
 if TYPE_CHECKING:
-    from saga.testing.exploration.world import World
+    from verification.world import World
 
 OTHER, BY, CAUSE = "s-2", "other", "z1"
 """Another saga, in another lane, one of whose handlers has begun to take one from the business document."""

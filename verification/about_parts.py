@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from saga.testing.exploration.cast import (
+from verification.cast import (
     NEXT_N,
     ORD,
     OTHER,
@@ -27,8 +27,8 @@ from saga.testing.exploration.cast import (
     reserve,
     two_events,
 )
-from saga.testing.exploration.handlers import Reacts
-from saga.testing.exploration.scenario import Scenario, has_run, told_of_other_content
+from verification.handlers import Reacts
+from verification.scenario import Scenario, has_run, told_of_other_content
 
 
 def fan_ins() -> Iterator[Scenario]:
