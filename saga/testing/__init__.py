@@ -4,14 +4,20 @@ From the smallest: a handler by plain call with `a_saga`; one service with `tria
 under many seeds with `simulate`, and with a crash at every point with `crash_everywhere`.
 
 A fake of a resource is an instance of a subclass of the type that the resource gives (`class FakeBank(Bank)`).
+
+Each name is loaded when it is asked for: pytest loads this package for its plugin in every run, whatever it tests.
 """
 
-from saga.testing.faults import faults
-from saga.testing.idempotence import check_idempotent
-from saga.testing.plain import a_saga
-from saga.testing.scenarios import crash_everywhere, replay, simulate
-from saga.testing.trial import Trial, trial
-from saga.testing.world import World
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from saga.testing.fault_kinds import faults
+    from saga.testing.idempotence import check_idempotent
+    from saga.testing.plain import a_saga
+    from saga.testing.scenarios import crash_everywhere, replay, simulate
+    from saga.testing.trials import Trial, trial
+    from saga.testing.world import World
 
 __all__ = [
     "Trial",
@@ -24,3 +30,29 @@ __all__ = [
     "simulate",
     "trial",
 ]
+
+_HOMES = {
+    "Trial": "saga.testing.trials",
+    "World": "saga.testing.world",
+    "a_saga": "saga.testing.plain",
+    "check_idempotent": "saga.testing.idempotence",
+    "crash_everywhere": "saga.testing.scenarios",
+    "faults": "saga.testing.fault_kinds",
+    "replay": "saga.testing.scenarios",
+    "simulate": "saga.testing.scenarios",
+    "trial": "saga.testing.trials",
+}
+"""The module of each name: none may be called as a name of this package is, for it would hide it."""
+
+
+if not TYPE_CHECKING:  # checkers take a module with `__getattr__` to have every name
+
+    def __getattr__(name: str) -> object:
+        """The name, from its module."""
+        if name not in _HOMES:
+            raise AttributeError(f"module 'saga.testing' has no attribute {name!r}")
+        return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

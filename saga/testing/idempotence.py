@@ -29,7 +29,7 @@ from saga.store.sqlite import SqliteStore
 from saga.testing.differences import Asked, Comparison, Seen, picture
 from saga.testing.fakes import check_fakes
 from saga.testing.scripts import Script, scripts_of
-from saga.testing.trial import TrialClock, TrialPorts
+from saga.testing.trials import TrialClock, TrialPorts
 from saga.testing.world import NO_DOCUMENTS
 
 if TYPE_CHECKING:

@@ -1,5 +1,7 @@
 """The pytest plugin: the fixture `world`, and tests that are run in many worlds. Loaded by pytest when it is installed.
 
+A leaf: a run that asks for no world loads nothing else of the toolkit.
+
 A test that takes `world` is a plain `def test_...(world: World)`. Without a decorator it runs in one world without
 faults; `saga.testing.simulate`, `crash_everywhere` and `replay` say otherwise. After each run the invariants of the kit
 are checked.
@@ -13,6 +15,8 @@ import pytest
 if TYPE_CHECKING:
     from saga.testing.world import World
 
+SIMULATED = "simulated"
+"""The world that is no world of real processes."""
 REPORTED = "saga"
 """The name of the user property that carries one line of what was run to the terminal."""
 
@@ -24,8 +28,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--saga-seeds", type=int, default=None, help="run @simulate tests under so many seeds instead")
     group.addoption(
         "--saga-world",
-        choices=("simulated", "embedded", "servers"),
-        default="simulated",
+        choices=(SIMULATED, "embedded", "servers"),
+        default=SIMULATED,
         help="run them in the simulation, or as real processes: on the embedded broker and store, or on servers",
     )
     group.addoption(
@@ -50,7 +54,7 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.fixture
 def world(request: pytest.FixtureRequest) -> "Iterator[World]":
     """A world for a choreography: see `saga.testing.World`. The test may be run in many of them."""
-    from saga.testing.rounds import first_world
+    from saga.testing.pytest_runs import first_world
 
     with first_world(request) as made:
         yield made
@@ -74,9 +78,9 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     """Run what takes a world in as many as it wants."""
     if pyfuncitem.get_closest_marker("saga_world") is None:
         return None
-    from saga.testing.rounds import rounds
+    from saga.testing.pytest_runs import run_test
 
-    return rounds(pyfuncitem)
+    return run_test(pyfuncitem)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
@@ -90,6 +94,6 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         if name == REPORTED
     ]
     if lines:
-        terminalreporter.section("worlds")
+        terminalreporter.section("runs of worlds")
         for line in sorted(set(lines)):
             terminalreporter.write_line(line)

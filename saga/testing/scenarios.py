@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import TypeAlias, TypeVar, overload
 
 from saga.errors import SagaError
-from saga.testing.faults import Faults
+from saga.testing.fault_kinds import Faults
 from saga.testing.world import World
 
 _Scenario = TypeVar("_Scenario", bound=Callable[..., None])

@@ -23,7 +23,7 @@ from saga.errors import SagaError
 from saga.messages import Event
 from saga.observe.moments import DeadLettered
 from saga.service import Service
-from saga.testing.faults import KINDS, Faults, Kind, faults
+from saga.testing.fault_kinds import KINDS, Faults, Kind, faults
 from saga.testing.simulation.plan import POSSIBLE, WAYS, Operation, Planned
 from saga.testing.simulation.timeline import timeline
 from saga.testing.simulation.trace import Noted

@@ -14,7 +14,7 @@ from saga.broker.port import Topic
 from saga.errors import BrokerError
 from saga.messages import Partition
 from saga.testing.conformance.listening import Listening, event, values
-from saga.testing.trial import TrialClock
+from saga.testing.trials import TrialClock
 from tests.broker.waiting import CLOCK, until
 
 

@@ -18,7 +18,7 @@ from saga.runtime.lifecycle import open_resources
 from saga.runtime.participant import Participant, participant_of
 from saga.runtime.turn import begin, take_turn
 from saga.store.sqlite import SqliteStore
-from saga.testing.trial import TrialClock, TrialPorts
+from saga.testing.trials import TrialClock, TrialPorts
 from services.inventory import inventory
 from services.inventory.stock import Stock
 from services.order import order

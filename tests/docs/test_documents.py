@@ -70,9 +70,10 @@ def exists(name: str) -> bool:
 
 
 def names_in(module: Path) -> set[str]:
-    """What a module defines or imports at its top."""
+    """What a module defines or imports at its top, also for checkers alone."""
     names: set[str] = set()
-    for node in ast.parse(module.read_text("utf-8")).body:
+    body = ast.parse(module.read_text("utf-8")).body
+    for node in [*body, *(inner for outer in body if isinstance(outer, ast.If) for inner in outer.body)]:
         match node:
             case ast.ClassDef() | ast.FunctionDef() | ast.AsyncFunctionDef():
                 names.add(node.name)

@@ -10,7 +10,7 @@ from typing import get_args
 
 import pytest
 
-from saga.testing.faults import KINDS
+from saga.testing.fault_kinds import KINDS
 from saga.testing.invariants.evidence import Invariant
 from saga.testing.processes.accidents import LEFT_OUT
 from tests.docs.markdown import ROOT, Block, blocks

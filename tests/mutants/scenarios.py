@@ -16,7 +16,7 @@ from saga.declarations.values import Declared
 from saga.messages import texts_of
 from saga.progress.document import decode_entry
 from saga.runtime.documents import PRUNE_FROM
-from saga.testing.faults import Faults, faults
+from saga.testing.fault_kinds import Faults, faults
 from saga.testing.simulation.chance import Chance
 from saga.testing.simulation.plan import Drawn
 from saga.testing.simulation.world import SimulatedWorld

@@ -21,7 +21,7 @@ from saga.progress.history import fold, verify
 from saga.progress.record import Hand
 from saga.progress.roles import Undo
 from saga.runtime.persistence import COLLECTION
-from saga.testing.faults import faults
+from saga.testing.fault_kinds import faults
 from tests.progress.pieces import NOW_MS, a_message, a_role, an_intent, blank, kept, roles_of
 from tests.testing.invariants import runs
 from tests.testing.simulation import orders

@@ -15,7 +15,7 @@ from saga.progress.document import Intent, Own, Result
 from saga.progress.record import Hand
 from saga.progress.roles import Roles, Undo
 from saga.testing import World, faults, simulate, trial
-from saga.testing.faults import Faults
+from saga.testing.fault_kinds import Faults
 from saga.testing.simulation.chance import Chance
 from saga.testing.simulation.plan import Drawn
 from saga.testing.simulation.timeline import timeline

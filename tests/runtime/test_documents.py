@@ -18,7 +18,7 @@ from saga.runtime.documents import PRUNE_FROM, Marker
 from saga.runtime.participant import Refused, participant_of
 from saga.runtime.room import Limits
 from saga.store.sqlite import SqliteStore
-from saga.testing.trial import TrialClock, TrialPorts
+from saga.testing.trials import TrialClock, TrialPorts
 from services.inventory.events import InventoryRejected, InventoryReserved
 from services.inventory.stock import OutOfStock, Stock
 from services.order.events import OrderCancelled

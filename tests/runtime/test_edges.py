@@ -24,7 +24,7 @@ from saga.runtime.repairing import repaired
 from saga.runtime.room import Limits
 from saga.runtime.turn import begin, take_turn
 from saga.runtime.worker import Worker
-from saga.testing.trial import TrialClock
+from saga.testing.trials import TrialClock
 from services.inventory.stock import Stock
 from services.order.events import OrderCancelled, OrderConfirmed
 from services.payment.events import OrderPlaced, PaymentCaptured, PaymentReleased, PaymentReserved

@@ -15,7 +15,7 @@ from saga.progress.document import decode
 from saga.runtime import documents
 from saga.runtime.participant import participant_of
 from saga.store.sqlite import SqliteStore
-from saga.testing.trial import TrialClock, TrialPorts
+from saga.testing.trials import TrialClock, TrialPorts
 from services.payment.events import OrderCancelled, OrderPlaced, PaymentReserved
 from tests.runtime.workplace import Workplace, an_order, at_work, workplace
 

@@ -21,7 +21,7 @@ from saga.runtime import participant
 from saga.runtime.pages import ROOM_BYTES, KnownPages
 from saga.runtime.persistence import ARCHIVES
 from saga.runtime.turn import take_turn
-from saga.testing.trial import TrialClock
+from saga.testing.trials import TrialClock
 from services.payment.events import OrderCancelled, OrderConfirmed, OrderPlaced, PaymentDeclined, PaymentReserved
 from tests.runtime.turns import place
 from tests.runtime.workplace import SAGA, Workplace, an_order, at_work, workplace

@@ -9,7 +9,7 @@ import pytest
 
 from saga import Saga, Service
 from saga.observe.moments import Stuck
-from saga.testing.trial import trial
+from saga.testing.trials import trial
 from services.order.events import OrderConfirmed
 from services.payment.events import OrderPlaced
 from tests.runtime.workplace import SAGA, an_order, at_work, workplace

@@ -15,7 +15,7 @@ from saga.runtime.standing import Turn
 from saga.runtime.turn import advance, begin
 from saga.store.port import Document
 from saga.store.sqlite import SqliteStore
-from saga.testing.trial import TrialClock, TrialPorts
+from saga.testing.trials import TrialClock, TrialPorts
 from tests.runtime.workplace import SAGA, message_of, topic_of
 
 Before = Callable[[str, str], Awaitable[None]]

@@ -11,7 +11,7 @@ from hypothesis.stateful import invariant, run_state_machine_as_test
 
 from saga.errors import SagaError
 from saga.testing import faults
-from saga.testing.faults import Faults
+from saga.testing.fault_kinds import Faults
 from saga.testing.simulation.plan import STORE
 from saga.testing.simulation.trace import Asked, Noted
 from saga.testing.simulation.world import SimulatedWorld

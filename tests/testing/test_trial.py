@@ -9,7 +9,7 @@ import pytest
 from saga import Saga, Service
 from saga.errors import ConfigurationError, DeclarationError, SagaError
 from saga.testing.idempotence import check_idempotent
-from saga.testing.trial import trial
+from saga.testing.trials import trial
 from services.inventory.events import InventoryReserved
 from services.inventory.stock import OutOfStock, Stock
 from services.order.events import OrderCancelled, OrderConfirmed

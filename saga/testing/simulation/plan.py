@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, Protocol, TypeAlias, get_args
 
 from saga.errors import SagaError
-from saga.testing.faults import KINDS, Faults, Kind, Rule
+from saga.testing.fault_kinds import KINDS, Faults, Kind, Rule
 from saga.testing.simulation.chance import Chance
 
 What: TypeAlias = Literal["get", "insert", "replace", "remove", "publish", "poll", "commit", "step"]

@@ -2,8 +2,8 @@
 
 from collections.abc import Collection
 
-from saga.testing.simulation.many import Failed, Tally
-from saga.testing.simulation.runs import Run
+from saga.testing.simulation.run import Run
+from saga.testing.simulation.runs import Failed, Tally
 from saga.testing.simulation.timeline import timeline
 from saga.testing.simulation.world import Broken
 

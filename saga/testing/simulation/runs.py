@@ -1,101 +1,142 @@
-"""One run of a scenario in a simulated world, from its beginning to the invariants at its end."""
+"""All runs of a scenario: one for each seed, or with a crash at every point; the first failure is shrunk and told."""
 
-import gc
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
-from traceback import extract_tb
-from typing import TypeAlias
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 
 from saga.errors import SagaError
+from saga.observe.moments import DeadLettered
+from saga.runtime.deadletters import TOO_OLD
+from saga.testing.scenarios import Crashes, Mode, Replayed, Seeds
+from saga.testing.simulation.plan import APPLICATION, Planned
+from saga.testing.simulation.run import Care, Run, Scenario, check_repeatable, run
 from saga.testing.simulation.schedules import Schedule
-from saga.testing.simulation.trace import Asked, Injected, Noted
-from saga.testing.simulation.world import Broken, SimulatedWorld
+from saga.testing.simulation.shrinking import Shrunk, shrink
+from saga.testing.simulation.trace import Asked, Noted
 
-Scenario: TypeAlias = Callable[[SimulatedWorld], None]
-Line: TypeAlias = Asked | Injected | Noted
-ELSEWHERE = (
-    "something in a service, its fakes or the test takes its answer from elsewhere: a global that the test does not "
-    "make anew, the order of a set, an id() or a hash()"
-)
-FAILURES: tuple[type[BaseException], ...] = (Exception,)
+CAREFUL = 3
+"""So many of the first runs are guarded, and made again transition by transition."""
+PAIRS_POINTS_MAX = 60
+"""A run with no more points than this is short: pairs of crashes are tried, too."""
+PAIRS_MAX = 2_000
+"""No more pairs than this are tried; which, the seed says."""
+
+
+@dataclass(slots=True)
+class Tally:
+    """What was run."""
+
+    runs: int = 0
+    sagas: int = 0
+    faults: Counter[str] = field(default_factory=Counter)
+    points: int = 0
+    """Where a process died, for `crash_everywhere`."""
+    pairs: int = 0
+    pairs_in_all: int = 0
+    dead: Counter[str] = field(default_factory=Counter)
+    """Why messages were given up: a saga that stands still because of one is no failure, but it is told."""
+
+    ended: bool = False
+    """Whether any saga has come to an outcome, or none is there to come to."""
+
+    def add(self, done: Run) -> None:
+        self.runs += 1
+        self.ended = self.ended or not done.world.decides or any(map(done.world.outcome, done.world.sagas()))
+        self.sagas += len(done.world.published) - len(done.schedule.without)
+        self.faults.update(planted.kind for planted in done.schedule.planted)
+        for line in done.world.trace.lines:
+            if isinstance(line, Noted) and isinstance(line.moment, DeadLettered):
+                self.dead[_why_dead(line.moment)] += 1
+
+
+def _why_dead(letter: DeadLettered) -> str:
+    """Of letters that say the same of different sagas, one text."""
+    if letter.reason.startswith(TOO_OLD):
+        return f"{TOO_OLD}, after an expiry"
+    return f"{letter.service}.{letter.handler or letter.type}: {letter.reason}"
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
-    """What came of it."""
+class Failed:
+    """The first run that failed, and the smallest that fails in the same way."""
 
-    schedule: Schedule
-    """With the faults that happened, planted: the same run again."""
-    failure: BaseException | None
-    world: SimulatedWorld
-
-    @property
-    def signature(self) -> tuple[type, str]:
-        """What tells one failure from another, while a run is shrunk: its kind, and the invariant or the line."""
-        assert self.failure is not None
-        if isinstance(self.failure, Broken):
-            return Broken, self.failure.invariant
-        raised = extract_tb(self.failure.__traceback__)[-1]
-        return type(self.failure), f"{raised.filename}:{raised.lineno}"
+    first: Run
+    shrunk: Shrunk
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Care:
-    """How closely a run is watched: each costs time."""
+def run_all(
+    scenario: Scenario, mode: Mode, tally: Tally, care: Care, seeds: Sequence[int] | None = None
+) -> Failed | None:
+    """Run a scenario as it wants to be run, or under these seeds only; `None`: all is well.
 
-    guarded: bool = False
-    """Stray real time, chance, threads and network are noticed."""
-    rerun: bool = False
-    """Each transition is made again and must have the same bytes."""
-    failures: tuple[type[BaseException], ...] = FAILURES
-    """What counts as a failure of the scenario, beside a broken invariant."""
-
-
-def run(scenario: Scenario, schedule: Schedule, care: Care) -> Run:
-    """Run it once. Whatever fails it is in the answer, not raised."""
-    failure: BaseException | None = None
-    with _no_collector(), SimulatedWorld(schedule.seed, schedule.plan(), guarded=care.guarded) as world:
-        world.left_out = schedule.without
-        try:
-            scenario(world)
-            world.verify(rerun=care.rerun)
-        except care.failures as why:
-            failure = why
-    return Run(world.schedule(), failure, world)
-
-
-@contextmanager
-def _no_collector() -> Iterator[None]:
-    """Python's cyclic collector takes a sixth of a run's time, and finds little before the world has ended."""
-    was = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was:
-            gc.enable()
+    Raises `SagaError` if no saga ended at all, but for dead letters.
+    """
+    for schedule in _schedules(scenario, mode, seeds, tally, care):
+        careful = tally.runs < CAREFUL
+        watched = replace(care, guarded=careful, rerun=careful)
+        done = run(scenario, schedule, watched)
+        if tally.runs == 0:
+            check_repeatable(scenario, schedule, done)
+        tally.add(done)
+        if done.failure is not None:
+            return Failed(done, shrink(scenario, done, watched))
+    if tally.dead and not tally.ended:
+        [(why, _)] = tally.dead.most_common(1)
+        raise SagaError(
+            f"no saga ended in {tally.runs:,} runs: each stands still because of a dead letter, so nothing was tested; "
+            f"most of them: {why}"
+        )
+    return None
 
 
-def check_repeatable(scenario: Scenario, schedule: Schedule, first: Run) -> None:
-    """The same run again. Raises `SagaError` if it goes another way, or fails only the second time."""
-    again = run(scenario, schedule, Care())
-    if first.failure is not None:
-        return  # told as what it is
-    if first.world.fingerprint() != again.world.fingerprint():
-        said = _parted(schedule.seed, first.world.trace.lines, again.world.trace.lines)
-        raise SagaError(f"{said}\n{ELSEWHERE}") from again.failure
-    if again.failure is not None:
-        said = f"seed {schedule.seed} fails the second time only: {again.failure}"
-        raise SagaError(f"{said}\n{ELSEWHERE}") from again.failure
+def _schedules(
+    scenario: Scenario, mode: Mode, seeds: Sequence[int] | None, tally: Tally, care: Care
+) -> Iterator[Schedule]:
+    match mode:
+        case Seeds(count, faults):
+            for number in range(count) if seeds is None else seeds:
+                yield Schedule(seed=number, drawn=faults)
+        case Replayed(number, faults, without):
+            yield Schedule.parsed(number, faults, without)
+        case Crashes(pairs):
+            for number in seeds or (0,):
+                yield from _crashes(scenario, Schedule(seed=number), pairs, tally, care)
 
 
-def _parted(seed: int, ones: Sequence[Line], twos: Sequence[Line]) -> str:
-    """Where two runs of one seed part."""
-    for one, two in zip(ones, twos, strict=False):
-        if one != two:
-            return f"seed {seed} runs another way the second time, from {one.time_s:.4f} s on:\n  {one}\n  {two}"
-    if len(ones) == len(twos):
-        return f"seed {seed} does the same the second time, and writes or says something else"
-    longer, which = (ones, "first") if len(ones) > len(twos) else (twos, "second")
-    return f"seed {seed} goes on longer the {which} time:\n  {longer[min(len(ones), len(twos))]}"
+def _crashes(
+    scenario: Scenario, schedule: Schedule, pairs: bool | None, tally: Tally, care: Care
+) -> Iterator[Schedule]:
+    """First without a crash, then with one at each point, then with two."""
+    yield schedule
+    points = points_of(run(scenario, schedule, care))
+    tally.points += len(points)
+    follow: list[Schedule] = []
+    for point in points:
+        one = replace(schedule, planted=(point,))
+        yield one
+        if pairs or (pairs is None and len(points) <= PAIRS_POINTS_MAX):
+            after = points_of(run(scenario, one, care), since=point)
+            follow += [replace(one, planted=(point, second)) for second in after]
+    tally.pairs_in_all += len(follow)
+    step = max(1, -(-len(follow) // PAIRS_MAX))
+    for two in follow[schedule.seed % step :: step]:
+        tally.pairs += 1
+        yield two
+
+
+def points_of(done: Run, since: Planned | None = None) -> list[Planned]:
+    """Where a process can die in such a run: before and after each operation, in order."""
+    points: dict[Planned, None] = {}
+    begun = since is None
+    for line in done.world.trace.lines:
+        if not isinstance(line, Asked):
+            begun = begun or getattr(line, "planned", None) == since
+            continue
+        operation = line.operation
+        if not begun or operation.process == APPLICATION:
+            continue
+        for after in (False, True) if operation.what != "poll" else (True,):
+            points[Planned(operation.process, operation.number, "crash", after)] = None
+    if since is not None:
+        points.pop(since, None)
+    return list(points)

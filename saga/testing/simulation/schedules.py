@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Self
 
-from saga.testing.faults import Faults
+from saga.testing.fault_kinds import Faults
 from saga.testing.simulation.chance import Chance
 from saga.testing.simulation.plan import Drawn, Plan, Planned, Scheduled
 

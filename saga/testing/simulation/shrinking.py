@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TypeAlias, TypeVar
 
 from saga.testing.simulation.plan import POSSIBLE, Operation, Plan, Planned
-from saga.testing.simulation.runs import Care, Run, Scenario, run
+from saga.testing.simulation.run import Care, Run, Scenario, run
 from saga.testing.simulation.schedules import Schedule
 from saga.testing.simulation.trace import Injected, Noted
 from saga.testing.simulation.world import Broken

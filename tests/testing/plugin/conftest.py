@@ -5,10 +5,10 @@ from typing import Protocol
 
 import pytest
 
-from saga.testing import rounds
+from saga.testing import pytest_runs
 from tests.testing.plugin import till
 
-LOADED = rounds, till
+LOADED = pytest_runs, till
 """Loaded before a run in this process, which forgets the modules that it loads itself, and takes its time for them."""
 
 ROOT = Path(__file__).parents[3]

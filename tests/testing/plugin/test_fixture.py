@@ -15,7 +15,7 @@ def test_plain(world: World) -> None:
 def test_a_plain_test_runs_once_in_a_world(runs: Runs) -> None:
     result = runs(PLAIN)
     result.assert_outcomes(passed=1)
-    result.stdout.no_fnmatch_line("*worlds*")
+    result.stdout.no_fnmatch_line("*runs of worlds*")
 
 
 def test_another_fixture_may_fill_the_world_of_a_plain_test(runs: Runs) -> None:

@@ -7,10 +7,10 @@ import pytest
 
 from saga import SagaError
 from saga.testing import World
-from saga.testing.faults import Faults
+from saga.testing.fault_kinds import Faults
 from saga.testing.scenarios import Seeds
-from saga.testing.simulation.many import Tally, many
-from saga.testing.simulation.runs import Care
+from saga.testing.simulation.run import Care
+from saga.testing.simulation.runs import Tally, run_all
 from tests.testing.plugin.till import Drawer, an_order, scenario, till
 
 numbers = count()
@@ -45,7 +45,7 @@ def _from_the_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def once(run: Callable[[World], None]) -> None:
-    many(run, Seeds(1, Faults()), Tally(), Care())
+    run_all(run, Seeds(1, Faults()), Tally(), Care())
 
 
 def test_a_fake_that_asks_a_global_is_noticed_with_the_place_where_the_runs_part() -> None:

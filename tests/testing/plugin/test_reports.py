@@ -4,12 +4,12 @@ import re
 from collections.abc import Callable
 
 from saga.testing import World, faults
-from saga.testing.faults import Faults
+from saga.testing.fault_kinds import Faults
 from saga.testing.scenarios import Crashes, Seeds
-from saga.testing.simulation.many import Tally, many
 from saga.testing.simulation.plan import Planned
 from saga.testing.simulation.reports import report, summary
-from saga.testing.simulation.runs import Care, Run, run
+from saga.testing.simulation.run import Care, Run, run
+from saga.testing.simulation.runs import Tally, run_all
 from saga.testing.simulation.schedules import Schedule
 from saga.testing.simulation.timeline import LINES_MAX, timeline
 from saga.testing.simulation.trace import Asked
@@ -104,7 +104,7 @@ def test_a_report_names_of_many_sagas_the_one_that_the_failure_names() -> None:
         outcomes = [world.outcome(f"order-{n}") for n in range(6)]
         assert outcomes != [OrderConfirmed] * 6, "order-4 is wrong"
 
-    failed = many(asked, Seeds(1, Faults()), Tally(), Care())
+    failed = run_all(asked, Seeds(1, Faults()), Tally(), Care())
     assert failed is not None
     lines = report(failed, "test_it").splitlines()
     assert lines[:3] == [
@@ -117,7 +117,7 @@ def test_a_report_names_of_many_sagas_the_one_that_the_failure_names() -> None:
 
 def test_a_report_is_the_same_each_time() -> None:
     def told() -> str:
-        failed = many(scenario(3, 1), Seeds(50, faults.of("crash", "delay", rate=0.1)), Tally(), Care())
+        failed = run_all(scenario(3, 1), Seeds(50, faults.of("crash", "delay", rate=0.1)), Tally(), Care())
         assert failed is not None
         return report(failed, "test_it")
 
@@ -126,7 +126,7 @@ def test_a_report_is_the_same_each_time() -> None:
 
 def test_a_summary_counts_points_and_pairs() -> None:
     tally = Tally()
-    assert many(scenario(1, 99), Crashes(pairs=True), tally, Care()) is None
+    assert run_all(scenario(1, 99), Crashes(pairs=True), tally, Care()) is None
     assert tally.pairs == tally.pairs_in_all > 0
     assert (
         f"a crash at each of {tally.points} points; two crashes at {tally.pairs:,} of {tally.pairs:,} pairs"

@@ -9,7 +9,7 @@ from typing import Literal, TypeVar
 
 from saga.broker.port import Topic
 from saga.messages import Outgoing, Partition
-from saga.testing.faults import Kind
+from saga.testing.fault_kinds import Kind
 from saga.testing.simulation.broker import Cluster, SimulatedBroker
 from saga.testing.simulation.chance import Chance
 from saga.testing.simulation.loop import SimulatedLoop

@@ -4,7 +4,7 @@ import sys
 from decimal import Decimal
 
 from saga.messages import Event
-from saga.testing.faults import Faults, faults
+from saga.testing.fault_kinds import Faults, faults
 from saga.testing.simulation.chance import Chance
 from saga.testing.simulation.plan import Drawn, Plan
 from saga.testing.simulation.world import SimulatedWorld

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from saga.errors import BrokerUnavailable
-from saga.testing.faults import Kind
+from saga.testing.fault_kinds import Kind
 from tests.testing.simulation.ground import (
     NAME,
     SEEDS,

@@ -8,7 +8,7 @@ import pytest
 
 from saga.messages import Event, texts_of
 from saga.observe.moments import Lost
-from saga.testing.faults import EVERYTHING, Kind
+from saga.testing.fault_kinds import EVERYTHING, Kind
 from saga.testing.simulation.plan import APPLICATION, POSSIBLE, WAYS, Operation, Planned, Scheduled
 from saga.testing.simulation.trace import Asked, Noted
 from saga.testing.simulation.world import SimulatedWorld

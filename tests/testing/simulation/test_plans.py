@@ -6,7 +6,7 @@ from typing import cast, get_args
 import pytest
 
 from saga.errors import SagaError
-from saga.testing.faults import EVERYTHING, KINDS, Faults, Kind, faults
+from saga.testing.fault_kinds import EVERYTHING, KINDS, Faults, Kind, faults
 from saga.testing.simulation.chance import Chance
 from saga.testing.simulation.plan import APPLICATION, POSSIBLE, Drawn, Operation, Planned, Scheduled, What
 

@@ -8,7 +8,7 @@ from shutil import which
 
 import pytest
 
-from saga.testing.faults import faults
+from saga.testing.fault_kinds import faults
 from saga.testing.simulation.plan import Scheduled
 from tests.testing.simulation.orders import drawn, fingerprint, ran
 

@@ -1,4 +1,4 @@
-"""Many runs of one scenario: seeds, a crash at every point, and what is left of a failing run once it is shrunk."""
+"""All runs of one scenario: seeds, a crash at every point, and what is left of a failing run once it is shrunk."""
 
 from dataclasses import replace
 
@@ -7,9 +7,9 @@ import pytest
 from saga.errors import SagaError
 from saga.testing import World, faults
 from saga.testing.scenarios import Crashes, Mode, Seeds
-from saga.testing.simulation import many as many_module
-from saga.testing.simulation.many import Failed, Tally, many, points_of
-from saga.testing.simulation.runs import Care, Run, Scenario, run
+from saga.testing.simulation import runs as module
+from saga.testing.simulation.run import Care, Run, Scenario, run
+from saga.testing.simulation.runs import Failed, Tally, points_of, run_all
 from saga.testing.simulation.schedules import Schedule
 from saga.testing.simulation.shrinking import RUNS_MAX, shrink
 from services.order import order
@@ -23,7 +23,7 @@ BREAKING = MANY | faults.of("crash", rate=0.2)
 
 
 def tried(asked: Scenario, mode: Mode, tally: Tally | None = None) -> Failed | None:
-    return many(asked, mode, Tally() if tally is None else tally, Care())
+    return run_all(asked, mode, Tally() if tally is None else tally, Care())
 
 
 def failing(asked: Scenario, mode: Mode) -> Failed:
@@ -115,10 +115,10 @@ def pairs_tried(monkeypatch: pytest.MonkeyPatch, seed: int) -> tuple[Tally, list
         seen.append(schedule)
         return run(scenario, schedule, care)
 
-    monkeypatch.setattr(many_module, "run", watched)
-    monkeypatch.setattr(many_module, "PAIRS_MAX", 40)
+    monkeypatch.setattr(module, "run", watched)
+    monkeypatch.setattr(module, "PAIRS_MAX", 40)
     tally = Tally()
-    assert many(scenario(orders=1, asked_max=9), Crashes(pairs=True), tally, Care(), [seed]) is None
+    assert run_all(scenario(orders=1, asked_max=9), Crashes(pairs=True), tally, Care(), [seed]) is None
     points = list(dict.fromkeys(schedule.planted for schedule in seen if len(schedule.planted) == 1))
     return tally, [points.index(schedule.planted[:1]) for schedule in seen if len(schedule.planted) == 2]
 
@@ -140,7 +140,7 @@ def test_points_are_counted_for_all_seeds() -> None:
     counts = []
     for seeds in ([0], [1], [0, 1]):
         tally = Tally()
-        assert many(scenario(orders=1, asked_max=2), Crashes(pairs=False), tally, Care(), seeds) is None
+        assert run_all(scenario(orders=1, asked_max=2), Crashes(pairs=False), tally, Care(), seeds) is None
         counts.append(tally.points)
     assert counts[2] == counts[0] + counts[1]
 

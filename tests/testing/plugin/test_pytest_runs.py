@@ -112,7 +112,7 @@ def test_what_was_run_is_said_at_the_end(runs: Runs) -> None:
     result.assert_outcomes(passed=2)
     result.stdout.re_match_lines(
         [
-            r"=+ worlds =+",
+            r"=+ runs of worlds =+",
             r"test_it.py::test_many: 4 runs; 8 events published; \d+ faults \(\d+ crash, \d+ delay\)",
             r"test_it.py::test_points: (\d+) runs; \1 events published; a crash at each of \d+ points",
         ]
@@ -125,7 +125,7 @@ def test_what_workers_of_xdist_have_run_is_said_too(runs: Runs) -> None:
     result.stdout.fnmatch_lines(
         [
             "*seed * of test_charged_once fails: AssertionError: c-1 was asked 2 times",
-            "*worlds*",
+            "*runs of worlds*",
             "test_it.py::test_charged_once: * runs; *",
             "test_it.py::test_many: 4 runs; *",
             "test_it.py::test_points: * runs; *a crash at each of * points",

@@ -1,4 +1,4 @@
-"""How a test that takes a world is run: in which worlds, how often, and what is said when it fails."""
+"""Runs of a test that takes a world, under pytest: in which worlds, how often, and what is said when one fails."""
 
 import functools
 import inspect
@@ -10,25 +10,17 @@ from typing import Any
 import pytest
 
 from saga.errors import SagaError
-from saga.testing.plugin import REPORTED
-from saga.testing.processes.servers import Giver, giver_of
-from saga.testing.processes.world import ProcessWorld
-from saga.testing.scenarios import Crashes, Mode, Replayed, Seeds, mode_of
-from saga.testing.simulation.many import Failed, Tally, many
+from saga.testing.plugin import REPORTED, SIMULATED
+from saga.testing.scenarios import Seeds, mode_of
 from saga.testing.simulation.reports import report, summary
-from saga.testing.simulation.runs import FAILURES, Care, Run
+from saga.testing.simulation.run import FAILURES, Care, Run
+from saga.testing.simulation.runs import Failed, Tally, run_all
 from saga.testing.simulation.saving import saved
 from saga.testing.simulation.shrinking import Shrunk
 from saga.testing.simulation.world import SimulatedWorld
 from saga.testing.world import World
 
 CARE = Care(failures=(*FAILURES, pytest.fail.Exception))
-PROCESSES = ("embedded", "servers")
-"""The worlds of real processes."""
-PROCESS_SEEDS_MAX = 2
-"""A run of real processes takes seconds: no more seeds than this are tried."""
-SERVER_SEEDS_MAX = 1
-"""On servers it takes half a minute."""
 
 
 @contextmanager
@@ -42,20 +34,23 @@ def first_world(request: pytest.FixtureRequest) -> Iterator[World]:
             f"{request.node.name} is async, and a world runs a loop of its own: write it as a plain `def`, nothing of "
             "a world has to be awaited"
         )
-    if request.config.getoption("--saga-world") in PROCESSES:
-        made = ProcessWorld(servers=_giver(request.config))
-        if mode_of(request.function) is not None:  # it is run in others: no servers are started for this one
-            yield made
-            return
-        with made as world:
+    config = request.config
+    if not _is_simulated(config):
+        from saga.testing.processes import pytest_runs as of_processes
+
+        with of_processes.first_world(config, mode_of(request.function)) as world:
             yield world
     else:
-        seed = request.config.getoption("--saga-seed") or 0
-        with SimulatedWorld(seed) as simulated:
+        with SimulatedWorld(config.getoption("--saga-seed") or 0) as simulated:
             yield simulated
 
 
-def rounds(item: pytest.Function) -> bool | None:
+def _is_simulated(config: pytest.Config) -> bool:
+    """Worlds of real processes are loaded only where they are asked for."""
+    return bool(config.getoption("--saga-world") == SIMULATED)
+
+
+def run_test(item: pytest.Function) -> bool | None:
     """Run the test as it wants to be run; `None`: its `world` is a fixture of another kind, and no concern of ours.
 
     Raises what its smallest failing run raises, with the report as a note.
@@ -70,11 +65,13 @@ def rounds(item: pytest.Function) -> bool | None:
     if isinstance(mode, Seeds) and config.getoption("--saga-seeds"):
         mode = replace(mode, count=config.getoption("--saga-seeds"))
     scenario = functools.partial(_called, item.obj, given)
-    if config.getoption("--saga-world") in PROCESSES:
-        return _in_processes(item, scenario, mode)
+    if not _is_simulated(config):
+        from saga.testing.processes import pytest_runs as of_processes
+
+        return of_processes.run_test(item, scenario, mode, CARE.failures)
     tally = Tally()
     only = config.getoption("--saga-seed")
-    failed = many(scenario, mode, tally, CARE, None if only is None else [only])
+    failed = run_all(scenario, mode, tally, CARE, None if only is None else [only])
     item.user_properties.append((REPORTED, summary(tally)))
     if failed is None:
         return True
@@ -114,45 +111,6 @@ def _once(item: pytest.Function, given: dict[str, Any], world: World) -> bool:
         _told(item, Failed(only, Shrunk(only, runs=0)))
         raise
     return True
-
-
-def _in_processes(item: pytest.Function, scenario: Callable[[World], None], mode: Mode) -> bool:
-    """As real processes, with the faults that can be had there."""
-    if isinstance(mode, Replayed):
-        pytest.skip("a schedule is one of the simulated world: it means nothing to real processes")
-    kinds: dict[str, float] = {"crash": 0.05} if isinstance(mode, Crashes) else {}
-    if isinstance(mode, Seeds):
-        kinds = {rule.kind: max(rule.rate, kinds.get(rule.kind, 0)) for rule in mode.faults.rules}
-    only = item.config.getoption("--saga-seed")
-    giver = _giver(item.config)
-    seeds_max = PROCESS_SEEDS_MAX if giver is None else SERVER_SEEDS_MAX
-    seeds = [only] if only is not None else range(min(seeds_max, getattr(mode, "count", 1)))
-    missing = dict[str, None]()
-    for seed in seeds:
-        try:
-            with ProcessWorld(seed, kinds, servers=giver) as world:
-                missing |= dict.fromkeys(kind for kind in kinds if world.left_out([kind]))
-                scenario(world)
-                world.verify()
-        except CARE.failures as why:
-            why.add_note(
-                f"again: {_asked(item.config)} --saga-seed={seed}, though no run of real processes is as another"
-            )
-            raise
-    said = f"{len(seeds)} run{'s' if len(seeds) > 1 else ''} as real processes{' on servers' if giver else ''}"
-    item.user_properties.append((REPORTED, f"{said}; left out there: {', '.join(missing)}" if missing else said))
-    return True
-
-
-def _giver(config: pytest.Config) -> Giver | None:
-    """Who gives servers. Raises `SagaError` for somebody whom nobody knows."""
-    name: str | None = config.getoption("--saga-servers")
-    return None if name is None else giver_of(name)
-
-
-def _asked(config: pytest.Config) -> str:
-    servers = config.getoption("--saga-servers")
-    return f"--saga-world={config.getoption('--saga-world')}{f' --saga-servers={servers}' if servers else ''}"
 
 
 def _check_fixtures(item: pytest.Function, given: Container[str]) -> None:

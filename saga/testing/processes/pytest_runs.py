@@ -1,0 +1,69 @@
+"""Runs of a test as real processes, under pytest: few seeds, the faults that can be had there, and which cannot."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from saga.testing.plugin import REPORTED
+from saga.testing.processes.servers import Giver, giver_of
+from saga.testing.processes.world import ProcessWorld
+from saga.testing.scenarios import Crashes, Mode, Replayed, Seeds
+from saga.testing.world import World
+
+SEEDS_MAX = 2
+"""A run of real processes takes seconds: no more seeds than this are tried."""
+SERVER_SEEDS_MAX = 1
+"""On servers it takes half a minute."""
+
+
+@contextmanager
+def first_world(config: pytest.Config, mode: Mode | None) -> Iterator[World]:
+    """The world that the fixture gives: for a test that is run once, the very one that it runs in."""
+    made = ProcessWorld(servers=_giver(config))
+    if mode is not None:  # it is run in others: no servers are started for this one
+        yield made
+        return
+    with made as world:
+        yield world
+
+
+def run_test(
+    item: pytest.Function, scenario: Callable[[World], None], mode: Mode, failures: tuple[type[BaseException], ...]
+) -> bool:
+    """Run the test as its decorator says, as far as real processes can. Raises what a run raises."""
+    if isinstance(mode, Replayed):
+        pytest.skip("a schedule is one of the simulated world: it means nothing to real processes")
+    kinds: dict[str, float] = {"crash": 0.05} if isinstance(mode, Crashes) else {}
+    if isinstance(mode, Seeds):
+        kinds = {rule.kind: max(rule.rate, kinds.get(rule.kind, 0)) for rule in mode.faults.rules}
+    only = item.config.getoption("--saga-seed")
+    giver = _giver(item.config)
+    seeds_max = SEEDS_MAX if giver is None else SERVER_SEEDS_MAX
+    seeds = [only] if only is not None else range(min(seeds_max, getattr(mode, "count", 1)))
+    missing = dict[str, None]()
+    for seed in seeds:
+        try:
+            with ProcessWorld(seed, kinds, servers=giver) as world:
+                missing |= dict.fromkeys(kind for kind in kinds if world.left_out([kind]))
+                scenario(world)
+                world.verify()
+        except failures as why:
+            why.add_note(
+                f"again: {_asked(item.config)} --saga-seed={seed}, though no run of real processes is as another"
+            )
+            raise
+    said = f"{len(seeds)} run{'s' if len(seeds) > 1 else ''} as real processes{' on servers' if giver else ''}"
+    item.user_properties.append((REPORTED, f"{said}; left out there: {', '.join(missing)}" if missing else said))
+    return True
+
+
+def _giver(config: pytest.Config) -> Giver | None:
+    """Who gives servers. Raises `SagaError` for somebody whom nobody knows."""
+    name: str | None = config.getoption("--saga-servers")
+    return None if name is None else giver_of(name)
+
+
+def _asked(config: pytest.Config) -> str:
+    servers = config.getoption("--saga-servers")
+    return f"--saga-world={config.getoption('--saga-world')}{f' --saga-servers={servers}' if servers else ''}"

@@ -1,0 +1,101 @@
+"""One run of a scenario in a simulated world, from its beginning to the invariants at its end."""
+
+import gc
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from traceback import extract_tb
+from typing import TypeAlias
+
+from saga.errors import SagaError
+from saga.testing.simulation.schedules import Schedule
+from saga.testing.simulation.trace import Asked, Injected, Noted
+from saga.testing.simulation.world import Broken, SimulatedWorld
+
+Scenario: TypeAlias = Callable[[SimulatedWorld], None]
+Line: TypeAlias = Asked | Injected | Noted
+ELSEWHERE = (
+    "something in a service, its fakes or the test takes its answer from elsewhere: a global that the test does not "
+    "make anew, the order of a set, an id() or a hash()"
+)
+FAILURES: tuple[type[BaseException], ...] = (Exception,)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What came of it."""
+
+    schedule: Schedule
+    """With the faults that happened, planted: the same run again."""
+    failure: BaseException | None
+    world: SimulatedWorld
+
+    @property
+    def signature(self) -> tuple[type, str]:
+        """What tells one failure from another, while a run is shrunk: its kind, and the invariant or the line."""
+        assert self.failure is not None
+        if isinstance(self.failure, Broken):
+            return Broken, self.failure.invariant
+        raised = extract_tb(self.failure.__traceback__)[-1]
+        return type(self.failure), f"{raised.filename}:{raised.lineno}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Care:
+    """How closely a run is watched: each costs time."""
+
+    guarded: bool = False
+    """Stray real time, chance, threads and network are noticed."""
+    rerun: bool = False
+    """Each transition is made again and must have the same bytes."""
+    failures: tuple[type[BaseException], ...] = FAILURES
+    """What counts as a failure of the scenario, beside a broken invariant."""
+
+
+def run(scenario: Scenario, schedule: Schedule, care: Care) -> Run:
+    """Run it once. Whatever fails it is in the answer, not raised."""
+    failure: BaseException | None = None
+    with _no_collector(), SimulatedWorld(schedule.seed, schedule.plan(), guarded=care.guarded) as world:
+        world.left_out = schedule.without
+        try:
+            scenario(world)
+            world.verify(rerun=care.rerun)
+        except care.failures as why:
+            failure = why
+    return Run(world.schedule(), failure, world)
+
+
+@contextmanager
+def _no_collector() -> Iterator[None]:
+    """Python's cyclic collector takes a sixth of a run's time, and finds little before the world has ended."""
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()
+
+
+def check_repeatable(scenario: Scenario, schedule: Schedule, first: Run) -> None:
+    """The same run again. Raises `SagaError` if it goes another way, or fails only the second time."""
+    again = run(scenario, schedule, Care())
+    if first.failure is not None:
+        return  # told as what it is
+    if first.world.fingerprint() != again.world.fingerprint():
+        said = _parted(schedule.seed, first.world.trace.lines, again.world.trace.lines)
+        raise SagaError(f"{said}\n{ELSEWHERE}") from again.failure
+    if again.failure is not None:
+        said = f"seed {schedule.seed} fails the second time only: {again.failure}"
+        raise SagaError(f"{said}\n{ELSEWHERE}") from again.failure
+
+
+def _parted(seed: int, ones: Sequence[Line], twos: Sequence[Line]) -> str:
+    """Where two runs of one seed part."""
+    for one, two in zip(ones, twos, strict=False):
+        if one != two:
+            return f"seed {seed} runs another way the second time, from {one.time_s:.4f} s on:\n  {one}\n  {two}"
+    if len(ones) == len(twos):
+        return f"seed {seed} does the same the second time, and writes or says something else"
+    longer, which = (ones, "first") if len(ones) > len(twos) else (twos, "second")
+    return f"seed {seed} goes on longer the {which} time:\n  {longer[min(len(ones), len(twos))]}"
