@@ -110,6 +110,10 @@ def _once(item: pytest.Function, given: dict[str, Any], world: World) -> bool:
         only = Run(world.schedule(), why, world)
         _told(item, Failed(only, Shrunk(only, runs=0)))
         raise
+    if not _is_simulated(item.config):
+        from saga.testing.processes import pytest_runs as of_processes
+
+        of_processes.say_what_was_run(item, world)
     return True
 
 

@@ -10,9 +10,12 @@ from typing import get_args
 
 import pytest
 
+from saga.runtime.documents import PRUNE_FROM
 from saga.testing.fault_kinds import KINDS
+from saga.testing.invariants.check import UNSEEN_IN_PARTIAL
 from saga.testing.invariants.evidence import Invariant
 from saga.testing.processes.accidents import LEFT_OUT
+from saga.testing.processes.world import UNNAMED
 from tests.docs.markdown import ROOT, Block, blocks
 from tests.docs.test_tutorial import first_missing
 
@@ -58,6 +61,12 @@ def test_the_page_gives_the_reasons_for_which_faults_are_left_out() -> None:
     rows = re.findall(r"^\| `([a-z ]+)` \| ([^|]+) \|$", PAGE, re.MULTILINE)
     told = {kind: why for kind, why in rows if kind in LEFT_OUT}
     assert told == LEFT_OUT
+
+
+def test_the_page_names_all_that_real_processes_do_not_show() -> None:
+    rows = re.findall(r"^\| ([a-z ]+) \| (?:`[a-z]+`(?:, )?)+ \| [^|]+ \|$", PAGE, re.MULTILINE)
+    assert tuple(rows) == (*UNSEEN_IN_PARTIAL, UNNAMED)
+    assert f"more than {PRUNE_FROM // 2} updates" in PAGE
 
 
 def _write(folder: Path, block: Block) -> None:

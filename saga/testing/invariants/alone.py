@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from saga.progress import ids
 from saga.progress.decide import next_ready
-from saga.progress.document import Call, Entry, Snapshot
+from saga.progress.document import Call, Entry, Intent, Kept, Snapshot
 from saga.progress.roles import Roles, undo_name
 from saga.testing.invariants import lives
 
@@ -109,7 +109,10 @@ def stranded(p: Snapshot, roles: Roles) -> str | None:
     dead = any(k.dead for k in (*p.queue, *p.compensating))
     unknown = p.started is None and bool(p.compensating)
     if not dead and (((p.queue or p.compensating) and not unknown) or p.intents):
-        return f"STRANDED queue {p.queue} compensations {p.compensating} intents {p.intents}"
+        left: Mapping[str, tuple[Intent | Kept, ...]]
+        left = {"begun": p.intents, "queued": p.queue, "to be undone": p.compensating}
+        told = (f"{what} ({', '.join(item.handler for item in items)})" for what, items in left.items() if items)
+        return f"STRANDED {', '.join(told)}"
     ready = next_ready(p, roles)
     return f"READY AND NOT DONE {ready}" if ready is not None else None
 

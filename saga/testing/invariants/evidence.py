@@ -47,6 +47,8 @@ class Evidence:
     """Where each partition ends: the offset that the next record would get."""
     spoiled: frozenset[str]
     """Sagas that got a message which cannot be read, or of which a message came again after the memory."""
+    partial: bool = False
+    """True if only the last content of each progress and document is known: nobody watched what was there before."""
 
 
 @dataclass(frozen=True, slots=True)

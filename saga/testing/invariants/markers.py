@@ -1,6 +1,7 @@
 """Business documents: every update took effect once, and what the documents say of it is what is recorded."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -38,8 +39,9 @@ _marker = msgspec.json.Decoder(Marker)
 def documents(evidence: Evidence, cases: Cases) -> Iterator[Violation]:
     """No marker comes twice, changes, or goes before there are many; recorded updates have theirs; an update that took
     effect is recorded, or a dead letter names its handler. Not asked of sagas that began anew after the memory: their
-    ids come again."""
+    ids come again. In partial evidence a marker may be gone from a document with many updates."""
     for name, witnessed in evidence.services.items():
+        pruned = _may_be_pruned(name, cases) if evidence.partial else frozenset()
         proofs: dict[str, Proof] = {}
         for (collection, key), contents in witnessed.documents.items():
             for wrong, saga in _collect(f"{collection}/{key}", contents, proofs):
@@ -49,7 +51,9 @@ def documents(evidence: Evidence, cases: Cases) -> Iterator[Violation]:
         for case in cases.cases.values():
             if name in case.lives and not case.again:
                 life = case.lives[name][-1]
-                yield from (case.violation("documents", wrong, name) for wrong in _contradicted(life, proofs, known))
+                yield from (
+                    case.violation("documents", wrong, name) for wrong in _contradicted(life, proofs, known, pruned)
+                )
         for id_, proof in proofs.items():
             if id_ not in known and proof.marker.answer is None and not proof.marker.never:
                 yield from _unrecorded(name, id_, proof, cases.cases)
@@ -83,7 +87,15 @@ def _collect(document: str, contents: Sequence[bytes], proofs: dict[str, Proof])
         before = markers
 
 
-def _contradicted(life: Life, proofs: Mapping[str, Proof], known: set[str]) -> Iterator[str]:
+def _may_be_pruned(service: str, cases: Cases) -> frozenset[str]:
+    """Documents that may have held so many markers at once that some were taken out: each update leaves one, and so
+    does each that a compensation forbids."""
+    lives = [life for case in cases.cases.values() for life in case.lives.get(service, ())]
+    asked = Counter(call.document for life in lives for t in life.entries for call in t.calls if call.kind == "update")
+    return frozenset(document for document, count in asked.items() if document and 2 * count > business.PRUNE_FROM)
+
+
+def _contradicted(life: Life, proofs: Mapping[str, Proof], known: set[str], pruned: Collection[str]) -> Iterator[str]:
     """Updates that are recorded otherwise than the documents say. All that are recorded or begun go into `known`."""
     service, saga = life.service.name, life.p.saga
     for t, call, id_ in alone.updates(service, saga, life.entries):
@@ -91,7 +103,8 @@ def _contradicted(life: Life, proofs: Mapping[str, Proof], known: set[str]) -> I
         proof = proofs.get(id_)
         update = f"update {call.name} of {call.document} by {t.handler} in transition {t.n}"
         if proof is None:
-            yield f"RECORD AND DOCUMENT DIFFER {update} is recorded, and no document has its marker"
+            if call.document not in pruned:
+                yield f"RECORD AND DOCUMENT DIFFER {update} is recorded, and no document has its marker"
         elif proof.document != call.document:
             yield f"RECORD AND DOCUMENT DIFFER {update}: its marker is in {proof.document}"
         elif proof.marker.never or proof.marker.answer != call.answer or proof.marker.value != call.value:

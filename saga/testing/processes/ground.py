@@ -1,28 +1,27 @@
 """The files below a world of processes: the broker's, and a store for each service."""
 
 import asyncio
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 import msgspec
-from msgspec import Raw
 
-from saga.broker.embedded import EmbeddedBroker
+from saga.broker.administration import Administration
+from saga.broker.embedded.administration import EmbeddedAdministration
 from saga.broker.embedded.membership import Timing
-from saga.broker.port import Broker, Topic
+from saga.broker.port import Topic
 from saga.clock import Clock
 from saga.declarations.values import Declared
-from saga.messages import Outgoing
-from saga.progress.document import decode
-from saga.progress.history import archive_key, decode_archive
-from saga.progress.timeline import History
+from saga.messages import Outgoing, Record
 from saga.runtime.persistence import ARCHIVES, COLLECTION
 from saga.runtime.topics import topics_of
-from saga.store.port import Document, Store
+from saga.store.port import Document
 from saga.store.sqlite import SqliteStore
+from saga.testing.invariants.evidence import Evidence
+from saga.testing.processes.evidence import Left, witnessed_at_the_end
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -60,7 +59,7 @@ class Ground:
     look_s = 0.02
     """How often it can be looked at."""
 
-    _broker: Broker
+    _broker: Administration
 
     def __init__(self, folder: Path, clock: Clock) -> None:
         self._folder, self._clock = folder, clock
@@ -80,7 +79,7 @@ class Ground:
 
     def _make(self) -> None:
         """Whatever has to be opened."""
-        self._broker = self._embedded = EmbeddedBroker(self.broker_file, clock=self._clock)
+        self._broker = self._embedded = EmbeddedAdministration(self.broker_file, clock=self._clock)
 
     async def _open(self) -> None:
         await self._stack.enter_async_context(self._broker)
@@ -151,31 +150,30 @@ class Ground:
         async with self._to_read(service) as store:
             return await store.get(collection, key)
 
-    def histories(self, services: Collection[str]) -> list[History]:
-        """All that these services keep of all sagas, archived transitions with it."""
-        return self._runner.run(self._histories(services))
+    def evidence(self, services: Sequence[Declared]) -> Evidence:
+        """All that these services have left behind, as it is now."""
+        return self._runner.run(self._evidence(services))
 
-    async def _histories(self, services: Collection[str]) -> list[History]:
-        found = []
-        for service in services:
-            async with self._to_read(service) as store:
-                async for _, document in store.scan(COLLECTION):
-                    p = decode(document.content)
-                    archived = await _archived(store, service, p.saga, p.first) if p.first else ()
-                    found.append(History(p, (*archived, *p.transitions)))
-        return found
+    async def _evidence(self, services: Sequence[Declared]) -> Evidence:
+        topics = sorted({topic.name for declared in services for topic in topics_of(declared)})
+        bounds = await self._broker.bounds(topics)
+        log = [record for topic in topics async for record in self._broker.scan(topic)]
+        witnessed = {}
+        for declared in services:
+            positions = (await self._broker.group(declared.name)).positions
+            committed = {partition: positions.get(partition, at.begin) for partition, at in bounds.items()}
+            witnessed[declared.name] = witnessed_at_the_end(declared, await self._left(declared, log), committed)
+        ends = {partition: at.end for partition, at in bounds.items()}
+        return Evidence(services=witnessed, log=log, ends=ends, spoiled=frozenset(), partial=True)
+
+    async def _left(self, declared: Declared, log: Sequence[Record]) -> Left:
+        """All documents of a service."""
+        async with self._to_read(declared.name) as store:
+            return {
+                (collection, key): document.content
+                for collection in (COLLECTION, ARCHIVES, *(kind.collection for kind in declared.documents))
+                async for key, document in store.scan(collection)
+            }
 
     def _to_read(self, service: str) -> SqliteStore:
         return SqliteStore(self.store_file(service), clock=self._clock, readonly=True)
-
-
-async def _archived(store: Store, service: str, saga: str, before: int) -> tuple[Raw, ...]:
-    """The transitions below the number `before`. An archive that does not begin where the last one ended is of an
-    earlier saga of the same id."""
-    found = list[Raw]()
-    prefix = archive_key(service, saga, 0)[:-9]
-    async for _, document in store.scan(ARCHIVES, prefix):
-        archive = decode_archive(document.content)
-        if archive.saga == saga and archive.first == len(found) < before:
-            found += archive.transitions
-    return tuple(found)

@@ -1,6 +1,6 @@
 """Runs of a test as real processes, under pytest: few seeds, the faults that can be had there, and which cannot."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
 import pytest
@@ -9,6 +9,7 @@ from saga.testing.plugin import REPORTED
 from saga.testing.processes.servers import Giver, giver_of
 from saga.testing.processes.world import ProcessWorld
 from saga.testing.scenarios import Crashes, Mode, Replayed, Seeds
+from saga.testing.simulation.reports import counted
 from saga.testing.world import World
 
 SEEDS_MAX = 2
@@ -53,9 +54,19 @@ def run_test(
                 f"again: {_asked(item.config)} --saga-seed={seed}, though no run of real processes is as another"
             )
             raise
-    said = f"{len(seeds)} run{'s' if len(seeds) > 1 else ''} as real processes{' on servers' if giver else ''}"
-    item.user_properties.append((REPORTED, f"{said}; left out there: {', '.join(missing)}" if missing else said))
+    say_what_was_run(item, world, len(seeds), missing)
     return True
+
+
+def say_what_was_run(item: pytest.Function, world: World, runs: int = 1, missing: Iterable[str] = ()) -> None:
+    """A line for the terminal, with all that these runs could not have, and could not look at."""
+    assert isinstance(world, ProcessWorld)
+    said = [
+        f"{counted(runs, 'run')} as real processes{' on servers' if item.config.getoption('--saga-servers') else ''}",
+        *([f"left out there: {', '.join(missing)}"] if missing else []),
+        f"not looked at there: {', '.join(world.unseen)}",
+    ]
+    item.user_properties.append((REPORTED, "; ".join(said)))
 
 
 def _giver(config: pytest.Config) -> Giver | None:

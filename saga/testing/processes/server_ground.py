@@ -1,6 +1,6 @@
 """The servers below a world of processes, in the place of the embedded files."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,14 +11,15 @@ from saga.clock import Clock
 from saga.contracts.library import contract_of
 from saga.declarations.values import Declared
 from saga.errors import BrokerError, BrokerUnavailable
-from saga.messages import Outgoing, name_of
-from saga.progress.document import decode, progress_key
+from saga.messages import Outgoing, Record, name_of
+from saga.progress.document import Snapshot, decode, decode_entry, progress_key
 from saga.progress.history import archive_key, decode_archive
-from saga.progress.timeline import History
+from saga.progress.spill import page_key
 from saga.runtime.participant import consumed_by
 from saga.runtime.persistence import ARCHIVES, COLLECTION
 from saga.runtime.topics import topics_of
-from saga.store.port import Document, Store
+from saga.store.port import Document
+from saga.testing.processes.evidence import Left
 from saga.testing.processes.ground import Ground, Group
 from saga.testing.processes.servers import Servers
 
@@ -97,29 +98,40 @@ class ServerGround(Ground):
     async def _get(self, service: str, collection: str, key: str) -> Document | None:
         return await self._store.get(collection, key)
 
-    async def _histories(self, services: Collection[str]) -> list[History]:
-        """By key: of all sagas that the log knows, for not every server lists its keys."""
-        topics = sorted(frozenset().union(*(self._reads[service] for service in services)))
-        keys = {record.key for topic in topics async for record in self._broker.scan(topic) if record.key is not None}
-        found = [await _history(self._store, service, key.decode()) for service in services for key in sorted(keys)]
-        return [history for history in found if history is not None]
+    async def _left(self, declared: Declared, log: Sequence[Record]) -> Left:
+        """By key: progresses of all sagas that the log knows, and what they name, for not every server lists keys."""
+        left: dict[tuple[str, str], bytes] = {}
+        for saga in sorted({record.key.decode() for record in log if record.key}):
+            content = await self._read(left, COLLECTION, progress_key(declared.name, saga))
+            if content is not None:
+                await self._read_what_is_named(left, decode(content))
+        return left
+
+    async def _read(self, left: dict[tuple[str, str], bytes], collection: str, key: str) -> bytes | None:
+        document = await self._store.get(collection, key)
+        if document is None:
+            return None
+        left[collection, key] = document.content
+        return document.content
+
+    async def _read_what_is_named(self, left: dict[tuple[str, str], bytes], p: Snapshot) -> None:
+        transitions, archived = [*p.transitions], 0
+        while archived < p.first:
+            archive = await self._read(left, ARCHIVES, archive_key(p.service, p.saga, archived))
+            if archive is None:
+                break
+            transitions += decode_archive(archive).transitions
+            archived += len(decode_archive(archive).transitions)
+        for page in p.pages:
+            await self._read(left, ARCHIVES, page_key(p.service, p.saga, page))
+        calls = [call for raw in transitions for call in decode_entry(raw).calls]
+        begun = [call for intent in p.intents for call in (*intent.calls, intent.begins) if call is not None]
+        for name in {call.document for call in (*calls, *begun) if call.kind == "update" and call.document}:
+            collection, _, key = name.partition("/")
+            await self._read(left, collection, key)
 
 
 def _topics_read_by(declared: Declared) -> frozenset[str]:
     taken = {e for h in (*declared.handlers, *declared.compensations) for p in h.parameters for e in p.events}
     contracts = {name_of(event): contract_of(event) for event in taken}
     return frozenset(contracts[name].topic for name in consumed_by(declared, contracts))
-
-
-async def _history(store: Store, service: str, saga: str) -> History | None:
-    document = await store.get(COLLECTION, progress_key(service, saga))
-    if document is None:
-        return None
-    p = decode(document.content)
-    archived = list[msgspec.Raw]()
-    while len(archived) < p.first:
-        kept = await store.get(ARCHIVES, archive_key(service, saga, len(archived)))
-        if kept is None:
-            break
-        archived += decode_archive(kept.content).transitions
-    return History(p, (*archived[: p.first], *p.transitions))

@@ -15,10 +15,10 @@ import msgspec
 
 from saga.broker.port import Topic
 from saga.clock import SystemClock
-from saga.contracts.library import binding_of
+from saga.contracts.library import binding_of, contract_of
 from saga.declarations.values import Declared
 from saga.errors import SagaError
-from saga.messages import Event, Outgoing
+from saga.messages import Event, Outgoing, name_of
 from saga.outside import to_record
 from saga.progress.document import decode, progress_key
 from saga.runtime.documents import as_kind
@@ -26,6 +26,7 @@ from saga.runtime.persistence import COLLECTION
 from saga.runtime.topics import topic_of
 from saga.service import Service
 from saga.testing.fakes import check_fakes
+from saga.testing.invariants.check import UNSEEN_IN_PARTIAL, violations
 from saga.testing.processes.accidents import (
     FROZEN_S_MAX,
     FROZEN_S_MAX_SERVERS,
@@ -40,7 +41,6 @@ from saga.testing.processes.ground import Ground, Group
 from saga.testing.processes.outside import Outside
 from saga.testing.processes.server_ground import ServerGround
 from saga.testing.processes.servers import Giver, Place, Trouble
-from saga.testing.processes.verdict import outcomes_of, problems
 from saga.testing.world import NO_DOCUMENTS, NOTHING_STARTED, World
 
 if TYPE_CHECKING:
@@ -55,6 +55,8 @@ STARTS_MAX = 5
 """How often a worker is started that could not, on servers that may not answer."""
 QUIET_LOOKS = 3
 """So many looks in a row have to find nothing under way."""
+UNNAMED = "documents that no progress names"
+"""Not looked at on servers, of which not every one lists its keys."""
 RUN_FOR_MAX = timedelta(seconds=10)
 """More time than this has to be simulated."""
 
@@ -224,17 +226,22 @@ class ProcessWorld(World):
         )
 
     def verify(self) -> None:
-        """Look at all that the services have written down, once nothing goes on any more.
+        """Look at the invariants of the kit in all that the services have written down and said, once nothing goes on
+        any more; `unseen` says which parts of them that does not show.
 
-        Raises `AssertionError` naming saga and service: a history that is not what was written; two outcomes; something
-        open that nobody will end, unless a dead letter says so; and what is not as `always` demands.
+        Raises `AssertionError` naming saga and service of all that does not hold, and what is not as `always` demands.
         """
         self._check_started()
         self._check_always()
-        names = {name for each in self._employed.values() for name in outcomes_of(each.declared)}
-        found = list(problems(self._ground.histories(self._employed), names))
+        found = violations(self._ground.evidence([each.declared for each in self._employed.values()]))
         if found:
-            raise AssertionError("\n".join([*found, f"what went wrong before: {self._faults_in_words()}"]))
+            lines = [*map(str, found), f"what went wrong before: {self._faults_in_words()}"]
+            raise AssertionError("\n".join(lines))
+
+    @property
+    def unseen(self) -> Sequence[str]:
+        """The parts of the invariants that `verify` cannot look at in this world."""
+        return UNSEEN_IN_PARTIAL if self._giver is None else (*UNSEEN_IN_PARTIAL, UNNAMED)
 
     # ---------------------------------------------------------------- starting
 
@@ -336,3 +343,9 @@ def _check_declared(services: Sequence[Declared], documents: "Mapping[str, Datac
     for key, document in documents.items():
         if type(document) not in kinds:
             raise SagaError(f"no service of this world declares a document {type(document).__name__} (key {key!r})")
+
+
+def outcomes_of(declared: Declared) -> dict[str, type[Event]]:
+    """The outcomes that a service may say, by name."""
+    emitted = {event for handler in declared.handlers for event in handler.emits}
+    return {name_of(event): event for event in emitted if contract_of(event).outcome is not None}

@@ -225,6 +225,19 @@ async def a_run(*events: Event, left: int = 5, carrier: Carrier | None = None) -
     return shop.evidence()
 
 
+def at_the_end(evidence: Evidence) -> Evidence:
+    """What is left of it for those who come when all is over: of each progress and document the last content."""
+    services = {
+        name: replace(
+            witnessed,
+            versions={saga: contents[-1:] for saga, contents in witnessed.versions.items()},
+            documents={where: contents[-1:] for where, contents in witnessed.documents.items()},
+        )
+        for name, witnessed in evidence.services.items()
+    }
+    return replace(evidence, services=services, partial=True)
+
+
 # -------------------------------------------------------------------- changing evidence
 
 

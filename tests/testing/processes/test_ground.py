@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Iterator
-from datetime import timedelta
 from pathlib import Path
 
 import msgspec
@@ -12,17 +11,18 @@ from msgspec.structs import replace
 from saga.broker.embedded.locks import WriteLock
 from saga.broker.port import Topic
 from saga.clock import SystemClock
-from saga.declarations.values import Declared
 from saga.errors import SagaError
-from saga.messages import Outgoing
-from saga.progress import history
+from saga.messages import Outgoing, Position
+from saga.progress import history, record
 from saga.progress.document import Snapshot, encode, progress_key
 from saga.progress.history import Archive
+from saga.progress.record import Hand
 from saga.runtime.persistence import ARCHIVES, COLLECTION
 from saga.store.sqlite import SqliteStore
+from saga.testing.invariants.lives import broken_chain, lives_of
 from saga.testing.processes.ground import Ground
-from tests.progress.pieces import blank
-from tests.testing.processes.test_verdict import handled
+from services.order import order
+from tests.progress.pieces import NOW_MS, a_message, a_role, blank, roles_of
 
 A_TOPIC = Topic("things", partitions=2)
 A_RECORD = Outgoing("things", b"s", b"1", ())
@@ -62,25 +62,46 @@ def test_what_cannot_be_published_is_raised_while_the_world_waits(ground: Ground
     assert not ground.is_publishing
 
 
-def test_a_history_is_read_with_its_archives(ground: Ground) -> None:
-    ground.prepare(Declared(name="svc", state=None, memory=timedelta(1)), {})
-    p = blank()
+def test_what_is_left_behind_is_read_with_its_archives_and_the_log(ground: Ground) -> None:
+    ground.prepare(order.declared, {})
+    p = replace(blank(), service="order")
     for _ in range(history.TRANSITIONS_MAX + 1):
         p = handled(p)
     archive = history.to_archive(p)
     assert archive is not None
     trimmed = history.trimmed(p, archive)
     earlier = replace(archive, first=5)  # of another saga that had the same id
-    asyncio.run(write(ground.store_file("svc"), trimmed, archive, earlier))
-    (found,) = ground.histories(["svc"])
-    assert found.transitions == p.transitions
-    assert found.snapshot.first == len(archive.transitions)
-    assert history.verify(found.transitions, found.snapshot) is None
+    asyncio.run(write(ground.store_file("order"), trimmed, archive, earlier))
+    ground.publish([A_RECORD._replace(topic="orders")])
+    waits(ground, looks=50)
+    evidence = ground.evidence([order.declared])
+    assert evidence.partial
+    assert [(record.topic, record.key) for record in evidence.log] == [("orders", b"s")]
+    assert sorted(evidence.ends.values())[-2:] == [0, 1]
+    assert {topic for topic, _ in evidence.ends} >= {"orders", "order.dead"}
+    left = evidence.services["order"]
+    assert set(left.committed.values()) == {0}
+    (life,) = lives_of(left.participant, left.versions["s"], left.archives["s"])
+    assert life.raws == p.transitions
+    assert life.p.first == len(archive.transitions)
+    assert broken_chain(life) is None
+
+
+def handled(p: Snapshot) -> Snapshot:
+    """With one transition more."""
+    message, role = a_message("A", id=f"m-{p.n}"), a_role("confirm", "A", many=True)
+    hand = Hand(
+        message=message, position=Position("things", 0, p.n), roles=roles_of(), heard=(), now_ms=NOW_MS, memory_s=1000
+    )
+    return record.handled(
+        p, hand, roles_of(role), role, cause=message.id, message=message, parts=(message,), delta={"x": p.n}, events=(),
+        calls=(), attempt=1,
+    ).snapshot  # fmt: skip
 
 
 async def write(file: Path, p: Snapshot, *archives: Archive) -> None:
     async with SqliteStore(file, clock=SystemClock()) as store:
-        await store.insert(COLLECTION, progress_key("svc", p.saga), encode(p))
+        await store.insert(COLLECTION, progress_key(p.service, p.saga), encode(p))
         for archive in archives:
-            key = history.archive_key("svc", p.saga, archive.first)
+            key = history.archive_key(p.service, p.saga, archive.first)
             await store.insert(ARCHIVES, key, msgspec.json.encode(archive))

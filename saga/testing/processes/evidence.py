@@ -1,0 +1,35 @@
+"""What processes leave behind, as the invariants of the kit want it: of each document the last content alone.
+
+Nobody watched the files and servers while something was written, so this is partial evidence.
+"""
+
+from collections.abc import Mapping
+from typing import TypeAlias
+
+from saga.declarations.values import Declared
+from saga.messages import Partition
+from saga.progress.document import progress_key
+from saga.progress.spill import saga_of
+from saga.runtime.participant import participant_of
+from saga.runtime.persistence import ARCHIVES, COLLECTION
+from saga.testing.invariants.evidence import Witnessed
+from saga.testing.invariants.rerun import RerunPorts
+
+Left: TypeAlias = Mapping[tuple[str, str], bytes]
+"""Collection and key of each document of a service, and its content."""
+
+
+def witnessed_at_the_end(declared: Declared, left: Left, committed: Mapping[Partition, int]) -> Witnessed:
+    """What one service left behind."""
+    mine = progress_key(declared.name, "")
+    archives: dict[str, list[tuple[str, bytes]]] = {}
+    for (collection, key), content in left.items():
+        if collection == ARCHIVES:
+            archives.setdefault(saga_of(key), []).append((key, content))
+    return Witnessed(
+        participant=participant_of(declared, {}, RerunPorts()),
+        versions={key.removeprefix(mine): (content,) for (where, key), content in left.items() if where == COLLECTION},
+        archives=archives,
+        documents={at: (content,) for at, content in left.items() if at[0] not in (COLLECTION, ARCHIVES)},
+        committed=committed,
+    )

@@ -1,0 +1,90 @@
+"""What is seen of a run by those who come at its end: nothing is said against one that went well, and much of one that
+did not."""
+
+from dataclasses import replace
+
+from saga.progress.document import progress_key
+from saga.runtime.persistence import ARCHIVES, COLLECTION
+from saga.testing.fault_kinds import EVERYTHING, Faults, Kind, faults
+from saga.testing.invariants.check import violations
+from saga.testing.invariants.evidence import Evidence
+from saga.testing.processes.evidence import Left, witnessed_at_the_end
+from saga.testing.processes.world import outcomes_of
+from saga.testing.simulation.evidence import evidence_of
+from saga.testing.simulation.world import SimulatedWorld
+from services.order import order
+from services.order.events import OrderCancelled, OrderConfirmed
+from services.payment import payment
+from tests.testing.invariants.runs import at_the_end
+from tests.testing.simulation.orders import drawn, ran
+
+SEEDS = 40
+FOREIGN: tuple[Kind, ...] = ("expiry",)
+"""Real processes forget no saga while a test looks on."""
+
+
+def left_in(world: SimulatedWorld) -> Evidence:
+    """As read from files in which each document has its last content alone."""
+    whole = evidence_of(world)
+    services = {}
+    for name, declared in world.declared.items():
+        left: Left = {at: contents[-1] for at, contents in world.workers.disks[name].versions.items()}
+        services[name] = witnessed_at_the_end(declared, left, whole.services[name].committed)
+    return Evidence(services=services, log=whole.log, ends=whole.ends, spoiled=whole.spoiled, partial=True)
+
+
+def test_nothing_is_said_against_what_survives_everything() -> None:
+    asked = Faults(tuple(rule for rule in faults.everything().rules if rule.kind not in FOREIGN))
+    assert len(asked.rules) == len(EVERYTHING) - 1
+    for seed in range(SEEDS):
+        world, outcomes = ran(seed, drawn(seed, asked))
+        evidence = left_in(world)
+        assert [str(violation) for violation in violations(evidence)] == [], seed
+        assert len(outcomes) == len(evidence.services["order"].versions)
+
+
+def test_all_that_a_service_leaves_is_in_the_evidence() -> None:
+    world, _ = ran(1)
+    evidence = left_in(world)
+    whole = at_the_end(evidence_of(world))
+    for name, witnessed in whole.services.items():
+        left = evidence.services[name]
+        assert {saga: tuple(contents) for saga, contents in witnessed.versions.items()} == left.versions
+        assert {at: tuple(contents) for at, contents in witnessed.documents.items()} == left.documents
+        assert witnessed.archives == left.archives
+
+
+def test_archives_are_of_their_sagas_and_progresses_have_their_names() -> None:
+    left = {
+        (COLLECTION, progress_key("order", "a::b")): b"{}",
+        (ARCHIVES, "order::a::b::000000000"): b"1",
+        (ARCHIVES, "order::c::000000000"): b"2",
+        ("stock", "tea"): b"3",
+    }
+    witnessed = witnessed_at_the_end(order.declared, left, {})
+    assert dict(witnessed.versions) == {"a::b": (b"{}",)}
+    assert dict(witnessed.archives) == {
+        "a::b": [("order::a::b::000000000", b"1")],
+        "c": [("order::c::000000000", b"2")],
+    }
+    assert dict(witnessed.documents) == {("stock", "tea"): (b"3",)}
+
+
+def test_a_lost_event_is_seen() -> None:
+    evidence = left_in(ran(3)[0])
+    lost = next(record for record in evidence.log if record.topic == "payments")
+    log = [record for record in evidence.log if (record.key, record.value) != (lost.key, lost.value)]
+    [why] = {v.what.partition(" of ")[0] for v in violations(replace(evidence, log=log)) if "LOST EVENT" in v.what}
+    assert why.startswith("LOST EVENT Payment")
+
+
+def test_what_nobody_has_committed_is_seen() -> None:
+    evidence = left_in(ran(3)[0])
+    behind = replace(evidence.services["payment"], committed={})
+    found = violations(replace(evidence, services={**evidence.services, "payment": behind}))
+    assert {(violation.invariant, violation.service) for violation in found} == {("nothing waits", "payment")}
+
+
+def test_only_events_that_end_a_saga_are_outcomes() -> None:
+    assert outcomes_of(order.declared) == {"OrderConfirmed": OrderConfirmed, "OrderCancelled": OrderCancelled}
+    assert outcomes_of(payment.declared) == {}
