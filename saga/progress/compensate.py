@@ -1,15 +1,14 @@
 """How the compensation of a handler is written down, in any order of arrival: waits, undoes, closes. Pure."""
 
 from collections.abc import Sequence
-from typing import Any
 
 from msgspec.structs import replace
 
 from saga.messages import Message
 from saga.progress import ids, record
-from saga.progress.document import Call, DeadLetter, Intent, Kept, Page, Result, Snapshot
-from saga.progress.record import Hand, Written
-from saga.progress.roles import Role, Roles
+from saga.progress.document import DeadLetter, Intent, Kept, Page, Result, Snapshot
+from saga.progress.record import Ended, Hand, Written
+from saga.progress.roles import Role
 
 
 def undo_waits(p: Snapshot, hand: Hand, role: Role, outcome: Message, *, known: bool) -> Written:
@@ -17,7 +16,7 @@ def undo_waits(p: Snapshot, hand: Hand, role: Role, outcome: Message, *, known: 
     until a message tells when it began. What was done may be forgotten here, so it is not said that nothing was."""
     began = f"{role.name} has begun and is brought to its end first"
     reason = began if known else "no message has told yet when this saga began"
-    return record.append(_kept(p, role, outcome), hand, "waiting", _name(role), outcome, reason=reason)
+    return record.append(_kept(p, role, outcome), hand, "waiting", _name(role), Ended(message=outcome, reason=reason))
 
 
 def _kept(p: Snapshot, role: Role, outcome: Message) -> Snapshot:
@@ -27,25 +26,9 @@ def _kept(p: Snapshot, role: Role, outcome: Message) -> Snapshot:
     return replace(p, compensating=(*p.compensating, Kept(handler=role.name, message=outcome, n=p.n)))
 
 
-def newest(p: Snapshot, handler: str) -> Result:
-    """The result to be undone next."""
-    return next(result for result in reversed(p.results) if result.handler == handler)
-
-
-def undone(
-    p: Snapshot,
-    hand: Hand,
-    roles: Roles,
-    role: Role,
-    result: Result,
-    *,
-    outcome: Message,
-    delta: dict[str, Any],
-    events: Sequence[Message],
-    calls: tuple[Call, ...],
-    attempt: int,
-) -> Written:
+def undone(p: Snapshot, hand: Hand, role: Role, result: Result, ended: Ended) -> Written:
     """One result is undone; with the last one the handler is closed."""
+    outcome, delta = ended.message, ended.delta
     cause = result.event.id
     rest = tuple(r for r in p.results if r.event.id != cause or r.handler != role.name)
     # With the run's last result all that it said is withdrawn, before that only what is undone.
@@ -58,41 +41,28 @@ def undone(
         intents=tuple(i for i in p.intents if not (i.kind == "undo" and i.handler == role.name and i.cause == cause)),
         state={**p.state, **delta} if delta else p.state,
     )
-    letters: tuple[DeadLetter, ...] = ()
     if not any(r.handler == role.name for r in rest) and not any(i.handler == role.name for i in p.intents):
         p, letters = _close(p, hand, role, outcome)
+        ended = replace(ended, letters=letters)
     else:
         p = _kept(p, role, outcome)
-    p = record.emitted(p, roles, events)
-    return record.append(
-        p,
-        hand,
-        "compensated",
-        _name(role),
-        outcome,
-        cause=cause,
-        attempt=attempt,
-        delta=delta,
-        events=events,
-        calls=calls,
-        letters=letters,
-    )
+    return record.append(record.emitted(p, hand.roles, ended.events), hand, "compensated", _name(role), ended)
 
 
 def closed(p: Snapshot, hand: Hand, role: Role, outcome: Message) -> Written:
     """Nothing to undo: the handler will never run in this saga."""
     p, letters = _close(p, hand, role, outcome)
     reason = f"nothing of {role.name} to undo; it is closed"
-    return record.append(p, hand, "compensated", _name(role), outcome, reason=reason, letters=letters)
+    return record.append(p, hand, "compensated", _name(role), Ended(message=outcome, reason=reason, letters=letters))
 
 
-def lieu(p: Snapshot, role: Role) -> Intent:
+def sealed(p: Snapshot, role: Role) -> Intent:
     """The intent that takes the place of a dead original's: from now on nothing revives it."""
     original = next(i for i in p.intents if i.handler == role.name and i.kind == "do")
     return replace(original, kind="lieu")
 
 
-def in_lieu(p: Snapshot, hand: Hand, role: Role, outcome: Message, *, stands: Sequence[str]) -> Written:
+def closed_for_good(p: Snapshot, hand: Hand, role: Role, outcome: Message, *, stands: Sequence[str]) -> Written:
     """The dead original is closed; what it did and nobody can undo is shown to a person."""
     intent = next(i for i in p.intents if i.handler == role.name and i.kind == "lieu")
     p = replace(p, intents=tuple(i for i in p.intents if i is not intent))
@@ -110,7 +80,7 @@ def in_lieu(p: Snapshot, hand: Hand, role: Role, outcome: Message, *, stands: Se
             calls=tuple(stands),
         )
         letters = (escalation, *letters)
-    return record.append(p, hand, "compensated", _name(role), outcome, reason=reason, letters=letters)
+    return record.append(p, hand, "compensated", _name(role), Ended(message=outcome, reason=reason, letters=letters))
 
 
 def _close(p: Snapshot, hand: Hand, role: Role, outcome: Message) -> tuple[Snapshot, tuple[DeadLetter, ...]]:

@@ -1,86 +1,76 @@
-"""What to do with a message, and what is ready: the table of docs/protocol.md, line by line. Pure.
+"""What to do with a message, and what is ready: the table of docs/protocol.md, line by line. Pure."""
 
-`Decision` says what to do and why; the runtime does it, `saga.progress.record` writes it down.
-"""
-
-from collections.abc import Iterable, Iterator, Mapping
-from enum import Enum
-from types import MappingProxyType
-
-from msgspec import Struct
+from collections.abc import Iterable, Iterator, Sequence
 
 from saga.messages import Message
 from saga.progress import ids
-from saga.progress.document import Intent, Kept, Kind, Snapshot
+from saga.progress.actions import (
+    Close,
+    CloseSealed,
+    Decision,
+    Had,
+    Ignore,
+    Left,
+    Now,
+    Queue,
+    Refuse,
+    Run,
+    Seal,
+    Undo,
+    UndoStep,
+    UndoWaits,
+    Wait,
+)
+from saga.progress.document import Intent, Kept, Kind, Result, Snapshot
 from saga.progress.roles import Role, Roles, undo_name
 
-
-class Do(Enum):
-    """What a decision says to do with a message for a handler."""
-
-    NOTHING = "nothing"
-    """It is in the inbox."""
-    LEAVE = "leave"
-    """It is kept already; settle goes on with it when it is ready."""
-    GO_ON = "go on"
-    """Its intent is open."""
-    IGNORE = "ignore"
-    OTHER = "dead letter: other content"
-    OLD = "dead letter: older than memory"
-    WAIT = "wait"
-    QUEUE = "queue"
-    RUN = "run"
+HAD, LEFT = Had(), Left()
 
 
-class Decision(Struct, frozen=True, gc=False):
-    """What to do, and the reason that people will read."""
-
-    do: Do
-    reason: str | None = None
-    intent: Intent | None = None
-    parts: tuple[Message, ...] = ()
-    """For `RUN`: one for each event parameter of the handler."""
-
-
-NOTHING, LEAVE = Decision(Do.NOTHING), Decision(Do.LEAVE)
-
-
-def decide(
-    p: Snapshot, role: Role, message: Message, *, in_hand: bool, bad: bool = False, forgotten: str = ""
-) -> Decision:
-    """The first line of the table that holds. `bad`: the handler cannot decode the message, so it waits for nothing.
-    `forgotten`: a message from before this time may have been handled and be out of the inbox again.
+def decide(p: Snapshot, role: Role, message: Message, *, now: Now | None = None, bad: str | None = None) -> Decision:
+    """The first line of the table that holds. `now`: when the message in hand is looked at; `None` for one that is kept
+    and may be ready, to which its age does not matter any more. `bad`: why the handler cannot decode the message: then
+    it waits for nothing.
     """
     if p.inbox and ids.entry(message.id, role.name) in p.inbox:  # line 1
-        return NOTHING
-    if (p.queue or p.waiting) and in_hand and kept(p, role.name, message):  # line 1a
-        return LEAVE
+        return HAD
+    if now is not None and (p.queue or p.waiting) and kept(p, role.name, message):  # line 1a
+        return LEFT
     if p.intents:  # line 2
         if intent_with(p, role.name, message, "lieu") is not None:
-            return LEAVE
+            return LEFT
         intent = intent_with(p, role.name, message)
         if intent is not None:
-            return Decision(Do.GO_ON, intent=intent, parts=intent.parts)
+            return Run(role, message, intent.parts, intent)
     ended = why_over(p, role)
     if ended is not None:  # line 3
-        return Decision(Do.IGNORE, ended)
+        return Ignore(role, message, ended)
     index = role.parameter_of(message.type)
     if p.ran or p.waiting or p.own:  # line 4
         repeated = _repetition(p, role, index, message)
         if repeated is not None:
             return repeated
-    if p.started is None and message.started is None and not bad:
-        return Decision(Do.WAIT, "no message has told yet when this saga began")
-    if role.many and index == 0 and message.time < forgotten:
-        return Decision(Do.OLD, f"older than memory: it is of {message.time}, and may have been handled then")
-    parts = (message,) if bad or len(role.takes) == 1 else parts_with(p, role, message)
+    if p.started is None and message.started is None and bad is None:
+        return Wait(role, message, "no message has told yet when this saga began")
+    if role.many and index == 0 and now is not None and message.time < now.forgotten:
+        return _older_than_memory(role, message)
+    parts = (message,) if bad is not None or len(role.takes) == 1 else parts_with(p, role, message)
     if parts is None:  # line 5
-        return Decision(Do.WAIT, f"for {missing(p, role, message)}")
-    if role.many and index == 0 and p.waiting and not bad and waits_before(p, role, message):
-        return Decision(Do.WAIT, "earlier ones wait and go first")
+        return Wait(role, message, f"for {missing(p, role, message)}")
+    if role.many and index == 0 and p.waiting and bad is None and waits_before(p, role, message):
+        return Wait(role, message, "earlier ones wait and go first")
     if is_blocked(p, role.name, message):  # line 6
-        return Decision(Do.QUEUE, why_blocked(p, role.name))
-    return Decision(Do.RUN, parts=parts)  # line 7
+        return Queue(role, message, why_blocked(p, role.name), bad)
+    return Run(role, message, parts)  # line 7
+
+
+def _older_than_memory(role: Role, message: Message) -> Refuse:
+    return Refuse(
+        role,
+        message,
+        f"older than memory: it is of {message.time}, and may have been handled then",
+        "look why it comes so late; a longer memory= of the service would know it",
+    )
 
 
 def why_over(p: Snapshot, role: Role) -> str | None:
@@ -114,7 +104,7 @@ def intent_with(p: Snapshot, handler: str, message: Message, kind: Kind = "do") 
     return None
 
 
-def _repetition(p: Snapshot, role: Role, index: int, message: Message) -> Decision | None:
+def _repetition(p: Snapshot, role: Role, index: int, message: Message) -> Ignore | Refuse | None:
     """Line 4: it has run, or holds a part for this parameter."""
     if role.many and index == 0:
         return None
@@ -130,10 +120,16 @@ def _repetition(p: Snapshot, role: Role, index: int, message: Message) -> Decisi
         for type_, schema, content in earlier:
             # Two versions of a schema cannot be compared by bytes: such a repetition is given the benefit.
             if type_ == message.type and schema == message.schema and content != mine:
-                return Decision(Do.OTHER, f"{role.name} has taken another {message.type} in this saga already")
-        return Decision(Do.IGNORE, f"{role.name} has taken a message for this already")
+                return Refuse(
+                    role,
+                    message,
+                    "already handled with other content: "
+                    f"{role.name} has taken another {message.type} in this saga already",
+                    "look why two differ; the first one counts",
+                )
+        return Ignore(role, message, f"{role.name} has taken a message for this already")
     if not role.many and any(r.handler == role.name for r in p.ran):
-        return Decision(Do.IGNORE, f"{role.name} has run in this saga already")
+        return Ignore(role, message, f"{role.name} has run in this saga already")
     return None
 
 
@@ -211,71 +207,56 @@ def why_blocked(p: Snapshot, handler: str) -> str:
     return "others are queued before it"
 
 
-NOBODY: Mapping[str, str] = MappingProxyType({})
+def undone_by(p: Snapshot, roles: Roles, outcome: str) -> Sequence[Role]:
+    """The handlers that a failure outcome undoes, the one of the newest result first."""
+    undone = roles.undone_by.get(outcome)
+    if not undone:
+        return ()
+    latest = {result.handler: i for i, result in enumerate(p.results)}
+    return sorted(undone, key=lambda role: -latest.get(role.name, -1))
 
 
-class Work(Struct, frozen=True, gc=False):
-    """Something to go on with: a message for a handler, or the compensation of a handler because of an outcome."""
-
-    undo: bool
-    role: Role
-    message: Message
-    bad: str | None = None
-    """Why this handler can never decode the message."""
-
-
-def jobs(p: Snapshot, roles: Roles, message: Message, bad: Mapping[str, str] = NOBODY) -> list[Work]:
-    """What `message` is for, in order: handlers as declared, then compensations, newest result first. `bad`: the
-    handlers that can never decode it, each with the reason."""
-    work = [Work(False, role, message, bad.get(role.name)) for role in roles.by_type.get(message.type, ())]
-    undone = roles.undone_by.get(message.type)
-    if undone:
-        latest = {result.handler: i for i, result in enumerate(p.results)}
-        work += [Work(True, role, message) for role in sorted(undone, key=lambda r: -latest.get(r.name, -1))]
-    return work
-
-
-def next_ready(p: Snapshot, roles: Roles) -> Work | None:
+def next_ready(p: Snapshot, roles: Roles) -> Ignore | Refuse | Wait | Run | UndoStep | None:
     """The next thing to settle, `None` when nothing is ready: open intents whose message is kept, compensations whose
     originals have ended, the head of the queue, fulfilled waits when the queue is empty."""
     if p.intents:
         for intent in p.intents:
-            work = _resumable(p, roles, intent)
-            if work is not None:
-                return work
+            run = _resumable(p, roles, intent)
+            if run is not None:
+                return run
     if p.compensating:
         latest = {result.handler: i for i, result in enumerate(p.results)}
         for k in sorted(p.compensating, key=lambda k: -latest.get(k.handler, -1)):
-            if k.dead is None and undo_step(p, k.handler, k.message) not in WAITING:
-                return Work(True, roles.handlers[k.handler], k.message, k.bad)
+            step = undo_step(p, roles.handlers[k.handler], k.message) if k.dead is None else None
+            if step is not None and not isinstance(step, UndoWaits):
+                return step
     if p.queue:
         k = p.queue[0]
         if k.dead is None:
-            role = roles.handlers[k.handler]
-            decision = decide(p, role, k.message, in_hand=False, bad=k.bad is not None)
-            if decision.do not in (Do.QUEUE, Do.LEAVE, Do.NOTHING):
-                return Work(False, role, k.message, k.bad)
+            decision = decide(p, roles.handlers[k.handler], k.message, bad=k.bad)
+            if not isinstance(decision, (Queue, Left, Had)):
+                return decision
         return None
     if p.own or p.waiting:
         return _fulfilled(p, roles)
     return None
 
 
-def _resumable(p: Snapshot, roles: Roles, intent: Intent) -> Work | None:
+def _resumable(p: Snapshot, roles: Roles, intent: Intent) -> Run | None:
     """An open intent that nobody's redelivery will bring to its end: its message is kept, or is an own event."""
     if intent.kind != "do":
         return None
     parts = {m.id for m in intent.parts}
     queued = next((k for k in p.queue if k.handler == intent.handler and k.message.id in parts), None)
     if queued is not None:
-        return None if queued.dead else Work(False, roles.handlers[intent.handler], queued.message)
+        return None if queued.dead else Run(roles.handlers[intent.handler], queued.message, intent.parts, intent)
     waits = any(k.handler == intent.handler and k.message.id in parts for k in p.waiting)
     if waits or intent.message.source == p.service:
-        return Work(False, roles.handlers[intent.handler], intent.message)
+        return Run(roles.handlers[intent.handler], intent.message, intent.parts, intent)
     return None
 
 
-def _fulfilled(p: Snapshot, roles: Roles) -> Work | None:
+def _fulfilled(p: Snapshot, roles: Roles) -> Ignore | Refuse | Run | None:
     """The wait that was fulfilled first, with the message that stands for it: the part that came last."""
     found: list[tuple[int, Role, Message]] = []
     waiting_alone = {k.handler for k in p.waiting} if p.started is not None else set()
@@ -290,37 +271,30 @@ def _fulfilled(p: Snapshot, roles: Roles) -> Work | None:
             _, last = there[0] if role.many else max(there, key=lambda part: part[0])
             found.append((max(n for n, _ in there), role, last))
     for _, role, message in sorted(found, key=lambda f: f[0]):
-        if decide(p, role, message, in_hand=False).do not in (Do.QUEUE, Do.LEAVE, Do.WAIT, Do.NOTHING):
-            return Work(False, role, message)
+        decision = decide(p, role, message)
+        if not isinstance(decision, (Queue, Left, Wait, Had)):
+            return decision
     return None
 
 
-class Undoing(Enum):
-    """What the compensation of a handler does next."""
-
-    UNKNOWN = "no message has told yet when this saga began: what it did here may be forgotten"
-    WAIT = "the original has begun and will be brought to its end"
-    LIEU = "the original can never finish: what stands is put right or shown to a person"
-    UNDO = "undo the newest result"
-    CLOSE = "nothing left to undo"
-
-
-WAITING = (Undoing.UNKNOWN, Undoing.WAIT)
-"""The compensation can do nothing yet."""
-
-
-def undo_step(p: Snapshot, handler: str, outcome: Message) -> Undoing:
-    """Where the compensation of `handler` because of `outcome` stands."""
+def undo_step(p: Snapshot, role: Role, outcome: Message) -> UndoStep:
+    """What the compensation of a handler does next because of an outcome."""
     if p.started is None and outcome.started is None:
-        return Undoing.UNKNOWN
-    originals = [i for i in p.intents if i.handler == handler and i.kind == "do"]
+        return UndoWaits(role, outcome, known=False)
+    originals = [i for i in p.intents if i.handler == role.name and i.kind == "do"]
     if any(not is_dead(p, i) for i in originals):
-        return Undoing.WAIT
-    if any(i.handler == handler and i.kind == "lieu" for i in p.intents):
-        return Undoing.LIEU
-    if any(result.handler == handler for result in p.results):
-        return Undoing.UNDO
-    return Undoing.LIEU if originals else Undoing.CLOSE
+        return UndoWaits(role, outcome, known=True)
+    sealed = next((i for i in p.intents if i.handler == role.name and i.kind == "lieu"), None)
+    if sealed is not None:
+        return CloseSealed(role, outcome, sealed)
+    if any(result.handler == role.name for result in p.results):
+        return Undo(role, outcome, newest(p, role.name))
+    return Seal(role, outcome) if originals else Close(role, outcome)
+
+
+def newest(p: Snapshot, handler: str) -> Result:
+    """The result to be undone next."""
+    return next(result for result in reversed(p.results) if result.handler == handler)
 
 
 def is_dead(p: Snapshot, intent: Intent) -> bool:

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from saga.clock import from_iso, iso
 from saga.messages import Message, Position
 from saga.progress import binding, ids
+from saga.progress.actions import Act
 from saga.progress.document import (
     PAGED,
     PLAIN,
@@ -70,6 +71,33 @@ class Hand(Struct, frozen=True, kw_only=True, gc=False):
         return self.surely_s - self.memory_s
 
 
+class Ended(Struct, frozen=True, kw_only=True, gc=False):
+    """What ended with a message, and how: what a transition tells of it."""
+
+    message: Message
+    cause: str = ""
+    """Cause of the run; empty: nothing ran, or it is the message."""
+    parts: tuple[Message, ...] = ()
+    """What the run was given."""
+    reason: str | None = None
+    attempt: int = 1
+    delta: dict[str, Any] = {}
+    """The fields of the state that changed."""
+    events: Sequence[Message] = ()
+    calls: tuple[Call, ...] = ()
+    letters: tuple[DeadLetter, ...] = ()
+
+
+class Failure(Struct, frozen=True, kw_only=True, gc=False):
+    """Why a run was given up, for people."""
+
+    reason: str
+    remedy: str
+    attempts: int
+    where: str | None = None
+    """Place in the service's code at which the last attempt failed."""
+
+
 class Written(Struct, frozen=True, gc=False):
     """A progress to be written, with the transition that is new in it; `None` for an intent."""
 
@@ -102,28 +130,14 @@ def _is_of(intent: Intent, handler: str, cause: str, *, undo: bool) -> bool:
     return intent.handler == handler and intent.cause == cause and (intent.kind == "undo") == undo
 
 
-def append(
-    p: Snapshot,
-    hand: Hand,
-    outcome: Outcome,
-    handler: str,
-    message: Message,
-    *,
-    cause: str = "",
-    reason: str | None = None,
-    attempt: int = 1,
-    delta: dict[str, Any] | None = None,
-    events: Sequence[Message] = (),
-    calls: tuple[Call, ...] = (),
-    letters: tuple[DeadLetter, ...] = (),
-) -> Written:
+def append(p: Snapshot, hand: Hand, outcome: Outcome, handler: str, ended: Ended) -> Written:
     """The progress with one more transition, which is the last thing done to it before the write."""
     if len(p.inbox) > INBOX_MAX:
         p = replace(p, inbox=_trimmed(p, hand))
     if p.pages and any(page.is_forgotten(hand.surely_s) for page in p.pages):
         pages = tuple(page for page in p.pages if not page.is_forgotten(hand.surely_s))
         p = replace(p, pages=pages, format=PAGED if pages else PLAIN)
-    started = p.started or hand.message.started
+    started, message = p.started or hand.message.started, ended.message
     entry = Entry(
         n=p.n,
         previous=p.hash or binding.seed(p.service, p.saga),
@@ -133,16 +147,16 @@ def append(
         message=message.id,
         type=message.type,
         source=message.source,
-        cause="" if cause == message.id else cause,
+        cause="" if ended.cause == message.id else ended.cause,
         position=hand.position,
-        reason=reason,
-        attempt=attempt,
-        delta=delta or {},
+        reason=ended.reason,
+        attempt=ended.attempt,
+        delta=ended.delta,
         changes=binding.changes(hand.before, p, started) if hand.before is not None else {},
         # From a list, here and below: what a generator yields takes half as long again.
-        events=tuple([Emitted(id=e.id, type=e.type, schema=e.schema, value=e.value) for e in events]),
-        calls=calls,
-        letters=letters,
+        events=tuple([Emitted(id=e.id, type=e.type, schema=e.schema, value=e.value) for e in ended.events]),
+        calls=ended.calls,
+        letters=ended.letters,
         trace=message.trace,
     )
     raw = encode(entry)
@@ -194,7 +208,7 @@ def without(kept: tuple[Kept, ...], handler: str, messages: Iterable[str]) -> tu
 def ignored(p: Snapshot, hand: Hand, role: Role, message: Message, reason: str) -> Written:
     """Recorded as ignored, with the reason."""
     p = _ended(p, hand, role, [message.id])
-    return append(p, hand, "ignored", role.name, message, reason=reason)
+    return append(p, hand, "ignored", role.name, Ended(message=message, reason=reason))
 
 
 def refused(p: Snapshot, hand: Hand, role: Role, message: Message, reason: str, remedy: str) -> Written:
@@ -208,7 +222,7 @@ def refused(p: Snapshot, hand: Hand, role: Role, message: Message, reason: str, 
         message=message,
     )
     p = _ended(p, hand, role, [message.id])
-    return append(p, hand, "dead", role.name, message, reason=letter.reason, letters=(letter,))
+    return append(p, hand, "dead", role.name, Ended(message=message, reason=reason, letters=(letter,)))
 
 
 def waiting(p: Snapshot, hand: Hand, role: Role, message: Message, reason: str) -> Written:
@@ -219,7 +233,7 @@ def waiting(p: Snapshot, hand: Hand, role: Role, message: Message, reason: str) 
         queue=without(p.queue, role.name, [message.id]),
         waiting=(*without(p.waiting, role.name, [message.id]), kept),
     )
-    return append(p, hand, "waiting", role.name, message, reason=reason)
+    return append(p, hand, "waiting", role.name, Ended(message=message, reason=reason))
 
 
 def queued(p: Snapshot, hand: Hand, role: Role, message: Message, reason: str, bad: str | None) -> Written:
@@ -230,29 +244,17 @@ def queued(p: Snapshot, hand: Hand, role: Role, message: Message, reason: str, b
         queue=(*without(p.queue, role.name, [message.id]), kept),
         waiting=without(p.waiting, role.name, [message.id]),
     )
-    return append(p, hand, "queued", role.name, message, reason=reason)
+    return append(p, hand, "queued", role.name, Ended(message=message, reason=reason))
 
 
-def handled(
-    p: Snapshot,
-    hand: Hand,
-    roles: Roles,
-    role: Role,
-    *,
-    cause: str,
-    message: Message,
-    parts: Sequence[Message],
-    delta: dict[str, Any],
-    events: Sequence[Message],
-    calls: tuple[Call, ...],
-    attempt: int,
-) -> Written:
+def handled(p: Snapshot, hand: Hand, role: Role, ended: Ended) -> Written:
     """A handler has come to its end: state, inbox, events and results in one transition."""
+    cause, parts, events, delta = ended.cause, ended.parts, ended.events, ended.delta
     ids_of_ended = [m.id for m in (parts[:1] if role.many else parts)]
     intents = tuple(i for i in p.intents if not _is_of(i, role.name, cause, undo=False)) if p.intents else ()
     results = p.results
     if role.undo is not None:
-        own = tuple([e.id for e in events if e.type in roles.by_type])
+        own = tuple([e.id for e in events if e.type in hand.roles.by_type])
         results += tuple(
             [Result(handler=role.name, cause=cause, event=e, own=own) for e in events if e.type in role.undo.results]
         )
@@ -281,19 +283,7 @@ def handled(
         results=results,
         state={**p.state, **delta} if delta else p.state,
     )
-    p = emitted(p, roles, events)
-    return append(
-        p,
-        hand,
-        "handled",
-        role.name,
-        message,
-        cause=cause,
-        attempt=attempt,
-        delta=delta,
-        events=events,
-        calls=calls,
-    )
+    return append(emitted(p, hand.roles, events), hand, "handled", role.name, ended)
 
 
 def emitted(p: Snapshot, roles: Roles, events: Sequence[Message]) -> Snapshot:
@@ -310,71 +300,41 @@ def emitted(p: Snapshot, roles: Roles, events: Sequence[Message]) -> Snapshot:
     return replace(p, own=own, outcome=outcome, compensating=compensating)
 
 
-def dead(
-    p: Snapshot,
-    hand: Hand,
-    role: Role,
-    message: Message,
-    *,
-    undo: bool,
-    reason: str,
-    remedy: str,
-    attempts: int,
-    intent: Intent | None,
-    where: str | None = None,
-) -> Written:
+def dead(p: Snapshot, hand: Hand, action: Act, failure: Failure, intent: Intent | None) -> Written:
     """Given up: a dead letter, and the saga is quarantined. `intent`: with the last results, if it has begun."""
-    name = role.undo.name if undo and role.undo else role.name
+    message = action.message
     letter = DeadLetter(
-        id=ids.dead_id(p.service, p.saga, name, message.id, p.replays),
+        id=ids.dead_id(p.service, p.saga, action.name, message.id, p.replays),
         what="dead letter",
-        handler=name,
-        reason=reason,
-        remedy=remedy,
+        handler=action.name,
+        reason=failure.reason,
+        remedy=failure.remedy,
         message=message,
-        attempts=attempts,
-        where=where,
+        attempts=failure.attempts,
+        where=failure.where,
     )
     if intent is not None:
-        p = replace(
-            p,
-            intents=tuple(intent if _is_of(i, intent.handler, intent.cause, undo=undo) else i for i in p.intents),
-        )
-    kept = Kept(handler=role.name, message=message, n=p.n, dead=letter.id)
-    if undo:
-        p = replace(p, compensating=(*without(p.compensating, role.name, [message.id]), kept))
-    else:
-        p = replace(
-            p,
-            queue=(kept, *without(p.queue, role.name, [message.id])),
-            waiting=without(p.waiting, role.name, [message.id]),
-        )
-    return append(
-        p,
-        hand,
-        "dead",
-        name,
-        message,
-        reason=reason,
-        attempt=attempts,
-        calls=intent.calls if intent else (),
-        letters=(letter,),
-    )
+        name, cause = intent.handler, intent.cause
+        p = replace(p, intents=tuple(intent if _is_of(i, name, cause, undo=action.undoes) else i for i in p.intents))
+    p = _quarantined(p, action, Kept(handler=action.role.name, message=message, n=p.n, dead=letter.id))
+    calls = intent.calls if intent else ()
+    ended = Ended(message=message, reason=failure.reason, attempt=failure.attempts, calls=calls, letters=(letter,))
+    return append(p, hand, "dead", action.name, ended)
 
 
-def stripped(p: Snapshot, hand: Hand, role: Role, message: Message, *, undo: bool, letter: str, reason: str) -> Written:
+def stripped(p: Snapshot, hand: Hand, action: Act, *, letter: str, reason: str) -> Written:
     """Record a message as dead where `dead` has no room: the quarantine stands here, the bytes in the letter only."""
-    name = role.undo.name if undo and role.undo else role.name
-    kept = Kept(handler=role.name, message=replace(message, value=b""), n=p.n, dead=letter, bad=reason)
-    if undo:
-        p = replace(p, compensating=(*without(p.compensating, role.name, [message.id]), kept))
-    else:
-        p = replace(
-            p,
-            queue=(kept, *without(p.queue, role.name, [message.id])),
-            waiting=without(p.waiting, role.name, [message.id]),
-        )
-    return append(p, hand, "dead", name, message, reason=reason)
+    message = replace(action.message, value=b"")
+    p = _quarantined(p, action, Kept(handler=action.role.name, message=message, n=p.n, dead=letter, bad=reason))
+    return append(p, hand, "dead", action.name, Ended(message=action.message, reason=reason))
+
+
+def _quarantined(p: Snapshot, action: Act, kept: Kept) -> Snapshot:
+    """With a dead letter that stays until a person decides: at the head of the queue, or with what is to be undone."""
+    name, gone = kept.handler, [kept.message.id]
+    if action.undoes:
+        return replace(p, compensating=(*without(p.compensating, name, gone), kept))
+    return replace(p, queue=(kept, *without(p.queue, name, gone)), waiting=without(p.waiting, name, gone))
 
 
 def _ended(p: Snapshot, hand: Hand, role: Role, messages: Sequence[str]) -> Snapshot:

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from saga.messages import Message
 from saga.progress import ids
+from saga.progress.actions import Now
 from saga.progress.document import Entry, Own, Snapshot, messages_of
 from saga.progress.roles import Roles
 
@@ -19,10 +20,10 @@ def is_due(p: Snapshot, roles: Roles) -> bool:
     return p.heard != roles.heard and bool(p.n) and not set(roles.heard) <= set(p.heard)
 
 
-def taken_over(p: Snapshot, roles: Roles, entries: Sequence[Entry], forgotten: str) -> Snapshot:
+def taken_over(p: Snapshot, roles: Roles, entries: Sequence[Entry], now: Now) -> Snapshot:
     """The progress with the events of these transitions (all there are, oldest first) as parts, where they are newly
-    taken and nobody has withdrawn or had them. `forgotten`: a handler that repeats may have taken one from before this
-    time, and it be out of the inbox again: such a one is not taken over for it.
+    taken and nobody has withdrawn or had them. A handler that repeats may have taken one that is older than the memory,
+    and it be out of the inbox again: such a one is not taken over for it.
     """
     types = set(roles.heard) - set(p.heard)
     undone = {entry.cause for entry in entries if entry.outcome == "compensated" and entry.cause}
@@ -36,7 +37,7 @@ def taken_over(p: Snapshot, roles: Roles, entries: Sequence[Entry], forgotten: s
         for event in messages_of(p, entry):
             if event.type not in types or event.id in there or event.id in undone:
                 continue
-            if event.time < forgotten:
+            if event.time < now.forgotten:
                 inbox = {**inbox, **_as_had(event, roles, inbox)}
             found.append(Own(event=event, n=entry.n))
             results = tuple(

@@ -17,7 +17,7 @@ from saga.runtime.answers import check_made_again, declared_answer
 from saga.runtime.participant import Participant, Refused
 from saga.runtime.persistence import COLLECTION, patiently, tell_refused
 from saga.runtime.signatures import accepts_none, returns_of
-from saga.runtime.standing import Run
+from saga.runtime.standing import RunKey
 from saga.store.port import Document
 
 T = TypeVar("T")
@@ -80,7 +80,7 @@ class Update:
     key: str
     marker: str
     saga: str
-    run: Run
+    run: RunKey
     change: Callable[..., Any]
     args: Sequence[object]
     kwargs: Mapping[str, object]
@@ -301,7 +301,7 @@ async def _put(
     return True
 
 
-async def _stands(service: Participant, position: Position, saga: str, run: Run) -> bool:
+async def _stands(service: Participant, position: Position, saga: str, run: RunKey) -> bool:
     """Whether the run's intent is open in the progress as it is now."""
     return any((i.kind, i.handler, i.cause) == run for i in await _intents(service, position, saga))
 

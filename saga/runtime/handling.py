@@ -17,15 +17,14 @@ from saga.observe.moments import Retrying
 from saga.policies.retry import delay_s
 from saga.printable import shortened
 from saga.progress import ids, record
+from saga.progress.actions import Run, Undo
 from saga.progress.compensate import undone
-from saga.progress.decide import Decision, Work
-from saga.progress.document import Call, Intent, Result, Snapshot
-from saga.progress.record import Written
-from saga.progress.roles import Role
+from saga.progress.document import Call, Intent, Snapshot
+from saga.progress.record import Ended, Failure, Written
 from saga.runtime import escalating, oversized, persistence
 from saga.runtime.participant import Halted, Participant, Refused
 from saga.runtime.saga import NotDeterministic, RunningSaga, unexpected
-from saga.runtime.standing import Run, Turn
+from saga.runtime.standing import RunKey, Turn
 
 DELAY_S_MAX = 30.0
 """Attempts are made in place, with the lane waiting: no pause between two is longer."""
@@ -38,26 +37,26 @@ REASON_BYTES_MAX = 2000
 class Ask(Struct, frozen=True, kw_only=True, gc=False):
     """A run to be made: of a handler on its parts, or of a compensation on an outcome and the result it undoes."""
 
-    role: Role
+    action: Run | Undo
     handler: Handler
-    run: Run
-    message: Message
-    parts: tuple[Message, ...]
-    result: Result | None = None
+    run: RunKey
 
 
-def handle(service: Participant, turn: Turn, work: Work, decision: Decision) -> Coroutine[object, object, Turn]:
+def run(service: Participant, turn: Turn, action: Run) -> Coroutine[object, object, Turn]:
     """Run a handler on a message, from its start or from its intent."""
-    handler = service.handlers[work.role.name]
-    intent = decision.intent
-    parts = decision.parts
+    intent, parts = action.intent, action.parts
     if intent is not None:
-        cause = intent.cause
+        action, cause = replace(action, message=intent.message), intent.cause
     else:
         cause = parts[0].id if len(parts) == 1 else "+".join(sorted(m.id for m in parts))
-    message = intent.message if intent else work.message
-    ask = Ask(role=work.role, handler=handler, run=("do", work.role.name, cause), message=message, parts=parts)
-    return perform(service, turn, ask)
+    name = action.role.name
+    return perform(service, turn, Ask(action=action, handler=service.handlers[name], run=("do", name, cause)))
+
+
+def undo(service: Participant, turn: Turn, action: Undo) -> Coroutine[object, object, Turn]:
+    """Run a compensation on the result that it undoes."""
+    handler, cause = service.handlers[action.name], action.result.event.id
+    return perform(service, turn, Ask(action=action, handler=handler, run=("undo", action.role.name, cause)))
 
 
 async def perform(service: Participant, turn: Turn, ask: Ask) -> Turn:
@@ -69,8 +68,8 @@ async def perform(service: Participant, turn: Turn, ask: Ask) -> Turn:
         kind=kind,
         name=ask.handler.name if kind == "undo" else "",
         cause=cause,
-        message=ask.message,
-        parts=ask.parts,
+        message=ask.action.message,
+        parts=ask.action.parts,
         state=p.state,
         time="",
     )
@@ -196,37 +195,22 @@ def _ended(
             time=hand.time,
             value=value,
             started=p.started or turn.message.started,
-            trace=ask.message.trace,
+            trace=ask.action.message.trace,
         )
         for index, (type_, schema, value) in enumerate(events)
     ]
-    attempt = turn.attempts_of(ask.run) + 1
-    if ask.result is not None:
-        return undone(
-            p,
-            hand,
-            service.roles,
-            ask.role,
-            ask.result,
-            outcome=ask.message,
-            delta=delta,
-            events=emitted,
-            calls=tuple(saga.calls),
-            attempt=attempt,
-        )
-    return record.handled(
-        p,
-        hand,
-        service.roles,
-        ask.role,
+    ended = Ended(
+        message=ask.action.message,
         cause=cause,
-        message=ask.message,
         parts=saga.intent.parts,
+        attempt=turn.attempts_of(ask.run) + 1,
         delta=delta,
         events=emitted,
         calls=tuple(saga.calls),
-        attempt=attempt,
     )
+    if isinstance(ask.action, Undo):
+        return undone(p, hand, ask.action.role, ask.action.result, ended)
+    return record.handled(p, hand, ask.action.role, ended)
 
 
 async def _failed(service: Participant, saga: RunningSaga, ask: Ask, why: Exception) -> Turn:
@@ -238,20 +222,17 @@ async def _failed(service: Participant, saga: RunningSaga, ask: Ask, why: Except
         return turn.unread().carrying(ask.run, calls, turn.attempts_of(ask.run))
     attempt = turn.attempts_of(ask.run) + 1
     hopeless = isinstance(why, BadInput | NotDeterministic | TooLarge) or (
-        ask.result is None and (isinstance(why, (Permanent, *retry.never)) or attempt >= retry.attempts_max)
+        isinstance(ask.action, Run) and (isinstance(why, (Permanent, *retry.never)) or attempt >= retry.attempts_max)
     )
     if hopeless:
         written = record.dead(
             turn.known,
             persistence.in_hand(service, turn),
-            ask.role,
-            ask.message,
-            undo=ask.result is not None,
-            reason=said_by(why),
-            where=raised_at(why),
-            remedy=_remedy(why, retry.attempts_max),
-            attempts=attempt,
-            intent=None if isinstance(why, TooLarge) else _with_calls(turn, ask, saga),  # there is no room for those
+            ask.action,
+            Failure(
+                reason=said_by(why), where=raised_at(why), remedy=_remedy(why, retry.attempts_max), attempts=attempt
+            ),
+            None if isinstance(why, TooLarge) else _with_calls(turn, ask, saga),  # there is no room for those
         )
         return (await persistence.write(service, turn, written)).forgetting(ask.run)
     wait_s = delay_s(retry, attempt, ports.clock.chance(), limit_s=DELAY_S_MAX)
@@ -260,7 +241,7 @@ async def _failed(service: Participant, saga: RunningSaga, ask: Ask, why: Except
             service=service.name,
             saga=turn.message.saga,
             handler=ask.handler.name,
-            message=ask.message.id,
+            message=ask.action.message.id,
             attempt=attempt,
             attempts_max=retry.attempts_max,
             delay_s=wait_s,
@@ -268,9 +249,11 @@ async def _failed(service: Participant, saga: RunningSaga, ask: Ask, why: Except
             where=raised_at(why),
         )
     )
-    if ask.result is not None and attempt % retry.attempts_max == 0:  # it is tried without end, and people are told
-        undoes, name = ask.result.event, ask.handler.name
-        letter = escalating.failing(turn, name, ask.message, undoes, attempt, said_by(why))
+    if (
+        isinstance(ask.action, Undo) and attempt % retry.attempts_max == 0
+    ):  # it is tried without end, and people are told
+        undoes, name = ask.action.result.event, ask.handler.name
+        letter = escalating.failing(turn, name, ask.action.message, undoes, attempt, said_by(why))
         await escalating.escalate(service, turn, letter, undoes, rounds=attempt // retry.attempts_max, calls=calls)
     await ports.pause(wait_s, turn.position)
     return turn.unread().carrying(ask.run, calls, attempt)
@@ -292,7 +275,7 @@ def raised_at(why: Exception) -> str | None:
     return f"{theirs[-1].filename}:{theirs[-1].lineno} in {theirs[-1].name}" if theirs else None
 
 
-def _open(p: Snapshot, run: Run) -> Intent | None:
+def _open(p: Snapshot, run: RunKey) -> Intent | None:
     return next((i for i in p.intents if (i.kind, i.handler, i.cause) == run), None) if p.intents else None
 
 

@@ -10,10 +10,10 @@ from msgspec.structs import replace
 from saga.errors import TooLarge
 from saga.observe.moments import DeadLettered
 from saga.progress import ids, record
-from saga.progress.decide import Work
+from saga.progress.actions import Act
 from saga.progress.document import DeadLetter
 from saga.runtime import deadletters, persistence
-from saga.runtime.participant import Participant
+from saga.runtime.participant import Participant, Refused
 from saga.runtime.standing import Turn
 
 REMEDY = (
@@ -22,10 +22,9 @@ REMEDY = (
 )
 
 
-async def given_up(service: Participant, turn: Turn, work: Work, why: TooLarge) -> Turn:
-    """The message is a dead letter with all it said, durable before anything else. Raises `Refused`."""
-    saga, message, role = turn.message.saga, work.message, work.role
-    name = role.undo.name if work.undo and role.undo else role.name
+async def given_up(service: Participant, turn: Turn, action: Act, why: TooLarge) -> Turn:
+    """The message is a dead letter with all it said, durable before anything else."""
+    saga, message, name = turn.message.saga, action.message, action.name
     id_ = ids.dead_id(service.name, saga, name, message.id, turn.known.replays)
     dead = DeadLetter(
         id=id_,
@@ -56,9 +55,10 @@ async def given_up(service: Participant, turn: Turn, work: Work, why: TooLarge) 
     if any(k.dead for k in (*p.queue, *p.compensating)):
         return replace(turn, over=True)
     hand = persistence.in_hand(service, turn)
-    reason = deadletters.TOO_LARGE
     try:
-        written = record.stripped(p, hand, role, message, undo=work.undo, letter=id_, reason=reason)
+        written = record.stripped(p, hand, action, letter=id_, reason=deadletters.TOO_LARGE)
         return await persistence.write(service, turn, written)
     except TooLarge:
         return replace(turn, over=True)
+    except Refused:
+        return turn.unread()

@@ -5,7 +5,6 @@ from typing import Literal, ParamSpec, TypeVar
 
 from msgspec.structs import replace
 
-from saga.clock import iso
 from saga.errors import (
     Ambiguous,
     BrokerUnavailable,
@@ -18,6 +17,7 @@ from saga.errors import (
 from saga.messages import Message, Outgoing, Position, texts_of
 from saga.observe.moments import DeadLettered, Escalated, WriteRefused
 from saga.progress import history, record, spill, takeover
+from saga.progress.actions import Now
 from saga.progress.decide import knows
 from saga.progress.document import DeadLetter, Entry, Snapshot, decode, decode_entry, encode, messages_of, progress_key
 from saga.progress.history import Archive
@@ -105,7 +105,7 @@ async def load(service: Participant, turn: Turn) -> Turn:
             said = [event for entry in entries for event in messages_of(p, entry)]
             had = await spilling.entries_in_pages(service, replace(turn, cas=document.cas), p, said)
             p = replace(p, inbox={**dict.fromkeys(had, 0), **p.inbox})
-        p = takeover.taken_over(p, service.roles, entries, forgotten_before(service))
+        p = takeover.taken_over(p, service.roles, entries, now(service))
     return replace(turn, progress=p, cas=0 if document is None else document.cas, certain=True)
 
 
@@ -157,12 +157,12 @@ def is_older_than_memory(service: Participant, message: Message) -> bool:
     """Whether the message's saga began before what this service remembers: then it cannot be taken for a new one."""
     if message.started is None:
         return False
-    return message.started < forgotten_before(service)
+    return message.started < now(service).forgotten
 
 
-def forgotten_before(service: Participant) -> str:
-    """What is older than this the service need not know any more. To the second: so it is seldom made anew."""
-    return iso((service.ports.clock.now_ms() // 1000 - service.memory_s) * 1000)
+def now(service: Participant) -> Now:
+    """The time of a decision that is made now."""
+    return Now(service.ports.clock.now_ms(), service.memory_s)
 
 
 async def write(service: Participant, turn: Turn, written: Written) -> Turn:

@@ -20,7 +20,7 @@ from saga.runtime import documents, persistence
 from saga.runtime.answers import check_made_again, declared_answer
 from saga.runtime.participant import Halted, OneRun, Participant
 from saga.runtime.signatures import returns_of
-from saga.runtime.standing import Run, Turn
+from saga.runtime.standing import RunKey, Turn
 from saga.view import Saga
 
 P = ParamSpec("P")
@@ -36,7 +36,7 @@ class NotDeterministic(Permanent):
 class RunningSaga(Saga[Any]):
     """One run of a handler on one cause. Made for each attempt."""
 
-    def __init__(self, service: Participant, turn: Turn, handler: Handler, run: Run, intent: Intent) -> None:
+    def __init__(self, service: Participant, turn: Turn, handler: Handler, run: RunKey, intent: Intent) -> None:
         """`intent`: as it is open in the progress, or as it will be written before the first step."""
         self.service, self.turn, self.handler, self.run, self.intent = service, turn, handler, run, intent
         recorded_, carried = intent.calls, turn.results_of(run)

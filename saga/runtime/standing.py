@@ -1,16 +1,15 @@
 """Where a turn stands between two writes: all there is to know, as one immutable value."""
 
-from collections.abc import Mapping
 from typing import TypeAlias
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from saga.messages import Message, Position
-from saga.progress.decide import NOBODY
+from saga.messages import Position
+from saga.progress.actions import Trigger
 from saga.progress.document import Call, Kind, Snapshot
 
-Run: TypeAlias = tuple[Kind, str, str]
+RunKey: TypeAlias = tuple[Kind, str, str]
 """Kind, handler and cause of one run."""
 
 
@@ -27,14 +26,10 @@ class Stages(Struct):
     attempts: int = 0
 
 
-class Turn(Struct, frozen=True, kw_only=True, gc=False):
+class Turn(Trigger, frozen=True, kw_only=True, gc=False):
     """One message in hand, the progress as known, and what earlier attempts of this turn left behind."""
 
-    message: Message
-    """One without a type is of nobody: a repair looks what is ready."""
     position: Position
-    bad: Mapping[str, str] = NOBODY
-    """The handlers that can never decode the message in hand, each with the reason."""
     progress: Snapshot | None = None
     """`None`: to be read."""
     cas: int = 0
@@ -42,13 +37,11 @@ class Turn(Struct, frozen=True, kw_only=True, gc=False):
     certain: bool = False
     """Whether the progress was read or written in this turn; one from a cache may be old."""
     recalled: dict[str, int] | None = None
-    """The inbox entries of the message in hand that are in pages of the progress; `None`: not looked up."""
-    paged: tuple[str, ...] = ()
-    """The handlers for which the message in hand is kept in pages; known together with `recalled`."""
+    """The inbox entries of the message in hand that are in pages of the progress; known together with `paged`."""
     over: bool = False
-    results: tuple[tuple[Run, tuple[Call, ...]], ...] = ()
+    results: tuple[tuple[RunKey, tuple[Call, ...]], ...] = ()
     """Results of runs that were refused their write, or failed: not asked for again."""
-    attempts: tuple[tuple[Run, int], ...] = ()
+    attempts: tuple[tuple[RunKey, int], ...] = ()
 
     stages: Stages
 
@@ -62,15 +55,15 @@ class Turn(Struct, frozen=True, kw_only=True, gc=False):
 
     def unread(self) -> "Turn":
         """To be decided again on the progress as it is by now."""
-        return replace(self, progress=None, cas=0, certain=False, recalled=None, paged=())
+        return replace(self, progress=None, cas=0, certain=False, recalled=None, paged=None)
 
-    def results_of(self, run: Run) -> tuple[Call, ...]:
+    def results_of(self, run: RunKey) -> tuple[Call, ...]:
         return next((calls for known, calls in self.results if known == run), ()) if self.results else ()
 
-    def attempts_of(self, run: Run) -> int:
+    def attempts_of(self, run: RunKey) -> int:
         return next((count for known, count in self.attempts if known == run), 0) if self.attempts else 0
 
-    def carrying(self, run: Run, calls: tuple[Call, ...], attempts: int) -> "Turn":
+    def carrying(self, run: RunKey, calls: tuple[Call, ...], attempts: int) -> "Turn":
         """With what an unfinished run has got so far."""
         return replace(
             self,
@@ -78,6 +71,6 @@ class Turn(Struct, frozen=True, kw_only=True, gc=False):
             attempts=(*(a for a in self.attempts if a[0] != run), *(((run, attempts),) if attempts else ())),
         )
 
-    def forgetting(self, run: Run) -> "Turn":
+    def forgetting(self, run: RunKey) -> "Turn":
         """After the end of a run."""
         return self.carrying(run, (), 0) if self.results or self.attempts else self

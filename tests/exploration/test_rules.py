@@ -8,11 +8,12 @@ from msgspec.structs import replace
 
 from saga.errors import Ambiguous, BrokerUnavailable
 from saga.messages import Message, Outgoing, Position
-from saga.progress import compensate, decide, history, piles, record, spill
-from saga.progress.document import Intent, Kind, Snapshot, progress_key
-from saga.progress.record import Hand, Written
-from saga.progress.roles import Role, Roles
-from saga.runtime import documents, handling, persistence, spilling, turn, undoing
+from saga.progress import compensate, decide, history, piles, record, spill, step
+from saga.progress.actions import Close, Undo, UndoStep
+from saga.progress.document import Intent, Kind, Result, Snapshot, progress_key
+from saga.progress.record import Ended, Hand, Written
+from saga.progress.roles import Role
+from saga.runtime import documents, handling, persistence, spilling
 from saga.runtime.participant import Participant, Refused
 from saga.runtime.saga import RunningSaga
 from saga.runtime.standing import Turn
@@ -87,17 +88,17 @@ def handlers_run_for_every_message(patch: pytest.MonkeyPatch) -> None:
 
 
 def nothing_is_settled(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(turn, "next_ready", lambda p, roles: None)
+    patch.setattr(step, "next_ready", lambda p, roles: None)
 
 
 def compensations_do_not_wait_for_originals(patch: pytest.MonkeyPatch) -> None:
-    def step(p: Snapshot, handler: str, outcome: Message) -> decide.Undoing:
-        if any(result.handler == handler for result in p.results):
-            return decide.Undoing.UNDO
-        return decide.Undoing.CLOSE
+    def at_once(p: Snapshot, role: Role, outcome: Message) -> UndoStep:
+        if any(result.handler == role.name for result in p.results):
+            return Undo(role, outcome, decide.newest(p, role.name))
+        return Close(role, outcome)
 
-    for module in (decide, undoing):
-        patch.setattr(module, "undo_step", step)
+    for module in (decide, step):
+        patch.setattr(module, "undo_step", at_once)
 
 
 def originals_are_not_dropped(patch: pytest.MonkeyPatch) -> None:
@@ -118,8 +119,8 @@ def own_events_are_no_parts(patch: pytest.MonkeyPatch) -> None:
 def own_parts_are_not_withdrawn(patch: pytest.MonkeyPatch) -> None:
     undone = compensate.undone
 
-    def keep(p: Snapshot, hand: Hand, roles: Roles, role: Role, result: Any, **rest: Any) -> Written:
-        written = undone(p, hand, roles, role, result, **rest)
+    def keep(p: Snapshot, hand: Hand, role: Role, result: Result, ended: Ended) -> Written:
+        written = undone(p, hand, role, result, ended)
         return Written(replace(written.snapshot, own=p.own), written.entry)
 
     patch.setattr(handling, "undone", keep)
@@ -128,9 +129,9 @@ def own_parts_are_not_withdrawn(patch: pytest.MonkeyPatch) -> None:
 def only_the_newest_result_is_undone(patch: pytest.MonkeyPatch) -> None:
     undone = compensate.undone
 
-    def forget(p: Snapshot, hand: Hand, roles: Roles, role: Role, result: Any, **rest: Any) -> Written:
+    def forget(p: Snapshot, hand: Hand, role: Role, result: Result, ended: Ended) -> Written:
         others = tuple(r for r in p.results if r is result or r.handler != role.name)
-        return undone(replace(p, results=others), hand, roles, role, result, **rest)
+        return undone(replace(p, results=others), hand, role, result, ended)
 
     patch.setattr(handling, "undone", forget)
 

@@ -7,9 +7,11 @@ import pytest
 from msgspec.structs import replace
 
 from saga.messages import Message
-from saga.progress import decide, record, takeover
+from saga.progress import decide, record, step, takeover
+from saga.progress.actions import UndoStep
 from saga.progress.document import Call, Snapshot
-from saga.runtime import documents, handling, turn, undoing
+from saga.progress.roles import Role
+from saga.runtime import documents, handling, turn
 from saga.runtime.participant import Participant
 from saga.runtime.saga import RunningSaga
 from verification import services
@@ -35,12 +37,12 @@ def entries_of_what_is_held_go_by_age(patch: pytest.MonkeyPatch) -> None:
 
 
 def an_outcome_without_a_start_finds_nothing_to_undo(patch: pytest.MonkeyPatch) -> None:
-    step = decide.undo_step
+    undo_step = decide.undo_step
 
-    def at_once(p: Snapshot, handler: str, outcome: Message) -> decide.Undoing:
-        return step(p, handler, replace(outcome, started=outcome.started or outcome.time))
+    def at_once(p: Snapshot, role: Role, outcome: Message) -> UndoStep:
+        return undo_step(p, role, replace(outcome, started=outcome.started or outcome.time))
 
-    for module in (decide, undoing):
+    for module in (decide, step):
         patch.setattr(module, "undo_step", at_once)
 
 

@@ -15,10 +15,11 @@ from msgspec.structs import replace
 
 from saga.clock import iso
 from saga.messages import Message, Position
-from saga.progress import compensate, decide, ids, record
+from saga.progress import compensate, decide, ids, record, step
+from saga.progress.actions import Act
 from saga.progress.document import Call, Intent, Result, Snapshot, decode_entry
-from saga.progress.record import Hand, Written
-from saga.progress.roles import Role, Roles
+from saga.progress.record import Ended, Failure, Hand, Written
+from saga.progress.roles import Role
 from saga.runtime import documents, handling, lanes, persistence, publishing, turn
 from saga.runtime.lanes import Item
 from saga.runtime.offsets import Prefix
@@ -216,8 +217,8 @@ def a_message_that_has_to_wait_is_dropped(patch: pytest.MonkeyPatch) -> None:
 def a_result_is_undone_twice(patch: pytest.MonkeyPatch) -> None:
     undone = compensate.undone
 
-    def again(p: Snapshot, hand: Hand, roles: Roles, role: Role, result: Result, **rest: Any) -> Written:
-        written = undone(p, hand, roles, role, result, **rest)
+    def again(p: Snapshot, hand: Hand, role: Role, result: Result, ended: Ended) -> Written:
+        written = undone(p, hand, role, result, ended)
         if any(decode_entry(raw).cause == result.event.id for raw in p.transitions):
             return written
         rewound = replace(written.snapshot, results=p.results, closed=p.closed, compensating=p.compensating)
@@ -227,7 +228,7 @@ def a_result_is_undone_twice(patch: pytest.MonkeyPatch) -> None:
 
 
 def results_are_undone_oldest_first(patch: pytest.MonkeyPatch) -> None:
-    rewritten(patch, compensate, "newest", "reversed(p.results)", "p.results")
+    rewritten(patch, decide, "newest", "reversed(p.results)", "p.results")
 
 
 # -------------------------------------------------------------------- dead letters
@@ -246,8 +247,8 @@ def a_dead_letter_blocks_nobody(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_dead_letter_is_dropped(patch: pytest.MonkeyPatch) -> None:
-    def dead(p: Snapshot, hand: Hand, role: Role, message: Message, **rest: Any) -> Written:
-        return record.ignored(p, hand, role, message, rest["reason"])
+    def dead(p: Snapshot, hand: Hand, action: Act, failure: Failure, intent: Intent | None) -> Written:
+        return record.ignored(p, hand, action.role, action.message, failure.reason)
 
     patch.setattr(record, "dead", dead)
 
@@ -281,7 +282,8 @@ def decisions_without_a_write_trust_the_cache(patch: pytest.MonkeyPatch) -> None
     the cache of whoever gets it, so that a write is refused, or leads to somebody who looks. The rule stands guard over
     two others, line 1a and settling, and costs a read.
     """
-    rewritten(patch, turn, "advance", "if not (turn.certain or only_answered):", "if False:")
+    rewritten(patch, step, "next_action", "if certain or only_had else RELOAD", "")
+    patch.setattr(turn, "next_action", step.next_action)
 
 
 def the_cache_outlives_a_rebalance(patch: pytest.MonkeyPatch) -> None:

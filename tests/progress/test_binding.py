@@ -15,10 +15,11 @@ from msgspec.structs import fields, replace
 from saga.clock import iso
 from saga.messages import Message
 from saga.progress import binding, compensate, record
+from saga.progress.actions import Run
 from saga.progress.binding import BOUND, UNBOUND
 from saga.progress.document import Snapshot, decode, decode_entry, encode
 from saga.progress.history import fold, verify
-from saga.progress.record import Hand
+from saga.progress.record import Ended, Failure, Hand
 from saga.progress.roles import Undo
 from saga.runtime.persistence import COLLECTION
 from saga.testing.fault_kinds import faults
@@ -89,14 +90,11 @@ def kept_in_every_way() -> Iterator[Snapshot]:
     """One message is handled. Then a handler has begun and two outcomes wait for its end, with three messages behind
     it; it is given up."""
     role = a_role("reserve", "A", many=True, undo=Undo(name="release", outcomes=FAILED, results=frozenset("R")))
-    roles = roles_of(role, a_role("count", "R"), emitted="R")
     first, message = a_message("A", "A-0"), a_message("A")
     said = [replace(a_message("R", f"R-{i}"), source="svc", time=iso(NOW_MS)) for i in range(2)]
-    p = record.handled(
-        blank(), hand(blank(), first), roles, role, cause=first.id, message=first, parts=(first,),
-        delta={"x": 1, "y": {"z": ["u", None]}}, events=said, calls=(),
-        attempt=2,
-    ).snapshot  # fmt: skip
+    delta = {"x": 1, "y": {"z": ["u", None]}}
+    ended = Ended(cause=first.id, message=first, parts=(first,), delta=delta, events=said, attempt=2)
+    p = record.handled(blank(), hand(blank(), first), role, ended).snapshot
     yield p
     intent = replace(an_intent("reserve", message), state=p.state)
     p = record.begun(p, hand(p, message), intent).snapshot
@@ -109,10 +107,8 @@ def kept_in_every_way() -> Iterator[Snapshot]:
         outcome = a_message("F", name)
         p = compensate.undo_waits(p, hand(p, outcome), role, outcome, known=True).snapshot
         yield p
-    dead = record.dead(
-        p, hand(p, message), role, message, undo=False, reason="why", remedy="mend", attempts=5, intent=intent
-    )
-    yield dead.snapshot
+    failure = Failure(reason="why", remedy="mend", attempts=5)
+    yield record.dead(p, hand(p, message), Run(role, message, (message,)), failure, intent).snapshot
 
 
 def hand(p: Snapshot, message: Message) -> Hand:

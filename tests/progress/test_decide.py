@@ -2,11 +2,29 @@
 
 from msgspec.structs import replace
 
+from saga.clock import from_iso
+from saga.messages import Message
 from saga.progress import ids
-from saga.progress.decide import Do, Undoing, decide, jobs, knows, next_ready, undo_step
+from saga.progress.actions import (
+    Close,
+    CloseSealed,
+    Had,
+    Ignore,
+    Left,
+    Now,
+    Queue,
+    Refuse,
+    Run,
+    Seal,
+    Undo,
+    UndoWaits,
+    Wait,
+)
+from saga.progress.decide import decide, knows, next_ready, undo_step, undone_by
 from saga.progress.document import Own, Result, Snapshot
-from saga.progress.roles import Undo, undo_name
-from tests.progress.pieces import a_message, a_role, an_intent, blank, kept, ran, roles_of
+from saga.progress.roles import Role, undo_name
+from saga.progress.roles import Undo as UndoRole
+from tests.progress.pieces import START, a_message, a_role, an_intent, blank, kept, ran, roles_of
 
 ALONE = a_role("alone", "A")
 BOTH = a_role("both", "A", "B C")
@@ -16,10 +34,19 @@ DECIDES = a_role("decides", "A", decides=True)
 A, B, C = a_message("A"), a_message("B"), a_message("C")
 A2, B2 = a_message("A", value=b"2"), a_message("B", value=b"2")
 A_AGAIN = a_message("A", id="A-again")
+NOW = Now(from_iso(START) + 100_000, memory_s=100)  # so that what is older than A is forgotten
+LATER = Now(NOW.ms + 1000, memory_s=100)
 
 
 def entered(p: Snapshot, handler: str, *messages: str) -> Snapshot:
     return replace(p, inbox={**p.inbox, **{ids.entry(message, handler): 0 for message in messages}})
+
+
+def parts_of(p: Snapshot, role: Role, message: Message) -> tuple[Message, ...]:
+    """What the message in hand runs the handler on."""
+    decision = decide(p, role, message, now=NOW)
+    assert isinstance(decision, Run)
+    return decision.parts
 
 
 # ---------------------------------------------------------------- lines 1 to 3
@@ -27,46 +54,45 @@ def entered(p: Snapshot, handler: str, *messages: str) -> Snapshot:
 
 def test_line_1_what_is_in_the_inbox_is_nothing_whatever_else_holds() -> None:
     p = entered(replace(blank(), closed=("alone",), intents=(an_intent("alone", A),)), "alone", A.id)
-    assert decide(p, ALONE, A, in_hand=True).do is Do.NOTHING
-    assert decide(p, DECIDES, A, in_hand=True).do is not Do.NOTHING, "the inbox is of message and handler"
+    assert isinstance(decide(p, ALONE, A, now=NOW), Had)
+    assert not isinstance(decide(p, DECIDES, A, now=NOW), Had), "the inbox is of message and handler"
 
 
 def test_line_1a_what_is_kept_and_in_hand_is_left() -> None:
     queued = replace(blank(), queue=(kept("other", B), kept("alone", A)))
     waiting = replace(blank(), waiting=(kept("both", A),))
-    assert decide(queued, ALONE, A, in_hand=True).do is Do.LEAVE
-    assert decide(waiting, BOTH, A, in_hand=True).do is Do.LEAVE
-    assert decide(queued, DECIDES, A, in_hand=True).do is Do.QUEUE, "it is kept for another handler"
-    assert decide(waiting, BOTH, A, in_hand=False).do is Do.WAIT, "settling looks again"
+    assert isinstance(decide(queued, ALONE, A, now=NOW), Left)
+    assert isinstance(decide(waiting, BOTH, A, now=NOW), Left)
+    assert isinstance(decide(queued, DECIDES, A, now=NOW), Queue), "it is kept for another handler"
+    assert isinstance(decide(waiting, BOTH, A), Wait), "settling looks again"
 
 
 def test_line_2_its_own_open_intent_is_gone_on_with() -> None:
     intent = an_intent("both", A, B)
     p = replace(blank(), intents=(intent,))
     for message in (A, B):
-        decision = decide(p, BOTH, message, in_hand=True)
-        assert (decision.do, decision.intent, decision.parts) == (Do.GO_ON, intent, (A, B))
-    assert decide(p, ALONE, A, in_hand=True).do is Do.QUEUE, "the intent of another handler blocks"
-    assert decide(replace(p, closed=("both",)), BOTH, A, in_hand=True).do is Do.GO_ON, "before line 3"
+        decision = decide(p, BOTH, message, now=NOW)
+        assert decision == Run(BOTH, message, (A, B), intent)
+    assert isinstance(decide(p, ALONE, A, now=NOW), Queue), "the intent of another handler blocks"
+    assert isinstance(decide(replace(p, closed=("both",)), BOTH, A, now=NOW), Run), "before line 3"
 
 
 def test_line_2_what_takes_the_place_of_a_dead_original_is_left_alone() -> None:
     p = replace(blank(), intents=(replace(an_intent("alone", A), kind="lieu"),))
-    assert decide(p, ALONE, A, in_hand=True).do is Do.LEAVE
-    assert decide(p, ALONE, A_AGAIN, in_hand=True).do is Do.QUEUE, "a message that nobody has kept yet is not lost"
+    assert isinstance(decide(p, ALONE, A, now=NOW), Left)
+    assert isinstance(decide(p, ALONE, A_AGAIN, now=NOW), Queue), "a message that nobody has kept yet is not lost"
 
 
 def test_line_3_a_closed_handler_ignores() -> None:
-    decision = decide(replace(blank(), closed=("alone",)), ALONE, A, in_hand=True)
-    assert (decision.do, decision.reason) == (Do.IGNORE, "its compensation has closed this handler")
-    assert decide(replace(blank(), closed=("other",)), ALONE, A, in_hand=True).do is Do.RUN
+    p = replace(blank(), closed=("alone",))
+    assert decide(p, ALONE, A, now=NOW) == Ignore(ALONE, A, "its compensation has closed this handler")
+    assert isinstance(decide(replace(blank(), closed=("other",)), ALONE, A, now=NOW), Run)
 
 
 def test_line_3_there_is_one_outcome() -> None:
     p = replace(blank(), outcome="Over")
-    decision = decide(p, DECIDES, A, in_hand=True)
-    assert (decision.do, decision.reason) == (Do.IGNORE, "the saga has ended here with Over")
-    assert decide(p, ALONE, A, in_hand=True).do is Do.RUN, "a handler that cannot end the saga goes on"
+    assert decide(p, DECIDES, A, now=NOW) == Ignore(DECIDES, A, "the saga has ended here with Over")
+    assert isinstance(decide(p, ALONE, A, now=NOW), Run), "a handler that cannot end the saga goes on"
 
 
 # ---------------------------------------------------------------- line 4: repetitions
@@ -74,100 +100,97 @@ def test_line_3_there_is_one_outcome() -> None:
 
 def test_line_4_the_same_again_is_ignored() -> None:
     p = replace(blank(), ran=(ran("alone", A, ids.content(A.value)),))
-    decision = decide(p, ALONE, A_AGAIN, in_hand=True)
-    assert (decision.do, decision.reason) == (Do.IGNORE, "alone has taken a message for this already")
+    assert decide(p, ALONE, A_AGAIN, now=NOW) == Ignore(ALONE, A_AGAIN, "alone has taken a message for this already")
 
 
 def test_line_4_other_content_is_a_dead_letter() -> None:
     p = replace(blank(), ran=(ran("alone", A, ids.content(A.value)),))
-    decision = decide(p, ALONE, A2, in_hand=True)
-    assert (decision.do, decision.reason) == (Do.OTHER, "alone has taken another A in this saga already")
+    decision = decide(p, ALONE, A2, now=NOW)
+    assert isinstance(decision, Refuse)
+    assert decision.reason == "already handled with other content: alone has taken another A in this saga already"
+    assert decision.remedy == "look why two differ; the first one counts"
 
 
 def test_line_4_in_another_version_of_the_schema_it_is_taken_for_the_same() -> None:
     p = replace(blank(), ran=(ran("alone", A, ids.content(A.value)),))
-    assert decide(p, ALONE, replace(A2, schema="things/A.v2"), in_hand=True).do is Do.IGNORE
+    assert isinstance(decide(p, ALONE, replace(A2, schema="things/A.v2"), now=NOW), Ignore)
 
 
 def test_line_4_another_type_for_the_same_parameter_is_ignored() -> None:
     p = replace(blank(), ran=(ran("both", A, "a"), ran("both", B, ids.content(B.value), parameter=1)))
-    assert decide(p, BOTH, C, in_hand=True).do is Do.IGNORE
+    assert isinstance(decide(p, BOTH, C, now=NOW), Ignore)
 
 
 def test_line_4_a_part_that_waits_counts_as_taken() -> None:
     p = replace(blank(), waiting=(kept("both", B),))
-    assert decide(p, BOTH, replace(B, id="B-again"), in_hand=True).do is Do.IGNORE
-    assert decide(p, BOTH, B2, in_hand=True).do is Do.OTHER
-    assert decide(p, BOTH, C, in_hand=True).do is Do.IGNORE
-    assert decide(p, BOTH, A, in_hand=True).do is Do.RUN, "another parameter is free"
+    assert isinstance(decide(p, BOTH, replace(B, id="B-again"), now=NOW), Ignore)
+    assert isinstance(decide(p, BOTH, B2, now=NOW), Refuse)
+    assert isinstance(decide(p, BOTH, C, now=NOW), Ignore)
+    assert isinstance(decide(p, BOTH, A, now=NOW), Run), "another parameter is free"
 
 
 def test_line_4_what_waits_for_another_handler_is_no_repetition() -> None:
     p = replace(blank(), waiting=(kept("other", A),), ran=(ran("other", A, "a"),))
-    assert decide(p, ALONE, A2, in_hand=True).do is Do.RUN
+    assert isinstance(decide(p, ALONE, A2, now=NOW), Run)
 
 
 def test_line_4_a_handler_that_has_run_takes_no_part_of_another_type_either() -> None:
     p = replace(blank(), ran=(ran("both", A, "a"),))
-    decision = decide(p, BOTH, B, in_hand=True)
-    assert (decision.do, decision.reason) == (Do.IGNORE, "both has run in this saga already")
+    assert decide(p, BOTH, B, now=NOW) == Ignore(BOTH, B, "both has run in this saga already")
 
 
 def test_line_4_many_takes_the_first_parameter_again_and_the_others_once() -> None:
     p = replace(blank(), waiting=(kept("many_both", B),))
-    assert decide(p, MANY_BOTH, A, in_hand=True).parts == (A, B)
-    assert decide(entered(p, "many_both", A.id), MANY_BOTH, A2, in_hand=True).parts == (A2, B)
-    assert decide(p, MANY_BOTH, B2, in_hand=True).do is Do.OTHER
-    assert decide(blank(), MANY, A2, in_hand=True).do is Do.RUN
+    assert parts_of(p, MANY_BOTH, A) == (A, B)
+    assert parts_of(entered(p, "many_both", A.id), MANY_BOTH, A2) == (A2, B)
+    assert isinstance(decide(p, MANY_BOTH, B2, now=NOW), Refuse)
+    assert isinstance(decide(blank(), MANY, A2, now=NOW), Run)
 
 
 # ---------------------------------------------------------------- lines 5 to 7
 
 
 def test_line_5_a_part_waits_for_the_others_and_says_for_which() -> None:
-    decision = decide(blank(), BOTH, A, in_hand=True)
-    assert (decision.do, decision.reason) == (Do.WAIT, "for B or C")
-    assert decide(blank(), BOTH, C, in_hand=True).reason == "for A"
+    assert decide(blank(), BOTH, A, now=NOW) == Wait(BOTH, A, "for B or C")
+    assert decide(blank(), BOTH, C, now=NOW) == Wait(BOTH, C, "for A")
 
 
 def test_line_5_a_bad_part_waits_for_nothing() -> None:
-    assert decide(blank(), BOTH, A, in_hand=True, bad=True).do is Do.RUN
-    assert decide(blank(started=None), ALONE, replace(A, started=None), in_hand=True, bad=True).do is Do.RUN
+    assert isinstance(decide(blank(), BOTH, A, now=NOW, bad="why"), Run)
+    assert isinstance(decide(blank(started=None), ALONE, replace(A, started=None), now=NOW, bad="why"), Run)
 
 
 def test_line_5_nothing_runs_before_it_is_known_when_the_saga_began() -> None:
     unknown = replace(A, started=None)
-    decision = decide(blank(started=None), ALONE, unknown, in_hand=True)
-    assert (decision.do, decision.reason) == (Do.WAIT, "no message has told yet when this saga began")
-    assert decide(blank(started=None), ALONE, A, in_hand=True).do is Do.RUN, "it tells itself"
-    assert decide(blank(), ALONE, unknown, in_hand=True).do is Do.RUN, "another one has told"
+    waits = Wait(ALONE, unknown, "no message has told yet when this saga began")
+    assert decide(blank(started=None), ALONE, unknown, now=NOW) == waits
+    assert isinstance(decide(blank(started=None), ALONE, A, now=NOW), Run), "it tells itself"
+    assert isinstance(decide(blank(), ALONE, unknown, now=NOW), Run), "another one has told"
 
 
 def test_line_5_an_own_event_is_a_part() -> None:
     p = replace(blank(), own=(Own(event=B, n=0),))
-    assert decide(p, BOTH, A, in_hand=True).parts == (A, B)
-    assert decide(entered(p, "both", B.id), BOTH, A, in_hand=True).do is Do.WAIT, "it was taken already"
+    assert parts_of(p, BOTH, A) == (A, B)
+    assert isinstance(decide(entered(p, "both", B.id), BOTH, A, now=NOW), Wait), "it was taken already"
 
 
 def test_many_does_not_run_on_what_may_have_run_and_been_forgotten() -> None:
-    after = "2026-11-21T14:00:00.001Z"
-    decision = decide(blank(), MANY, A, in_hand=True, forgotten=after)
-    assert (decision.do, decision.reason) == (
-        Do.OLD,
-        f"older than memory: it is of {A.time}, and may have been handled then",
-    )
-    assert decide(blank(), MANY, A, in_hand=True, forgotten=A.time).do is Do.RUN
-    assert decide(blank(), ALONE, A, in_hand=True, forgotten=after).do is Do.RUN, "what runs once remembers that it has"
+    decision = decide(blank(), MANY, A, now=LATER)
+    assert isinstance(decision, Refuse)
+    assert decision.reason == f"older than memory: it is of {A.time}, and may have been handled then"
+    assert decision.remedy.startswith("look why it comes so late")
+    assert isinstance(decide(blank(), MANY, A, now=NOW), Run)
+    assert isinstance(decide(blank(), ALONE, A, now=LATER), Run), "what runs once remembers that it has"
     p = replace(blank(), waiting=(kept("many_both", A),))
-    assert decide(p, MANY_BOTH, B, in_hand=True, forgotten=after).do is Do.RUN
+    assert isinstance(decide(p, MANY_BOTH, B, now=LATER), Run)
 
 
 def test_line_5_one_of_many_waits_behind_those_that_wait() -> None:
     p = replace(blank(), waiting=(kept("many", A),))
-    assert decide(p, MANY, A_AGAIN, in_hand=True).do is Do.WAIT
-    assert decide(p, MANY, A_AGAIN, in_hand=True, bad=True).do is Do.RUN, "what cannot be decoded waits for nothing"
-    assert decide(p, MANY, A, in_hand=False).do is Do.RUN, "the first one"
-    assert decide(replace(blank(), waiting=(kept("other", A),)), MANY, A_AGAIN, in_hand=True).do is Do.RUN
+    assert isinstance(decide(p, MANY, A_AGAIN, now=NOW), Wait)
+    assert isinstance(decide(p, MANY, A_AGAIN, now=NOW, bad="why"), Run), "what cannot be decoded waits for nothing"
+    assert isinstance(decide(p, MANY, A), Run), "the first one"
+    assert isinstance(decide(replace(blank(), waiting=(kept("other", A),)), MANY, A_AGAIN, now=NOW), Run)
 
 
 def test_line_6_an_open_intent_a_queue_and_a_dead_letter_block() -> None:
@@ -181,28 +204,27 @@ def test_line_6_an_open_intent_a_queue_and_a_dead_letter_block() -> None:
         (dead, "the saga is quarantined: B for other is a dead letter"),
         (undo_dead, "the saga is quarantined: B for other is a dead letter"),
     ):
-        decision = decide(p, ALONE, A, in_hand=True)
-        assert (decision.do, decision.reason) == (Do.QUEUE, reason)
-    assert decide(replace(blank(), compensating=(kept("other", B),)), ALONE, A, in_hand=True).do is Do.RUN
+        assert decide(p, ALONE, A, now=NOW) == Queue(ALONE, A, reason)
+    assert isinstance(decide(replace(blank(), compensating=(kept("other", B),)), ALONE, A, now=NOW), Run)
 
 
 def test_line_6_the_head_of_the_queue_is_not_blocked_by_what_is_behind_it() -> None:
     p = replace(blank(), queue=(kept("alone", A), kept("other", B)))
-    assert decide(p, ALONE, A, in_hand=False).do is Do.RUN
-    assert decide(p, DECIDES, A, in_hand=False).do is Do.QUEUE
+    assert isinstance(decide(p, ALONE, A), Run)
+    assert isinstance(decide(p, DECIDES, A), Queue)
 
 
 def test_line_7_runs_with_its_parts_in_the_order_of_the_parameters() -> None:
     p = replace(blank(), waiting=(kept("both", A),))
-    assert decide(p, BOTH, C, in_hand=True).parts == (A, C)
-    assert decide(blank(), ALONE, A, in_hand=True).parts == (A,)
+    assert parts_of(p, BOTH, C) == (A, C)
+    assert parts_of(blank(), ALONE, A) == (A,)
 
 
 # ---------------------------------------------------------------- what a message is for, and what is ready
 
 
-def undone(name: str) -> Undo:
-    return Undo(name=f"undo_{name}", outcomes=frozenset({"Failed"}), results=frozenset({"R"}))
+def undone(name: str) -> UndoRole:
+    return UndoRole(name=f"undo_{name}", outcomes=frozenset({"Failed"}), results=frozenset({"R"}))
 
 
 def a_result(handler: str, event: str) -> Result:
@@ -216,23 +238,17 @@ ROLES = roles_of(FIRST, SECOND, BOTH, LISTENS, outcomes="Failed", emitted="R Fai
 FAILED = a_message("Failed")
 
 
-def test_compensations_come_after_handlers_and_undo_the_newest_result_first() -> None:
+def test_the_handler_of_the_newest_result_is_undone_first() -> None:
     p = replace(blank(), results=(a_result("second", "r1"), a_result("first", "r2")))
-    assert [(w.undo, w.role.name) for w in jobs(p, ROLES, FAILED)] == [
-        (False, "listens"),
-        (True, "first"),
-        (True, "second"),
-    ]
-    p = replace(p, results=p.results[::-1])
-    assert [w.role.name for w in jobs(p, ROLES, FAILED)] == ["listens", "second", "first"]
+    assert undone_by(p, ROLES, "Failed") == [FIRST, SECOND]
+    assert undone_by(replace(p, results=p.results[::-1]), ROLES, "Failed") == [SECOND, FIRST]
+    assert not undone_by(p, ROLES, "A")
 
 
 def test_in_a_quarantine_nothing_is_ready_but_compensations() -> None:
     p = replace(blank(), queue=(kept("both", A, dead="d"), kept("listens", FAILED)))
     assert next_ready(p, ROLES) is None
-    ready = next_ready(replace(p, compensating=(kept("first", FAILED),)), ROLES)
-    assert ready is not None
-    assert (ready.undo, ready.role) == (True, FIRST)
+    assert next_ready(replace(p, compensating=(kept("first", FAILED),)), ROLES) == Close(FIRST, FAILED)
 
 
 def test_a_compensation_that_is_a_dead_letter_is_not_ready_and_others_are() -> None:
@@ -264,19 +280,22 @@ def test_where_a_compensation_stands() -> None:
     dead = replace(begun, queue=(kept("first", A, dead="d"),))
     done = replace(dead, results=(a_result("first", "r"),))
     half_dead = replace(dead, intents=(*dead.intents, an_intent("first", A2)))
-    in_lieu = replace(done, intents=(replace(an_intent("first", A), kind="lieu"),))
+    sealed = replace(done, intents=(replace(an_intent("first", A), kind="lieu"),))
     of_another = replace(begun, queue=(kept("second", A, dead="d"),))
+    waits = UndoWaits(FIRST, FAILED, known=True)
     for p, step in (
-        (blank(), Undoing.CLOSE),
-        (begun, Undoing.WAIT),
-        (dead, Undoing.LIEU),
-        (done, Undoing.UNDO),
-        (half_dead, Undoing.WAIT),
-        (in_lieu, Undoing.LIEU),
-        (of_another, Undoing.WAIT),
-        (replace(blank(), results=(a_result("second", "r"),)), Undoing.CLOSE),
+        (blank(), Close(FIRST, FAILED)),
+        (begun, waits),
+        (dead, Seal(FIRST, FAILED)),
+        (done, Undo(FIRST, FAILED, done.results[0])),
+        (half_dead, waits),
+        (sealed, CloseSealed(FIRST, FAILED, sealed.intents[0])),
+        (of_another, waits),
+        (replace(blank(), results=(a_result("second", "r"),)), Close(FIRST, FAILED)),
     ):
-        assert undo_step(p, "first", FAILED) is step
+        assert undo_step(p, FIRST, FAILED) == step
+    unknown = replace(FAILED, started=None)
+    assert undo_step(replace(dead, started=None), FIRST, unknown) == UndoWaits(FIRST, unknown, known=False)
 
 
 def test_the_queue_goes_on_at_its_head() -> None:
@@ -332,28 +351,27 @@ def test_a_message_is_known_from_the_inbox_and_from_what_is_kept() -> None:
 
 def test_line_4_an_own_part_counts_as_held() -> None:
     p = replace(blank(), own=(Own(event=B, n=0),))
-    assert decide(p, BOTH, a_message("B", id="B-again"), in_hand=True).do is Do.IGNORE
-    assert decide(p, BOTH, B2, in_hand=True).do is Do.OTHER, "the same type with other content"
-    assert decide(p, BOTH, C, in_hand=True).do is Do.IGNORE, "another type for the same parameter"
-    assert decide(p, BOTH, A, in_hand=True).parts == (A, B)
+    assert isinstance(decide(p, BOTH, a_message("B", id="B-again"), now=NOW), Ignore)
+    assert isinstance(decide(p, BOTH, B2, now=NOW), Refuse), "the same type with other content"
+    assert isinstance(decide(p, BOTH, C, now=NOW), Ignore), "another type for the same parameter"
+    assert parts_of(p, BOTH, A) == (A, B)
 
 
 def test_line_4_of_two_own_parts_the_first_one_counts() -> None:
     p = replace(blank(), own=(Own(event=B, n=0), Own(event=C, n=0)), waiting=(kept("both", A, n=1),))
     ready = next_ready(p, roles_of(BOTH, emitted="B C"))
     assert ready is not None
-    assert decide(p, BOTH, B, in_hand=False).do is Do.RUN
-    assert decide(p, BOTH, C, in_hand=False).do is Do.IGNORE
+    assert isinstance(decide(p, BOTH, B), Run)
+    assert isinstance(decide(p, BOTH, C), Ignore)
 
 
 def test_line_4_a_part_that_waited_before_an_own_one_counts() -> None:
     p = replace(blank(), own=(Own(event=C, n=5),), waiting=(kept("both", B, n=1),))
-    assert decide(p, BOTH, B, in_hand=False).do is Do.WAIT
-    assert decide(p, BOTH, A, in_hand=True).parts == (A, B)
+    assert isinstance(decide(p, BOTH, B), Wait)
+    assert parts_of(p, BOTH, A) == (A, B)
 
 
 def test_line_6_while_what_a_handler_did_is_undone_its_originals_queue() -> None:
     p = replace(blank(), compensating=(kept("alone", FAILED),))
-    decision = decide(p, ALONE, A, in_hand=True)
-    assert (decision.do, decision.reason) == (Do.QUEUE, "what alone did is undone because of Failed")
-    assert decide(p, DECIDES, A, in_hand=True).do is Do.RUN, "others go on"
+    assert decide(p, ALONE, A, now=NOW) == Queue(ALONE, A, "what alone did is undone because of Failed")
+    assert isinstance(decide(p, DECIDES, A, now=NOW), Run), "others go on"

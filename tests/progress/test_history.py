@@ -10,11 +10,13 @@ from msgspec.structs import replace
 
 from saga.messages import Position
 from saga.progress import history, record
-from saga.progress.decide import decide, jobs, next_ready
+from saga.progress.actions import Now, Run, Trigger
+from saga.progress.decide import decide, next_ready, undone_by
 from saga.progress.document import Snapshot, decode, decode_entry, encode, messages_of
 from saga.progress.history import HISTORY_BYTES_MAX, TRANSITIONS_KEPT, TRANSITIONS_MAX, fold, unpublished, verify
-from saga.progress.record import Hand, Written
+from saga.progress.record import Ended, Failure, Hand, Written
 from saga.progress.roles import Undo
+from saga.progress.step import next_action
 from tests.progress.pieces import NOW_MS, a_message, a_role, blank, roles_of
 
 UNDO = Undo(name="undo", outcomes=frozenset({"Failed"}), results=frozenset({"R"}))
@@ -29,6 +31,7 @@ DELTAS = st.dictionaries(st.sampled_from("xyz"), VALUES, max_size=3)
 STEPS = st.tuples(
     st.sampled_from(["handled", "ignored", "waiting", "queued", "dead", "refused"]), DELTAS, st.integers(0, 2)
 )
+NOW = Now(NOW_MS, memory_s=1000)
 HISTORIES = st.lists(STEPS, max_size=12)
 
 
@@ -38,7 +41,7 @@ def next_of(p: Snapshot, what: str, delta: dict[str, Any], events: int) -> Writt
     hand = Hand(
         message=message,
         position=Position("things", 0, p.n),
-        roles=roles_of(),
+        roles=ROLES,
         heard=(),
         now_ms=NOW_MS + p.n,
         memory_s=1000,
@@ -46,19 +49,9 @@ def next_of(p: Snapshot, what: str, delta: dict[str, Any], events: int) -> Writt
     )
     match what:
         case "handled":
-            return record.handled(
-                p,
-                hand,
-                ROLES,
-                MANY,
-                cause=message.id,
-                message=message,
-                parts=(message,),
-                delta=delta,
-                events=[a_message("R", id=f"r-{p.n}-{i}", value=b"\x00\xff") for i in range(events)],
-                calls=(),
-                attempt=1,
-            )
+            said = [a_message("R", id=f"r-{p.n}-{i}", value=b"\x00\xff") for i in range(events)]
+            ended = Ended(cause=message.id, message=message, parts=(message,), delta=delta, events=said)
+            return record.handled(p, hand, MANY, ended)
         case "ignored":
             return record.ignored(p, hand, MANY, message, "because")
         case "waiting":
@@ -67,9 +60,8 @@ def next_of(p: Snapshot, what: str, delta: dict[str, Any], events: int) -> Writt
             return record.queued(p, hand, MANY, message, "because", None)
         case "refused":
             return record.refused(p, hand, MANY, message, "why", "mend")
-    return record.dead(
-        p, hand, MANY, message, undo=False, reason="why", remedy="mend", attempts=2, intent=None
-    )  # fmt: skip
+    failure = Failure(reason="why", remedy="mend", attempts=2)
+    return record.dead(p, hand, Run(MANY, message, (message,)), failure, None)
 
 
 def written(steps: Sequence[tuple[str, dict[str, Any], int]]) -> Snapshot:
@@ -165,10 +157,11 @@ def test_archiving_changes_no_decision_and_no_event_that_is_to_be_published(
     after = decode(encode(history.trimmed(p, history.decode_archive(encode(archive)))))
     assert replace(after, first=0, transitions=()) == replace(p, first=0, transitions=())
     for message in [a_message("A", id=f"m-{n}") for n in range(p.n + 1)] + [a_message("C"), a_message("Failed")]:
-        assert jobs(after, ROLES, message) == jobs(p, ROLES, message)
-        for work in jobs(p, ROLES, message):
-            if not work.undo:
-                assert decide(after, work.role, message, in_hand=True) == decide(p, work.role, message, in_hand=True)
+        for role in ROLES.by_type.get(message.type, ()):
+            assert decide(after, role, message, now=NOW) == decide(p, role, message, now=NOW)
+        assert undone_by(after, ROLES, message.type) == undone_by(p, ROLES, message.type)
+        trigger = Trigger(message=message)
+        assert next_action(after, ROLES, trigger, NOW, True) == next_action(p, ROLES, trigger, NOW, True)
     assert next_ready(after, ROLES) == next_ready(p, ROLES)
     assert list(unpublished(after, never_committed)) == list(unpublished(p, never_committed))
     whole = [*archive.transitions, *after.transitions]
@@ -255,16 +248,9 @@ def test_what_is_not_known_as_published_is_less_what_this_worker_has_committed()
     assert [e.n for e in unpublished(p, lambda position: position.offset < 3)] == [3, 5]
     without_position = record.handled(
         p,
-        Hand(message=a_message(), position=None, roles=roles_of(), heard=(), now_ms=NOW_MS, memory_s=1),
-        ROLES,
+        Hand(message=a_message(), position=None, roles=ROLES, heard=(), now_ms=NOW_MS, memory_s=1),
         MANY,
-        cause="A-1",
-        message=a_message(),
-        parts=(a_message(),),
-        delta={},
-        events=[a_message("R")],
-        calls=(),
-        attempt=1,
+        Ended(cause="A-1", message=a_message(), parts=(a_message(),), events=[a_message("R")]),
     ).snapshot
     assert [e.n for e in unpublished(without_position, lambda position: True)] == [6]
 

@@ -8,9 +8,10 @@ from msgspec.structs import replace
 from saga.clock import iso
 from saga.messages import Message
 from saga.progress import compensate, ids, record
-from saga.progress.decide import Do, decide, next_ready
+from saga.progress.actions import Now, Queue, Run
+from saga.progress.decide import decide, newest, next_ready
 from saga.progress.document import Call, Own, Result, Snapshot, decode, decode_entry, encode
-from saga.progress.record import INBOX_MAX
+from saga.progress.record import INBOX_MAX, Ended, Failure
 from saga.progress.roles import Role, Roles, Undo, undo_name
 from tests.progress.pieces import NOW_MS, START, a_hand, a_message, a_role, an_intent, blank, kept, roles_of
 
@@ -19,7 +20,9 @@ ALONE = a_role("alone", "A", undo=UNDO)
 BOTH = a_role("both", "A", "B")
 MANY_BOTH = a_role("many_both", "A", "B", many=True)
 ROLES = roles_of(ALONE, BOTH, MANY_BOTH, outcomes="Failed Over", emitted="R Failed B Over")
+FAILURE = Failure(reason="why", remedy="mend", attempts=1)
 CALL = Call(kind="step", name="charge", number=1, input="")
+NOW = Now(NOW_MS, memory_s=10**6)
 A, B, FAILED = a_message("A"), a_message("B"), a_message("Failed")
 
 
@@ -28,34 +31,13 @@ def handled(
 ) -> Snapshot:
     """The handler has run on these."""
     cause = "+".join(sorted(part.id for part in parts))
-    return record.handled(
-        p,
-        a_hand(parts[0], roles=roles, now_ms=now_ms),
-        roles,
-        role,
-        cause=cause,
-        message=parts[0],
-        parts=parts,
-        delta={},
-        events=events,
-        calls=(),
-        attempt=1,
-    ).snapshot
+    ended = Ended(cause=cause, message=parts[0], parts=parts, events=events)
+    return record.handled(p, a_hand(parts[0], roles=roles, now_ms=now_ms), role, ended).snapshot
 
 
 def died(p: Snapshot, role: Role, message: Message) -> Snapshot:
     """The message was given up for this handler."""
-    return record.dead(
-        p,
-        a_hand(message),
-        role,
-        message,
-        undo=False,
-        reason="why",
-        remedy="mend",
-        attempts=1,
-        intent=None,
-    ).snapshot
+    return record.dead(p, a_hand(message), Run(role, message, (message,)), FAILURE, None).snapshot
 
 
 def queued(p: Snapshot, role: Role, message: Message) -> Snapshot:
@@ -126,9 +108,8 @@ def test_many_uses_up_the_part_of_the_first_parameter_and_the_others_stay() -> N
     p = record.waiting(blank(), a_hand(B), MANY_BOTH, B, "for A").snapshot
     for n in range(3):
         message = a_message(value=b"%d" % n)
-        decision = decide(p, MANY_BOTH, message, in_hand=True)
-        assert (decision.do, decision.parts) == (Do.RUN, (message, B))
-        p = handled(p, MANY_BOTH, *decision.parts)
+        assert decide(p, MANY_BOTH, message, now=NOW) == Run(MANY_BOTH, message, (message, B))
+        p = handled(p, MANY_BOTH, message, B)
     assert [k.message for k in p.waiting] == [B]
     assert p.ran == ()
     assert len(p.inbox) == 3
@@ -139,15 +120,14 @@ def test_firsts_that_came_before_the_other_part_all_run_in_their_order() -> None
     firsts = [a_message(value=b"%d" % n) for n in range(3)]
     for message in firsts:
         p = record.waiting(p, a_hand(message), MANY_BOTH, message, "for B").snapshot
-    decision = decide(p, MANY_BOTH, B, in_hand=True)
-    assert decision.parts == (firsts[0], B)
+    assert decide(p, MANY_BOTH, B, now=NOW) == Run(MANY_BOTH, B, (firsts[0], B))
     p = record.waiting(p, a_hand(B), MANY_BOTH, B, "-").snapshot
     run = []
     while (ready := next_ready(p, roles_of(MANY_BOTH))) is not None:
-        parts = decide(p, ready.role, ready.message, in_hand=False).parts
-        assert ready.message == parts[0], "the part that is used up stands for the run"
-        run.append(parts)
-        p = handled(p, MANY_BOTH, *parts)
+        assert isinstance(ready, Run)
+        assert ready.message == ready.parts[0], "the part that is used up stands for the run"
+        run.append(ready.parts)
+        p = handled(p, MANY_BOTH, *ready.parts)
     assert run == [(first, B) for first in firsts]
 
 
@@ -181,7 +161,7 @@ def test_a_dead_letter_stays_at_the_head_and_what_comes_later_queues_behind_it_i
     p = died(blank(), role, A)
     for n in range(3):
         message = a_message(value=b"later %d" % n)
-        assert decide(p, role, message, in_hand=True).do is Do.QUEUE
+        assert isinstance(decide(p, role, message, now=NOW), Queue)
         p = queued(p, role, message)
     assert [k.message.value for k in p.queue] == [b"1", b"later 0", b"later 1", b"later 2"]
     assert p.queue[0].dead is not None
@@ -252,9 +232,7 @@ def test_runs_of_one_handler_on_other_messages_have_intents_of_their_own() -> No
     assert p.intents == (another, an_intent("alone", A))
     assert p.started == START, "the first thing that is written says when the saga began"
     newer = replace(an_intent("alone", A), begins=CALL)
-    died = record.dead(
-        p, a_hand(A), ALONE, A, undo=False, reason="why", remedy="mend", attempts=3, intent=newer
-    ).snapshot
+    died = record.dead(p, a_hand(A), Run(ALONE, A, (A,)), FAILURE, newer).snapshot
     assert died.intents == (another, newer), "with what is known of its last call"
 
 
@@ -275,11 +253,9 @@ def test_undoing_the_last_result_of_a_run_withdraws_its_own_events_and_closes_th
     p = handled(blank(), ALONE, A, events=[first, second, part])
     closed = []
     for event in (second, first):
-        result = compensate.newest(p, "alone")
+        result = newest(p, "alone")
         assert result.event == event
-        p = compensate.undone(
-            p, a_hand(FAILED), ROLES, ALONE, result, outcome=FAILED, delta={}, events=(), calls=(), attempt=1
-        ).snapshot
+        p = compensate.undone(p, a_hand(FAILED, roles=ROLES), ALONE, result, Ended(message=FAILED)).snapshot
         closed.append((p.closed, [own.event.id for own in p.own]))
     assert closed == [((), ["own"]), (("alone",), [])]
 
@@ -324,9 +300,9 @@ def test_closing_drops_what_is_kept_for_the_handler_and_for_no_other() -> None:
 @pytest.mark.parametrize("stands", [[], ["step charge ran", "update set_aside on stock/tea was applied"]])
 def test_of_what_can_never_finish_a_person_is_shown_what_stands(stands: list[str]) -> None:
     p = replace(blank(), queue=(kept("alone", A, dead="d"),), intents=(an_intent("alone", A), an_intent("both", A, B)))
-    p = record.begun(p, a_hand(FAILED), compensate.lieu(p, ALONE)).snapshot
+    p = record.begun(p, a_hand(FAILED), compensate.sealed(p, ALONE)).snapshot
     assert [i.kind for i in p.intents] == ["do", "lieu"]
-    written = compensate.in_lieu(p, a_hand(FAILED), ALONE, FAILED, stands=stands)
+    written = compensate.closed_for_good(p, a_hand(FAILED), ALONE, FAILED, stands=stands)
     assert [i.handler for i in written.snapshot.intents] == ["both"]
     assert written.snapshot.closed == ("alone",)
     assert written.entry is not None

@@ -9,6 +9,7 @@ from saga.clock import iso
 from saga.errors import SagaError
 from saga.progress import ids, record, spill
 from saga.progress.document import FORMAT, Own, Page, Snapshot, decode, encode
+from saga.progress.record import Ended
 from saga.progress.roles import Role
 from saga.progress.spill import Bounds, is_in, page_key, whole
 from tests.progress.pieces import NOW_MS, a_hand, a_message, a_role, blank, roles_of
@@ -24,10 +25,7 @@ MEMORY_S = 1000
 def handled(p: Snapshot, id: str, *, role: Role = MANY, now_ms: int = NOW_MS) -> Snapshot:
     message = replace(a_message("A" if role is MANY else "P", id=id), time=iso(now_ms))
     hand = a_hand(message, roles=ROLES, now_ms=now_ms, memory_s=10**9)
-    parts = (message,)
-    return record.handled(
-        p, hand, ROLES, role, cause=id, message=message, parts=parts, delta={}, events=(), calls=(), attempt=1
-    ).snapshot
+    return record.handled(p, hand, role, Ended(cause=id, message=message, parts=(message,))).snapshot
 
 
 class Store:

@@ -3,43 +3,35 @@
 from msgspec.structs import replace
 
 from saga.progress import record
+from saga.progress.actions import Now
 from saga.progress.document import Entry, Own, Result, Snapshot, decode_entry
+from saga.progress.record import Ended
 from saga.progress.roles import Roles, Undo
 from saga.progress.takeover import is_due, taken_over
-from tests.progress.pieces import START, a_hand, a_message, a_role, an_intent, blank, roles_of
+from tests.progress.pieces import NOW_MS, START, a_hand, a_message, a_role, an_intent, blank, roles_of
 
 UNDO = Undo(name="undo", outcomes=frozenset({"Failed"}), results=frozenset({"R"}))
 REPEATS = a_role("repeats", "A", many=True, undo=UNDO)
 TAKES = a_role("takes", "R T", "Z")
 OLD = roles_of(REPEATS, emitted="R T")
 NEW = roles_of(REPEATS, TAKES, emitted="R T")
+NOW = Now(NOW_MS, memory_s=10**9)
 
 
 def a_run(p: Snapshot, n: int, *types: str) -> Snapshot:
     """`repeats` has run on its n-th message and said these."""
     cause = a_message(id=f"a{n}")
     events = [replace(a_message(type_, id=f"{type_}{n}"), source="svc") for type_ in types]
-    return record.handled(
-        p,
-        a_hand(cause, roles=OLD),
-        OLD,
-        REPEATS,
-        cause=cause.id,
-        message=cause,
-        parts=(cause,),
-        delta={},
-        events=events,
-        calls=(),
-        attempt=1,
-    ).snapshot
+    ended = Ended(cause=cause.id, message=cause, parts=(cause,), events=events)
+    return record.handled(p, a_hand(cause, roles=OLD), REPEATS, ended).snapshot
 
 
 def entries(p: Snapshot) -> list[Entry]:
     return [decode_entry(raw) for raw in p.transitions]
 
 
-def found(p: Snapshot, forgotten: str = "") -> list[str]:
-    return [own.event.id for own in taken_over(p, NEW, entries(p), forgotten).own]
+def found(p: Snapshot, now: Now = NOW) -> list[str]:
+    return [own.event.id for own in taken_over(p, NEW, entries(p), now).own]
 
 
 def undone(p: Snapshot, *ids: str) -> tuple[Snapshot, list[Entry]]:
@@ -66,23 +58,23 @@ def test_what_is_a_part_already_stays_one_and_in_its_place() -> None:
 
 def test_an_undone_result_is_not_found_and_the_others_of_its_run_are() -> None:
     p, history = undone(a_run(blank(), 1, "R", "T"), "R1")
-    assert taken_over(p, NEW, history, "").own == (), "with the last result all that the run said is withdrawn"
+    assert taken_over(p, NEW, history, NOW).own == (), "with the last result all that the run said is withdrawn"
     p, history = undone(a_run(blank(), 1, "R", "T"), "R1")
     p = replace(p, results=(Result(handler="repeats", cause="a1", event=a_message("R", id="R1b"), own=()),))
-    assert [own.event.id for own in taken_over(p, NEW, history, "").own] == ["T1"], "one more result stands"
+    assert [own.event.id for own in taken_over(p, NEW, history, NOW).own] == ["T1"], "one more result stands"
 
 
 def test_what_is_found_goes_with_the_last_result_of_its_run() -> None:
     p = a_run(a_run(blank(), 1, "R", "T"), 2, "R")
-    assert [r.own for r in taken_over(p, NEW, entries(p), "").results] == [("R1", "T1"), ("R2",)]
+    assert [r.own for r in taken_over(p, NEW, entries(p), NOW).results] == [("R1", "T1"), ("R2",)]
 
 
 def test_what_a_handler_that_repeats_may_have_had_before_the_memory_is_not_found_for_it() -> None:
     again = replace_role(many=True)
     p = a_run(blank(), 1, "R")
-    assert taken_over(p, again, entries(p), "2027-01-01T00:00:00.000Z").own == ()
-    assert [own.event.id for own in taken_over(p, again, entries(p), "2000-01-01T00:00:00.000Z").own] == ["R1"]
-    assert found(p, forgotten="2027-01-01T00:00:00.000Z") == ["R1"], "one that runs once knows that it has not"
+    assert taken_over(p, again, entries(p), Now(NOW_MS + 1000, memory_s=0)).own == ()
+    assert [own.event.id for own in taken_over(p, again, entries(p), NOW).own] == ["R1"]
+    assert found(p, Now(NOW_MS + 1000, memory_s=0)) == ["R1"], "one that runs once knows that it has not"
 
 
 def replace_role(*, many: bool) -> Roles:

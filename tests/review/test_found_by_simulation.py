@@ -12,7 +12,7 @@ from saga import Retry, Saga, Service, envelope
 from saga.progress import decide, record
 from saga.progress.compensate import undone
 from saga.progress.document import Intent, Own, Result
-from saga.progress.record import Hand
+from saga.progress.record import Ended, Hand
 from saga.progress.roles import Roles, Undo
 from saga.testing import World, faults, simulate, trial
 from saga.testing.fault_kinds import Faults
@@ -287,7 +287,7 @@ def test_what_is_undone_is_no_part_any_more_though_the_run_had_other_results() -
     )
     roles = Roles("s", [role], outcomes=frozenset(), emitted=frozenset("XY"))
     hand = Hand(message=a_message(), position=None, roles=roles, heard=(), now_ms=0, memory_s=1)
-    once = undone(p, hand, roles, role, p.results[1], outcome=hand.message, delta={}, events=[], calls=(), attempt=1)
+    once = undone(p, hand, role, p.results[1], Ended(message=hand.message))
     assert [own.event for own in once.snapshot.own] == [x]
 
 

@@ -88,9 +88,9 @@ class At:
         """The message to its end; or, as by a crash, only to so many writes."""
         turn = self.begun(event, self.message(event, started=started, id=id, source=source))
         while not turn.over:
-            cas = turn.cas
+            cas, was_read = turn.cas, turn.progress is not None
             turn = await advance(self.participant, turn)
-            writes_max -= turn.cas != cas and turn.cas != 0
+            writes_max -= was_read and turn.cas not in (cas, 0)
             if not writes_max:
                 break
         return turn

@@ -6,7 +6,7 @@ from saga.progress.document import Call, Entry
 from saga.progress.roles import Roles
 from saga.runtime.handling import said_by
 from saga.runtime.saga import NotDeterministic
-from saga.runtime.standing import Run
+from saga.runtime.standing import RunKey
 from saga.testing.invariants.cases import Case
 from saga.testing.invariants.evidence import Violation
 from saga.testing.invariants.lives import Begun, Life
@@ -34,8 +34,8 @@ def asked_for_the_same(case: Case) -> Iterator[Violation]:
 
 def _wrong(life: Life) -> str | None:
     """The first thing of which the versions do not say the same."""
-    runs: dict[Run, Begun] = {}
-    begun: set[tuple[Run, int]] = set()
+    runs: dict[RunKey, Begun] = {}
+    begun: set[tuple[RunKey, int]] = set()
     n = 0
     for head in life.heads:
         if head.n == n + 1:
@@ -57,15 +57,17 @@ def _wrong(life: Life) -> str | None:
     return None
 
 
-def _run_of(intent: Begun) -> Run:
+def _run_of(intent: Begun) -> RunKey:
     """What a compensation does in lieu of a run is the same run still."""
     return "do" if intent.kind == "lieu" else intent.kind, intent.handler, intent.cause
 
 
-def _ended_otherwise(roles: Roles, entry: Entry, runs: Mapping[Run, Begun], begun: set[tuple[Run, int]]) -> str | None:
+def _ended_otherwise(
+    roles: Roles, entry: Entry, runs: Mapping[RunKey, Begun], begun: set[tuple[RunKey, int]]
+) -> str | None:
     """What the transition that ends a run has of it, and its intents have not."""
     if entry.outcome == "handled":
-        run: Run = ("do", entry.handler, entry.cause or entry.message)
+        run: RunKey = ("do", entry.handler, entry.cause or entry.message)
     elif entry.outcome == "compensated" and entry.cause:
         run = (
             "undo",

@@ -28,7 +28,7 @@ from saga.progress.document import Call, Entry, Intent, Snapshot, decode, decode
 from saga.runtime.participant import Halted, Participant
 from saga.runtime.persistence import ARCHIVES, COLLECTION
 from saga.runtime.ports import ShieldedRun
-from saga.runtime.standing import Run, Turn
+from saga.runtime.standing import RunKey, Turn
 from saga.runtime.topics import is_dead_letters
 from saga.runtime.turn import advance, begin
 from saga.store.port import Document
@@ -156,7 +156,7 @@ class _Step:
     entry: Entry | None
     """The transition that is new; `None` for an intent."""
     time: str
-    run: Run | None
+    run: RunKey | None
     calls: tuple[Call, ...] = ()
     attempt: int = 1
     message: Message | None = None
@@ -210,7 +210,7 @@ def _transition(service: Participant, before: Snapshot, after: Snapshot, content
     entry = decode_entry(after.transitions[-1])
     if entry.outcome == "dead":
         return None
-    run: Run | None = None
+    run: RunKey | None = None
     if entry.outcome == "handled":
         run = ("do", entry.handler, entry.cause or entry.message)
     elif entry.outcome == "compensated" and entry.cause:
@@ -226,7 +226,7 @@ def _intent(before: Snapshot, after: Snapshot, content: bytes) -> _Step | None:
     if len(new) != 1:
         return None
     (intent,) = new
-    run: Run = (intent.kind, intent.handler, intent.cause)
+    run: RunKey = (intent.kind, intent.handler, intent.cause)
     return _Step(before, after, content, None, intent.time, run, intent.calls, message=intent.message)
 
 
@@ -257,7 +257,7 @@ async def _different(service: Participant, step: _Step, log: _Log, archives: Map
     return f"{what}: a rerun writes something else: {_first_difference(step.content, made)}"
 
 
-def _has_resources(service: Participant, run: Run) -> bool:
+def _has_resources(service: Participant, run: RunKey) -> bool:
     kind, name, _ = run
     role = service.roles.handlers[name]
     handler = service.handlers[role.undo.name if kind == "undo" and role.undo else name]

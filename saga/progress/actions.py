@@ -1,0 +1,176 @@
+"""Values of one step: what set a turn off, each thing that can happen next, and how what was done ended. Pure.
+
+`saga.progress.step.next_action` chooses one; the runtime carries it out; `saga.progress.record` writes it down.
+"""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import ClassVar, TypeAlias
+
+from msgspec import Struct
+
+from saga.clock import iso
+from saga.messages import Message
+from saga.progress.document import Intent, Result
+from saga.progress.roles import Role
+
+NOBODY: Mapping[str, str] = MappingProxyType({})
+
+
+class Now(Struct, frozen=True, gc=False):
+    """The time of a decision, and for how long the service remembers a saga."""
+
+    ms: int
+    """Milliseconds since 1970, UTC."""
+    memory_s: int
+
+    @property
+    def forgotten(self) -> str:
+        """What is older than this the service need not know any more. To the second: so it is seldom made anew."""
+        return iso((self.ms // 1000 - self.memory_s) * 1000)
+
+
+class Trigger(Struct, frozen=True, kw_only=True, gc=False):
+    """What set a turn off, and what this service has found out about it."""
+
+    message: Message
+    """One without a type is of nobody: a repair looks what is ready."""
+    bad: Mapping[str, str] = NOBODY
+    """The handlers that can never decode the message, each with the reason."""
+    paged: tuple[str, ...] | None = None
+    """The handlers for which pages of the progress keep the message; `None`: the pages were not asked."""
+
+
+# -------------------------------------------------------------------- nothing for a handler
+
+
+class Done(Struct, frozen=True, gc=False):
+    """Nothing is left to do: the offset of what set the turn off may be committed."""
+
+
+class Reload(Struct, frozen=True, gc=False):
+    """Read the progress: it is not known, or may be too old to end on."""
+
+
+class Recall(Struct, frozen=True, gc=False):
+    """Ask the pages of the progress what they hold of the message in hand."""
+
+
+# -------------------------------------------------------------------- what is done
+
+
+class Act(Struct, frozen=True, gc=False):
+    """Something to do with a message for a handler, or with a failure outcome for its compensation."""
+
+    role: Role
+    message: Message
+    undoes: ClassVar[bool] = False
+    """True for what a compensation does."""
+
+    @property
+    def name(self) -> str:
+        """Name of the handler, or of its compensation, as history has it."""
+        return self.role.undo.name if self.undoes and self.role.undo else self.role.name
+
+
+class Run(Act, frozen=True, gc=False):
+    """Run the handler, from its start or from its open intent."""
+
+    parts: tuple[Message, ...]
+    """One for each event parameter."""
+    intent: Intent | None = None
+
+
+class Undo(Act, frozen=True, gc=False):
+    """Run the compensation on a result; its event is handed over beside the outcome."""
+
+    undoes: ClassVar[bool] = True
+    result: Result
+
+    @property
+    def parts(self) -> tuple[Message, ...]:
+        """The outcome and the event that is undone."""
+        return self.message, self.result.event
+
+
+class CloseSealed(Act, frozen=True, gc=False):
+    """Close a dead original for good: close its documents to it, and show a person what stands."""
+
+    undoes: ClassVar[bool] = True
+    intent: Intent
+
+
+# -------------------------------------------------------------------- what is only written down
+
+
+class Write(Act, frozen=True, gc=False):
+    """Write the next snapshot: `saga.progress.step.next_snapshot` makes it. Nothing runs."""
+
+
+class Ignore(Write, frozen=True, gc=False):
+    """Record the message as ignored."""
+
+    reason: str
+
+
+class Refuse(Write, frozen=True, gc=False):
+    """Make a dead letter of what was never due to run: it quarantines nothing."""
+
+    reason: str
+    remedy: str
+
+
+class Wait(Write, frozen=True, gc=False):
+    """Keep the message until its other parts are there, or until it is known when the saga began."""
+
+    reason: str
+
+
+class Queue(Write, frozen=True, gc=False):
+    """Keep the message behind what blocks the saga."""
+
+    reason: str
+    bad: str | None = None
+    """Why it can never be decoded."""
+
+
+class UndoWaits(Write, frozen=True, gc=False):
+    """Keep the outcome until its compensation can do something."""
+
+    undoes: ClassVar[bool] = True
+    known: bool
+    """True if the original has begun and will be brought to its end; false if nobody has told when the saga began: what
+    was done here may be forgotten."""
+
+
+class Seal(Write, frozen=True, gc=False):
+    """Seal the intent of an original that is a dead letter: from now on nothing revives it."""
+
+    undoes: ClassVar[bool] = True
+
+
+class Close(Write, frozen=True, gc=False):
+    """Close the handler: nothing is left to undo, and it will never run in this saga."""
+
+    undoes: ClassVar[bool] = True
+
+
+# -------------------------------------------------------------------- nothing yet
+
+
+class Had(Struct, frozen=True, gc=False):
+    """The handler has had the message: it is in the inbox."""
+
+
+class Left(Struct, frozen=True, gc=False):
+    """The message is kept already, and is gone on with when it is ready."""
+
+
+Decision: TypeAlias = Had | Left | Ignore | Refuse | Wait | Queue | Run
+"""What can become of a message for one handler."""
+UndoStep: TypeAlias = UndoWaits | Seal | CloseSealed | Undo | Close
+"""What the compensation of a handler can do next."""
+Writes: TypeAlias = Ignore | Refuse | Wait | Queue | UndoWaits | Seal | Close
+"""All that is only written down."""
+Action: TypeAlias = Done | Reload | Recall | Run | Undo | CloseSealed | Writes
+"""All that can happen next."""

@@ -1,0 +1,99 @@
+"""One step of a saga: from the progress to the next action, and from what is only written down to the next snapshot.
+
+Pure. Whatever will set off a turn besides a message, as a time that has come, is decided here, and what waits for it is
+opened and closed in `next_snapshot`.
+"""
+
+from saga.progress import compensate, ids, record
+from saga.progress.actions import (
+    Action,
+    Close,
+    Done,
+    Had,
+    Ignore,
+    Left,
+    Now,
+    Queue,
+    Recall,
+    Refuse,
+    Reload,
+    Seal,
+    Trigger,
+    UndoWaits,
+    Wait,
+    Writes,
+)
+from saga.progress.decide import decide, is_undone, kept_undo, next_ready, undo_step, undone_by
+from saga.progress.document import Snapshot
+from saga.progress.record import Hand, Written
+from saga.progress.roles import Roles
+
+DONE, RELOAD, RECALL = Done(), Reload(), Recall()
+
+
+def next_action(p: Snapshot | None, roles: Roles, trigger: Trigger, now: Now, certain: bool) -> Action:
+    """What happens next. `p`: the progress, `None` if it is not known; `certain`: it was read or written in this turn.
+
+    First what the message in hand is for: handlers as declared, then compensations. Then whatever of the saga is ready:
+    all that is settled before the offset is committed.
+    """
+    if p is None:
+        return RELOAD
+    if p.pages and trigger.paged is None:
+        return RECALL
+    message, only_had = trigger.message, True
+    for role in roles.by_type.get(message.type, ()):
+        if trigger.paged and role.name in trigger.paged:  # it is kept already
+            only_had = False
+            continue
+        decision = decide(p, role, message, now=now, bad=trigger.bad.get(role.name))
+        if isinstance(decision, Had):
+            continue
+        only_had = False
+        if not isinstance(decision, Left):
+            return decision
+    for role in undone_by(p, roles, message.type):
+        if is_undone(p, role, message):
+            continue
+        only_had = False
+        kept, step = kept_undo(p, role.name, message), undo_step(p, role, message)
+        if kept is None or (kept.dead is None and not isinstance(step, UndoWaits)):
+            return step
+    ready = next_ready(p, roles)
+    if ready is not None:
+        return ready
+    # What ends without a write is decided on a progress that was read in this turn.
+    return DONE if certain or only_had else RELOAD
+
+
+def is_all(p: Snapshot, roles: Roles, trigger: Trigger) -> bool:
+    """True if the message has come to its end for the one handler that it is for, and the saga is at rest: the next
+    action on this progress, if it is certain, is `Done`. That is how by far the most turns end, and cheap to see."""
+    message = trigger.message
+    takers = roles.by_type.get(message.type, ())
+    return (
+        len(takers) == 1
+        and not (p.intents or p.queue or p.waiting or p.own or p.compensating or p.pages)
+        and ids.entry(message.id, takers[0].name) in p.inbox
+        and message.type not in roles.undone_by
+    )
+
+
+def next_snapshot(p: Snapshot, hand: Hand, action: Writes) -> Written:
+    """The progress with what is only written down of an action: nothing of the service's runs."""
+    role, message = action.role, action.message
+    match action:
+        case Ignore():
+            return record.ignored(p, hand, role, message, action.reason)
+        case Refuse():
+            return record.refused(p, hand, role, message, action.reason, action.remedy)
+        case Wait():
+            return record.waiting(p, hand, role, message, action.reason)
+        case Queue():
+            return record.queued(p, hand, role, message, action.reason, action.bad)
+        case UndoWaits():
+            return compensate.undo_waits(p, hand, role, message, known=action.known)
+        case Seal():
+            return record.begun(p, hand, compensate.sealed(p, role))
+        case Close():
+            return compensate.closed(p, hand, role, message)

@@ -1,0 +1,47 @@
+"""A dead original half done: what it began and nobody can undo is put out of reach, and shown to a person."""
+
+from saga.progress import compensate, ids
+from saga.progress.actions import CloseSealed
+from saga.progress.document import Call, Intent
+from saga.runtime import documents, persistence
+from saga.runtime.participant import Participant
+from saga.runtime.standing import Turn
+
+
+async def close_sealed(service: Participant, turn: Turn, action: CloseSealed) -> Turn:
+    """Close its documents to the dead original, and write down what stands."""
+    stands = []
+    for call, sure in _begun_calls(action.intent):
+        if call.kind == "step":
+            stands.append(_describe(call, "ran" if sure else "may have happened"))
+        elif call.kind == "update" and await _applied(service, turn, action.intent, call):
+            stands.append(_describe(call, "was applied"))
+    hand = persistence.in_hand(service, turn)
+    written = compensate.closed_for_good(turn.known, hand, action.role, action.message, stands=stands)
+    return await persistence.write(service, turn, written)
+
+
+def _begun_calls(intent: Intent) -> list[tuple[Call, bool]]:
+    """What the original began, newest first; whether its answer is known."""
+    calls = [(call, True) for call in intent.calls if call.answer is None]
+    if intent.begins is not None and not any(
+        (c.name, c.number) == (intent.begins.name, intent.begins.number) for c in intent.calls
+    ):
+        calls.append((intent.begins, False))
+    return calls[::-1]
+
+
+async def _applied(service: Participant, turn: Turn, intent: Intent, call: Call) -> bool:
+    """Whether an update took effect; if not, it never will."""
+    assert call.document is not None
+    saga = turn.message.saga
+    collection, _, key = call.document.partition("/")
+    marker = ids.update_id(service.name, saga, intent.handler, intent.cause, call.name, call.number)
+    mark = documents.Marker(saga=saga, handler=intent.handler, kind="do", cause=intent.cause, never=True)
+    found = await documents.never(service, turn.position, collection, key, marker, mark)
+    return not found.never and found.answer is None
+
+
+def _describe(call: Call, what: str) -> str:
+    where = f" on {call.document}" if call.document else ""
+    return f"{call.kind} {call.name}{where} {what}"
