@@ -18,10 +18,11 @@ from saga.progress.decide import next_ready
 from saga.progress.document import Entry, Snapshot, decode, decode_entry, encode
 from saga.progress.history import archive_key, decode_archive
 from saga.progress.spill import whole
+from saga.runtime.beginning import begin
 from saga.runtime.participant import Participant
 from saga.runtime.persistence import ARCHIVES
 from saga.runtime.standing import Turn
-from saga.runtime.turn import advance, begin
+from saga.runtime.turn import advance
 from saga.store.port import Document
 from saga.testing.invariants import alone
 from verification import others

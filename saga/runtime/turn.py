@@ -10,20 +10,15 @@
 | the publish's answer is lost | publish again; same ids |
 """
 
-from collections.abc import Mapping
-
 from msgspec.structs import replace
 
-from saga.errors import BadInput, TooLarge
-from saga.messages import Message, Position
-from saga.progress import record
-from saga.progress.actions import NOBODY, Act, CloseSealed, Done, Recall, Reload, Run, Undo, Write
-from saga.progress.document import Snapshot
-from saga.progress.roles import Role
+from saga.errors import TooLarge
+from saga.progress.actions import Act, CloseSealed, Done, Recall, Reload, Run, Undo, Write
 from saga.progress.step import is_all, next_action, next_snapshot
 from saga.runtime import handling, oversized, persistence, sealing, spilling
+from saga.runtime.beginning import as_read
 from saga.runtime.participant import Participant, Refused
-from saga.runtime.standing import Stages, Turn
+from saga.runtime.standing import Turn
 
 
 async def take_turn(service: Participant, turn: Turn) -> Turn:
@@ -35,7 +30,7 @@ async def take_turn(service: Participant, turn: Turn) -> Turn:
 
 async def advance(service: Participant, turn: Turn) -> Turn:
     """Do what is next, up to a read or a write. What is refused is decided again, on the progress as it is by then."""
-    action = next_action(_as_read(service, turn), service.roles, turn, persistence.now(service), turn.certain)
+    action = next_action(as_read(service, turn), service.roles, turn, persistence.now(service), turn.certain)
     try:
         match action:
             case Run():
@@ -61,49 +56,3 @@ async def advance(service: Participant, turn: Turn) -> Turn:
         return await oversized.given_up(service, turn, action, why)
     ends = turn.certain and turn.progress is not None and is_all(turn.progress, service.roles, turn)
     return replace(turn, over=True) if ends else turn
-
-
-def _as_read(service: Participant, turn: Turn) -> Snapshot | None:
-    """The progress as this version of the service reads it: what could not be decoded when it was queued is decoded
-    anew, for this version may know its schema."""
-    p = None if turn.progress is None else turn.known
-    if p is None or not p.queue or p.queue[0].bad is None:
-        return p
-    head = p.queue[0]
-    bad = _undecodable(service, service.roles.handlers[head.handler], head.message)
-    return replace(p, queue=(replace(head, bad=bad), *p.queue[1:]))
-
-
-def begin(
-    service: Participant,
-    message: Message,
-    position: Position,
-    cached: tuple[Snapshot, int] | None,
-    stages: Stages | None = None,
-) -> Turn:
-    """The turn on what the cache has; for a message that starts a young saga on nothing known, without a read."""
-    p, cas = cached or (None, 0)
-    if (p is None or p.started is None) and persistence.is_older_than_memory(service, message):
-        p, cas = None, 0
-    elif p is None and service.contracts[message.type].starts:
-        p = record.empty(service.name, message.saga)
-    bad = _bad(service, message)
-    return Turn(message=message, position=position, bad=bad, progress=p, cas=cas, stages=stages or Stages())
-
-
-def _bad(service: Participant, message: Message) -> Mapping[str, str]:
-    """Which handlers can never decode the message: for them it waits for nothing. Looked at only where it may have to
-    wait."""
-    roles = service.roles
-    if message.started is not None and message.type not in roles.joined:
-        return NOBODY
-    waits = [r for r in roles.by_type.get(message.type, ()) if len(r.takes) > 1 or message.started is None]
-    return {role.name: why for role in waits if (why := _undecodable(service, role, message)) is not None}
-
-
-def _undecodable(service: Participant, role: Role, message: Message) -> str | None:
-    try:
-        service.decode(role.name, message)
-    except BadInput as why:
-        return str(why)
-    return None

@@ -14,6 +14,7 @@ from saga.observe.moments import Assigned, DeadLettered, Expired, Handled, Lost,
 from saga.printable import printable, shortened
 from saga.progress.document import Snapshot, decode_entry, progress_key
 from saga.runtime import deadletters, persistence
+from saga.runtime.beginning import begin
 from saga.runtime.handling import said_by
 from saga.runtime.lanes import Cache, Item, Lanes
 from saga.runtime.offsets import Prefix
@@ -22,7 +23,7 @@ from saga.runtime.ports import RunningPorts
 from saga.runtime.room import Limits, Room
 from saga.runtime.standing import Stages
 from saga.runtime.standstills import Standstills
-from saga.runtime.turn import begin, take_turn
+from saga.runtime.turn import take_turn
 
 POLL_S = 86_400.0
 """The longest that an idle intake waits: whatever changes wakes it."""

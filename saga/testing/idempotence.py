@@ -20,10 +20,11 @@ from saga.messages import Event, Message, Position, name_of
 from saga.progress import ids
 from saga.progress.document import Call, Snapshot, decode, decode_entry, progress_key
 from saga.progress.record import empty
+from saga.runtime.beginning import begin
 from saga.runtime.lifecycle import OPEN_S_MAX, open_resources
 from saga.runtime.participant import Halted, Participant, participant_of
 from saga.runtime.persistence import COLLECTION
-from saga.runtime.turn import begin, take_turn
+from saga.runtime.turn import take_turn
 from saga.service import Service
 from saga.store.sqlite import SqliteStore
 from saga.testing.differences import Asked, Comparison, Seen, picture

@@ -21,12 +21,13 @@ from saga.observe.moments import Moment
 from saga.progress import ids
 from saga.progress.document import Snapshot, decode, progress_key
 from saga.progress.look import Progress, looked_at
+from saga.runtime.beginning import begin
 from saga.runtime.documents import as_kind
 from saga.runtime.lifecycle import OPEN_S_MAX, open_resources
 from saga.runtime.participant import Participant, participant_of
 from saga.runtime.persistence import COLLECTION
 from saga.runtime.ports import ShieldedRun
-from saga.runtime.turn import begin, take_turn
+from saga.runtime.turn import take_turn
 from saga.service import Service
 from saga.store.sqlite import SqliteStore
 from saga.testing.fakes import check_fakes

@@ -14,9 +14,10 @@ from saga.clock import SystemClock
 from saga.errors import Exists, Permanent
 from saga.messages import Outgoing, Position, Record
 from saga.outside import to_record
+from saga.runtime.beginning import begin
 from saga.runtime.lifecycle import open_resources
 from saga.runtime.participant import Participant, participant_of
-from saga.runtime.turn import begin, take_turn
+from saga.runtime.turn import take_turn
 from saga.store.sqlite import SqliteStore
 from saga.testing.trials import TrialClock, TrialPorts
 from services.inventory import inventory

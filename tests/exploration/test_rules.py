@@ -231,7 +231,7 @@ def an_ambiguous_write_is_written_over(patch: pytest.MonkeyPatch) -> None:
 
 def pages_are_not_asked(patch: pytest.MonkeyPatch) -> None:
     async def recalled(service: Participant, turn: Turn) -> Turn:
-        return replace(turn, recalled={})
+        return replace(turn, recalled={}, paged=())
 
     patch.setattr(spilling, "recalled", recalled)
 

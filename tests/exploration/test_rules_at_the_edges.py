@@ -11,7 +11,7 @@ from saga.progress import decide, record, step, takeover
 from saga.progress.actions import UndoStep
 from saga.progress.document import Call, Snapshot
 from saga.progress.roles import Role
-from saga.runtime import documents, handling, turn
+from saga.runtime import beginning, documents, handling
 from saga.runtime.participant import Participant
 from saga.runtime.saga import RunningSaga
 from verification import services
@@ -69,13 +69,13 @@ def a_failed_saga_is_new_to_later_handlers(patch: pytest.MonkeyPatch) -> None:
 
 
 def what_one_handler_cannot_decode_none_can(patch: pytest.MonkeyPatch) -> None:
-    bad_for = turn._bad
+    bad_for = beginning._bad
 
     def bad_for_all(service: Participant, message: Message) -> Mapping[str, str]:
         bad = bad_for(service, message)
         return {role.name: why for why in bad.values() for role in service.roles.by_type[message.type]}
 
-    patch.setattr(turn, "_bad", bad_for_all)
+    patch.setattr(beginning, "_bad", bad_for_all)
 
 
 def only_the_first_update_of_a_batch_is_looked_at(patch: pytest.MonkeyPatch) -> None:

@@ -16,13 +16,14 @@ from saga.progress import history
 from saga.progress.document import decode, encode
 from saga.progress.takeover import is_due
 from saga.runtime import documents
+from saga.runtime.beginning import begin
 from saga.runtime.documents import Update
 from saga.runtime.lanes import Item
 from saga.runtime.offsets import Prefix
 from saga.runtime.participant import Draining, Participant, Refused
 from saga.runtime.repairing import repaired
 from saga.runtime.room import Limits
-from saga.runtime.turn import begin, take_turn
+from saga.runtime.turn import take_turn
 from saga.runtime.worker import Worker
 from saga.testing.trials import TrialClock
 from services.inventory.stock import Stock

@@ -9,10 +9,11 @@ from saga import Event, Service
 from saga.clock import iso
 from saga.messages import Message, Position, texts_of
 from saga.progress.document import Entry, Snapshot, decode, decode_entry, progress_key
+from saga.runtime.beginning import begin
 from saga.runtime.lifecycle import open_resources
 from saga.runtime.participant import Participant, participant_of
 from saga.runtime.standing import Turn
-from saga.runtime.turn import advance, begin
+from saga.runtime.turn import advance
 from saga.store.port import Document
 from saga.store.sqlite import SqliteStore
 from saga.testing.trials import TrialClock, TrialPorts

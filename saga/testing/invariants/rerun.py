@@ -25,12 +25,13 @@ from saga.messages import Message, Outgoing, Position, Record, texts_of
 from saga.observe.moments import Moment
 from saga.progress import record as written_down
 from saga.progress.document import Call, Entry, Intent, Snapshot, decode, decode_entry
+from saga.runtime.beginning import begin
 from saga.runtime.participant import Halted, Participant
 from saga.runtime.persistence import ARCHIVES, COLLECTION
 from saga.runtime.ports import ShieldedRun
 from saga.runtime.standing import RunKey, Turn
 from saga.runtime.topics import is_dead_letters
-from saga.runtime.turn import advance, begin
+from saga.runtime.turn import advance
 from saga.store.port import Document
 from saga.testing.invariants.evidence import Violation, Witnessed
 from saga.testing.invariants.lives import parted
@@ -309,7 +310,8 @@ async def _made(
     if step.run is not None:
         turn = turn.carrying(step.run, step.calls, step.attempt - 1)
     try:
-        await advance(service, turn)
+        while not turn.over and turn.progress is not None:  # what is to be read anew is another progress
+            turn = await advance(service, turn)
     except _Write as write:
         return write.content
     except _Failed:

@@ -17,8 +17,9 @@ from saga.outside import to_record
 from saga.progress.document import Entry, Snapshot, decode, decode_entry, encode, progress_key
 from saga.progress.spill import saga_of
 from saga.runtime import deadletters
+from saga.runtime.beginning import begin
 from saga.runtime.participant import Participant, participant_of
-from saga.runtime.turn import begin, take_turn
+from saga.runtime.turn import take_turn
 from saga.store.port import Document
 from saga.testing.invariants.evidence import Evidence, Witnessed
 from saga.testing.stillness import StillPorts

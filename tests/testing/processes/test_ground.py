@@ -16,7 +16,7 @@ from saga.messages import Outgoing, Position
 from saga.progress import history, record
 from saga.progress.document import Snapshot, encode, progress_key
 from saga.progress.history import Archive
-from saga.progress.record import Hand
+from saga.progress.record import Ended, Hand
 from saga.runtime.persistence import ARCHIVES, COLLECTION
 from saga.store.sqlite import SqliteStore
 from saga.testing.invariants.lives import broken_chain, lives_of
@@ -93,10 +93,8 @@ def handled(p: Snapshot) -> Snapshot:
     hand = Hand(
         message=message, position=Position("things", 0, p.n), roles=roles_of(), heard=(), now_ms=NOW_MS, memory_s=1000
     )
-    return record.handled(
-        p, hand, roles_of(role), role, cause=message.id, message=message, parts=(message,), delta={"x": p.n}, events=(),
-        calls=(), attempt=1,
-    ).snapshot  # fmt: skip
+    ended = Ended(cause=message.id, message=message, parts=(message,), delta={"x": p.n})
+    return record.handled(p, hand, role, ended).snapshot
 
 
 async def write(file: Path, p: Snapshot, *archives: Archive) -> None:

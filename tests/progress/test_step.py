@@ -1,0 +1,209 @@
+"""One step: what happens next of all that could, in order; and what is only written down of it."""
+
+import pytest
+from msgspec.structs import replace
+
+from saga.progress import ids
+from saga.progress.actions import (
+    Action,
+    Close,
+    Done,
+    Ignore,
+    Now,
+    Queue,
+    Recall,
+    Refuse,
+    Reload,
+    Run,
+    Seal,
+    Trigger,
+    Undo,
+    UndoWaits,
+    Wait,
+    Writes,
+)
+from saga.progress.document import Outcome, Own, Page, Result, Snapshot
+from saga.progress.roles import Role, undo_name
+from saga.progress.roles import Undo as UndoRole
+from saga.progress.step import is_all, next_action, next_snapshot
+from tests.progress.pieces import NOW_MS, a_hand, a_message, a_role, an_intent, blank, kept, roles_of
+
+NOW = Now(NOW_MS, memory_s=10**6)
+UNDO = UndoRole(name="release", outcomes=frozenset({"Failed"}), results=frozenset({"R"}))
+FIRST, SECOND = a_role("first", "A"), a_role("second", "A")
+RESERVE = a_role("reserve", "B", undo=UNDO)
+LISTENS = a_role("listens", "Failed")
+ROLES = roles_of(FIRST, SECOND, RESERVE, LISTENS, outcomes="Failed", emitted="R Failed")
+A, B, FAILED = a_message("A"), a_message("B"), a_message("Failed")
+RESULT = Result(handler="reserve", cause=B.id, event=a_message("R"), own=())
+
+
+def entered(p: Snapshot, name: str, message: str) -> Snapshot:
+    return replace(p, inbox={**p.inbox, ids.entry(message, name): 0})
+
+
+def following(p: Snapshot | None, trigger: Trigger, *, certain: bool = True) -> Action:
+    return next_action(p, ROLES, trigger, NOW, certain)
+
+
+def after(p: Snapshot, *names: str, message: str = A.id) -> Snapshot:
+    for name in names:
+        p = entered(p, name, message)
+    return p
+
+
+# ---------------------------------------------------------------- what is read first
+
+
+def test_a_progress_that_is_not_known_is_read() -> None:
+    assert following(None, Trigger(message=A)) == Reload()
+
+
+def test_pages_are_asked_once_before_anything_is_decided() -> None:
+    p = replace(blank(), pages=(Page(of="inbox", name="p", count=1, newest=0),))
+    assert following(p, Trigger(message=A)) == Recall()
+    assert following(p, Trigger(message=A, paged=())) == Run(FIRST, A, (A,))
+
+
+def test_what_pages_keep_for_a_handler_is_left_to_them() -> None:
+    p = replace(blank(), pages=(Page(of="queue", name="p", count=1, newest=0),))
+    assert following(p, Trigger(message=A, paged=("first",))) == Run(SECOND, A, (A,))
+    p = entered(p, "second", A.id)
+    assert following(p, Trigger(message=A, paged=("first",))) == Done()
+    assert following(p, Trigger(message=A, paged=("first",)), certain=False) == Reload(), "it is not in the inbox"
+
+
+# ---------------------------------------------------------------- the message in hand
+
+
+def test_handlers_take_the_message_in_the_order_of_declaration_each_once() -> None:
+    assert following(blank(), Trigger(message=A)) == Run(FIRST, A, (A,))
+    assert following(after(blank(), "first"), Trigger(message=A)) == Run(SECOND, A, (A,))
+    assert following(after(blank(), "first", "second"), Trigger(message=A)) == Done()
+
+
+def test_what_one_handler_cannot_decode_waits_for_nothing_there_and_the_others_are_not_touched() -> None:
+    unknown = replace(A, started=None)
+    trigger = Trigger(message=unknown, bad={"second": "why"})
+    p = blank(started=None)
+    assert isinstance(following(p, trigger), Wait)
+    assert following(entered(p, "first", A.id), trigger) == Run(SECOND, unknown, (unknown,))
+
+
+def test_an_outcome_is_handled_before_anything_is_undone() -> None:
+    p = replace(blank(), results=(RESULT,))
+    assert following(p, Trigger(message=FAILED)) == Run(LISTENS, FAILED, (FAILED,))
+    p = entered(p, "listens", FAILED.id)
+    assert following(p, Trigger(message=FAILED)) == Undo(RESERVE, FAILED, RESULT)
+    assert following(entered(p, undo_name("reserve"), FAILED.id), Trigger(message=FAILED)) == Done()
+
+
+def test_an_outcome_that_waits_for_the_original_is_written_down_once() -> None:
+    p = entered(replace(blank(), intents=(an_intent("reserve", B),)), "listens", FAILED.id)
+    assert following(p, Trigger(message=FAILED)) == UndoWaits(RESERVE, FAILED, known=True)
+    p = replace(p, compensating=(kept("reserve", FAILED),))
+    assert following(p, Trigger(message=FAILED)) == Done()
+    assert following(p, Trigger(message=FAILED), certain=False) == Reload()
+
+
+def test_an_undoing_that_is_a_dead_letter_is_left_to_a_person() -> None:
+    p = replace(blank(), results=(RESULT,), compensating=(kept("reserve", FAILED, dead="d"),))
+    assert following(entered(p, "listens", FAILED.id), Trigger(message=FAILED)) == Done()
+
+
+# ---------------------------------------------------------------- what is ready, and the end
+
+
+def test_what_is_ready_is_settled_after_the_message_in_hand_and_before_the_end() -> None:
+    p = replace(blank(), queue=(kept("reserve", B),))
+    assert following(after(p, "first", "second"), Trigger(message=A)) == Run(RESERVE, B, (B,))
+    assert isinstance(following(after(p, "first"), Trigger(message=A)), Queue), "first what is in hand"
+
+
+def test_a_message_of_nobody_sets_off_what_is_ready() -> None:
+    nobody = Trigger(message=replace(A, id="", type=""))
+    assert following(replace(blank(), queue=(kept("reserve", B),)), nobody) == Run(RESERVE, B, (B,))
+    assert following(blank(), nobody) == Done()
+
+
+def test_a_turn_ends_on_an_old_progress_only_with_what_is_in_the_inbox() -> None:
+    p = after(blank(), "first", "second")
+    assert following(p, Trigger(message=A), certain=False) == Done()
+    p = replace(entered(blank(), "first", A.id), queue=(kept("other", B, dead="d"), kept("second", A)))
+    assert following(p, Trigger(message=A), certain=False) == Reload(), "what is kept may be due by now"
+    assert following(p, Trigger(message=A), certain=True) == Done()
+
+
+ALONE = roles_of(FIRST, RESERVE, outcomes="Failed", emitted="R Failed")
+ENDED = entered(blank(), "first", A.id)
+
+
+def test_a_turn_that_left_nothing_open_needs_no_second_look() -> None:
+    assert is_all(ENDED, ALONE, Trigger(message=A))
+    assert next_action(ENDED, ALONE, Trigger(message=A), NOW, True) == Done()
+
+
+@pytest.mark.parametrize(
+    "p",
+    [
+        blank(),
+        replace(ENDED, intents=(an_intent("reserve", B),)),
+        replace(ENDED, queue=(kept("reserve", B),)),
+        replace(ENDED, waiting=(kept("reserve", B),)),
+        replace(ENDED, own=(Own(event=B, n=0),)),
+        replace(ENDED, compensating=(kept("reserve", FAILED),)),
+        replace(ENDED, pages=(Page(of="queue", name="p", count=1, newest=0),)),
+    ],
+)
+def test_what_is_open_is_looked_at_again(p: Snapshot) -> None:
+    assert not is_all(p, ALONE, Trigger(message=A))
+
+
+def test_a_message_for_several_is_looked_at_again() -> None:
+    assert not is_all(after(blank(), "first", "second"), ROLES, Trigger(message=A))
+    assert not is_all(entered(blank(), "listens", FAILED.id), ROLES, Trigger(message=FAILED)), "it undoes something"
+
+
+# ---------------------------------------------------------------- what is only written down
+
+DEAD = replace(blank(), queue=(kept("reserve", B, dead="d"),), intents=(an_intent("reserve", B),))
+
+
+@pytest.mark.parametrize(
+    ("action", "outcome", "handler"),
+    [
+        (Ignore(FIRST, A, "why"), "ignored", "first"),
+        (Refuse(FIRST, A, "why", "mend"), "dead", "first"),
+        (Wait(FIRST, A, "why"), "waiting", "first"),
+        (Queue(FIRST, A, "why", "bad"), "queued", "first"),
+        (UndoWaits(RESERVE, FAILED, known=True), "waiting", "release"),
+        (UndoWaits(RESERVE, FAILED, known=False), "waiting", "release"),
+        (Close(RESERVE, FAILED), "compensated", "release"),
+    ],
+)
+def test_each_action_that_runs_nothing_is_a_transition_of_its_own(
+    action: Writes, outcome: Outcome, handler: str
+) -> None:
+    written = next_snapshot(blank(), a_hand(A, roles=ROLES), action)
+    assert written.entry is not None
+    assert (written.entry.outcome, written.entry.handler, action.name) == (outcome, handler, handler)
+    assert written.snapshot.n == 1
+
+
+def test_what_is_queued_remembers_why_it_cannot_be_decoded() -> None:
+    p = next_snapshot(blank(), a_hand(A), Queue(FIRST, A, "why", "bad")).snapshot
+    assert [k.bad for k in p.queue] == ["bad"]
+
+
+def test_a_dead_original_is_sealed_without_a_transition() -> None:
+    written = next_snapshot(DEAD, a_hand(FAILED, roles=ROLES), Seal(RESERVE, FAILED))
+    assert written.entry is None
+    assert [(intent.handler, intent.kind) for intent in written.snapshot.intents] == [("reserve", "lieu")]
+
+
+def named(role: Role) -> tuple[str, str]:
+    return Run(role, B, (B,)).name, Close(role, FAILED).name
+
+
+def test_what_a_compensation_does_goes_by_its_name() -> None:
+    assert named(RESERVE) == ("reserve", "release")
