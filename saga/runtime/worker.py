@@ -281,12 +281,10 @@ class Worker:
         known = None if cached is None else cached[:2]
         turn = await take_turn(self.service, begin(self.service, item.message, item.position, known, stages))
         if turn.progress is not None and turn.cas:
-            if stages.outcomes:
-                written_s = stages.begun_s
-            elif cached is not None and turn.progress is cached[0]:
+            if not stages.outcomes and cached is not None and turn.progress is cached[0]:
                 written_s = cached[2]
             else:
-                written_s = stages.begun_s - self._age_s(turn.progress)
+                written_s = stages.begun_s - (0.0 if stages.outcomes else self._age_s(turn.progress))
             self._cache.put(saga, turn.progress, turn.cas, written_s)
         return stages
 
