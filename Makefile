@@ -4,9 +4,10 @@ BIN := .venv/bin
 SEEDS ?= 1000
 MINUTES ?= 30
 SEED ?= 1
+PYTHONS ?= 3.11 3.12 3.13 3.14
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench bench-servers simulate explore fuzz compose-test torture settings lock format clean
+.PHONY: help demo test coverage test-pythons check bench bench-servers simulate explore fuzz compose-test torture settings lock format clean
 
 help: ## Show what there is.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/'
@@ -28,10 +29,17 @@ demo: .venv/runtime ## Run the order saga: four services, a kill in the middle, 
 test: .venv/tools ## Run all tests.
 	$(BIN)/python -m pytest -n auto
 
+coverage: .venv/tools ## Run all tests, measure lines and branches, processes too, and compare with the floors.
+	$(BIN)/python -m tests.coverage
+
+test-pythons: .venv/tools ## Run what a version can break on each Python that is to be had: PYTHONS="3.12 3.13".
+	$(BIN)/python -m tests.pythons $(PYTHONS)
+
 check: .venv/tools ## Format, lint, types, import rules, generated code.
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/basedpyright
 	$(BIN)/lint-imports
 	$(BIN)/saga contracts check
 

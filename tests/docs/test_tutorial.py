@@ -1,10 +1,12 @@
-"""The tutorial is run as a reader would: its files are written, its commands called, its output is what it says."""
+"""The tutorial is run as a reader would: its files are written, its commands called, its output is what it says.
+
+The toolkit that it runs on is the wheel, installed in an environment of its own: what a release would bring.
+"""
 
 import os
 import re
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.docs.markdown import ROOT, blocks
+from tests.packaging.environment import Environment, built
 
 SHOWS_WITHIN_S = 30.0
 """What is expected of a command may take other processes so long; it is called again until then."""
@@ -21,11 +24,15 @@ CALL_S_MAX = 30.0
 class Shell:
     """Calls commands in a folder. Whatever they leave running ends with the shell."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, programs: Path) -> None:
         self._folder = folder
         self._groups: list[int] = []
-        self._environment = {name: value for name, value in os.environ.items() if not name.startswith("SAGA_")}
-        self._environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        self._environment = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("SAGA_", "PYTHON", "PYTEST_", "COVERAGE_"))
+        }
+        self._environment["PATH"] = f"{programs}{os.pathsep}{os.environ['PATH']}"
 
     def call(self, script: str) -> str:
         """What it prints. Fails when one of its commands does."""
@@ -57,10 +64,18 @@ class Shell:
 
 
 @pytest.fixture
-def shell(tmp_path: Path) -> Iterator[Shell]:
+def environment(tmp_path: Path) -> Environment:
+    """An environment that has the wheel and what it requires, and nothing else."""
+    environment = Environment(tmp_path / "env")
+    environment.install(built(tmp_path / "built"))
+    return environment
+
+
+@pytest.fixture
+def shell(tmp_path: Path, environment: Environment) -> Iterator[Shell]:
     folder = tmp_path / "shop"
     folder.mkdir()
-    shell = Shell(folder)
+    shell = Shell(folder, environment.bin)
     try:
         yield shell
     finally:
@@ -78,7 +93,9 @@ def first_missing(expected: str, printed: str) -> str | None:
     return None
 
 
-def test_the_tutorial_does_what_it_says(shell: Shell, tmp_path: Path) -> None:
+def test_the_tutorial_does_what_it_says(shell: Shell, environment: Environment, tmp_path: Path) -> None:
+    where = shell.call("python -c 'import saga; print(saga.__file__)'; command -v saga").split()
+    assert [Path(path).is_relative_to(tmp_path / "env") for path in where] == [True, True]
     script = ""
     for block in blocks((ROOT / "docs/tutorial.md").read_text("utf-8")):
         if block.title is not None:
@@ -86,6 +103,8 @@ def test_the_tutorial_does_what_it_says(shell: Shell, tmp_path: Path) -> None:
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(block.body, "utf-8")
         elif block.language == "sh":
+            if "pytest" in block.body:  # all before it runs without
+                environment.require("saga-choreography", "testing")
             script, printed = block.body, shell.call(block.body)
         elif block.language == "text":
             until = time.monotonic() + SHOWS_WITHIN_S

@@ -1,11 +1,17 @@
 """The order of lines in a timeline, where clocks differ and histories are strange."""
 
+from typing import Any
+
 import pytest
 from msgspec import Raw
+from msgspec.structs import replace
 
 from saga.messages import Message
-from saga.progress.document import Emitted, Entry, Intent, Kept, Snapshot, encode
+from saga.progress.document import Call, Emitted, Entry, Intent, Kept, Page, PageOf, Ran, Snapshot, encode
+from saga.progress.glance import glance
 from saga.progress.timeline import History, standing, state_after, timeline
+
+COUNTS: dict[PageOf, int] = {"inbox": 70, "queue": 5, "waiting": 3}
 
 
 def an_entry(n: int, second: int, message: str, emits: tuple[str, ...] = (), **delta: object) -> Entry:
@@ -33,6 +39,10 @@ def told(*histories: History) -> list[tuple[str, int]]:
 
 def a_message(id_: str) -> Message:
     return Message(id=id_, type="Said", schema="", saga="s", source="other", time="", value=b"")
+
+
+def a_run(handler: str) -> Ran:
+    return Ran(handler=handler, parameter=0, type="Said", schema="", content="", message="m")
 
 
 def test_lines_of_independent_services_stand_by_time() -> None:
@@ -94,3 +104,53 @@ def test_a_dead_letter_quarantines_and_is_counted_once() -> None:
     p = Snapshot(service="a", saga="s", queue=(dead, kept), compensating=(kept,))
     stands = standing(p)
     assert (stands.state, stands.dead, stands.queue, stands.compensating) == ("quarantined", 1, 1, 1)
+
+
+def test_a_saga_of_which_nothing_is_open_stands_as_its_last_transition() -> None:
+    waits = Kept(handler="both", message=a_message("m"), n=0)
+    entry = an_entry(0, 1, "m")
+    stands = standing(
+        Snapshot(service="a", saga="s", started="then", waiting=(waits,), transitions=(Raw(encode(entry)),))
+    )
+    assert (stands.state, stands.changed, stands.waiting, stands.left) == ("handled", entry.time, 1, 0)
+    assert stands.is_open
+
+
+@pytest.mark.parametrize(
+    ("what", "left"),
+    [
+        ({}, 0),
+        ({"closed": ("both",)}, 1),
+        ({"closed": ("another",)}, 0),
+        ({"ran": (a_run("both"),)}, 1),
+        ({"ran": (a_run("another"),)}, 0),
+        ({"outcome": "Ended"}, 1),
+    ],
+)
+def test_what_waits_for_a_handler_that_never_runs_any_more_is_left(what: dict[str, Any], left: int) -> None:
+    waits = Kept(handler="both", message=a_message("m"), n=0, decides=True)
+    p = Snapshot(service="a", saga="s", waiting=(waits,), **what)
+    assert standing(p).left == standing(glance(encode(p))).left == left
+    assert standing(p).waiting == 1 - left
+
+
+def test_messages_in_pages_are_counted_as_what_they_are() -> None:
+    pages = tuple(Page(of=of, name=of, count=count, newest=0) for of, count in COUNTS.items())
+    stands = standing(Snapshot(service="a", saga="s", pages=pages))
+    assert (stands.queue, stands.waiting) == (COUNTS["queue"], COUNTS["waiting"])
+
+
+def test_a_line_says_what_a_handler_called_as_people_read_it() -> None:
+    calls = (
+        Call(kind="step", name="reserve", number=0, input=""),
+        Call(kind="update", name="set_aside", number=0, input="", document="stock/tea"),
+        Call(kind="read", name="stock", number=0, input="", document="stock/tea"),
+    )
+    entry = replace(an_entry(0, 1, "m", emits=("x",), taken=1), calls=calls)
+    [line] = timeline([a_history("a", entry)])
+    assert line.steps == ("reserve", "update set_aside stock/tea", "read stock/tea")
+    assert (line.emitted, line.delta, line.message, line.source) == (("X",), {"taken": 1}, "m", "other")
+
+
+def test_a_history_is_named_after_its_service() -> None:
+    assert a_history("a").service == "a"

@@ -1,0 +1,61 @@
+"""What a release holds: the package with its types and its licence, nothing else, and no address of ours."""
+
+import hashlib
+import re
+import zipfile
+from email.message import Message
+from email.parser import BytesParser
+from pathlib import Path
+
+import pytest
+
+from tests.packaging.environment import ROOT, built
+
+APACHE_2_SHA256 = "cfc7749b96f63bd31c3c42b5c471bf756814053e847c10f3eb003417bc523d30"
+"""Of the text as the foundation publishes it: a licence that was edited is another one."""
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
+    return zipfile.ZipFile(built(tmp_path_factory.mktemp("wheel")))
+
+
+@pytest.fixture(scope="module")
+def metadata(wheel: zipfile.ZipFile) -> Message:
+    [name] = [name for name in wheel.namelist() if name.endswith(".dist-info/METADATA")]
+    return BytesParser().parsebytes(wheel.read(name))
+
+
+def test_the_wheel_is_the_package_and_nothing_else(wheel: zipfile.ZipFile) -> None:
+    files = {name for name in wheel.namelist() if ".dist-info/" not in name}
+    modules = {path.relative_to(ROOT).as_posix() for path in (ROOT / "saga").rglob("*.py")}
+    assert files == {*modules, "saga/py.typed"}
+
+
+def test_the_wheel_brings_its_licence_whole(wheel: zipfile.ZipFile, metadata: Message) -> None:
+    [name] = [name for name in wheel.namelist() if name.endswith("/licenses/LICENSE")]
+    assert hashlib.sha256(wheel.read(name)).hexdigest() == APACHE_2_SHA256
+    assert metadata["License-Expression"] == "Apache-2.0"
+
+
+def test_the_wheel_says_what_it_needs_and_for_whom_it_is(metadata: Message) -> None:
+    assert metadata["Requires-Python"] == ">=3.11"
+    told = {text.rpartition(" ")[2] for text in metadata.get_all("Classifier", []) if " 3." in f" {text[-5:]}"}
+    tested = re.search(r"^PYTHONS \?= (.+)$", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE)
+    assert tested is not None
+    assert told == set(tested[1].split())
+
+
+@pytest.mark.parametrize("name", ["pyproject.toml", "CONTRIBUTING.md", "SECURITY.md", ".pre-commit-config.yaml"])
+def test_what_a_release_says_of_itself_names_no_host(name: str) -> None:
+    text = (ROOT / name).read_text("utf-8")
+    assert not re.search(r"\w+://|\w@\w+\.\w", text)
+
+
+def test_a_commit_is_asked_what_make_check_asks() -> None:
+    yaml = pytest.importorskip("yaml")
+    hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text("utf-8"))["repos"][0]["hooks"]
+    asked = {Path(hook["entry"].split()[0]).name for hook in hooks}
+    [recipe] = re.findall(r"^check:.*\n((?:\t.*\n)+)", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE)
+    assert asked == set(re.findall(r"\$\(BIN\)/([\w-]+)", recipe))
+    assert {hook["language"] for hook in hooks} == {"system"}

@@ -1,0 +1,25 @@
+"""What tools and tests are given to read of a progress."""
+
+from dataclasses import dataclass
+
+from saga.progress import record
+from saga.progress.look import Transition, looked_at
+from tests.progress.pieces import a_hand, a_message, a_role, blank, roles_of
+
+
+@dataclass(frozen=True)
+class Counted:
+    count: int = 0
+
+
+def test_it_shows_the_state_and_each_transition_with_its_reason() -> None:
+    a = a_message("A")
+    hand = a_hand(a, roles=roles_of(a_role("take", "A")))
+    p = record.append(blank(), hand, "waiting", "take", a, reason="the other part is not there").snapshot
+    p = record.append(p, hand, "handled", "take", a).snapshot
+    shown = looked_at(p, Counted(3))
+    assert (shown.service, shown.saga_id, shown.state) == ("svc", "s", Counted(3))
+    assert shown.transitions == (
+        Transition(handler="take", outcome="waiting", reason="the other part is not there"),
+        Transition(handler="take", outcome="handled", reason=None),
+    )

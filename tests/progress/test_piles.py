@@ -1,0 +1,115 @@
+"""Piles: what is queued, or waits for a handler that takes many, goes to pages from its end and comes back in order."""
+
+from msgspec.structs import replace
+
+from saga.progress import piles, spill
+from saga.progress.document import PAGED, PLAIN, Kept, Page, Snapshot
+from saga.progress.spill import Bounds
+from tests.progress.pieces import NOW_MS, a_message, a_role, an_intent, blank, kept, roles_of
+
+NOW_S = NOW_MS // 1000
+MANY = a_role("many", "A", many=True)
+BOTH = a_role("both", "A", "B")
+ROLES = roles_of(MANY, BOTH)
+BOUNDS = Bounds(head_max=2, page_max=3)
+LATEST = a_message("Z", id="in-hand")
+
+
+def numbered(handler: str, *numbers: int, value: bytes = b"1") -> tuple[Kept, ...]:
+    return tuple(kept(handler, a_message("A", id=f"{handler}-{n}", value=value), n=n) for n in numbers)
+
+
+def numbers(of: tuple[Kept, ...]) -> list[int]:
+    return [k.n for k in of]
+
+
+def spilled(p: Snapshot, bounds: Bounds = BOUNDS) -> tuple[Snapshot, list[spill.Leaf]]:
+    p, new = piles.piles_spilled(p, ROLES, bounds, in_hand=LATEST, now_s=NOW_S)
+    return p, [spill.decode_leaf(made.content) for made in new]
+
+
+def a_page(*, first: int, handlers: tuple[str, ...] = ("many",), of: spill.PageOf = "queue") -> Page:
+    return Page(
+        of=of, name=f"p-{first}", count=1, newest=NOW_S, until=0, first=first, last=first + 2, handlers=handlers
+    )
+
+
+def test_what_is_short_stays() -> None:
+    p = replace(blank(), queue=numbered("both", 1, 2), waiting=numbered("many", 3, 4))
+    assert spilled(p) == (p, [])
+    assert spilled(blank()) == (blank(), [])
+
+
+def test_the_end_of_a_queue_goes_to_full_pages_and_the_head_stays() -> None:
+    p, leaves = spilled(replace(blank(), queue=numbered("both", *range(1, 10))))
+    assert [numbers(leaf.kept) for leaf in leaves] == [[3, 4, 5], [6, 7, 8]]
+    assert numbers(p.queue) == [1, 2, 9]
+    assert [(page.of, page.first, page.last) for page in p.pages] == [("queue", 3, 5), ("queue", 6, 8)]
+    assert p.format == PAGED
+
+
+def test_a_head_of_large_messages_is_short_and_so_are_pages() -> None:
+    bounds = Bounds(head_max=10, page_max=10, head_bytes_max=150, page_bytes=200)
+    p, leaves = spilled(replace(blank(), queue=numbered("both", *range(1, 6), value=b"x" * 100)), bounds)
+    assert [numbers(leaf.kept) for leaf in leaves] == [[2, 3], [4, 5]]
+    assert numbers(p.queue) == [1]
+
+
+def test_what_waits_for_a_handler_that_takes_many_goes_by_itself() -> None:
+    waiting = (*numbered("many", *range(1, 6)), *numbered("both", 6))
+    p, [leaf] = spilled(replace(blank(), waiting=waiting))
+    assert numbers(leaf.kept) == [3, 4, 5]
+    assert [(k.handler, k.n) for k in p.waiting] == [("many", 1), ("many", 2), ("both", 6)]
+    assert [(page.of, page.handlers) for page in p.pages] == [("waiting", ("many",))]
+
+
+def test_behind_pages_all_that_is_newer_goes() -> None:
+    p = replace(blank(), queue=numbered("both", 1, 8, 9, 10), pages=(a_page(first=2, handlers=("both",)),))
+    p, [leaf] = spilled(p)
+    assert numbers(leaf.kept) == [8, 9, 10]
+    assert numbers(p.queue) == [1]
+
+
+def test_the_parts_of_an_open_run_stay_and_all_behind_them() -> None:
+    queue = numbered("both", *range(1, 8))
+    p = replace(blank(), queue=queue, intents=(an_intent("both", queue[3].message),))
+    assert spilled(p) == (p, [])
+
+
+def test_dead_letters_are_no_part_of_the_queue() -> None:
+    dead = kept("both", a_message("A", id="dead"), n=0, dead="letter")
+    p, [leaf] = spilled(replace(blank(), queue=(dead, *numbered("both", 1, 2, 3, 4, 5))))
+    assert numbers(leaf.kept) == [3, 4, 5]
+    assert p.queue[0] == dead
+
+
+def test_pages_of_handlers_that_are_not_declared_are_left_alone() -> None:
+    pages = (a_page(first=1, handlers=("gone",), of="waiting"), a_page(first=1, handlers=("both",), of="waiting"))
+    assert [pile.of for pile in piles.piles(replace(blank(), pages=pages), ROLES)] == ["queue"]
+
+
+def test_a_page_comes_back_once_it_has_the_first_of_its_pile() -> None:
+    page = a_page(first=4)
+    assert piles.next_to_restore(blank(), ROLES) is None
+    assert piles.next_to_restore(replace(blank(), queue=numbered("both", 3), pages=(page,)), ROLES) is None
+    assert piles.next_to_restore(replace(blank(), queue=numbered("both", 8), pages=(page,)), ROLES) == page
+    assert piles.next_to_restore(replace(blank(), pages=(page,)), ROLES) == page
+    memory = replace(page, of="inbox")
+    assert piles.next_to_restore(replace(blank(), pages=(memory,)), ROLES) is None
+
+
+def test_what_comes_back_is_in_its_place() -> None:
+    dead = kept("both", a_message("A", id="dead"), n=0, dead="letter")
+    before = replace(blank(), queue=(dead, *numbered("both", *range(1, 9))))
+    p, leaves = spilled(before)
+    for leaf in reversed(leaves):
+        assert p.format == PAGED
+        p = piles.restored(p, p.pages[-1], leaf)
+    assert p == before
+    assert p.format == PLAIN
+
+
+def test_what_waited_comes_back_among_what_waits() -> None:
+    before = replace(blank(), waiting=numbered("many", 1, 2, 3, 4, 5))
+    p, [leaf] = spilled(before)
+    assert piles.restored(p, p.pages[0], leaf) == before

@@ -1,0 +1,48 @@
+"""Every run leaves a quarter of what the store takes free, so that what follows it can still be written."""
+
+import pytest
+from msgspec.structs import replace
+
+from saga.errors import TooLarge
+from saga.progress import record
+from saga.progress.document import Intent, Snapshot
+from saga.progress.record import Written
+from saga.progress.room import FREE, check_room
+from tests.progress.pieces import a_hand, a_message, a_role, an_intent, blank, roles_of
+
+TAKEN = 1000
+MOST = TAKEN - TAKEN // FREE
+A = a_message("A")
+HAND = a_hand(A, roles=roles_of(a_role("take", "A")))
+INTENT = an_intent("take", A)
+UNDOING = replace(INTENT, kind="undo")
+
+
+def a_handled() -> Written:
+    return record.append(blank(), HAND, "handled", "take", A)
+
+
+def begun(*intents: Intent) -> Written:
+    return Written(replace(blank(), intents=intents), None)
+
+
+@pytest.mark.parametrize("written", [a_handled(), begun(INTENT), begun(UNDOING, INTENT)])
+def test_a_run_may_use_three_quarters_and_not_a_byte_more(written: Written) -> None:
+    check_room(written, written.snapshot, MOST, TAKEN)
+    with pytest.raises(
+        TooLarge, match=f"would have {MOST + 1} bytes, and the store takes {TAKEN}, of which one part in"
+    ):
+        check_room(written, written.snapshot, MOST + 1, TAKEN)
+
+
+@pytest.mark.parametrize(
+    "written", [record.append(blank(), HAND, "dead", "take", A), begun(UNDOING), begun(INTENT, UNDOING), begun()]
+)
+def test_what_is_no_run_may_use_all_that_is_left(written: Written) -> None:
+    check_room(written, written.snapshot, TAKEN, TAKEN)
+
+
+def test_the_fields_that_take_the_room_are_named_largest_first() -> None:
+    p: Snapshot = replace(blank(), state={"text": "x" * 500}, inbox={"y" * 200: 1})
+    with pytest.raises(TooLarge, match=r"stays free: state 511 bytes, inbox 206 bytes, \w+ 2 bytes$"):
+        check_room(a_handled(), p, TAKEN, TAKEN)

@@ -1,0 +1,54 @@
+"""Which handlers and compensations a progress needs that a version of the service does not declare."""
+
+import pytest
+from msgspec.structs import replace
+
+from saga.progress.document import Page, Result, Snapshot
+from saga.progress.roles import Undo
+from saga.progress.undeclared import undeclared
+from tests.progress.pieces import a_message, a_role, an_intent, blank, kept, roles_of
+
+A = a_message("A")
+UNDONE = a_role("undone", "A", undo=Undo(name="undo", outcomes=frozenset({"Failed"}), results=frozenset({"B"})))
+ROLES = roles_of(a_role("kept", "A"), UNDONE)
+
+
+def a_result(handler: str) -> Result:
+    return Result(handler=handler, cause="c", event=A, own=())
+
+
+def a_page(of: str, *handlers: str) -> Page:
+    return Page(of=of, name=of, count=1, newest=0, handlers=handlers)  # type: ignore[arg-type] # one of three
+
+
+@pytest.mark.parametrize(
+    ("p", "missing"),
+    [
+        (blank(), ()),
+        (replace(blank(), queue=(kept("kept", A),), results=(a_result("undone"),)), ()),
+        (replace(blank(), queue=(kept("gone", A),)), ("handler gone",)),
+        (replace(blank(), compensating=(kept("gone", A),)), ("handler gone",)),
+        (replace(blank(), intents=(an_intent("gone", A),)), ("handler gone",)),
+        (replace(blank(), results=(a_result("gone"),)), ("handler gone",)),
+        (replace(blank(), results=(a_result("kept"),)), ("compensation of kept",)),
+        (
+            replace(blank(), queue=(kept("b", A), kept("a", A)), results=(a_result("kept"),)),
+            ("compensation of kept", "handler a", "handler b"),
+        ),
+    ],
+)
+def test_what_is_open_or_can_be_undone_is_named_with_what_it_is(p: Snapshot, missing: tuple[str, ...]) -> None:
+    assert undeclared(p, ROLES) == missing
+
+
+def test_what_waits_for_other_parts_keeps_nothing_open_unless_the_saga_is_not_known() -> None:
+    open_ = replace(blank(), queue=(kept("kept", A),), waiting=(kept("gone", A),))
+    assert undeclared(open_, ROLES) == ()
+    assert undeclared(replace(open_, started=None), ROLES) == ("handler gone",)
+
+
+def test_pages_count_as_what_they_hold_would() -> None:
+    pages = (a_page("queue", "queued"), a_page("waiting", "waited"), a_page("inbox", "had"))
+    p = replace(blank(), queue=(kept("kept", A),), pages=pages)
+    assert undeclared(p, ROLES) == ("handler queued",)
+    assert undeclared(replace(p, started=None), ROLES) == ("handler queued", "handler waited")

@@ -1,0 +1,95 @@
+"""`make test-pythons`: on each Python an environment of its own, then the part of the suite that a version can break.
+
+A Python that cannot be had is left out, and the last thing said names it. Fails if one fails, and if none was to be had.
+"""
+
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.pythons.found import interpreter
+
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "build" / "pythons"
+LOCK = ROOT / "requirements-dev.lock"
+RUNTIME_LOCK = ROOT / "requirements.lock"
+SUITE = (
+    "saga",
+    "tests/progress",
+    "tests/policies",
+    "tests/contracts",
+    "tests/service",
+    "tests/runtime",
+    "tests/store/test_sqlite.py",
+    "tests/broker/test_embedded_conformance.py",
+    "tests/cli",
+    "tests/observe",
+    "tests/testing/simulation",
+    "tests/testing/invariants",
+    "tests/test_front_door.py",
+    "tests/test_config.py",
+    "tests/test_envelope.py",
+    "tests/test_loading.py",
+)
+"""Without servers and without what kills processes: those show what a Python's version does not change."""
+
+
+def environment(python: Path, version: str) -> Path:
+    """The Python of an environment that has what the lock files name. Made anew when they are newer than it is."""
+    folder = FOLDER / version
+    made = folder / "made"
+    own = folder / "bin" / "python"
+    if made.exists() and made.stat().st_mtime > max(LOCK.stat().st_mtime, RUNTIME_LOCK.stat().st_mtime):
+        return own
+    subprocess.run([python, "-m", "venv", "--clear", folder], check=True)
+    for lock in (RUNTIME_LOCK, LOCK):
+        pip = [own, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--require-hashes", "-r", lock]
+        subprocess.run(pip, check=True)
+    editable = ["--no-deps", "--no-build-isolation", "-e", ROOT]
+    subprocess.run([own, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *editable], check=True)
+    made.touch()
+    return own
+
+
+def passes(python: Path, version: str) -> bool:
+    """True if the environment can be made and its tests pass; both say what they have to say."""
+    print(f"\n== Python {version}: {python}", flush=True)
+    try:
+        own = environment(python, version)
+    except subprocess.CalledProcessError as failed:
+        print(f"Python {version}: the environment cannot be made: {failed}", flush=True)
+        return False
+    suite = [own, "-m", "pytest", "-q", "-n", "auto", "-p", "no:cacheprovider", *SUITE]
+    return subprocess.run(suite, check=False, cwd=ROOT).returncode == 0
+
+
+def verdict(results: dict[str, bool | None]) -> tuple[str, bool]:
+    """Lines to end with, and whether all is well. `None` is a Python that was not to be had.
+
+    >>> verdict({"3.11": True, "3.14": None})[0].splitlines()
+    ['Python 3.11: passed', 'Python 3.14: LEFT OUT, it is not here and cannot be fetched: NOTHING is shown about it']
+    >>> verdict({"3.14": None})[1]
+    False
+    """
+    said = {
+        True: "passed",
+        False: "FAILED",
+        None: "LEFT OUT, it is not here and cannot be fetched: NOTHING is shown about it",
+    }
+    lines = [f"Python {version}: {said[result]}" for version, result in results.items()]
+    return "\n".join(lines), False not in results.values() and True in results.values()
+
+
+def main() -> None:
+    """Run all versions that are given, one after the other."""
+    results: dict[str, bool | None] = {}
+    for version in sys.argv[1:]:
+        python = interpreter(version, fetched_to=FOLDER / "fetched")
+        results[version] = None if python is None else passes(python, version)
+    text, well = verdict(results)
+    print(f"\n{text}", flush=True)
+    sys.exit(not well)
+
+
+if __name__ == "__main__":
+    main()
