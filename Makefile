@@ -4,6 +4,7 @@ BIN := .venv/bin
 SEEDS ?= 1000
 MINUTES ?= 30
 SEED ?= 1
+WORKERS ?= auto
 PYTHONS ?= 3.11 3.12 3.13 3.14
 
 .DEFAULT_GOAL := help
@@ -27,7 +28,7 @@ demo: .venv/runtime ## Run the order saga: four services, a kill in the middle, 
 	$(BIN)/python -m services.demo
 
 test: .venv/tools ## Run all tests.
-	$(BIN)/python -m pytest -n auto
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
 
 coverage: .venv/tools ## Run all tests, measure lines and branches, processes too, and compare with the floors.
 	$(BIN)/python -m tests.coverage

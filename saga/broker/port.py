@@ -15,9 +15,9 @@ Promises, each shown by a test of `saga.testing.conformance.broker`:
 Not promised: that a record comes once; an order between partitions; that a position never goes back.
 """
 
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import NamedTuple, Protocol, Self
+from typing import Any, NamedTuple, Protocol, Self
 
 from saga.messages import Outgoing, Partition, Record, Standstill
 
@@ -125,7 +125,7 @@ class Broker(Protocol):
         groups. Nothing where nobody asks who we are, or where it cannot be known beforehand; nor of a topic that is not
         there. Raises `BrokerError`."""
 
-    async def publish(self, messages: Sequence[Outgoing]) -> None:
+    def publish(self, messages: Sequence[Outgoing]) -> Coroutine[Any, Any, None]:
         """Append all, in this order per key. Raises `BrokerUnavailable`; `BrokerError` for a topic that is not there, a
         record that is too large: then nothing was appended."""
 

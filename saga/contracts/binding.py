@@ -84,6 +84,8 @@ class _Comparison:
                     return self.type_(inner, rest[0], at)
             case RecordType() if isinstance(hint, type):
                 return self.record(type_, hint, at)
+            case _:
+                pass
         self.differs(at, f"is {getattr(hint, '__name__', hint)} in the class, {described(type_)} in the schema")
 
     def enum(self, type_: EnumType, hint: Any, at: str) -> None:

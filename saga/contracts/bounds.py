@@ -81,8 +81,9 @@ def _walk(schema: Any, named: dict[str, _Walk]) -> _Walk:
     """A function that goes over one value. `named`: those of the types that stand before this one."""
     if isinstance(schema, list):
         return _union([_walk(branch, named) for branch in schema])
-    kind = schema if isinstance(schema, str) else schema["type"]
-    match kind:
+    if isinstance(schema, str):
+        schema = {"type": schema}
+    match kind := schema["type"]:
         case "record":
             walk = named[schema["name"]] = _record([(f["name"], _walk(f["type"], named)) for f in schema["fields"]])
             return walk

@@ -293,6 +293,8 @@ def _parts(type_: Type) -> Iterator["RecordType | EnumType"]:
             for field in fields:
                 yield from _parts(field.type)
             yield type_
+        case ScalarType() | DecimalType():
+            return
 
 
 def _members(enum: EnumType) -> dict[str, str]:

@@ -189,10 +189,10 @@ def _parameter(declared: Declared, name: str, annotation: object, where: str) ->
 
 def _check_saga(declared: Declared, annotation: object, where: str) -> None:
     """`Saga` alone is for every service: a handler may do without the state."""
-    options = options_of(annotation)
-    if len(options) > 1:
+    option, *others = options_of(annotation)
+    if others:
         raise DeclarationError(f"{where}: it is {spelt(annotation)}, but a saga is always there: write Saga")
-    states = get_args(options[0]) or (NoneType,)
+    states = get_args(option) or (NoneType,)
     if states[0] not in (NoneType, declared.state):
         mend = (
             f"Saga[{declared.state.__name__}]" if declared.state else f"Saga, or Service({declared.name!r}, state=...)"

@@ -102,10 +102,10 @@ def any_of(events: Sequence[type[Event]]) -> Shape:
 
 def shape_of(annotation: object, where: str) -> Shape:
     """The shape that an annotation describes. Raises `DeclarationError`, beginning with `where`."""
-    options = options_of(annotation)
-    if len(options) > 1:
-        return Either(tuple(shape_of(option, where) for option in options))
-    annotation = options[0]
+    first, *others = options_of(annotation)
+    if others:
+        return Either(tuple(shape_of(option, where) for option in (first, *others)))
+    annotation = first
     origin, args = get_origin(annotation), get_args(annotation)
     if annotation is None or annotation is NoneType:
         return Nothing()

@@ -100,6 +100,7 @@ class Log:
         self, stream: IO[str] | None = None, settings: Settings | None = None, *, clock: Clock | None = None
     ) -> None:
         stream, settings, clock = stream or sys.stderr, settings or Settings(), clock or SystemClock()
+        assert stream is not None, "a process without standard error has to say where its log goes"
         form: Literal["json", "text"] = "json"
         if settings.log == "text" or (settings.log == "auto" and stream.isatty()):
             form = "text"

@@ -177,10 +177,6 @@ def _line(service: str, entry: Entry) -> Line:
 
 
 def _step(call: Call) -> str:
-    match call.kind:
-        case "step":
-            return call.name
-        case "update":
-            return f"update {call.name} {call.document}"
-        case "read":
-            return f"read {call.document}"
+    if call.kind == "step":
+        return call.name
+    return f"read {call.document}" if call.kind == "read" else f"update {call.name} {call.document}"

@@ -118,7 +118,7 @@ def test_without_contracts_no_value_is_shown_and_it_is_said_why(
     shown = saga("show", "order-1", "--values")
     assert shown.exit_code == 0
     assert "    PaymentReserved there are no contracts to read it by: SAGA_CONTRACTS is" in shown.stdout
-    assert "9.80" not in shown.stdout
+    assert '"9.80"' not in shown.stdout
 
 
 def test_an_event_of_contracts_that_are_not_here_is_shown_without_values(

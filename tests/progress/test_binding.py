@@ -14,13 +14,14 @@ from msgspec.structs import fields, replace
 
 from saga.clock import iso
 from saga.messages import Message
-from saga.progress import binding, compensate, record
+from saga.progress import binding, compensate, piles, record
 from saga.progress.actions import Run
 from saga.progress.binding import BOUND, UNBOUND
 from saga.progress.document import Snapshot, decode, decode_entry, encode
 from saga.progress.history import fold, verify
 from saga.progress.record import Ended, Failure, Hand
 from saga.progress.roles import Undo
+from saga.progress.spill import Bounds
 from saga.runtime.persistence import COLLECTION
 from saga.testing.fault_kinds import faults
 from tests.progress.pieces import NOW_MS, a_message, a_role, an_intent, blank, kept, roles_of
@@ -321,3 +322,52 @@ async def test_the_intent_of_a_compensation_names_it() -> None:
     names = {(i.handler, i.name) for p in map(decode, contents) for i in p.intents if i.kind == "undo"}
     assert names == {("set_aside", "put_back")}
     assert not any(i.name for p in map(decode, contents) for i in p.intents if i.kind == "do")
+
+
+def gained(before: Snapshot, after: Snapshot) -> dict[str, str]:
+    return binding.changes(before, after, after.started)
+
+
+def test_what_changed_is_the_same_wherever_it_changed_and_however_much_is_held() -> None:
+    held = [kept("reserve", a_message("A", f"m-{i}"), n=i) for i in range(4 * binding.MANY)]
+    other = kept("reserve", a_message("A", "other"))
+    for many in (held[:6], held):
+        middle = len(many) * 2 // 3
+        without = replace(blank(), n=1, queue=(*many[:middle], *many[middle + 1 :]))
+        whole = replace(blank(), n=1, queue=tuple(many))
+        instead = replace(blank(), n=1, queue=(*many[:middle], other, *many[middle + 1 :]))
+        came = int(gained(without, whole)["queue"], 16)
+        went = int(gained(whole, without)["queue"], 16)
+        exchanged = int(gained(whole, instead)["queue"], 16)
+        assert (came + went) % (1 << 64) == 0
+        assert exchanged == (int(gained(without, instead)["queue"], 16) + went) % (1 << 64)
+
+
+def test_several_entries_at_once_are_bound_as_one_by_one() -> None:
+    old = {f"{i:024x}": 7 for i in range(1, 2 * binding.MANY)}
+    chain = [replace(blank(), n=1, inbox=old)]
+    for entry in ("a" * 24, "b" * 24, "not as we write it"):
+        chain.append(replace(blank(), n=1, inbox={**chain[-1].inbox, entry: 7}))
+    one_by_one = sum(int(gained(a, b)["inbox"], 16) for a, b in pairwise(chain))
+    assert int(gained(chain[0], chain[-1])["inbox"], 16) == one_by_one % (1 << 64)
+    less = replace(chain[-1], inbox=dict.fromkeys(list(chain[-1].inbox)[1:], 7))
+    assert int(gained(chain[-1], less)["inbox"], 16) == (1 << 64) - int(gained(less, chain[-1])["inbox"], 16)
+
+
+def test_to_put_something_aside_changes_nothing_as_a_whole() -> None:
+    many = a_role("reserve", "A", many=True)
+    queue = tuple(kept("reserve", a_message("A", f"m-{i}"), n=i) for i in range(6))
+    p = replace(blank(), n=1, queue=queue)
+    aside, [_] = piles.piles_spilled(
+        p, roles_of(many), Bounds(head_max=2, page_max=3), in_hand=a_message("B"), now_s=NOW_MS // 1000
+    )
+    assert len(aside.queue) == 3
+    assert gained(p, aside) == {}
+    assert set(gained(p, replace(aside, pages=()))) == {"queue"}
+
+
+def test_how_often_dead_letters_were_taken_up_again_is_bound() -> None:
+    p = replace(blank(), n=1)
+    again = replace(p, replays=1)
+    assert set(gained(p, again)) == {"replays"}
+    assert gained(p, again) != gained(p, replace(p, replays=2))

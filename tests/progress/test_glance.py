@@ -34,12 +34,12 @@ def test_a_progress_without_transitions_is_one() -> None:
     ids=["nothing", "cut off", "a list", "half", "a number", "no text", "deep"],
 )
 def test_what_is_no_progress_is_told(content: bytes) -> None:
-    with pytest.raises(SagaError, match="^it cannot be read: "):
+    with pytest.raises(SagaError, match=r"^it cannot be read: "):
         glance(content)
 
 
 def test_a_progress_whose_last_transition_is_none_is_told() -> None:
-    with pytest.raises(SagaError, match="^it cannot be read: "):
+    with pytest.raises(SagaError, match=r"^it cannot be read: "):
         glance(encode(replace(blank(), transitions=(Raw(b'{"time": 7}'),))))
 
 

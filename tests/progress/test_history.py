@@ -235,6 +235,20 @@ def test_trimming_takes_exactly_what_the_archive_holds() -> None:
     assert (after.first, after.transitions) == (10, p.transitions[10:])
 
 
+def test_an_archive_of_an_earlier_saga_of_the_same_id_is_known_by_its_first_transition() -> None:
+    p = long(TRANSITIONS_MAX + 1)
+    archive = history.to_archive(p)
+    assert archive is not None
+    assert not history.is_of_another_saga(p, archive)
+    assert history.is_of_another_saga(replace(p, transitions=p.transitions[1:]), archive)
+
+
+def test_the_state_before_a_transition_is_made_of_those_below_it() -> None:
+    entries = [decode_entry(raw) for raw in next_of(long(3), "handled", {"x": 7}, 0).snapshot.transitions]
+    assert (fold(entries, before=3), fold(entries, before=4)) == ({"x": 2}, {"x": 7})
+    assert fold(entries, before=0) == {}
+
+
 # ---------------------------------------------------------------- publishing
 
 

@@ -3,7 +3,7 @@
 from msgspec.structs import replace
 
 from saga.progress import piles, spill
-from saga.progress.document import PAGED, PLAIN, Kept, Page, Snapshot
+from saga.progress.document import PAGED, PLAIN, Kept, Page, PageOf, Snapshot
 from saga.progress.spill import Bounds
 from tests.progress.pieces import NOW_MS, a_message, a_role, an_intent, blank, kept, roles_of
 
@@ -28,7 +28,7 @@ def spilled(p: Snapshot, bounds: Bounds = BOUNDS) -> tuple[Snapshot, list[spill.
     return p, [spill.decode_leaf(made.content) for made in new]
 
 
-def a_page(*, first: int, handlers: tuple[str, ...] = ("many",), of: spill.PageOf = "queue") -> Page:
+def a_page(*, first: int, handlers: tuple[str, ...] = ("many",), of: PageOf = "queue") -> Page:
     return Page(
         of=of, name=f"p-{first}", count=1, newest=NOW_S, until=0, first=first, last=first + 2, handlers=handlers
     )

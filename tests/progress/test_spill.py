@@ -7,12 +7,12 @@ from msgspec.structs import replace
 
 from saga.clock import iso
 from saga.errors import SagaError
-from saga.progress import ids, record, spill
+from saga.progress import ids, piles, record, spill
 from saga.progress.document import FORMAT, Own, Page, Snapshot, decode, encode
 from saga.progress.record import Ended
 from saga.progress.roles import Role
 from saga.progress.spill import Bounds, is_in, page_key, whole
-from tests.progress.pieces import NOW_MS, a_hand, a_message, a_role, blank, roles_of
+from tests.progress.pieces import NOW_MS, a_hand, a_message, a_role, blank, kept, roles_of
 
 MANY = a_role("many", "A", many=True)
 OWN = a_role("own", "P", many=True)
@@ -151,3 +151,34 @@ def test_the_keys_of_pages_and_archives_do_not_mix() -> None:
     assert not key.startswith("payment::")
     assert not spill.is_page("payment::a::b::000000000")
     assert spill.saga_of("payment::a::b::000000000") == "a::b"
+
+
+def test_what_waits_in_pages_for_a_handler_that_is_closed_counts_as_had() -> None:
+    page = Page(of="waiting", name="p", count=3, newest=1, bound="0x1", had="0x2", first=4, last=6, handlers=("many",))
+    had = page.closed(now_s=7, until=9)
+    assert (had.of, had.bound, had.had, had.handlers) == ("inbox", "0x2", "", ())
+    assert (had.name, had.count, had.newest, had.until) == ("p", 3, 7, 9)
+    assert not had.is_forgotten(9)
+    assert had.is_forgotten(10)
+    assert not page.is_forgotten(10**12), "what is kept is never forgotten"
+
+
+def test_a_page_that_is_gone_is_told_unless_it_may_have_expired() -> None:
+    p, store = blank(), Store()
+    for number in range(SMALL.inbox_max + 1):
+        p = store.spilled(handled(p, f"m-{number}"), f"m-{number}")
+    [page] = p.pages
+    with pytest.raises(SagaError, match=r"the page '.*::s::.*' of the progress of saga 's' in 'svc' is gone"):
+        whole(p, {})
+    assert whole(p, {}, now_s=page.until + 1) == p
+    with pytest.raises(SagaError, match="was changed"):
+        whole(p, {page_key("svc", "s", page): b"{}"})
+
+
+def test_messages_in_pages_come_back_to_where_they_would_be() -> None:
+    queue = tuple(kept("both", a_message("B", id=f"b-{n}"), n=n) for n in range(5))
+    dead = kept("both", a_message("B", id="dead"), n=9, dead="letter")
+    p = replace(blank(), queue=(dead, *queue))
+    bounds = Bounds(head_max=2, page_max=3)
+    aside, [made] = piles.piles_spilled(p, ROLES, bounds, in_hand=a_message("A"), now_s=NOW_MS // 1000)
+    assert whole(aside, {page_key("svc", "s", made.page): made.content}) == p

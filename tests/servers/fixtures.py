@@ -49,6 +49,19 @@ def couchbase_mock(server_jars: Path, tmp_path_factory: pytest.TempPathFactory) 
         yield mock
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Have one worker run all tests that share a server of their module: else each worker would start it."""
+    for item in items:
+        if isinstance(item, pytest.Function) and _shares_a_server(item):
+            item.add_marker(pytest.mark.xdist_group(item.module.__name__))
+
+
+def _shares_a_server(item: pytest.Function) -> bool:
+    """True if it takes a fixture of its module, and servers."""
+    taken = item._fixtureinfo.name2fixturedefs
+    return "server_jars" in taken and any(found[-1].scope == "module" for found in taken.values())
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Say how many tests were left out, and how to have them run."""
     skipped = terminalreporter.stats.get("skipped", [])

@@ -145,6 +145,7 @@ class Log:
         if not rows or rows[0][0] != offset or rows[-1][0] - offset != len(rows) - 1:
             self._check_gap(log, offset, [row[0] for row in rows])
         records: list[Record] = []
+        at = offset
         try:
             for at, key, value, headers, time_ms, sum_ in rows:
                 if checksum(at, key, value, headers, time_ms) != sum_:

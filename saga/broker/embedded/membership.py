@@ -143,6 +143,7 @@ class Member:
     def _read(self, partitions: Collection[Partition], records_max: int) -> list[Record]:
         wanted, heads = set(partitions), self._shared.log.heads
         records: list[Record] = []
+        partition: Partition | None = None
         try:
             for partition in list(self._behind):
                 if partition not in wanted:
@@ -167,7 +168,7 @@ class Member:
                 if len(records) >= records_max:
                     break
         except sqlite3.Error as why:
-            if partition in self._owned:
+            if partition is not None and partition in self._owned:
                 self._behind[partition] = self._owned[partition]
             if not records:
                 raise translated(why, self._shared.path) from why

@@ -202,7 +202,7 @@ def hidden(topics: Iterable[str]) -> list[Standstill]:
 def refused_topics(why: BaseException) -> frozenset[str]:
     """The topics of which a commit was refused for want of rights; it counts for those of the others."""
     cause = why.__cause__
-    if not isinstance(cause, TopicAuthorizationFailedError):
+    if cause is None or not isinstance(cause, TopicAuthorizationFailedError):
         return frozenset()
     return frozenset(str(topic) for part in cause.args for topic in ([part] if isinstance(part, str) else part))
 

@@ -76,11 +76,11 @@ class Planned(NamedTuple):
         """
         where, _, what = text.partition(" ")
         process, _, number = where.rpartition("#")
-        ways = ((kind, after, way) for kind in KINDS for after, way in enumerate(WAYS.get(kind, ("",))))
-        found = next(((kind, bool(after)) for kind, after, way in ways if f"{kind}{way}" == what), None)
-        if found is None or not process or not number.isdigit():
-            raise SagaError(f"{text!r} is no fault of a schedule: it reads `payment-1#12 crash after`")
-        return cls(process, int(number), *found)
+        for kind in KINDS if process and number.isdigit() else ():
+            for after, way in enumerate(WAYS.get(kind, ("",))):
+                if f"{kind}{way}" == what:
+                    return cls(process, int(number), kind, bool(after))
+        raise SagaError(f"{text!r} is no fault of a schedule: it reads `payment-1#12 crash after`")
 
 
 class Plan(Protocol):
