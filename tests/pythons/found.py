@@ -45,7 +45,7 @@ def _candidates(version: str) -> Iterator[Path]:
 
 def _fetched(version: str, folder: Path) -> Path | None:
     uv = Path(sys.executable).with_name("uv")
-    command = [uv, "python", "install", "--quiet", "--no-bin", "--install-dir", folder, version]
+    command: list[str | Path] = [uv, "python", "install", "--quiet", "--no-bin", "--install-dir", folder, version]
     try:
         subprocess.run(command, capture_output=True, check=False, timeout=FETCH_S_MAX)
     except (OSError, subprocess.TimeoutExpired):
