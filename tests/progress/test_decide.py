@@ -20,7 +20,7 @@ from saga.progress.actions import (
     UndoWaits,
     Wait,
 )
-from saga.progress.decide import decide, knows, next_ready, undo_step, undone_by
+from saga.progress.decide import decide, knows, next_ready, undo_step, undone_by, why_over
 from saga.progress.document import Own, Result, Snapshot
 from saga.progress.roles import Role, undo_name
 from saga.progress.roles import Undo as UndoRole
@@ -375,3 +375,16 @@ def test_line_6_while_what_a_handler_did_is_undone_its_originals_queue() -> None
     p = replace(blank(), compensating=(kept("alone", FAILED),))
     assert decide(p, ALONE, A, now=NOW) == Queue(ALONE, A, "what alone did is undone because of Failed")
     assert isinstance(decide(p, DECIDES, A, now=NOW), Run), "others go on"
+
+
+def test_line_3_a_handler_that_a_failure_found_undone_by_nobody_runs_no_more() -> None:
+    waits = replace(blank(), compensating=(kept("second", FAILED),))
+    told = "the saga has failed, and nobody would undo first"
+    assert why_over(replace(blank(), failed=("Failed",)), FIRST) == told
+    assert why_over(waits, FIRST) == told
+    assert why_over(replace(waits, compensating=(*waits.compensating, kept("first", FAILED))), FIRST) is None
+    assert why_over(replace(blank(), failed=("Another",)), FIRST) is None
+
+
+def test_what_waits_for_a_part_that_is_not_there_is_not_ready() -> None:
+    assert next_ready(replace(blank(), waiting=(kept("both", A),)), ROLES) is None

@@ -10,7 +10,7 @@ from saga.messages import Message
 from saga.progress import compensate, ids, record
 from saga.progress.actions import Now, Queue, Run
 from saga.progress.decide import decide, newest, next_ready
-from saga.progress.document import Call, Own, Result, Snapshot, decode, decode_entry, encode
+from saga.progress.document import Call, Own, Page, PageOf, Result, Snapshot, decode, decode_entry, encode
 from saga.progress.record import INBOX_MAX, Ended, Failure
 from saga.progress.roles import Role, Roles, Undo, undo_name
 from tests.progress.pieces import NOW_MS, START, a_hand, a_message, a_role, an_intent, blank, kept, roles_of
@@ -356,3 +356,31 @@ def test_each_transition_says_that_those_before_are_published() -> None:
 def test_what_is_open_never_expires_and_a_wait_alone_is_not_open(p: Snapshot, is_open: bool) -> None:
     assert p.is_open == is_open
     assert decode(encode(p)) == p
+
+
+# ---------------------------------------------------------------- compensations that wait, and pages
+
+
+def test_an_outcome_is_kept_once_for_its_compensation_and_says_for_what_it_waits() -> None:
+    p, told = blank(), []
+    for known in (True, False):
+        written = compensate.undo_waits(p, a_hand(FAILED), ALONE, FAILED, known=known)
+        p = written.snapshot
+        assert written.entry is not None
+        told.append(written.entry.reason)
+    assert [(k.handler, k.message) for k in p.compensating] == [("alone", FAILED)]
+    assert told == [
+        "alone has begun and is brought to its end first",
+        "no message has told yet when this saga began",
+    ]
+
+
+def test_closing_drops_what_waits_in_pages_for_the_handler_as_it_lies_there() -> None:
+    def page(of: PageOf, *handlers: str) -> Page:
+        return Page(of=of, name=f"{of}-{handlers}", count=1, newest=0, bound="0x1", had="0x2", handlers=handlers)
+
+    pages = (page("waiting", "alone"), page("waiting", "both"), page("queue", "alone"), page("inbox"))
+    hand = a_hand(FAILED)
+    p = compensate.closed(replace(blank(), pages=pages), hand, ALONE, FAILED).snapshot
+    assert p.pages[0] == pages[0].closed(hand.entered_s, hand.entered_s + hand.memory_s)
+    assert p.pages[1:] == pages[1:]

@@ -182,3 +182,8 @@ def test_messages_in_pages_come_back_to_where_they_would_be() -> None:
     bounds = Bounds(head_max=2, page_max=3)
     aside, [made] = piles.piles_spilled(p, ROLES, bounds, in_hand=a_message("A"), now_s=NOW_MS // 1000)
     assert whole(aside, {page_key("svc", "s", made.page): made.content}) == p
+
+
+def test_a_progress_without_pages_is_whole() -> None:
+    p = replace(blank(), queue=(kept("both", a_message("B")),))
+    assert whole(p, {}) is p

@@ -49,7 +49,17 @@ def environment(python: Path, version: str) -> Path:
         return own
     subprocess.run([python, "-m", "venv", "--clear", folder], check=True)
     for lock in (RUNTIME_LOCK, LOCK):
-        pip: list[str | Path] = [own, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--require-hashes", "-r", lock]
+        pip: list[str | Path] = [
+            own,
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--disable-pip-version-check",
+            "--require-hashes",
+            "-r",
+            lock,
+        ]
         subprocess.run(pip, check=True)
     editable: list[str | Path] = ["--no-deps", "--no-build-isolation", "-e", ROOT]
     subprocess.run([own, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *editable], check=True)
