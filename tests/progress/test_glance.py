@@ -8,6 +8,7 @@ from saga.errors import SagaError
 from saga.progress import record
 from saga.progress.document import FORMAT, encode
 from saga.progress.glance import glance, glance_entry
+from saga.progress.record import Ended
 from tests.progress.pieces import START, a_hand, a_message, a_role, an_intent, blank, kept, roles_of
 
 A = a_message("A")
@@ -15,8 +16,13 @@ ROLE = a_role("take", "A")
 
 
 def test_it_sees_what_is_there() -> None:
-    p = replace(blank(), queue=(kept("take", A, dead="letter"),), intents=(an_intent("take", A),), outcome="Ended")
-    p = record.append(p, a_hand(A, roles=roles_of(ROLE)), "queued", "take", A).snapshot
+    p = replace(
+        blank(),
+        queue=(kept("take", A, dead="letter"),),
+        intents=(an_intent("take", A),),
+        outcome="Ended",
+    )
+    p = record.append(p, a_hand(A, roles=roles_of(ROLE)), "queued", "take", Ended(message=A)).snapshot
     seen = glance(encode(p))
     assert (seen.service, seen.saga, seen.started, seen.outcome) == ("svc", "s", START, "Ended")
     assert [(k.handler, k.dead) for k in seen.queue] == [("take", "letter")]

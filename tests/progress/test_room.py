@@ -6,7 +6,7 @@ from msgspec.structs import replace
 from saga.errors import TooLarge
 from saga.progress import record
 from saga.progress.document import Intent, Snapshot
-from saga.progress.record import Written
+from saga.progress.record import Ended, Written
 from saga.progress.room import FREE, check_room
 from tests.progress.pieces import a_hand, a_message, a_role, an_intent, blank, roles_of
 
@@ -19,7 +19,7 @@ UNDOING = replace(INTENT, kind="undo")
 
 
 def a_handled() -> Written:
-    return record.append(blank(), HAND, "handled", "take", A)
+    return record.append(blank(), HAND, "handled", "take", Ended(message=A))
 
 
 def begun(*intents: Intent) -> Written:
@@ -36,7 +36,8 @@ def test_a_run_may_use_three_quarters_and_not_a_byte_more(written: Written) -> N
 
 
 @pytest.mark.parametrize(
-    "written", [record.append(blank(), HAND, "dead", "take", A), begun(UNDOING), begun(INTENT, UNDOING), begun()]
+    "written",
+    [record.append(blank(), HAND, "dead", "take", Ended(message=A)), begun(UNDOING), begun(INTENT, UNDOING), begun()],
 )
 def test_what_is_no_run_may_use_all_that_is_left(written: Written) -> None:
     check_room(written, written.snapshot, TAKEN, TAKEN)
