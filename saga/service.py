@@ -19,6 +19,7 @@ from saga.declarations.outside import check_seconds, check_state, document_of, r
 from saga.declarations.values import Declared, DocumentKind, Handler, Parameter, Resource
 from saga.errors import DeclarationError
 from saga.messages import Event
+from saga.names import OURS
 from saga.policies.retry import RETRY, Retry
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ __all__ = ["Declared", "DocumentKind", "Handler", "Parameter", "Resource", "Serv
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,63}")
 _MEMORY_MIN, _MEMORY_MAX = timedelta(seconds=1), timedelta(days=50 * 365)
 """Expiry is told in whole seconds, and on Couchbase in seconds since 1970, of 32 bits: until 2106."""
-_TAKEN = {"client": "clients publish under that name", "saga": "the toolkit's own topics and documents are called so"}
+_TAKEN = {"client": "clients publish under that name", OURS: "the toolkit's own topics and documents are called so"}
 
 _Reaction: TypeAlias = Event | Sequence[Event | None] | None
 _S_co = TypeVar("_S_co", bound="DataclassInstance | None", default=None, covariant=True)

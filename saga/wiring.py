@@ -19,6 +19,7 @@ from saga.contracts.library import binding_of, contract_of
 from saga.declarations.values import Declared
 from saga.errors import BrokerUnavailable, ConfigurationError, SagaError
 from saga.messages import name_of
+from saga.names import dead_letters_of
 from saga.observe.listeners import to_all
 from saga.observe.moments import Report
 from saga.observe.working import Watch
@@ -26,7 +27,7 @@ from saga.runtime.handling import raised_at
 from saga.runtime.lifecycle import OPEN_S_MAX, serve
 from saga.runtime.participant import consumed_by
 from saga.runtime.room import Limits
-from saga.runtime.topics import dead_letters_of, topics_of
+from saga.runtime.topics import topics_of
 from saga.service import Service
 from saga.store.port import Store
 

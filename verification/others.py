@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from saga.messages import Message
+from saga.names import PROGRESS
 from saga.progress import ids
 from saga.progress.document import Intent, Snapshot, encode, progress_key
 from saga.runtime.documents import Marker, Update
-from saga.runtime.persistence import COLLECTION
 from verification.handlers import ITEM, SERVICE, UPDATES, Stock
 from verification.services import message
 from verification.state import Move, State, Worker
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 OTHER, BY, CAUSE = "s-2", "other", "z1"
 """Another saga, in another lane, one of whose handlers has begun to take one from the business document."""
-OTHERS = (COLLECTION, progress_key(SERVICE, OTHER))
+OTHERS = (PROGRESS, progress_key(SERVICE, OTHER))
 MARKER = ids.update_id(SERVICE, OTHER, BY, CAUSE, "take", 1)
 
 

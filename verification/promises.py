@@ -3,11 +3,11 @@
 import json
 
 from saga.messages import Message
+from saga.names import ARCHIVES
 from saga.progress.document import Call, Entry, Snapshot
 from saga.progress.spill import page_key
 from saga.runtime import deadletters
 from saga.runtime.handling import said_by
-from saga.runtime.persistence import ARCHIVES
 from saga.runtime.saga import NotDeterministic
 from saga.testing.invariants import alone
 from verification import books

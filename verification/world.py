@@ -12,6 +12,7 @@ import msgspec
 
 from saga.errors import SagaError
 from saga.messages import Message, Position
+from saga.names import ARCHIVES
 from saga.progress import history as transitions
 from saga.progress import record
 from saga.progress.decide import next_ready
@@ -20,7 +21,6 @@ from saga.progress.history import archive_key, decode_archive
 from saga.progress.spill import whole
 from saga.runtime.beginning import begin
 from saga.runtime.participant import Participant
-from saga.runtime.persistence import ARCHIVES
 from saga.runtime.standing import Turn
 from saga.runtime.turn import advance
 from saga.store.port import Document

@@ -9,7 +9,7 @@ from saga.clock import Clock
 from saga.config import Settings
 from saga.errors import SagaError
 from saga.messages import Headers, Record, texts_of
-from saga.runtime.topics import dead_letters_of
+from saga.names import dead_letters_of
 
 LETTERS_MAX = 100_000
 """Letters that are kept in memory, at most: of more only the newest are."""

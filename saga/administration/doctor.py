@@ -16,10 +16,9 @@ from saga.clock import Clock
 from saga.config import Settings
 from saga.declarations.values import Declared
 from saga.errors import BrokerError, ConfigurationError, Problems, SagaError, StoreError
+from saga.names import PROBE, PROBED, PROGRESS, is_dead_letters
 from saga.runtime.lifecycle import OPEN_S_MAX, collections_of
-from saga.runtime.persistence import COLLECTION
 from saga.runtime.spilling import EXPIRY_S_MORE
-from saga.runtime.topics import is_dead_letters
 from saga.store.port import Store
 from saga.wiring import reads_of
 
@@ -137,7 +136,7 @@ async def _clock(settings: Settings, broker: Administration, clock: Clock) -> As
             about,
             f"no record could be written as a probe ({why})",
             "whether messages can be published, and what time it is there, was not looked at",
-            f"{AGAIN}; its user needs Create, Read and Write on the topic saga.doctor",
+            f"{AGAIN}; its user needs Create, Read and Write on the topic {PROBED}",
         )
         return
     if told_ms is None:
@@ -201,12 +200,12 @@ async def _lasting(about: str, store: Store, services: Sequence[Declared]) -> Se
 
 async def _probe(store: Store, clock: Clock) -> int:
     """Write a document, read it and remove it; its version."""
-    key = f"saga-probe::doctor-{round(clock.chance() * 2**52):x}"
-    cas = await store.insert(COLLECTION, key, b"{}", expiry_s=PROBE_S)
-    document = await store.get(COLLECTION, key)
+    key = f"{PROBE}doctor-{round(clock.chance() * 2**52):x}"
+    cas = await store.insert(PROGRESS, key, b"{}", expiry_s=PROBE_S)
+    document = await store.get(PROGRESS, key)
     if document is None or document.cas != cas:
         raise StoreError("what was written and acknowledged is not what is read")
-    await store.remove(COLLECTION, key, cas=cas)
+    await store.remove(PROGRESS, key, cas=cas)
     return cas
 
 

@@ -14,8 +14,8 @@ from saga.broker.port import Topic
 from saga.clock import Clock, iso
 from saga.errors import BrokerError
 from saga.messages import Outgoing, Partition
+from saga.names import dead_letters_of
 from saga.progress import ids
-from saga.runtime.topics import dead_letters_of
 
 MOVED, STAYED = "position moved", "position not moved"
 """What the record on `<service>.dead` is called, in its header `dead_what`."""

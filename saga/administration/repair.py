@@ -9,12 +9,12 @@ from saga.clock import Clock
 from saga.config import Settings
 from saga.declarations.values import Declared
 from saga.errors import SagaError
+from saga.names import PROGRESS
 from saga.observe.moments import Report
 from saga.progress import takeover
 from saga.progress.document import decode, progress_key
 from saga.runtime.lifecycle import OPEN_S_MAX, open_resources
 from saga.runtime.participant import Participant, participant_of
-from saga.runtime.persistence import COLLECTION
 from saga.runtime.ports import RunningPorts
 from saga.runtime.repairing import may_act, repaired
 from saga.store.port import Store
@@ -68,7 +68,7 @@ async def _needing(
 ) -> AsyncIterator[tuple[str, tuple[str, ...], str | None]]:
     """The sagas whose progress an older version wrote, with what is newly taken; or with why it cannot be read."""
     prefix = progress_key(service.name, "")
-    async for key, document in store.scan(COLLECTION, progress_key(service.name, saga or "")):
+    async for key, document in store.scan(PROGRESS, progress_key(service.name, saga or "")):
         id_ = key.removeprefix(prefix)
         if saga is not None and id_ != saga:
             continue

@@ -13,7 +13,7 @@ from saga.cli.telling import tell, tell_json
 from saga.clock import SystemClock
 from saga.config import Settings
 from saga.messages import Partition
-from saga.runtime.topics import dead_letters_of
+from saga.names import dead_letters_of
 
 
 @click.group()

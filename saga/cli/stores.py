@@ -17,11 +17,11 @@ from saga.cli.telling import tell_trouble
 from saga.clock import Clock, SystemClock
 from saga.config import Settings
 from saga.errors import ConfigurationError, NotAStore, SagaError, StoreBroken
+from saga.names import ARCHIVES, PROGRESS
 from saga.progress import history, spill
 from saga.progress.document import UNREADABLE, Snapshot, decode, progress_key
 from saga.progress.glance import Glance, glance
 from saga.progress.timeline import History
-from saga.runtime.persistence import ARCHIVES, COLLECTION
 from saga.store.port import Document, NewestFirst, Store
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -118,7 +118,7 @@ def files_of(address: str) -> list[tuple[Path, str | None]]:
 async def progresses(source: Source) -> AsyncIterator[tuple[str, Document]]:
     """The progress documents of a service, with their saga ids; damaged ones as they lie there, if the store can."""
     prefix, store = progress_key(source.service, ""), source.store
-    found = store.newest(COLLECTION, prefix) if isinstance(store, NewestFirst) else store.scan(COLLECTION, prefix)
+    found = store.newest(PROGRESS, prefix) if isinstance(store, NewestFirst) else store.scan(PROGRESS, prefix)
     async for key, document in found:
         yield key.removeprefix(prefix), document
 
@@ -181,11 +181,11 @@ async def _newest_of(source: Source, prefix: str, kept: bool) -> AsyncIterator[S
     whole, store = progress_key(source.service, prefix), source.store
     service = progress_key(source.service, "")
     if isinstance(store, NewestFirst):
-        async for key, document in store.newest(COLLECTION, whole, kept=kept):
+        async for key, document in store.newest(PROGRESS, whole, kept=kept):
             yield seen_in(source, key.removeprefix(service), document)
         return
     found = list[tuple[str, str]]()
-    async for key, document in store.scan(COLLECTION, whole):
+    async for key, document in store.scan(PROGRESS, whole):
         if len(found) == LOOKED_AT_MAX:
             warn(
                 f"the store of {source.service} lists its documents by key only: looked at the first {LOOKED_AT_MAX}; "
@@ -203,7 +203,7 @@ async def _newest_of(source: Source, prefix: str, kept: bool) -> AsyncIterator[S
 async def document_of(source: Source, saga: str) -> Document | None:
     """What a service keeps of a saga. Raises `Unreadable` if it is damaged."""
     try:
-        return await source.store.get(COLLECTION, progress_key(source.service, saga))
+        return await source.store.get(PROGRESS, progress_key(source.service, saga))
     except StoreBroken as why:
         raise Unreadable(f"saga {saga} in {source.service}: {why}") from why
 
@@ -276,6 +276,6 @@ async def _with_pages(source: Source, p: Snapshot) -> Snapshot:
 async def _services_in(store: Store) -> list[str]:
     """The services whose progress is in a store, of which the address says nothing."""
     services = dict[str, None]()
-    async for key, _ in store.scan(COLLECTION):
+    async for key, _ in store.scan(PROGRESS):
         services[key.partition("::")[0]] = None
     return list(services)

@@ -12,6 +12,7 @@ from saga.declarations.answers import check_made_again
 from saga.declarations.values import Declared, DocumentKind, Resource
 from saga.errors import DeclarationError
 from saga.messages import Event
+from saga.names import is_ours
 from saga.policies.retry import is_exceptions
 from saga.view import Saga
 
@@ -56,7 +57,7 @@ def document_of(declared: Declared, kind: type, collection: str, answers: tuple[
     check_dataclass(kind, where)
     if not _COLLECTION.fullmatch(collection):
         raise DeclarationError(f"{where}: name the collection with at most 80 letters, digits, `-` and `_`")
-    if collection.partition("-")[0] == "saga":
+    if is_ours(collection):
         raise DeclarationError(f"{where}: the toolkit keeps its own documents there; choose another collection")
     if any(f.name == MARKERS for f in fields(kind)):
         raise DeclarationError(f"{where}: the field {MARKERS!r} belongs to the toolkit; rename it")

@@ -13,10 +13,10 @@ from saga.clock import iso
 from saga.contracts.contract import Contract
 from saga.envelope import foreign_name
 from saga.messages import Headers, Message, Outgoing, Position, Record
+from saga.names import dead_letters_of
 from saga.printable import printable, shortened
 from saga.progress import ids
 from saga.progress.document import DeadLetter
-from saga.runtime.topics import dead_letters_of
 
 TOO_LARGE = "the progress cannot be written"
 """How the reason of a letter begins that no progress holds, because the store takes none that is larger."""

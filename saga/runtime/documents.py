@@ -12,10 +12,11 @@ from msgspec import Raw, Struct
 from saga.declarations.values import DocumentKind
 from saga.errors import Ambiguous, Conflict, Exists, Permanent, SagaError, TooLarge
 from saga.messages import Position
+from saga.names import PROGRESS
 from saga.progress.document import UNENCODABLE, UNREADABLE, Kind, progress_key
 from saga.runtime.answers import check_made_again, declared_answer
 from saga.runtime.participant import Participant, Refused
-from saga.runtime.persistence import COLLECTION, patiently, tell_refused
+from saga.runtime.persistence import patiently, tell_refused
 from saga.runtime.signatures import accepts_none, returns_of
 from saga.runtime.standing import RunKey
 from saga.store.port import Document
@@ -308,7 +309,7 @@ async def _stands(service: Participant, position: Position, saga: str, run: RunK
 
 async def _intents(service: Participant, position: Position, saga: str) -> tuple[_OpenIntent, ...]:
     key = progress_key(service.name, saga)
-    document = await patiently(service, position, "get", service.ports.store.get, COLLECTION, key)
+    document = await patiently(service, position, "get", service.ports.store.get, PROGRESS, key)
     return () if document is None else _open.decode(document.content).intents
 
 

@@ -12,10 +12,10 @@ from saga.broker.port import Broker
 from saga.clock import Clock
 from saga.declarations.values import Declared, Resource
 from saga.errors import ConfigurationError, DeclarationError
+from saga.names import ARCHIVES, PROGRESS
 from saga.observe.moments import Report, Started, Stopped
 from saga.observe.working import Watch
 from saga.runtime.participant import participant_of
-from saga.runtime.persistence import ARCHIVES, COLLECTION
 from saga.runtime.ports import Outside, RunningPorts
 from saga.runtime.room import Limits
 from saga.runtime.spilling import EXPIRY_S_MORE
@@ -62,7 +62,7 @@ async def serve(
 
 def collections_of(declared: Declared) -> Sequence[str]:
     """Collections of its documents: progress, archives, and those of its business."""
-    return (COLLECTION, ARCHIVES, *dict.fromkeys(kind.collection for kind in declared.documents))
+    return (PROGRESS, ARCHIVES, *dict.fromkeys(kind.collection for kind in declared.documents))
 
 
 async def open_resources(

@@ -15,6 +15,7 @@ from saga.errors import (
     StoreUnavailable,
 )
 from saga.messages import Message, Outgoing, Position, texts_of
+from saga.names import ARCHIVES, PROGRESS
 from saga.observe.moments import DeadLettered, Escalated, WriteRefused
 from saga.progress import history, record, spill, takeover
 from saga.progress.actions import Now
@@ -31,7 +32,6 @@ from saga.runtime.standing import Turn
 P = ParamSpec("P")
 T = TypeVar("T")
 
-COLLECTION, ARCHIVES = "saga", "saga-archive"
 WAIT_S_FIRST, WAIT_S_MAX = 0.05, 5.0
 """The pauses between two tries while store or broker cannot be reached."""
 REFUSED_S_MAX = 30.0
@@ -90,7 +90,7 @@ async def load(service: Participant, turn: Turn) -> Turn:
     """The progress as the store has it; whoever reads it first publishes what is not known as published."""
     saga = turn.message.saga
     key = progress_key(service.name, saga)
-    document = await patiently(service, turn.position, "get", service.ports.store.get, COLLECTION, key)
+    document = await patiently(service, turn.position, "get", service.ports.store.get, PROGRESS, key)
     p = record.empty(service.name, saga) if document is None else decode(document.content)
     unpublished = list(history.unpublished(p, service.ports.is_committed))
     _check_declared(service, p, unpublished)
@@ -206,10 +206,10 @@ async def save(service: Participant, turn: Turn, written: Written) -> Turn:
     try:
         if turn.cas:
             cas = await patiently(
-                service, at, "write", store.replace, COLLECTION, where, content, cas=turn.cas, expiry_s=expiry_s
+                service, at, "write", store.replace, PROGRESS, where, content, cas=turn.cas, expiry_s=expiry_s
             )
         else:
-            cas = await patiently(service, at, "write", store.insert, COLLECTION, where, content, expiry_s=expiry_s)
+            cas = await patiently(service, at, "write", store.insert, PROGRESS, where, content, expiry_s=expiry_s)
     except (Conflict, Exists, Ambiguous) as why:
         tell_refused(service, p.saga, "write", why)
         raise Refused from why

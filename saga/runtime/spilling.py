@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from saga.errors import Ambiguous, Exists, SagaError, StoreError
 from saga.messages import Message
+from saga.names import ARCHIVES, PROGRESS
 from saga.progress import ids, spill
 from saga.progress.document import Page, Snapshot, progress_key
 from saga.progress.piles import next_to_restore, piles_spilled, restored
@@ -90,7 +91,7 @@ async def removed(service: Participant, emptied: Sequence[tuple[str, int]]) -> N
     """Remove pages that no progress lists any more, as far as that works: they harm nobody."""
     for key, cas in emptied:
         with suppress(StoreError):
-            await service.ports.store.remove(persistence.ARCHIVES, key, cas=cas)
+            await service.ports.store.remove(ARCHIVES, key, cas=cas)
 
 
 async def _inserted(service: Participant, turn: Turn, new: NewPage, *, expiry_s: float | None) -> None:
@@ -103,7 +104,7 @@ async def _inserted(service: Participant, turn: Turn, new: NewPage, *, expiry_s:
             turn.position,
             "page",
             ports.store.insert,
-            persistence.ARCHIVES,
+            ARCHIVES,
             key,
             new.content,
             expiry_s=expiry_s,
@@ -123,7 +124,7 @@ async def _entries_of(service: Participant, turn: Turn, page: Page) -> bytes:
     entries = ports.pages.entries_of(key)
     if entries is not None:
         return entries
-    document = await persistence.patiently(service, turn.position, "get", ports.store.get, persistence.ARCHIVES, key)
+    document = await persistence.patiently(service, turn.position, "get", ports.store.get, ARCHIVES, key)
     if document is not None:
         entries = spill.decode_leaf(document.content).entries
     elif page.is_forgotten(ports.clock.now_ms() // 1000):
@@ -137,7 +138,7 @@ async def _entries_of(service: Participant, turn: Turn, page: Page) -> bytes:
 async def _read(service: Participant, turn: Turn, page: Page) -> tuple[str, Document]:
     """A page with messages, and its key. Raises `Refused` if the progress has changed meanwhile."""
     ports, key = service.ports, spill.page_key(service.name, turn.message.saga, page)
-    document = await persistence.patiently(service, turn.position, "get", ports.store.get, persistence.ARCHIVES, key)
+    document = await persistence.patiently(service, turn.position, "get", ports.store.get, ARCHIVES, key)
     if document is None:
         raise await _gone(service, turn, key)
     return key, document
@@ -146,12 +147,10 @@ async def _read(service: Participant, turn: Turn, page: Page) -> tuple[str, Docu
 async def _gone(service: Participant, turn: Turn, key: str) -> Exception | Refused:
     """Why a page that was listed is not there: the progress is another one by now, or somebody removed it."""
     where = progress_key(service.name, turn.message.saga)
-    there = await persistence.patiently(
-        service, turn.position, "get", service.ports.store.get, persistence.COLLECTION, where
-    )
+    there = await persistence.patiently(service, turn.position, "get", service.ports.store.get, PROGRESS, where)
     if there is None or there.cas != turn.cas:
         return Refused()
     return SagaError(
-        f"the progress {where!r} lists the page {key!r}, which is not in {persistence.ARCHIVES!r}: "
+        f"the progress {where!r} lists the page {key!r}, which is not in {ARCHIVES!r}: "
         "somebody removes documents by hand; put it back"
     )

@@ -17,13 +17,13 @@ from saga.declarations.outside import MARKERS
 from saga.declarations.values import Declared
 from saga.errors import Problems, SagaError
 from saga.messages import Event, Message, Position, name_of
+from saga.names import PROGRESS
 from saga.progress import ids
 from saga.progress.document import Call, Snapshot, decode, decode_entry, progress_key
 from saga.progress.record import empty
 from saga.runtime.beginning import begin
 from saga.runtime.lifecycle import OPEN_S_MAX, open_resources
 from saga.runtime.participant import Halted, Participant, participant_of
-from saga.runtime.persistence import COLLECTION
 from saga.runtime.turn import take_turn
 from saga.service import Service
 from saga.store.sqlite import SqliteStore
@@ -169,7 +169,7 @@ class _Store(SqliteStore):
         if len(self.writes) == self.dies_before:
             self.dies_before = None
             raise _Died
-        self.writes.append(self._whose(decode(content)) if collection == COLLECTION else self.writes[-1])
+        self.writes.append(self._whose(decode(content)) if collection == PROGRESS else self.writes[-1])
 
     def _whose(self, p: Snapshot) -> str:
         """An intent is written without a transition; a transition may leave the intents of others open."""
@@ -337,7 +337,7 @@ class _House:
 
 async def _known(service: Participant, saga: str) -> _Known:
     """The progress as it is now."""
-    found = await service.ports.store.get(COLLECTION, progress_key(service.name, saga))
+    found = await service.ports.store.get(PROGRESS, progress_key(service.name, saga))
     return _Known(empty(service.name, saga), 0) if found is None else _Known(decode(found.content), found.cas)
 
 

@@ -17,6 +17,7 @@ from saga.contracts.library import contract_of
 from saga.envelope import type_of
 from saga.errors import SagaError
 from saga.messages import Event, Message, Outgoing, Position, name_of, texts_of
+from saga.names import PROGRESS
 from saga.observe.moments import Moment
 from saga.progress import ids
 from saga.progress.document import Snapshot, decode, progress_key
@@ -25,7 +26,6 @@ from saga.runtime.beginning import begin
 from saga.runtime.documents import as_kind
 from saga.runtime.lifecycle import OPEN_S_MAX, open_resources
 from saga.runtime.participant import Participant, participant_of
-from saga.runtime.persistence import COLLECTION
 from saga.runtime.ports import ShieldedRun
 from saga.runtime.turn import take_turn
 from saga.service import Service
@@ -164,7 +164,7 @@ async def trial(
         sagas = [await _arrives(participant, ports, number, event) for number, event in enumerate(script)]
         if len(set(sagas)) != 1:
             raise SagaError(f"a trial is of one saga, the script is of {sorted(set(sagas))}")
-        found = await ports.store.get(COLLECTION, progress_key(declared.name, sagas[0]))
+        found = await ports.store.get(PROGRESS, progress_key(declared.name, sagas[0]))
         p = Snapshot(service=declared.name, saga=sagas[0]) if found is None else decode(found.content)
         left: dict[tuple[type, str], object] = {
             (kind, key): as_kind(document.content, kind)

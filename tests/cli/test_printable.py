@@ -13,8 +13,8 @@ import pytest
 from saga.cli.main import COMMANDS
 from saga.cli.telling import SAID_MAX, tell, tell_trouble
 from saga.clock import SystemClock
+from saga.names import PROGRESS
 from saga.progress.document import progress_key
-from saga.runtime.persistence import COLLECTION
 from saga.store.sqlite import SqliteStore
 from tests.cli.conftest import ROOT, Call
 
@@ -35,13 +35,13 @@ def hostile(shop: Path) -> Path:
 
     async def planted() -> None:
         async with SqliteStore(shop / ".saga" / "payment.db", clock=SystemClock()) as store:
-            found = await store.get(COLLECTION, progress_key("payment", "order-3"))
+            found = await store.get(PROGRESS, progress_key("payment", "order-3"))
             assert found is not None
             text = found.content.decode()
             for word in ("order-3", "the bank does not know such cards", "OrderPlaced", "reserve"):
                 assert word in text
                 text = text.replace(word, said)
-            await store.insert(COLLECTION, progress_key("payment", HOSTILE), text.encode())
+            await store.insert(PROGRESS, progress_key("payment", HOSTILE), text.encode())
 
     asyncio.run(planted())
     return shop

@@ -12,7 +12,7 @@ import yaml
 
 from saga import wiring
 from saga.config import READERS
-from saga.runtime.persistence import ARCHIVES, COLLECTION
+from saga.names import ARCHIVES, PROGRESS
 from services.audit.books import SERVICES
 
 ROOT = Path(__file__).parents[2]
@@ -57,7 +57,7 @@ def test_couchbase_has_the_collections_that_the_services_use(tmp_path: Path) -> 
     used = {
         f"{declared.name}.{collection}"
         for declared in wiring.load_services([f"services.{service}" for service in SERVICES])
-        for collection in (COLLECTION, ARCHIVES, *(kind.collection for kind in declared.documents))
+        for collection in (PROGRESS, ARCHIVES, *(kind.collection for kind in declared.documents))
     }
     assert made == used
 

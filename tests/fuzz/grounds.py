@@ -17,7 +17,7 @@ from saga.broker.port import RECORD_BYTES_MAX, Broker, Listener, Membership, Top
 from saga.clock import SystemClock
 from saga.errors import BrokerError
 from saga.messages import Outgoing, Partition, Record, Standstill
-from saga.runtime.topics import dead_letters_of
+from saga.names import dead_letters_of
 from tests.fuzz.records import TOPIC, Written
 from tests.servers.kafka import KafkaServer
 

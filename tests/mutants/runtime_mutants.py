@@ -129,8 +129,8 @@ def writes_carry_no_version(patch: pytest.MonkeyPatch) -> None:
         persistence,
         "save",
         "if turn.cas:",
-        "there = await store.get(COLLECTION, key)\n        if there is not None:\n"
-        "            return await store.replace(COLLECTION, key, content, cas=there.cas, expiry_s=expiry_s)\n"
+        "there = await store.get(PROGRESS, key)\n        if there is not None:\n"
+        "            return await store.replace(PROGRESS, key, content, cas=there.cas, expiry_s=expiry_s)\n"
         "        if turn.cas:",
     )
 

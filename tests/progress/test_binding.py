@@ -14,6 +14,7 @@ from msgspec.structs import fields, replace
 
 from saga.clock import iso
 from saga.messages import Message
+from saga.names import PROGRESS
 from saga.progress import binding, compensate, piles, record
 from saga.progress.actions import Run
 from saga.progress.binding import BOUND, UNBOUND
@@ -22,7 +23,6 @@ from saga.progress.history import fold, verify
 from saga.progress.record import Ended, Failure, Hand
 from saga.progress.roles import Undo
 from saga.progress.spill import Bounds
-from saga.runtime.persistence import COLLECTION
 from saga.testing.fault_kinds import faults
 from tests.progress.pieces import NOW_MS, a_message, a_role, an_intent, blank, kept, roles_of
 from tests.testing.invariants import runs
@@ -55,7 +55,7 @@ def test_no_version_of_a_history_is_called_changed_whatever_happens_to_its_worke
     looked_at = 0
     for disk in world.workers.disks.values():
         for (collection, _), contents in disk.versions.items():
-            for p in map(decode, contents if collection == COLLECTION else ()):
+            for p in map(decode, contents if collection == PROGRESS else ()):
                 assert verify(p.transitions, p) is None
                 assert binding.is_bound([decode_entry(raw) for raw in p.transitions])
                 looked_at += 1

@@ -16,9 +16,9 @@ from saga.contracts import codec
 from saga.envelope import SAGA_BYTES_MAX
 from saga.errors import Permanent, SagaError
 from saga.messages import Event, Outgoing
+from saga.names import dead_letters_of
 from saga.outside import to_record
 from saga.progress.document import progress_key
-from saga.runtime.topics import dead_letters_of
 from services.inventory.events import InventoryRejected, InventoryReserved
 from services.payment.events import OrderPlaced
 from tests.runtime.workplace import Workplace, an_order, at_work, workplace

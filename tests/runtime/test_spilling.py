@@ -14,12 +14,12 @@ from msgspec.structs import replace
 from saga import Retry, Service
 from saga.cli.stores import Source, Unreadable
 from saga.cli.stores import whole_history as whole_history_of
+from saga.names import ARCHIVES
 from saga.observe.moments import Handled, Stuck
 from saga.progress import history, spill
 from saga.progress.document import Snapshot, decode, decode_entry, encode
 from saga.runtime import participant
 from saga.runtime.pages import ROOM_BYTES, KnownPages
-from saga.runtime.persistence import ARCHIVES
 from saga.runtime.turn import take_turn
 from saga.testing.trials import TrialClock
 from services.payment.events import OrderCancelled, OrderConfirmed, OrderPlaced, PaymentDeclined, PaymentReserved

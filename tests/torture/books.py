@@ -12,10 +12,10 @@ from msgspec import Raw
 
 from saga.broker.kafka.administration import KafkaAdministration
 from saga.contracts.library import find
+from saga.names import ARCHIVES, PROGRESS
 from saga.progress.document import Entry, decode, decode_entry, progress_key
 from saga.progress.history import archive_key, decode_archive, verify
 from saga.progress.timeline import History
-from saga.runtime.persistence import ARCHIVES, COLLECTION
 from saga.runtime.topics import topics_of
 from saga.store.port import Store
 from services import ledger
@@ -145,7 +145,7 @@ async def log(broker: KafkaAdministration) -> list[Check]:
 
 
 async def _history(store: Store, service: str, id_: str) -> History | None:
-    document = await store.get(COLLECTION, progress_key(service, id_))
+    document = await store.get(PROGRESS, progress_key(service, id_))
     if document is None:
         return None
     p = decode(document.content)

@@ -14,8 +14,8 @@ from saga.contracts import codec
 from saga.contracts.library import Library, binding_of
 from saga.errors import BadInput, BrokerUnavailable
 from saga.messages import Outgoing, Record, texts_of
+from saga.names import dead_letters_of
 from saga.runtime.participant import NOWHERE, participant_of
-from saga.runtime.topics import dead_letters_of
 from services.audit.checks import Check
 from services.order.events import OrderPlaced
 from tests.fuzz.records import NOW_MS, TOPIC, records

@@ -32,6 +32,7 @@ from saga.broker.kafka.trial import Trial
 from saga.broker.port import Topic
 from saga.errors import BrokerError, BrokerUnavailable
 from saga.messages import Partition
+from saga.names import PROBED
 
 T = TypeVar("T")
 
@@ -45,7 +46,7 @@ SEARCH_S = 180.0
 HIDDEN = frozenset({TopicAuthorizationFailedError.errno, ClusterAuthorizationFailedError.errno})
 """Codes of refusing to tell us settings."""
 LOOK_S, AGAIN_S = 0.1, 0.2
-PROBE = Topic("saga.doctor", partitions=1, retention_days=1)
+PROBE = Topic(PROBED, partitions=1, retention_days=1)
 """Where `stamp` writes."""
 
 

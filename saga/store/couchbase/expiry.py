@@ -15,11 +15,11 @@ from math import ceil
 
 from saga.clock import Clock
 from saga.errors import ConfigurationError, StoreError, StoreUnavailable
+from saga.names import PROBE
 from saga.store.couchbase import errors
 from saga.store.couchbase.calls import Calls
 from saga.store.couchbase.driver import FAILURES, Cluster, Collection
 from saga.store.couchbase.listing import evicts
-from saga.store.couchbase.opening import PROBE
 from saga.store.couchbase.settings import CouchbaseSettings
 from saga.store.couchbase.times import RELATIVE_S_MAX, longest_s
 

@@ -10,6 +10,7 @@ closes the connection. So where no durability is wanted it is found out whether 
 
 from saga.clock import Clock
 from saga.errors import ConfigurationError, SagaError, StoreUnavailable
+from saga.names import PROBE
 from saga.store.couchbase import errors
 from saga.store.couchbase.calls import Calls
 from saga.store.couchbase.driver import FAILURES, Cluster, Collection
@@ -22,8 +23,6 @@ CLOSE_S_MAX = 1.0
 PROBE_S = 4.0
 """How long each of the two durable writes may take at the start."""
 PROBE_EXPIRY_S = 60.0
-PROBE = "saga-probe::"
-"""How the key begins of the document that is written; if we die in between, it expires."""
 REFUSALS = frozenset({errors.AUTHENTICATION, errors.NO_BUCKET, errors.NO_SCOPE, errors.NO_COLLECTION})
 """Errors that no waiting mends."""
 

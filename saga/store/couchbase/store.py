@@ -28,16 +28,17 @@ from typing import Any, Self
 
 from saga.clock import Clock
 from saga.errors import Ambiguous, SagaError, StoreError, StoreUnavailable, TooLarge
+from saga.names import ARCHIVES, PROBE, PROGRESS
 from saga.store.couchbase import errors, expiry, keys
 from saga.store.couchbase.calls import Calls
 from saga.store.couchbase.driver import FAILURES, Cluster, Collection
 from saga.store.couchbase.errors import Doing
 from saga.store.couchbase.listing import keys_of
-from saga.store.couchbase.opening import PROBE, missing, opened
+from saga.store.couchbase.opening import missing, opened
 from saga.store.couchbase.settings import CouchbaseSettings
 from saga.store.port import Document
 
-ALWAYS_THERE = ("saga", "saga-archive")
+ALWAYS_THERE = (PROGRESS, ARCHIVES)
 """Collections that every service has. The others are looked for when they are first used."""
 PAGE_KEYS = 64
 """How many documents a scan reads at a time."""
@@ -70,7 +71,7 @@ class CouchbaseStore:
     async def __aenter__(self) -> Self:
         """Connect, and try all that will be needed. Raises `ConfigurationError` for what a setting or a command has to
         mend, `StoreUnavailable` for a server that cannot be reached now."""
-        there = ALWAYS_THERE if self.settings.by_collection else (self._home("saga"),)
+        there = ALWAYS_THERE if self.settings.by_collection else (self._home(PROGRESS),)
         self._cluster = await opened(self.settings, there, self._calls, self._clock, readonly=self._readonly)
         self._collections = {name: self._collection(self._cluster, name) for name in there}
         return self

@@ -14,8 +14,8 @@ from saga.contracts.library import Library
 from saga.errors import BadInput, SagaError
 from saga.identity import identity
 from saga.messages import Record, texts_of
+from saga.names import dead_letters_of
 from saga.runtime.participant import Participant
-from saga.runtime.topics import dead_letters_of
 from saga.testing.invariants.evidence import Evidence, Invariant, Violation
 from saga.testing.invariants.lives import Life, lives_of
 

@@ -22,15 +22,14 @@ from saga.contracts import codec
 from saga.errors import BadInput, Exists, SagaError
 from saga.identity import id_in
 from saga.messages import Message, Outgoing, Position, Record, texts_of
+from saga.names import ARCHIVES, PROGRESS, is_dead_letters
 from saga.observe.moments import Moment
 from saga.progress import record as written_down
 from saga.progress.document import Call, Entry, Intent, Snapshot, decode, decode_entry
 from saga.runtime.beginning import begin
 from saga.runtime.participant import Halted, Participant
-from saga.runtime.persistence import ARCHIVES, COLLECTION
 from saga.runtime.ports import ShieldedRun
 from saga.runtime.standing import RunKey, Turn
-from saga.runtime.topics import is_dead_letters
 from saga.runtime.turn import advance
 from saga.store.port import Document
 from saga.testing.invariants.evidence import Violation, Witnessed
@@ -86,7 +85,7 @@ class RerunPorts(StillPorts):
         return self._written(collection, content)
 
     def _written(self, collection: str, content: bytes) -> int:
-        if collection == COLLECTION:
+        if collection == PROGRESS:
             raise _Write(content)
         return 1
 

@@ -8,10 +8,10 @@ from typing import TypeAlias
 
 from saga.declarations.values import Declared
 from saga.messages import Partition
+from saga.names import ARCHIVES, PROGRESS
 from saga.progress.document import progress_key
 from saga.progress.spill import saga_of
 from saga.runtime.participant import participant_of
-from saga.runtime.persistence import ARCHIVES, COLLECTION
 from saga.testing.invariants.evidence import Witnessed
 from saga.testing.invariants.rerun import RerunPorts
 
@@ -28,8 +28,8 @@ def witnessed_at_the_end(declared: Declared, left: Left, committed: Mapping[Part
             archives.setdefault(saga_of(key), []).append((key, content))
     return Witnessed(
         participant=participant_of(declared, {}, RerunPorts()),
-        versions={key.removeprefix(mine): (content,) for (where, key), content in left.items() if where == COLLECTION},
+        versions={key.removeprefix(mine): (content,) for (where, key), content in left.items() if where == PROGRESS},
         archives=archives,
-        documents={at: (content,) for at, content in left.items() if at[0] not in (COLLECTION, ARCHIVES)},
+        documents={at: (content,) for at, content in left.items() if at[0] not in (PROGRESS, ARCHIVES)},
         committed=committed,
     )

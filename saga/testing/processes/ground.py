@@ -16,7 +16,7 @@ from saga.broker.port import Topic
 from saga.clock import Clock
 from saga.declarations.values import Declared
 from saga.messages import Outgoing, Record
-from saga.runtime.persistence import ARCHIVES, COLLECTION
+from saga.names import ARCHIVES, PROGRESS
 from saga.runtime.topics import topics_of
 from saga.store.port import Document
 from saga.store.sqlite import SqliteStore
@@ -171,7 +171,7 @@ class Ground:
         async with self._to_read(declared.name) as store:
             return {
                 (collection, key): document.content
-                for collection in (COLLECTION, ARCHIVES, *(kind.collection for kind in declared.documents))
+                for collection in (PROGRESS, ARCHIVES, *(kind.collection for kind in declared.documents))
                 async for key, document in store.scan(collection)
             }
 

@@ -12,11 +12,11 @@ from saga.contracts.library import contract_of
 from saga.declarations.values import Declared
 from saga.errors import BrokerError, BrokerUnavailable
 from saga.messages import Outgoing, Record, name_of
+from saga.names import ARCHIVES, PROGRESS
 from saga.progress.document import Snapshot, decode, decode_entry, progress_key
 from saga.progress.history import archive_key, decode_archive
 from saga.progress.spill import page_key
 from saga.runtime.participant import consumed_by
-from saga.runtime.persistence import ARCHIVES, COLLECTION
 from saga.runtime.topics import topics_of
 from saga.store.port import Document
 from saga.testing.processes.evidence import Left
@@ -102,7 +102,7 @@ class ServerGround(Ground):
         """By key: progresses of all sagas that the log knows, and what they name, for not every server lists keys."""
         left: dict[tuple[str, str], bytes] = {}
         for saga in sorted({record.key.decode() for record in log if record.key}):
-            content = await self._read(left, COLLECTION, progress_key(declared.name, saga))
+            content = await self._read(left, PROGRESS, progress_key(declared.name, saga))
             if content is not None:
                 await self._read_what_is_named(left, decode(content))
         return left

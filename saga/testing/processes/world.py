@@ -19,10 +19,10 @@ from saga.contracts.library import binding_of, contract_of
 from saga.declarations.values import Declared
 from saga.errors import SagaError
 from saga.messages import Event, Outgoing, name_of
+from saga.names import PROGRESS
 from saga.outside import to_record
 from saga.progress.document import decode, progress_key
 from saga.runtime.documents import as_kind
-from saga.runtime.persistence import COLLECTION
 from saga.runtime.topics import topic_of
 from saga.service import Service
 from saga.testing.fakes import check_fakes
@@ -207,7 +207,7 @@ class ProcessWorld(World):
 
     def outcome(self, saga_id: str) -> type[Event] | None:
         for name, (declared, _) in self._employed.items():
-            content = self._ground.get(name, COLLECTION, progress_key(name, saga_id))
+            content = self._ground.get(name, PROGRESS, progress_key(name, saga_id))
             said = None if content is None else decode(content).outcome
             if said is not None:
                 return outcomes_of(declared)[said]

@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING
 
 from saga.declarations.values import Declared
 from saga.messages import Partition
+from saga.names import ARCHIVES, PROGRESS
 from saga.progress.document import progress_key
 from saga.progress.spill import saga_of
 from saga.runtime.participant import participant_of
-from saga.runtime.persistence import ARCHIVES, COLLECTION
 from saga.testing.invariants.evidence import Evidence, Witnessed
 from saga.testing.invariants.rerun import RerunPorts
 from saga.testing.simulation.store import Disk
@@ -42,7 +42,7 @@ def _witnessed(
     given = {r.gives: fake for r in declared.resources for fake in fakes if isinstance(fake, r.gives)}
     mine = progress_key(declared.name, "")
     for (collection, key), contents in disk.versions.items():
-        if collection == COLLECTION:
+        if collection == PROGRESS:
             versions[key.removeprefix(mine)] = contents
         elif collection == ARCHIVES:
             archives.setdefault(saga_of(key), []).append((key, contents[-1]))

@@ -2,9 +2,9 @@
 
 from collections.abc import Collection, Iterator
 
+from saga.names import PROGRESS
 from saga.observe.moments import DeadLettered, Escalated, Moment, Retrying, Stuck, Unavailable
 from saga.progress.document import Intent, Snapshot, decode, decode_entry
-from saga.runtime.persistence import COLLECTION
 from saga.testing.simulation.plan import APPLICATION
 from saga.testing.simulation.trace import Asked, Injected, Noted
 from saga.testing.simulation.world import SimulatedWorld
@@ -48,13 +48,13 @@ def _asked(world: SimulatedWorld, line: Asked, sagas: Collection[str], seen: dic
     elif operation.what == "step":
         if not sagas or any(operation.where.endswith(f" of {saga}") for saga in sagas):
             yield f"calls {operation.where}" if line.said == "done" else f"{operation.where}: {line.said}"
-    elif operation.what in ("insert", "replace") and operation.where.startswith(f"{COLLECTION}/"):
+    elif operation.what in ("insert", "replace") and operation.where.startswith(f"{PROGRESS}/"):
         yield from _written(world, line, sagas, seen)
 
 
 def _written(world: SimulatedWorld, line: Asked, sagas: Collection[str], seen: dict[str, int]) -> Iterator[str]:
     """What a write of a progress says."""
-    key = line.operation.where.removeprefix(f"{COLLECTION}/")
+    key = line.operation.where.removeprefix(f"{PROGRESS}/")
     service, _, saga = key.partition("::")
     if sagas and saga not in sagas:
         return
@@ -62,7 +62,7 @@ def _written(world: SimulatedWorld, line: Asked, sagas: Collection[str], seen: d
         yield f"finds that {key} {'is there already' if line.said == 'Exists' else 'is another one by now'}"
         return
     number = seen[key] = seen.get(key, -1) + 1
-    versions = world.workers.disks[service].versions[COLLECTION, key]
+    versions = world.workers.disks[service].versions[PROGRESS, key]
     before = decode(versions[number - 1]) if number else Snapshot(service=service, saga=saga)
     after = decode(versions[number])
     if after.n < before.n:  # forgotten, and begun anew

@@ -16,10 +16,10 @@ from saga.contracts.library import contract_of
 from saga.declarations.values import Declared
 from saga.errors import BrokerUnavailable, DeclarationError, SagaError
 from saga.messages import Event, Outgoing, name_of
+from saga.names import PROGRESS
 from saga.outside import to_record
 from saga.progress.document import Snapshot, decode, progress_key
 from saga.runtime.documents import as_kind
-from saga.runtime.persistence import COLLECTION
 from saga.runtime.topics import topics_of
 from saga.service import Service
 from saga.testing.fakes import check_fakes
@@ -182,7 +182,7 @@ class SimulatedWorld(World):
 
     def progress(self, service: str, saga: str) -> Snapshot | None:
         """The last progress that a service wrote of a saga, expired or not."""
-        versions = self.workers.disks[service].versions.get((COLLECTION, progress_key(service, saga)))
+        versions = self.workers.disks[service].versions.get((PROGRESS, progress_key(service, saga)))
         return decode(versions[-1]) if versions else None
 
     def verify(self, *, rerun: bool = False) -> None:

@@ -3,8 +3,8 @@ did not."""
 
 from dataclasses import replace
 
+from saga.names import ARCHIVES, PROGRESS
 from saga.progress.document import progress_key
-from saga.runtime.persistence import ARCHIVES, COLLECTION
 from saga.testing.fault_kinds import EVERYTHING, Faults, Kind, faults
 from saga.testing.invariants.check import violations
 from saga.testing.invariants.evidence import Evidence
@@ -56,7 +56,7 @@ def test_all_that_a_service_leaves_is_in_the_evidence() -> None:
 
 def test_archives_are_of_their_sagas_and_progresses_have_their_names() -> None:
     left = {
-        (COLLECTION, progress_key("order", "a::b")): b"{}",
+        (PROGRESS, progress_key("order", "a::b")): b"{}",
         (ARCHIVES, "order::a::b::000000000"): b"1",
         (ARCHIVES, "order::c::000000000"): b"2",
         ("stock", "tea"): b"3",

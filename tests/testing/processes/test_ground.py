@@ -13,11 +13,11 @@ from saga.broker.port import Topic
 from saga.clock import SystemClock
 from saga.errors import SagaError
 from saga.messages import Outgoing, Position
+from saga.names import ARCHIVES, PROGRESS
 from saga.progress import history, record
 from saga.progress.document import Snapshot, encode, progress_key
 from saga.progress.history import Archive
 from saga.progress.record import Ended, Hand
-from saga.runtime.persistence import ARCHIVES, COLLECTION
 from saga.store.sqlite import SqliteStore
 from saga.testing.invariants.lives import broken_chain, lives_of
 from saga.testing.processes.ground import Ground
@@ -99,7 +99,7 @@ def handled(p: Snapshot) -> Snapshot:
 
 async def write(file: Path, p: Snapshot, *archives: Archive) -> None:
     async with SqliteStore(file, clock=SystemClock()) as store:
-        await store.insert(COLLECTION, progress_key(p.service, p.saga), encode(p))
+        await store.insert(PROGRESS, progress_key(p.service, p.saga), encode(p))
         for archive in archives:
             key = history.archive_key(p.service, p.saga, archive.first)
             await store.insert(ARCHIVES, key, msgspec.json.encode(archive))

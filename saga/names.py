@@ -1,0 +1,39 @@
+"""Names of the toolkit's own collections and topics: nobody else writes them down."""
+
+OURS = "saga"
+"""Beginning of every name that is the toolkit's, up to the first `-` or `.`: services take no such name."""
+PROGRESS, ARCHIVES = OURS, f"{OURS}-archive"
+"""Collections: the progress of each saga; what it outgrew, transitions and pages of messages."""
+PROBE = f"{OURS}-probe::"
+"""Beginning of the keys of documents that are written only to see whether that can be done."""
+PROBED = f"{OURS}.doctor"
+"""Topic to which `saga doctor` writes a record to see whether that can be done."""
+
+_DEAD = ".dead"
+
+
+def is_ours(collection: str) -> bool:
+    """True for the name of a collection that only the toolkit may have.
+
+    >>> is_ours("saga-archive"), is_ours("sagas")
+    (True, False)
+    """
+    return collection.partition("-")[0] == OURS
+
+
+def dead_letters_of(service: str) -> str:
+    """The topic where a service leaves what people have to see.
+
+    >>> dead_letters_of("payment")
+    'payment.dead'
+    """
+    return service + _DEAD
+
+
+def is_dead_letters(topic: str) -> bool:
+    """True for a topic of dead letters, of whichever service.
+
+    >>> is_dead_letters("payment.dead"), is_dead_letters("payments")
+    (True, False)
+    """
+    return topic.endswith(_DEAD)
