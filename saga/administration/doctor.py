@@ -10,12 +10,13 @@ from saga.addresses import scheme_of
 from saga.administration import findings
 from saga.administration.findings import Finding, Severity
 from saga.administration.moves import places_of
-from saga.administration.opening import Wanted, administration_of, is_missing, wanted_by
+from saga.administration.wanted import Wanted, wanted_by
 from saga.broker.administration import Administration, Found
 from saga.clock import Clock
 from saga.config import Settings
 from saga.declarations.values import Declared
 from saga.errors import BrokerError, ConfigurationError, Problems, SagaError, StoreError
+from saga.inspection.opening import administration_of, is_missing
 from saga.names import PROBE, PROBED, PROGRESS, is_dead_letters
 from saga.runtime.lifecycle import OPEN_S_MAX, collections_of
 from saga.runtime.spilling import EXPIRY_S_MORE

@@ -4,8 +4,8 @@ from collections.abc import Iterator, Mapping
 from typing import Literal, NamedTuple, TypeAlias
 
 from saga.administration.moves import Place
-from saga.administration.opening import Wanted
 from saga.administration.plans import is_kept_as_wanted, kept, retention_ms, span
+from saga.administration.wanted import Wanted
 from saga.broker.administration import DAY_MS, Found
 from saga.broker.port import RECORD_BYTES_LEAST, RECORD_BYTES_MAX
 from saga.declarations.values import Declared

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeAlias
 
-from saga.administration.opening import Wanted
+from saga.administration.wanted import Wanted
 from saga.broker.administration import DAY_MS, Administration, Bounds, Found, Group
 from saga.broker.port import Topic
 from saga.errors import BrokerError

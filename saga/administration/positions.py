@@ -6,11 +6,11 @@ from typing import NamedTuple
 
 from saga.administration import moves
 from saga.administration.moves import Move, Place, places_of
-from saga.administration.opening import administration_of, is_missing
 from saga.broker.administration import Administration, Unreadable
 from saga.clock import Clock, from_iso
 from saga.config import Settings
 from saga.errors import BrokerError, ConfigurationError
+from saga.inspection.opening import administration_of, is_missing
 from saga.messages import Partition
 
 

@@ -2,25 +2,27 @@
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import asdict
 
 import click
 
-from saga.cli.letters import tell_dead
-from saga.cli.listing import Listed, Wanted, as_json_of, listed
-from saga.cli.options import broker_option
-from saga.cli.stores import store_option
-from saga.cli.telling import tell, tell_json
+from saga.cli.options import broker_option, read_stores_option
+from saga.cli.telling import tell, tell_json, tell_trouble
 from saga.clock import SystemClock
 from saga.config import Settings
+from saga.inspection.attention import Told, attention
+from saga.inspection.listing import OPEN, Choice, Listed, listed
 
 LIMIT = 50
 LIMIT_MAX = 100_000
-WIDTHS = (24, 16, 24, 24, 20)
+HEADING, WIDTHS = ("SAGA", "OUTCOME", "STARTED", "CHANGED", "OPEN", "SERVICES"), (24, 16, 24, 24, 20)
+DEAD_HEADING = ("TIME", "SERVICE", "WHAT", "SAGA", "MESSAGE", "HANDLER", "NOW", "WHY")
+DEAD_WIDTHS = (24, 14, 12, 24, 20, 16, 14)
 """Least widths of the columns: rows are printed as they are found, before the others are known."""
 
 
 @click.command("list")
-@store_option
+@read_stores_option
 @broker_option
 @click.option("--open", "only_open", is_flag=True, help="Only sagas to which something is still to happen.")
 @click.option("--dead", "only_dead", is_flag=True, help="What needs a person: dead letters, escalations, and the like.")
@@ -68,33 +70,42 @@ def list_sagas(
     """
     if only_open and only_dead:
         raise click.UsageError("--open lists sagas, --dead what needs a person: give one of them")
-    wanted = Wanted(
+    choice = Choice(
         addresses=addresses, prefix=prefix, services=services, limit=limit, only_open=only_open, only_dead=only_dead
     )
     if only_dead:
-        asyncio.run(tell_dead(wanted, Settings.from_environment(broker=broker), SystemClock(), as_json))
+        asyncio.run(_tell_dead(choice, Settings.from_environment(broker=broker), as_json))
     else:
-        asyncio.run(_tell(wanted, as_json))
+        asyncio.run(_tell(choice, as_json))
 
 
-async def _tell(wanted: Wanted, as_json: bool) -> None:
+async def _tell(choice: Choice, as_json: bool) -> None:
     found, more = list[Listed](), False
-    async for each in listed(wanted, SystemClock()):
+    async for each in listed(choice, SystemClock(), tell_trouble):
         if each is None:
             more = True
             break
         if not as_json:
-            tell(*([_row(HEADING)] if not found else []), _row(_cells(each)))
+            tell(*([_row(HEADING, WIDTHS)] if not found else []), _row(_cells(each), WIDTHS))
         found.append(each)
     if as_json:
-        tell_json({"sagas": [as_json_of(each) for each in found], "more": more})
+        tell_json({"sagas": [_as_json(each) for each in found], "more": more})
     elif not found:
         tell("no sagas")
     if more and not as_json:
         tell("and more: --limit shows them")
 
 
-HEADING = ("SAGA", "OUTCOME", "STARTED", "CHANGED", "OPEN", "SERVICES")
+async def _tell_dead(choice: Choice, settings: Settings, as_json: bool) -> None:
+    found = await attention(choice, settings, SystemClock(), tell_trouble)
+    if as_json:
+        letters = [{**asdict(each.letter), "now": each.now} for each in found.told]
+        tell_json({"letters": letters, "sagas": list(map(_as_json, found.sagas)), "more": found.more})
+        return
+    rows = [_row(_dead_cells(each), DEAD_WIDTHS) for each in found.told]
+    tell(*([_row(DEAD_HEADING, DEAD_WIDTHS), *rows] if rows else ["nothing needs a person"]))
+    if found.more:
+        tell("and more: --limit shows them")
 
 
 def _cells(each: Listed) -> Sequence[str]:
@@ -110,5 +121,41 @@ def _cells(each: Listed) -> Sequence[str]:
     )
 
 
-def _row(cells: Sequence[str]) -> str:
-    return "  ".join([*(f"{cell:<{width}}" for cell, width in zip(cells, WIDTHS, strict=False)), cells[-1]])
+def _dead_cells(each: Told) -> Sequence[str]:
+    letter = each.letter
+    return (
+        letter.time or "-",
+        letter.service,
+        letter.what,
+        letter.saga or "-",
+        letter.type or letter.whole or "-",
+        letter.handler or "-",
+        each.now,
+        letter.reason,
+    )
+
+
+def _row(cells: Sequence[str], widths: Sequence[int]) -> str:
+    return "  ".join([*(f"{cell:<{width}}" for cell, width in zip(cells, widths, strict=False)), cells[-1]])
+
+
+def _as_json(each: Listed) -> dict[str, object]:
+    return {
+        "saga": each.saga,
+        "outcome": each.outcome,
+        "started": each.started,
+        "changed": each.changed,
+        "open": each.open,
+        "left": each.left,
+        "services": {
+            s.service: {
+                "state": s.state,
+                "outcome": s.outcome,
+                "changed": s.changed,
+                "left": s.left,
+                **{sort: getattr(s, sort) for sort in OPEN},
+            }
+            for s in each.standings
+        }
+        | {d.source.service: {"state": "damaged", "key": d.key, "what": d.damage} for d in each.damaged},
+    }

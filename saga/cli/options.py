@@ -15,9 +15,21 @@ def broker_option(command: F) -> F:
 
 def stores_option(command: F) -> F:
     """The flag `--store`, in the place of SAGA_STORE: for commands that open the stores of the services they are told.
-    Those that look what there is have `saga.cli.stores.store_option`."""
+    Those that look what there is have `read_stores_option`."""
     return click.option(
         "--store",
         metavar="URL",
         help="Where a service keeps its documents, {service} standing for its name, in the place of SAGA_STORE.",
+    )(command)
+
+
+def read_stores_option(command: F) -> F:
+    """The option `--store` that all reading commands have."""
+    return click.option(
+        "--store",
+        "addresses",
+        multiple=True,
+        metavar="URL",
+        help="A store to be read, sqlite:///FILE; {service} in it stands for any service. May be given several times. "
+        "Without it: SAGA_STORE, by default sqlite:///.saga/{service}.db.",
     )(command)

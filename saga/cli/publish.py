@@ -3,7 +3,6 @@
 import asyncio
 import json
 import sys
-import types
 from collections import Counter
 from collections.abc import Iterator
 from difflib import get_close_matches
@@ -18,7 +17,7 @@ from saga.cli.telling import tell, tell_json, tell_trouble
 from saga.client import Client
 from saga.config import Settings
 from saga.contracts import codec
-from saga.contracts.codegen import generate
+from saga.contracts.codegen import event_class
 from saga.contracts.contract import Contract
 from saga.contracts.library import Library, contract_of, find
 from saga.errors import BadInput, ConfigurationError, SagaError
@@ -105,19 +104,6 @@ def check(lines: IO[bytes], to: type[Event], bytes_max: int, spool: IO[bytes]) -
         if not wrong:
             spool.write(line if line.endswith(b"\n") else line + b"\n")
     return problems, wrong
-
-
-def event_class(contract: Contract, library: Library) -> type[Event]:
-    """The class of a contract's newest version, made in memory as `saga contracts generate` would write it."""
-    module = types.ModuleType(f"saga.generated.{contract.name}")
-    # What belongs to a class is found from its module, and the library from the module's file.
-    module.__file__ = str(library.folder.parent / f"{contract.name}.py")
-    sys.modules[module.__name__] = module
-    exec(compile(generate(library, [contract.name]), module.__file__, "exec"), module.__dict__)
-    made = getattr(module, contract.name)
-    assert isinstance(made, type)
-    assert issubclass(made, Event)
-    return made
 
 
 def _contract_named(name: str, library: Library) -> Contract:

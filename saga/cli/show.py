@@ -3,45 +3,27 @@
 import asyncio
 import json
 import sys
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict
 from typing import TypeAlias
 
 import click
-import msgspec
 from msgspec import to_builtins
 
-from saga.administration.dead import letters_of
-from saga.cli.options import broker_option
-from saga.cli.stores import NoStore, Unreadable, history_of, sources_of, store_option, warn
-from saga.cli.telling import tell, tell_json
-from saga.cli.values import Said, values_of
-from saga.clock import Clock, SystemClock
+from saga.cli.options import broker_option, read_stores_option
+from saga.cli.telling import tell, tell_json, tell_trouble
+from saga.clock import SystemClock
 from saga.config import Settings
-from saga.errors import SagaError
+from saga.inspection.showing import Shown, followed, shown, with_reasons
+from saga.inspection.timeline import History, Line, as_of, is_left
+from saga.inspection.values import Said, values_of
 from saga.progress.document import Intent, Snapshot
-from saga.progress.timeline import History, Line, Standing, is_left, standing, state_after, timeline
-
-FOLLOW_S = 0.5
-"""How often `--follow` looks."""
-
-
-@dataclass(frozen=True, slots=True)
-class Shown:
-    """What there is to see of a saga."""
-
-    histories: tuple[History, ...]
-    """One for each service that knows it."""
-    lines: tuple[Line, ...]
-    standings: tuple[Standing, ...]
-    failing: Mapping[str, str] = field(default_factory=dict)
-    """Of events that cannot be undone, by id, what was said last of why."""
 
 
 @click.command()
 @click.argument("saga_id")
-@store_option
+@read_stores_option
 @click.option("--follow", "-f", is_flag=True, help="Go on with what is new, as it comes, until Ctrl-C.")
 @click.option("--transition", type=click.IntRange(0), metavar="N", help="The state when transition N was written.")
 @click.option("--service", help="Only what this service has written down.")
@@ -83,100 +65,43 @@ def show(
         with suppress(KeyboardInterrupt):
             asyncio.run(_follow(saga_id, addresses, service, as_json))
         return
-    shown = asyncio.run(seen(saga_id, addresses, SystemClock(), service))
-    if not shown.histories:
+    clock = SystemClock()
+    seen = asyncio.run(shown(saga_id, addresses, clock, tell_trouble, service))
+    if not seen.histories:
         where = f"{service} does not know" if service else "no service knows"
         tell(f"{where} saga {saga_id}; `saga list` shows those that are known", err=True)
         sys.exit(1)
     if transition is not None:
-        _tell_transition(_only(shown, saga_id), transition, as_json)
+        _tell_transition(_only(seen), transition, as_json)
         return
-    values = {h.service: values_of(h) for h in shown.histories} if with_values else None
-    shown = asyncio.run(_asked_why(saga_id, shown, broker))
+    values = {h.service: values_of(h) for h in seen.histories} if with_values else None
+    if seen.undoing:  # only then the log is read
+        settings = Settings.from_environment(broker=broker)
+        seen = asyncio.run(with_reasons(saga_id, seen, settings, clock, tell_trouble))
     if as_json:
-        tell_json(_as_json(saga_id, shown, values))
+        tell_json(_as_json(saga_id, seen, values))
         return
-    tell(*_heading(saga_id, shown, service), "", *_table(shown.lines, values), *_left(shown))
-
-
-async def _asked_why(saga: str, shown: Shown, broker: str | None) -> Shown:
-    """With what was said of compensations that have begun and do not come to their end. Only then the log is read."""
-    services = {h.service for h in shown.histories if any(i.kind == "undo" for i in h.snapshot.intents)}
-    if not services:
-        return shown
-    found = await letters_of(services, Settings.from_environment(broker=broker), SystemClock())
-    if found.trouble:
-        warn(f"why a compensation does not come to its end is not known: {found.trouble}")
-    failing = {each.undoes: each.reason for each in reversed(found.letters) if each.saga == saga and each.undoes}
-    return replace(shown, failing=failing)
-
-
-async def seen(saga: str, addresses: Sequence[str], clock: Clock, service: str | None = None) -> Shown:
-    """What the services in these stores, or one of them, have written down of a saga.
-
-    Services whose progress cannot be read are warned about and left out.
-    """
-    return await _seen(saga, addresses, clock, service, {})
-
-
-async def followed(saga: str, addresses: Sequence[str], service: str | None, clock: Clock) -> AsyncIterator[list[Line]]:
-    """The transitions of a saga that are there, then again and again those that are new. Without end.
-
-    It waits for a saga or a store that is not there yet.
-    """
-    known: dict[str, int] = {}
-    while True:
-        try:
-            shown = await _seen(saga, addresses, clock, service, known)
-        except NoStore:
-            shown = Shown((), (), ())
-        lines = [line for line in shown.lines if line.transition >= known.get(line.service, 0)]
-        known |= {h.service: h.snapshot.n for h in shown.histories}
-        if lines:
-            yield lines
-        await clock.sleep(FOLLOW_S)
-
-
-async def _seen(saga: str, addresses: Sequence[str], clock: Clock, service: str | None, known: dict[str, int]) -> Shown:
-    """`known`: for each service how many transitions nobody needs to see again."""
-    histories = []
-    async with sources_of(addresses, clock) as sources:
-        for source in sources:
-            if service not in (None, source.service):
-                continue
-            try:
-                found = await history_of(source, saga, known.get(source.service, 0))
-            except Unreadable as why:
-                warn(why)
-                continue
-            if found is not None:
-                histories.append(found)
-    try:
-        return Shown(tuple(histories), tuple(timeline(histories)), tuple(standing(h.snapshot) for h in histories))
-    except msgspec.DecodeError as why:
-        raise SagaError(
-            f"a transition of saga {saga} cannot be read: {why}; `saga verify-history {saga}` says where it was changed"
-        ) from why
+    tell(*_heading(saga_id, seen, service), "", *_table(seen.lines, values), *_left(seen))
 
 
 async def _follow(saga: str, addresses: Sequence[str], service: str | None, as_json: bool) -> None:
-    async for lines in followed(saga, addresses, service, SystemClock()):
+    async for lines in followed(saga, addresses, SystemClock(), tell_trouble, service):
         for line in lines:
             tell(json.dumps(asdict(line)) if as_json else _row(line))
 
 
-def _only(shown: Shown, saga: str) -> History:
+def _only(seen: Shown) -> History:
     """The one service that is meant."""
-    if len(shown.histories) > 1:
-        names = ", ".join(h.service for h in shown.histories)
+    if len(seen.histories) > 1:
+        names = ", ".join(h.service for h in seen.histories)
         raise click.UsageError(f"each service counts its own transitions: name one of {names} with --service")
-    return shown.histories[0]
+    return seen.histories[0]
 
 
 def _tell_transition(history: History, n: int, as_json: bool) -> None:
     """The transition and the state then; exit code 1 if there is none."""
     try:
-        state = state_after(history.transitions, n)
+        then = as_of(history, n)
     except LookupError:
         tell(
             f"{history.service} has no transition {n} of saga {history.snapshot.saga}: it has 0 to "
@@ -184,41 +109,40 @@ def _tell_transition(history: History, n: int, as_json: bool) -> None:
             err=True,
         )
         sys.exit(1)
-    line = next(line for line in timeline([history]) if line.transition == n)
     if as_json:
-        tell_json({"saga": history.snapshot.saga, **asdict(line), "state": state})
+        tell_json({"saga": history.snapshot.saga, **asdict(then.line), "state": then.state})
         return
-    told = f"state after transition {n}: {json.dumps(state, indent=2, ensure_ascii=False)}"
-    tell(_row(line), "", *told.split("\n"))
+    told = f"state after transition {n}: {json.dumps(then.state, indent=2, ensure_ascii=False)}"
+    tell(_row(then.line), "", *told.split("\n"))
 
 
 Values: TypeAlias = Mapping[str, Mapping[int, Sequence[Said]]]
 """By service and transition."""
 
 
-def _as_json(saga: str, shown: Shown, values: Values | None) -> dict[str, object]:
+def _as_json(saga: str, seen: Shown, values: Values | None) -> dict[str, object]:
     return {
         "saga": saga,
         "services": {
             s.service: {**asdict(s), "transitions": h.snapshot.n, "fields": h.snapshot.state}
-            for h, s in zip(shown.histories, shown.standings, strict=True)
+            for h, s in zip(seen.histories, seen.standings, strict=True)
         },
         "timeline": [
             asdict(line)
             if values is None
             else {**asdict(line), "values": list(map(to_builtins, values[line.service].get(line.transition, ())))}
-            for line in shown.lines
+            for line in seen.lines
         ],
-        "failing": dict(shown.failing),
+        "failing": dict(seen.failing),
     }
 
 
-def _heading(saga: str, shown: Shown, service: str | None) -> list[str]:
-    outcome = next((s.outcome for s in shown.standings if s.outcome), None)
+def _heading(saga: str, seen: Shown, service: str | None) -> list[str]:
+    outcome = next((s.outcome for s in seen.standings if s.outcome), None)
     if service is not None:  # the outcome may stand in another one
         return [f"saga {saga} in {service}"]
     ended = f"ended with {outcome}" if outcome else "no outcome yet"
-    return [f"saga {saga}: {ended}; known to {', '.join(s.service for s in shown.standings)}"]
+    return [f"saga {saga}: {ended}; known to {', '.join(s.service for s in seen.standings)}"]
 
 
 def _table(lines: Sequence[Line], values: Values | None) -> list[str]:
@@ -255,9 +179,9 @@ def _story(line: Line) -> str:
     return story + (f"  ({line.reason})" if line.reason else "")
 
 
-def _left(shown: Shown) -> list[str]:
+def _left(seen: Shown) -> list[str]:
     """What has not come to its end, a line each."""
-    left = [f"  {h.service}: {what}" for h in shown.histories for what in _open_in(h.snapshot, shown.failing)]
+    left = [f"  {h.service}: {what}" for h in seen.histories for what in _open_in(h.snapshot, seen.failing)]
     return ["", "still open:", *left] if left else []
 
 

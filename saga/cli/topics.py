@@ -7,12 +7,13 @@ import click
 
 from saga import wiring
 from saga.administration import plans
-from saga.administration.opening import Wanted, administration_of, is_missing, wanted_by
 from saga.administration.plans import Step
+from saga.administration.wanted import Wanted, wanted_by
 from saga.cli.options import broker_option
 from saga.cli.telling import tell, tell_json
 from saga.clock import SystemClock
 from saga.config import Settings
+from saga.inspection.opening import administration_of, is_missing
 
 WORDS = {"create": "create", "retention": "change", "partitions": "change", "nothing": "as it is"}
 DONE = {"create": "created", "retention": "changed", "partitions": "changed", "nothing": "as it is"}

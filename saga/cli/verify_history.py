@@ -2,59 +2,21 @@
 
 import asyncio
 import sys
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 
 import click
 
-from saga.cli.stores import (
-    Source,
-    Unreadable,
-    document_of,
-    progresses,
-    snapshot_of,
-    sources_of,
-    store_option,
-    whole_history,
-)
+from saga.cli.options import read_stores_option
 from saga.cli.telling import tell, tell_json
-from saga.clock import Clock, SystemClock
-from saga.progress.binding import is_bound
-from saga.progress.document import UNREADABLE, decode_entry
-from saga.progress.history import verify
-from saga.store.port import Document
+from saga.clock import SystemClock
+from saga.inspection.verifying import Verified, verified
 
 BROKEN_SHOWN_MAX = 50
 
 
-@dataclass(frozen=True, slots=True)
-class Broken:
-    """A history that is not what was written."""
-
-    saga: str
-    service: str
-    transition: int | None
-    """`None` where the document as a whole cannot be read."""
-    what: str
-
-
-@dataclass(slots=True)
-class Verified:
-    """What was looked at, and what was found."""
-
-    histories: int = 0
-    """One for each saga and service."""
-    transitions: int = 0
-    services: list[str] = field(default_factory=list)
-    older: int = 0
-    """Histories that an older version of the toolkit began or went on with: not bound to their saga, and of their
-    snapshots only the state is known."""
-    broken: list[Broken] = field(default_factory=list)
-
-
 @click.command()
 @click.argument("saga_id", required=False)
-@store_option
+@read_stores_option
 @click.option("--json", "as_json", is_flag=True, help="One JSON document instead of text.")
 def verify_history(saga_id: str | None, addresses: tuple[str, ...], as_json: bool) -> None:
     """Check that what the services have written down of their sagas is unchanged.
@@ -86,72 +48,25 @@ def verify_history(saga_id: str | None, addresses: tuple[str, ...], as_json: boo
     Exit code 1: some are not (saga, service and transition are named), or no service knows SAGA_ID.
     Exit code 2: no store, or one that cannot be read.
     """
-    verified = asyncio.run(verified_histories(addresses, SystemClock(), saga_id))
-    unknown = saga_id is not None and not verified.histories
+    found = asyncio.run(verified(addresses, SystemClock(), saga_id))
+    unknown = saga_id is not None and not found.histories
     if as_json:
-        tell_json(asdict(verified))
+        tell_json(asdict(found))
     elif unknown:
         tell(f"no service knows saga {saga_id}", err=True)
     else:
-        _tell(verified)
-    sys.exit(1 if verified.broken or unknown else 0)
+        _tell(found)
+    sys.exit(1 if found.broken or unknown else 0)
 
 
-async def verified_histories(addresses: Sequence[str], clock: Clock, saga_id: str | None = None) -> Verified:
-    """What is wrong with the histories in these stores, of all sagas or of one."""
-    verified = Verified()
-    async with sources_of(addresses, clock) as sources:
-        for source in sources:
-            verified.services.append(source.service)
-            if saga_id is not None:
-                await _look_at(verified, source, saga_id)
-                continue
-            async for saga, document in progresses(source):
-                await _verified(verified, source, saga, document)
-    return verified
-
-
-async def _look_at(verified: Verified, source: Source, saga: str) -> None:
-    try:
-        document = await document_of(source, saga)
-    except Unreadable as why:
-        verified.histories += 1
-        verified.broken.append(Broken(saga, source.service, None, str(why)))
-        return
-    if document is not None:
-        await _verified(verified, source, saga, document)
-
-
-async def _verified(verified: Verified, source: Source, saga: str, document: Document) -> None:
-    """Count one history, and what is wrong with it."""
-    verified.histories += 1
-    n, what = None, None
-    try:
-        whole = await whole_history(source, snapshot_of(source, saga, document))
-        verified.transitions += len(whole.transitions)
-        p = whole.snapshot
-        if (p.saga, p.service) != (saga, source.service):
-            what = f"it is of saga {p.saga} in {p.service}, under the key of another"
-        elif found := verify(whole.transitions, p):
-            n, what = found.n, found.what
-        elif not is_bound(list(map(decode_entry, whole.transitions))):
-            verified.older += 1
-    except Unreadable as why:
-        what = str(why)
-    except UNREADABLE as why:
-        what = f"a transition cannot be read: {why}"
-    if what is not None:
-        verified.broken.append(Broken(saga, source.service, n, what))
-
-
-def _tell(verified: Verified) -> None:
-    for broken in verified.broken[:BROKEN_SHOWN_MAX]:
+def _tell(found: Verified) -> None:
+    for broken in found.broken[:BROKEN_SHOWN_MAX]:
         tell(f"saga {broken.saga} in {broken.service}: {broken.what}")
-    if len(verified.broken) > BROKEN_SHOWN_MAX:
-        tell(f"and {len(verified.broken) - BROKEN_SHOWN_MAX} more: --json shows all")
+    if len(found.broken) > BROKEN_SHOWN_MAX:
+        tell(f"and {len(found.broken) - BROKEN_SHOWN_MAX} more: --json shows all")
     tell(
-        f"{verified.transitions} transitions in {verified.histories} histories of {', '.join(verified.services)}: "
-        + (f"{len(verified.broken)} histories are not as they were written" if verified.broken else "all unchanged")
+        f"{found.transitions} transitions in {found.histories} histories of {', '.join(found.services)}: "
+        + (f"{len(found.broken)} histories are not as they were written" if found.broken else "all unchanged")
     )
-    if verified.older:
-        tell(f"{verified.older} of an older format: not bound to their saga, and only their state is compared")
+    if found.older:
+        tell(f"{found.older} of an older format: not bound to their saga, and only their state is compared")

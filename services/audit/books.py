@@ -1,6 +1,5 @@
 """Reads all books: what each service keeps of each order, the shelves, the ledgers of the bank and of the carrier."""
 
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
@@ -9,17 +8,18 @@ from pathlib import Path
 from typing import TypeAlias, TypeVar
 
 import msgspec
-from msgspec import Raw
 
-from saga import Event
+from saga import Event, adapters
 from saga.clock import SystemClock
+from saga.config import Settings
 from saga.contracts.codec import decode as decode_event
 from saga.contracts.library import Library, find
+from saga.inspection.histories import histories_of, history_of
+from saga.inspection.sources import Source
+from saga.inspection.timeline import History
 from saga.messages import name_of
-from saga.progress.document import Entry, Snapshot, decode, decode_entry, progress_key
-from saga.progress.history import archive_key, decode_archive
+from saga.progress.document import Entry
 from saga.store.port import Store
-from saga.store.sqlite import SqliteStore
 from services import ledger
 from services.audit.checks import Booking, Books, Charge, Ending, Goods, Order, Shelf
 from services.inventory.events import InventoryHandedOut, InventoryPutBack, InventoryReserved
@@ -38,19 +38,10 @@ StoreOf: TypeAlias = Callable[[str], AbstractAsyncContextManager[Store]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Kept:
-    """What one service keeps of one order."""
-
-    snapshot: Snapshot
-    entries: tuple[Entry, ...]
-    """Its whole history, archives included."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class Sources:
     """All that was read, before it is put together."""
 
-    kept: Mapping[str, Mapping[str, Kept]]
+    kept: Mapping[str, Mapping[str, History]]
     """By service and order."""
     stock: Mapping[str, Stock]
     bank: Iterable[ledger.Row]
@@ -65,11 +56,11 @@ async def read_books(folder: Path, expected: frozenset[str] = frozenset()) -> Bo
     `expected`: orders that must be among them. Raises `SagaError` or `FileNotFoundError` for what cannot be read.
     """
 
-    def store_of(service: str) -> SqliteStore:
+    def store_of(service: str) -> Store:
         path = folder / f"{service}.db"
         if not path.is_file():
             raise FileNotFoundError(f"there is no store {path}: run the services first, or name another folder")
-        return SqliteStore(path, clock=SystemClock(), readonly=True)
+        return adapters.store_at(Settings(store=f"sqlite:///{path}"), service, SystemClock(), readonly=True)
 
     return await read_books_at(store_of, folder, expected)
 
@@ -81,11 +72,12 @@ async def read_books_at(
 
     `by_key`: the stores cannot list what is in them, so nothing is looked at but the orders that are `expected`.
     """
-    kept: dict[str, Mapping[str, Kept]] = {}
+    kept: dict[str, Mapping[str, History]] = {}
     stock: dict[str, Stock] = {}
     for service in SERVICES:
         async with store_of(service) as store:
-            kept[service] = await (progresses_of(store, service, expected) if by_key else progresses(store, service))
+            source = Source(service, store)
+            kept[service] = await (orders_of(source, expected) if by_key else all_orders(source))
             if service == "inventory":
                 stock = await _stock_by_key(store) if by_key else await _stock(store)
     sources = Sources(
@@ -98,42 +90,15 @@ async def read_books_at(
     return assemble(sources, find(Path(__file__).parent), expected)
 
 
-async def progresses(store: Store, service: str = "") -> dict[str, Kept]:
-    """What a service keeps, by order. Without its name: of a store that it shares with nobody."""
-    prefix = progress_key(service, "") if service else ""
-    archived: dict[str, list[Raw]] = defaultdict(list)
-    async for _, document in store.scan("saga-archive", prefix):  # by key: the oldest transitions of an order first
-        archive = decode_archive(document.content)
-        archived[archive.saga] += archive.transitions
-    kept: dict[str, Kept] = {}
-    async for _, document in store.scan("saga", prefix):
-        snapshot = decode(document.content)
-        kept[snapshot.saga] = _kept(snapshot, archived[snapshot.saga])
-    return kept
+async def all_orders(source: Source) -> dict[str, History]:
+    """What a service keeps, by order."""
+    return {history.snapshot.saga: history async for history in histories_of(source)}
 
 
-async def progresses_of(store: Store, service: str, orders: Iterable[str]) -> dict[str, Kept]:
+async def orders_of(source: Source, orders: Iterable[str]) -> dict[str, History]:
     """What a service keeps of these orders, each asked for by its key."""
-    kept: dict[str, Kept] = {}
-    for id_ in orders:
-        document = await store.get("saga", progress_key(service, id_))
-        if document is None:
-            continue
-        snapshot = decode(document.content)
-        archived: list[Raw] = []
-        while len(archived) < snapshot.first:
-            document = await store.get("saga-archive", archive_key(service, id_, len(archived)))
-            if document is None:
-                break
-            archived += decode_archive(document.content).transitions
-        kept[id_] = _kept(snapshot, archived)
-    return kept
-
-
-def _kept(snapshot: Snapshot, archived: list[Raw]) -> Kept:
-    # An archive is written before the progress is trimmed: what is in both counts once.
-    raws = (*archived[: snapshot.first], *snapshot.transitions)
-    return Kept(snapshot=snapshot, entries=tuple(map(decode_entry, raws)))
+    found = {id_: await history_of(source, id_) for id_ in orders}
+    return {id_: history for id_, history in found.items() if history is not None}
 
 
 def assemble(sources: Sources, library: Library, expected: frozenset[str] = frozenset()) -> Books:
@@ -162,13 +127,15 @@ def assemble(sources: Sources, library: Library, expected: frozenset[str] = froz
     )
 
 
-def _order(id_: str, kept: Mapping[str, Kept], library: Library) -> Order:
+def _order(id_: str, kept: Mapping[str, History], library: Library) -> Order:
     """What the services said of an order; its charges and bookings by their ids alone."""
+
+    entries = {service: history.entries for service, history in kept.items()}
 
     def said(service: str, event: type[E]) -> list[tuple[Entry, E]]:
         return [
             (entry, _event(emitted.value, event, library))
-            for entry in (kept[service].entries if service in kept else ())
+            for entry in entries.get(service, ())
             for emitted in entry.events
             if emitted.type == name_of(event)
         ]

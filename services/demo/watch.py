@@ -7,9 +7,10 @@ from pathlib import Path
 from saga import envelope
 from saga.broker.port import Broker, Membership
 from saga.clock import Clock
+from saga.inspection.sources import Source
 from saga.messages import Partition, name_of
 from saga.store.sqlite import SqliteStore
-from services.audit.books import SERVICES, progresses
+from services.audit.books import SERVICES, all_orders
 from services.order.events import OrderCancelled, OrderConfirmed
 
 CONFIRMED, CANCELLED = name_of(OrderConfirmed), name_of(OrderCancelled)
@@ -72,7 +73,7 @@ async def unsettled(folder: Path, orders: Collection[str], clock: Clock) -> dict
     waiting: dict[str, list[str]] = {}
     for service in SERVICES:
         async with SqliteStore(folder / f"{service}.db", clock=clock, readonly=True) as store:
-            kept = await progresses(store)
+            kept = await all_orders(Source(service, store))
         settled = {
             id_
             for id_, of in kept.items()

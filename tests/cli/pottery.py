@@ -9,12 +9,12 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from saga.administration.opening import administration_of
 from saga.broker.administration import Administration
 from saga.broker.partitioner import partition_of
 from saga.broker.port import Topic
 from saga.clock import SystemClock
 from saga.config import Settings
+from saga.inspection.opening import administration_of
 from saga.messages import Outgoing, Partition
 from saga.testing.conformance.listening import Listening
 from tests.broker.waiting import until

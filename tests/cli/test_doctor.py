@@ -12,7 +12,7 @@ import pytest
 from saga.administration import findings
 from saga.administration.findings import Finding
 from saga.administration.moves import Place
-from saga.administration.opening import Wanted
+from saga.administration.wanted import Wanted
 from saga.broker.administration import DAY_MS, Bounds, Found
 from saga.broker.port import Topic
 from saga.config import Settings

@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from saga.administration.dead import letter_in
 from saga.broker.embedded import EmbeddedBroker
 from saga.broker.port import Topic
-from saga.cli import stores
 from saga.clock import SystemClock, iso
+from saga.inspection import listing
+from saga.inspection.glance import glance
+from saga.inspection.letters import letter_in
+from saga.inspection.timeline import standing
 from saga.messages import Message, Outgoing, Position, Record
 from saga.progress.document import DeadLetter, Snapshot, decode, encode
-from saga.progress.glance import glance
-from saga.progress.timeline import standing
 from saga.runtime import deadletters
 from saga.store.sqlite import SqliteStore
 from saga.store.sqlite_documents import checksum
@@ -69,7 +69,7 @@ def glanced(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
         seen.append(content)
         return glance(content)
 
-    monkeypatch.setattr(stores, "glance", counting)
+    monkeypatch.setattr(listing, "glance", counting)
     return seen
 
 
@@ -108,12 +108,12 @@ def test_only_what_a_service_knows_is_listed(shop: Path, saga: Call) -> None:
 def test_a_store_that_knows_no_order_of_time_is_looked_at_within_a_bound(
     shop: Path, saga: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stores, "NewestFirst", type(None))
+    monkeypatch.setattr(listing, "NewestFirst", type(None))
     everything = json.loads(saga("list", "--json").stdout)["sagas"]
     begins = [each["started"] for each in everything]
     assert len(everything) == 4
     assert begins == sorted(begins, reverse=True)
-    monkeypatch.setattr(stores, "LOOKED_AT_MAX", 1)
+    monkeypatch.setattr(listing, "LOOKED_AT_MAX", 1)
     listed = saga("list", "--json")
     assert "name the beginning of an id with --prefix" in listed.stderr
     assert {each["saga"] for each in json.loads(listed.stdout)["sagas"]} == {"order-1"}

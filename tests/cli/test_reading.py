@@ -15,13 +15,13 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from saga.cli.show import followed
-from saga.cli.stores import files_of, sources_of
 from saga.clock import SystemClock
 from saga.errors import SagaError
+from saga.inspection.showing import followed
+from saga.inspection.sources import files_of, sources_of
+from saga.inspection.timeline import Line
 from saga.progress.document import decode, decode_entry, encode
 from saga.progress.history import decode_archive
-from saga.progress.timeline import Line
 from saga.store.sqlite import SqliteStore
 from tests.cli.conftest import Call
 from tests.cli.shop import ShopClock, an_order, open_shop
@@ -280,11 +280,12 @@ class Paced(ShopClock):
 
 async def test_following_waits_for_the_saga_and_tells_each_transition_once(folder: Path) -> None:
     seen: list[Line] = []
+    warned = list[object]()
     clock = Paced(folder / ".saga")
     with suppress(Interrupted):
-        async for lines in followed("order-9", [], None, clock):
+        async for lines in followed("order-9", [], clock, warned.append):
             seen += lines
-    assert clock.sleeps == 6
+    assert (clock.sleeps, warned) == (6, [])
     of_payment = [line.transition for line in seen if line.service == "payment"]
     assert of_payment == list(range(72))
     assert sorted({line.service for line in seen}) == ALL

@@ -4,7 +4,8 @@ from datetime import timedelta
 from pathlib import Path
 
 from saga import Service
-from saga.cli.stores import Source, history_of
+from saga.inspection.histories import history_of
+from saga.inspection.sources import Source
 from saga.observe.moments import Stuck
 from saga.progress import history
 from saga.progress.document import progress_key

@@ -8,8 +8,8 @@ import pytest
 from saga import Saga, Service
 from saga.clock import iso
 from saga.contracts import codec
+from saga.inspection.timeline import History, timeline
 from saga.messages import Headers, Outgoing, Record, texts_of
-from saga.progress.timeline import History, timeline
 from services.order.events import OrderCancelled
 from services.payment.events import OrderPlaced, PaymentReserved
 from tests.runtime.workplace import SAGA, Workplace, an_order, at_work, workplace

@@ -12,8 +12,9 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from saga import Retry, Service
-from saga.cli.stores import Source, Unreadable
-from saga.cli.stores import whole_history as whole_history_of
+from saga.inspection.histories import Unreadable
+from saga.inspection.histories import whole_history as whole_history_of
+from saga.inspection.sources import Source
 from saga.names import ARCHIVES
 from saga.observe.moments import Handled, Stuck
 from saga.progress import history, spill

@@ -1,25 +1,24 @@
 """The books of the whole run, read by key: CouchbaseMock lists no keys."""
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, Self
 
 import msgspec
-from msgspec import Raw
 
 from saga.broker.kafka.administration import KafkaAdministration
 from saga.contracts.library import find
-from saga.names import ARCHIVES, PROGRESS
-from saga.progress.document import Entry, decode, decode_entry, progress_key
-from saga.progress.history import archive_key, decode_archive, verify
-from saga.progress.timeline import History
+from saga.inspection.histories import history_of
+from saga.inspection.sources import Source
+from saga.inspection.timeline import History
+from saga.progress.history import verify
 from saga.runtime.topics import topics_of
 from saga.store.port import Store
 from services import ledger
-from services.audit.books import SERVICES, Kept, Sources, assemble
+from services.audit.books import SERVICES, Sources, assemble
 from services.audit.checks import Books, Check
 from services.demo.fleet import ROOT
 from services.demo.watch import CANCELLED, CONFIRMED
@@ -88,7 +87,7 @@ class Readings:
 
         async def read() -> None:
             for id_ in rest:
-                history = await _history(self._stores[service], service, id_)
+                history = await history_of(Source(service, self._stores[service]), id_)
                 if history is not None:
                     found[id_] = history
 
@@ -99,13 +98,7 @@ class Readings:
 
     async def books(self, orders: Collection[str]) -> Books:
         """All that there is, of these orders and of all that was asked of bank and carrier."""
-        kept = {
-            service: {
-                id_: Kept(snapshot=history.snapshot, entries=tuple(map(decode_entry, history.transitions)))
-                for id_, history in (await self._read(service, orders)).items()
-            }
-            for service in SERVICES
-        }
+        kept = {service: await self._read(service, orders) for service in SERVICES}
         stock = {sku: await self._stores["inventory"].get("stock", sku) for sku in self.shelves.seeded}
         sources = Sources(
             kept=kept,
@@ -144,24 +137,6 @@ async def log(broker: KafkaAdministration) -> list[Check]:
     ]
 
 
-async def _history(store: Store, service: str, id_: str) -> History | None:
-    document = await store.get(PROGRESS, progress_key(service, id_))
-    if document is None:
-        return None
-    p = decode(document.content)
-    archived = list[Raw]()
-    while len(archived) < p.first:
-        kept = await store.get(ARCHIVES, archive_key(service, id_, len(archived)))
-        if kept is None:
-            break
-        archived += decode_archive(kept.content).transitions
-    return History(p, (*archived[: p.first], *p.transitions))
-
-
 def _is_settled(history: History) -> bool:
     p = history.snapshot
-    return not p.is_open and (p.outcome is not None or any(e.type in (CONFIRMED, CANCELLED) for e in _entries(history)))
-
-
-def _entries(history: History) -> Iterator[Entry]:
-    return map(decode_entry, history.transitions)
+    return not p.is_open and (p.outcome is not None or any(e.type in (CONFIRMED, CANCELLED) for e in history.entries))

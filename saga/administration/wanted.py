@@ -1,18 +1,11 @@
-"""Which topics services want, and the broker that tools ask about them."""
+"""Topics that services want, each with those that read and write it."""
 
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from saga import adapters
-from saga.addresses import scheme_of
-from saga.broker.administration import Administration
 from saga.broker.port import Topic
-from saga.clock import Clock
-from saga.config import Settings
 from saga.declarations.values import Declared
-from saga.errors import BrokerUnavailable, ConfigurationError
-from saga.runtime.lifecycle import OPEN_S_MAX
+from saga.errors import ConfigurationError
 from saga.runtime.topics import topics_of
 from saga.wiring import reads_of, writes_of
 
@@ -48,25 +41,3 @@ def wanted_by(services: Sequence[Declared]) -> dict[str, Wanted]:
         )
         for name, (kind,) in sorted(topics.items())
     }
-
-
-def is_missing(settings: Settings) -> bool:
-    """Whether the broker is a file that nobody has made yet: looking must not make it."""
-    return scheme_of(settings.broker) == "embedded" and not settings.broker_path.exists()
-
-
-@asynccontextmanager
-async def administration_of(settings: Settings, clock: Clock) -> AsyncIterator[Administration]:
-    """The broker of the settings, open. Raises `SagaError` within 15 s if it cannot be used."""
-    broker = adapters.administration_at(settings, clock)
-    try:
-        await clock.within(OPEN_S_MAX, broker.__aenter__())
-    except TimeoutError as why:
-        raise BrokerUnavailable(
-            f"the broker {settings.broker} did not open within {OPEN_S_MAX:.0f} s: "
-            "see whether it runs and can be reached"
-        ) from why
-    try:
-        yield broker
-    finally:
-        await broker.__aexit__(None, None, None)

@@ -1,20 +1,18 @@
-"""List for `saga list --dead`: letters that services left on their topics, and messages that block in their stores."""
+"""What needs a person: letters that services left on their topics, and messages that block sagas in their stores."""
 
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from typing import NamedTuple
 
-from saga.administration.dead import Letter, letters_of
-from saga.cli.listing import Listed, Wanted, as_json_of, listed
-from saga.cli.stores import NoStore, Source, Unreadable, document_of, seen_of, snapshot_of, sources_of, warn
-from saga.cli.telling import tell, tell_json
 from saga.clock import Clock
 from saga.config import Settings
+from saga.inspection.glance import Glance
+from saga.inspection.histories import Unreadable, document_of, snapshot_in
+from saga.inspection.letters import Letter, letters_of
+from saga.inspection.listing import Choice, Listed, listed, seen_of
+from saga.inspection.sources import NoStore, Source, Warn, sources_of
 from saga.progress.document import UNREADABLE, Snapshot, decode_entry
-from saga.progress.glance import Glance
-
-WIDTHS = (24, 14, 12, 24, 20, 16, 14)
-HEADING = ("TIME", "SERVICE", "WHAT", "SAGA", "MESSAGE", "HANDLER", "NOW", "WHY")
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,53 +24,54 @@ class Told:
     """`blocks` the saga; `dropped`; `goes on` or `over`, of a compensation that fails; `-`: it blocks nothing."""
 
 
-async def tell_dead(wanted: Wanted, settings: Settings, clock: Clock, as_json: bool) -> None:
-    """Print all of it, newest first."""
+class Attention(NamedTuple):
+    """Everything that needs a person."""
+
+    told: Sequence[Told]
+    """Newest first."""
+    sagas: Sequence[Listed]
+    """Those that are blocked."""
+    more: bool
+    """True if there is more than was asked for."""
+
+
+async def attention(choice: Choice, settings: Settings, clock: Clock, warn: Warn) -> Attention:
+    """All of it, as far as it is chosen. Raises `NoStore` if there is none and no service is named."""
     async with AsyncExitStack() as stack:
         try:
-            sources = await stack.enter_async_context(sources_of(wanted.addresses, clock))
+            sources = await stack.enter_async_context(sources_of(choice.addresses, clock))
         except NoStore:
-            if not wanted.services:
+            if not choice.services:
                 raise
             sources = []
-        told, sagas, more = await _all(wanted, sources, settings, clock)
-    if as_json:
-        letters = [{**asdict(each.letter), "now": each.now} for each in told]
-        tell_json({"letters": letters, "sagas": list(map(as_json_of, sagas)), "more": more})
-        return
-    tell(*([_row(HEADING), *map(_row, map(_cells, told))] if told else ["nothing needs a person"]))
-    if more:
-        tell("and more: --limit shows them")
+        return await _all(choice, sources, settings, clock, warn)
 
 
-async def _all(
-    wanted: Wanted, sources: Sequence[Source], settings: Settings, clock: Clock
-) -> tuple[list[Told], list[Listed], bool]:
-    """Letters to tell, the sagas that are blocked, and whether there is more."""
-    names = {source.service for source in sources if not wanted.services or source.service in wanted.services}
-    found = await letters_of(sorted(names | set(wanted.services)), settings, clock)
+async def _all(choice: Choice, sources: Sequence[Source], settings: Settings, clock: Clock, warn: Warn) -> Attention:
+    names = {source.service for source in sources if not choice.services or source.service in choice.services}
+    found = await letters_of(sorted(names | set(choice.services)), settings, clock)
     if found.trouble:
         warn(f"not all that was said on the topics <service>.dead can be shown: {found.trouble}")
     blocking = list[Letter]()
     sagas, more = list[Listed](), False
     if sources:
-        async for each in listed(wanted, clock):
+        async for each in listed(choice, clock, warn):
             if each is None:
                 more = True
                 break
             sagas.append(each)
-            blocking += await _blocking(each, sources)
+            blocking += await _blocking(each, sources, warn)
     said = {letter.id for letter in found.letters}
     letters = [*found.letters, *(letter for letter in blocking if letter.id not in said)]
-    letters = [letter for letter in letters if (letter.saga or "").startswith(wanted.prefix)]
+    letters = [letter for letter in letters if (letter.saga or "").startswith(choice.prefix)]
     dropped = {letter.ends for letter in letters}
     blocked = {letter.id for letter in blocking}
     letters.sort(key=lambda letter: letter.time, reverse=True)
-    told = [Told(letter, await _now(letter, sources, blocked, dropped)) for letter in letters[: wanted.limit]]
-    return told, sagas, more or len(letters) > wanted.limit
+    told = [Told(letter, await _now(letter, sources, blocked, dropped)) for letter in letters[: choice.limit]]
+    return Attention(told, sagas, more or len(letters) > choice.limit)
 
 
-async def _blocking(each: Listed, sources: Sequence[Source]) -> list[Letter]:
+async def _blocking(each: Listed, sources: Sequence[Source], warn: Warn) -> list[Letter]:
     """The dead letters of a saga that its progresses know, whether the log has them or not."""
     found = []
     for source in sources:
@@ -80,7 +79,7 @@ async def _blocking(each: Listed, sources: Sequence[Source]) -> list[Letter]:
             document = await document_of(source, each.saga)
             if document is None:
                 continue
-            p = snapshot_of(source, each.saga, document)
+            p = snapshot_in(source, each.saga, document)
             found += [_letter(p, kept.dead, kept.handler) for kept in (*p.queue, *p.compensating) if kept.dead]
         except Unreadable as why:
             warn(why)
@@ -145,21 +144,3 @@ async def _glanced(letter: Letter, sources: Sequence[Source]) -> Glance | None:
         return None
     seen = await seen_of(source, letter.saga)
     return seen.progress if seen is not None else None  # damaged: a list of sagas tells so
-
-
-def _cells(each: Told) -> Sequence[str]:
-    letter = each.letter
-    return (
-        letter.time or "-",
-        letter.service,
-        letter.what,
-        letter.saga or "-",
-        letter.type or letter.whole or "-",
-        letter.handler or "-",
-        each.now,
-        letter.reason,
-    )
-
-
-def _row(cells: Sequence[str]) -> str:
-    return "  ".join([*(f"{cell:<{width}}" for cell, width in zip(cells, WIDTHS, strict=False)), cells[-1]])

@@ -1,13 +1,13 @@
 """What people are shown of a saga: one line for each transition of all services, and how it stands in each. Pure."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from msgspec import Raw
 
+from saga.inspection.glance import Glance, GlanceKept, glance_entry
 from saga.progress.document import Call, Entry, Kept, Outcome, PageOf, Snapshot, decode_entry
-from saga.progress.glance import Glance, GlanceKept, glance_entry
 from saga.progress.history import fold
 
 
@@ -22,6 +22,11 @@ class History:
     @property
     def service(self) -> str:
         return self.snapshot.service
+
+    @property
+    def entries(self) -> tuple[Entry, ...]:
+        """The transitions, each read anew. Raises `msgspec.DecodeError` for one that was damaged."""
+        return tuple(map(decode_entry, self.transitions))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +129,7 @@ def timeline(histories: Iterable[History]) -> list[Line]:
     So an effect stands below its cause even where the clocks of two machines differ, and within a service the numbers
     go up.
     """
-    entries = {h.service: [decode_entry(raw) for raw in h.transitions] for h in histories}
+    entries = {h.service: h.entries for h in histories}
     emitters = {
         event.id: (service, entry.n)
         for service, of_one in entries.items()
@@ -147,15 +152,21 @@ def timeline(histories: Iterable[History]) -> list[Line]:
     return lines
 
 
-def state_after(transitions: Sequence[Raw], n: int) -> dict[str, Any]:
-    """The state as it was when transition `n` had been written, with the fields that had ever been assigned.
+@dataclass(frozen=True, slots=True)
+class AsOf:
+    """A saga in one service as it was when a transition had been written."""
 
-    Raises `LookupError` if there is no transition `n`.
-    """
-    entries = [decode_entry(raw) for raw in transitions]
-    if all(entry.n != n for entry in entries):
+    line: Line
+    state: dict[str, Any]
+    """With the fields that had ever been assigned."""
+
+
+def as_of(history: History, n: int) -> AsOf:
+    """The saga as it was after transition `n`. Raises `LookupError` if there is none."""
+    entry = next((entry for entry in history.entries if entry.n == n), None)
+    if entry is None:
         raise LookupError(n)
-    return fold(entries, before=n + 1)
+    return AsOf(_line(history.service, entry), fold(history.entries, before=n + 1))
 
 
 def _line(service: str, entry: Entry) -> Line:

@@ -4,10 +4,10 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from saga.administration.opening import administration_of, is_missing
 from saga.clock import Clock
 from saga.config import Settings
 from saga.errors import SagaError
+from saga.inspection.opening import administration_of, is_missing
 from saga.messages import Headers, Record, texts_of
 from saga.names import dead_letters_of
 

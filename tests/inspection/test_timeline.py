@@ -6,10 +6,10 @@ import pytest
 from msgspec import Raw
 from msgspec.structs import replace
 
+from saga.inspection.glance import glance
+from saga.inspection.timeline import History, as_of, standing, timeline
 from saga.messages import Message
 from saga.progress.document import Call, Emitted, Entry, Intent, Kept, Page, PageOf, Ran, Snapshot, encode
-from saga.progress.glance import glance
-from saga.progress.timeline import History, standing, state_after, timeline
 
 COUNTS: dict[PageOf, int] = {"inbox": 70, "queue": 5, "waiting": 3}
 
@@ -79,9 +79,9 @@ def test_an_own_event_is_no_reason_to_wait() -> None:
 
 def test_the_state_after_a_transition_is_made_of_the_deltas_up_to_it() -> None:
     h = a_history("a", an_entry(0, 1, "m", x=1), an_entry(1, 2, "n", x=2, y=1), an_entry(2, 3, "o", y=5))
-    assert [state_after(h.transitions, n) for n in range(3)] == [{"x": 1}, {"x": 2, "y": 1}, {"x": 2, "y": 5}]
+    assert [as_of(h, n).state for n in range(3)] == [{"x": 1}, {"x": 2, "y": 1}, {"x": 2, "y": 5}]
     with pytest.raises(LookupError):
-        state_after(h.transitions, 3)
+        as_of(h, 3)
 
 
 def test_a_handler_that_has_begun_before_any_transition_is_open() -> None:

@@ -2,14 +2,13 @@
 
 from msgspec import Struct
 
-from saga.cli.publish import event_class
 from saga.contracts import codec
+from saga.contracts.codegen import event_class
 from saga.contracts.hiding import hidden
 from saga.contracts.library import Library, find
 from saga.errors import BadInput, ContractError, DeclarationError
+from saga.inspection.timeline import History
 from saga.messages import Event
-from saga.progress.document import decode_entry
-from saga.progress.timeline import History
 
 
 class Said(Struct, frozen=True, kw_only=True):
@@ -32,7 +31,7 @@ def values_of(history: History) -> dict[int, list[Said]]:
     except (DeclarationError, ContractError) as why:
         library, trouble = None, str(why)
     found = {}
-    for entry in map(decode_entry, history.transitions):
+    for entry in history.entries:
         if entry.events:
             found[entry.n] = [
                 Said(type=e.type, id=e.id, fields=None, trouble=f"there are no contracts to read it by: {trouble}")

@@ -1,0 +1,7 @@
+"""Reading: what services have written down of their sagas, from their stores and from the log. Nothing is changed.
+
+`sources` finds stores and opens them. One saga as one service has it: `histories`. All of them: `listing` (newest
+first), `verifying` (whether they are as they were written), `attention` (what needs a person; `letters` reads it from
+the log). One saga as all services have it: `showing`, as it is, goes on, or was; `values` are the fields of its events.
+Pure: `timeline`, and `glance`, a progress of which only little is read.
+"""

@@ -1,0 +1,107 @@
+"""What one service has written down of a saga: its progress, with the transitions and messages that it outgrew."""
+
+from collections.abc import AsyncIterator
+
+from msgspec import Raw
+
+from saga.errors import SagaError, StoreBroken
+from saga.inspection.sources import Source
+from saga.inspection.timeline import History
+from saga.names import ARCHIVES, PROGRESS
+from saga.progress import history, spill
+from saga.progress.document import UNREADABLE, Snapshot, decode, progress_key
+from saga.store.port import Document, NewestFirst, Store
+
+
+class Unreadable(SagaError):
+    """What a service keeps of a saga is not what it wrote, or was written by a newer version."""
+
+
+async def documents_of(source: Source) -> AsyncIterator[tuple[str, Document]]:
+    """The progress documents of a service, with their saga ids; damaged ones as they lie there, if the store can."""
+    prefix, store = progress_key(source.service, ""), source.store
+    found = store.newest(PROGRESS, prefix) if isinstance(store, NewestFirst) else store.scan(PROGRESS, prefix)
+    async for key, document in found:
+        yield key.removeprefix(prefix), document
+
+
+async def document_of(source: Source, saga: str) -> Document | None:
+    """What a service keeps of a saga. Raises `Unreadable` if it is damaged."""
+    try:
+        return await source.store.get(PROGRESS, progress_key(source.service, saga))
+    except StoreBroken as why:
+        raise Unreadable(f"saga {saga} in {source.service}: {why}") from why
+
+
+def snapshot_in(source: Source, saga: str, document: Document) -> Snapshot:
+    """The progress in a document. Raises `Unreadable`."""
+    try:
+        return decode(document.content)
+    except SagaError as why:
+        raise Unreadable(f"saga {saga} in {source.service}: {why}") from why
+
+
+async def history_of(source: Source, saga: str, since: int = 0) -> History | None:
+    """All transitions of a saga in a service, archived ones with them; `None` if the service does not know the saga.
+
+    Archives are left alone when the progress itself reaches back to the transition `since`. Raises `Unreadable`.
+    """
+    document = await document_of(source, saga)
+    if document is None:
+        return None
+    return await whole_history(source, snapshot_in(source, saga, document), since)
+
+
+async def histories_of(source: Source) -> AsyncIterator[History]:
+    """As `history_of`, of all sagas that a service knows."""
+    async for saga, document in documents_of(source):
+        yield await whole_history(source, snapshot_in(source, saga, document))
+
+
+async def whole_history(source: Source, p: Snapshot, since: int = 0) -> History:
+    """As `history_of`, of a progress that was read; with what its pages hold."""
+    p = await _with_pages(source, p)
+    return History(p, p.transitions) if p.first <= since else await with_archives(source.store, p)
+
+
+async def with_archives(store: Store, p: Snapshot) -> History:
+    """A progress with the transitions that it outgrew, as far as they are there. Raises `Unreadable`."""
+    # The progress was read before, so nothing can have moved to an archive unseen. An archive that the progress does
+    # not know of yet repeats what the progress has. One that does not follow the one before is of an earlier saga that
+    # had the same id: it is not asked for.
+    archived = list[Raw]()
+    try:
+        while len(archived) < p.first:
+            document = await store.get(ARCHIVES, history.archive_key(p.service, p.saga, len(archived)))
+            if document is None:
+                break
+            archive = history.decode_archive(document.content)
+            if (archive.saga, archive.first) != (p.saga, len(archived)) or not archive.transitions:
+                break
+            archived += archive.transitions
+    except (*UNREADABLE, StoreBroken) as why:
+        raise Unreadable(f"an archive of saga {p.saga} in {p.service} cannot be read: {why}") from why
+    return History(p, (*archived, *p.transitions))
+
+
+async def _with_pages(source: Source, p: Snapshot) -> Snapshot:
+    """The progress as if it had no bounds. Raises `Unreadable`.
+
+    Who works on the saga meanwhile takes messages out of pages, which then are removed: so where one is missing, the
+    progress is read again, as long as it lists other pages than before.
+    """
+    while True:
+        leaves = dict[str, bytes]()
+        for key in (spill.page_key(p.service, p.saga, page) for page in p.pages):
+            document = await source.store.get(ARCHIVES, key)
+            if document is not None:
+                leaves[key] = document.content
+        if len(leaves) < len(p.pages) and (document := await document_of(source, p.saga)) is not None:
+            now = snapshot_in(source, p.saga, document)
+            if now.pages != p.pages:
+                p = now
+                continue
+        try:
+            return spill.whole(p, leaves, now_s=source.clock.now_ms() // 1000)
+        except (SagaError, *UNREADABLE) as why:
+            raise Unreadable(f"a page of {p.saga} in {source.service} cannot be read: {why}") from why

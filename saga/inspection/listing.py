@@ -1,0 +1,197 @@
+"""Sagas to list: the newest first, each as all services see it, one at a time."""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+
+from saga.clock import Clock, iso
+from saga.errors import SagaError
+from saga.inspection.glance import Glance, glance
+from saga.inspection.histories import Unreadable, document_of
+from saga.inspection.sources import Source, Warn, sources_of
+from saga.inspection.timeline import Standing, standing
+from saga.names import PROGRESS
+from saga.progress.document import progress_key
+from saga.store.port import Document, NewestFirst
+
+OPEN = ("queue", "waiting", "intents", "compensating", "dead")
+QUIET_MS = 3_600_000
+"""After a saga has ended and nothing was written for so long, nobody is left who could send what a part waits for."""
+LOOKED_AT_MAX = 20_000
+"""Of a store that knows no order of time no more documents of a service are looked at to list the newest."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """Sagas that are to be listed."""
+
+    addresses: Sequence[str]
+    prefix: str = ""
+    services: Sequence[str] = ()
+    """Empty: all."""
+    limit: int
+    only_open: bool = False
+    only_dead: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A progress at a glance, or why it cannot be read."""
+
+    source: Source
+    saga: str
+    progress: Glance | None
+    damage: str = ""
+
+    @property
+    def key(self) -> str:
+        return progress_key(self.source.service, self.saga)
+
+    @property
+    def rank(self) -> str:
+        """What is newer ranks higher: by when its saga began; what says nothing of that ranks highest."""
+        return (self.progress and self.progress.started) or "~"
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """One saga, as the services that know it see it."""
+
+    saga: str
+    standings: tuple[Standing, ...]
+    damaged: tuple[Seen, ...] = ()
+    """Progresses of it that cannot be read."""
+    now_ms: int = 0
+
+    @property
+    def outcome(self) -> str | None:
+        return next((s.outcome for s in self.standings if s.outcome), None)
+
+    @property
+    def started(self) -> str | None:
+        return min((s.started for s in self.standings if s.started), default=None)
+
+    @property
+    def changed(self) -> str:
+        return max((s.changed for s in self.standings), default="")
+
+    @property
+    def open(self) -> dict[str, int]:
+        """What is kept and to which something can still happen, of each sort, over all services."""
+        counts = {sort: sum(getattr(s, sort) for s in self.standings) for sort in OPEN}
+        counts["waiting"] -= self._left_over(any(counts[sort] for sort in OPEN if sort != "waiting"))
+        return {sort: count for sort, count in counts.items() if count}
+
+    @property
+    def left(self) -> int:
+        """Parts of fan-ins to which nothing can happen any more: they are forgotten with the memory."""
+        return sum(s.left + s.waiting for s in self.standings) - self.open.get("waiting", 0)
+
+    def _left_over(self, others: bool) -> int:
+        """Of the parts that wait, those of a saga that is over. What waits to hear when its saga began is none."""
+        if self.outcome is None or others or self.changed > iso(self.now_ms - QUIET_MS):
+            return 0
+        return sum(s.waiting for s in self.standings if s.started is not None)
+
+
+async def listed(choice: Choice, clock: Clock, warn: Warn) -> AsyncIterator[Listed | None]:
+    """The sagas that are chosen, newest first, no more than `limit`; then `None` if others were not looked at."""
+    async with AsyncExitStack() as stack:
+        sources = await stack.enter_async_context(sources_of(choice.addresses, clock))
+        mine = [source for source in sources if not choice.services or source.service in choice.services]
+        shown = set[str]()
+        async for seen in _newest_first(mine, choice.prefix, warn, kept=choice.only_dead):
+            if seen.saga in shown or not _may_be_chosen(choice, seen):
+                continue
+            if len(shown) == choice.limit:
+                yield None
+                return
+            found = await _whole(seen, mine, clock, warn)
+            if (choice.only_open and not found.open) or (choice.only_dead and "dead" not in found.open):
+                continue
+            shown.add(seen.saga)
+            yield found
+
+
+async def seen_of(source: Source, saga: str) -> Seen | None:
+    """What a service keeps of a saga, at a glance; `None` if it does not know it."""
+    try:
+        document = await document_of(source, saga)
+    except Unreadable as why:
+        return Seen(source, saga, None, str(why))
+    return None if document is None else _seen_in(source, saga, document)
+
+
+def _may_be_chosen(choice: Choice, seen: Seen) -> bool:
+    """True if it is worth while to ask the other services. What is damaged may be anything."""
+    if seen.progress is None:
+        return not choice.only_dead
+    stands = standing(seen.progress) if choice.only_open or choice.only_dead else None
+    return stands is None or (bool(stands.dead) if choice.only_dead else stands.is_open)
+
+
+async def _whole(seen: Seen, sources: Sequence[Source], clock: Clock, warn: Warn) -> Listed:
+    """The saga with what every service keeps of it; what cannot be read is told."""
+    every = []
+    for source in sources:
+        if source is seen.source:
+            every.append(seen)
+            continue
+        found = await seen_of(source, seen.saga)
+        if found is not None:
+            every.append(found)
+    damaged = tuple(each for each in every if each.progress is None)
+    for each in damaged:
+        warn(f"saga {each.saga} in {each.source.service} (document {each.key}): {each.damage}")
+    standings = tuple(standing(each.progress) for each in every if each.progress is not None)
+    return Listed(seen.saga, standings, damaged, clock.now_ms())
+
+
+def _seen_in(source: Source, saga: str, document: Document) -> Seen:
+    try:
+        return Seen(source, saga, glance(document.content))
+    except SagaError as why:
+        return Seen(source, saga, None, str(why))
+
+
+async def _newest_first(
+    sources: Sequence[Source], prefix: str, warn: Warn, *, kept: bool = False
+) -> AsyncIterator[Seen]:
+    """The progresses of all these services whose saga id begins with `prefix`, newest saga first, as far as the stores
+    know an order: each gives those first of which it heard last. `kept`: only those that never expire, where the store
+    can tell.
+    """
+    streams = [_newest_of(source, prefix, warn, kept) for source in sources]
+    heads = [(head, stream) for stream in streams if (head := await anext(stream, None))]
+    while heads:
+        which = max(range(len(heads)), key=lambda i: heads[i][0].rank)
+        found, stream = heads[which]
+        yield found
+        head = await anext(stream, None)
+        if head is None:
+            del heads[which]
+        else:
+            heads[which] = head, stream
+
+
+async def _newest_of(source: Source, prefix: str, warn: Warn, kept: bool) -> AsyncIterator[Seen]:
+    whole, store = progress_key(source.service, prefix), source.store
+    service = progress_key(source.service, "")
+    if isinstance(store, NewestFirst):
+        async for key, document in store.newest(PROGRESS, whole, kept=kept):
+            yield _seen_in(source, key.removeprefix(service), document)
+        return
+    found = list[tuple[str, str]]()
+    async for key, document in store.scan(PROGRESS, whole):
+        if len(found) == LOOKED_AT_MAX:
+            warn(
+                f"the store of {source.service} lists its documents by key only: looked at the first {LOOKED_AT_MAX}; "
+                "name the beginning of an id with --prefix to see others"
+            )
+            break
+        saga = key.removeprefix(service)
+        found.append((_seen_in(source, saga, document).rank, saga))
+    for _, saga in sorted(found, reverse=True):
+        seen = await seen_of(source, saga)
+        if seen is not None:
+            yield seen
