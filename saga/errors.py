@@ -4,6 +4,7 @@ SagaError                    what happened, where, and what to do next
 +- DeclarationError          mend the code: raised while a service is imported, so it never starts
 +- ConfigurationError        mend the settings: all problems at once, before anything starts
 |  +- NotAStore              a tool asked for a store and found something else
+|  +- NoStore                a tool looked for stores and found none
 +- ContractError             mend `contracts/`: all problems at once, with file and path
 +- BadInput                  a message that can never be handled: dead letter at once
 +- Permanent                 a handler that can never succeed on this input: dead letter at once
@@ -44,6 +45,10 @@ class ConfigurationError(Problems):
 
 class NotAStore(ConfigurationError):
     """No store of ours is in the file: tools that look at all files of a folder pass over it."""
+
+
+class NoStore(ConfigurationError):
+    """No store is where tools look for them, or nobody says whose it is."""
 
 
 class ContractError(Problems):

@@ -6,12 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from saga.adapters import kafka_settings
-from saga.addresses import couchbase_place, embedded_path, kafka_servers, sqlite_path
+from saga import adapters
 from saga.broker import port
-from saga.config import READERS, Settings
+from saga.broker.embedded.adapter import embedded_path
+from saga.broker.kafka.adapter import KafkaOptions, kafka_servers, kafka_settings
+from saga.clock import SystemClock
+from saga.config import Settings, known
 from saga.errors import ConfigurationError
+from saga.inspection.sources import sources_of
 from saga.policies.concurrency import INFLIGHT_MIN
+from saga.store.couchbase.adapter import CouchbaseOptions, couchbase_place
+from saga.store.sqlite_adapter import SQLITE, sqlite_path
 
 
 def problems(environ: Mapping[str, str]) -> tuple[str, ...]:
@@ -51,12 +56,21 @@ def test_everything_can_be_set() -> None:
     )
 
 
+SETTINGS = [
+    (field.name, getattr(kind, field.name))
+    for kind in (Settings(), *(options.kind() for options in adapters.options()))
+    for field in fields(kind)
+    if field.name != "options"
+]
+"""Each with its default."""
+
+
 def test_every_setting_has_a_variable() -> None:
-    assert [f"SAGA_{field.name.upper()}" for field in fields(Settings)] == list(READERS)
+    assert sorted(f"SAGA_{name.upper()}" for name, _ in SETTINGS) == sorted(known())
 
 
 def test_the_defaults_are_values_that_could_be_given() -> None:
-    given = {f"SAGA_{field.name.upper()}": str(getattr(Settings(), field.name)) for field in fields(Settings)}
+    given = {f"SAGA_{name.upper()}": str(value) for name, value in SETTINGS}
     assert Settings.read(given) == Settings()
 
 
@@ -118,7 +132,7 @@ def test_a_mistyped_name_is_a_problem_with_a_suggestion(name: str, told: str) ->
 
 def test_a_name_like_no_other_is_answered_with_all_there_are() -> None:
     (told,) = problems({"SAGA_ZOOKEEPER_URL": "x"})
-    assert all(name in told for name in READERS)
+    assert all(name in told for name in known())
 
 
 def test_what_others_read_is_left_to_them() -> None:
@@ -139,14 +153,15 @@ def test_only_the_service_can_stand_in_braces(url: str) -> None:
 
 def test_an_address_gives_its_file() -> None:
     settings = Settings(broker="embedded:////var/saga/broker.db", store="sqlite:///stores/{service}/all.db")
-    assert settings.broker_path == Path("/var/saga/broker.db")
-    assert settings.store_path("payment") == Path("stores/payment/all.db")
-    assert Settings.store_path_of(settings.store) == Path("stores/{service}/all.db")
+    assert embedded_path(settings.broker) == Path("/var/saga/broker.db")
+    assert sqlite_path(settings.store, "payment") == Path("stores/payment/all.db")
+    assert SQLITE.shared_as(settings, "payment") == "sqlite:///stores/payment/all.db"
 
 
-def test_an_address_that_somebody_gave_is_refused_as_settings_are() -> None:
+async def test_an_address_that_somebody_gave_is_refused_as_settings_are() -> None:
     with pytest.raises(ConfigurationError, match=r"'redis://here' cannot work\n  - there is no store 'redis'"):
-        Settings.store_path_of("redis://here")
+        async with sources_of(["redis://here"], SystemClock()):
+            pass
 
 
 def test_the_variables_of_the_process_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,9 +190,10 @@ def test_a_log_and_a_store_with_servers_can_be_set(tmp_path: Path) -> None:
             "SAGA_HTTP": "127.0.0.1:0",
         }
     )
+    mine = settings.of(KafkaOptions)
     assert kafka_servers(settings.broker) == ("broker-1:9092", "broker-2:9093")
-    assert (settings.kafka_tls, settings.kafka_sasl) == (True, "scram-sha-512")
-    assert settings.store_durability == "majorityAndPersistActive"
+    assert (mine.kafka_tls, mine.kafka_sasl) == (True, "scram-sha-512")
+    assert settings.of(CouchbaseOptions).store_durability == "majorityAndPersistActive"
     assert "s3cret" not in repr(settings)
 
 
@@ -188,6 +204,7 @@ def test_a_log_and_a_store_with_servers_can_be_set(tmp_path: Path) -> None:
         ({**KAFKA, "SAGA_KAFKA_SASL": "oauthbearer"}, "needs SAGA_KAFKA_TOKEN=module:function"),
         ({**KAFKA, "SAGA_KAFKA_USERNAME": "me"}, "but not how to use it"),
         ({**KAFKA, "SAGA_KAFKA_CERT_FILE": __file__}, "SAGA_KAFKA_CERT_FILE and SAGA_KAFKA_KEY_FILE belong together"),
+        ({**KAFKA, "SAGA_KAFKA_PASSWORD": "p", "SAGA_KAFKA_PASSWORD_FILE": __file__}, "are both given: keep one"),
         ({**KAFKA, "SAGA_KAFKA_CA_FILE": __file__}, "need SAGA_KAFKA_TLS=true"),
         ({**KAFKA, "SAGA_KAFKA_CA_FILE": "/nowhere"}, "there is no such file"),
         ({**KAFKA, "SAGA_KAFKA_MIN_INSYNC": "4"}, "nothing could be written"),

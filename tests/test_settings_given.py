@@ -11,11 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from saga import wiring
-from saga.adapters import couchbase_settings, kafka_settings
-from saga.addresses import couchbase_place, embedded_path, is_plain, kafka_servers, sqlite_template
+from saga.addresses import is_plain
+from saga.broker.embedded.adapter import embedded_path
+from saga.broker.kafka.adapter import KafkaOptions, kafka_servers, kafka_settings
 from saga.clock import SystemClock
-from saga.config import LINK, OTHERS, READERS, Settings
+from saga.config import LINK, OTHERS, Settings, known
 from saga.errors import ConfigurationError
+from saga.inspection.sources import addresses_of
+from saga.store.couchbase.adapter import couchbase_place, couchbase_settings
+from saga.store.sqlite_adapter import sqlite_template
 
 SECRET = "s3cr3t-hunter2"
 SECRETS = ("SAGA_KAFKA_PASSWORD", "SAGA_COUCHBASE_PASSWORD")
@@ -44,10 +48,10 @@ def test_a_blank_variable_leaves_what_the_file_says(
     for name in ("SAGA_BROKER", "SAGA_KAFKA_TLS", "SAGA_DRAIN_S"):
         monkeypatch.setenv(name, blank)
     settings = Settings.from_environment(broker=blank, store=None)
-    assert (settings.broker, settings.kafka_tls, settings.drain_s) == ("kafka://from-file", True, 7)
+    assert (settings.broker, settings.of(KafkaOptions).kafka_tls, settings.drain_s) == ("kafka://from-file", True, 7)
 
 
-@pytest.mark.parametrize("name", [*READERS, *OTHERS])
+@pytest.mark.parametrize("name", [*known(), *OTHERS])
 def test_whatever_is_blank_is_not_given_in_any_layer(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -55,7 +59,7 @@ def test_whatever_is_blank_is_not_given_in_any_layer(
     file_with(f'{field} = "  "\n', tmp_path, monkeypatch)
     if name != "SAGA_CONFIG":
         monkeypatch.setenv(name, " ")
-    assert Settings.from_environment(**({field: ""} if name in READERS else {})) == Settings()
+    assert Settings.from_environment(**({field: ""} if name in known() else {})) == Settings()
 
 
 def test_a_blank_name_of_a_file_means_no_file(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,7 +126,7 @@ def test_whoever_takes_an_address_apart_repeats_no_secret(address: str) -> None:
             takes(address)
         assert SECRET not in "".join(traceback.format_exception(refusal.value))
     with pytest.raises(ConfigurationError) as raised:
-        Settings.store_path_of(address)
+        addresses_of(address)
     assert SECRET not in "".join(traceback.format_exception(raised.value))
 
 
@@ -156,7 +160,7 @@ def told_of(environ: Mapping[str, str]) -> str:
     return ""
 
 
-@pytest.mark.parametrize("name", [name for name in READERS if re.search("PASSWORD|KEY|TOKEN", name)])
+@pytest.mark.parametrize("name", [name for name in known() if re.search("PASSWORD|KEY|TOKEN", name)])
 def test_a_secret_given_in_the_place_of_a_file_or_a_name_is_not_shown(name: str) -> None:
     if name in SECRETS:
         assert SECRET not in repr(Settings.read({name: SECRET}))
@@ -180,13 +184,13 @@ def test_a_secret_goes_over_the_network_in_clear_only_by_name(sasl: str, way_out
     assert "readable over the network" in told
     assert way_out in told
     assert "SAGA_KAFKA_CLEARTEXT=true" in told
-    assert Settings.read({**given, "SAGA_KAFKA_CLEARTEXT": "true"}).kafka_sasl == sasl
-    assert Settings.read({**given, "SAGA_KAFKA_TLS": "true"}).kafka_sasl == sasl
+    assert Settings.read({**given, "SAGA_KAFKA_CLEARTEXT": "true"}).of(KafkaOptions).kafka_sasl == sasl
+    assert Settings.read({**given, "SAGA_KAFKA_TLS": "true"}).of(KafkaOptions).kafka_sasl == sasl
 
 
 def test_scram_shows_no_password_and_needs_no_tls() -> None:
     given = {"SAGA_KAFKA_SASL": "scram-sha-512", "SAGA_KAFKA_USERNAME": "ada", "SAGA_KAFKA_PASSWORD": SECRET}
-    assert Settings.read({**KAFKA, **given}).kafka_sasl == "scram-sha-512"
+    assert Settings.read({**KAFKA, **given}).of(KafkaOptions).kafka_sasl == "scram-sha-512"
 
 
 # ---------------------------------------------------------------- Kubernetes
@@ -218,7 +222,7 @@ def test_several_services_are_passed_over_together() -> None:
 
 
 def test_no_setting_has_the_name_of_such_a_variable() -> None:
-    endings = ["_".join(parts[n:]) for parts in (name.split("_") for name in READERS) for n in range(1, len(parts))]
+    endings = ["_".join(parts[n:]) for parts in (name.split("_") for name in known()) for n in range(1, len(parts))]
     assert not [ending for ending in endings if LINK.fullmatch(ending)]
 
 

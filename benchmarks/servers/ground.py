@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import Any, Concatenate, NamedTuple, ParamSpec
 
 from saga import wiring
+from saga.broker.kafka.adapter import KafkaOptions
 from saga.config import Settings
+from saga.store.couchbase.adapter import CouchbaseOptions
 from tests.servers.couchbase import BUCKET, CouchbaseMock
 from tests.servers.kafka import RUNS_FAST, KafkaServer
 
@@ -40,11 +42,10 @@ class Ground(NamedTuple):
         return Settings(
             broker=f"kafka://{self.kafka}",
             store=f"{self.couchbase}/{BUCKET}",
-            store_durability="none",
-            kafka_replication=1,
-            kafka_min_insync=1,
-            couchbase_username="bench",
-            couchbase_password="bench",
+            options=(
+                KafkaOptions(kafka_replication=1, kafka_min_insync=1),
+                CouchbaseOptions(store_durability="none", couchbase_username="bench", couchbase_password="bench"),
+            ),
         )
 
 

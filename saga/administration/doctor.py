@@ -4,19 +4,19 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from saga import adapters
-from saga.addresses import scheme_of
 from saga.administration import findings
-from saga.administration.findings import Finding, Severity
 from saga.administration.moves import places_of
 from saga.administration.wanted import Wanted, wanted_by
 from saga.broker.administration import Administration, Found
 from saga.clock import Clock
 from saga.config import Settings
 from saga.declarations.values import Declared
+from saga.describing import Finding, Severity
 from saga.errors import BrokerError, ConfigurationError, Problems, SagaError, StoreError
-from saga.inspection.opening import administration_of, is_missing
+from saga.inspection.opening import administration_of, unmade
 from saga.names import PROBE, PROBED, PROGRESS, is_dead_letters
 from saga.runtime.lifecycle import OPEN_S_MAX, collections_of
 from saga.runtime.spilling import EXPIRY_S_MORE
@@ -62,7 +62,7 @@ async def _broker(
     services: Sequence[Declared], wanted: Mapping[str, Wanted], settings: Settings, clock: Clock
 ) -> Diagnosis:
     about = f"broker {settings.broker}"
-    if is_missing(settings):
+    if unmade(settings) is not None:
         return Diagnosis((Finding("ok", about, "not there yet: the first service makes it"),), True)
     seen: list[Finding] = []
     try:
@@ -83,12 +83,8 @@ async def _seen(
     clock: Clock,
 ) -> AsyncIterator[Finding]:
     found = await broker.found(list(wanted))
-    asked = findings.Asked(
-        settings.kafka_replication,
-        settings.kafka_min_insync,
-        settings.record_bytes_max,
-        makes_topics=scheme_of(settings.broker) == "embedded",
-    )
+    adapter = adapters.broker_adapter(settings.broker)
+    asked = findings.Asked(adapter.copies(settings), settings.record_bytes_max, makes_topics=adapter.makes_topics)
     for name, each in wanted.items():
         wrong = list(findings.about_topic(each, found.get(name), asked))
         for finding in wrong or [Finding("ok", name, "as the contracts want it")]:
@@ -152,19 +148,18 @@ async def _clock(settings: Settings, broker: Administration, clock: Clock) -> As
 
 def _by_store(services: Sequence[Declared], settings: Settings) -> Mapping[str, list[Declared]]:
     """The services, by the store that they share."""
+    adapter = adapters.store_adapter(settings.store)
     shared: dict[str, list[Declared]] = {}
     for service in services:
-        remote = scheme_of(settings.store).startswith("couchbase")
-        where = settings.store if remote else f"sqlite:///{settings.store_path(service.name)}"
-        shared.setdefault(where, []).append(service)
+        shared.setdefault(adapter.shared_as(settings, service.name), []).append(service)
     return shared
 
 
 async def _store(services: Sequence[Declared], settings: Settings, clock: Clock) -> Diagnosis:
-    remote, name = scheme_of(settings.store).startswith("couchbase"), services[0].name
-    about = f"store {settings.store}" if remote else f"store sqlite:///{settings.store_path(name)}"
-    if not remote and not settings.store_path(name).exists():
-        return Diagnosis((_not_made_yet(about, settings, name),), True)
+    adapter, name = adapters.store_adapter(settings.store), services[0].name
+    about = f"store {adapter.shared_as(settings, name)}"
+    if (file := adapter.unmade(settings, name)) is not None:
+        return Diagnosis((_not_made_yet(about, file),), True)
     try:
         store = adapters.store_at(settings, name, clock)
         await clock.within(OPEN_S_MAX, store.__aenter__())
@@ -181,11 +176,8 @@ async def _store(services: Sequence[Declared], settings: Settings, clock: Clock)
         return Diagnosis((_unasked(about, why),), True)
     finally:
         await store.__aexit__(None, None, None)
-    if not remote:
-        wrote = Finding("ok", about, "it writes, reads and removes; every write is on disk")
-        return Diagnosis((wrote, *lasting), True)
-    durability = findings.about_durability(about, settings.store_durability)
-    return Diagnosis((durability, *lasting, *findings.about_version(about, cas, before_ms, after_ms)), True)
+    version = findings.about_version(about, adapter.told_ms(cas), before_ms, after_ms)
+    return Diagnosis((adapter.written(settings, about), *lasting, *version), True)
 
 
 async def _lasting(about: str, store: Store, services: Sequence[Declared]) -> Sequence[Finding]:
@@ -210,8 +202,8 @@ async def _probe(store: Store, clock: Clock) -> int:
     return cas
 
 
-def _not_made_yet(about: str, settings: Settings, service: str) -> Finding:
-    folder = settings.store_path(service).absolute().parent
+def _not_made_yet(about: str, file: Path) -> Finding:
+    folder = file.absolute().parent
     while not folder.exists():
         folder = folder.parent
     if os.access(folder, os.W_OK | os.X_OK):

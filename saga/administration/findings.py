@@ -1,17 +1,17 @@
 """What is not as it should be with brokers and stores: pure functions from what was seen to findings for people."""
 
 from collections.abc import Iterator, Mapping
-from typing import Literal, NamedTuple, TypeAlias
+from typing import NamedTuple
 
 from saga.administration.moves import Place
 from saga.administration.plans import is_kept_as_wanted, kept, retention_ms, span
 from saga.administration.wanted import Wanted
+from saga.broker.adapter import Copies
 from saga.broker.administration import DAY_MS, Found
 from saga.broker.port import RECORD_BYTES_LEAST, RECORD_BYTES_MAX
 from saga.declarations.values import Declared
+from saga.describing import Finding
 from saga.messages import Partition
-
-Severity: TypeAlias = Literal["error", "warning", "ok"]
 
 REPLICAS, IN_SYNC = 3, 2
 """With fewer, one broker that is lost takes acknowledged records with it, or stops all writing."""
@@ -23,22 +23,8 @@ FORGOTTEN_MS = 7 * DAY_MS
 """How long brokers remember the positions of a group without members, unless told otherwise."""
 MINUTES_MAX = 2**31 - 1
 """The longest that brokers can be told, 4000 years."""
-CAS_PER_MS = 1_000_000
-"""Couchbase makes a document's version of the node's clock, in nanoseconds."""
 SANE_MS = 10 * 365 * DAY_MS
 """A clock that is wrong by more is none: not every server that speaks Couchbase's protocol makes versions so."""
-
-
-class Finding(NamedTuple):
-    """One thing that was looked at."""
-
-    severity: Severity
-    about: str
-    what: str
-    risk: str = ""
-    """What may be lost."""
-    remedy: str = ""
-    """What to do."""
 
 
 # -------------------------------------------------------------------- topics
@@ -47,8 +33,7 @@ class Finding(NamedTuple):
 class Asked(NamedTuple):
     """Demands of the settings on every topic."""
 
-    replication: int = 3
-    in_sync: int = 2
+    copies: Copies = Copies()
     record_bytes_max: int = RECORD_BYTES_MAX
     """The largest that services and clients send."""
     makes_topics: bool = False
@@ -78,7 +63,7 @@ def about_topic(wanted: Wanted, found: Found | None, asked: Asked) -> Iterator[F
             "no service that uses it starts: with two numbers in use, messages of one saga would lose their order",
             "saga topics plan says what can be done; or put the number in its topic.json back",
         )
-    yield from _about_replicas(name, found, asked.replication)
+    yield from _about_replicas(name, found, asked.copies.replication)
     yield from _about_rights(wanted, found)
     if found.hidden:
         yield Finding(
@@ -90,7 +75,7 @@ def about_topic(wanted: Wanted, found: Found | None, asked: Asked) -> Iterator[F
         )
         return
     yield from _about_retention(wanted, found)
-    yield from _about_in_sync(name, found, asked.in_sync)
+    yield from _about_in_sync(name, found, asked.copies.in_sync)
     yield from _about_settings(name, found.settings, asked.record_bytes_max)
 
 
@@ -337,25 +322,12 @@ def ahead_ms(told_ms: int, before_ms: int, after_ms: int) -> int:
     return max(0, told_ms - after_ms) or min(0, told_ms - before_ms)
 
 
-def about_version(about: str, cas: int, before_ms: int, after_ms: int) -> Iterator[Finding]:
-    """What the version of a document says of the clock of a Couchbase, if anything, that was written between two
-    moments here."""
-    ahead = ahead_ms(cas // CAS_PER_MS, before_ms, after_ms)
+def about_version(about: str, told_ms: int | None, before_ms: int, after_ms: int) -> Iterator[Finding]:
+    """What the version of a document says of the store's clock, if anything, that was written between two moments
+    here."""
+    ahead = SANE_MS if told_ms is None else ahead_ms(told_ms, before_ms, after_ms)
     if abs(ahead) < SANE_MS:
         yield about_clock(about, ahead)
-
-
-def about_durability(about: str, durability: str) -> Finding:
-    """How safe a write to Couchbase is."""
-    if durability != "none":
-        return Finding("ok", about, f"it writes, reads and removes; durability {durability}")
-    return Finding(
-        "warning",
-        about,
-        "it writes, reads and removes; durability none, as SAGA_STORE_DURABILITY asks for",
-        "a failover may lose what was acknowledged: effects come twice, or sagas stand still",
-        "SAGA_STORE_DURABILITY=majority; majorityAndPersistActive for a bucket without replicas",
-    )
 
 
 def about_lasting(about: str, problem: str) -> Finding:

@@ -10,7 +10,7 @@ from saga.broker.administration import Administration, Unreadable
 from saga.clock import Clock, from_iso
 from saga.config import Settings
 from saga.errors import BrokerError, ConfigurationError
-from saga.inspection.opening import administration_of, is_missing
+from saga.inspection.opening import administration_of, unmade
 from saga.messages import Partition
 
 
@@ -176,8 +176,8 @@ def _senseless(problem: str) -> ConfigurationError:
 
 
 def _check_there(settings: Settings) -> None:
-    if is_missing(settings):
+    if (file := unmade(settings)) is not None:
         raise ConfigurationError(
             "there is no broker to be asked:",
-            [f"no file {settings.broker_path}; run a service first (saga run), or say which broker with SAGA_BROKER"],
+            [f"no file {file}; run a service first (saga run), or say which broker with SAGA_BROKER"],
         )

@@ -13,7 +13,7 @@ from saga.cli.options import broker_option
 from saga.cli.telling import tell, tell_json
 from saga.clock import SystemClock
 from saga.config import Settings
-from saga.inspection.opening import administration_of, is_missing
+from saga.inspection.opening import administration_of, unmade
 
 WORDS = {"create": "create", "retention": "change", "partitions": "change", "nothing": "as it is"}
 DONE = {"create": "created", "retention": "changed", "partitions": "changed", "nothing": "as it is"}
@@ -74,7 +74,7 @@ def apply_(modules: tuple[str, ...], broker: str | None, as_json: bool) -> None:
 
 
 async def _planned(wanted: dict[str, Wanted], settings: Settings) -> list[Step]:
-    if is_missing(settings):  # to ask it would make it
+    if unmade(settings) is not None:  # to ask it would make it
         return plans.plan([each.topic for each in wanted.values()], {}, {}, can_grow=False)
     async with administration_of(settings, SystemClock()) as broker:
         return await plans.planned(wanted, broker)

@@ -7,11 +7,12 @@ from typing import NamedTuple
 
 from saga.clock import Clock
 from saga.config import Settings
+from saga.errors import NoStore
 from saga.inspection.glance import Glance
 from saga.inspection.histories import Unreadable, document_of, snapshot_in
 from saga.inspection.letters import Letter, letters_of
 from saga.inspection.listing import Choice, Listed, listed, seen_of
-from saga.inspection.sources import NoStore, Source, Warn, sources_of
+from saga.inspection.sources import Source, Warn, sources_of
 from saga.progress.document import UNREADABLE, Snapshot, decode_entry
 
 

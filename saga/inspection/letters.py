@@ -7,7 +7,7 @@ from typing import NamedTuple
 from saga.clock import Clock
 from saga.config import Settings
 from saga.errors import SagaError
-from saga.inspection.opening import administration_of, is_missing
+from saga.inspection.opening import administration_of, unmade
 from saga.messages import Headers, Record, texts_of
 from saga.names import dead_letters_of
 
@@ -59,8 +59,8 @@ class Found(NamedTuple):
 
 async def letters_of(services: Collection[str], settings: Settings, clock: Clock) -> Found:
     """All that these services have said on their topics. It reads each of them from its beginning."""
-    if is_missing(settings):
-        return Found((), f"no file {settings.broker_path}")
+    if (file := unmade(settings)) is not None:
+        return Found((), f"no file {file}")
     known: dict[str, Letter] = {}
     trouble = None
     try:

@@ -2,9 +2,9 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 from saga import adapters
-from saga.addresses import scheme_of
 from saga.broker.administration import Administration
 from saga.clock import Clock
 from saga.config import Settings
@@ -12,9 +12,9 @@ from saga.errors import BrokerUnavailable
 from saga.runtime.lifecycle import OPEN_S_MAX
 
 
-def is_missing(settings: Settings) -> bool:
-    """True if the broker is a file that nobody has made yet: looking must not make it."""
-    return scheme_of(settings.broker) == "embedded" and not settings.broker_path.exists()
+def unmade(settings: Settings) -> Path | None:
+    """The file of a broker that nobody has made yet: looking must not make it."""
+    return adapters.broker_adapter(settings.broker).unmade(settings)
 
 
 @asynccontextmanager

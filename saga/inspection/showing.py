@@ -7,10 +7,10 @@ import msgspec
 
 from saga.clock import Clock
 from saga.config import Settings
-from saga.errors import SagaError
+from saga.errors import NoStore, SagaError
 from saga.inspection.histories import Unreadable, history_of
 from saga.inspection.letters import letters_of
-from saga.inspection.sources import NoStore, Warn, sources_of
+from saga.inspection.sources import Warn, sources_of
 from saga.inspection.timeline import History, Line, Standing, standing, timeline
 
 FOLLOW_S = 0.5

@@ -13,14 +13,13 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import IO, Literal
+from typing import IO, Literal, Protocol
 
 import msgspec
 import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
 from saga.clock import Clock, SystemClock, iso
-from saga.config import Settings
 from saga.messages import Partition
 from saga.observe.moments import (
     Assigned,
@@ -83,7 +82,17 @@ ALIKE = ("service", "handler", "type", "step", "topic", "partition", "what", "op
 """Fields whose values stand in code, not in data: lines of one event that are equal in these are of one kind."""
 
 
-def log_to(stream: IO[str] | None = None, settings: Settings | None = None, *, clock: Clock | None = None) -> Report:
+class Form(Protocol):
+    """Settings of how lines are written."""
+
+    @property
+    def log(self) -> Literal["auto", "json", "text"]: ...
+
+    @property
+    def log_level(self) -> str: ...
+
+
+def log_to(stream: IO[str] | None = None, settings: Form | None = None, *, clock: Clock | None = None) -> Report:
     """A listener that writes a line for each moment to `stream`: that of a `Log`."""
     return Log(stream, settings, clock=clock).report
 
@@ -91,20 +100,21 @@ def log_to(stream: IO[str] | None = None, settings: Settings | None = None, *, c
 class Log:
     """Writes lines to `stream`, by default standard error.
 
-    `settings.log` says how, `settings.log_level` what is the least. Each line is handed to the stream whole and
-    flushed, so that lines of several processes do not mix and the last one before a death is there. Never raises: a
-    service whose log cannot be written goes on.
+    `settings.log` says how, else `auto`; `settings.log_level` what is the least, else `info`. Each line is handed to
+    the stream whole and flushed, so that lines of several processes do not mix and the last one before a death is
+    there. Never raises: a service whose log cannot be written goes on.
     """
 
     def __init__(
-        self, stream: IO[str] | None = None, settings: Settings | None = None, *, clock: Clock | None = None
+        self, stream: IO[str] | None = None, settings: Form | None = None, *, clock: Clock | None = None
     ) -> None:
-        stream, settings, clock = stream or sys.stderr, settings or Settings(), clock or SystemClock()
+        stream, clock = stream or sys.stderr, clock or SystemClock()
         assert stream is not None, "a process without standard error has to say where its log goes"
+        asked, least = ("auto", "info") if settings is None else (settings.log, settings.log_level)
         form: Literal["json", "text"] = "json"
-        if settings.log == "text" or (settings.log == "auto" and stream.isatty()):
+        if asked == "text" or (asked == "auto" and stream.isatty()):
             form = "text"
-        self._level = logging.getLevelNamesMapping()[settings.log_level.upper()]
+        self._level = logging.getLevelNamesMapping()[least.upper()]
         logger = structlog.wrap_logger(
             Lines(stream),
             processors=_processors(form, clock, colours=stream.isatty()),

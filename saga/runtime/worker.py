@@ -4,13 +4,12 @@ import asyncio
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from saga import envelope
+from saga import envelope, names
 from saga.broker.port import Broker, Membership
 from saga.clock import from_iso
 from saga.contracts import codec
 from saga.errors import BadInput, Broken, BrokerUnavailable, Fenced, StoreUnavailable
 from saga.messages import Partition, Position, Record, Standstill
-from saga.names import PROGRESS
 from saga.observe.moments import Assigned, DeadLettered, Expired, Handled, Lost, Revoked, Stuck
 from saga.printable import printable, shortened
 from saga.progress.document import Snapshot, decode_entry, progress_key
@@ -233,7 +232,7 @@ class Worker:
     async def look(self) -> None:
         """See `saga.observe.working.Working`. Lanes know better than a read whether the store takes writes."""
         try:
-            await self.ports.store.get(PROGRESS, progress_key(self.service.name, ""))
+            await self.ports.store.get(names.PROGRESS, progress_key(self.service.name, ""))
         except StoreUnavailable as why:
             self.ports.unavailable("get", why)
         except Broken as why:

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from saga.broker.embedded import EmbeddedBroker
+from saga.broker.embedded.broker import EmbeddedBroker
 from saga.broker.embedded.membership import Timing
 from saga.broker.port import Membership, Topic
 from saga.clock import SystemClock

@@ -8,7 +8,8 @@ import asyncio
 import sys
 from collections.abc import Collection, Mapping
 
-from saga.broker.kafka import KafkaBroker, KafkaSettings
+from saga.broker.kafka.broker import KafkaBroker
+from saga.broker.kafka.settings import KafkaSettings
 from saga.broker.port import Membership
 from saga.clock import SystemClock
 from saga.errors import Fenced

@@ -11,8 +11,8 @@ import pytest
 
 from saga.broker.administration import DAY_MS, Administration, Bounds
 from saga.broker.embedded.administration import EmbeddedAdministration
-from saga.broker.kafka import KafkaSettings
 from saga.broker.kafka.administration import PROBE, KafkaAdministration
+from saga.broker.kafka.settings import KafkaSettings
 from saga.broker.partitioner import partition_of
 from saga.broker.port import Topic
 from saga.errors import BrokerError

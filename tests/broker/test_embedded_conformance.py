@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from saga.broker.embedded import EmbeddedBroker
+from saga.broker.embedded.broker import EmbeddedBroker
 from saga.clock import SystemClock
 from saga.messages import Partition, Record
 from saga.testing.conformance.broker import BrokerConformance

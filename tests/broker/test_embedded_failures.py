@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from saga.broker.embedded import EmbeddedBroker
+from saga.broker.embedded.broker import EmbeddedBroker
 from saga.broker.embedded.failures import DAMAGED, DEFECT, WAIT, translated
 from saga.broker.embedded.file import FORMAT, open_file
 from saga.broker.embedded.locks import WriteLock

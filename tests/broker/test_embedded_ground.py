@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from saga import filelock
-from saga.broker.embedded import EmbeddedBroker, ground, locks
+from saga.broker.embedded import ground, locks
+from saga.broker.embedded.broker import EmbeddedBroker
 from saga.broker.embedded.locks import Seat, WriteLock, is_vacant, sweep
 from saga.broker.port import Topic
 from saga.clock import SystemClock

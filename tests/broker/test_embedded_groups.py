@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from saga.broker.embedded import EmbeddedBroker
+from saga.broker.embedded.broker import EmbeddedBroker
 from saga.broker.embedded.file import open_file
 from saga.broker.embedded.groups import Groups, ranges
 from saga.broker.embedded.log import DAY_MS, Kept

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from saga.broker.embedded import EmbeddedBroker
+from saga.broker.embedded.broker import EmbeddedBroker
 from saga.broker.embedded.membership import Timing
 from saga.clock import SystemClock
 from saga.messages import Partition

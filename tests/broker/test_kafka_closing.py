@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from saga.broker.kafka import KafkaSettings, producing
+from saga.broker.kafka import producing
 from saga.broker.kafka.producing import Publisher
-from saga.broker.kafka.settings import Access
+from saga.broker.kafka.settings import Access, KafkaSettings
 from saga.errors import BrokerUnavailable
 from saga.testing.conformance.listening import event
 from tests.broker.waiting import CLOCK

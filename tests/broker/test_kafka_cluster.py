@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 import pytest
 from aiokafka.admin import AIOKafkaAdminClient
 
-from saga.broker.kafka import KafkaBroker, KafkaSettings
 from saga.broker.kafka.administration import KafkaAdministration
+from saga.broker.kafka.broker import KafkaBroker
+from saga.broker.kafka.settings import KafkaSettings
 from saga.broker.port import Broker, Topic
 from saga.clock import SystemClock
 from saga.errors import BrokerUnavailable

@@ -12,8 +12,10 @@ from pathlib import Path
 import pytest
 from aiokafka.consumer.fetcher import Fetcher
 
-from saga.broker.kafka import KafkaBroker, KafkaSettings, names
+from saga.broker.kafka import names
+from saga.broker.kafka.broker import KafkaBroker
 from saga.broker.kafka.membership import Member
+from saga.broker.kafka.settings import KafkaSettings
 from saga.broker.port import Membership, Topic
 from saga.clock import SystemClock
 from saga.errors import BrokerError, BrokerUnavailable, ConfigurationError, SagaError

@@ -6,7 +6,8 @@ from dataclasses import replace
 import pytest
 from aiokafka.admin import AIOKafkaAdminClient
 
-from saga.broker.kafka import KafkaBroker, KafkaSettings
+from saga.broker.kafka.broker import KafkaBroker
+from saga.broker.kafka.settings import KafkaSettings
 from saga.broker.port import Topic
 from saga.errors import BrokerUnavailable
 from saga.testing.conformance.listening import Listening, event, values

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from saga.broker.kafka import KafkaBroker, KafkaSettings
+from saga.broker.kafka.broker import KafkaBroker
 from saga.broker.kafka.membership import Member
+from saga.broker.kafka.settings import KafkaSettings
 from saga.broker.port import Membership, Topic
 from saga.errors import Fenced
 from saga.messages import Partition

@@ -8,8 +8,10 @@ from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.structs import TopicPartition
 
-from saga.broker.kafka import KafkaBroker, KafkaSettings, producing
+from saga.broker.kafka import producing
+from saga.broker.kafka.broker import KafkaBroker
 from saga.broker.kafka.membership import Member
+from saga.broker.kafka.settings import KafkaSettings
 from saga.broker.port import Topic
 from saga.errors import BrokerError, BrokerUnavailable
 from saga.messages import Partition

@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from saga.broker.kafka import KafkaBroker, KafkaSettings
+from saga.broker.kafka.broker import KafkaBroker
 from saga.broker.kafka.membership import Member
 from saga.broker.kafka.rivals import Rivals
+from saga.broker.kafka.settings import KafkaSettings
 from saga.broker.port import Topic
 from saga.errors import BrokerError
 from saga.messages import Partition

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 from aiokafka import TopicPartition
 
-from saga.broker.kafka import KafkaBroker, KafkaSettings
+from saga.broker.kafka.broker import KafkaBroker
+from saga.broker.kafka.settings import KafkaSettings
 from saga.broker.port import Topic
 from saga.errors import BrokerUnavailable
 from saga.messages import Outgoing

@@ -9,7 +9,8 @@ from pathlib import Path
 import msgspec
 
 from saga import envelope, wiring
-from saga.broker.kafka import KafkaBroker, KafkaSettings
+from saga.broker.kafka.broker import KafkaBroker
+from saga.broker.kafka.settings import KafkaSettings
 from saga.broker.port import Broker
 from saga.clock import SystemClock
 from saga.config import Settings

@@ -7,9 +7,10 @@ from dataclasses import replace
 import pytest
 from aiokafka import TopicPartition
 
-from saga.broker.kafka import KafkaBroker, KafkaSettings
+from saga.broker.kafka.broker import KafkaBroker
 from saga.broker.kafka.client import hand_over
 from saga.broker.kafka.producing import BATCH_BYTES
+from saga.broker.kafka.settings import KafkaSettings
 from saga.broker.port import Topic
 from saga.errors import BrokerUnavailable
 from saga.testing.conformance.listening import event, values

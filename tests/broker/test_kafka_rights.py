@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from saga.broker.kafka import KafkaBroker, KafkaSettings
+from saga.broker.kafka.broker import KafkaBroker
 from saga.broker.kafka.membership import Member
+from saga.broker.kafka.settings import KafkaSettings
 from saga.broker.port import Broker, Membership, Topic
 from saga.clock import SystemClock
 from saga.errors import BrokerError, BrokerUnavailable

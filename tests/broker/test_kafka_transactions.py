@@ -8,8 +8,8 @@ import pytest
 from aiokafka import AIOKafkaProducer
 
 from saga.broker.administration import Bounds
-from saga.broker.kafka import KafkaSettings
 from saga.broker.kafka.administration import KafkaAdministration
+from saga.broker.kafka.settings import KafkaSettings
 from saga.broker.port import Topic
 from saga.messages import Partition
 from saga.testing.conformance.listening import Listening, event, values

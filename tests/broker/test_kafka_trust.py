@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from saga.broker.kafka import KafkaBroker, KafkaSettings
+from saga.broker.kafka.broker import KafkaBroker
+from saga.broker.kafka.settings import KafkaSettings
 from saga.clock import SystemClock
 from saga.errors import BrokerError
 from tests.servers.trusted import impostor

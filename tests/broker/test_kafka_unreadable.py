@@ -7,9 +7,10 @@ from typing import Literal
 import pytest
 from aiokafka import TopicPartition
 
-from saga.broker.kafka import KafkaBroker, KafkaSettings
 from saga.broker.kafka.administration import KafkaAdministration
+from saga.broker.kafka.broker import KafkaBroker
 from saga.broker.kafka.membership import Member
+from saga.broker.kafka.settings import KafkaSettings
 from saga.broker.port import Topic
 from saga.messages import Outgoing, Partition, Record
 from saga.testing.conformance.listening import Listening, event, values

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from saga import wiring
-from saga.broker.embedded import EmbeddedBroker
+from saga.broker.embedded.broker import EmbeddedBroker
 from saga.broker.presence import lacking
 from saga.clock import SystemClock
 from saga.config import Settings

@@ -10,14 +10,16 @@ from pathlib import Path
 import pytest
 
 from saga.administration import findings
-from saga.administration.findings import Finding
 from saga.administration.moves import Place
 from saga.administration.wanted import Wanted
+from saga.broker.adapter import Copies
 from saga.broker.administration import DAY_MS, Bounds, Found
 from saga.broker.port import Topic
 from saga.config import Settings
 from saga.declarations.values import Declared
+from saga.describing import Finding
 from saga.messages import Partition
+from saga.store.couchbase.adapter import COUCHBASE, CouchbaseOptions
 from saga.store.sqlite import SqliteStore
 from tests.cli.conftest import Call
 from tests.cli.pottery import CLOCK, Pottery, the_broker
@@ -241,7 +243,7 @@ SOUND = Found(4, 7 * DAY_MS, 3, 3, {"min.insync.replicas": "2"}, frozenset({"rea
 def about(wanted: Wanted, found: Found | None, replication: int = 3, in_sync: int = 2) -> list[str]:
     return [
         f"{each.severity} {each.what}"
-        for each in findings.about_topic(wanted, found, findings.Asked(replication, in_sync))
+        for each in findings.about_topic(wanted, found, findings.Asked(Copies(replication, in_sync)))
     ]
 
 
@@ -376,12 +378,14 @@ def test_the_clock_of_a_couchbase_is_in_the_version_of_a_document() -> None:
     now_ms = 1_795_270_000_123
 
     def told(cas: int) -> list[str]:
-        return [each.severity for each in findings.about_version("store", cas, now_ms - 5, now_ms + 5)]
+        told_ms = COUCHBASE.told_ms(cas)
+        return [each.severity for each in findings.about_version("store", told_ms, now_ms - 5, now_ms + 5)]
 
     assert told(now_ms * 1_000_000 + 999_999) == ["ok"]
     assert told((now_ms + 10_000) * 1_000_000) == ["warning"]
     assert told((now_ms - 90_000) * 1_000_000) == ["error"]
     assert told(5) == []  # a version that is a plain number, as that of CouchbaseMock
+    assert list(findings.about_version("store", None, now_ms - 5, now_ms + 5)) == []  # of a store that tells no time
 
 
 @pytest.mark.parametrize(
@@ -402,8 +406,9 @@ def test_clocks_that_differ_are_told(ahead_ms: int, severity: str, says: str) ->
 
 
 def test_durability_that_was_asked_for_is_fine() -> None:
-    assert findings.about_durability("store", "majority").severity == "ok"
-    assert findings.about_durability("store", "none").severity == "warning"
+    assert COUCHBASE.written(Settings(), "store").severity == "ok"
+    none = Settings(options=(CouchbaseOptions(store_durability="none"),))
+    assert COUCHBASE.written(none, "store").severity == "warning"
 
 
 def test_of_settings_that_are_hidden_nothing_is_concluded() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from saga.broker.embedded import EmbeddedBroker
+from saga.broker.embedded.broker import EmbeddedBroker
 from saga.cli.publish import BATCH, LINE_TIMES, PROBLEMS_OF_LINE_MAX
 from saga.clock import SystemClock
 from saga.contracts import codec

@@ -18,11 +18,12 @@ from msgspec.structs import replace
 from saga.clock import SystemClock
 from saga.errors import SagaError
 from saga.inspection.showing import followed
-from saga.inspection.sources import files_of, sources_of
+from saga.inspection.sources import sources_of
 from saga.inspection.timeline import Line
 from saga.progress.document import decode, decode_entry, encode
 from saga.progress.history import decode_archive
 from saga.store.sqlite import SqliteStore
+from saga.store.sqlite_adapter import files_of
 from tests.cli.conftest import Call
 from tests.cli.shop import ShopClock, an_order, open_shop
 

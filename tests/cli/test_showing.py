@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from saga.broker.embedded import EmbeddedBroker
+from saga.broker.embedded.broker import EmbeddedBroker
 from saga.broker.port import Topic
 from saga.clock import SystemClock
 from saga.contracts.hiding import HIDDEN, hidden

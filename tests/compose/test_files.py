@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from saga import wiring
-from saga.config import READERS
+from saga.config import known
 from saga.names import ARCHIVES, PROGRESS
 from services.audit.books import SERVICES
 
@@ -143,7 +143,7 @@ def test_settings_in_compose_files_are_settings() -> None:
         if name.startswith("SAGA_")
     }
     assert names
-    assert names <= READERS.keys()
+    assert names <= known().keys()
 
 
 def test_two_processes_of_payment_run() -> None:

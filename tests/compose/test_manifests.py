@@ -8,8 +8,10 @@ import kubernetes_validate  # type: ignore[import-untyped]  # it brings no types
 import pytest
 import yaml
 
-from saga.config import READERS, Settings
+from saga.broker.kafka.adapter import KafkaOptions
+from saga.config import Settings, known
 from saga.contracts.library import find
+from saga.store.couchbase.adapter import CouchbaseOptions
 from services.audit.books import SERVICES
 
 ROOT = Path(__file__).parents[2]
@@ -76,13 +78,13 @@ def test_the_settings_of_a_pod_can_work(service: str) -> None:
     given = dict(named("ConfigMap", "saga-settings")["data"])
     given |= {one["name"]: one["value"] for one in container(service)["env"]}
     of_ours = {name: value for name, value in given.items() if name.startswith("SAGA_")}
-    assert of_ours.keys() <= READERS.keys()
+    assert of_ours.keys() <= known().keys()
     files = {name: value for name, value in of_ours.items() if name.endswith("_FILE")}
     assert all(str(Path(file).parent) in mounted for file in files.values())
     # Here the mounted files are not; any file stands for them.
     settings = Settings.read(of_ours | dict.fromkeys(files, str(FOLDER / "settings.yaml")))
     assert settings.store.endswith(f"/{service}")
-    assert settings.couchbase_username == settings.kafka_username == service
+    assert settings.of(CouchbaseOptions).couchbase_username == settings.of(KafkaOptions).kafka_username == service
 
 
 def test_no_pod_is_given_variables_of_services() -> None:
@@ -102,7 +104,7 @@ def test_a_job_makes_the_topics_of_all_services_as_a_user_of_its_own() -> None:
     files = {name for name, value in given.items() if name.endswith("_FILE") and value}
     assert all(given[name].startswith(f"{only['volumeMounts'][0]['mountPath']}/") for name in files)
     settings = Settings.read(given | dict.fromkeys(files, str(FOLDER / "settings.yaml")))
-    assert settings.kafka_username not in SERVICES
+    assert settings.of(KafkaOptions).kafka_username not in SERVICES
 
 
 @pytest.mark.parametrize("service", SERVICES)

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import fields
 from itertools import pairwise
 
-from saga import config
-from saga.config import OTHERS, READERS, Settings
+from saga import adapters
+from saga.config import OTHERS, Settings, known
 from tests.docs.markdown import ROOT
 
 PAGE = ROOT / "docs" / "settings.md"
@@ -18,6 +18,13 @@ SECTIONS: dict[str, Callable[[str], bool]] = {
     "Couchbase": lambda name: name.startswith("couchbase_"),
     "Each process": lambda _: True,
 }
+KINDS = {
+    field.name: kind
+    for kind in (Settings, *(options.kind for options in adapters.options()))
+    for field in fields(kind)
+    if field.name != "options"
+}
+"""The class of each setting."""
 TABLE = "| variable | what it is | what to give | default | flag |\n|---|---|---|---|---|"
 HEAD = """# Settings
 
@@ -37,8 +44,7 @@ password, a key or a token is never shown, nor an address with a user or a passw
 
 def page() -> str:
     """The whole page."""
-    names = [field.name for field in fields(Settings)]
-    left = list(names)
+    left = list(KINDS)
     parts = [HEAD]
     for title, belongs in SECTIONS.items():
         here = [name for name in left if belongs(name)]
@@ -57,7 +63,7 @@ def meanings() -> dict[str, str]:
 
 def default_of(name: str) -> str:
     """The default of a setting, as it would be given."""
-    value = getattr(Settings(), name)
+    value = getattr(KINDS[name](), name)
     return str(value).lower() if isinstance(value, bool) else f"{value:g}" if isinstance(value, float) else str(value)
 
 
@@ -66,7 +72,7 @@ def _row(name: str) -> str:
     cells = (
         f"`{variable}`",
         _cell(meanings()[name]),
-        _cell(READERS[variable].takes),
+        _cell(known()[variable].takes),
         f"`{default}`" if default else "not given",
         FLAGS.get(name, ""),
     )
@@ -78,16 +84,14 @@ def _cell(text: str) -> str:
 
 
 def _described() -> Iterator[tuple[str, str]]:
-    """Each field of the class with the text behind it."""
-    (settings,) = (
-        node
-        for node in ast.parse(inspect.getsource(config)).body
-        if isinstance(node, ast.ClassDef) and node.name == "Settings"
-    )
-    for field, text in pairwise(settings.body):
-        match field, text:
-            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(meaning))):
-                yield name, meaning
+    """Each field of the classes with the text behind it."""
+    for kind in dict.fromkeys(KINDS.values()):
+        (settings,) = ast.parse(inspect.getsource(kind)).body
+        assert isinstance(settings, ast.ClassDef)
+        for field, text in pairwise(settings.body):
+            match field, text:
+                case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(meaning))):
+                    yield name, meaning
 
 
 if __name__ == "__main__":

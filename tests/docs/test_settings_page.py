@@ -1,15 +1,14 @@
 """The page of settings is complete, and is what the settings say."""
 
 import re
-from dataclasses import fields
 
 import pytest
 
-from saga.config import OTHERS, READERS, Settings
+from saga.config import OTHERS, Settings, known
 from tests.docs.markdown import ROOT
-from tests.docs.settings_page import FLAGS, PAGE, default_of, meanings, page
+from tests.docs.settings_page import FLAGS, KINDS, PAGE, default_of, meanings, page
 
-NAMES = [field.name for field in fields(Settings)]
+NAMES = list(KINDS)
 
 
 def test_the_page_is_what_the_settings_say() -> None:
@@ -18,7 +17,7 @@ def test_the_page_is_what_the_settings_say() -> None:
 
 def test_every_setting_has_its_row_and_no_other_has() -> None:
     rows = re.findall(r"^\| `(SAGA_[A-Z_]+)`", PAGE.read_text("utf-8"), re.MULTILINE)
-    assert sorted(rows) == sorted([*READERS, *OTHERS])
+    assert sorted(rows) == sorted([*known(), *OTHERS])
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -37,8 +36,8 @@ def test_each_setting_says_what_it_is_what_to_give_and_its_default(name: str) ->
 @pytest.mark.parametrize(("ending", "unit"), [("_s", "seconds"), ("bytes_max", "bytes"), ("_max", ""), ("_min", "")])
 def test_a_number_says_its_unit(ending: str, unit: str) -> None:
     for name in NAMES:
-        if name.endswith(ending) and isinstance(getattr(Settings(), name), int | float):
-            assert re.search(rf"number of {unit or '[a-z]+'} from", READERS[f"SAGA_{name.upper()}"].takes), name
+        if name.endswith(ending) and isinstance(getattr(KINDS[name](), name), int | float):
+            assert re.search(rf"number of {unit or '[a-z]+'} from", known()[f"SAGA_{name.upper()}"].takes), name
 
 
 def test_what_the_page_says_of_defaults_can_be_given() -> None:

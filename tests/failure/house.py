@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple, Self, TypeVar
 
 from saga import Service
-from saga.broker.embedded import EmbeddedBroker
+from saga.broker.embedded.broker import EmbeddedBroker
 from saga.broker.port import Listener, Membership
 from saga.clock import Clock, SystemClock
 from saga.contracts.library import find

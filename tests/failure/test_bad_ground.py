@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from saga import envelope
-from saga.broker.embedded import EmbeddedBroker
+from saga.broker.embedded.broker import EmbeddedBroker
 from saga.clock import SystemClock
 from saga.errors import SagaError
 from saga.observe.moments import DeadLettered, Handled, Unavailable

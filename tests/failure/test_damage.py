@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 import pytest
 
-from saga.broker.embedded import EmbeddedBroker
+from saga.broker.embedded.broker import EmbeddedBroker
 from saga.broker.port import Topic
 from saga.clock import SystemClock
 from saga.errors import SagaError

@@ -10,8 +10,9 @@ from typing import Protocol, Self
 from aiokafka import AIOKafkaProducer, TopicPartition, codec
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
-from saga.broker.embedded import EmbeddedBroker
-from saga.broker.kafka import KafkaBroker, KafkaSettings
+from saga.broker.embedded.broker import EmbeddedBroker
+from saga.broker.kafka.broker import KafkaBroker
+from saga.broker.kafka.settings import KafkaSettings
 from saga.broker.partitioner import partition_of
 from saga.broker.port import RECORD_BYTES_MAX, Broker, Listener, Membership, Topic, size_of
 from saga.clock import SystemClock

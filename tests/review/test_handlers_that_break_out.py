@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from saga import Retry, Saga, Service
-from saga.broker.embedded import EmbeddedBroker
+from saga.broker.embedded.broker import EmbeddedBroker
 from saga.clock import SystemClock
 from saga.errors import BrokerUnavailable, StoreUnavailable
 from saga.messages import Outgoing, Partition, Position

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from saga.broker.embedded import EmbeddedBroker
+from saga.broker.embedded.broker import EmbeddedBroker
 from saga.errors import BrokerUnavailable, StoreUnavailable
 from saga.messages import Partition, Position
 from saga.observe.moments import Moment, Recovered, Unavailable

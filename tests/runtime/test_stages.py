@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from saga import Retry, Saga, Service
-from saga.broker.embedded import EmbeddedBroker
+from saga.broker.embedded.broker import EmbeddedBroker
 from saga.errors import Permanent
 from saga.messages import Outgoing
 from saga.observe.moments import Handled, StepDone

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from saga import Event, Service, envelope, outside
-from saga.broker.embedded import EmbeddedBroker
+from saga.broker.embedded.broker import EmbeddedBroker
 from saga.broker.port import RECORD_BYTES_MAX
 from saga.clock import SystemClock, iso
 from saga.contracts import codec

@@ -18,6 +18,7 @@ from saga.errors import ConfigurationError, NotAStore, StoreUnavailable, TooLarg
 from saga.runtime.spilling import EXPIRY_S_MORE
 from saga.store.port import Document, NewestFirst
 from saga.store.sqlite import WRITES_MAX, SqliteStore
+from saga.store.sqlite_adapter import sqlite_path
 from saga.store.sqlite_documents import EXPIRY_S_MAX
 from saga.store.sqlite_file import FORMAT
 from saga.testing.conformance.store import Opens, Passes, StoreConformance
@@ -336,7 +337,7 @@ async def test_the_doctor_asks_for_as_long_as_a_service_that_starts(tmp_path: Pa
     asked = Settings(broker=f"embedded:///{tmp_path}/broker.db", store=f"sqlite:///{tmp_path}/{{service}}.db")
     for too_long_s in (0, 1):
         memory = timedelta(seconds=EXPIRY_S_MAX - EXPIRY_S_MORE + too_long_s)
-        async with SqliteStore(asked.store_path("payment"), clock=clock):
+        async with SqliteStore(sqlite_path(asked.store, "payment"), clock=clock):
             diagnosis = await examined([Declared(name="payment", state=None, memory=memory)], asked, clock)
         told = [each.what for each in diagnosis.findings if each.severity == "error"]
         assert len(told) == too_long_s

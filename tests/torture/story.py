@@ -9,6 +9,7 @@ from pathlib import Path
 from random import Random  # noqa: TID251 - seeded
 
 from saga import adapters
+from saga.broker.kafka.adapter import kafka_settings
 from saga.broker.kafka.administration import KafkaAdministration
 from saga.clock import Clock, SystemClock
 from saga.config import Settings
@@ -124,7 +125,7 @@ class Torture:
         expected = self._plan.per_s * (self._plan.faults_s + 60)
         readings = Readings(lambda s: self._store(settings, s), self._folder, Shelves(1 + int(expected) // SHOP))
         async with (
-            KafkaAdministration(adapters.kafka_settings(settings), clock=self._clock) as broker,
+            KafkaAdministration(kafka_settings(settings), clock=self._clock) as broker,
             readings,
         ):
             await readings.fill()

@@ -1,9 +1,5 @@
 """The embedded broker: one SQLite file on a local disk, shared by the processes of one machine. Nothing to install.
 
-Reading order: `file` (what is in it), `log` (records), `writer` (group commit), `groups` (who has which partition),
-`membership` (one member's life), `broker` (all of it behind the port).
+Reading order: `adapter` (what it says of itself), `file` (what is in it), `log` (records), `writer` (group commit),
+`groups` (who has which partition), `membership` (one member's life), `broker` (all of it behind the port).
 """
-
-from saga.broker.embedded.broker import EmbeddedBroker
-
-__all__ = ["EmbeddedBroker"]

@@ -11,7 +11,7 @@ from aiokafka.errors import KafkaConnectionError, KafkaError
 from aiokafka.protocol.metadata import MetadataRequest
 
 from saga.broker.kafka.errors import translated
-from saga.broker.kafka.settings import Access, KafkaSettings, Options
+from saga.broker.kafka.settings import Access, ClientOptions, KafkaSettings
 from saga.clock import Clock
 from saga.errors import BrokerError, BrokerUnavailable
 
@@ -39,7 +39,7 @@ async def check(settings: KafkaSettings, access: Access, clock: Clock) -> None:
     raise BrokerUnavailable("; ".join(str(trouble) for trouble in troubles))
 
 
-async def _greeted(server: str, options: Options, seconds: float) -> None:
+async def _greeted(server: str, options: ClientOptions, seconds: float) -> None:
     host, _, port = server.rpartition(":")
     connection = await create_conn(
         host.strip("[]"),

@@ -11,7 +11,7 @@ from typing import Literal, TypedDict
 from aiokafka.abc import AbstractTokenProvider
 from aiokafka.errors import KafkaConnectionError
 
-from saga.addresses import INSTANCE
+from saga.broker.kafka.adapter import INSTANCE
 from saga.broker.port import RECORD_BYTES_MAX
 from saga.errors import BrokerError, BrokerUnavailable, ConfigurationError
 from saga.printable import printable, shortened
@@ -111,7 +111,7 @@ class KafkaSettings:
         return self.rebalance_s + 5
 
 
-class Options(TypedDict):
+class ClientOptions(TypedDict):
     """What every client of aiokafka is given."""
 
     bootstrap_servers: list[str]
@@ -137,11 +137,11 @@ class Access:
         self.renew()
 
     @property
-    def options(self) -> Options:
+    def options(self) -> ClientOptions:
         """For a client that is made now. Raises `KafkaConnectionError` if the password cannot be had."""
         settings = self._settings
         security = ("SASL_" if settings.sasl else "") + ("SSL" if settings.tls else "PLAINTEXT")
-        return Options(
+        return ClientOptions(
             bootstrap_servers=list(settings.servers),
             client_id=settings.client_id,
             security_protocol=security if settings.sasl or settings.tls else "PLAINTEXT",

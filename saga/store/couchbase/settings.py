@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from saga.addresses import COUCHBASE_NAME
 from saga.errors import ConfigurationError
+from saga.store.couchbase.adapter import NAME
 
 Durability: TypeAlias = Literal["majority", "majorityAndPersistActive", "persistToMajority", "none"]
 
@@ -65,7 +65,7 @@ class CouchbaseSettings:
         if not self.bucket:
             yield "the bucket is missing, as in couchbase://host/bucket"
         for what, name in (("scope", self.scope), ("collection", self.collection)):
-            if name is not None and not COUCHBASE_NAME.fullmatch(name):
+            if name is not None and not NAME.fullmatch(name):
                 yield f"the {what} {name!r} is no name that Couchbase takes: letters, digits, `-`, `_` and `%`"
 
     def _identity_problems(self) -> Iterator[str]:

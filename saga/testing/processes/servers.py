@@ -36,8 +36,8 @@ class Place(Struct, frozen=True, kw_only=True):
 
     def broker(self, clock: Clock) -> "KafkaAdministration":
         """Not open yet."""
-        from saga.broker.kafka import KafkaSettings
         from saga.broker.kafka.administration import KafkaAdministration
+        from saga.broker.kafka.settings import KafkaSettings
 
         settings = KafkaSettings(
             servers=(self.kafka,),
@@ -51,7 +51,8 @@ class Place(Struct, frozen=True, kw_only=True):
 
     def store(self, clock: Clock) -> Store:
         """Of all services: their documents have names of their own. Not open yet."""
-        from saga.store.couchbase import CouchbaseSettings, CouchbaseStore
+        from saga.store.couchbase.settings import CouchbaseSettings
+        from saga.store.couchbase.store import CouchbaseStore
 
         settings = CouchbaseSettings(
             connection=self.couchbase,

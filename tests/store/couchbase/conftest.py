@@ -15,7 +15,8 @@ from typing import TypeAlias
 
 import pytest
 
-from saga.store.couchbase import CouchbaseSettings, CouchbaseStore
+from saga.store.couchbase.settings import CouchbaseSettings
+from saga.store.couchbase.store import CouchbaseStore
 from tests.servers.couchbase import BUCKET, CouchbaseMock
 from tests.store.conftest import SettableClock
 

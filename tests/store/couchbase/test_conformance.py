@@ -3,7 +3,7 @@
 import pytest
 
 from saga.errors import ConfigurationError, Conflict
-from saga.store.couchbase import CouchbaseStore
+from saga.store.couchbase.store import CouchbaseStore
 from saga.store.port import Document
 from saga.testing.conformance.store import DAY_S, Opens, Passes, StoreConformance
 from tests.servers.couchbase import CouchbaseMock

@@ -9,13 +9,15 @@ from pathlib import Path
 import pytest
 
 from saga.administration.doctor import examined
-from saga.broker.embedded import EmbeddedBroker
+from saga.broker.embedded.broker import EmbeddedBroker
 from saga.config import Settings
 from saga.declarations.values import Declared
 from saga.errors import ConfigurationError, StoreError
 from saga.runtime.lifecycle import serve
 from saga.runtime.room import Limits
-from saga.store.couchbase import CouchbaseSettings, CouchbaseStore
+from saga.store.couchbase.adapter import CouchbaseOptions
+from saga.store.couchbase.settings import CouchbaseSettings
+from saga.store.couchbase.store import CouchbaseStore
 from saga.store.couchbase.times import AT_S_MAX, ServerTime, longest_s
 from services.payment import payment
 from tests.store.conftest import SettableClock
@@ -161,8 +163,7 @@ async def test_the_doctor_says_which_documents_would_go(
     asked = Settings(
         broker=f"embedded:///{tmp_path}/broker.db",
         store=f"{settings.connection}/shop",
-        couchbase_username="payment",
-        couchbase_password="secret",
+        options=(CouchbaseOptions(couchbase_username="payment", couchbase_password="secret"),),
     )
     diagnosis = await examined([declared], asked, clock)
     told = [finding.what for finding in diagnosis.findings if finding.severity == "error"]

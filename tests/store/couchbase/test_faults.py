@@ -12,7 +12,9 @@ import pytest
 
 from saga.clock import SystemClock
 from saga.errors import Ambiguous, Conflict, Exists, StoreError, StoreUnavailable, TooLarge
-from saga.store.couchbase import CouchbaseSettings, CouchbaseStore, listing
+from saga.store.couchbase import listing
+from saga.store.couchbase.settings import CouchbaseSettings
+from saga.store.couchbase.store import CouchbaseStore
 from saga.store.port import Document
 from tests.servers.couchbase import CouchbaseMock
 from tests.store.conftest import SettableClock

@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from saga.errors import ConfigurationError, StoreUnavailable
-from saga.store.couchbase import CouchbaseSettings
 from saga.store.couchbase.keys import (
     HEAD_BYTES,
     KEY_BYTES_MAX,
@@ -20,6 +19,7 @@ from saga.store.couchbase.keys import (
     unwrapped,
     wrapped,
 )
+from saga.store.couchbase.settings import CouchbaseSettings
 from saga.store.port import Document
 from tests.store.couchbase.conftest import Stores
 

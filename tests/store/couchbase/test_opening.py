@@ -9,7 +9,9 @@ from dataclasses import replace
 import pytest
 
 from saga.errors import ConfigurationError, SagaError, StoreUnavailable
-from saga.store.couchbase import CouchbaseSettings, CouchbaseStore, driver
+from saga.store.couchbase import driver
+from saga.store.couchbase.settings import CouchbaseSettings
+from saga.store.couchbase.store import CouchbaseStore
 from tests.servers.couchbase import CouchbaseMock
 from tests.store.conftest import SettableClock
 from tests.store.couchbase.conftest import Stores

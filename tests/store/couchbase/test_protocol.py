@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from saga.errors import Ambiguous, ConfigurationError, SagaError, StoreUnavailable
-from saga.store.couchbase import CouchbaseSettings, CouchbaseStore
+from saga.store.couchbase.settings import CouchbaseSettings
+from saga.store.couchbase.store import CouchbaseStore
 from saga.store.port import Document
 from tests.store.conftest import SettableClock
 from tests.store.couchbase.node import WRITES, Node, Op, Status

@@ -8,13 +8,13 @@ from pathlib import Path
 import msgspec
 
 from saga import wiring
-from saga.broker.embedded import EmbeddedBroker
+from saga.broker.embedded.broker import EmbeddedBroker
 from saga.clock import SystemClock
 from saga.config import Settings
 from saga.observe.moments import DeadLettered, Moment, Stuck
 from saga.outside import to_record
 from saga.runtime.topics import topics_of
-from saga.store.couchbase import CouchbaseStore
+from saga.store.couchbase.store import CouchbaseStore
 from services.inventory import inventory
 from services.inventory.stock import Stock
 from services.order import order

@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 from saga.errors import StoreUnavailable
-from saga.store.couchbase import CouchbaseSettings, CouchbaseStore, driver
+from saga.store.couchbase import driver
+from saga.store.couchbase.settings import CouchbaseSettings
+from saga.store.couchbase.store import CouchbaseStore
 from tests.store.conftest import SettableClock
 from tests.store.couchbase.node import Node, Op
 

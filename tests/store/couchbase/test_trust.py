@@ -11,7 +11,8 @@ import pytest
 
 from saga.clock import SystemClock
 from saga.errors import SagaError
-from saga.store.couchbase import CouchbaseSettings, CouchbaseStore
+from saga.store.couchbase.settings import CouchbaseSettings
+from saga.store.couchbase.store import CouchbaseStore
 from tests.servers.trusted import impostor
 
 PASSWORD = "s3cr3t-hunter2"
@@ -22,7 +23,8 @@ CONNECTS = """
 import asyncio, os, sys
 from pathlib import Path
 from saga.clock import SystemClock
-from saga.store.couchbase import CouchbaseSettings, CouchbaseStore
+from saga.store.couchbase.settings import CouchbaseSettings
+from saga.store.couchbase.store import CouchbaseStore
 
 async def connect():
     store = CouchbaseStore(

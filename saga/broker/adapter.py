@@ -1,0 +1,37 @@
+"""What a kind of broker says of itself: addresses, settings, opening, and what tools may look at."""
+
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from saga.broker.administration import Administration
+from saga.broker.port import Broker
+from saga.clock import Clock
+from saga.describing import Adapter, Chosen
+
+
+class Copies(NamedTuple):
+    """Copies of each record that topics are to have, on different servers."""
+
+    replication: int = 3
+    in_sync: int = 2
+    """With fewer of them nothing counts as written."""
+
+
+class BrokerAdapter(Adapter, Protocol):
+    """One kind of broker. Nothing of this opens or makes one, and a driver is loaded by `at` and `administration`."""
+
+    @property
+    def makes_topics(self) -> bool:
+        """True if services make the topics that they miss: as the broker itself says, of `saga.broker.port`."""
+
+    def at(self, settings: Chosen, clock: Clock) -> Broker:
+        """The broker, not yet open. Raises `ConfigurationError` for a driver that is not installed."""
+
+    def administration(self, settings: Chosen, clock: Clock) -> Administration:
+        """The same broker, for tools. Raises `ConfigurationError` for a driver that is not installed."""
+
+    def unmade(self, settings: Chosen) -> Path | None:
+        """The file that the first service will make, and looking must not; `None` if there is nothing to be made."""
+
+    def copies(self, settings: Chosen) -> Copies:
+        """The demands of the settings on each topic."""

@@ -1,0 +1,217 @@
+"""What there is to say of Kafka as a broker: addresses, settings, opening. Loads no driver."""
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, cast
+
+from saga import readers
+from saga.addresses import HOST, is_plain
+from saga.broker.adapter import Copies
+from saga.broker.administration import Administration
+from saga.broker.port import Broker
+from saga.clock import Clock
+from saga.describing import Chosen, Options, Problem, driver, path, secret, secret_problems
+from saga.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from saga.broker.kafka.settings import KafkaSettings, Sasl
+
+PORT = 9092
+INSTANCE = re.compile(r"[A-Za-z0-9._-]{1,200}")
+"""What Kafka takes as the id of a member of a group, with room for what is added to it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KafkaOptions:
+    """Settings that only Kafka has."""
+
+    kafka_tls: bool = False
+    """TLS to Kafka."""
+    kafka_ca_file: str = ""
+    """Certificates of who may have signed Kafka's: nobody else is trusted then. Without it those whom the system
+    trusts."""
+    kafka_cert_file: str = ""
+    """Our certificate, where Kafka asks for one."""
+    kafka_key_file: str = ""
+    """The key of our certificate for Kafka."""
+    kafka_sasl: Literal["none", "plain", "scram-sha-256", "scram-sha-512", "oauthbearer"] = "none"
+    """How we say who we are to Kafka. `plain` and `oauthbearer` show password or token to whoever listens on the
+    network: they need TLS, or SAGA_KAFKA_CLEARTEXT."""
+    kafka_cleartext: bool = False
+    """Consent to send a password or token to Kafka without TLS, readable by everybody on the network."""
+    kafka_username: str = ""
+    """Our name at Kafka."""
+    kafka_password: str = field(default="", repr=False)
+    """Our password at Kafka. Better in a file: variables are seen by whoever may look at the process."""
+    kafka_password_file: str = ""
+    """The file with our password at Kafka. It is read at each connect, so a new password needs no restart."""
+    kafka_token: str = ""
+    """A function that returns a token for `oauthbearer`. It is not async, and is called in a thread at each connect."""
+    kafka_instance: str = ""
+    """The id of this process, the same after a restart, and that of no other process of the same services: it keeps its
+    partitions while it restarts. Without one whoever stops hands them on at once."""
+    kafka_replication: int = 3
+    """Copies of each record on different brokers, of the topics that `saga topics apply` makes."""
+    kafka_min_insync: int = 2
+    """How many of these copies there must be before a record counts as written."""
+
+
+def check_hook(text: str) -> None:
+    """Raises `ValueError` for what cannot name a function of a module: `shop.tokens:kafka_token`."""
+    module, _, function = text.partition(":")
+    if not function.isidentifier() or not all(part.isidentifier() for part in module.split(".")):
+        raise ValueError("it must be module:function, as in shop.tokens:kafka_token")
+
+
+def check_instance(text: str) -> None:
+    """Raises `ValueError` for what cannot say which process this is: `payment-0`."""
+    if not INSTANCE.fullmatch(text):
+        raise ValueError("it must be letters, digits, '.', '_' and '-', at most 200, as in payment-0")
+
+
+class KafkaAdapter:
+    """Kafka, for `saga.adapters`: see `saga.broker.adapter`."""
+
+    schemes = ("kafka",)
+    takes = "kafka://HOST:PORT,..."
+    example = "kafka://host:9092"
+    makes_topics = False
+    options = Options(
+        KafkaOptions,
+        {
+            "SAGA_KAFKA_TLS": readers.yes_or_no(),
+            "SAGA_KAFKA_CA_FILE": readers.file(),
+            "SAGA_KAFKA_CERT_FILE": readers.file(),
+            "SAGA_KAFKA_KEY_FILE": readers.secret_file(),
+            "SAGA_KAFKA_SASL": readers.word("none", "plain", "scram-sha-256", "scram-sha-512", "oauthbearer"),
+            "SAGA_KAFKA_CLEARTEXT": readers.yes_or_no(),
+            "SAGA_KAFKA_USERNAME": readers.text("a name"),
+            "SAGA_KAFKA_PASSWORD": readers.secret("a password"),
+            "SAGA_KAFKA_PASSWORD_FILE": readers.secret_file(),
+            "SAGA_KAFKA_TOKEN": readers.checked(check_hook, "module:function", lambda _: False),
+            "SAGA_KAFKA_INSTANCE": readers.checked(check_instance, "letters, digits, `.`, `_` and `-`, at most 200"),
+            "SAGA_KAFKA_REPLICATION": readers.number(int, 1, 100, "brokers"),
+            "SAGA_KAFKA_MIN_INSYNC": readers.number(int, 1, 100, "brokers"),
+        },
+    )
+
+    def check(self, address: str) -> None:
+        kafka_servers(address)
+
+    def problems(self, settings: Chosen) -> Iterator[Problem]:
+        mine = settings.of(KafkaOptions)
+        yield from secret_problems(mine, "kafka")
+        yield from _problems(mine)
+        yield from _identity_problems(mine)
+
+    def at(self, settings: Chosen, clock: Clock) -> Broker:
+        with_kafka = driver("kafka", "aiokafka", "saga.broker.kafka.broker")
+        return cast("Broker", with_kafka.KafkaBroker(kafka_settings(settings), clock=clock))
+
+    def administration(self, settings: Chosen, clock: Clock) -> Administration:
+        with_kafka = driver("kafka", "aiokafka", "saga.broker.kafka.administration")
+        return cast("Administration", with_kafka.KafkaAdministration(kafka_settings(settings), clock=clock))
+
+    def unmade(self, settings: Chosen) -> Path | None:
+        return None
+
+    def copies(self, settings: Chosen) -> Copies:
+        mine = settings.of(KafkaOptions)
+        return Copies(mine.kafka_replication, mine.kafka_min_insync)
+
+
+KAFKA = KafkaAdapter()
+
+
+def kafka_settings(settings: Chosen) -> "KafkaSettings":
+    """What the broker and its administration have to know."""
+    from saga.broker.kafka.settings import KafkaSettings
+
+    mine = settings.of(KafkaOptions)
+    sasl = None if mine.kafka_sasl == "none" else mine.kafka_sasl.upper()
+    return KafkaSettings(
+        servers=kafka_servers(settings.broker),
+        tls=mine.kafka_tls,
+        ca_file=path(mine.kafka_ca_file),
+        cert_file=path(mine.kafka_cert_file),
+        key_file=path(mine.kafka_key_file),
+        sasl=cast("Sasl | None", sasl),
+        username=mine.kafka_username,
+        password=secret(mine.kafka_password, mine.kafka_password_file),
+        token=_hook(mine.kafka_token) if mine.kafka_token else None,
+        instance=mine.kafka_instance,
+        replication_factor=mine.kafka_replication,
+        min_insync_replicas=mine.kafka_min_insync,
+        record_bytes_max=settings.record_bytes_max,
+    )
+
+
+def kafka_servers(url: str) -> tuple[str, ...]:
+    """The servers to ask first, each as host and port.
+
+    >>> kafka_servers("kafka://broker-1:9092,broker-2")
+    ('broker-1:9092', 'broker-2:9092')
+    >>> kafka_servers("kafka://")
+    Traceback (most recent call last):
+    ValueError: the servers are missing, as in kafka://host:9092,other:9092
+    """
+    scheme, _, rest = url.partition("://")
+    hosts = [host for host in rest.rstrip("/").split(",") if host]
+    if scheme != "kafka" or not hosts:
+        raise ValueError("the servers are missing, as in kafka://host:9092,other:9092")
+    if wrong := [host for host in hosts if not HOST.fullmatch(host)]:
+        which = repr(wrong[0]) if is_plain(url) else "one of the servers"
+        raise ValueError(f"{which} is no host:port; user and password have settings of their own (SAGA_KAFKA_...)")
+    return tuple(host if re.search(r":[0-9]+$", host) else f"{host}:{PORT}" for host in hosts)
+
+
+def _problems(mine: KafkaOptions) -> Iterator[Problem]:
+    if not mine.kafka_tls and (mine.kafka_ca_file or mine.kafka_cert_file):
+        yield (
+            frozenset({"kafka_tls", "kafka_ca_file", "kafka_cert_file"}),
+            "SAGA_KAFKA_CA_FILE and SAGA_KAFKA_CERT_FILE need SAGA_KAFKA_TLS=true",
+        )
+    if mine.kafka_min_insync > mine.kafka_replication:
+        yield (
+            frozenset({"kafka_min_insync", "kafka_replication"}),
+            f"SAGA_KAFKA_MIN_INSYNC={mine.kafka_min_insync} is more than SAGA_KAFKA_REPLICATION="
+            f"{mine.kafka_replication}: nothing could be written",
+        )
+
+
+def _identity_problems(mine: KafkaOptions) -> Iterator[Problem]:
+    sasl, has_password = mine.kafka_sasl, bool(mine.kafka_password or mine.kafka_password_file)
+    named = frozenset({"kafka_sasl", "kafka_username", "kafka_password", "kafka_password_file"})
+    by_token = frozenset({"kafka_sasl", "kafka_token"})
+    if sasl == "oauthbearer" and not mine.kafka_token:
+        yield by_token, "SAGA_KAFKA_SASL=oauthbearer needs SAGA_KAFKA_TOKEN=module:function"
+    if sasl != "oauthbearer" and mine.kafka_token:
+        yield by_token, "SAGA_KAFKA_TOKEN is given, but not how to use it: SAGA_KAFKA_SASL=oauthbearer"
+    if sasl == "oauthbearer" and (mine.kafka_username or has_password):
+        yield named, "SAGA_KAFKA_SASL=oauthbearer takes a token, no user and no password: leave these out"
+    if sasl not in ("none", "oauthbearer") and not (mine.kafka_username and has_password):
+        yield named, f"SAGA_KAFKA_SASL={sasl} needs SAGA_KAFKA_USERNAME and SAGA_KAFKA_PASSWORD_FILE"
+    if sasl == "none" and (mine.kafka_username or has_password):
+        what = "SAGA_KAFKA_USERNAME" if mine.kafka_username else "a password for Kafka"
+        yield named, f"{what} is given, but not how to use it: SAGA_KAFKA_SASL=plain or scram-sha-512"
+    if sasl in ("plain", "oauthbearer") and not mine.kafka_tls and not mine.kafka_cleartext:
+        what = "the token" if sasl == "oauthbearer" else "the password"
+        yield (
+            frozenset({"kafka_sasl", "kafka_tls", "kafka_cleartext"}),
+            f"SAGA_KAFKA_SASL={sasl} without TLS sends {what} readable over the network: SAGA_KAFKA_TLS=true"
+            + ("" if sasl == "oauthbearer" else ", or SAGA_KAFKA_SASL=scram-sha-512")
+            + "; or consent by name, with SAGA_KAFKA_CLEARTEXT=true",
+        )
+
+
+def _hook(name: str) -> Callable[[], str]:
+    """The function that `module:function` names. Raises `ConfigurationError`."""
+    module, _, function = name.partition(":")
+    try:
+        found: Callable[[], str] = getattr(import_module(module), function)
+    except (ImportError, AttributeError) as why:
+        raise ConfigurationError("The settings cannot work", [f"SAGA_KAFKA_TOKEN is {name!r}: {why}"]) from why
+    return found

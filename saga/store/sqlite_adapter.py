@@ -1,0 +1,97 @@
+"""What there is to say of SQLite as a store: an address is a file for each service, or one for all. Loads no driver."""
+
+import re
+import string
+from collections.abc import Iterator, Sequence
+from glob import escape, glob
+from pathlib import Path
+
+from saga.addresses import file_in
+from saga.clock import Clock
+from saga.describing import Chosen, Finding, Problem
+from saga.errors import NoStore
+from saga.store.adapter import StoreAddress
+from saga.store.port import Store
+
+
+class SqliteAdapter:
+    """SQLite, for `saga.adapters`: see `saga.store.adapter`."""
+
+    schemes = ("sqlite",)
+    takes = "sqlite:///FILE"
+    example = "sqlite:///file (relative) or sqlite:////folder/file (absolute)"
+    options = None
+
+    def check(self, address: str) -> None:
+        sqlite_template(address)
+
+    def problems(self, settings: Chosen) -> Iterator[Problem]:
+        yield from ()
+
+    def at(self, settings: Chosen, service: str, clock: Clock, *, readonly: bool = False) -> Store:
+        from saga.store.sqlite import SqliteStore
+
+        return SqliteStore(sqlite_path(settings.store, service), clock=clock, readonly=readonly)
+
+    def shared_as(self, settings: Chosen, service: str) -> str:
+        return f"sqlite:///{sqlite_path(settings.store, service)}"
+
+    def stores_of(self, address: str) -> Sequence[StoreAddress]:
+        return [StoreAddress(f"sqlite:///{file}", service) for file, service in files_of(address)]
+
+    def unmade(self, settings: Chosen, service: str) -> Path | None:
+        file = sqlite_path(settings.store, service)
+        return None if file.exists() else file
+
+    def written(self, settings: Chosen, about: str) -> Finding:
+        return Finding("ok", about, "it writes, reads and removes; every write is on disk")
+
+    def told_ms(self, cas: int) -> int | None:
+        return None
+
+
+SQLITE = SqliteAdapter()
+
+
+def files_of(address: str) -> list[tuple[Path, str | None]]:
+    """The files that an address means, each with its service; `None` where only the content can tell.
+
+    Raises `NoStore` if it means none, and `ValueError`.
+    """
+    template = str(Path(sqlite_template(address)))
+    parts = template.split("{service}")
+    if len(parts) == 1:
+        return [(Path(template), None)]
+    first, *rest = map(re.escape, parts)
+    named = re.compile(f"{first}(?P<service>[a-z0-9-]+)" + "(?P=service)".join(rest))
+    found = [(Path(path), match["service"]) for path in sorted(glob("*".join(map(escape, parts))))
+             if (match := named.fullmatch(path))]  # fmt: skip
+    if not found:
+        raise NoStore(
+            "there is no store to be read:",
+            [f"no file matches {template}; run a service first (`saga run`), or name its store with --store"],
+        )
+    return found
+
+
+def sqlite_path(url: str, service: str) -> Path:
+    """The file of a service's SQLite store; `{service}` in the URL becomes its name. Raises `ValueError`.
+
+    >>> sqlite_path("sqlite:///.saga/{service}.db", "payment")
+    PosixPath('.saga/payment.db')
+    >>> sqlite_path("sqlite:////var/lib/saga/all.db", "payment")
+    PosixPath('/var/lib/saga/all.db')
+    """
+    return Path(sqlite_template(url).replace("{service}", service))
+
+
+def sqlite_template(url: str) -> str:
+    """The path in the URL of SQLite stores, `{service}` still in it. Raises `ValueError`."""
+    path = file_in(url, "sqlite", "store")
+    try:
+        fields = {field for _, field, _, _ in string.Formatter().parse(path) if field is not None}
+    except ValueError:
+        fields = {"?"}
+    if fields - {"service"}:
+        raise ValueError("the only thing that can stand in braces is {service}")
+    return path

@@ -1,0 +1,71 @@
+"""What there is to say of drawers as stores: `drawer://CUPBOARD/{service}`, and whether they are locked."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, cast
+
+from saga import readers
+from saga.addresses import scheme_of
+from saga.clock import Clock
+from saga.describing import Chosen, Finding, Options, Problem, driver, secret
+from saga.store.adapter import StoreAddress
+from saga.store.port import Store
+
+CAS_PER_MS = 1_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrawerOptions:
+    """Settings that only drawers have."""
+
+    drawer_lock: Literal["open", "locked"] = "open"
+    """Whether a drawer needs a key."""
+    drawer_key: str = field(default="", repr=False)
+    """The key of a drawer that is locked."""
+
+
+class DrawerAdapter:
+    """Drawers, for `saga.adapters`: see `saga.store.adapter`."""
+
+    schemes = ("drawer",)
+    takes = "drawer://CUPBOARD/DRAWER"
+    example = "drawer://cupboard/drawer"
+    options = Options(
+        DrawerOptions,
+        {"SAGA_DRAWER_LOCK": readers.word("open", "locked"), "SAGA_DRAWER_KEY": readers.secret("a key")},
+    )
+
+    def check(self, address: str) -> None:
+        cupboard, _, drawer = address.partition("://")[2].partition("/")
+        if scheme_of(address) not in self.schemes or not cupboard or not drawer:
+            raise ValueError("cupboard and drawer are missing, as in drawer://cupboard/drawer")
+
+    def problems(self, settings: Chosen) -> Iterator[Problem]:
+        mine = settings.of(DrawerOptions)
+        if mine.drawer_lock == "locked" and not mine.drawer_key:
+            yield frozenset({"drawer_lock", "drawer_key"}), "SAGA_DRAWER_LOCK=locked needs SAGA_DRAWER_KEY"
+
+    def at(self, settings: Chosen, service: str, clock: Clock, *, readonly: bool = False) -> Store:
+        store = driver("drawer", "msgspec", "tests.adapters.drawers.store")
+        key = secret(settings.of(DrawerOptions).drawer_key, "")
+        return cast("Store", store.DrawerStore(self.shared_as(settings, service), clock, key() if key else ""))
+
+    def shared_as(self, settings: Chosen, service: str) -> str:
+        return settings.store.replace("{service}", service)
+
+    def stores_of(self, address: str) -> Sequence[StoreAddress]:
+        self.check(address)
+        return [StoreAddress(address, None)]
+
+    def unmade(self, settings: Chosen, service: str) -> Path | None:
+        return None
+
+    def written(self, settings: Chosen, about: str) -> Finding:
+        return Finding("warning", about, "it closes well", "all of it is gone when the process ends", "get a cellar")
+
+    def told_ms(self, cas: int) -> int | None:
+        return cas // CAS_PER_MS
+
+
+DRAWERS = DrawerAdapter()
