@@ -16,7 +16,7 @@ from saga.declarations.handlers import (
     original_of,
 )
 from saga.declarations.outside import check_seconds, check_state, document_of, resource_of
-from saga.declarations.values import Declared, DocumentKind, Handler, Parameter, Resource
+from saga.declarations.values import Declared, DocumentKind, Parameter, Reaction, Resource
 from saga.errors import DeclarationError
 from saga.messages import Event
 from saga.names import OURS
@@ -25,7 +25,7 @@ from saga.policies.retry import RETRY, Retry
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-__all__ = ["Declared", "DocumentKind", "Handler", "Parameter", "Resource", "Service"]
+__all__ = ["Declared", "DocumentKind", "Parameter", "Reaction", "Resource", "Service"]
 
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,63}")
 _MEMORY_MIN, _MEMORY_MAX = timedelta(seconds=1), timedelta(days=50 * 365)
@@ -129,7 +129,7 @@ class Service(Generic[_S_co]):
                 raise DeclarationError(f"{where}: retry={retry!r}: give a Retry(...)")
             found = handler_of(self._declared, function, many=many, retry=retry, timeout_s=timeout_s)
             check_alone(self._declared, found)
-            self._declared.handlers.append(found)
+            self._declared.reactions.append(found)
             return function
 
         return declare if handler is None else declare(handler)
@@ -157,7 +157,7 @@ class Service(Generic[_S_co]):
             check_undone_once(self._declared, undone)
             found = handler_of(self._declared, function, undoes=undone.name)
             check_compensation(self._declared, undone, found)
-            self._declared.compensations.append(found)
+            self._declared.reactions.append(found)
             return function
 
         return declare

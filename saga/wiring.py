@@ -242,16 +242,14 @@ async def with_topics(
 
 def reads_of(service: Declared) -> frozenset[str]:
     """The topics that its workers read."""
-    handlers = (*service.handlers, *service.compensations)
-    taken = {event for handler in handlers for parameter in handler.parameters for event in parameter.events}
+    taken = {event for each in service.reactions for parameter in each.parameters for event in parameter.events}
     contracts = {name_of(event): contract_of(event) for event in taken}
     return frozenset(contracts[name].topic for name in consumed_by(service, contracts))
 
 
 def writes_of(service: Declared) -> frozenset[str]:
     """The topics that its workers write: that of its dead letters, too."""
-    handlers = (*service.handlers, *service.compensations)
-    emitted = {binding_of(event).contract.topic for handler in handlers for event in handler.emits}
+    emitted = {binding_of(event).contract.topic for reaction in service.reactions for event in reaction.emits}
     return frozenset({*emitted, dead_letters_of(service.name)})
 
 

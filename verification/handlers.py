@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
-from saga.declarations.values import Handler, Parameter
+from saga.declarations.values import Parameter, Reaction
 from saga.messages import Event
 from saga.policies.retry import Retry
 from saga.view import Saga
@@ -94,7 +94,7 @@ class ExploredEvent(Event):
 Classes = Mapping[str, type[ExploredEvent]]
 
 
-def handler_of(h: Reacts, classes: Classes, attempts_max: int) -> Handler:
+def handler_of(h: Reacts, classes: Classes, attempts_max: int) -> Reaction:
     """The handler as the runtime wants it."""
 
     async def function(saga: Saga[Any], **events: ExploredEvent) -> tuple[Event, ...]:
@@ -120,7 +120,7 @@ def handler_of(h: Reacts, classes: Classes, attempts_max: int) -> Handler:
     return _declared(h.name, function, events, h.types, classes, attempts_max, h.many, None)
 
 
-def compensation_of(h: Reacts, classes: Classes, attempts_max: int, failures: Iterable[str]) -> Handler:
+def compensation_of(h: Reacts, classes: Classes, attempts_max: int, failures: Iterable[str]) -> Reaction:
     """Its compensation, which undoes the share of the result that it is handed."""
 
     async def function(saga: Saga[Any], **events: ExploredEvent) -> tuple[Event, ...]:
@@ -189,9 +189,10 @@ def _declared(
     attempts_max: int,
     many: bool,
     undoes: str | None,
-) -> Handler:
+) -> Reaction:
     parameters = [Parameter(name=f"p{i}", role="event", events=types, gives=None) for i, types in enumerate(events)]
-    return Handler(
+    return Reaction(
+        kind="handler" if undoes is None else "compensation",
         service=SERVICE,
         name=name,
         function=function,

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from saga.clock import from_iso, iso
 from saga.contracts.library import Contract
-from saga.declarations.values import DocumentKind, Handler
+from saga.declarations.values import DocumentKind, Reaction
 from saga.errors import BadInput
 from saga.identity import identity
 from saga.messages import Event, Message
@@ -127,7 +127,7 @@ def participant(explored: Explored, ports: ExploredPorts, release: int = 0) -> P
             name, [("content", str)], bases=(ExploredEvent,), frozen=True, namespace=contract
         )
     state = make_dataclass("State", [(h.name, bool, False) for h in reacts], frozen=True)
-    handlers: dict[str, Handler] = {}
+    handlers: dict[str, Reaction] = {}
     roles = []
     takes: dict[str, dict[str, type[ExploredEvent]]] = {}
     for h in reacts:

@@ -9,7 +9,7 @@ from saga.contracts import library
 from saga.contracts.library import Contract
 from saga.declarations.annotations import hints_of, options_of, parameters_of, spelt
 from saga.declarations.returns import shape_of
-from saga.declarations.values import Declared, Handler, Parameter
+from saga.declarations.values import Declared, Parameter, Reaction
 from saga.errors import DeclarationError
 from saga.messages import Event, name_of
 from saga.policies.retry import RETRY, Retry
@@ -27,7 +27,7 @@ def handler_of(
     retry: Retry = RETRY,
     timeout_s: float = TIMEOUT_S,
     undoes: str | None = None,
-) -> Handler:
+) -> Reaction:
     """A handler as its signature says. Raises `DeclarationError` for what could not work, alone or beside others."""
     where = _where(declared, function)
     found = parameters_of(function, where)
@@ -36,7 +36,8 @@ def handler_of(
         raise DeclarationError(f"{where} has no return annotation: say what it emits, `-> None` for nothing")
     parameters = tuple(_parameter(declared, name, hints[name], f"{where}, parameter {name}") for name in found)
     shape = shape_of(hints["return"], where)
-    handler = Handler(
+    handler = Reaction(
+        kind="handler" if undoes is None else "compensation",
         service=declared.name,
         name=function.__name__,
         function=function,
@@ -57,7 +58,7 @@ def handler_of(
     return handler
 
 
-def check_alone(declared: Declared, handler: Handler) -> None:
+def check_alone(declared: Declared, handler: Reaction) -> None:
     """Raises `DeclarationError` if another handler already reacts to one of its events, and to nothing else."""
     events = _events(handler)
     if len(events) > 1:
@@ -71,7 +72,7 @@ def check_alone(declared: Declared, handler: Handler) -> None:
             )
 
 
-def original_of(declared: Declared, original: Callable[..., object]) -> Handler:
+def original_of(declared: Declared, original: Callable[..., object]) -> Reaction:
     """The handler `original` was declared as. Raises `DeclarationError` if there is none."""
     name = getattr(original, "__name__", repr(original))
     found = next((h for h in declared.handlers if h.function is original), None)
@@ -84,14 +85,14 @@ def original_of(declared: Declared, original: Callable[..., object]) -> Handler:
     return found
 
 
-def check_undone_once(declared: Declared, original: Handler) -> None:
+def check_undone_once(declared: Declared, original: Reaction) -> None:
     """Raises `DeclarationError` if something undoes this handler already."""
     other = next((c for c in declared.compensations if c.undoes == original.name), None)
     if other is not None:
         raise DeclarationError(f"{declared.name}.{original.name} already has a compensation, {other.name}: keep one")
 
 
-def check_compensation(declared: Declared, original: Handler, compensation: Handler) -> None:
+def check_compensation(declared: Declared, original: Reaction, compensation: Reaction) -> None:
     """Raises `DeclarationError` unless it takes a failure outcome and a result of `original`, and emits no outcome."""
     where = f"{declared.name}.{compensation.name}"
     rule = f"a compensation takes the failure outcome it acts on and the result of {original.name} that it undoes"
@@ -123,7 +124,7 @@ def check_compensation(declared: Declared, original: Handler, compensation: Hand
 
 
 def _check_ever_undone(
-    failures: Iterable[type[Event]], results: Iterable[type[Event]], original: Handler, where: str
+    failures: Iterable[type[Event]], results: Iterable[type[Event]], original: Reaction, where: str
 ) -> None:
     """Raises `DeclarationError` if the result that it wants and the outcome it acts on never meet."""
     for event in results:
@@ -229,7 +230,7 @@ def _unknown(declared: Declared, annotation: object, events: Sequence[type[Event
     )
 
 
-def _check_parameters(handler: Handler, where: str) -> None:
+def _check_parameters(handler: Reaction, where: str) -> None:
     """At least one event; at most one saga; no event in two places."""
     if not _events(handler):
         raise DeclarationError(f"{where} reacts to nothing: give it a parameter annotated with an event")
@@ -245,7 +246,7 @@ def _check_parameters(handler: Handler, where: str) -> None:
             taken[name] = parameter.name
 
 
-def _check_many(handler: Handler, where: str) -> None:
+def _check_many(handler: Reaction, where: str) -> None:
     """A handler of several events that may run again does so for the first of them, which has to come again."""
     first, *others = _events(handler)
     if handler.many and others and all(contract_of(event, where).starts for event in first):
@@ -265,16 +266,16 @@ def _check_owner(declared: Declared, contract: Contract, where: str) -> None:
         )
 
 
-def _check_name(declared: Declared, handler: Handler) -> None:
-    if any(h.name == handler.name for h in (*declared.handlers, *declared.compensations)):
+def _check_name(declared: Declared, handler: Reaction) -> None:
+    if any(h.name == handler.name for h in declared.reactions):
         raise DeclarationError(
             f"{declared.name!r} has two functions called {handler.name}: names are part of ids; rename one"
         )
 
 
-def _check_kind(declared: Declared, handler: Handler, where: str) -> None:
+def _check_kind(declared: Declared, handler: Reaction, where: str) -> None:
     """All events of a service belong to one kind of saga: the key field of their contracts has one name."""
-    first = next((h for h in (*declared.handlers, *declared.compensations)), handler)
+    first = next(iter(declared.reactions), handler)
     known = _events(first)[0][0]
     kind = contract_of(known, where).key
     for event in (*(e for p in _events(handler) for e in p), *handler.emits):
@@ -286,7 +287,7 @@ def _check_kind(declared: Declared, handler: Handler, where: str) -> None:
             )
 
 
-def _events(handler: Handler) -> list[tuple[type[Event], ...]]:
+def _events(handler: Reaction) -> list[tuple[type[Event], ...]]:
     """What each event parameter takes."""
     return [p.events for p in handler.parameters if p.role == "event"]
 

@@ -3,12 +3,15 @@
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from saga.declarations.returns import Either, One, Shape, any_of, described
 from saga.errors import Permanent
 from saga.messages import Event
 from saga.policies.retry import Retry
+
+Kind: TypeAlias = Literal["handler", "compensation"]
+"""What a reaction is there for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,8 +27,10 @@ class Parameter:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Handler:
-    """A handler, or a compensation."""
+class Reaction:
+    """A function of the service that runs because of something that happened."""
+
+    kind: Kind
 
     service: str
     name: str
@@ -37,8 +42,8 @@ class Handler:
     many: bool
     retry: Retry
     timeout_s: float
-    undoes: str | None
-    """The handler that it undoes; `None` for one that is no compensation."""
+    undoes: str | None = None
+    """`compensation`: the handler that it undoes."""
     shape: Shape | None = None
     """The ways in which it may return events; left out, any number of what it emits."""
     _alone: frozenset[type] = field(init=False, repr=False, compare=False)
@@ -93,10 +98,22 @@ class Declared:
     name: str
     state: type | None
     memory: timedelta
-    handlers: list[Handler] = field(default_factory=list)
-    compensations: list[Handler] = field(default_factory=list)
+    reactions: list[Reaction] = field(default_factory=list)
     resources: list[Resource] = field(default_factory=list)
     documents: list[DocumentKind] = field(default_factory=list)
+
+    @property
+    def handlers(self) -> list[Reaction]:
+        """Reactions to events."""
+        return self._of("handler")
+
+    @property
+    def compensations(self) -> list[Reaction]:
+        """Reactions to failure outcomes, each undoing a handler."""
+        return self._of("compensation")
+
+    def _of(self, kind: Kind) -> list[Reaction]:
+        return [reaction for reaction in self.reactions if reaction.kind == kind]
 
 
 def _names(events: tuple[type[Event], ...]) -> str:

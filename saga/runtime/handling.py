@@ -9,7 +9,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from saga.declarations.values import Handler
+from saga.declarations.values import Reaction
 from saga.errors import BadInput, Permanent, TooLarge
 from saga.identity import identity_of_own
 from saga.messages import Event, Message, name_of
@@ -38,7 +38,7 @@ class Ask(Struct, frozen=True, kw_only=True, gc=False):
     """A run to be made: of a handler on its parts, or of a compensation on an outcome and the result it undoes."""
 
     action: Run | Undo
-    handler: Handler
+    handler: Reaction
     run: RunKey
 
 
@@ -148,7 +148,7 @@ async def _called(
     return [service.encode(event, saga.turn.message.saga) for event in events], saga.delta()
 
 
-def _check_one_outcome(service: Participant, handler: Handler, events: Sequence[Event]) -> None:
+def _check_one_outcome(service: Participant, handler: Reaction, events: Sequence[Event]) -> None:
     outcomes = [name for name in map(name_of, map(type, events)) if name in service.roles.outcomes]
     if len(outcomes) > 1:
         raise Permanent(f"{handler.name} returned {' and '.join(outcomes)}: a saga ends with one outcome; return one")

@@ -11,7 +11,7 @@ from saga.broker.port import value_bytes_max
 from saga.clock import Clock
 from saga.contracts import codec
 from saga.contracts.library import Contract, Library, binding_of, contract_of
-from saga.declarations.values import Declared, DocumentKind, Handler
+from saga.declarations.values import Declared, DocumentKind, Reaction
 from saga.errors import BadInput, Permanent, SagaError
 from saga.messages import Event, Message, Outgoing, Position, name_of
 from saga.observe.moments import Report
@@ -124,7 +124,7 @@ class Participant:
 
     name: str
     roles: Roles
-    handlers: Mapping[str, Handler]
+    handlers: Mapping[str, Reaction]
     """By the function's name, compensations with them."""
     classes: Mapping[str, Mapping[str, type[Event]]]
     """For each handler the class it takes for each type."""
@@ -195,7 +195,7 @@ def participant_of(declared: Declared, resources: Mapping[type, object], ports: 
 
 
 def _participant(declared: Declared) -> Participant:
-    size = len(declared.handlers) + len(declared.compensations) + len(declared.resources) + len(declared.documents)
+    size = len(declared.reactions) + len(declared.resources) + len(declared.documents)
     known = _prepared.get(id(declared))
     if known is not None and known[0] is declared and known[1] == size:
         return known[2]
@@ -208,7 +208,7 @@ def _participant(declared: Declared) -> Participant:
 
 def _made_ready(declared: Declared) -> Participant:
     """What does not depend on who runs it."""
-    everything = (*declared.handlers, *declared.compensations)
+    everything = declared.reactions
     taken = {e for h in everything for p in h.parameters for e in p.events}
     emitted = {e for h in everything for e in h.emits}
     contracts = {name_of(e): contract_of(e) for e in sorted(taken | emitted, key=name_of)}
@@ -253,8 +253,7 @@ def roles_of(declared: Declared, contracts: Mapping[str, Contract]) -> Roles:
         results = frozenset(n for names in taken for n in names) - failures
         assert compensation.undoes is not None
         undo[compensation.undoes] = Undo(name=compensation.name, outcomes=failures, results=results)
-    everything = (*declared.handlers, *declared.compensations)
-    emitted = {n for h in everything for n in _names(h.emits)}
+    emitted = {n for h in declared.reactions for n in _names(h.emits)}
     # What it takes and alone may say, an earlier version of it has said.
     own = {
         n

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Raw
 from msgspec.structs import replace as with_
 
-from saga.declarations.values import DocumentKind, Handler
+from saga.declarations.values import DocumentKind, Reaction
 from saga.errors import Permanent
 from saga.observe.moments import StepDone
 from saga.progress import ids, record
@@ -36,7 +36,7 @@ class NotDeterministic(Permanent):
 class RunningSaga(Saga[Any]):
     """One run of a handler on one cause. Made for each attempt."""
 
-    def __init__(self, service: Participant, turn: Turn, handler: Handler, run: RunKey, intent: Intent) -> None:
+    def __init__(self, service: Participant, turn: Turn, handler: Reaction, run: RunKey, intent: Intent) -> None:
         """`intent`: as it is open in the progress, or as it will be written before the first step."""
         self.service, self.turn, self.handler, self.run, self.intent = service, turn, handler, run, intent
         recorded_, carried = intent.calls, turn.results_of(run)

@@ -14,8 +14,7 @@ def topic_of(topic: ContractTopic) -> Topic:
 
 def topics_of(declared: Declared) -> list[Topic]:
     """The topics that a service reads or writes, its dead letters with them."""
-    handlers = (*declared.handlers, *declared.compensations)
-    events = {e for h in handlers for e in (*h.emits, *(e for p in h.parameters for e in p.events))}
+    events = {e for h in declared.reactions for e in (*h.emits, *(e for p in h.parameters for e in p.events))}
     bindings = [binding_of(event) for event in events]
     topics = {b.contract.topic: topic_of(b.library.topics[b.contract.topic]) for b in bindings}
     dead = Topic(dead_letters_of(declared.name), retention_days=None)

@@ -311,7 +311,7 @@ class _House:
         return {name: value for name, value in document.items() if name != MARKERS}
 
     def _event_of(self, type_: str, value: bytes) -> Event:
-        handlers = (*self._declared.handlers, *self._declared.compensations)
+        handlers = self._declared.reactions
         kind = next(event for handler in handlers for event in handler.emits if name_of(event) == type_)
         return codec.decode(value, kind, binding_of(kind).library)
 

@@ -19,7 +19,7 @@ from saga.contracts.schema import (
     ScalarType,
     Type,
 )
-from saga.declarations.values import Declared, Handler, Parameter
+from saga.declarations.values import Declared, Parameter, Reaction
 from saga.errors import SagaError
 from saga.messages import Event, name_of
 from saga.runtime.participant import consumed_by
@@ -42,7 +42,7 @@ _SIMPLE: Final[Mapping[Kind, object]] = {
 class Script(NamedTuple):
     """What has to arrive, in this order, for a handler to run."""
 
-    handler: Handler
+    handler: Reaction
     events: tuple[Event, ...]
 
 
@@ -54,7 +54,7 @@ def scripts_of(declared: Declared, given: Sequence[Event]) -> list[Script]:
     arrive here.
     """
     planner = _Planner(declared, given)
-    handlers = (*declared.handlers, *declared.compensations)
+    handlers = declared.reactions
     return [Script(handler, events) for handler in handlers for events in planner.handler(handler, frozenset()) or [()]]
 
 
@@ -92,7 +92,7 @@ class _Planner:
     """Finds scripts; every list it gives is of alternatives."""
 
     def __init__(self, declared: Declared, given: Sequence[Event]) -> None:
-        self._handlers = (*declared.handlers, *declared.compensations)
+        self._handlers = declared.reactions
         named = {e for h in self._handlers for e in (*h.emits, *(e for p in h.parameters for e in p.events))}
         contracts = self._contracts = {name_of(event): contract_of(event) for event in named}
         self._consumed = consumed_by(declared, contracts)
@@ -109,7 +109,7 @@ class _Planner:
             raise SagaError(f"the events that are given are of several sagas, {sorted(sagas)}: give those of one")
         self._saga = next(iter(sagas), str(UUID(int=1)))
 
-    def handler(self, handler: Handler, above: frozenset[str]) -> list[tuple[Event, ...]]:
+    def handler(self, handler: Reaction, above: frozenset[str]) -> list[tuple[Event, ...]]:
         """Scripts after which it runs; none if it waits for what only itself would say. `above`: those it is for."""
         if handler.name in above:
             return []
@@ -124,7 +124,7 @@ class _Planner:
             return []
         return [_joined(need[n % len(need)] for need in needs) for n in range(max(map(len, needs)))]
 
-    def _is_needed(self, handler: Handler, parameter: Parameter) -> bool:
+    def _is_needed(self, handler: Reaction, parameter: Parameter) -> bool:
         """Whether it has to arrive: an event, and for a compensation not the result, which the original brings."""
         if parameter.role != "event":
             return False

@@ -199,7 +199,7 @@ async def _arrives(service: Participant, ports: TrialPorts, number: int, event: 
 def _emitted(participant: Participant, service: Service[Any], ports: TrialPorts) -> list[Event]:
     """What was published, each once, as the classes that the service's handlers emit."""
     declared = service.declared
-    classes = {name_of(e): e for h in (*declared.handlers, *declared.compensations) for e in h.emits}
+    classes = {name_of(e): e for h in declared.reactions for e in h.emits}
     first: dict[str, Outgoing] = {}
     for record in ports.published:
         headers = texts_of(record.headers)

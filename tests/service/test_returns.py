@@ -8,7 +8,7 @@ import pytest
 from saga import Event, Service
 from saga.errors import Permanent
 from saga.policies.retry import RETRY
-from saga.service import Handler
+from saga.service import Reaction
 from services.payment.events import OrderPlaced, PaymentCaptured, PaymentDeclined, PaymentReleased, PaymentReserved
 
 RESERVED = PaymentReserved(order_id="order-17", charge_id="c-17", amount=Decimal(1))
@@ -54,7 +54,7 @@ async def mixed(
     return DECLINED
 
 
-def handler(function: Callable[[OrderPlaced], Awaitable[Event | Sequence[Event | None] | None]]) -> Handler:
+def handler(function: Callable[[OrderPlaced], Awaitable[Event | Sequence[Event | None] | None]]) -> Reaction:
     """The function as a handler of payment."""
     payment = Service("payment")
     payment.handler(function)
@@ -124,7 +124,8 @@ def test_what_may_be_emitted_is_listed_once_in_the_order_of_the_annotation() -> 
 
 
 def test_a_handler_made_without_annotation_returns_any_number_of_what_it_emits() -> None:
-    made = Handler(
+    made = Reaction(
+        kind="handler",
         service="payment",
         name="reserve",
         function=both,
@@ -133,7 +134,6 @@ def test_a_handler_made_without_annotation_returns_any_number_of_what_it_emits()
         many=False,
         retry=RETRY,
         timeout_s=1,
-        undoes=None,
     )
     assert made.events_of((RESERVED, RESERVED)) == (RESERVED, RESERVED)
     assert made.events_of(()) == ()

@@ -27,7 +27,7 @@ def consumed() -> set[str]:
     return {
         name_of(event)
         for service in SERVICES
-        for handler in (*service.declared.handlers, *service.declared.compensations)
+        for handler in service.declared.reactions
         for parameter in handler.parameters
         for event in parameter.events
     }
@@ -56,7 +56,7 @@ def test_every_event_is_emitted_by_its_owner_or_said_outside() -> None:
         emitting = {
             service.declared.name
             for service in SERVICES
-            for handler in (*service.declared.handlers, *service.declared.compensations)
+            for handler in service.declared.reactions
             if name in {name_of(event) for event in handler.emits}
         }
         assert emitting == (set() if contract.said_outside else {contract.owner})

@@ -81,7 +81,7 @@ def place_of(service: "Service[DataclassInstance | None]") -> tuple[tuple[str, .
     """
     declared = service.declared
     functions = [
-        *(handler.function for handler in (*declared.handlers, *declared.compensations)),
+        *(handler.function for handler in declared.reactions),
         *(resource.opener for resource in declared.resources),
     ]
     modules = dict.fromkeys(function.__module__ for function in functions)
@@ -101,7 +101,7 @@ def declarations_of(declared: Declared) -> tuple[str, ...]:
     return tuple(
         sorted(
             [
-                *(handler.name for handler in (*declared.handlers, *declared.compensations)),
+                *(handler.name for handler in declared.reactions),
                 *(resource.name for resource in declared.resources),
                 *(document.collection for document in declared.documents),
             ]

@@ -132,6 +132,6 @@ class ServerGround(Ground):
 
 
 def _topics_read_by(declared: Declared) -> frozenset[str]:
-    taken = {e for h in (*declared.handlers, *declared.compensations) for p in h.parameters for e in p.events}
+    taken = {e for h in declared.reactions for p in h.parameters for e in p.events}
     contracts = {name_of(event): contract_of(event) for event in taken}
     return frozenset(contracts[name].topic for name in consumed_by(declared, contracts))

@@ -154,7 +154,7 @@ class SimulatedWorld(World):
 
     def outcome(self, saga_id: str) -> type[Event] | None:
         for declared in self.declared.values():
-            emits = {name_of(e): e for h in (*declared.handlers, *declared.compensations) for e in h.emits}
+            emits = {name_of(e): e for h in declared.reactions for e in h.emits}
             said = self.progress(declared.name, saga_id)
             if said is not None and said.outcome is not None:
                 return emits[said.outcome]
@@ -226,7 +226,7 @@ class SimulatedWorld(World):
     @property
     def decides(self) -> bool:
         """Whether a service here says outcomes."""
-        handlers = [h for d in self.declared.values() for h in (*d.handlers, *d.compensations)]
+        handlers = [h for d in self.declared.values() for h in d.reactions]
         return any(contract_of(event).outcome for handler in handlers for event in handler.emits)
 
     @property
