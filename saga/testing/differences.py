@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from datetime import date, time, timedelta
 from decimal import Decimal
 from enum import Enum
@@ -11,7 +11,7 @@ from typing import NamedTuple, TypeAlias
 from uuid import UUID
 
 from saga.messages import Event
-from saga.progress.document import Call, Emitted, Entry
+from saga.progress.document import Call, Emitted
 
 Difference: TypeAlias = tuple[str, str, str]
 """What differs, as it was the first time, and as it was this time."""
@@ -28,45 +28,44 @@ class Asked(NamedTuple):
     input: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
-    """What a run left behind."""
+BEGUN = "begun"
+"""Outcome of what is only an intent."""
+_RAN = (BEGUN, "handled", "compensated")
 
-    entries: tuple[Entry, ...]
-    """The transitions of the saga."""
-    state: Mapping[str, object]
-    documents: Mapping[tuple[str, str], Mapping[str, object]]
-    """By collection and key, without what the toolkit keeps in them."""
-    writes: tuple[str, ...]
-    """For each write to the store the handler in whose run it was made."""
-    touched: tuple[str, ...]
-    """The resources that were changed, though no step called them."""
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Made:
+    """What one write says: an intent, a transition, or a document."""
+
+    handler: str
+    """In whose run it was made."""
+    outcome: str
+    """Of a document its collection and key."""
+    reason: str | None = None
+    calls: tuple[Call, ...] = ()
+    delta: Mapping[str, object] = field(default_factory=dict)
+    events: tuple[Emitted, ...] = ()
+    document: Mapping[str, object] = field(default_factory=dict)
+    """Without what the toolkit keeps in it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Two runs."""
+    """Of what a run and its rerun have made."""
 
-    once: Seen
-    again: Seen
     arguments: Mapping[Asked, Mapping[str, object]]
     """Of the steps that were called, by name."""
     event_of: Callable[[str, bytes], Event]
     """An event, of the type and bytes that were emitted."""
 
-    def first(self) -> tuple[str | None, list[Difference]]:
-        """What was different first, and the handler that did it where it can be told; an empty list if nothing was."""
-        for one, other in zip_longest(self.once.entries, self.again.entries):
-            found = list(self._transition(one, other))
-            if found:
-                return (one or other).handler, found
-        found = list(_values("saga.state", self.once.state, self.again.state))
-        for at in sorted({*self.once.documents, *self.again.documents}):
-            found += _values("/".join(at), self.once.documents.get(at, {}), self.again.documents.get(at, {}))
-        return None, found
-
-    def _transition(self, one: Entry | None, other: Entry | None) -> Iterator[Difference]:
-        if one is None or other is None or (one.handler, one.outcome) != (other.handler, other.outcome):
+    def of(self, one: Made | None, other: Made | None) -> Iterator[Difference]:
+        """All that is different."""
+        if one is None or other is None:
+            if one is not other:
+                yield "transition", _described(one), _described(other)
+            return
+        ran = one.handler == other.handler and {one.outcome, other.outcome} <= set(_RAN)
+        if not ran and (one.handler, one.outcome) != (other.handler, other.outcome):
             yield "transition", _described(one), _described(other)
             return
         for call, repeated in zip_longest(one.calls, other.calls):
@@ -74,6 +73,7 @@ class Comparison:
         yield from _values("saga.state", one.delta, other.delta)
         for event, repetition in zip_longest(one.events, other.events):
             yield from self._event(event, repetition)
+        yield from _values(one.outcome, one.document, other.document)
 
     def _call(self, handler: str, one: Call | None, other: Call | None) -> Iterator[Difference]:
         if one is None or other is None or _shown(one) != _shown(other):
@@ -124,13 +124,13 @@ def _values(what: str, one: Mapping[str, object], other: Mapping[str, object]) -
 
 
 def _fields(event: Event) -> Mapping[str, object]:
-    return {field.name: getattr(event, field.name) for field in fields(event)}  # type: ignore[arg-type] # all events are
+    return {part.name: getattr(event, part.name) for part in fields(event)}  # type: ignore[arg-type] # all events are
 
 
-def _described(entry: Entry | None) -> str:
-    if entry is None:
+def _described(made: Made | None) -> str:
+    if made is None:
         return NOTHING
-    return f"{entry.handler} {entry.outcome}" + (f": {entry.reason}" if entry.reason else "")
+    return f"{made.handler} {made.outcome}" + (f": {made.reason}" if made.reason else "")
 
 
 def _shown(call: Call | None) -> str:

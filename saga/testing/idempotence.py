@@ -1,16 +1,14 @@
 """`check_idempotent`: whether the handlers of a service do the same when they have to run again."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from copy import deepcopy
 from dataclasses import dataclass, field
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from saga.clock import SystemClock, iso
+from saga.clock import SystemClock
 from saga.contracts import codec
 from saga.contracts.library import binding_of
 from saga.declarations.outside import MARKERS
@@ -18,19 +16,19 @@ from saga.declarations.values import Declared
 from saga.errors import Problems, SagaError
 from saga.messages import Event, Message, Position, name_of
 from saga.names import PROGRESS
-from saga.progress import ids
-from saga.progress.document import Call, Snapshot, decode, decode_entry, progress_key
+from saga.progress.document import Call, Entry, Snapshot, decode, decode_entry
 from saga.progress.record import empty
 from saga.runtime.beginning import begin
 from saga.runtime.lifecycle import OPEN_S_MAX, open_resources
-from saga.runtime.participant import Halted, Participant, participant_of
+from saga.runtime.participant import Participant, participant_of
 from saga.runtime.turn import take_turn
 from saga.service import Service
-from saga.store.sqlite import SqliteStore
-from saga.testing.differences import Asked, Comparison, Seen, picture
+from saga.store.port import Document
+from saga.testing.differences import BEGUN, Asked, Comparison, Made, picture
 from saga.testing.fakes import check_fakes
+from saga.testing.invariants.rerun import RerunStore, Written
 from saga.testing.scripts import Script, scripts_of
-from saga.testing.trials import TrialClock, TrialPorts
+from saga.testing.trials import TrialClock, TrialPorts, arriving
 from saga.testing.world import NO_DOCUMENTS
 
 if TYPE_CHECKING:
@@ -58,10 +56,11 @@ async def check_idempotent(
     `events`: what arrives, of one saga; several of one kind are tried one after the other. Of the others that the
     handlers take, a simple example is made from the contract. `use`, `real`, `documents`: as in `trial`.
 
-    Each handler runs on the real runtime: once; again, after its process died before any of its writes, so also right
-    after each step; on a progress as it was before the events; and once more after its end. Steps, their arguments,
-    updates, emitted events, state and documents must be the same each time. A step that was called gives its first
-    answer when it is called again, as an outside does that honours keys, and calls no fake.
+    Each handler runs on the real runtime once. Then each of its writes is made again on what was there before it, as
+    after a crash at that point, so also right after each step; on a progress as it was before the events; and nothing
+    may be written when the last event comes once more. Steps, their arguments, updates, emitted events, state and
+    documents must be the same each time. A step that was called gives its first answer when it is called again, as an
+    outside does that honours keys, and calls no fake.
 
     Not seen: an outside, or a fake, on which one key has two effects; the order of a set of texts, which only another
     process changes; a date that a handler reads by itself; what only other events would bring about.
@@ -95,28 +94,27 @@ async def _checked(house: "_House", script: Script) -> str | None:
     name = script.handler.name
     if not script.events:
         return "it waits for an event of this service that no other handler here emits"
-    once = await house.run(script)
-    if not any(e.handler == name and e.outcome in _RUN and e.reason is None for e in once.entries):
-        return _why_not(script, once)
-    writes = [number for number, owner in enumerate(once.writes) if owner == name]
-    for count, number in enumerate(writes, 1):
-        again = await house.run(script, dies_before=number)
-        house.compare(script, once, again, f"after its process died before write {count} of {len(writes)} of its run")
+    await house.run(script)
+    if not any(e.handler == name and e.outcome in _RUN and e.reason is None for e in house.entries()):
+        return _why_not(script, house.entries())
+    mine = [number for number, write in enumerate(house.writes) if write.made.handler == name]
+    for count, number in enumerate(mine, 1):
+        await house.rerun(script, number, f"after its process died before write {count} of {len(mine)} of its run")
     last = type(script.events[-1]).__name__
-    if len(script.events) > 1:
-        again = await house.run(script, stale=True)
-        house.compare(script, once, again, f"when {last} came to a worker with an old progress in its cache")
-    again = await house.run(script, once_more=True)
-    house.compare(script, once, again, f"when {last} came once more, to a worker with an old progress in its cache")
+    for old in range(len(script.events) - 1):
+        when = f"when {last} came to a worker with an old progress in its cache"
+        await house.rerun_on_old(script, house.first_write(len(script.events) - 1), old, when)
+    when = f"when {last} came once more, to a worker with an old progress in its cache"
+    await house.rerun_on_old(script, len(house.writes), 0, when)
     return None
 
 
-def _why_not(script: Script, seen: Seen) -> str:
+def _why_not(script: Script, seen: Sequence[Entry]) -> str:
     """What became of the handler's events: a dead letter in front of it, or what was last written of it."""
-    dead = [entry for entry in seen.entries if entry.outcome == "dead"]
-    entries = dead or [entry for entry in seen.entries if entry.handler == script.handler.name]
+    dead = [entry for entry in seen if entry.outcome == "dead"]
+    entries = dead or [entry for entry in seen if entry.handler == script.handler.name]
     what = f"{entries[-1].handler} {entries[-1].outcome}: {entries[-1].reason}" if entries else "nothing came to it"
-    emitted = [event.type for entry in seen.entries for event in entry.events]
+    emitted = [event.type for entry in seen for event in entry.events]
     return f"{what} (events: {_names(script)}; emitted: {', '.join(emitted) or 'none'})"
 
 
@@ -134,54 +132,61 @@ def _copied(resources: Mapping[type, object], use: Sequence[object]) -> Mapping[
         return resources
 
 
-class _Died(Halted):
-    """The process is gone: as by a crash, and no attempt of anything."""
+class _Write(NamedTuple):
+    """One write to the store, of the first run."""
+
+    at: tuple[str, str]
+    """Collection and key."""
+    content: bytes
+    made: Made
+    arrival: int
+    """Number of the event at whose arrival it was made."""
 
 
-class _Store(SqliteStore):
-    """Knows whose run each write belongs to, and dies before one of them."""
+_SEEDED = Made(handler="", outcome="there from the beginning")
 
-    def __init__(self, path: Path, clock: TrialClock, declared: Declared) -> None:
-        super().__init__(path, clock=clock)
-        self.writes: list[str] = []
-        self.dies_before: int | None = None
+
+class _Store(RerunStore):
+    """What these writes have left; `ends`: a rerun, which ends at its first write."""
+
+    def __init__(self, declared: Declared, writes: Sequence[_Write], *, ends: bool) -> None:
+        super().__init__({})
+        self.writes, self.ends, self.arrival = list(writes), ends, 0
+        self.made: Made | None = None
+        """The first write of a rerun."""
         self._compensations = {c.undoes: c.name for c in declared.compensations}
-        self._transitions = 0
+        for write in writes:
+            self._put(write.at, write.content)
 
-    async def insert(self, collection: str, key: str, content: bytes, *, expiry_s: float | None = None) -> int:
-        self._about_to_write(collection, content)
-        return await super().insert(collection, key, content, expiry_s=expiry_s)
+    def written(self, at: tuple[str, str], content: bytes) -> int:
+        """A rerun that has written an intent goes on until it calls: so the arguments of the call are known."""
+        made = self._made(at, content)
+        begun = self.made is None and made.outcome == BEGUN
+        self.made = self.made or made
+        if self.ends and not begun:
+            raise Written
+        self.writes.append(_Write(at, content, made, self.arrival))
+        return self._put(at, content)
 
-    async def replace(
-        self,
-        collection: str,
-        key: str,
-        content: bytes,
-        *,
-        cas: int,
-        expiry_s: float | None = None,
-        keep_expiry: bool = False,
-    ) -> int:
-        self._about_to_write(collection, content)
-        return await super().replace(collection, key, content, cas=cas, expiry_s=expiry_s, keep_expiry=keep_expiry)
+    def _put(self, at: tuple[str, str], content: bytes) -> int:
+        cas = self.there[at].cas + 1 if at in self.there else 1
+        self.there[at] = Document(content, cas)
+        return cas
 
-    def _about_to_write(self, collection: str, content: bytes) -> None:
-        if len(self.writes) == self.dies_before:
-            self.dies_before = None
-            raise _Died
-        self.writes.append(self._whose(decode(content)) if collection == PROGRESS else self.writes[-1])
-
-    def _whose(self, p: Snapshot) -> str:
-        """An intent is written without a transition; a transition may leave the intents of others open."""
-        if p.n == self._transitions and p.intents:
+    def _made(self, at: tuple[str, str], content: bytes) -> Made:
+        """What a write says. An intent is written without a transition; a transition may leave the intents of others
+        open."""
+        if at[0] != PROGRESS:
+            return Made(handler=self.writes[-1].made.handler, outcome="/".join(at), document=_as_the_user_sees(content))
+        p = decode(content)
+        if p.intents and (decode(self.there[at].content).n if at in self.there else 0) == p.n:
             intent = p.intents[-1]
-            return self._compensations[intent.handler] if intent.kind == "undo" else intent.handler
-        self._transitions = p.n
-        return decode_entry(p.transitions[-1]).handler
-
-    async def seed(self, collection: str, key: str, document: object) -> None:
-        """A document that is there from the beginning."""
-        await super().insert(collection, key, msgspec.json.encode(document))
+            handler = self._compensations[intent.handler] if intent.kind == "undo" else intent.handler
+            return Made(handler=handler, outcome=BEGUN, calls=(*intent.calls, *filter(None, [intent.begins])))
+        t = decode_entry(p.transitions[-1])
+        return Made(
+            handler=t.handler, outcome=t.outcome, reason=t.reason, calls=t.calls, delta=t.delta, events=t.events
+        )
 
 
 @dataclass
@@ -213,6 +218,7 @@ class _Outside:
 class _Ports(TrialPorts):
     """Those of a trial; what was asked of the outside before is not asked again."""
 
+    store: Any
     record: _Outside = field(default_factory=_Outside)
     answers: Mapping[str, tuple[type[Exception], ...]] = field(default_factory=dict)
     """For each handler the exceptions that are answers."""
@@ -228,18 +234,13 @@ class _Ports(TrialPorts):
     ) -> Awaitable[Any]:
         key = Asked(handler, asked.name, asked.number, asked.input)
         self.record.arguments[key] = {f"argument {n}": value for n, value in enumerate(args, 1)} | dict(kwargs)
+        if self.store.ends and self.store.made is not None:
+            raise Written
         return self.record.answer(key, lambda: call(*args, **kwargs), self.answers[handler])
 
 
-class _Known(NamedTuple):
-    """A progress with its version, as a worker's cache has it."""
-
-    progress: Snapshot
-    cas: int
-
-
 class _House:
-    """Where one script is run, each time from the beginning, with the same fakes and the same outside."""
+    """Where one script is run once, and its writes are made again, with the same fakes and the same outside."""
 
     def __init__(
         self,
@@ -247,110 +248,93 @@ class _House:
         resources: Mapping[type, object],
         documents: "Mapping[str, DataclassInstance]",
     ) -> None:
-        self._declared, self._resources, self._documents = declared, resources, documents
-        self._outside = _Outside()
-        self._kinds = {document.kind: document.collection for document in declared.documents}
+        self._declared, self._resources = declared, resources
+        self._outside, self._clock = _Outside(), TrialClock()
+        kinds = {document.kind: document.collection for document in declared.documents}
         for document in documents.values():
-            if type(document) not in self._kinds:
+            if type(document) not in kinds:
                 raise SagaError(f"{declared.name!r} declares no document {type(document).__name__}")
+        self.writes = [
+            _Write((kinds[type(document)], key), msgspec.json.encode(document), _SEEDED, -1)
+            for key, document in documents.items()
+        ]
+        """All of the first run, in order."""
+        self._arrivals: list[tuple[Message, Position]] = []
 
-    async def run(
-        self, script: Script, *, dies_before: int | None = None, stale: bool = False, once_more: bool = False
-    ) -> Seen:
-        """The script to its end. `stale`: its last message comes to a worker that knows the progress as it was before
-        the one in front of it. `once_more`: the last message comes again, to one that knows it as before the first."""
+    async def run(self, script: Script) -> None:
+        """The script from beginning to end."""
+        store = _Store(self._declared, self.writes, ends=False)
+        service = self._service(store)
+        for number, event in enumerate(script.events):
+            arrival = arriving(service, event, self._clock), Position("", 0, number)
+            self._arrivals.append(arrival)
+            store.arrival = number
+            await take_turn(service, begin(service, *arrival, None))
+        self.writes = store.writes
+
+    def entries(self) -> list[Entry]:
+        """The transitions of the first run."""
+        progresses = [write.content for write in self.writes if write.at[0] == PROGRESS]
+        return list(map(decode_entry, decode(progresses[-1]).transitions)) if progresses else []
+
+    def first_write(self, arrival: int) -> int:
+        """Number of the first write that was made at the arrival of an event, or later."""
+        return next((n for n, write in enumerate(self.writes) if write.arrival >= arrival), len(self.writes))
+
+    async def rerun(self, script: Script, number: int, when: str, cached: tuple[Snapshot, int] | None = None) -> None:
+        """Make a write again on what was there before it; one past the last: nothing is to be written. `cached`: what a
+        worker takes for the progress. Raises `AssertionError` if something else is made."""
         await SystemClock().sleep(APART_S)
-        with TemporaryDirectory(prefix="saga-check-") as folder:
-            clock = TrialClock()
-            async with _Store(Path(folder) / "store.db", clock, self._declared) as store:
-                for key, document in self._documents.items():
-                    await store.seed(self._kinds[type(document)], key, document)
-                store.dies_before = dies_before
-                before, calls = self._pictures(), self._outside.calls
-                p = await self._handled(store, clock, script, stale=stale, once_more=once_more)
-                after = self._pictures() if calls == self._outside.calls else before
-                return Seen(
-                    entries=tuple(map(decode_entry, p.transitions)),
-                    state=p.state,
-                    documents={
-                        (collection, key): self._told(document.content)
-                        for collection in self._kinds.values()
-                        async for key, document in store.scan(collection)
-                    },
-                    writes=tuple(store.writes),
-                    touched=tuple(sorted(name for name, picture in after.items() if picture != before[name])),
-                )
+        store = _Store(self._declared, self.writes[:number], ends=True)
+        service = self._service(store)
+        once = self.writes[number] if number < len(self.writes) else None
+        before, calls = self._pictures(), self._outside.calls
+        with suppress(Written):
+            await take_turn(service, begin(service, *self._arrivals[once.arrival if once else -1], cached))
+        touched = [] if calls != self._outside.calls else self._changed(before)
+        self._compare(script, once and once.made, store.made, touched, when)
 
-    async def _handled(
-        self, store: _Store, clock: TrialClock, script: Script, *, stale: bool, once_more: bool
-    ) -> Snapshot:
-        """The progress after all of the script."""
-        ports = _Ports(store, clock, record=self._outside)
+    async def rerun_on_old(self, script: Script, number: int, old: int, when: str) -> None:
+        """Make a write again with a progress in the cache as it was before an older event; then, for what that has left
+        in variables, all writes after it."""
+        contents = [w.content for w in self.writes[: self.first_write(old)] if w.at[0] == PROGRESS]
+        known = decode(contents[-1]) if contents else empty(self._declared.name, self._arrivals[0][0].saga)
+        await self.rerun(script, number, when, (known, len(contents)))
+        for later in range(number, len(self.writes)):
+            await self.rerun(script, later, when)
+
+    def _service(self, store: _Store) -> Participant:
+        ports = _Ports(store, self._clock, record=self._outside)
         service = participant_of(self._declared, self._resources, ports)
         ports.answers = service.answers
-        cached: list[_Known] = []
-        arrivals = [(_message(service, event, clock), Position("", 0, n)) for n, event in enumerate(script.events)]
-        for number, (message, position) in enumerate(arrivals, 1):
-            cached.append(await _known(service, message.saga))
-            old = cached[-2] if stale and number == len(arrivals) else None
-            try:
-                await take_turn(service, begin(service, message, position, old))
-            except _Died:
-                await take_turn(service, begin(service, message, position, None))
-        message, position = arrivals[-1]
-        if once_more:
-            await take_turn(service, begin(service, message, position, cached[-1]))
-        return (await _known(service, message.saga)).progress
+        return service
 
     def _pictures(self) -> Mapping[str, object]:
         return {type(given).__name__: picture(given) for given in self._resources.values()}
 
-    def _told(self, content: bytes) -> Mapping[str, object]:
-        """A document without what the toolkit keeps in it."""
-        document: dict[str, object] = msgspec.json.decode(content)
-        return {name: value for name, value in document.items() if name != MARKERS}
+    def _changed(self, before: Mapping[str, object]) -> list[str]:
+        return sorted(name for name, picture in self._pictures().items() if picture != before[name])
 
     def _event_of(self, type_: str, value: bytes) -> Event:
         handlers = self._declared.reactions
         kind = next(event for handler in handlers for event in handler.emits if name_of(event) == type_)
         return codec.decode(value, kind, binding_of(kind).library)
 
-    def compare(self, script: Script, once: Seen, again: Seen, when: str) -> None:
-        """Raises `AssertionError` if what was done again is not what was done once."""
-        comparison = Comparison(once, again, self._outside.arguments, self._event_of)
-        handler, found = comparison.first()
+    def _compare(
+        self, script: Script, once: Made | None, again: Made | None, touched: Sequence[str], when: str
+    ) -> None:
+        comparison = Comparison(self._outside.arguments, self._event_of)
+        found = list(comparison.of(once, again))
         lines = [f"  {what}\n    first: {first}\n    again: {then}" for what, first, then in found]
         if not found:
-            lines = [f"  {name} was changed by a call outside of saga.step" for name in again.touched]
+            lines = [f"  {name} was changed by a call outside of saga.step" for name in touched]
         if lines:
-            raise AssertionError(
-                "\n".join(
-                    [
-                        f"{self._declared.name}.{handler or script.handler.name} did something else {when} "
-                        f"(events: {_names(script)}):",
-                        *lines,
-                        REMEDY,
-                    ]
-                )
-            )
+            whose = once.handler if once else script.handler.name
+            said = f"{self._declared.name}.{whose} did something else {when} (events: {_names(script)}):"
+            raise AssertionError("\n".join([said, *lines, REMEDY]))
 
 
-async def _known(service: Participant, saga: str) -> _Known:
-    """The progress as it is now."""
-    found = await service.ports.store.get(PROGRESS, progress_key(service.name, saga))
-    return _Known(empty(service.name, saga), 0) if found is None else _Known(decode(found.content), found.cas)
-
-
-def _message(service: Participant, event: Event, clock: TrialClock) -> Message:
-    contract = service.contracts[name_of(type(event))]
-    saga, time, value = str(getattr(event, contract.key)), iso(clock.now_ms()), codec.encode(event)
-    return Message(
-        id=f"{contract.name}-{ids.digest('check', saga, value.hex())}",
-        type=contract.name,
-        schema=type(event).__contract__,
-        saga=saga,
-        source="check",
-        time=time,
-        value=value,
-        started=time,
-    )
+def _as_the_user_sees(content: bytes) -> Mapping[str, object]:
+    """A document without what the toolkit keeps in it."""
+    document: dict[str, object] = msgspec.json.decode(content)
+    return {name: value for name, value in document.items() if name != MARKERS}

@@ -176,24 +176,28 @@ async def trial(
 
 async def _arrives(service: Participant, ports: TrialPorts, number: int, event: Event) -> str:
     """One event of the script, handled to its end; its saga."""
-    contract = service.contracts.get(name_of(type(event)))
-    value = codec.encode(event)
-    key = contract_of(type(event)).key
-    saga, time = str(getattr(event, key)), iso(ports.clock.now_ms())
-    if contract is None:
-        return saga
-    message = Message(
+    if name_of(type(event)) not in service.contracts:
+        return str(getattr(event, contract_of(type(event)).key))
+    message = arriving(service, event, ports.clock)
+    position = Position(service.contracts[message.type].topic, 0, number)
+    await take_turn(service, begin(service, message, position, None))
+    return message.saga
+
+
+def arriving(service: Participant, event: Event, clock: TrialClock) -> Message:
+    """The message that brings an event now. An equal event has the same id."""
+    contract = service.contracts[name_of(type(event))]
+    saga, time = str(getattr(event, contract.key)), iso(clock.now_ms())
+    return Message(
         id=f"{contract.name}-{ids.digest('trial', saga, codec.content(event).hex())}",
         type=contract.name,
         schema=type(event).__contract__,
         saga=saga,
         source="trial",
         time=time,
-        value=value,
+        value=codec.encode(event),
         started=time,
     )
-    await take_turn(service, begin(service, message, Position(contract.topic, 0, number), None))
-    return saga
 
 
 def _emitted(participant: Participant, service: Service[Any], ports: TrialPorts) -> list[Event]:

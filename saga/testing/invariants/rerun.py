@@ -19,7 +19,7 @@ from msgspec.structs import replace as with_
 from saga import envelope
 from saga.clock import from_iso
 from saga.contracts import codec
-from saga.errors import BadInput, Exists, SagaError
+from saga.errors import BadInput, Conflict, Exists, SagaError
 from saga.identity import id_in
 from saga.messages import Message, Outgoing, Position, Record, texts_of
 from saga.names import ARCHIVES, PROGRESS, is_dead_letters
@@ -40,54 +40,61 @@ T = TypeVar("T")
 Item = TypeVar("Item")
 
 
-class _Write(Halted):
+class Written(Halted):
     """The rerun has come to its write: it goes no further."""
-
-    def __init__(self, content: bytes) -> None:
-        super().__init__()
-        self.content = content
 
 
 class _Failed(Halted):
     """The rerun has failed where the first run did not."""
 
 
-@dataclass
-class RerunPorts(StillPorts):
-    """The ports of a rerun: the archives are there, the first write ends it, nothing else is to be asked."""
-
-    now: int = 0
-    archives: Mapping[str, bytes] = field(default_factory=dict)
-    said: list[Moment] = field(default_factory=list)
+class RerunStore:
+    """Documents in memory, as they were before the write that is made again. The write of a progress ends the rerun."""
 
     document_bytes_max = 1 << 30
 
-    @property
-    def store(self) -> Any:
-        return self
+    def __init__(self, there: Mapping[tuple[str, str], Document]) -> None:
+        """`there`: by collection and key."""
+        self.there = dict(there)
+        self.progress: bytes | None = None
+        """What was written of it."""
+
+    async def get(self, collection: str, key: str) -> Document | None:
+        return self.there.get((collection, key))
+
+    async def insert(self, collection: str, key: str, content: bytes, **_: object) -> int:
+        if (collection, key) in self.there:
+            raise Exists(key)
+        return self.written((collection, key), content)
+
+    async def replace(self, collection: str, key: str, content: bytes, *, cas: int, **_: object) -> int:
+        known = self.there.get((collection, key))
+        if known is not None and known.cas != cas:
+            raise Conflict(key)
+        return self.written((collection, key), content)
+
+    async def remove(self, collection: str, key: str, *, cas: int) -> None:
+        self.there.pop((collection, key), None)
+
+    def written(self, at: tuple[str, str], content: bytes) -> int:
+        """A write that nothing refuses; its version."""
+        if at[0] == PROGRESS:
+            self.progress = content
+            raise Written
+        return 1
+
+
+@dataclass
+class RerunPorts(StillPorts):
+    """The ports of a rerun: nothing but its store and the time is to be asked."""
+
+    now: int = 0
+    store: Any = field(default_factory=lambda: RerunStore({}))
+    said: list[Moment] = field(default_factory=list)
 
     @property
     def clock(self) -> Any:
         return self
-
-    # ---------------------------------------------------------------- the store
-
-    async def get(self, collection: str, key: str) -> Document | None:
-        content = self.archives.get(key) if collection == ARCHIVES else None
-        return None if content is None else Document(content, 1)
-
-    async def insert(self, collection: str, key: str, content: bytes, *, expiry_s: float | None = None) -> int:
-        if collection == ARCHIVES and key in self.archives:
-            raise Exists(key)
-        return self._written(collection, content)
-
-    async def replace(self, collection: str, key: str, content: bytes, **_: object) -> int:
-        return self._written(collection, content)
-
-    def _written(self, collection: str, content: bytes) -> int:
-        if collection == PROGRESS:
-            raise _Write(content)
-        return 1
 
     # ---------------------------------------------------------------- the clock
 
@@ -302,7 +309,8 @@ async def _made(
     service: Participant, step: _Step, message: Message, position: Position, archives: Mapping[str, bytes]
 ) -> bytes | None:
     """What a rerun writes; `None` if it fails, or writes nothing."""
-    ports = RerunPorts(from_iso(step.time), archives)
+    store = RerunStore({(ARCHIVES, key): Document(content, 1) for key, content in archives.items()})
+    ports = RerunPorts(from_iso(step.time), store)
     service = replace(service, ports=ports)
     turn: Turn = begin(service, message, position, (step.before, int(bool(step.before.transitions))))
     turn = with_(turn, certain=True)
@@ -311,8 +319,8 @@ async def _made(
     try:
         while not turn.over and turn.progress is not None:  # what is to be read anew is another progress
             turn = await advance(service, turn)
-    except _Write as write:
-        return write.content
+    except Written:
+        return store.progress
     except _Failed:
         return None
     return None
