@@ -1,0 +1,1 @@
+"""Rules about the code itself, each shown to refuse what it is there for."""

@@ -1,0 +1,114 @@
+"""Import rules refuse what their names say: each violation is planted in a copy of the tree, and told by its rule."""
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+FOLDERS = ("saga", "services", "verification")
+PLANTED = {
+    "Imports point down": [
+        ("saga.progress.decide", "saga.runtime.turn"),
+        ("saga.messages", "saga.broker.port"),
+        ("saga.runtime.turn", "saga.testing.world"),
+    ],
+    "Imports point down in the runtime": [
+        ("saga.runtime.turn", "saga.runtime.worker"),
+        ("saga.runtime.standing", "saga.runtime.persistence"),
+        ("saga.runtime.lanes", "saga.runtime.room"),
+        ("saga.runtime.worker", "saga.runtime.repairing"),
+    ],
+    "Imports point down in the kit": [
+        ("saga.testing.invariants.check", "saga.testing.simulation.loop"),
+        ("saga.testing.invariants.order", "saga.testing.processes.world"),
+        ("saga.testing.conformance.store", "saga.testing.invariants.check"),
+        ("saga.testing.simulation.network", "saga.testing.processes.world"),
+    ],
+    "sqlite3": [("saga.messages", "sqlite3"), ("saga.store.port", "sqlite3")],
+    "aiokafka": [("saga.messages", "aiokafka"), ("saga.adapters", "aiokafka")],
+    "couchbase": [("saga.broker.port", "couchbase"), ("saga.store.port", "acouchbase")],
+    "click": [("saga.runtime.turn", "click"), ("saga.administration.doctor", "click")],
+    "structlog": [("saga.runtime.turn", "structlog"), ("saga.observe.moments", "structlog")],
+    "fastavro": [("saga.envelope", "fastavro")],
+    "aiohttp": [("saga.observe.health", "aiohttp")],
+    "prometheus_client": [("saga.observe.health", "prometheus_client")],
+    "pytest and Hypothesis": [("saga.runtime.turn", "pytest"), ("saga.progress.decide", "hypothesis")],
+    "What is pure Python": [("saga.policies.retry", "msgspec"), ("saga.clock", "msgspec")],
+    "Only wiring": [("saga.runtime.worker", "saga.observe.metrics"), ("saga.cli.run", "saga.observe.http")],
+    "Only saga.adapters": [
+        ("saga.wiring", "saga.broker.kafka.broker"),
+        ("saga.cli.run", "saga.store.couchbase.store"),
+        ("saga.runtime.worker", "saga.broker.embedded.broker"),
+    ],
+    "No adapter": [("saga.broker.kafka.topics", "saga.broker.embedded.log")],
+    "What is installed": [("saga.runtime.turn", "verification.explore")],
+    "Services come in": [
+        ("services.order", "saga.runtime.turn"),
+        ("services.payment.bank", "saga.store.port"),
+        ("services.inventory", "saga.clock"),
+    ],
+    "Services never": [("services.order", "services.payment.bank")],
+}
+"""By the beginning of a rule's name, what it has to refuse: who imports what."""
+CASES = [(rule, *planted) for rule, all_planted in PLANTED.items() for planted in all_planted]
+
+
+def lint(folder: Path) -> str:
+    """The words of the linter about a tree, on few lines, so that no name is broken in two."""
+    program = Path(sys.executable).with_name("lint-imports")
+    done = subprocess.run(
+        [program, "--no-cache"], cwd=folder, capture_output=True, text=True, check=False, env={"COLUMNS": "1000"}
+    )
+    return done.stdout + done.stderr
+
+
+@pytest.fixture(scope="module")
+def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The modules and the rules, in a folder of their own."""
+    folder = tmp_path_factory.mktemp("tree")
+    for name in FOLDERS:
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / ".importlinter", folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def told(copy: Path) -> dict[str, str]:
+    """By broken rule, in words; all violations are planted at once."""
+    for _, importer, imported in CASES:
+        path = copy / importer.replace(".", "/")
+        file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+        file.write_text(f"{file.read_text()}\nimport {imported}\n")
+    _, _, broken = lint(copy).partition("Broken contracts\n")
+    parts = re.split(r"^(.+)\n-{4,}\n", broken, flags=re.MULTILINE)
+    return dict(zip(parts[1::2], parts[2::2], strict=True))
+
+
+@pytest.mark.parametrize(("rule", "importer", "imported"), CASES, ids=lambda text: text)
+def test_a_planted_violation_is_refused_by_its_rule(
+    told: dict[str, str], rule: str, importer: str, imported: str
+) -> None:
+    of_rule = [told[rule]] if rule in told else [words for name, words in told.items() if name.startswith(rule)]
+    outside = "saga." not in imported and "services." not in imported and "verification." not in imported
+    wanted = imported.partition(".")[0] if outside else imported
+    assert any(re.search(rf"{re.escape(importer)}\s+->\s+{re.escape(wanted)}\b", words) for words in of_rule), told
+
+
+def test_every_rule_has_a_violation_that_it_refuses(told: dict[str, str]) -> None:
+    names = re.findall(r"^name = (.+)$", (ROOT / ".importlinter").read_text("utf-8"), re.MULTILINE)
+    assert {name for name in names if not any(map(name.startswith, PLANTED))} == set()
+    assert set(told) == set(names)
+
+
+@pytest.mark.parametrize("folder", ["saga", "saga/runtime", "saga/testing"])
+def test_a_new_module_has_to_be_given_its_layer(tmp_path: Path, folder: str) -> None:
+    for name in FOLDERS:
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / ".importlinter", tmp_path)
+    assert "0 broken" in lint(tmp_path)
+    (tmp_path / folder / "newcomer.py").write_text('"""A module."""\n')
+    assert f"{folder.replace('/', '.')}.newcomer" in lint(tmp_path)
