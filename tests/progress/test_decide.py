@@ -388,3 +388,9 @@ def test_line_3_a_handler_that_a_failure_found_undone_by_nobody_runs_no_more() -
 
 def test_what_waits_for_a_part_that_is_not_there_is_not_ready() -> None:
     assert next_ready(replace(blank(), waiting=(kept("both", A),)), ROLES) is None
+
+
+def test_parts_that_are_all_there_wait_while_something_else_is_open() -> None:
+    p = replace(blank(), waiting=(kept("both", A), kept("both", B, 1)))
+    assert isinstance(next_ready(p, ROLES), Run)
+    assert next_ready(replace(p, intents=(an_intent("listens", A2),)), ROLES) is None

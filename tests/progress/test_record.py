@@ -9,6 +9,7 @@ from saga.clock import iso
 from saga.messages import Message
 from saga.progress import compensate, ids, record
 from saga.progress.actions import Now, Queue, Run
+from saga.progress.actions import Undo as UndoResult
 from saga.progress.decide import decide, newest, next_ready
 from saga.progress.document import Call, Own, Page, PageOf, Result, Snapshot, decode, decode_entry, encode
 from saga.progress.record import INBOX_MAX, Ended, Failure
@@ -384,3 +385,23 @@ def test_closing_drops_what_waits_in_pages_for_the_handler_as_it_lies_there() ->
     p = compensate.closed(replace(blank(), pages=pages), hand, ALONE, FAILED).snapshot
     assert p.pages[0] == pages[0].closed(hand.entered_s, hand.entered_s + hand.memory_s)
     assert p.pages[1:] == pages[1:]
+
+
+@pytest.mark.parametrize("undoes", [False, True])
+def test_a_dead_letter_without_room_for_its_bytes_stands_where_it_would_with_them(undoes: bool) -> None:
+    result = Result(handler="alone", cause=A.id, event=a_message("R"), own=())
+    action = UndoResult(ALONE, FAILED, result) if undoes else Run(ALONE, A, (A,))
+    message = action.message
+    p = replace(blank(), n=7, queue=(kept("both", A),), waiting=(kept("alone", A), kept("both", B)))
+    p = replace(p, compensating=(kept("alone", FAILED),))
+    written = record.stripped(p, a_hand(message), action, letter="letter-1", reason="too large")
+    p = written.snapshot
+    [dead] = [k for k in (*p.queue, *p.compensating) if k.dead]
+    assert (dead.handler, dead.message, dead.n) == ("alone", replace(message, value=b""), 7)
+    assert (dead.dead, dead.bad) == ("letter-1", "too large")
+    assert [k.handler for k in p.queue] == (["both"] if undoes else ["alone", "both"])
+    assert [k.handler for k in p.waiting] == (["alone", "both"] if undoes else ["both"])
+    assert [k.dead for k in p.compensating] == (["letter-1"] if undoes else [None])
+    assert written.entry is not None
+    assert (written.entry.outcome, written.entry.handler) == ("dead", "undo" if undoes else "alone")
+    assert (written.entry.reason, written.entry.letters) == ("too large", ())
