@@ -46,6 +46,7 @@ PLANTED = {
     ],
     "No adapter": [("saga.broker.kafka.topics", "saga.broker.embedded.log")],
     "What is installed": [("saga.runtime.turn", "verification.explore")],
+    "Commands": [("saga.cli.list", "saga.store.port"), ("saga.cli.show", "saga.runtime.turn")],
     "Services come in": [
         ("services.order", "saga.runtime.turn"),
         ("services.payment.bank", "saga.store.port"),
