@@ -16,6 +16,7 @@ from saga.declarations.values import Declared
 from saga.envelope import type_of
 from saga.messages import Outgoing, Partition, Record
 from saga.observe.moments import Handled, Moment
+from saga.runtime.lifecycle import Options
 from saga.runtime.topics import topics_of
 from saga.store.port import Document
 from saga.store.sqlite import SqliteStore
@@ -105,7 +106,11 @@ async def running(
         stop = asyncio.Event()
         async with asyncio.TaskGroup() as tasks:
             serving = wiring.serve_all(
-                services, broker, stores, settings=settings, report=counted.report, stop=stop, clock=clock, use=use
+                services,
+                broker,
+                stores,
+                Options(clock=clock, report=counted.report, limits=wiring.limits_of(settings), stop=stop),
+                use=use,
             )
             tasks.create_task(serving)
             try:

@@ -24,7 +24,7 @@ from saga.observe.listeners import to_all
 from saga.observe.moments import Report
 from saga.observe.working import Watch
 from saga.runtime.handling import raised_at
-from saga.runtime.lifecycle import OPEN_S_MAX, serve
+from saga.runtime.lifecycle import OPEN_S_MAX, Options, serve
 from saga.runtime.participant import consumed_by
 from saga.runtime.room import Limits
 from saga.runtime.topics import topics_of
@@ -137,12 +137,9 @@ async def run(
             services,
             broker,
             stores,
-            settings=settings,
-            report=report,
-            stop=stop,
-            clock=clock,
-            open_by_s=open_by_s,
-            watch=watch,
+            Options(
+                clock=clock, report=report, limits=limits_of(settings), stop=stop, open_by_s=open_by_s, watch=watch
+            ),
             modules=modules,
         )
 
@@ -164,45 +161,33 @@ async def _watched(
         yield to_all(report, answers.report), answers.watch
 
 
-async def serve_all(
-    services: Sequence[Declared],
-    broker: Broker,
-    stores: Mapping[str, Store],
-    *,
-    settings: Settings,
-    report: Report,
-    stop: asyncio.Event,
-    clock: Clock,
-    use: Mapping[str, Sequence[object]] = MappingProxyType({}),
-    open_by_s: float | None = None,
-    watch: Watch | None = None,
-    modules: Sequence[str] = (),
-) -> None:
-    """As `run`, on a broker and on stores that are open. `use`: fakes of resources, for each service; `watch`: who
-    looks at the workers."""
-    limits = Limits(
+def limits_of(settings: Settings) -> Limits:
+    """How much is in flight, as the settings say."""
+    return Limits(
         inflight_max=settings.inflight_max,
         inflight_min=settings.inflight_min,
         inflight_bytes_max=settings.inflight_bytes_max,
         cache_max=settings.cache_max,
         drain_s=settings.drain_s,
     )
-    await with_topics(services, broker, modules, clock, open_by_s)
+
+
+async def serve_all(
+    services: Sequence[Declared],
+    broker: Broker,
+    stores: Mapping[str, Store],
+    options: Options,
+    *,
+    use: Mapping[str, Sequence[object]] = MappingProxyType({}),
+    modules: Sequence[str] = (),
+) -> None:
+    """As `run`, on a broker and on stores that are open. `use`: fakes of resources, for each service."""
+    await with_topics(services, broker, modules, options.clock, options.open_by_s)
     try:
         async with asyncio.TaskGroup() as tasks:
             for declared in services:
-                work = serve(
-                    declared,
-                    store=stores[declared.name],
-                    broker=broker,
-                    clock=clock,
-                    report=report,
-                    limits=limits,
-                    stop=stop,
-                    use=use.get(declared.name, ()),
-                    open_by_s=open_by_s,
-                    watch=watch,
-                )
+                store, fakes = stores[declared.name], use.get(declared.name, ())
+                work = serve(declared, store=store, broker=broker, options=options, use=fakes)
                 tasks.create_task(work, name=declared.name)
     except ExceptionGroup as several:
         errors = list(_single(several))

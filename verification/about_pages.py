@@ -115,7 +115,7 @@ def inbox_pages() -> Iterator[Scenario]:
     )
 
 
-def piles() -> Iterator[Scenario]:
+def piles() -> Iterator[Scenario]:  # a list: one scenario after another
     """Messages in pages: a queue behind an intent or a dead letter, those that wait for the other part of a fan-in."""
     yield Scenario(
         name="queue pages: behind the intent of another owner",

@@ -31,7 +31,7 @@ from verification.handlers import Reacts
 from verification.scenario import Scenario, has_run, told_of_other_content
 
 
-def fan_ins() -> Iterator[Scenario]:
+def fan_ins() -> Iterator[Scenario]:  # a list: one scenario after another
     """Several parts, own events, what settles after what, and what queues."""
     ran = has_run("place", "join")
     yield Scenario(

@@ -180,7 +180,7 @@ def _so_far(saga: Saga[Any]) -> list[str]:
     return [name for name, value in vars(saga.state).items() if value]
 
 
-def _declared(
+def _declared(  # what a handler consists of
     name: str,
     function: Callable[..., Any],
     events: tuple[tuple[type[ExploredEvent], ...], ...],

@@ -22,7 +22,7 @@ from verification.scenario import Scenario, has_run
 from verification.services import message
 
 
-def scenarios() -> Iterator[Scenario]:
+def scenarios() -> Iterator[Scenario]:  # a list: one scenario after another
     """All of them, the shortest of each kind first."""
     two = of(two_steps, note)
     ran = has_run("two", "note")

@@ -72,7 +72,7 @@ class ExploredParticipant(Participant):
         return name, f"explored/{name}.v1", json.dumps(vars(event)).encode()
 
 
-def message(
+def message(  # what a message consists of
     id_: str,
     type_: str,
     content: str | None = None,

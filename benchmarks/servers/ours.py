@@ -9,6 +9,7 @@ from saga import adapters, wiring
 from saga.clock import SystemClock
 from saga.declarations.values import Declared
 from saga.observe.moments import Assigned, Handled, Moment
+from saga.runtime.lifecycle import Options
 from saga.runtime.topics import topics_of
 from services.inventory import inventory
 from services.order import order as example_order
@@ -54,10 +55,7 @@ async def serve(asked: Work, ground: Ground, cast: str, only: str | None = None)
             services,
             broker,
             stores,
-            settings=settings,
-            report=report,
-            stop=asked.stop,
-            clock=clock,
+            Options(clock=clock, report=report, limits=wiring.limits_of(settings), stop=asked.stop),
             use={"payment": [Bank()], "shipping": [Carrier()]} if cast == "example" else {},
         )
     assert not troubles, troubles[:3]

@@ -30,7 +30,7 @@ DEAD_WIDTHS = (24, 14, 12, 24, 20, 16, 14)
 @click.option("--service", "services", multiple=True, help="Only what this service knows. May be given several times.")
 @click.option("--limit", type=click.IntRange(1, LIMIT_MAX), default=LIMIT, show_default=True, help="At most so many.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document instead of text.")
-def list_sagas(
+def list_sagas(  # an argument for each option of the command
     addresses: tuple[str, ...],
     broker: str | None,
     only_open: bool,

@@ -104,7 +104,7 @@ def _as_json(shown: Shown) -> dict[str, object]:
 @click.option("--why", required=True, help="Your reason, for the record.")
 @broker_option
 @click.option("--json", "as_json", is_flag=True, help="One JSON document instead of text.")
-def move(
+def move(  # an argument for each option of the command
     service: str,
     topic: str,
     partition: int | None,
@@ -154,7 +154,9 @@ def move(
 @click.option("--why", required=True, help="Your reason, for the record.")
 @broker_option
 @click.option("--json", "as_json", is_flag=True, help="One JSON document instead of text.")
-def skip(service: str, topic: str, partition: int, who: str, why: str, broker: str | None, as_json: bool) -> None:
+def skip(  # an argument for each option of the command
+    service: str, topic: str, partition: int, who: str, why: str, broker: str | None, as_json: bool
+) -> None:
     """Step over what cannot be read where SERVICE stands, while none of its processes runs.
 
     \b

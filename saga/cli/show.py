@@ -30,7 +30,7 @@ from saga.progress.document import Intent, Snapshot
 @click.option("--values", "with_values", is_flag=True, help="With the fields of the events; sensitive ones hidden.")
 @broker_option
 @click.option("--json", "as_json", is_flag=True, help="One JSON document; with --follow one for each transition.")
-def show(
+def show(  # an argument for each option of the command
     saga_id: str,
     addresses: tuple[str, ...],
     follow: bool,

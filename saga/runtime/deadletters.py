@@ -87,7 +87,9 @@ def id_of_older(service: str, message: Message) -> str:
     return ids.dead_id(service, message.saga, "-", message.id, 0)
 
 
-def _headers(service: str, id_: str, what: str, reason: str, remedy: str, time: str, whole: str) -> Headers:
+def _headers(  # an argument for each header
+    service: str, id_: str, what: str, reason: str, remedy: str, time: str, whole: str
+) -> Headers:
     return (
         _header("dead_id", id_),
         _header("dead_what", what),

@@ -270,7 +270,7 @@ def _with(marker: Marker, name: str, value: object, answer: str | None) -> Marke
         raise Permanent(f"what {name!r} gives back cannot be recorded: {why}; give plain values") from why
 
 
-async def _put(
+async def _put(  # what is written, where, and in the place of what
     service: Participant,
     position: Position,
     collection: str,

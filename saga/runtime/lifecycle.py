@@ -7,6 +7,7 @@ resources. Store and broker belong to the caller, who closes them last.
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
+from dataclasses import dataclass
 
 from saga.broker.port import Broker
 from saga.clock import Clock
@@ -26,37 +27,43 @@ OPEN_S_MAX = 14.0
 """Whatever a service needs and is not open after so many seconds, all together, keeps it from starting."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """How a service is run, whatever service it is."""
+
+    clock: Clock
+    report: Report
+    limits: Limits
+    stop: asyncio.Event
+    """Ends it: what runs then is drained."""
+    open_by_s: float | None = None
+    """When, by the clock's monotonic time, the resources have to be open."""
+    through: Outside | None = None
+    """How the calls of steps reach the outside."""
+    watch: Watch | None = None
+    """Who looks at the worker while it runs."""
+
+
 async def serve(
-    declared: Declared,
-    *,
-    store: Store,
-    broker: Broker,
-    clock: Clock,
-    report: Report,
-    limits: Limits,
-    stop: asyncio.Event,
-    open_by_s: float | None = None,
-    use: Sequence[object] = (),
-    through: Outside | None = None,
-    watch: Watch | None = None,
+    declared: Declared, *, store: Store, broker: Broker, options: Options, use: Sequence[object] = ()
 ) -> None:
-    """Run one worker of a service until `stop`, then drain. `use`: fakes in the place of resources. `open_by_s`: when,
-    by the clock's monotonic time, the resources have to be open. `through`: how the calls of steps reach the outside.
-    `watch`: who looks at the worker while it runs.
+    """Run one worker of a service until it is to stop, then drain. `use`: fakes in the place of resources.
 
     Raises `ConfigurationError` for a resource that does not open, or a store that lets documents go before their time:
     then nothing was taken from the log.
     """
+    clock, report = options.clock, options.report
     async with AsyncExitStack() as stack:
-        resources = await open_resources(declared, stack, clock, open_by_s or clock.monotonic_s() + OPEN_S_MAX, use)
+        open_by_s = options.open_by_s or clock.monotonic_s() + OPEN_S_MAX
+        resources = await open_resources(declared, stack, clock, open_by_s, use)
         await store.check_expiry(collections_of(declared), declared.memory.total_seconds() + EXPIRY_S_MORE)
-        ports = RunningPorts(declared.name, store, broker, clock, report, through)
+        ports = RunningPorts(declared.name, store, broker, clock, report, options.through)
         service = participant_of(declared, resources, ports)
         async with asyncio.TaskGroup() as tasks:
-            worker = Worker(service, ports, limits, tasks)
+            worker = Worker(service, ports, options.limits, tasks)
             report(Started(service=declared.name, topics=worker.topics))
-            with nullcontext() if watch is None else watch(worker):
-                drained_s = await worker.run(broker, stop)
+            with nullcontext() if options.watch is None else options.watch(worker):
+                drained_s = await worker.run(broker, options.stop)
             report(Stopped(service=declared.name, drained_s=drained_s))
 
 

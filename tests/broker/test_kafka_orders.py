@@ -18,6 +18,7 @@ from saga.errors import BrokerUnavailable
 from saga.messages import Outgoing
 from saga.observe.moments import DeadLettered, Escalated, Moment
 from saga.outside import to_record
+from saga.runtime.lifecycle import Options
 from saga.runtime.topics import topics_of
 from saga.store.sqlite import SqliteStore
 from services.inventory import inventory
@@ -56,10 +57,7 @@ class Outside:
                 SERVICES,
                 broker,
                 self.stores,
-                settings=Settings(),
-                report=self.report,
-                stop=stop,
-                clock=CLOCK,
+                Options(clock=CLOCK, report=self.report, limits=wiring.limits_of(Settings()), stop=stop),
                 use={"payment": [self.bank], "shipping": [self.carrier]},
             )
             tasks.create_task(serving)

@@ -12,6 +12,7 @@ from saga.broker.presence import lacking
 from saga.clock import SystemClock
 from saga.config import Settings
 from saga.errors import BrokerUnavailable, ConfigurationError
+from saga.runtime.lifecycle import Options
 from saga.runtime.topics import topics_of
 from services.order import order
 from services.payment import payment
@@ -43,11 +44,13 @@ async def started(broker: EmbeddedBroker) -> None:
             SERVICES,
             broker,
             {},
-            settings=Settings(),
-            report=lambda _: None,
-            stop=stop,
-            clock=CLOCK,
-            open_by_s=CLOCK.monotonic_s(),
+            Options(
+                clock=CLOCK,
+                report=lambda _: None,
+                limits=wiring.limits_of(Settings()),
+                stop=stop,
+                open_by_s=CLOCK.monotonic_s(),
+            ),
             modules=["services.order", "services.payment"],
         )
 

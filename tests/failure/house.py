@@ -19,7 +19,7 @@ from saga.messages import Event, Outgoing, Partition, Record, Standstill
 from saga.observe.moments import Moment
 from saga.outside import to_record
 from saga.progress.document import Entry, decode, decode_entry, progress_key
-from saga.runtime.lifecycle import serve
+from saga.runtime.lifecycle import Options, serve
 from saga.runtime.room import Limits
 from saga.runtime.topics import topic_of, topics_of
 from saga.store.port import Document, Store
@@ -345,11 +345,8 @@ async def house_of(
                         service.declared,
                         store=house.stores[name],
                         broker=FailingBroker(name, house.broker, house.plan),
-                        clock=clock,
-                        report=house.moments.append,
-                        limits=Limits(),
-                        stop=stop,
                         use=use.get(name, ()),
+                        options=Options(clock=clock, report=house.moments.append, limits=Limits(), stop=stop),
                     )
                 )
             try:

@@ -14,7 +14,7 @@ from saga.errors import BadInput
 from saga.messages import Partition, Record, texts_of
 from saga.observe.moments import Moment, Stuck
 from saga.progress.document import decode, decode_entry, progress_key
-from saga.runtime.lifecycle import serve
+from saga.runtime.lifecycle import Options, serve
 from saga.runtime.participant import NOWHERE, Participant, participant_of
 from saga.runtime.room import Limits
 from saga.store.port import Store
@@ -85,10 +85,7 @@ async def run(ground: Ground, written: Sequence[Written], folder: Path) -> Figur
                 payment.declared,
                 store=store,
                 broker=ground.broker,
-                clock=CLOCK,
-                report=moments.append,
-                limits=Limits(),
-                stop=stop,
+                options=Options(clock=CLOCK, report=moments.append, limits=Limits(), stop=stop),
             )
         )
         try:

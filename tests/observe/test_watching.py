@@ -12,7 +12,7 @@ from saga.errors import BrokerUnavailable, SagaError, StoreUnavailable
 from saga.messages import Partition
 from saga.observe.moments import Moment, Recovered, Unavailable
 from saga.observe.working import Working
-from saga.runtime.lifecycle import serve
+from saga.runtime.lifecycle import Options, serve
 from saga.runtime.ports import QUIET_S, RunningPorts
 from saga.runtime.room import Limits
 from saga.runtime.topics import topics_of
@@ -59,11 +59,13 @@ async def watched(place: Workplace, service: Service) -> AsyncIterator[Working]:
                 service.declared,
                 store=place.store,
                 broker=place.broker,
-                clock=place.clock,
-                report=place.moments.append,
-                limits=Limits(inflight_max=400, inflight_min=400),
-                stop=stop,
-                watch=watch,
+                options=Options(
+                    clock=place.clock,
+                    report=place.moments.append,
+                    limits=Limits(inflight_max=400, inflight_min=400),
+                    stop=stop,
+                    watch=watch,
+                ),
             )
         )
         try:

@@ -18,7 +18,7 @@ from saga.observe.moments import DeadLettered, Moment
 from saga.progress import ids
 from saga.progress.document import Entry, Snapshot, decode, decode_entry, progress_key
 from saga.runtime import topics
-from saga.runtime.lifecycle import serve
+from saga.runtime.lifecycle import Options, serve
 from saga.runtime.room import Limits
 from saga.store.sqlite import SqliteStore
 from services.payment.events import OrderPlaced
@@ -167,11 +167,8 @@ async def at_work(
                 declared,
                 store=place.store,
                 broker=place.broker,
-                clock=place.clock,
-                report=place.moments.append,
-                limits=limits or Limits(),
-                stop=stop,
                 use=use,
+                options=Options(clock=place.clock, report=place.moments.append, limits=limits or Limits(), stop=stop),
             )
         )
         try:

@@ -88,7 +88,7 @@ class Append:
 class Writer:
     """The only one of this process who writes to the file."""
 
-    def __init__(
+    def __init__(  # made in one place, of what that place has
         self,
         path: Path,
         connection: sqlite3.Connection,

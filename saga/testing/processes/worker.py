@@ -17,7 +17,7 @@ from saga.clock import Clock, SystemClock
 from saga.config import Settings
 from saga.errors import SagaError
 from saga.observe.logs import log_to
-from saga.runtime.lifecycle import serve
+from saga.runtime.lifecycle import Options, serve
 from saga.runtime.room import Limits
 from saga.store.port import Store
 from saga.store.sqlite import SqliteStore
@@ -62,11 +62,10 @@ async def _run(assignment: Assignment) -> None:
             declared,
             store=store,
             broker=broker,
-            clock=clock,
-            report=log_to(sys.stderr, Settings(log="json")),
-            limits=Limits(drain_s=DRAIN_S),
-            stop=stop,
             use=use,
+            options=Options(
+                clock=clock, report=log_to(sys.stderr, Settings(log="json")), limits=Limits(drain_s=DRAIN_S), stop=stop
+            ),
         )
 
 

@@ -173,7 +173,7 @@ class Network:
         self.trace.lines.append(Asked(asyncio.get_running_loop().time(), operation, said))
         return given
 
-    def _answers(
+    def _answers(  # an operation on its way: who asked whom for what
         self,
         process: Process,
         place: Place,
@@ -189,7 +189,7 @@ class Network:
         self.trace.lines.append(Asked(asyncio.get_running_loop().time(), operation, said))
         self._comes_back(process, place, operation, answer, back_s, lost, given)
 
-    def _comes_back(
+    def _comes_back(  # an operation on its way: who asked whom for what
         self,
         process: Process,
         place: Place,

@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias
 from saga.declarations.values import Declared
 from saga.observe.moments import Assigned, Handled, Moment, Revoked, Started, StepDone, Stopped
 from saga.progress.document import Call
-from saga.runtime.lifecycle import serve
+from saga.runtime.lifecycle import Options, serve
 from saga.runtime.room import Limits
 from saga.testing.simulation.broker import Cluster, SimulatedBroker
 from saga.testing.simulation.chance import Chance
@@ -87,12 +87,14 @@ class Workers(Disruptions):
                 declared,
                 store=store,
                 broker=broker,
-                clock=SimulatedClock(process, self._chance),
-                report=lambda moment: self._reported(process, moment),
-                limits=Limits(),
-                stop=life.stop,
                 use=self.fakes[process.service],
-                through=lambda saga, handler, asked, call: self._outside(process, saga, handler, asked, call),
+                options=Options(
+                    clock=SimulatedClock(process, self._chance),
+                    report=lambda moment: self._reported(process, moment),
+                    limits=Limits(),
+                    stop=life.stop,
+                    through=lambda saga, handler, asked, call: self._outside(process, saga, handler, asked, call),
+                ),
             )
 
     def _ended(self, life: Life, task: "asyncio.Task[None]") -> None:

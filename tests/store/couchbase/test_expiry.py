@@ -13,7 +13,7 @@ from saga.broker.embedded.broker import EmbeddedBroker
 from saga.config import Settings
 from saga.declarations.values import Declared
 from saga.errors import ConfigurationError, StoreError
-from saga.runtime.lifecycle import serve
+from saga.runtime.lifecycle import Options, serve
 from saga.runtime.room import Limits
 from saga.store.couchbase.adapter import CouchbaseOptions
 from saga.store.couchbase.settings import CouchbaseSettings
@@ -180,6 +180,8 @@ async def test_a_service_does_not_start_on_a_store_that_forgets(
     async with EmbeddedBroker(tmp_path / "broker.db", clock=clock) as broker:
         with pytest.raises(ConfigurationError, match="open sagas would vanish"):
             await serve(
-                payment.declared, store=store, broker=broker, clock=clock, report=lambda moment: None,
-                limits=Limits(), stop=asyncio.Event(),
-            )  # fmt: skip
+                payment.declared,
+                store=store,
+                broker=broker,
+                options=Options(clock=clock, report=lambda moment: None, limits=Limits(), stop=asyncio.Event()),
+            )

@@ -13,6 +13,7 @@ from saga.clock import SystemClock
 from saga.config import Settings
 from saga.observe.moments import DeadLettered, Moment, Stuck
 from saga.outside import to_record
+from saga.runtime.lifecycle import Options
 from saga.runtime.topics import topics_of
 from saga.store.couchbase.store import CouchbaseStore
 from services.inventory import inventory
@@ -71,10 +72,7 @@ async def test_orders_end_once_and_the_books_balance_although_the_store_froze(
                     SERVICES,
                     broker,
                     opened,
-                    settings=Settings(),
-                    report=told.append,
-                    stop=stop,
-                    clock=clock,
+                    Options(clock=clock, report=told.append, limits=wiring.limits_of(Settings()), stop=stop),
                     use={"payment": [bank], "shipping": [carrier]},
                 )
             )
