@@ -92,10 +92,11 @@ async def _follow(saga: str, addresses: Sequence[str], service: str | None, as_j
 
 def _only(seen: Shown) -> History:
     """The one service that is meant."""
-    if len(seen.histories) > 1:
+    first, *others = seen.histories
+    if others:
         names = ", ".join(h.service for h in seen.histories)
         raise click.UsageError(f"each service counts its own transitions: name one of {names} with --service")
-    return seen.histories[0]
+    return first
 
 
 def _tell_transition(history: History, n: int, as_json: bool) -> None:

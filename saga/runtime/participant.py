@@ -59,7 +59,7 @@ class Ports(Protocol):
     def outages(self) -> int:
         """How often `unavailable` was told. What runs out of time meanwhile has not failed."""
 
-    async def publish(self, messages: Sequence[Outgoing]) -> None:
+    def publish(self, messages: Sequence[Outgoing]) -> Coroutine[object, object, None]:
         """Return when all is durable. Raises `BrokerUnavailable`."""
 
     def outside(

@@ -42,7 +42,7 @@ def run_test(
     giver = _giver(item.config)
     seeds_max = SEEDS_MAX if giver is None else SERVER_SEEDS_MAX
     seeds = [only] if only is not None else range(min(seeds_max, getattr(mode, "count", 1)))
-    missing = dict[str, None]()
+    missing, world = dict[str, None](), None
     for seed in seeds:
         try:
             with ProcessWorld(seed, kinds, servers=giver) as world:
@@ -58,7 +58,7 @@ def run_test(
     return True
 
 
-def say_what_was_run(item: pytest.Function, world: World, runs: int = 1, missing: Iterable[str] = ()) -> None:
+def say_what_was_run(item: pytest.Function, world: World | None, runs: int = 1, missing: Iterable[str] = ()) -> None:
     """A line for the terminal, with all that these runs could not have, and could not look at."""
     assert isinstance(world, ProcessWorld)
     said = [
