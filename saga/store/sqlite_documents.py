@@ -1,23 +1,23 @@
-"""The documents in the SQLite store's file, inside one transaction: each write, and purging what has expired.
+"""The documents in the SQLite store's file, inside transactions: each write, and purging what has expired.
 
 Each row has a checksum of its key and content, which SQLite lacks: a disk that gives back other bytes than it was given
 is told, and no saga goes on with them.
 """
 
-import asyncio
 import sqlite3
 import zlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple, Self
 
 from saga.errors import Conflict, Exists, StoreError
+from saga.sqlite.errors import Damage
 from saga.store import sqlite_file
-from saga.store.sqlite_errors import Damage, Doing, meaning
-from saga.store.steady import Moment
+from saga.store.steady import SteadyTime
 
 EXPIRY_S_MAX = 1000 * 365 * 86_400.0
 """A document may stay for so long at most, 1000 years, if it is to go at all."""
+PURGE_EVERY_MS = 60_000
+"""How often a transaction looks for expired documents, when it found no more than it could remove the last time."""
 
 INSERT = (
     "INSERT INTO documents (collection, key, cas, expires_at_ms, expiry_hour, sum, content)"
@@ -37,49 +37,43 @@ EXPIRED_HERE = "SELECT id, cas FROM documents WHERE collection = ? AND key = ? A
 CAS = "SELECT cas FROM documents WHERE collection = ? AND key = ?"
 
 
-class Last(NamedTuple):
-    """A write that was acknowledged."""
-
-    collection: str
-    key: str
-    cas: int
-    """Number of the version that it made, or removed."""
-    removed: bool
-
-    def encode(self) -> bytes:
-        return f"{self.cas} {self.removed:d} {self.collection}\0{self.key}".encode()
-
-    @classmethod
-    def decode(cls, mark: bytes) -> Self:
-        """Raises `ValueError`."""
-        cas, removed, where = mark.decode().split(" ", 2)
-        collection, _, key = where.partition("\0")
-        return cls(collection, key, int(cas), removed == "1")
-
-
 class Documents:
-    """One for each transaction. Its methods raise what the caller of the write is to be told."""
+    """See `saga.sqlite.writer.Contents`. Its writes raise what their caller is to be told."""
 
-    __slots__ = ("_cas_removed", "_connection", "_moment", "_path", "last")
+    __slots__ = ("_cas_removed", "_connect", "_connection", "_last", "_moment", "_path", "_purge_at_ms", "_time")
 
-    def __init__(self, connection: sqlite3.Connection, path: Path, moment: Moment) -> None:
-        self._connection, self._path, self._moment = connection, path, moment
+    def __init__(self, connection: Callable[[], sqlite3.Connection], path: Path, time: SteadyTime) -> None:
+        self._connect, self._path, self._time = connection, path, time
+        self._purge_at_ms = 0
+
+    # ---------------------------------------------------------------- around a transaction
+
+    def begin(self) -> None:
+        self._connection, self._moment = self._connect(), self._time.look()
         self._cas_removed: int | None = None
         """Highest removed version that the file tells, once it has been read."""
-        self.last: Last | None = None
+        self._last: tuple[str, str, int, bool] | None = None
+        """Collection and key of the last write, the version that it made, or removed, and which of both it did."""
 
-    def outcome_of(self, write: "Callable[[Documents], int]") -> int | Exception:
-        """Outcome of one write. Raises only what ends the whole transaction."""
-        try:
-            return write(self)
-        except StoreError as why:
-            return why
-        except sqlite3.DataError as why:  # too big for SQLite: this statement did nothing, the others are as before
-            return meaning(why, Doing.WRITE, self._path)
-        except sqlite3.Error:
-            raise
-        except Exception as why:  # noqa: BLE001 - a value that SQLite cannot take is its caller's fault, and nobody else's
-            return why
+    def finish(self, changes: int) -> None:
+        """Remove some of the expired, at most twice as many as were written: so they cannot pile up, nor cost much."""
+        now_ms = self._moment.earliest_ms
+        if now_ms >= self._purge_at_ms and self._purge(2 * changes):
+            self._purge_at_ms = now_ms + PURGE_EVERY_MS
+
+    def committed(self) -> bytes | None:
+        if self._last is None:
+            return None
+        collection, key, cas, removed = self._last
+        return f"{cas} {removed:d} {collection}\0{key}".encode()
+
+    def rolled_back(self) -> None:
+        """Nothing is remembered from one transaction to the next."""
+
+    def announce(self) -> None:
+        """Nobody waits for documents."""
+
+    # ---------------------------------------------------------------- writes
 
     def insert(self, collection: str, key: str, content: bytes, expiry_s: float | None) -> int:
         expires_at_ms, hour = self._expiry(expiry_s)
@@ -88,7 +82,7 @@ class Documents:
         cas = self._cas_removed + 1
         row = (collection, key, cas, expires_at_ms, hour, checksum(collection, key, content), content)
         if self._connection.execute(INSERT, row).rowcount == 1:
-            self.last = Last(collection, key, cas, False)
+            self._last = (collection, key, cas, False)
             return cas
         here = (collection, key, self._moment.earliest_ms)
         expired = self._connection.execute(EXPIRED_HERE, here).fetchall()
@@ -107,7 +101,7 @@ class Documents:
         written = execute(REPLACE_IN_HOUR, (*new, expires_at_ms, *which, hour)).rowcount
         if not written and not execute(REPLACE, (*new, expires_at_ms, hour, *which)).rowcount:
             raise self._conflict("replaced", collection, key, cas)
-        self.last = Last(collection, key, cas + 1, False)
+        self._last = (collection, key, cas + 1, False)
         return cas + 1
 
     def replace_content(self, collection: str, key: str, content: bytes, cas: int) -> int:
@@ -115,7 +109,7 @@ class Documents:
         new = (content, checksum(collection, key, content), cas + 1)
         if self._connection.execute(REPLACE_CONTENT, (*new, *which)).rowcount != 1:
             raise self._conflict("replaced", collection, key, cas)
-        self.last = Last(collection, key, cas + 1, False)
+        self._last = (collection, key, cas + 1, False)
         return cas + 1
 
     def remove(self, collection: str, key: str, cas: int) -> int:
@@ -123,24 +117,17 @@ class Documents:
         if self._connection.execute(REMOVE, which).rowcount == 1:
             self._cas_removed = None
             sqlite_file.note_removed(self._connection, cas)
-            self.last = Last(collection, key, cas, True)
+            self._last = (collection, key, cas, True)
             return cas
         raise self._conflict("removed", collection, key, cas)
 
-    def purge(self, count_max: int) -> bool:
-        """Remove some of what has expired; whether that was all."""
+    def _purge(self, count_max: int) -> bool:
+        """Remove some of what has expired; true if that was all."""
         hour = self._moment.earliest_ms // sqlite_file.HOUR_MS
         expired = self._connection.execute(EXPIRED, (hour, count_max)).fetchall()
         if expired:
             sqlite_file.remove_rows(self._connection, expired)
         return len(expired) < count_max
-
-    def has(self, last: Last) -> bool:
-        """True if the file is as new as that write: versions only grow, and those of removed documents are noted."""
-        row = self._connection.execute(CAS, (last.collection, last.key)).fetchone()
-        if row is None:
-            return sqlite_file.cas_removed(self._connection) >= last.cas
-        return bool(row[0] > last.cas if last.removed else row[0] >= last.cas)
 
     def _expiry(self, expiry_s: float | None) -> tuple[int | None, int | None]:
         """When it expires, and the hour after which it is looked for to be purged."""
@@ -158,21 +145,17 @@ class Documents:
         )
 
 
-class Write(NamedTuple):
-    """A write that waits for its transaction."""
-
-    apply: Callable[[Documents], int]
-    """Carries it out inside the transaction; the new `cas`. Raises what the caller is to be told."""
-    answer: asyncio.Future[int]
-
-    def give(self, outcome: int | Exception) -> None:
-        """Tell the caller."""
-        if self.answer.done():  # cancelled: nobody listens
-            return
-        if isinstance(outcome, Exception):
-            self.answer.set_exception(outcome)
-        else:
-            self.answer.set_result(outcome)
+def lacks(connection: sqlite3.Connection, mark: bytes) -> str | None:
+    """What the file lacks of the write that this mark tells of; `None` if it is as new as that: versions only grow, and
+    those of removed documents are noted."""
+    version, removed, where = mark.decode().split(" ", 2)
+    collection, _, key = where.partition("\0")
+    cas, row = int(version), connection.execute(CAS, (collection, key)).fetchone()
+    if row is None:
+        is_there = sqlite_file.cas_removed(connection) >= cas
+    else:
+        is_there = row[0] > cas if removed == "1" else row[0] >= cas
+    return None if is_there else f"document {key!r} in {collection!r}, version {version}"
 
 
 def checksum(collection: str, key: str, content: bytes) -> int:

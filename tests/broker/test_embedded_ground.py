@@ -12,14 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from saga import filelock
-from saga.broker.embedded import ground, locks
+from saga.broker.embedded import seats
 from saga.broker.embedded.broker import EmbeddedBroker
-from saga.broker.embedded.locks import Seat, WriteLock, is_vacant, sweep
+from saga.broker.embedded.seats import Seat, is_vacant, sweep
 from saga.broker.port import Topic
 from saga.clock import SystemClock
 from saga.errors import BrokerBroken, BrokerError, BrokerUnavailable
 from saga.messages import Partition
+from saga.sqlite import ground, lock
+from saga.sqlite.lock import WriteLock
 from saga.testing.conformance.listening import Listening, event, values
 from tests.broker.waiting import until
 
@@ -200,7 +201,7 @@ async def test_records_that_are_missing_between_others_end_the_service_that_read
     with closing(sqlite3.connect(path, isolation_level=None)) as shell:
         for log in range(1, 5):
             shell.execute(f"DELETE FROM log_{log} WHERE offset = 1")
-    with pytest.raises(BrokerBroken, match=r"broker.db: it is damaged.*are missing"):
+    with pytest.raises(BrokerBroken, match=r"broker.db is damaged.*are missing"):
         _ = [record async for record in broker.scan("orders")]
     await broker.__aexit__(None, None, None)
     with pytest.raises(BrokerBroken, match="and holds others"):
@@ -235,8 +236,8 @@ async def test_a_lock_that_fails_in_any_way_is_told_and_hangs_nobody(
 
     broker = await opened(path)
     with monkeypatch.context() as planted:
-        planted.setattr("saga.filelock.fcntl.flock", fails)
-        with pytest.raises(BrokerUnavailable, match="its lock failed"):
+        planted.setattr("saga.sqlite.lock.fcntl.flock", fails)
+        with pytest.raises(BrokerUnavailable, match=r"broker.db.lock cannot be taken"):
             await CLOCK.within(5, broker.publish([event("orders", "k", "lost")]))
         with pytest.raises(BrokerUnavailable):
             await CLOCK.within(5, EmbeddedBroker(path, clock=CLOCK).__aenter__())
@@ -259,8 +260,8 @@ async def test_a_lock_that_fails_while_it_is_waited_for_is_told(
 
     holds = WriteLock(beside(path, ".lock"))
     assert holds.taken()
-    monkeypatch.setattr("saga.filelock.fcntl.flock", fails)
-    with pytest.raises(BrokerUnavailable, match="its lock failed"):
+    monkeypatch.setattr("saga.sqlite.lock.fcntl.flock", fails)
+    with pytest.raises(BrokerUnavailable, match=r"broker.db.lock cannot be taken"):
         await CLOCK.within(5, broker.publish([event("orders", "k", "lost")]))
     monkeypatch.undo()
     holds.close()
@@ -280,7 +281,7 @@ async def test_what_was_committed_is_told_even_if_the_lock_cannot_be_given_up(
         flock(file, how)
 
     broker, other = await opened(path), await opened(path)
-    monkeypatch.setattr("saga.filelock.fcntl.flock", keeps)
+    monkeypatch.setattr("saga.sqlite.lock.fcntl.flock", keeps)
     await CLOCK.within(5, broker.publish([event("orders", "k", "1")]))
     await CLOCK.within(5, other.publish([event("orders", "k", "2")]))
     for each in (broker, other):
@@ -291,20 +292,20 @@ async def test_what_was_committed_is_told_even_if_the_lock_cannot_be_given_up(
 
 async def test_who_is_locked_out_is_told_by_whom(path: Path) -> None:
     broker = await opened(path)
-    lock = WriteLock(beside(path, ".lock"))
-    assert lock.taken()
+    held = WriteLock(beside(path, ".lock"))
+    assert held.taken()
     with pytest.raises(BrokerUnavailable, match=rf"process {os.getpid()} \(.*python.*\) has it"):
         async with EmbeddedBroker(path, clock=CLOCK, lock_s=0.1):
             pytest.fail("it opened")
-    lock.close()
+    held.close()
     await broker.__aexit__(None, None, None)
 
 
 def test_where_the_system_does_not_say_who_holds_a_lock_people_learn_how_to_see(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(filelock, "LOCKS", tmp_path / "none")
-    assert filelock.holder(tmp_path / "a.lock") == f"another process (`lsof {tmp_path}/a.lock` tells which)"
+    monkeypatch.setattr(lock, "LOCKS", tmp_path / "none")
+    assert lock.holder(tmp_path / "a.lock") == f"another process (`lsof {tmp_path}/a.lock` tells which)"
 
 
 # -------------------------------------------------------------------- seats
@@ -319,7 +320,7 @@ def test_whoever_sweeps_never_removes_the_seat_of_the_living(path: Path, monkeyp
 
     def sits_down() -> None:
         file = os.open(dead, os.O_RDWR | os.O_CREAT)
-        if filelock.take(file) and locks._is_at(file, dead):
+        if lock.take(file) and seats._is_at(file, dead):
             seated.append(file)
 
     def interrupted(self: Path, missing_ok: bool = False) -> None:
@@ -331,7 +332,7 @@ def test_whoever_sweeps_never_removes_the_seat_of_the_living(path: Path, monkeyp
         dead.touch()
         sweep(path)
         for file in seated:
-            assert locks._is_at(file, dead), "it lives, and its seat is gone"
+            assert seats._is_at(file, dead), "it lives, and its seat is gone"
             os.close(file)
         seated.clear()
 
@@ -371,7 +372,7 @@ async def test_a_seat_whose_lock_fails_makes_joining_unavailable(path: Path, mon
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
     with monkeypatch.context() as planted:
-        planted.setattr("saga.filelock.fcntl.flock", fails)
+        planted.setattr("saga.sqlite.lock.fcntl.flock", fails)
         with pytest.raises(BrokerError, match="no lock for a member"):
             async with broker.join("payment", ["orders"], Listening()):
                 pytest.fail("it joined")

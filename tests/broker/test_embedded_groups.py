@@ -1,6 +1,7 @@
 """Members, generations and zombies of the embedded broker, and how long it keeps what."""
 
 import asyncio
+import sqlite3
 from collections.abc import Awaitable, Collection, Mapping
 from pathlib import Path
 from typing import TypeVar
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from saga.broker.embedded.broker import EmbeddedBroker
-from saga.broker.embedded.file import open_file
+from saga.broker.embedded.file import PURPOSE
 from saga.broker.embedded.groups import Groups, ranges
 from saga.broker.embedded.log import DAY_MS, Kept
 from saga.broker.embedded.membership import Timing
@@ -19,6 +20,7 @@ from saga.broker.port import Topic
 from saga.clock import SystemClock
 from saga.errors import BrokerError, Fenced
 from saga.messages import Outgoing, Partition
+from saga.sqlite.opening import open_to_write
 from saga.testing.conformance.broker import BrokerConformance
 from saga.testing.conformance.listening import Listening, event, values
 
@@ -172,8 +174,8 @@ async def test_who_was_frozen_itself_takes_nobody_for_dead(tmp_path: Path) -> No
 
 
 def test_who_stirred_since_it_was_seen_is_not_taken_for_dead(tmp_path: Path) -> None:
-    connection = open_file(tmp_path / "broker.db", bytes_max=None)
-    groups = Groups(connection)
+    connection = open_to_write(tmp_path / "broker.db", PURPOSE, sqlite3.Connection, None)
+    groups = Groups(lambda: connection)
     members = [groups.enter("payment", f"seat {n}", [], {}) for n in range(2)]
     seen = groups.fellows("payment")
     assert groups.beat(members[0])

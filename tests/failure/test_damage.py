@@ -193,7 +193,7 @@ class TheStore:
         return SqliteStore(path, clock=CLOCK)
 
     def connection(self, opened: SqliteStore) -> sqlite3.Connection | None:
-        return opened._connection
+        return opened._connection()
 
 
 class TheBroker:

@@ -4,7 +4,8 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from saga.cli.main import main
-from saga.store import sqlite_file
+from saga.sqlite import opening
+from saga.sqlite.purpose import Purpose
 
 T = TypeVar("T")
 
@@ -13,14 +14,14 @@ PAGES = 5
 
 
 def tightened(connect: Callable[..., T]) -> Callable[..., T]:
-    """Opens files as before, and keeps them from growing."""
+    """Opens files as before, and keeps stores from growing."""
 
-    def opened(path: object, factory: object, bytes_max: int | None) -> T:
-        return connect(path, factory, PAGES * sqlite_file.PAGE_BYTES)
+    def opened(path: object, purpose: Purpose, factory: object, bytes_max: int | None) -> T:
+        return connect(path, purpose, factory, PAGES * opening.PAGE_BYTES if purpose.name == "store" else bytes_max)
 
     return opened
 
 
 if __name__ == "__main__":
-    sqlite_file.connect = tightened(sqlite_file.connect)
+    opening.connect = tightened(opening.connect)
     main()

@@ -20,7 +20,7 @@ from saga.store.port import Document, NewestFirst
 from saga.store.sqlite import WRITES_MAX, SqliteStore
 from saga.store.sqlite_adapter import sqlite_path
 from saga.store.sqlite_documents import EXPIRY_S_MAX
-from saga.store.sqlite_file import FORMAT
+from saga.store.sqlite_file import PURPOSE
 from saga.testing.conformance.store import Opens, Passes, StoreConformance
 from tests.store.conftest import Held, SettableClock
 
@@ -214,7 +214,7 @@ async def test_missing_folders_are_made(tmp_path: Path, clock: SettableClock) ->
 @pytest.mark.parametrize("readonly", [False, True])
 @pytest.mark.parametrize(
     ("other", "says"),
-    [(FORMAT + 1, "use the newer version that wrote it"), (FORMAT - 1, "use the older version that wrote it")],
+    [(PURPOSE.format + 1, "newer"), (PURPOSE.format - 1, "older")],
 )
 async def test_another_format_is_refused(
     path: Path, clock: SettableClock, readonly: bool, other: int, says: str
@@ -223,7 +223,8 @@ async def test_another_format_is_refused(
         pass
     with closing(sqlite3.connect(path)) as connection:
         connection.execute(f"PRAGMA user_version = {other}")
-    with pytest.raises(ConfigurationError, match=rf"payment.db has format {other}, .* knows format {FORMAT}; {says}"):
+    told = rf"payment.db is of format {other}, {says} than {PURPOSE.format}.*run the version of saga that wrote it"
+    with pytest.raises(ConfigurationError, match=told):
         await SqliteStore(path, clock=clock, readonly=readonly).__aenter__()
 
 

@@ -4,15 +4,13 @@ import asyncio
 import os
 import resource
 import sqlite3
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from saga.errors import Ambiguous, StoreBroken, StoreError, StoreUnavailable, TooLarge
+from saga.errors import Ambiguous, StoreBroken, StoreError, StoreUnavailable
 from saga.store.port import Document
 from saga.store.sqlite import SqliteStore
-from saga.store.sqlite_errors import BROKEN, MEANINGS, Doing, meaning, primary_code
 from tests.store.conftest import SettableClock
 
 KIB = 1024
@@ -200,70 +198,3 @@ async def test_a_read_that_fails_is_unavailable(path: Path, clock: SettableClock
         faulty.before = {"SELECT": sqlite3.SQLITE_CORRUPT}
         with pytest.raises(StoreBroken, match="is damaged"):
             _ = [found async for found in store.scan("saga")]
-
-
-# -------------------------------------------------------------------- the table
-
-
-@pytest.mark.parametrize("code", sorted(MEANINGS))
-def test_only_a_commit_can_be_ambiguous(code: int) -> None:
-    said = {doing: type(meaning(failure(code), doing, Path("payment.db"))) for doing in Doing}
-    if code in BROKEN:
-        assert set(said.values()) == {StoreBroken}
-        return
-    assert said[Doing.READ] is StoreUnavailable
-    assert said[Doing.WRITE] is (TooLarge if code == sqlite3.SQLITE_TOOBIG else StoreUnavailable)
-    assert said[Doing.COMMIT] is (StoreUnavailable if MEANINGS[code].undone else Ambiguous)
-
-
-def test_only_what_sqlite_says_before_the_commit_frame_counts_as_undone() -> None:
-    undone = {code for code, known in MEANINGS.items() if known.undone}
-    names = ("BUSY", "LOCKED", "PROTOCOL", "FULL", "READONLY", "PERM")
-    assert undone == {getattr(sqlite3, f"SQLITE_{name}") for name in names}
-
-
-def test_an_extended_code_means_what_its_primary_code_means() -> None:
-    assert primary_code(failure(sqlite3.SQLITE_IOERR_FSYNC)) == sqlite3.SQLITE_IOERR
-
-
-def test_an_error_without_code_is_ambiguous_at_commit() -> None:
-    assert isinstance(meaning(sqlite3.ProgrammingError("closed"), Doing.COMMIT, Path("payment.db")), Ambiguous)
-
-
-AUTHORIZER = """DENY IGNORE ANALYZE ATTACH DELETE DETACH FUNCTION INSERT PRAGMA READ RECURSIVE REINDEX SAVEPOINT SELECT
-TRANSACTION UPDATE""".split()  # noqa: SIM905 - a list of sixteen strings is no easier to read
-NOT_ERRORS: tuple[Callable[[str], bool], ...] = (
-    lambda name: name in ("SQLITE_OK", "SQLITE_DONE", "SQLITE_ROW") or name.startswith("SQLITE_OK_"),
-    lambda name: name.startswith(("SQLITE_LIMIT_", "SQLITE_DBCONFIG_")),
-    # What an authorizer is asked about, and answers.
-    lambda name: name.startswith(("SQLITE_CREATE_", "SQLITE_DROP_", "SQLITE_ALTER_")),
-    lambda name: name in {f"SQLITE_{word}" for word in AUTHORIZER},
-)
-
-
-def test_every_error_that_sqlite_knows_has_a_meaning() -> None:
-    codes = {
-        name: getattr(sqlite3, name)
-        for name in dir(sqlite3)
-        if name.startswith("SQLITE_") and not any(is_none(name) for is_none in NOT_ERRORS)
-    }
-    assert len(codes) > 25
-    assert {name for name, code in codes.items() if code & 0xFF not in MEANINGS} == set()
-
-
-def test_every_error_class_of_the_module_is_known() -> None:
-    def below(kind: type[sqlite3.Error]) -> set[type[sqlite3.Error]]:
-        return {kind}.union(*(below(child) for child in kind.__subclasses__()))
-
-    names = {kind.__name__ for kind in below(sqlite3.Error) if kind.__module__ == "sqlite3"}
-    assert names == {
-        "Error",
-        "DatabaseError",
-        "DataError",
-        "IntegrityError",
-        "InterfaceError",
-        "InternalError",
-        "NotSupportedError",
-        "OperationalError",
-        "ProgrammingError",
-    }

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from saga.store.port import Document
-from saga.store.sqlite import PURGE_EVERY_MS, SqliteStore
+from saga.store.sqlite import SqliteStore
+from saga.store.sqlite_documents import PURGE_EVERY_MS
 from saga.store.steady import BELIEVED_AFTER_S, SteadyTime
 from tests.store.conftest import SettableClock
 

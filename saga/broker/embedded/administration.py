@@ -1,14 +1,12 @@
 """The embedded broker for tools: what its tables say, and the changes that people make, each one transaction."""
 
-import sqlite3
 from collections.abc import Collection, Mapping
 from typing import Any
 
 from saga.broker.administration import DAY_MS, Bounds, Found, Group, Unreadable
 from saga.broker.embedded.broker import EmbeddedBroker
-from saga.broker.embedded.failures import translated
-from saga.broker.embedded.locks import is_vacant
 from saga.broker.embedded.log import Kept, Undecodable
+from saga.broker.embedded.seats import is_vacant
 from saga.broker.port import Topic
 from saga.errors import BrokerError
 from saga.messages import Partition
@@ -67,11 +65,10 @@ class EmbeddedAdministration(EmbeddedBroker):
     async def unreadable(self, partition: Partition, offset: int) -> Unreadable | None:
         kept = self._one(partition.topic)
         try:
-            self._open.log.read(kept.first_log + partition.number, partition, offset, 1)
+            with self._open.file.telling():
+                self._open.log.read(kept.first_log + partition.number, partition, offset, 1)
         except Undecodable as why:
             return Unreadable(why.offset, why.offset + 1, None, str(why))
-        except sqlite3.Error as why:
-            raise translated(why, self.path) from why
         return None
 
     async def move(self, group: str, positions: Mapping[Partition, int]) -> None:
@@ -121,7 +118,5 @@ class EmbeddedAdministration(EmbeddedBroker):
 
     def _rows(self, statement: str, given: tuple[object, ...] = ()) -> list[Any]:
         """What SQLite finds."""
-        try:
+        with self._open.file.telling():
             return self.connection.execute(statement, given).fetchall()
-        except sqlite3.Error as why:
-            raise translated(why, self.path) from why

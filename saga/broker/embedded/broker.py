@@ -4,23 +4,26 @@ import asyncio
 import sqlite3
 from collections.abc import AsyncIterator, Collection, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Self
 
-from saga.broker.embedded import locks
-from saga.broker.embedded.failures import translated
-from saga.broker.embedded.file import open_file
-from saga.broker.embedded.ground import Ground
+from saga.broker.embedded.file import PURPOSE
 from saga.broker.embedded.groups import Groups
-from saga.broker.embedded.log import Log, Undecodable
+from saga.broker.embedded.log import Log, Undecodable, lacks
 from saga.broker.embedded.membership import Member, Shared, Timing
-from saga.broker.embedded.writer import RECORDS_MAX, Writer
+from saga.broker.embedded.seats import Seat, sweep
+from saga.broker.embedded.transaction import Transaction
 from saga.broker.port import RECORD_BYTES_MAX, Listener, Membership, Topic
 from saga.clock import Clock
-from saga.errors import BrokerBroken, BrokerError, BrokerUnavailable
+from saga.errors import Broken, BrokerError, BrokerUnavailable
 from saga.messages import Outgoing, Partition, Record
-from saga.statefile import left, make_folder
+from saga.sqlite.errors import Doing
+from saga.sqlite.file import File
+from saga.sqlite.writer import Writer
 
+RECORDS_MAX = 2000
+"""Records that one transaction takes."""
 LOOK_S_FIRST, LOOK_S_MAX = 0.002, 0.02
 """How often to look whether another process wrote: at first and after it did, and when nothing happens for long."""
 LOOK_GROWTH = 1.1
@@ -61,36 +64,22 @@ class EmbeddedBroker:
         self._versions: dict[str, int] = {}
         self._closing = AsyncExitStack()
         self._shared: Shared | None = None
-        self._ground: Ground | None = None
 
     async def __aenter__(self) -> Self:
         async with AsyncExitStack() as opened:
-            try:
-                make_folder(self.path.parent)
-                lock = locks.WriteLock(self.path.with_name(f"{self.path.name}.lock"))
-            except OSError as why:
-                raise BrokerUnavailable(
-                    f"broker file {self.path}: {why.strerror}: check that its folder is there and may be written"
-                ) from why
-            opened.callback(lock.close)
-            connection, log, ground = await self._connect(lock)
-            opened.callback(_close, connection, ground)
-            self._ground = ground
-            writer = Writer(
-                self.path,
-                connection,
-                lock,
-                log,
-                ground,
-                clock=self._clock,
-                lock_s=self._lock_s,
-                caught_up=self._caught_up,
-                appended=self._appended,
-                broken=self._broken,
-            )
+            clock = self._clock
+            file = File(self.path, PURPOSE, clock=clock, lock_s=self._lock_s, bytes_max=self._bytes_max)
+            log = Log(file.connection, self.record_bytes_max)
+            await file.open(lacks)
+            opened.callback(file.close)
+            sweep(self.path)
+            with file.telling():
+                log.catch_up()
+            transaction = Transaction(log, clock, caught_up=self._caught_up, appended=self._appended)
+            writer = Writer(file, transaction, clock=clock, room=RECORDS_MAX, broken=self._broken)
             opened.push_async_callback(writer.close)
             self._shared = Shared(
-                self.path, connection, writer, log, Groups(connection), self._clock, self._timing, self._group_changed
+                file, writer, transaction, log, Groups(file.connection), clock, self._timing, self._group_changed
             )
             await opened.enter_async_context(_running(self._look(), self._trim_often()))
             self._closing = opened.pop_all()
@@ -98,49 +87,10 @@ class EmbeddedBroker:
 
     async def __aexit__(self, *exc: object) -> None:
         """Close. Raises `BrokerBroken` if the file was removed or replaced and nobody was told yet."""
-        ground, self._ground = self._ground, None
-        told = ground is None or ground.broken is not None
-        await self._closing.aclose()
-        self._shared = None
-        if ground is not None and not told:
-            ground.refuse()
-
-    async def _connect(self, lock: locks.WriteLock) -> tuple[sqlite3.Connection, Log, Ground]:
-        """Open the file while nobody writes to it, makes it or closes it."""
-        deadline_s = self._clock.monotonic_s() + self._lock_s
-        while not self._taken(lock):
-            if self._clock.monotonic_s() >= deadline_s:
-                raise BrokerUnavailable(
-                    f"broker file {self.path}: another process has held its lock for {self._lock_s:g} s: "
-                    f"{lock.holder()} has it: resume it or end it (a stopped process keeps its locks)"
-                )
-            await self._clock.sleep(LOOK_S_FIRST)
         try:
-            if (said := left(self.path, lock.descriptor)) is not None:
-                raise BrokerBroken(f"broker file {self.path} cannot be used yet: {said}")
-            locks.sweep(self.path)
-            connection = open_file(self.path, bytes_max=self._bytes_max)
-            try:
-                log = Log(connection, self.record_bytes_max)
-                log.catch_up()
-                return connection, log, Ground(self.path, lock.descriptor, connection, log, self._clock)
-            except BaseException:
-                connection.close()
-                raise
-        except sqlite3.Error as why:
-            raise translated(why, self.path) from why
-        except OSError as why:
-            raise BrokerUnavailable(f"broker file {self.path}: {why}: see the system's log") from why
+            await self._closing.aclose()
         finally:
-            lock.release()
-
-    def _taken(self, lock: locks.WriteLock) -> bool:
-        try:
-            return lock.taken()
-        except OSError as why:
-            raise BrokerUnavailable(
-                f"broker file {self.path}: its lock failed ({why.strerror}): it has to lie on a local disk"
-            ) from why
+            self._shared = None
 
     @property
     def _open(self) -> Shared:
@@ -157,10 +107,8 @@ class EmbeddedBroker:
 
     async def partitions(self, topics: Collection[str]) -> Mapping[str, int]:
         log = self._open.log
-        try:
+        with self._open.file.telling():
             log.reload()
-        except sqlite3.Error as why:
-            raise translated(why, self.path) from why
         return {name: log.topics[name].partitions for name in topics if name in log.topics}
 
     async def forbidden(
@@ -170,20 +118,21 @@ class EmbeddedBroker:
 
     async def publish(self, messages: Sequence[Outgoing]) -> None:
         """As promised; what is handed over (at a time: 2,000 records) is appended even if the caller is cancelled."""
-        writer = self._open.writer
+        shared = self._open
         try:
-            entries = self._open.log.entries(messages)
+            entries = shared.log.entries(messages)
         except sqlite3.Error as why:
-            raise translated(why, self.path) from why
+            raise shared.file.error(why, Doing.READ) from why
         for at in range(0, len(entries), RECORDS_MAX):  # one after another: what follows a failure must not overtake
-            await writer.append(entries[at : at + RECORDS_MAX])
+            some = entries[at : at + RECORDS_MAX]
+            await shared.writer.do(partial(shared.transaction.append, some), len(some))
 
     @asynccontextmanager
     async def join(self, group: str, topics: Sequence[str], listener: Listener) -> AsyncIterator[Membership]:
         """As promised. An error that the listener raises comes out of the next `poll` or `commit`."""
         shared = self._open
         try:
-            seat = locks.Seat(self.path)
+            seat = Seat(self.path)
         except OSError as why:
             raise BrokerUnavailable(f"broker file {self.path}: no lock for a member: {why.strerror}") from why
         member = Member(group, topics, listener, seat, shared)
@@ -206,18 +155,15 @@ class EmbeddedBroker:
 
     async def scan(self, topic: str) -> AsyncIterator[Record]:
         log = self._open.log
-        try:
+        with self._open.file.telling():
             log.reload()
-        except sqlite3.Error as why:
-            raise translated(why, self.path) from why
         kept = log.kept(topic)
         for number in range(kept.partitions):
             at, end = 0, log.heads[kept.first_log + number]
             while at < end:
                 try:
-                    records = log.read(kept.first_log + number, Partition(topic, number), at, PAGE)
-                except sqlite3.Error as why:
-                    raise translated(why, self.path) from why
+                    with self._open.file.telling():
+                        records = log.read(kept.first_log + number, Partition(topic, number), at, PAGE)
                 except Undecodable as why:
                     raise BrokerError(why.told(Partition(topic, number), self.path)) from why
                 for record in records:
@@ -231,7 +177,7 @@ class EmbeddedBroker:
     @property
     def connection(self) -> sqlite3.Connection:
         """What all goes through, for tests and for looking; never in the middle of a transaction."""
-        return self._open.connection
+        return self._open.file.connection()
 
     async def trim(self) -> None:
         """Remove what is past its topic's retention; done every minute anyhow. Raises `BrokerUnavailable`."""
@@ -254,7 +200,7 @@ class EmbeddedBroker:
                 member.changed.set()
         self._versions = dict(log.versions)
 
-    def _broken(self, why: BrokerBroken) -> None:
+    def _broken(self, why: Broken) -> None:
         """Whoever polls is told, too."""
         for member in self._members:
             member.fail(why)
@@ -277,7 +223,7 @@ class EmbeddedBroker:
                 self._check_names()
             try:
                 others = self._open.log.catch_up()
-            except sqlite3.Error:  # whoever polls or publishes is told; here it is tried again
+            except (sqlite3.Error, Broken):  # whoever polls or publishes is told; here it is tried again
                 others = False
             if others:
                 self._caught_up()
@@ -285,33 +231,18 @@ class EmbeddedBroker:
 
     def _check_names(self) -> None:
         """Somebody may have removed the file while nothing is written."""
-        if self._ground is None:
-            return
         try:
-            self._ground.check_names()
-        except BrokerBroken as why:
+            self._open.file.check_names()
+        except Broken as why:
             self._broken(why)
-        except OSError:  # whoever writes is told
+        except BrokerUnavailable:  # whoever writes is told
             return
 
     async def _trim_often(self) -> None:
         while True:
             await self._clock.sleep(TRIM_EVERY_S)
-            with suppress(BrokerUnavailable, BrokerBroken):  # whoever polls or publishes is told
+            with suppress(BrokerUnavailable, Broken):  # whoever polls or publishes is told
                 await self.trim()
-
-
-def _close(connection: sqlite3.Connection, ground: Ground) -> None:
-    """Raises `BrokerBroken` if the file has lost its name since anybody looked."""
-    if ground.broken is not None:
-        return  # to close it would remove the log of whatever lies there now
-    try:
-        with suppress(OSError):
-            ground.check_names()
-    finally:
-        if ground.broken is None:
-            connection.close()
-            ground.closed()
 
 
 @asynccontextmanager

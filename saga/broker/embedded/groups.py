@@ -7,7 +7,7 @@ commit is refused unless it comes from that owner, under the generation in which
 
 import json
 import sqlite3
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from saga.broker.embedded.log import Kept
@@ -71,14 +71,14 @@ def ranges(members: Sequence[int], topics: Mapping[int, Collection[str]], kept: 
 class Groups:
     """The statements. `view` and `fellows` only read; all others are called inside a transaction."""
 
-    def __init__(self, connection: sqlite3.Connection) -> None:
+    def __init__(self, connection: Callable[[], sqlite3.Connection]) -> None:
         self._connection = connection
 
     def view(self, group: str, member: int) -> View:
         """What concerns `member`."""
-        found = self._connection.execute("SELECT generation FROM groups WHERE name = ?", (group,)).fetchone()
-        alive = self._connection.execute("SELECT 1 FROM members WHERE id = ?", (member,)).fetchone()
-        rows = self._connection.execute(
+        found = self._connection().execute("SELECT generation FROM groups WHERE name = ?", (group,)).fetchone()
+        alive = self._connection().execute("SELECT 1 FROM members WHERE id = ?", (member,)).fetchone()
+        rows = self._connection().execute(
             "SELECT log, owner, granted, target FROM positions WHERE grp = ? AND (owner = ? OR target = ?)",
             (group, member, member),
         )
@@ -86,7 +86,7 @@ class Groups:
 
     def fellows(self, group: str) -> list[Fellow]:
         """All members, oneself among them."""
-        rows = self._connection.execute("SELECT id, seat, beats FROM members WHERE grp = ? ORDER BY id", (group,))
+        rows = self._connection().execute("SELECT id, seat, beats FROM members WHERE grp = ? ORDER BY id", (group,))
         return [Fellow(*row) for row in rows]
 
     def enter(
@@ -99,8 +99,8 @@ class Groups:
         instead_of: Collection[Fellow] = (),
     ) -> int:
         """A new member, and those dead ones out, in a new generation; its id, which never comes back."""
-        self._connection.executemany("DELETE FROM members WHERE id = ?", [(fellow.id,) for fellow in instead_of])
-        cursor = self._connection.execute(
+        self._connection().executemany("DELETE FROM members WHERE id = ?", [(fellow.id,) for fellow in instead_of])
+        cursor = self._connection().execute(
             "INSERT INTO members (grp, seat, topics, beats) VALUES (?, ?, ?, 0)", (group, seat, json.dumps(topics))
         )
         member = cursor.lastrowid
@@ -110,7 +110,7 @@ class Groups:
 
     def evict(self, group: str, fellows: Collection[Fellow], kept: Mapping[str, Kept]) -> None:
         """Take these for dead, unless they are gone or have stirred since they were seen."""
-        cursor = self._connection.executemany(
+        cursor = self._connection().executemany(
             "DELETE FROM members WHERE id = ? AND beats = ?", [(fellow.id, fellow.beats) for fellow in fellows]
         )
         if cursor.rowcount > 0:
@@ -118,47 +118,48 @@ class Groups:
 
     def leave(self, group: str, member: int, kept: Mapping[str, Kept]) -> None:
         """Give up everything, in a new generation."""
-        if self._connection.execute("DELETE FROM members WHERE id = ?", (member,)).rowcount:
+        if self._connection().execute("DELETE FROM members WHERE id = ?", (member,)).rowcount:
             self._regroup(group, kept)
 
     def beat(self, member: int) -> bool:
         """A sign of life; whether the member is still in."""
-        return self._connection.execute("UPDATE members SET beats = beats + 1 WHERE id = ?", (member,)).rowcount == 1
+        return self._connection().execute("UPDATE members SET beats = beats + 1 WHERE id = ?", (member,)).rowcount == 1
 
     def release(self, group: str, member: int, logs: Collection[int]) -> None:
         """These are brought to an end here, and free for their targets."""
-        self._connection.executemany(
+        self._connection().executemany(
             "UPDATE positions SET owner = NULL, granted = NULL"
             " WHERE grp = ? AND log = ? AND owner = ? AND target IS NOT owner",
             [(group, log, member) for log in logs],
         )
-        self._connection.execute("UPDATE groups SET version = version + 1 WHERE name = ?", (group,))
+        self._connection().execute("UPDATE groups SET version = version + 1 WHERE name = ?", (group,))
 
     def take(self, group: str, member: int, generation: int, logs: Collection[int]) -> list[Grant]:
         """Those of `logs` that are the member's target in `generation`, whoever had them: all, or none if it is over.
 
         Whoever had them sees it at once, and has its commits refused."""
-        (current,) = self._connection.execute("SELECT generation FROM groups WHERE name = ?", (group,)).fetchone()
+        execute = self._connection().execute
+        (current,) = execute("SELECT generation FROM groups WHERE name = ?", (group,)).fetchone()
         if current != generation:
             return []
         taken: list[Grant] = []
         for log in logs:
-            self._connection.execute(
+            execute(
                 "UPDATE positions SET owner = ?, granted = ? WHERE grp = ? AND log = ? AND target = ?",
                 (member, generation, group, log, member),
             )
-            row = self._connection.execute(
+            row = execute(
                 "SELECT offset FROM positions WHERE grp = ? AND log = ? AND owner = ?", (group, log, member)
             ).fetchone()
             if row is not None:
                 taken.append(Grant(log, generation, row[0]))
         if taken:
-            self._connection.execute("UPDATE groups SET version = version + 1 WHERE name = ?", (group,))
+            execute("UPDATE groups SET version = version + 1 WHERE name = ?", (group,))
         return taken
 
     def commit(self, group: str, member: int, offsets: Sequence[tuple[int, int, int]]) -> None:
         """Log, generation of its grant, offset. Raises `Fenced`, with nothing moved, if any is not the member's."""
-        rows = self._connection.execute(
+        rows = self._connection().execute(
             "SELECT log, granted FROM positions WHERE grp = ? AND owner = ?", (group, member)
         )
         ours: dict[int, int] = dict(rows)
@@ -167,7 +168,7 @@ class Groups:
                 f"group {group!r}: {len(fenced)} of {len(offsets)} partitions to commit have gone to another member; "
                 "nothing was committed: what of them is not committed comes again, there"
             )
-        self._connection.executemany(
+        self._connection().executemany(
             "UPDATE positions SET offset = ? WHERE grp = ? AND log = ?",
             [(offset, group, log) for log, _, offset in offsets],
         )
@@ -178,7 +179,7 @@ class Groups:
         A log gets its position here, at the oldest record, before anybody reads it: from now on retention spares what
         the group has not committed.
         """
-        execute, executemany = self._connection.execute, self._connection.executemany
+        execute, executemany = self._connection().execute, self._connection().executemany
         rows = execute("SELECT id, topics FROM members WHERE grp = ?", (group,))
         topics: dict[int, list[str]] = {member: json.loads(text) for member, text in rows}
         targets = ranges(sorted(topics), topics, kept)

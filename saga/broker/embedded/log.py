@@ -2,18 +2,18 @@
 
 import sqlite3
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
 import msgspec
 
-from saga.broker.embedded.failures import Damage
 from saga.broker.embedded.file import log_table
 from saga.broker.partitioner import partition_of
 from saga.broker.port import FRAME_BYTES, RECORD_BYTES_MAX, Topic, size_of
 from saga.errors import BrokerError
 from saga.messages import Headers, Outgoing, Partition, Record
+from saga.sqlite.errors import Damage
 
 DAY_MS = 86_400_000
 TRIMMED_MAX = 200
@@ -53,7 +53,7 @@ class Undecodable(Exception):
 class Log:
     """What this process knows of the log, and its statements. Nothing here waits."""
 
-    def __init__(self, connection: sqlite3.Connection, record_bytes_max: int = RECORD_BYTES_MAX) -> None:
+    def __init__(self, connection: Callable[[], sqlite3.Connection], record_bytes_max: int = RECORD_BYTES_MAX) -> None:
         self._connection, self._record_bytes_max = connection, record_bytes_max
         self._seen = -1
         self.topics: dict[str, Kept] = {}
@@ -65,7 +65,7 @@ class Log:
 
     def catch_up(self) -> bool:
         """Read again what others may have changed; whether anything of the file did change by another's hand."""
-        (seen,) = self._connection.execute("PRAGMA data_version").fetchone()
+        (seen,) = self._connection().execute("PRAGMA data_version").fetchone()
         if seen == self._seen:
             return False
         self.reload()
@@ -75,13 +75,13 @@ class Log:
     def reload(self) -> None:
         """Read ends and versions, and topics if there are new ones."""
         ends = "SELECT id, next FROM logs"
-        heads: dict[int, int] = dict(self._connection.execute(ends))
+        heads: dict[int, int] = dict(self._connection().execute(ends))
         if len(heads) != len(self.heads):
-            rows = self._connection.execute("SELECT name, first_log, partitions, retention_ms FROM topics")
+            rows = self._connection().execute("SELECT name, first_log, partitions, retention_ms FROM topics")
             self.topics = {name: Kept(*rest) for name, *rest in rows}
-            heads = dict(self._connection.execute(ends))  # after the topics: every known topic has its ends
+            heads = dict(self._connection().execute(ends))  # after the topics: every known topic has its ends
         self.heads = heads
-        self.versions = dict(self._connection.execute("SELECT name, version FROM groups"))
+        self.versions = dict(self._connection().execute("SELECT name, version FROM groups"))
 
     def entries(self, messages: Sequence[Outgoing]) -> list[Entry]:
         """Ready to append: each with its log. Raises `BrokerError`: an unknown topic, a record that is too large."""
@@ -112,7 +112,7 @@ class Log:
     def append(self, entries: Iterable[Entry], now_ms: int) -> None:
         """Inside a transaction: give each its offset and write it. `committed` or `rolled_back` follows."""
         moved: dict[int, list[tuple[int, bytes, bytes | None, bytes | None, int, int]]] = {}
-        heads, connection = self.heads, self._connection
+        heads, connection = self.heads, self._connection()
         for log, key, value, headers in entries:
             rows = moved.get(log)
             if rows is None:
@@ -137,11 +137,12 @@ class Log:
     def read(self, log: int, partition: Partition, offset: int, records_max: int) -> list[Record]:
         """The next records from `offset` on, up to one that cannot be read: that is raised when it is the first."""
         topic, number = partition
-        rows = self._connection.execute(
+        cursor = self._connection().execute(
             f"SELECT offset, key, value, headers, time_ms, sum FROM log_{log}"
             " WHERE offset >= ? ORDER BY offset LIMIT ?",
             (offset, records_max),
-        ).fetchall()
+        )
+        rows = cursor.fetchall()
         if not rows or rows[0][0] != offset or rows[-1][0] - offset != len(rows) - 1:
             self._check_gap(log, offset, [row[0] for row in rows])
         records: list[Record] = []
@@ -158,21 +159,16 @@ class Log:
 
     def _check_gap(self, log: int, offset: int, found: Sequence[int]) -> None:
         """True if what is not there was removed by retention. Raises `Damage`."""
-        oldest, end = self._connection.execute("SELECT oldest, next FROM logs WHERE id = ?", (log,)).fetchone()
+        oldest, end = self._connection().execute("SELECT oldest, next FROM logs WHERE id = ?", (log,)).fetchone()
         first = max(offset, oldest)
         if list(found) != list(range(first, first + len(found))) or (not found and first < end):
             raise Damage(f"records of log {log} from {first} on are missing")
-
-    def has(self, log: int, end: int) -> bool:
-        """True if that log is at least so long."""
-        found = self._connection.execute("SELECT next FROM logs WHERE id = ?", (log,)).fetchone()
-        return found is not None and found[0] >= end
 
     # ---------------------------------------------------------------- topics and retention, inside a transaction
 
     def ensure(self, topics: Sequence[Topic]) -> None:
         """Make the missing ones. All are checked before anything is written."""
-        rows = self._connection.execute("SELECT name, first_log, partitions, retention_ms FROM topics")
+        rows = self._connection().execute("SELECT name, first_log, partitions, retention_ms FROM topics")
         there = {name: Kept(*rest) for name, *rest in rows}
         for topic in topics:
             kept = there.get(topic.name)
@@ -189,24 +185,25 @@ class Log:
             if kept is None:
                 there[topic.name] = self._make(topic, retention_ms)
             elif kept.retention_ms != retention_ms:
-                self._connection.execute(
+                self._connection().execute(
                     "UPDATE topics SET retention_ms = ? WHERE name = ?", (retention_ms, topic.name)
                 )
 
     def _make(self, topic: Topic, retention_ms: int | None) -> Kept:
-        (first,) = self._connection.execute("SELECT coalesce(max(id), 0) + 1 FROM logs").fetchone()
+        (first,) = self._connection().execute("SELECT coalesce(max(id), 0) + 1 FROM logs").fetchone()
         for log in range(first, first + topic.partitions):
-            self._connection.execute("INSERT INTO logs VALUES (?, 0, 0)", (log,))
-            self._connection.execute(log_table(log))
+            self._connection().execute("INSERT INTO logs VALUES (?, 0, 0)", (log,))
+            self._connection().execute(log_table(log))
         kept = Kept(first, topic.partitions, retention_ms)
-        self._connection.execute("INSERT INTO topics VALUES (?, ?, ?, ?)", (topic.name, *kept))
+        self._connection().execute("INSERT INTO topics VALUES (?, ?, ?, ?)", (topic.name, *kept))
         return kept
 
     def trim(self, now_ms: int) -> bool:
         """Remove records past their topic's retention, never one that a known group has not committed, and of each
         partition a bounded number; whether there may be more to remove."""
         more = False
-        rows = self._connection.execute(
+        execute = self._connection().execute
+        rows = execute(
             "SELECT l.id, l.oldest, min(l.next, coalesce((SELECT min(p.offset) FROM positions p WHERE p.log = l.id),"
             " l.next)), t.retention_ms FROM topics t JOIN logs l ON l.id >= t.first_log"
             " AND l.id < t.first_log + t.partitions WHERE t.retention_ms IS NOT NULL"
@@ -215,16 +212,23 @@ class Log:
             end = min(floor, oldest + TRIMMED_MAX)
             if end <= oldest:
                 continue
-            (first_kept,) = self._connection.execute(
+            (first_kept,) = execute(
                 f"SELECT min(offset) FROM log_{log} WHERE offset >= ? AND offset < ? AND time_ms >= ?",
                 (oldest, end, now_ms - retention_ms),
             ).fetchone()
             keep = end if first_kept is None else first_kept
             if keep > oldest:
-                self._connection.execute(f"DELETE FROM log_{log} WHERE offset < ?", (keep,))
-                self._connection.execute("UPDATE logs SET oldest = ? WHERE id = ?", (keep, log))
+                execute(f"DELETE FROM log_{log} WHERE offset < ?", (keep,))
+                execute("UPDATE logs SET oldest = ? WHERE id = ?", (keep, log))
                 more = more or keep == oldest + TRIMMED_MAX
         return more
+
+
+def lacks(connection: sqlite3.Connection, mark: bytes) -> str | None:
+    """What the file lacks of the write that this mark tells of: a log, and its end. `None` if it is so long."""
+    log, end = (int(part) for part in mark.split())
+    found = connection.execute("SELECT next FROM logs WHERE id = ?", (log,)).fetchone()
+    return None if found is not None and found[0] >= end else f"record {end - 1} of log {log}"
 
 
 def checksum(offset: int, key: bytes, value: bytes | None, headers: bytes | None, time_ms: int) -> int:

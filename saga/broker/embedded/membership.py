@@ -4,17 +4,18 @@ import asyncio
 import sqlite3
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
-from saga.broker.embedded.failures import translated
 from saga.broker.embedded.groups import Fellow, Groups, View
-from saga.broker.embedded.locks import Seat, is_vacant
 from saga.broker.embedded.log import Log, Undecodable
-from saga.broker.embedded.writer import Writer
+from saga.broker.embedded.seats import Seat, is_vacant
+from saga.broker.embedded.transaction import Transaction
 from saga.broker.port import Listener
 from saga.clock import Clock
 from saga.errors import BrokerError, BrokerUnavailable, Fenced
 from saga.messages import Partition, Record, Standstill
+from saga.sqlite.errors import Doing
+from saga.sqlite.file import File
+from saga.sqlite.writer import Writer
 
 AGAIN_S = 0.1
 """Before a transition that the file refused is tried again."""
@@ -49,9 +50,9 @@ class Owned:
 class Shared:
     """What the members of one process work with."""
 
-    path: Path
-    connection: sqlite3.Connection
+    file: File
     writer: Writer
+    transaction: Transaction
     log: Log
     groups: Groups
     clock: Clock
@@ -171,13 +172,13 @@ class Member:
             if partition is not None and partition in self._owned:
                 self._behind[partition] = self._owned[partition]
             if not records:
-                raise translated(why, self._shared.path) from why
+                raise self._shared.file.error(why, Doing.READ) from why
         return records
 
     def _stands(self, partition: Partition, why: Undecodable) -> None:
         """Whatever lies behind that record waits, and nothing else does."""
         told = self._standing.get(partition)
-        standstill = Standstill(*partition, why.offset, why.told(partition, self._shared.path))
+        standstill = Standstill(*partition, why.offset, why.told(partition, self._shared.file.path))
         self._standing[partition] = self._shared.clock.monotonic_s(), standstill
         if told is None:
             self.wake()
@@ -200,16 +201,16 @@ class Member:
 
     async def enter(self) -> None:
         """Join the group. Raises `BrokerError` for a topic that is not there."""
-        log, groups, folder = self._shared.log, self._shared.groups, self._shared.path.parent
+        log, groups, folder = self._shared.log, self._shared.groups, self._shared.file.path.parent
         try:
             for topic in self._topics:
                 log.kept(topic)
             self._seat.renew()
             dead = [fellow for fellow in groups.fellows(self.group) if is_vacant(folder / fellow.seat)]
         except sqlite3.Error as why:
-            raise translated(why, self._shared.path) from why
+            raise self._shared.file.error(why, Doing.READ) from why
         except OSError as why:
-            raise BrokerUnavailable(f"broker file {self._shared.path}: a member's lock failed: {why}") from why
+            raise BrokerUnavailable(f"broker file {self._shared.file.path}: a member's lock failed: {why}") from why
         self._id = await self._shared.writer.do(
             lambda: groups.enter(self.group, self._seat.path.name, self._topics, log.topics, instead_of=dead)
         )
@@ -226,7 +227,7 @@ class Member:
                 except BrokerUnavailable:
                     wait_s = AGAIN_S
                 except sqlite3.Error as why:
-                    if not isinstance(translated(why, self._shared.path), BrokerUnavailable):
+                    if not isinstance(self._shared.file.error(why, Doing.READ), BrokerUnavailable):
                         raise
                     wait_s = AGAIN_S
                 if wait_s is None:
@@ -371,7 +372,7 @@ class Watch:
     """
 
     def __init__(self, shared: Shared) -> None:
-        self._folder, self._clock, self._silence_s = shared.path.parent, shared.clock, shared.timing.silence_s
+        self._folder, self._clock, self._silence_s = shared.file.path.parent, shared.clock, shared.timing.silence_s
         self._stirred_s = self._clock.monotonic_s()
         self._seen: dict[int, tuple[int, float]] = {}
         """Member -> its beats, and since when we have seen no more."""

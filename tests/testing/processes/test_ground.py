@@ -8,7 +8,6 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from saga.broker.embedded.locks import WriteLock
 from saga.broker.port import Topic
 from saga.clock import SystemClock
 from saga.errors import SagaError
@@ -18,6 +17,7 @@ from saga.progress import history, record
 from saga.progress.document import Snapshot, encode, progress_key
 from saga.progress.history import Archive
 from saga.progress.record import Ended, Hand
+from saga.sqlite.lock import WriteLock
 from saga.store.sqlite import SqliteStore
 from saga.testing.invariants.lives import broken_chain, lives_of
 from saga.testing.processes.ground import Ground

@@ -19,9 +19,7 @@ crash can see that its log was lost or damaged. It is written after the commit a
 import os
 import struct
 import zlib
-from collections.abc import Callable
 from contextlib import suppress
-from ctypes import py_object, pythonapi
 from pathlib import Path
 from typing import NamedTuple
 
@@ -79,7 +77,7 @@ class StateFile:
         self._path, self._lock, self._tables_max = path, lock, tables_max
         name, real = os.path.abspath(path), os.path.realpath(path)  # SQLite puts its files beside what a link leads to
         self._names = (name, f"{real}-wal", f"{real}-shm", f"{name}.lock")
-        self._known = tuple(_identity(os.stat(name)) for name in self._names)
+        self._known = tuple(identity(os.stat(name)) for name in self._names)
         self._file = self._log = self._index = -1
         self._header: Header | None = None
         self._salts = b""
@@ -90,7 +88,7 @@ class StateFile:
     def reopened(self) -> None:
         """There is another connection: if the old one was the last, log and index were made anew. It must have read."""
         file, _, _, lock = self._known
-        log, index = (_identity(os.stat(name)) for name in self._names[1:3])
+        log, index = (identity(os.stat(name)) for name in self._names[1:3])
         self._known = (file, log, index, lock)
         self._new_log = True
         self._find_descriptors()
@@ -176,7 +174,7 @@ class StateFile:
         with suppress(OSError):
             for name in os.listdir(DESCRIPTORS):
                 with suppress(OSError, ValueError):
-                    found.setdefault(_identity(os.fstat(int(name))), int(name))
+                    found.setdefault(identity(os.fstat(int(name))), int(name))
         descriptors = [found.get(known, -1) for known in self._known[:3]]
         self._file, self._log, self._index = descriptors if min(descriptors) >= 0 else (-1, -1, -1)
 
@@ -206,92 +204,21 @@ class StateFile:
                 os.pwrite(self._lock, head + mark, 0)
 
     def _noted(self, kind: bytes) -> bytes | None:
-        return _noted(self._lock, kind, self._known[0])
+        return noted(self._lock, kind, self._known[0])
 
 
-def _noted(lock: int, kind: bytes, identity: tuple[int, int]) -> bytes | None:
+def noted(lock: int, kind: bytes, known: tuple[int, int]) -> bytes | None:
+    """The note of this kind in a lock file, about this very file. Raises `OSError`."""
     said = os.pread(lock, MARK.size + MARK_BYTES_MAX, 0)
     if len(said) < MARK.size:
         return None
     found, device, inode, length, checksum = MARK.unpack(said[: MARK.size])
     mark = said[MARK.size : MARK.size + length]
-    if found != kind or (device, inode) != identity or zlib.crc32(mark) != checksum:
+    if found != kind or (device, inode) != known or zlib.crc32(mark) != checksum:
         return None
     return mark
 
 
-# -------------------------------------------------------------------- when something is wrong
-
-
-def rescued(path: Path, execute: Callable[[str, tuple[str]], object]) -> str:
-    """Save what an open connection sees of a file that has lost its name, beside it; what to tell about it.
-
-    `execute` is the connection's. Nobody else has what it sees, and it is gone when this process ends.
-    """
-    copy = path.with_name(f"{path.name}.rescued-{os.getpid()}")
-    while copy.exists():
-        copy = copy.with_name(f"{copy.name}-2")
-    try:
-        make_folder(path.parent)
-        os.close(os.open(copy, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
-        execute("VACUUM INTO ?", (str(copy),))
-        file = os.open(copy, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            os.fsync(file)
-        finally:
-            os.close(file)
-    except Exception as why:  # noqa: BLE001 - whatever it is: the error to be told must not be lost over it
-        return f"what was acknowledged before could not be saved ({why}): it is in the old file, if that still exists"
-    return (
-        f"all that was acknowledged before is saved in {copy}: put that in the place of {path}, with no "
-        f"{path.name}-wal and -shm beside it, or move it elsewhere to go on with what lies there now; then start again"
-    )
-
-
-def left(path: Path, lock: int) -> str | None:
-    """What a process found that had this file open, and that a person has to decide about before it is used again;
-    `None` if there is nothing. `lock`: the descriptor of `<path>.lock`. Raises `OSError`."""
-    copies = sorted(path.parent.glob(f"{path.name}.rescued-*"))
-    if copies:
-        return (
-            f"{', '.join(str(copy) for copy in copies)} holds what was acknowledged when {path} was removed or "
-            f"replaced under a running service: put it in the place of {path}, with no {path.name}-wal and -shm beside "
-            "it, or move it elsewhere to go on with what lies there now"
-        )
-    with suppress(FileNotFoundError):
-        if (said := _noted(lock, CONDEMNED, _identity(path.stat()))) is not None:
-            return f"{said.decode(errors='replace')}: {RESTORE.format(path=path, name=path.name)}"
-    return None
-
-
-RESTORE = (
-    "stop all its services, restore the file from a copy, with no {name}-wal and -shm beside it, and remove {path}.lock"
-)
-
-
-def keep_open(connection: object) -> None:
-    """Never let go of a connection to a file that has lost its name: to close it would remove the log of that name,
-    which is another's by now. Its end is that of the process."""
-    pythonapi.Py_IncRef(py_object(connection))
-
-
-# -------------------------------------------------------------------- making files
-
-
-def make_folder(folder: Path) -> None:
-    """Make it and what is above it, for this user alone. What is there already stays as it is. Raises `OSError`."""
-    for each in (*reversed(folder.parents), folder):
-        if not each.exists():
-            with suppress(FileExistsError):
-                each.mkdir(0o700)
-
-
-def make_file(path: Path) -> None:
-    """Make it, empty, for this user alone, unless it is there; SQLite gives the files beside it the same rights. Raises
-    `OSError`."""
-    with suppress(FileExistsError):
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
-
-
-def _identity(there: os.stat_result) -> tuple[int, int]:
+def identity(there: os.stat_result) -> tuple[int, int]:
+    """What stays the same of a file while it lives: its device and its number there."""
     return there.st_dev, there.st_ino

@@ -1,0 +1,119 @@
+"""Check that the file below an open connection is still the one of its name, and as new as what was written to it."""
+
+import sqlite3
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import TypeAlias
+
+from saga.clock import Clock
+from saga.sqlite.purpose import Purpose
+from saga.sqlite.rescue import keep_open, rescued, restore
+from saga.sqlite.tampering import StateFile, next_generation
+
+CHECK_EVERY_S = 0.005
+"""At most so often a transaction looks at the whole: it costs some 30 us, as much as a small write without its sync.
+What is acknowledged in between is saved with the rest when something is found."""
+
+Lacks: TypeAlias = Callable[[sqlite3.Connection, bytes], str | None]
+"""What the file lacks of the write that this mark tells of, in words; `None` if it is there."""
+
+
+class Ground:
+    """Check of one open file. From the first error on that says it is broken nothing is read or written any more."""
+
+    def __init__(
+        self, path: Path, purpose: Purpose, lock: int, connection: sqlite3.Connection, clock: Clock, lacks: Lacks
+    ) -> None:
+        """With the lock held. Raises what `purpose` has for a broken file, `sqlite3.Error`, `OSError`."""
+        self._path, self._purpose, self._connection = path, purpose, connection
+        self._clock, self._lacks = clock, lacks
+        (tables,) = connection.execute("PRAGMA schema_version").fetchone()
+        self._state = StateFile(path, lock, tables_max=tables if purpose.tables_are_all else None)
+        self.broken: str | None = None
+        """Reason for which the file is used no more; `None` while it is."""
+        self._is_new = False
+        """True from the end of one connection to the first check of the next."""
+        self._last: bytes | None = None
+        self._seen = -1
+        self._check_at_s = 0.0
+        if (mark := self._state.last_acknowledged()) is not None and (lacking := lacks(connection, mark)) is not None:
+            raise purpose.reactions.broken(
+                f"the {purpose.name} {path} lacks what was acknowledged last ({lacking}): its log {path.name}-wal was "
+                f"removed or damaged, or an older copy was put in its place. Put back what it was; to go on without "
+                f"what is missing, remove {path}.lock"
+            )
+
+    def disconnected(self) -> None:
+        """The connection is closed. If it was the last, log and index were removed, and are made anew."""
+        self._is_new, self._seen, self._check_at_s = True, -1, 0.0
+
+    def reconnected(self, connection: sqlite3.Connection) -> None:
+        """There is another one."""
+        self._connection = connection
+
+    def check_names(self) -> None:
+        """Cheap, and without the lock. Raises what `purpose` has for a broken file, `OSError`."""
+        self.refuse()
+        if not self._is_new and (said := self._state.moved()) is not None:
+            self._give_up(f"{said}: what is written from here on nobody would see, so nothing is")
+
+    def check(self) -> None:
+        """Inside a transaction, before anything is written. Raises as `check_names`, and `sqlite3.Error`."""
+        self.refuse()
+        now_s = self._clock.monotonic_s()
+        if now_s < self._check_at_s:
+            return
+        self._check_at_s = now_s + CHECK_EVERY_S
+        if self._is_new:
+            self._state.reopened()
+            self._is_new = False
+        said = self._state.problem()
+        (seen,) = self._connection.execute("PRAGMA data_version").fetchone()
+        if (
+            said is None
+            and seen != self._seen
+            and self._last is not None
+            and self._lacks(self._connection, self._last) is not None
+        ):
+            said = f"{self._path} lacks what was acknowledged last: an older content was put in its place"
+        self._seen = seen
+        if said is not None:
+            self._give_up(said)
+        if self._state.is_new_log():
+            (version,) = self._connection.execute("PRAGMA user_version").fetchone()
+            self._connection.execute(f"PRAGMA user_version = {next_generation(version)}")
+
+    def committed(self, mark: bytes | None) -> None:
+        """A transaction is durable; `mark` tells of its last write, if it had one. The lock must be held."""
+        self._state.logged()
+        if mark is not None:
+            self._last = mark
+            self._state.acknowledge(mark)
+
+    def closed(self) -> None:
+        """The connection was closed."""
+        with suppress(OSError):
+            self._state.closed()
+
+    def refuse(self) -> None:
+        """Raises what `purpose` has for a broken file, each time anew, once something was wrong."""
+        if self.broken is not None:
+            raise self._purpose.reactions.broken(self.broken)
+
+    def _give_up(self, said: str) -> None:
+        """Save what can be saved. The connection is never closed: see `keep_open`."""
+        said = f"the {self._purpose.name} {said}"
+        keep_open(self._connection)
+        if self._connection.in_transaction:
+            with suppress(sqlite3.Error):
+                self._connection.execute("ROLLBACK")
+        moved = None
+        with suppress(OSError):
+            moved = self._state.moved()
+        if moved is not None:
+            self.broken = f"{said}; {rescued(self._path, self._connection.execute)}"
+        else:
+            self._state.condemn(said)
+            self.broken = f"{said}; nothing more is written: {restore(self._path)}"
+        self.refuse()

@@ -1,0 +1,228 @@
+"""Group commit: whatever is queued in one turn of the event loop is written by one transaction, with one fsync.
+
+Statements run on the loop's own thread: an append costs microseconds and an fsync of a local disk a fraction of a
+millisecond, while handing work to a thread and back costs up to five milliseconds when the loop is busy.
+Waiting for another process is different: it may be frozen while it holds the lock. So nothing here blocks on a lock.
+"""
+
+import asyncio
+import sqlite3
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any, Protocol, TypeAlias, TypeVar
+
+from saga.clock import Clock
+from saga.errors import Broken, SagaError
+from saga.sqlite.errors import Doing, is_busy
+from saga.sqlite.file import File
+
+T = TypeVar("T")
+
+PAUSE_S = 0.02
+"""Between two attempts while another program, a shell perhaps, is inside a transaction."""
+LOOK_EVERY_S = 0.05
+"""How often whoever waits for the lock looks how late it is: by the loop's timer, for other processes live in real
+time, whatever our clock says."""
+
+Change: TypeAlias = tuple[Callable[[], Any], asyncio.Future[Any], int]
+"""What to do inside the transaction, the future of its result, and how much of a transaction's room it takes."""
+
+
+class Contents(Protocol):
+    """What is in the file, as its owner knows it. Called inside each transaction, unless it says otherwise."""
+
+    def begin(self) -> None:
+        """Before the first change."""
+
+    def finish(self, changes: int) -> None:
+        """After the last of so many."""
+
+    def committed(self) -> bytes | None:
+        """Durable, and the lock still held: the mark of its last write, if it had one. See `saga.sqlite.ground`."""
+
+    def rolled_back(self) -> None:
+        """Nothing of it is there."""
+
+    def announce(self) -> None:
+        """After a commit, with the lock given up: tell whoever waits for what was written."""
+
+
+class Writer:
+    """The only one of this process who writes to the file."""
+
+    def __init__(
+        self,
+        file: File,
+        contents: Contents,
+        *,
+        clock: Clock,
+        room: int,
+        refusals: tuple[type[Exception], ...] = (SagaError,),
+        broken: Callable[[Broken], None] | None = None,
+    ) -> None:
+        """`room`: how much one transaction takes, so that it holds the loop for a bounded time; the rest goes into the
+        next. `refusals`: what a change may raise, before it has written anything, to fail alone; all else fails the
+        transaction. `broken` is called when nothing can be written any more."""
+        self._file, self._contents, self._clock = file, contents, clock
+        self._room, self._refusals, self._broken = room, refusals, broken
+        self._loop = asyncio.get_running_loop()
+        self._queue: deque[Change] = deque()
+        self._scheduled = False
+        self._waiting: asyncio.Task[None] | None = None
+        self._closed = False
+
+    def do(self, run: Callable[[], T], takes: int = 1) -> asyncio.Future[T]:
+        """Done, with what `run` returned, when its transaction is durable: even if the caller goes away meanwhile.
+        Fails as `run` did, or with the owner's error."""
+        if self._closed:
+            file = self._file
+            raise file.purpose.reactions.defect(
+                f"the {file.purpose.name} {file.path} is closed here; nothing was written: use it inside its "
+                "`async with`"
+            )
+        if self._file.ground.broken is not None:
+            self._file.ground.refuse()
+        done: asyncio.Future[T] = self._loop.create_future()
+        self._queue.append((run, done, takes))
+        if not self._scheduled and self._waiting is None:
+            self._schedule()
+        return done
+
+    async def close(self) -> None:
+        """Return when all that was queued has come to its end; nothing is taken from here on. Raises what the file's
+        purpose has for a broken one, if that turns out only now."""
+        is_told = self._file.ground.broken is not None
+        try:
+            with suppress(SagaError):  # those who queued it were told the same
+                await self.do(lambda: None)  # the queue is first in, first out
+        finally:
+            self._closed = True
+            if self._waiting is not None:
+                self._waiting.cancel()
+                await asyncio.wait([self._waiting])
+        if not is_told:
+            self._file.ground.refuse()
+
+    def _schedule(self) -> None:
+        """Write once the loop has run what is ready: as much as possible is there by then."""
+        self._scheduled = True
+        self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._scheduled = False
+        if not self._queue:
+            return
+        try:
+            written = self._file.lock.taken() and self._written()
+        except OSError as why:
+            self._fail_all(self._file.unlockable(why))
+            return
+        if not written:
+            self._waiting = self._loop.create_task(self._wait(), name="state file lock")
+
+    # ---------------------------------------------------------------- another process writes
+
+    async def _wait(self) -> None:
+        """Until the other process is done with its transaction; what is queued fails when that takes too long."""
+        deadline_s = self._clock.monotonic_s() + self._file.lock_s
+        try:
+            while True:
+                await self._in_turn(deadline_s)
+                if self._written():
+                    break
+                if self._clock.monotonic_s() >= deadline_s:
+                    self._fail_all(self._file.held())
+                    break
+                await self._clock.sleep(PAUSE_S)
+        except OSError as why:
+            self._fail_all(self._file.unlockable(why))
+        finally:
+            self._waiting = None
+        if self._queue:
+            self._schedule()
+
+    async def _in_turn(self, deadline_s: float) -> None:
+        """Return with the lock held. It stays asked for: whoever queues up meanwhile waits for as long again."""
+        turn = self._file.lock.turn()
+        while not turn.done():
+            await asyncio.wait([turn], timeout=LOOK_EVERY_S)
+            if not turn.done() and self._clock.monotonic_s() >= deadline_s:
+                self._fail_all(self._file.held())
+                deadline_s = self._clock.monotonic_s() + self._file.lock_s
+        turn.result()
+
+    # ---------------------------------------------------------------- the transaction
+
+    def _written(self) -> bool:
+        """One transaction, with its result told to everybody in it. With the lock held, which is given up. `False` if
+        another program is inside a transaction without having asked for the lock."""
+        file, contents = self._file, self._contents
+        group: list[Change] = []
+        outcomes: list[Any] = []
+        doing = Doing.WRITE
+        try:
+            connection = file.connection()
+            connection.execute("BEGIN IMMEDIATE")
+            file.ground.check()
+            group = self._group()
+            contents.begin()
+            for run, _, _ in group:
+                try:
+                    outcomes.append(run())
+                except self._refusals as why:
+                    outcomes.append(file.error(why, doing) if isinstance(why, sqlite3.Error) else why)
+            contents.finish(len(group))
+            doing = Doing.COMMIT
+            connection.execute("COMMIT")
+            file.ground.committed(contents.committed())
+        except BaseException as why:
+            file.roll_back()
+            contents.rolled_back()
+            if is_busy(why) and not group:
+                return False
+            self._fail(group, why, doing)
+            if not isinstance(why, Exception):
+                raise
+            return True
+        finally:
+            file.lock.release()
+        for (_, done, _), outcome in zip(group, outcomes, strict=True):
+            if done.done():  # a caller that was cancelled is gone; what it asked for has happened
+                continue
+            if isinstance(outcome, Exception):
+                done.set_exception(outcome)
+            else:
+                done.set_result(outcome)
+        contents.announce()
+        if self._queue:
+            self._schedule()
+        return True
+
+    def _group(self) -> list[Change]:
+        group: list[Change] = []
+        queue, room = self._queue, self._room
+        while queue and room > 0:
+            group.append(queue.popleft())
+            room -= group[-1][2]
+        return group
+
+    def _fail(self, group: Sequence[Change], why: BaseException, doing: Doing) -> None:
+        """Tell those of a transaction that failed; all that is queued, if it failed before it took any."""
+        if isinstance(why, sqlite3.Error):
+            why = self._file.error(why, doing)
+        elif isinstance(why, OSError):
+            why = self._file.unseen(why)
+        self._fail_all(why, group)
+        if self._queue:
+            self._schedule()
+
+    def _fail_all(self, why: BaseException, group: Sequence[Change] = ()) -> None:
+        if isinstance(why, Broken) and self._broken is not None:
+            self._broken(why)
+        if not group:
+            group = tuple(self._queue)
+            self._queue.clear()
+        for _, done, _ in group:
+            if not done.done():  # one each: an exception collects tracebacks
+                done.set_exception(type(why)(str(why)) if isinstance(why, SagaError) else why)
