@@ -203,12 +203,11 @@ class Member:
         """Join the group. Raises `BrokerError` for a topic that is not there."""
         log, groups, folder = self._shared.log, self._shared.groups, self._shared.file.path.parent
         try:
-            for topic in self._topics:
-                log.kept(topic)
-            self._seat.renew()
-            dead = [fellow for fellow in groups.fellows(self.group) if is_vacant(folder / fellow.seat)]
-        except sqlite3.Error as why:
-            raise self._shared.file.error(why, Doing.READ) from why
+            with self._shared.file.telling():
+                for topic in self._topics:
+                    log.kept(topic)
+                self._seat.renew()
+                dead = [fellow for fellow in groups.fellows(self.group) if is_vacant(folder / fellow.seat)]
         except OSError as why:
             raise BrokerUnavailable(f"broker file {self._shared.file.path}: a member's lock failed: {why}") from why
         self._id = await self._shared.writer.do(
