@@ -29,6 +29,8 @@ PLANTED = {
         ("saga.testing.simulation.network", "saga.testing.processes.world"),
     ],
     "sqlite3": [("saga.messages", "sqlite3"), ("saga.store.port", "sqlite3")],
+    "engine": [("saga.runtime.turn", "saga.sqlite.file"), ("saga.store.port", "saga.sqlite.errors")],
+    "state-files": [("saga.sqlite.file", "saga.sqlite.writer"), ("saga.sqlite.purpose", "saga.sqlite.opening")],
     "aiokafka": [("saga.messages", "aiokafka"), ("saga.adapters", "aiokafka")],
     "couchbase": [("saga.broker.port", "couchbase"), ("saga.store.port", "acouchbase")],
     "click": [("saga.runtime.turn", "click"), ("saga.administration.doctor", "click")],
