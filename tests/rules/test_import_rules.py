@@ -29,8 +29,11 @@ PLANTED = {
         ("saga.testing.simulation.network", "saga.testing.processes.world"),
     ],
     "sqlite3": [("saga.messages", "sqlite3"), ("saga.store.port", "sqlite3")],
-    "engine": [("saga.runtime.turn", "saga.sqlite.file"), ("saga.store.port", "saga.sqlite.errors")],
-    "state-files": [("saga.sqlite.file", "saga.sqlite.writer"), ("saga.sqlite.purpose", "saga.sqlite.opening")],
+    "State files are for": [("saga.runtime.turn", "saga.sqlite.file"), ("saga.store.port", "saga.sqlite.errors")],
+    "Imports point down in state files": [
+        ("saga.sqlite.file", "saga.sqlite.writer"),
+        ("saga.sqlite.purpose", "saga.sqlite.opening"),
+    ],
     "aiokafka": [("saga.messages", "aiokafka"), ("saga.adapters", "aiokafka")],
     "couchbase": [("saga.broker.port", "couchbase"), ("saga.store.port", "acouchbase")],
     "click": [("saga.runtime.turn", "click"), ("saga.administration.doctor", "click")],
@@ -107,7 +110,7 @@ def test_every_rule_has_a_violation_that_it_refuses(told: dict[str, str]) -> Non
     assert set(told) == set(names)
 
 
-@pytest.mark.parametrize("folder", ["saga", "saga/runtime", "saga/testing"])
+@pytest.mark.parametrize("folder", ["saga", "saga/runtime", "saga/sqlite", "saga/testing"])
 def test_a_new_module_has_to_be_given_its_layer(tmp_path: Path, folder: str) -> None:
     for name in FOLDERS:
         shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
