@@ -37,7 +37,13 @@ def test_a_run_may_use_three_quarters_and_not_a_byte_more(written: Written) -> N
 
 @pytest.mark.parametrize(
     "written",
-    [record.append(blank(), HAND, "dead", "take", Ended(message=A)), begun(UNDOING), begun(INTENT, UNDOING), begun()],
+    [
+        record.append(blank(), HAND, "dead", "take", Ended(message=A)),
+        record.append(blank(), HAND, "compensated", "undo", Ended(message=A)),
+        begun(UNDOING),
+        begun(INTENT, UNDOING),
+        begun(),
+    ],
 )
 def test_what_is_no_run_may_use_all_that_is_left(written: Written) -> None:
     check_room(written, written.snapshot, TAKEN, TAKEN)
