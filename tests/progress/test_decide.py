@@ -319,6 +319,14 @@ def test_waits_that_are_fulfilled_go_on_in_the_order_in_which_they_were() -> Non
     assert ready is None, "only if the queue is empty"
 
 
+def test_parts_that_are_all_there_wait_until_it_is_known_when_the_saga_began() -> None:
+    parts = [replace(part, started=None) for part in (A, B)]
+    p = replace(blank(started=None), waiting=tuple(kept("both", part, n) for n, part in enumerate(parts)))
+    assert next_ready(p, roles_of(BOTH)) is None
+    ready = next_ready(replace(p, started=START), roles_of(BOTH))
+    assert isinstance(ready, Run)
+
+
 def test_an_open_intent_is_gone_on_with_if_nobody_else_will_bring_its_message() -> None:
     intent = an_intent("both", A, B)
     p = replace(blank(), intents=(intent,))

@@ -261,6 +261,14 @@ def test_undoing_the_last_result_of_a_run_withdraws_its_own_events_and_closes_th
     assert closed == [((), ["own"]), (("alone",), [])]
 
 
+def test_undoing_the_last_result_tells_that_dead_originals_are_dropped() -> None:
+    p = handled(blank(), ALONE, A, events=[a_message("R")])
+    p = replace(p, queue=(kept("alone", a_message(value=b"2"), dead="d"),))
+    written = compensate.undone(p, a_hand(FAILED, roles=ROLES), ALONE, newest(p, "alone"), Ended(message=FAILED))
+    assert written.entry is not None
+    assert [(letter.id, letter.what) for letter in written.entry.letters] == [("d-dropped", "dropped")]
+
+
 def test_an_own_failure_sets_off_the_compensations_here_and_the_first_outcome_counts() -> None:
     p = handled(blank(), BOTH, A, B, events=[FAILED, a_message("Over")])
     assert p.outcome == "Failed"

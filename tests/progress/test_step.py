@@ -190,6 +190,13 @@ def test_each_action_that_runs_nothing_is_a_transition_of_its_own(
     assert written.snapshot.n == 1
 
 
+def test_an_outcome_that_waits_says_for_what() -> None:
+    for known, reason in ((True, "reserve has begun and"), (False, "no message has told yet")):
+        entry = next_snapshot(blank(), a_hand(FAILED, roles=ROLES), UndoWaits(RESERVE, FAILED, known=known)).entry
+        assert entry is not None
+        assert str(entry.reason).startswith(reason)
+
+
 def test_what_is_queued_remembers_why_it_cannot_be_decoded() -> None:
     p = next_snapshot(blank(), a_hand(A), Queue(FIRST, A, "why", "bad")).snapshot
     assert [k.bad for k in p.queue] == ["bad"]
