@@ -28,7 +28,7 @@ demo: .venv/runtime ## Run the order saga: four services, a kill in the middle, 
 	$(BIN)/python -m services.demo
 
 test: .venv/tools ## Run all tests.
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
+	$(BIN)/python -m pytest -n $(WORKERS)
 
 coverage: .venv/tools ## Run all tests, measure lines and branches, processes too, and compare with the floors.
 	$(BIN)/python -m tests.coverage

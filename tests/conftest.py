@@ -4,8 +4,8 @@ from tests.servers.fixtures import (
     couchbase_mock,
     kafka_address,
     kafka_data,
-    pytest_collection_modifyitems,
     pytest_terminal_summary,
+    pytest_xdist_make_scheduler,
     server_jars,
 )
 
@@ -13,7 +13,7 @@ __all__ = [
     "couchbase_mock",
     "kafka_address",
     "kafka_data",
-    "pytest_collection_modifyitems",
     "pytest_terminal_summary",
+    "pytest_xdist_make_scheduler",
     "server_jars",
 ]

@@ -25,7 +25,7 @@ def main() -> None:
     REPORT.parent.mkdir(parents=True, exist_ok=True)
     part = sys.argv[1:]
     coverage("erase")
-    failed = coverage("run", "-m", "pytest", "-n", "auto", "--dist", "loadgroup", f"--timeout={TIMEOUT_S}", *part)
+    failed = coverage("run", "-m", "pytest", "-n", "auto", f"--timeout={TIMEOUT_S}", *part)
     coverage("combine", "--quiet")
     coverage("json", "--quiet", "-o", str(REPORT))
     coverage("report", "--skip-covered")

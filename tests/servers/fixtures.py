@@ -5,9 +5,11 @@
 
 import os
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
+from xdist.scheduler import LoadScopeScheduling
 
 from tests.servers.couchbase import CouchbaseMock
 from tests.servers.jars import ServersMissing, jars
@@ -49,17 +51,27 @@ def couchbase_mock(server_jars: Path, tmp_path_factory: pytest.TempPathFactory) 
         yield mock
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Have one worker run all tests that share a server of their module: else each worker would start it."""
-    for item in items:
-        if isinstance(item, pytest.Function) and _shares_a_server(item):
-            item.add_marker(pytest.mark.xdist_group(item.module.__name__))
+class ByModule(LoadScopeScheduling):  # type: ignore[misc]  # xdist says no types
+    """Gives tests to workers one by one, but those of a module that has fixtures of its own to one worker.
+
+    Such fixtures are servers, and each worker would start its own.
+    """
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.partition("::")[0]
+        return file if _has_own_fixtures(self.config.rootpath / file) else nodeid
 
 
-def _shares_a_server(item: pytest.Function) -> bool:
-    """True if it takes a fixture of its module, and servers."""
-    taken = item._fixtureinfo.name2fixturedefs
-    return "server_jars" in taken and any(found[-1].scope == "module" for found in taken.values())
+@cache
+def _has_own_fixtures(module: Path) -> bool:
+    """True if a fixture lives as long as the module, by what it or the folder says."""
+    texts = (path.read_text("utf-8") for path in (module, module.with_name("conftest.py")) if path.exists())
+    return any('scope="module"' in text for text in texts)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> ByModule | None:
+    """Who gets which test, unless the command line says otherwise."""
+    return ByModule(config, log) if config.getvalue("dist") == "load" else None
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
