@@ -21,7 +21,10 @@ def coverage(*arguments: str) -> int:
 
 
 def main() -> None:
-    """Measure, compare, and end with 1 if a test failed or a folder is below its floor."""
+    """Measure, compare, and end with 1 if a folder is below its floor.
+
+    Tests that fail are told and no more: some look at time or at what is imported, and being measured changes both.
+    """
     REPORT.parent.mkdir(parents=True, exist_ok=True)
     part = sys.argv[1:]
     coverage("erase")
@@ -31,11 +34,13 @@ def main() -> None:
     coverage("report", "--skip-covered")
     covered = floors.load(REPORT)
     wrong = [] if part else floors.below(floors.read(), covered)
-    if not (part or failed or wrong):
+    if not (part or wrong):
         floors.FLOORS.write_text(floors.raised(floors.FLOORS.read_text("utf-8"), covered), "utf-8")
     lines = [f"{name}: {percent} %" for name, percent in covered.items()]
+    if failed:
+        lines.append("some tests failed: `make test` judges them")
     sys.stdout.write("\n".join(["", *lines, *(f"BELOW ITS FLOOR  {line}" for line in wrong), ""]))
-    sys.exit(bool(failed or wrong))
+    sys.exit(bool(wrong))
 
 
 if __name__ == "__main__":
