@@ -69,6 +69,7 @@ def _has_own_fixtures(module: Path) -> bool:
     return any('scope="module"' in text for text in texts)
 
 
+@pytest.hookimpl(optionalhook=True)  # xdist may be turned off
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> ByModule | None:
     """Who gets which test, unless the command line says otherwise."""
     return ByModule(config, log) if config.getvalue("dist") == "load" else None
