@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.servers.certificates import Authority
+from tests.servers.listening import listening
 
 
 @dataclass(slots=True)
@@ -34,17 +35,13 @@ async def impostor(folder: Path) -> AsyncIterator[Impostor]:
 
     async def hear(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         found.heard.append(await reader.read(24))
-        writer.close()
 
     before = os.environ.get("SSL_CERT_FILE")
     os.environ["SSL_CERT_FILE"] = str(other.ca_file)
-    server = await asyncio.start_server(hear, "127.0.0.1", 0, ssl=context)
-    found.port = server.sockets[0].getsockname()[1]
     try:
-        yield found
+        async with listening(hear, tls=context) as found.port:
+            yield found
     finally:
-        server.close()
-        await server.wait_closed()
         if before is None:
             del os.environ["SSL_CERT_FILE"]
         else:

@@ -13,6 +13,7 @@ from saga.clock import SystemClock
 from saga.errors import SagaError
 from saga.store.couchbase.settings import CouchbaseSettings
 from saga.store.couchbase.store import CouchbaseStore
+from tests.servers.listening import listening
 from tests.servers.trusted import impostor
 
 PASSWORD = "s3cr3t-hunter2"
@@ -60,14 +61,11 @@ async def test_a_server_without_tls_that_asks_for_the_bare_password_does_not_get
             answers = {HELLO: (0, body[key:]), SASL_MECHANISMS: (0, b"PLAIN"), SASL_AUTH: (REFUSED, b"")}
             status, answer = answers.get(code, (UNKNOWN, b""))
             writer.write(struct.pack(HEADER, 0x81, code, 0, 0, 0, status, len(answer), opaque, 0) + answer)
-        writer.close()
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    port = server.sockets[0].getsockname()[1]
-    with pytest.raises(SagaError, match="refuses user 'ada'"):
-        async with CouchbaseStore(settings(f"couchbase://127.0.0.1:{port}"), clock=SystemClock()):
-            pass
-    server.close()
+    async with listening(serve) as port:
+        with pytest.raises(SagaError, match="refuses user 'ada'"):
+            async with CouchbaseStore(settings(f"couchbase://127.0.0.1:{port}"), clock=SystemClock()):
+                pass
     shown = [body for code, body in said if code == SASL_AUTH]
     assert shown
     assert all(body.startswith(b"SCRAM-SHA") for body in shown)
