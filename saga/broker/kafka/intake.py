@@ -51,7 +51,9 @@ class Intake:
         self._asked = set()
 
     def start(self, offsets: Mapping[Partition, int]) -> None:
-        """An assignment begins, at these offsets."""
+        """An assignment begins, at these offsets. What a `getmany` has brought since all was forgotten is of the one
+        before, and comes again if it is ours."""
+        self.forget()
         self._ends = dict(offsets)
         self._apart = False
         self._stand({})

@@ -268,7 +268,6 @@ class Member:
         partitions = list(self._held)
         self._open = set()
         self._told = False
-        self._intake.forget()
         if not partitions:
             return
         over = self._held[partitions[0]].over
@@ -282,6 +281,7 @@ class Member:
             self._broken = why
         finally:
             self._held = {}
+            self._intake.forget()  # not before the last commit, which would take what lies there for had
             if not over.done():
                 over.set_result(None)
             if partitions:

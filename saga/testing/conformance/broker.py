@@ -323,3 +323,22 @@ class BrokerConformance(RemovalConformance, RefusalsConformance, UnreadableConfo
             async with self.member(other, group, topic) as (membership, second):
                 await self.complete(second)
                 assert values(await self.read(membership, 1, listener=second)) == ["new"]
+
+    async def test_what_lay_ready_when_a_member_left_and_was_not_given_comes_to_the_next(
+        self, connect: Connect, broker: Broker, topic: str, group: str
+    ) -> None:
+        await broker.publish([event(topic, "k", "0")])
+        async with self.member(broker, group, topic) as (membership, listener):
+            await self.complete(listener)
+            (record,) = await self.read(membership, 1, listener=listener)
+            partition = Partition(record.topic, record.partition)
+            others = [other for other in listener.has if other != partition]
+            await broker.publish([event(topic, "k", "1"), event(topic, "k", "2")])
+            # It is asked for, and when it has come nobody asks any more, as while a worker has no room.
+            given = len(await membership.poll([partition], records_max=1, timeout_s=0))
+            assert not await membership.poll(others, records_max=1, timeout_s=0.5)
+            listener.commits = lambda: membership.commit({partition: 1 + given})
+        async with connect() as other, self.member(other, group, topic) as (membership, listener):
+            await self.complete(listener)
+            left = await self.read(membership, 2 - given, [partition], listener=listener)
+            assert values(left) == ["1", "2"][given:]

@@ -1,7 +1,7 @@
 """What the suite for brokers listens with, and what it says, in few words."""
 
 import asyncio
-from collections.abc import Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
 from saga.messages import Outgoing, Partition, Record
@@ -16,6 +16,8 @@ class Listening:
     gone: dict[Partition, list[range]] = field(default_factory=dict)
     """Offsets that were removed before they were read."""
     may_end: asyncio.Event = field(default_factory=asyncio.Event)
+    commits: Callable[[], Awaitable[None]] | None = None
+    """Called before it lets go, as a worker commits what it has done."""
 
     def __post_init__(self) -> None:
         self.may_end.set()
@@ -27,6 +29,8 @@ class Listening:
     async def revoked(self, partitions: Collection[Partition]) -> None:
         self.told.append(("revoked", frozenset(partitions)))
         await self.may_end.wait()
+        if self.commits is not None:
+            await self.commits()
         for partition in partitions:
             self.has.pop(partition, None)
 
