@@ -1,4 +1,4 @@
-"""How many messages a worker may have in flight: as many as its store and log can take without making them wait.
+"""Adaptive limit of messages in flight: as many as a worker's store and log can take without making them wait.
 
 They say it by how long a write takes, to either, compared with how long it takes while few are in flight. It is the
 gradient of Netflix's `concurrency-limits` on the baseline of TCP Vegas: the latency without our load, not the average
@@ -21,62 +21,67 @@ from dataclasses import dataclass, field
 from math import inf
 
 INFLIGHT_MIN = 64
-"""What nothing makes a worker go below, unless it is told to: enough for batches, and for a write to be under way while
-others are published."""
+"""Lowest limit, unless settings give another: enough for batches, and for a write to be under way while others are
+published."""
 
 WINDOW_S = 0.25
-"""How long a window lasts at least."""
+"""Shortest time over which writes are counted before the limit is decided on."""
 WRITES_MIN = 50
-"""Fewer say nothing: the window goes on."""
+"""Fewest writes in a window: with fewer it goes on, for they say nothing."""
 SETTLE_S_MAX = 5.0
-"""When the limit has changed, the next window begins a write's latency later, at most this."""
+"""Longest pause before the next window after a change of the limit; otherwise it lasts as long as a write."""
 
 TOLERANCE = 2.0
-"""How many times the baseline a write may take. From one to two the store's own parallelism is used up."""
+"""Multiple of the baseline that a write may take. From one to two the store's own parallelism is used up."""
 SLACK_S = 0.05
-"""What it may take on top. A write of 1 ms that takes 5 is no queue worth mentioning, and under full load our own
-event loop adds some: with this much in flight it is always busy."""
+"""Time that a write may take on top. A write of 1 ms that takes 5 is no queue worth mentioning, and under full load our
+own event loop adds some: with this much in flight it is always busy."""
 SLOW_PART = 0.25
-"""A window is slow if its mean is beyond the bound and at least this part of its writes is: a few that hung are not a
-slow store."""
+"""Part of a window's writes that must be beyond the bound, as its mean must, for it to be slow: a few that hung are not
+a slow store."""
 AIM = 0.85
-"""Of the bound: where the limit falls to."""
+"""Part of the bound that a fall of the limit aims at."""
 STEADY = 0.7
-"""Of the bound: from here on it stays. Neither a fall nor a growth by `GROWTH_MAX` leads beyond the other end."""
+"""Part of the bound from which on the limit grows no more. Neither a fall nor a growth by `GROWTH_MAX` leads beyond the
+other end."""
 FALL_MAX = 0.5
 GROWTH_FIRST, GROWTH_AGAIN, GROWTH_MAX = 2.0, 1.03, 1.25
-"""The factor until the limit first falls; after a fall; and to which that doubles its gain with each growth."""
+"""Factors of growth: until the limit first falls; after a fall; and the largest, which is reached as each growth
+doubles the gain."""
 LEARNED = 1.15
-"""Times the baseline, with the slack's share: a latency that the baseline has caught up with."""
+"""Multiple of the baseline, the slack's share added, up to which a latency counts as learned: the baseline has caught
+up with it."""
 FIRST_LATENCIES = 5
-"""How many times its own mean the first window lasts: the first writes to end are the fastest, and no baseline."""
+"""Length of the first window, in means of its own latency: the first writes to end are the fastest, and no baseline."""
 FOLLOW_S, FOLLOW_DOWN_S = 30.0, 5.0
-"""In which time the baseline takes on two thirds of a longer latency, and of a shorter one. Were it simply the least
+"""Times in which the baseline takes on two thirds of a longer latency, and of a shorter one. Were it simply the least
 that there ever was, noise alone would lead it to where no store can stay."""
 FOLLOWED_S_MAX = 5.0
-"""What one window counts for: one that was open over a quiet night says no more than another."""
+"""Most time that one window counts for in the baseline: one that was open over a quiet night says no more than
+another."""
 
 
 @dataclass(slots=True)
 class InFlight:
-    """How many messages of one worker may be waiting for store or log, from `least` to `most`; the same of both means
-    fixed."""
+    """Limit of the messages of one worker that may be waiting for store or log, from `least` to `most`; the same of
+    both means fixed."""
 
     least: int
-    """More than `most` counts as `most`."""
+    """Lower bound, at most `most`."""
     most: int
     limit: int = field(init=False)
-    """It begins with `least`: only there the baseline can be learned, and many workers that start together against an
-    ill store do no harm."""
+    """Present limit. It begins with `least`: only there the baseline can be learned, and many workers that start
+    together against an ill store do no harm."""
     reached: bool = False
-    """To be set whenever the limit holds something back. One that is not felt does not grow."""
+    """True if the limit held something back in this window; set by the worker. A limit that is not felt does not
+    grow."""
     baseline_s: float = field(init=False, default=inf)
     _growth: float = GROWTH_FIRST
     _from_s: float = 0.0
-    """When the window begins; before, writes still tell of an earlier limit."""
+    """Time at which the window begins; before, writes still tell of an earlier limit."""
     _until_s: float = 0.0
     _calm_s: float = 0.0
-    """Until when further failures are those that have been counted."""
+    """Time until which failures are those that have been counted."""
     _bound_s: float = inf
     _writes: int = 0
     _slow: int = 0
@@ -88,8 +93,8 @@ class InFlight:
         self.least = self.limit = min(self.least, self.most)
 
     def observe(self, latency_s: float, inflight: int, now_s: float) -> None:
-        """A write took so long and has just ended, with so many messages that may be waiting. Called for each, so it
-        only counts until the window is full."""
+        """Take in a write that has just ended, with how many messages may be waiting. It is called for each write, so
+        it only counts until the window is full."""
         if now_s < self._from_s:
             return
         self._writes += 1
@@ -101,7 +106,8 @@ class InFlight:
             self._decide(now_s)
 
     def failed(self, now_s: float) -> None:
-        """The store could not be reached, or a write's answer was lost. Many that fail together count once."""
+        """Take in a write that failed, as the store could not be reached, or whose answer was lost. Many that fail
+        together count once."""
         if now_s < self._calm_s:
             return
         self._falls_to(FALL_MAX)
@@ -120,14 +126,14 @@ class InFlight:
         self._begin(now_s, 0.0 if self.limit == before else mean_s)
 
     def _is_too_early(self, mean_s: float, now_s: float) -> bool:
-        """Whether the first window goes on. It began about when its first 50 writes did, which is not known."""
+        """Return whether the first window goes on. It began about when its first 50 writes did, which is not known."""
         if not self._from_s:
             self._from_s = now_s - mean_s
         self._until_s = self._from_s + FIRST_LATENCIES * mean_s
         return now_s < self._until_s
 
     def _steady_s(self) -> float:
-        """Up to which latency the limit may grow."""
+        """Longest latency with which the limit may grow."""
         steady_s = STEADY * self._bound_s
         return steady_s if self.limit > self.least else min(steady_s, LEARNED * self.baseline_s + STEADY * SLACK_S)
 
@@ -151,7 +157,7 @@ class InFlight:
         self._bound_s = TOLERANCE * self.baseline_s + SLACK_S
 
     def _begin(self, now_s: float, settle_s: float) -> None:
-        """A new window, once the writes that began under another limit have ended."""
+        """Begin a new window, once the writes that began under another limit have ended."""
         self._from_s = now_s + min(settle_s, SETTLE_S_MAX)
         self._until_s = self._from_s + WINDOW_S
         self._writes = self._slow = self._inflight = 0

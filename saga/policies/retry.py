@@ -1,4 +1,4 @@
-"""How a handler that failed is tried again: how often, and after which time."""
+"""Retries of a handler that failed: how many, and the delay before each."""
 
 from dataclasses import dataclass
 from math import isfinite
@@ -7,12 +7,12 @@ from typing import TypeGuard
 from saga.errors import DeclarationError
 
 _DOUBLINGS_MAX = 64
-"""More would change nothing: the limits are long reached."""
+"""Most doublings of a delay: beyond them the limits are long reached, and floats overflow."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Retry:
-    """How a handler that failed is tried again: in place, always in the saga's order.
+    """Rules for trying a handler that failed again: in place, always in the saga's order.
 
     Delays double from `delay_s_first` to `delay_s_max`, in seconds, each spread by up to a half. After `attempts_max`
     attempts, or at once for an exception in `never`, the message is a dead letter and the saga waits for a person. Made
@@ -57,7 +57,7 @@ def delay_s(retry: Retry, attempt: int, chance: float, *, limit_s: float = 30.0)
 
 
 def is_exceptions(value: object) -> TypeGuard[tuple[type[Exception], ...]]:
-    """Whether it is a tuple of exception classes.
+    """Return whether `value` is a tuple of exception classes.
 
     >>> is_exceptions((KeyError, OSError)), is_exceptions(KeyError), is_exceptions((KeyboardInterrupt,))
     (True, False, False)
@@ -70,4 +70,4 @@ def _is_number(value: object) -> TypeGuard[float]:
 
 
 RETRY = Retry()
-"""What a handler has that says nothing about it."""
+"""Rules for a handler that names none."""
