@@ -15,7 +15,8 @@ from saga.messages import Position
 from saga.names import PROGRESS
 from saga.progress.document import UNENCODABLE, UNREADABLE, Kind, progress_key
 from saga.runtime.answers import check_made_again, declared_answer
-from saga.runtime.participant import Participant, Refused
+from saga.runtime.errors import Refused
+from saga.runtime.participant import Participant
 from saga.runtime.persistence import patiently, tell_refused
 from saga.runtime.signatures import accepts_none, returns_of
 from saga.runtime.standing import RunKey

@@ -22,8 +22,9 @@ from saga.progress.compensate import undone
 from saga.progress.document import Call, Intent, Snapshot
 from saga.progress.record import Ended, Failure, Written
 from saga.runtime import escalating, oversized, persistence
-from saga.runtime.participant import Halted, Participant, Refused
-from saga.runtime.saga import NotDeterministic, RunningSaga, unexpected
+from saga.runtime.errors import Halted, NotDeterministic, Refused
+from saga.runtime.participant import Participant
+from saga.runtime.saga import RunningSaga, unexpected
 from saga.runtime.standing import RunKey, Turn
 
 DELAY_S_MAX = 30.0

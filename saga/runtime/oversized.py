@@ -13,7 +13,8 @@ from saga.progress import ids, record
 from saga.progress.actions import Act
 from saga.progress.document import DeadLetter
 from saga.runtime import deadletters, persistence
-from saga.runtime.participant import Participant, Refused
+from saga.runtime.errors import Refused
+from saga.runtime.participant import Participant
 from saga.runtime.standing import Turn
 
 REMEDY = (

@@ -26,19 +26,6 @@ T = TypeVar("T")
 Item = TypeVar("Item")
 
 
-class Halted(BaseException):
-    """This turn goes no further here; whatever it did is repeated or found by the next one. No `except Exception` in
-    a handler swallows it."""
-
-
-class Refused(Halted):
-    """The progress is another one by now: reload and decide again."""
-
-
-class Draining(Halted):
-    """The worker is about to stop or to lose the partition: as by a crash, and no attempt of anything."""
-
-
 class Ports(Protocol):
     """The outside, as a turn sees it. Whatever a turn awaits is one of these."""
 

@@ -26,7 +26,8 @@ from saga.progress.record import Hand, Written
 from saga.progress.room import check_room
 from saga.progress.undeclared import undeclared
 from saga.runtime import deadletters, publishing, spilling
-from saga.runtime.participant import Participant, Refused
+from saga.runtime.errors import Refused
+from saga.runtime.participant import Participant
 from saga.runtime.standing import Turn
 
 P = ParamSpec("P")

@@ -12,9 +12,9 @@ from saga.messages import Outgoing, Partition, Position
 from saga.observe.moments import Recovered, Report, Unavailable
 from saga.progress.document import Call
 from saga.runtime.batches import Batches
+from saga.runtime.errors import Draining
 from saga.runtime.offsets import Prefix
 from saga.runtime.pages import KnownPages
-from saga.runtime.participant import Draining
 from saga.store.port import Store
 
 T = TypeVar("T")

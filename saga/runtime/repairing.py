@@ -11,8 +11,9 @@ from saga.messages import Message, Partition, Position
 from saga.progress import takeover
 from saga.progress.record import Written
 from saga.runtime import persistence
+from saga.runtime.errors import Refused
 from saga.runtime.offsets import Prefix
-from saga.runtime.participant import Participant, Refused
+from saga.runtime.participant import Participant
 from saga.runtime.ports import RunningPorts
 from saga.runtime.standing import Stages, Turn
 from saga.runtime.turn import take_turn

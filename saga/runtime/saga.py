@@ -18,7 +18,8 @@ from saga.progress import ids, record
 from saga.progress.document import UNENCODABLE, Call, Intent
 from saga.runtime import documents, persistence
 from saga.runtime.answers import check_made_again, declared_answer
-from saga.runtime.participant import Halted, OneRun, Participant
+from saga.runtime.errors import Halted, NotDeterministic
+from saga.runtime.participant import OneRun, Participant
 from saga.runtime.signatures import returns_of
 from saga.runtime.standing import RunKey, Turn
 from saga.view import Saga
@@ -27,10 +28,6 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 _encoder = msgspec.json.Encoder(order="deterministic")
-
-
-class NotDeterministic(Permanent):
-    """A rerun asked for another step, or other input, than recorded."""
 
 
 class RunningSaga(Saga[Any]):

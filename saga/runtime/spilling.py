@@ -13,7 +13,8 @@ from saga.progress.document import Page, Snapshot, progress_key
 from saga.progress.piles import next_to_restore, piles_spilled, restored
 from saga.progress.spill import NewPage
 from saga.runtime import persistence
-from saga.runtime.participant import Participant, Refused
+from saga.runtime.errors import Refused
+from saga.runtime.participant import Participant
 from saga.runtime.standing import Turn
 from saga.store.port import Document
 

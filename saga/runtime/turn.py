@@ -17,7 +17,8 @@ from saga.progress.actions import Act, CloseSealed, Done, Recall, Reload, Run, U
 from saga.progress.step import is_all, next_action, next_snapshot
 from saga.runtime import handling, oversized, persistence, sealing, spilling
 from saga.runtime.beginning import as_read
-from saga.runtime.participant import Participant, Refused
+from saga.runtime.errors import Refused
+from saga.runtime.participant import Participant
 from saga.runtime.standing import Turn
 
 

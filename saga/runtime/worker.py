@@ -15,10 +15,11 @@ from saga.printable import printable, shortened
 from saga.progress.document import Snapshot, decode_entry, progress_key
 from saga.runtime import deadletters, persistence
 from saga.runtime.beginning import begin
+from saga.runtime.errors import Draining
 from saga.runtime.handling import said_by
 from saga.runtime.lanes import Cache, Item, Lanes
 from saga.runtime.offsets import Prefix
-from saga.runtime.participant import Draining, Participant
+from saga.runtime.participant import Participant
 from saga.runtime.ports import RunningPorts
 from saga.runtime.room import Limits, Room
 from saga.runtime.standing import Stages

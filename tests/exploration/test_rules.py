@@ -14,7 +14,8 @@ from saga.progress.document import Intent, Kind, Result, Snapshot, progress_key
 from saga.progress.record import Ended, Hand, Written
 from saga.progress.roles import Role
 from saga.runtime import documents, handling, persistence, spilling
-from saga.runtime.participant import Participant, Refused
+from saga.runtime.errors import Refused
+from saga.runtime.participant import Participant
 from saga.runtime.saga import RunningSaga
 from saga.runtime.standing import Turn
 from verification.explore import explore

@@ -15,7 +15,8 @@ from saga.messages import Position
 from saga.observe.moments import Escalated, Retrying
 from saga.runtime import documents
 from saga.runtime.documents import PRUNE_FROM, Marker
-from saga.runtime.participant import Refused, participant_of
+from saga.runtime.errors import Refused
+from saga.runtime.participant import participant_of
 from saga.runtime.room import Limits
 from saga.store.sqlite import SqliteStore
 from saga.testing.trials import TrialClock, TrialPorts

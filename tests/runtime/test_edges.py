@@ -18,9 +18,10 @@ from saga.progress.takeover import is_due
 from saga.runtime import documents
 from saga.runtime.beginning import begin
 from saga.runtime.documents import Update
+from saga.runtime.errors import Draining, Refused
 from saga.runtime.lanes import Item
 from saga.runtime.offsets import Prefix
-from saga.runtime.participant import Draining, Participant, Refused
+from saga.runtime.participant import Participant
 from saga.runtime.repairing import repaired
 from saga.runtime.room import Limits
 from saga.runtime.turn import take_turn

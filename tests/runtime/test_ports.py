@@ -9,8 +9,8 @@ from saga.broker.embedded.broker import EmbeddedBroker
 from saga.errors import BrokerUnavailable, StoreUnavailable
 from saga.messages import Partition, Position
 from saga.observe.moments import Moment, Recovered, Unavailable
+from saga.runtime.errors import Draining
 from saga.runtime.offsets import Prefix
-from saga.runtime.participant import Draining
 from saga.runtime.ports import RunningPorts
 from saga.store.sqlite import SqliteStore
 from saga.testing.trials import TrialClock

@@ -15,9 +15,9 @@ from saga.observe.moments import Handled
 from saga.policies.concurrency import InFlight
 from saga.progress.document import Call
 from saga.runtime import room as rooms
+from saga.runtime.errors import Draining
 from saga.runtime.lanes import Lanes
 from saga.runtime.offsets import Prefix
-from saga.runtime.participant import Draining
 from saga.runtime.ports import RunningPorts
 from saga.runtime.room import POLL_MAX, WINDOW, Limits, Room
 from services.payment.events import OrderPlaced, PaymentReserved

@@ -4,8 +4,8 @@ from collections.abc import Iterator, Mapping
 
 from saga.progress.document import Call, Entry
 from saga.progress.roles import Roles
+from saga.runtime.errors import NotDeterministic
 from saga.runtime.handling import said_by
-from saga.runtime.saga import NotDeterministic
 from saga.runtime.standing import RunKey
 from saga.testing.invariants.cases import Case
 from saga.testing.invariants.evidence import Violation

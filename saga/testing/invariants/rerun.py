@@ -27,7 +27,8 @@ from saga.observe.moments import Moment
 from saga.progress import record as written_down
 from saga.progress.document import Call, Entry, Intent, Snapshot, decode, decode_entry
 from saga.runtime.beginning import begin
-from saga.runtime.participant import Halted, Participant
+from saga.runtime.errors import Halted
+from saga.runtime.participant import Participant
 from saga.runtime.ports import ShieldedRun
 from saga.runtime.standing import RunKey, Turn
 from saga.runtime.turn import advance
