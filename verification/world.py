@@ -21,8 +21,8 @@ from saga.progress.history import archive_key, decode_archive
 from saga.progress.spill import whole
 from saga.runtime.beginning import begin
 from saga.runtime.participant import Participant
-from saga.runtime.standing import Turn
 from saga.runtime.turn import advance
+from saga.runtime.turn_state import TurnState
 from saga.store.port import Document
 from saga.testing.invariants import alone
 from verification import others
@@ -53,7 +53,7 @@ TIGHT = {(record, "INBOX_MAX"): 1, (transitions, "TRANSITIONS_MAX"): 2, (transit
 class Under(NamedTuple):
     """A turn, and under what it goes on."""
 
-    turn: Turn
+    turn: TurnState
     release: int
     passed: int
     """How often `AGE_MS` has passed."""
@@ -140,7 +140,7 @@ class World:
         document = msgspec.json.decode(self._contents[version])
         return None if document.get("_saga", {}).get("absent") else document["left"]
 
-    def _turn(self, turn: Turn, release: int, passed: int) -> int:
+    def _turn(self, turn: TurnState, release: int, passed: int) -> int:
         progress = None if turn.progress is None else encode(turn.progress)
         results = msgspec.json.encode(turn.results)
         key = (

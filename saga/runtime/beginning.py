@@ -12,7 +12,7 @@ from saga.progress.document import Snapshot
 from saga.progress.roles import Role
 from saga.runtime import persistence
 from saga.runtime.participant import Participant
-from saga.runtime.standing import Stages, Turn
+from saga.runtime.turn_state import Stages, TurnState
 
 
 def begin(
@@ -21,7 +21,7 @@ def begin(
     position: Position,
     cached: tuple[Snapshot, int] | None,
     stages: Stages | None = None,
-) -> Turn:
+) -> TurnState:
     """The turn on what the cache has; for a message that starts a young saga on nothing known, without a read."""
     p, cas = cached or (None, 0)
     if (p is None or p.started is None) and persistence.is_older_than_memory(service, message):
@@ -29,7 +29,7 @@ def begin(
     elif p is None and service.contracts[message.type].starts:
         p = record.empty(service.name, message.saga)
     bad = _bad(service, message)
-    return Turn(message=message, position=position, bad=bad, progress=p, cas=cas, stages=stages or Stages())
+    return TurnState(message=message, position=position, bad=bad, progress=p, cas=cas, stages=stages or Stages())
 
 
 def _bad(service: Participant, message: Message) -> Mapping[str, str]:
@@ -50,7 +50,7 @@ def _undecodable(service: Participant, role: Role, message: Message) -> str | No
     return None
 
 
-def as_read(service: Participant, turn: Turn) -> Snapshot | None:
+def as_read(service: Participant, turn: TurnState) -> Snapshot | None:
     """The progress as this version of the service reads it: what could not be decoded when it was queued is decoded
     anew, for this version may know its schema."""
     p = None if turn.progress is None else turn.known

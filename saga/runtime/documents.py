@@ -19,7 +19,7 @@ from saga.runtime.errors import Refused
 from saga.runtime.participant import Participant
 from saga.runtime.persistence import patiently, tell_refused
 from saga.runtime.signatures import accepts_none, returns_of
-from saga.runtime.standing import RunKey
+from saga.runtime.turn_state import RunKey
 from saga.store.port import Document
 
 T = TypeVar("T")

@@ -14,12 +14,12 @@ from saga.progress.document import Call, DeadLetter
 from saga.runtime import deadletters
 from saga.runtime.participant import Participant
 from saga.runtime.persistence import send_letter
-from saga.runtime.standing import Turn
+from saga.runtime.turn_state import TurnState
 
 REMEDY = "put right what it calls, or mend it: it is tried without end, and goes on as soon as it can"
 
 
-def failing(turn: Turn, handler: str, outcome: Message, undoes: Message, attempt: int, error: str) -> DeadLetter:
+def failing(turn: TurnState, handler: str, outcome: Message, undoes: Message, attempt: int, error: str) -> DeadLetter:
     """What there is to tell of `handler`, which is to undo what `undoes` says because of `outcome`."""
     p = turn.known
     return DeadLetter(
@@ -34,7 +34,7 @@ def failing(turn: Turn, handler: str, outcome: Message, undoes: Message, attempt
 
 
 async def escalate(
-    service: Participant, turn: Turn, letter: DeadLetter, undoes: Message, *, rounds: int, calls: tuple[Call, ...]
+    service: Participant, turn: TurnState, letter: DeadLetter, undoes: Message, *, rounds: int, calls: tuple[Call, ...]
 ) -> None:
     """Tell people. The record follows after 1, 2, 4, 8 ... `rounds` of attempts: what fails for days says little new.
     `calls`: what ran already."""

@@ -25,7 +25,7 @@ from saga.runtime import escalating, oversized, persistence
 from saga.runtime.errors import Halted, NotDeterministic, Refused
 from saga.runtime.participant import Participant
 from saga.runtime.saga import RunningSaga, unexpected
-from saga.runtime.standing import RunKey, Turn
+from saga.runtime.turn_state import RunKey, TurnState
 
 DELAY_S_MAX = 30.0
 """Attempts are made in place, with the lane waiting: no pause between two is longer."""
@@ -43,7 +43,7 @@ class Ask(Struct, frozen=True, kw_only=True, gc=False):
     run: RunKey
 
 
-def run(service: Participant, turn: Turn, action: Run) -> Coroutine[object, object, Turn]:
+def run(service: Participant, turn: TurnState, action: Run) -> Coroutine[object, object, TurnState]:
     """Run a handler on a message, from its start or from its intent."""
     intent, parts = action.intent, action.parts
     if intent is not None:
@@ -54,13 +54,13 @@ def run(service: Participant, turn: Turn, action: Run) -> Coroutine[object, obje
     return perform(service, turn, Ask(action=action, handler=service.handlers[name], run=("do", name, cause)))
 
 
-def undo(service: Participant, turn: Turn, action: Undo) -> Coroutine[object, object, Turn]:
+def undo(service: Participant, turn: TurnState, action: Undo) -> Coroutine[object, object, TurnState]:
     """Run a compensation on the result that it undoes."""
     handler, cause = service.handlers[action.name], action.result.event.id
     return perform(service, turn, Ask(action=action, handler=handler, run=("undo", action.role.name, cause)))
 
 
-async def perform(service: Participant, turn: Turn, ask: Ask) -> Turn:
+async def perform(service: Participant, turn: TurnState, ask: Ask) -> TurnState:
     """Call it once, to the next write of the turn."""
     kind, name, cause = ask.run
     p = turn.known
@@ -81,7 +81,7 @@ async def perform(service: Participant, turn: Turn, ask: Ask) -> Turn:
         return saga.turn.unread().carrying(ask.run, _answered(saga), turn.attempts_of(ask.run))
 
 
-async def _to_its_write(service: Participant, turn: Turn, ask: Ask, saga: RunningSaga) -> Turn:
+async def _to_its_write(service: Participant, turn: TurnState, ask: Ask, saga: RunningSaga) -> TurnState:
     """The run, and the write that ends it or its attempt. Raises `Refused`, and what else halts a turn."""
     clock, began = service.ports.clock, service.ports.clock.monotonic_s()
     try:
@@ -173,7 +173,7 @@ def _arguments(service: Participant, ask: Ask, parts: Sequence[Message], saga: R
 
 def _ended(
     service: Participant,
-    turn: Turn,
+    turn: TurnState,
     ask: Ask,
     events: Sequence[tuple[str, str, bytes]],
     delta: dict[str, Any],
@@ -214,7 +214,7 @@ def _ended(
     return record.handled(p, hand, ask.action.role, ended)
 
 
-async def _failed(service: Participant, saga: RunningSaga, ask: Ask, why: Exception) -> Turn:
+async def _failed(service: Participant, saga: RunningSaga, ask: Ask, why: Exception) -> TurnState:
     """An attempt has failed: again, with what it has got so far, or a dead letter after the last one."""
     turn, retry, ports = saga.turn, ask.handler.retry, service.ports
     calls = _answered(saga)
@@ -280,7 +280,7 @@ def _open(p: Snapshot, run: RunKey) -> Intent | None:
     return next((i for i in p.intents if (i.kind, i.handler, i.cause) == run), None) if p.intents else None
 
 
-def _with_calls(turn: Turn, ask: Ask, saga: RunningSaga) -> Intent | None:
+def _with_calls(turn: TurnState, ask: Ask, saga: RunningSaga) -> Intent | None:
     """The open intent with the last results; `None` if the run had not begun anything."""
     open_ = _open(turn.known, ask.run)
     return None if open_ is None else replace(open_, calls=tuple(saga.calls))

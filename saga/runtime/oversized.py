@@ -15,7 +15,7 @@ from saga.progress.document import DeadLetter
 from saga.runtime import deadletters, persistence
 from saga.runtime.errors import Refused
 from saga.runtime.participant import Participant
-from saga.runtime.standing import Turn
+from saga.runtime.turn_state import TurnState
 
 REMEDY = (
     "let the service keep less of a saga (its state, results of steps, events that can be undone), or split the saga; "
@@ -23,7 +23,7 @@ REMEDY = (
 )
 
 
-async def given_up(service: Participant, turn: Turn, action: Act, why: TooLarge) -> Turn:
+async def given_up(service: Participant, turn: TurnState, action: Act, why: TooLarge) -> TurnState:
     """The message is a dead letter with all it said, durable before anything else."""
     saga, message, name = turn.message.saga, action.message, action.name
     id_ = ids.dead_id(service.name, saga, name, message.id, turn.known.replays)

@@ -28,7 +28,7 @@ from saga.progress.undeclared import undeclared
 from saga.runtime import deadletters, publishing, spilling
 from saga.runtime.errors import Refused
 from saga.runtime.participant import Participant
-from saga.runtime.standing import Turn
+from saga.runtime.turn_state import TurnState
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -71,7 +71,7 @@ async def patiently(
             return value
 
 
-def in_hand(service: Participant, turn: Turn) -> Hand:
+def in_hand(service: Participant, turn: TurnState) -> Hand:
     """What the next write of this turn is made under."""
     message, p = turn.message, turn.known
     new = message.type != "" and not turn.paged and not knows(p, service.roles, message)
@@ -87,7 +87,7 @@ def in_hand(service: Participant, turn: Turn) -> Hand:
     )
 
 
-async def load(service: Participant, turn: Turn) -> Turn:
+async def load(service: Participant, turn: TurnState) -> TurnState:
     """The progress as the store has it; whoever reads it first publishes what is not known as published."""
     saga = turn.message.saga
     key = progress_key(service.name, saga)
@@ -135,7 +135,7 @@ def _check_declared(service: Participant, p: Snapshot, unpublished: Sequence[Ent
         )
 
 
-async def _too_old(service: Participant, turn: Turn) -> None:
+async def _too_old(service: Participant, turn: TurnState) -> None:
     """The message of a saga that nobody here knows any more: a dead letter, and no progress."""
     message = turn.message
     letter = deadletters.older_than_memory(service.name, message, turn.position, service.contracts[message.type])
@@ -166,7 +166,7 @@ def now(service: Participant) -> Now:
     return Now(service.ports.clock.now_ms(), service.memory_s)
 
 
-async def write(service: Participant, turn: Turn, written: Written) -> Turn:
+async def write(service: Participant, turn: TurnState, written: Written) -> TurnState:
     """One compare-and-swap of the whole progress, then its events. Raises `Refused`: then nothing was decided."""
     clock, stages, entry = service.ports.clock, turn.stages, written.entry
     began = clock.monotonic_s()
@@ -183,7 +183,7 @@ async def write(service: Participant, turn: Turn, written: Written) -> Turn:
     return turn
 
 
-async def save(service: Participant, turn: Turn, written: Written) -> Turn:
+async def save(service: Participant, turn: TurnState, written: Written) -> TurnState:
     """The write alone. An ambiguous one is refused as well: it is never made again, for it may still land.
 
     Raises `Refused`, and `TooLarge` for a progress that can never be written.

@@ -15,8 +15,8 @@ from saga.runtime.errors import Refused
 from saga.runtime.offsets import Prefix
 from saga.runtime.participant import Participant
 from saga.runtime.ports import RunningPorts
-from saga.runtime.standing import Stages, Turn
 from saga.runtime.turn import take_turn
+from saga.runtime.turn_state import Stages, TurnState
 
 NOWHERE = Position("(repair)", 0, 0)
 """In the place of the position of a message."""
@@ -37,7 +37,7 @@ async def repaired(service: Participant, saga: str) -> list[tuple[str, str, str 
         message = Message(
             id="", type="", schema="", saga=saga, source="", time=iso(service.ports.clock.now_ms()), value=b""
         )
-        turn = await take_turn(service, Turn(message=message, position=NOWHERE, stages=stages))
+        turn = await take_turn(service, TurnState(message=message, position=NOWHERE, stages=stages))
         if turn.progress is None or not takeover.is_due(turn.progress, service.roles):
             return stages.outcomes
         whole = replace(turn.known, heard=service.roles.heard)

@@ -21,7 +21,7 @@ from saga.runtime.answers import check_made_again, declared_answer
 from saga.runtime.errors import Halted, NotDeterministic
 from saga.runtime.participant import OneRun, Participant
 from saga.runtime.signatures import returns_of
-from saga.runtime.standing import RunKey, Turn
+from saga.runtime.turn_state import RunKey, TurnState
 from saga.view import Saga
 
 P = ParamSpec("P")
@@ -33,7 +33,7 @@ _encoder = msgspec.json.Encoder(order="deterministic")
 class RunningSaga(Saga[Any]):
     """One run of a handler on one cause. Made for each attempt."""
 
-    def __init__(self, service: Participant, turn: Turn, handler: Reaction, run: RunKey, intent: Intent) -> None:
+    def __init__(self, service: Participant, turn: TurnState, handler: Reaction, run: RunKey, intent: Intent) -> None:
         """`intent`: as it is open in the progress, or as it will be written before the first step."""
         self.service, self.turn, self.handler, self.run, self.intent = service, turn, handler, run, intent
         recorded_, carried = intent.calls, turn.results_of(run)

@@ -5,10 +5,10 @@ from saga.progress.actions import CloseSealed
 from saga.progress.document import Call, Intent
 from saga.runtime import documents, persistence
 from saga.runtime.participant import Participant
-from saga.runtime.standing import Turn
+from saga.runtime.turn_state import TurnState
 
 
-async def close_sealed(service: Participant, turn: Turn, action: CloseSealed) -> Turn:
+async def close_sealed(service: Participant, turn: TurnState, action: CloseSealed) -> TurnState:
     """Close its documents to the dead original, and write down what stands."""
     stands = []
     for call, sure in _begun_calls(action.intent):
@@ -31,7 +31,7 @@ def _begun_calls(intent: Intent) -> list[tuple[Call, bool]]:
     return calls[::-1]
 
 
-async def _applied(service: Participant, turn: Turn, intent: Intent, call: Call) -> bool:
+async def _applied(service: Participant, turn: TurnState, intent: Intent, call: Call) -> bool:
     """Whether an update took effect; if not, it never will."""
     assert call.document is not None
     saga = turn.message.saga

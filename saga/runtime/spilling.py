@@ -15,7 +15,7 @@ from saga.progress.spill import NewPage
 from saga.runtime import persistence
 from saga.runtime.errors import Refused
 from saga.runtime.participant import Participant
-from saga.runtime.standing import Turn
+from saga.runtime.turn_state import TurnState
 from saga.store.port import Document
 
 EXPIRY_S_MORE = 86_400
@@ -25,21 +25,21 @@ OFF_S_MAX = 10 * 365 * 86_400
 document for thousands of years."""
 
 
-async def recalled(service: Participant, turn: Turn) -> Turn:
+async def recalled(service: Participant, turn: TurnState) -> TurnState:
     """With what pages hold of the message in hand: from here on `turn.known` says of it what a whole one would."""
     had, kept = await _in_pages(service, turn, turn.known, [turn.message])
     return replace(turn, recalled=had, paged=tuple(sorted(kept)))
 
 
 async def entries_in_pages(
-    service: Participant, turn: Turn, p: Snapshot, messages: Sequence[Message]
+    service: Participant, turn: TurnState, p: Snapshot, messages: Sequence[Message]
 ) -> dict[str, int]:
     """The inbox entries of these messages that are in the progress's pages only. Raises `Refused`."""
     return (await _in_pages(service, turn, p, messages))[0]
 
 
 async def _in_pages(
-    service: Participant, turn: Turn, p: Snapshot, messages: Sequence[Message]
+    service: Participant, turn: TurnState, p: Snapshot, messages: Sequence[Message]
 ) -> tuple[dict[str, int], set[str]]:
     """Which entries of these messages are in pages of the inbox; and the handlers for which pages keep them."""
     missing = {ids.entry(m.id, name): name for m in messages for name in service.roles.names_for(m.type)}
@@ -58,7 +58,7 @@ async def _in_pages(
     return had, kept
 
 
-async def within_bounds(service: Participant, turn: Turn, p: Snapshot) -> tuple[Snapshot, list[tuple[str, int]]]:
+async def within_bounds(service: Participant, turn: TurnState, p: Snapshot) -> tuple[Snapshot, list[tuple[str, int]]]:
     """The progress as it is to be written, with what has no room in it in pages that are durable; and the pages that
     nobody needs once it is written, each with its version. Raises `Refused`."""
     emptied: list[tuple[str, int]] = []
@@ -95,7 +95,7 @@ async def removed(service: Participant, emptied: Sequence[tuple[str, int]]) -> N
             await service.ports.store.remove(ARCHIVES, key, cas=cas)
 
 
-async def _inserted(service: Participant, turn: Turn, new: NewPage, *, expiry_s: float | None) -> None:
+async def _inserted(service: Participant, turn: TurnState, new: NewPage, *, expiry_s: float | None) -> None:
     """Returns when the page is durable. Raises `Refused`."""
     ports, saga = service.ports, turn.message.saga
     key = spill.page_key(service.name, saga, new.page)
@@ -118,7 +118,7 @@ async def _inserted(service: Participant, turn: Turn, new: NewPage, *, expiry_s:
     ports.pages.learn(key, spill.decode_leaf(new.content).entries)
 
 
-async def _entries_of(service: Participant, turn: Turn, page: Page) -> bytes:
+async def _entries_of(service: Participant, turn: TurnState, page: Page) -> bytes:
     """The entries of a page that the progress lists. Raises `Refused` if the progress has changed meanwhile."""
     ports, saga = service.ports, turn.message.saga
     key = spill.page_key(service.name, saga, page)
@@ -136,7 +136,7 @@ async def _entries_of(service: Participant, turn: Turn, page: Page) -> bytes:
     return entries
 
 
-async def _read(service: Participant, turn: Turn, page: Page) -> tuple[str, Document]:
+async def _read(service: Participant, turn: TurnState, page: Page) -> tuple[str, Document]:
     """A page with messages, and its key. Raises `Refused` if the progress has changed meanwhile."""
     ports, key = service.ports, spill.page_key(service.name, turn.message.saga, page)
     document = await persistence.patiently(service, turn.position, "get", ports.store.get, ARCHIVES, key)
@@ -145,7 +145,7 @@ async def _read(service: Participant, turn: Turn, page: Page) -> tuple[str, Docu
     return key, document
 
 
-async def _gone(service: Participant, turn: Turn, key: str) -> Exception | Refused:
+async def _gone(service: Participant, turn: TurnState, key: str) -> Exception | Refused:
     """Why a page that was listed is not there: the progress is another one by now, or somebody removed it."""
     where = progress_key(service.name, turn.message.saga)
     there = await persistence.patiently(service, turn.position, "get", service.ports.store.get, PROGRESS, where)

@@ -19,17 +19,17 @@ from saga.runtime import handling, oversized, persistence, sealing, spilling
 from saga.runtime.beginning import as_read
 from saga.runtime.errors import Refused
 from saga.runtime.participant import Participant
-from saga.runtime.standing import Turn
+from saga.runtime.turn_state import TurnState
 
 
-async def take_turn(service: Participant, turn: Turn) -> Turn:
+async def take_turn(service: Participant, turn: TurnState) -> TurnState:
     """Handle one message to its end. When this returns nothing is left to do, and its offset may be committed."""
     while not turn.over:
         turn = await advance(service, turn)
     return turn
 
 
-async def advance(service: Participant, turn: Turn) -> Turn:
+async def advance(service: Participant, turn: TurnState) -> TurnState:
     """Do what is next, up to a read or a write. What is refused is decided again, on the progress as it is by then."""
     action = next_action(as_read(service, turn), service.roles, turn, persistence.now(service), turn.certain)
     try:

@@ -22,9 +22,9 @@ from saga.runtime.offsets import Prefix
 from saga.runtime.participant import Participant
 from saga.runtime.ports import RunningPorts
 from saga.runtime.room import Limits, Room
-from saga.runtime.standing import Stages
 from saga.runtime.standstills import Standstills
 from saga.runtime.turn import take_turn
+from saga.runtime.turn_state import Stages
 
 POLL_S = 86_400.0
 """The longest that an idle intake waits: whatever changes wakes it."""

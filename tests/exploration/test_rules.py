@@ -17,7 +17,7 @@ from saga.runtime import documents, handling, persistence, spilling
 from saga.runtime.errors import Refused
 from saga.runtime.participant import Participant
 from saga.runtime.saga import RunningSaga
-from saga.runtime.standing import Turn
+from saga.runtime.turn_state import TurnState
 from verification.explore import explore
 from verification.scenarios import scenarios
 from verification.services import message
@@ -63,7 +63,7 @@ def a_rerun_writes_the_whole_state_back(patch: pytest.MonkeyPatch) -> None:
 def a_rerun_sees_the_state_of_now(patch: pytest.MonkeyPatch) -> None:
     init = RunningSaga.__init__
 
-    def look(self: Any, service: Any, turn: Turn, handler: Any, run: Any, intent: Any) -> None:
+    def look(self: Any, service: Any, turn: TurnState, handler: Any, run: Any, intent: Any) -> None:
         init(self, service, turn, handler, run, replace(intent, state=turn.known.state))
 
     patch.setattr(RunningSaga, "__init__", look)
@@ -203,7 +203,7 @@ def a_failed_send_is_forgotten(patch: pytest.MonkeyPatch) -> None:
 def an_ambiguous_write_is_taken_for_done(patch: pytest.MonkeyPatch) -> None:
     save = persistence.save
 
-    async def believe(service: Participant, turn: Turn, written: Written) -> Turn:
+    async def believe(service: Participant, turn: TurnState, written: Written) -> TurnState:
         try:
             return await save(service, turn, written)
         except Refused as why:
@@ -217,7 +217,7 @@ def an_ambiguous_write_is_taken_for_done(patch: pytest.MonkeyPatch) -> None:
 def an_ambiguous_write_is_written_over(patch: pytest.MonkeyPatch) -> None:
     save = persistence.save
 
-    async def insist(service: Participant, turn: Turn, written: Written) -> Turn:
+    async def insist(service: Participant, turn: TurnState, written: Written) -> TurnState:
         try:
             return await save(service, turn, written)
         except Refused as why:
@@ -231,7 +231,7 @@ def an_ambiguous_write_is_written_over(patch: pytest.MonkeyPatch) -> None:
 
 
 def pages_are_not_asked(patch: pytest.MonkeyPatch) -> None:
-    async def recalled(service: Participant, turn: Turn) -> Turn:
+    async def recalled(service: Participant, turn: TurnState) -> TurnState:
         return replace(turn, recalled={}, paged=())
 
     patch.setattr(spilling, "recalled", recalled)
@@ -266,7 +266,7 @@ def entries_of_what_is_held_go_to_pages(patch: pytest.MonkeyPatch) -> None:
 def what_pages_keep_is_decided_again(patch: pytest.MonkeyPatch) -> None:
     recalled = spilling.recalled
 
-    async def forget(service: Participant, turn: Turn) -> Turn:
+    async def forget(service: Participant, turn: TurnState) -> TurnState:
         return replace(await recalled(service, turn), paged=())
 
     patch.setattr(spilling, "recalled", forget)
@@ -283,7 +283,7 @@ def pages_are_read_back_behind_what_came_since(patch: pytest.MonkeyPatch) -> Non
 def pages_are_removed_before_the_progress_is_written(patch: pytest.MonkeyPatch) -> None:
     within = spilling.within_bounds
 
-    async def hasty(service: Participant, turn: Turn, p: Snapshot) -> Any:
+    async def hasty(service: Participant, turn: TurnState, p: Snapshot) -> Any:
         p, emptied = await within(service, turn, p)
         await spilling.removed(service, emptied)
         return p, ()

@@ -25,7 +25,7 @@ from saga.runtime.lanes import Item
 from saga.runtime.offsets import Prefix
 from saga.runtime.participant import Participant
 from saga.runtime.saga import RunningSaga
-from saga.runtime.standing import Stages
+from saga.runtime.turn_state import Stages
 from saga.runtime.worker import Worker
 
 Plant: TypeAlias = Callable[[pytest.MonkeyPatch], None]

@@ -18,7 +18,7 @@ PLANTED = {
     ],
     "Imports point down in the runtime": [
         ("saga.runtime.turn", "saga.runtime.worker"),
-        ("saga.runtime.standing", "saga.runtime.persistence"),
+        ("saga.runtime.turn_state", "saga.runtime.persistence"),
         ("saga.runtime.lanes", "saga.runtime.room"),
         ("saga.runtime.worker", "saga.runtime.repairing"),
     ],

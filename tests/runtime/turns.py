@@ -12,8 +12,8 @@ from saga.progress.document import Entry, Snapshot, decode, decode_entry, progre
 from saga.runtime.beginning import begin
 from saga.runtime.lifecycle import open_resources
 from saga.runtime.participant import Participant, participant_of
-from saga.runtime.standing import Turn
 from saga.runtime.turn import advance
+from saga.runtime.turn_state import TurnState
 from saga.store.port import Document
 from saga.store.sqlite import SqliteStore
 from saga.testing.trials import TrialClock, TrialPorts
@@ -72,7 +72,7 @@ class At:
         started = now if started == "now" else started
         return message_of(event, time=now, started=started, id=id, source=source)
 
-    def begun(self, event: Event, message: Message) -> Turn:
+    def begun(self, event: Event, message: Message) -> TurnState:
         """The turn on a message, on nothing cached."""
         self.offset += 1
         return begin(self.participant, message, Position(topic_of(event), 0, self.offset), None)
@@ -85,7 +85,7 @@ class At:
         started: str | None = "now",
         id: str = "",
         source: str = "somebody",
-    ) -> Turn:
+    ) -> TurnState:
         """The message to its end; or, as by a crash, only to so many writes."""
         turn = self.begun(event, self.message(event, started=started, id=id, source=source))
         while not turn.over:

@@ -30,8 +30,8 @@ from saga.runtime.beginning import begin
 from saga.runtime.errors import Halted
 from saga.runtime.participant import Participant
 from saga.runtime.ports import ShieldedRun
-from saga.runtime.standing import RunKey, Turn
 from saga.runtime.turn import advance
+from saga.runtime.turn_state import RunKey, TurnState
 from saga.store.port import Document
 from saga.testing.invariants.evidence import Violation, Witnessed
 from saga.testing.invariants.lives import parted
@@ -313,7 +313,7 @@ async def _made(
     store = RerunStore({(ARCHIVES, key): Document(content, 1) for key, content in archives.items()})
     ports = RerunPorts(from_iso(step.time), store)
     service = replace(service, ports=ports)
-    turn: Turn = begin(service, message, position, (step.before, int(bool(step.before.transitions))))
+    turn: TurnState = begin(service, message, position, (step.before, int(bool(step.before.transitions))))
     turn = with_(turn, certain=True)
     if step.run is not None:
         turn = turn.carrying(step.run, step.calls, step.attempt - 1)

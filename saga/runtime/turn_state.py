@@ -1,4 +1,4 @@
-"""Where a turn stands between two writes: all there is to know, as one immutable value."""
+"""State of a turn, between two steps: one immutable value with all that is known while one message is handled."""
 
 from typing import TypeAlias
 
@@ -14,7 +14,7 @@ RunKey: TypeAlias = tuple[Kind, str, str]
 
 
 class Stages(Struct):
-    """What became of one message and how long each stage took, in seconds; for people, never read by decisions."""
+    """Outcome of one message and how long each stage took, in seconds; for people, never read by decisions."""
 
     received_s: float = 0.0
     begun_s: float = 0.0
@@ -26,35 +26,36 @@ class Stages(Struct):
     attempts: int = 0
 
 
-class Turn(Trigger, frozen=True, kw_only=True, gc=False):
-    """One message in hand, the progress as known, and what earlier attempts of this turn left behind."""
+class TurnState(Trigger, frozen=True, kw_only=True, gc=False):
+    """State of handling one message: progress read, its version, answers to reuse."""
 
     position: Position
     progress: Snapshot | None = None
-    """`None`: to be read."""
+    """As it was read or written last; `None`: to be read."""
     cas: int = 0
-    """The progress's version; 0: the store holds none."""
+    """Version of the progress; 0: the store holds none."""
     certain: bool = False
-    """Whether the progress was read or written in this turn; one from a cache may be old."""
+    """True if the progress was read or written in this turn; one from a cache may be old."""
     recalled: dict[str, int] | None = None
-    """The inbox entries of the message in hand that are in pages of the progress; known together with `paged`."""
+    """Inbox entries of the message in hand that are in pages of the progress; known together with `paged`."""
     over: bool = False
+    """True if nothing is left to do."""
     results: tuple[tuple[RunKey, tuple[Call, ...]], ...] = ()
     """Results of runs that were refused their write, or failed: not asked for again."""
     attempts: tuple[tuple[RunKey, int], ...] = ()
-
+    """Attempts that failed, by run."""
     stages: Stages
 
     @property
     def known(self) -> Snapshot:
-        """The progress, where it has been read; with what its pages say of the message in hand."""
+        """The progress, once it has been read; with what its pages say of the message in hand."""
         assert self.progress is not None
         if not self.recalled:
             return self.progress
         return replace(self.progress, inbox={**self.recalled, **self.progress.inbox})
 
-    def unread(self) -> "Turn":
-        """To be decided again on the progress as it is by now."""
+    def unread(self) -> "TurnState":
+        """Forget the progress: all is decided again, on what it is by now."""
         return replace(self, progress=None, cas=0, certain=False, recalled=None, paged=None)
 
     def results_of(self, run: RunKey) -> tuple[Call, ...]:
@@ -63,14 +64,14 @@ class Turn(Trigger, frozen=True, kw_only=True, gc=False):
     def attempts_of(self, run: RunKey) -> int:
         return next((count for known, count in self.attempts if known == run), 0) if self.attempts else 0
 
-    def carrying(self, run: RunKey, calls: tuple[Call, ...], attempts: int) -> "Turn":
-        """With what an unfinished run has got so far."""
+    def carrying(self, run: RunKey, calls: tuple[Call, ...], attempts: int) -> "TurnState":
+        """Keep what an unfinished run has got so far."""
         return replace(
             self,
             results=(*(r for r in self.results if r[0] != run), *(((run, calls),) if calls else ())),
             attempts=(*(a for a in self.attempts if a[0] != run), *(((run, attempts),) if attempts else ())),
         )
 
-    def forgetting(self, run: RunKey) -> "Turn":
-        """After the end of a run."""
+    def forgetting(self, run: RunKey) -> "TurnState":
+        """Drop what a run has left: it came to its end."""
         return self.carrying(run, (), 0) if self.results or self.attempts else self
