@@ -26,15 +26,15 @@ class Now(Struct, frozen=True, gc=False):
 
     @property
     def forgotten(self) -> str:
-        """What is older than this the service need not know any more. To the second: so it is seldom made anew."""
+        """Time before which the service need not know anything any more. To the second: so it is seldom made anew."""
         return iso((self.ms // 1000 - self.memory_s) * 1000)
 
 
 class Trigger(Struct, frozen=True, kw_only=True, gc=False):
-    """What set a turn off, and what this service has found out about it."""
+    """Message that set a turn off, with what this service has found out about it."""
 
     message: Message
-    """One without a type is of nobody: a repair looks what is ready."""
+    """Message in hand. One without a type is of nobody: a repair looks what is ready."""
     bad: Mapping[str, str] = NOBODY
     """The handlers that can never decode the message, each with the reason."""
     paged: tuple[str, ...] | None = None
@@ -167,9 +167,9 @@ class Left(Struct, frozen=True, gc=False):
 
 
 Decision: TypeAlias = Had | Left | Ignore | Refuse | Wait | Queue | Run
-"""What can become of a message for one handler."""
+"""All that can become of a message for one handler."""
 UndoStep: TypeAlias = UndoWaits | Seal | CloseSealed | Undo | Close
-"""What the compensation of a handler can do next."""
+"""All that the compensation of a handler can do next."""
 Writes: TypeAlias = Ignore | Refuse | Wait | Queue | UndoWaits | Seal | Close
 """All that is only written down."""
 Action: TypeAlias = Done | Reload | Recall | Run | Undo | CloseSealed | Writes

@@ -47,7 +47,7 @@ _ENTRIES = _MODULUS - 59
 
 
 def seed(service: str, saga: str) -> str:
-    """What stands in the place of a hash before the first transition.
+    """Text in the place of a hash before the first transition.
 
     >>> seed("payment", "order-17")
     'payment|order-17'
@@ -161,7 +161,7 @@ def _items(value: object) -> tuple[object, ...]:
 
 
 def _alike(old: tuple[object, ...], new: tuple[object, ...]) -> int:
-    """How many items they have in common from their beginning. Slices are compared, for that needs no loop of ours."""
+    """Number of items in common from their beginning. Slices are compared: that needs no loop of ours."""
     low, high = 0, min(len(old), len(new))
     if old[:high] == new[:high]:
         return high

@@ -1,4 +1,4 @@
-"""How the compensation of a handler is written down, in any order of arrival: waits, undoes, closes. Pure."""
+"""Records of compensations, in any order of arrival: one waits, undoes, closes its handler. Pure."""
 
 from collections.abc import Sequence
 
@@ -12,22 +12,22 @@ from saga.progress.roles import Role
 
 
 def undo_waits(p: Snapshot, hand: Hand, role: Role, outcome: Message, *, known: bool) -> Written:
-    """The outcome is kept: until the original, which has begun, is at its end; or, where the saga is not `known`,
-    until a message tells when it began. What was done may be forgotten here, so it is not said that nothing was."""
+    """Keep the outcome: until the original, which has begun, is at its end; or, where the saga is not `known`, until a
+    message tells when it began. What was done may be forgotten here, so it is not said that nothing was."""
     began = f"{role.name} has begun and is brought to its end first"
     reason = began if known else "no message has told yet when this saga began"
     return record.append(_kept(p, role, outcome), hand, "waiting", _name(role), Ended(message=outcome, reason=reason))
 
 
 def _kept(p: Snapshot, role: Role, outcome: Message) -> Snapshot:
-    """With the outcome kept for the compensation: until it is at its end no original runs."""
+    """Progress with the outcome kept for the compensation: until it is at its end no original runs."""
     if any(k.handler == role.name and k.message.id == outcome.id for k in p.compensating):
         return p
     return replace(p, compensating=(*p.compensating, Kept(handler=role.name, message=outcome, n=p.n)))
 
 
 def undone(p: Snapshot, hand: Hand, role: Role, result: Result, ended: Ended) -> Written:
-    """One result is undone; with the last one the handler is closed."""
+    """Record that one result is undone; with the last one the handler is closed."""
     outcome, delta = ended.message, ended.delta
     cause = result.event.id
     rest = tuple(r for r in p.results if r.event.id != cause or r.handler != role.name)
@@ -50,7 +50,7 @@ def undone(p: Snapshot, hand: Hand, role: Role, result: Result, ended: Ended) ->
 
 
 def closed(p: Snapshot, hand: Hand, role: Role, outcome: Message) -> Written:
-    """Nothing to undo: the handler will never run in this saga."""
+    """Record that there is nothing to undo: the handler will never run in this saga."""
     p, letters = _close(p, hand, role, outcome)
     reason = f"nothing of {role.name} to undo; it is closed"
     return record.append(p, hand, "compensated", _name(role), Ended(message=outcome, reason=reason, letters=letters))
@@ -63,7 +63,7 @@ def sealed(p: Snapshot, role: Role) -> Intent:
 
 
 def closed_for_good(p: Snapshot, hand: Hand, role: Role, outcome: Message, *, stands: Sequence[str]) -> Written:
-    """The dead original is closed; what it did and nobody can undo is shown to a person."""
+    """Record that the dead original is closed; what it did and nobody can undo is shown to a person."""
     intent = next(i for i in p.intents if i.handler == role.name and i.kind == "lieu")
     p = replace(p, intents=tuple(i for i in p.intents if i is not intent))
     p, letters = _close(p, hand, role, outcome)
@@ -112,8 +112,8 @@ def _close(p: Snapshot, hand: Hand, role: Role, outcome: Message) -> tuple[Snaps
 
 
 def _pages_closed(p: Snapshot, hand: Hand, role: Role) -> tuple[Page, ...]:
-    """What waits for the handler in pages is dropped as it lies there. What is queued is ignored when it comes up, for
-    other handlers' messages may be in the same page."""
+    """Pages with those that wait for the handler dropped as they lie. What is queued there is ignored when it comes up,
+    for other handlers' messages may be in the same page."""
     now_s = hand.entered_s
     return tuple(
         page.closed(now_s, now_s + hand.memory_s) if page.of == "waiting" and page.handlers == (role.name,) else page

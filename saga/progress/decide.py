@@ -1,4 +1,4 @@
-"""What to do with a message, and what is ready: the table of docs/protocol.md, line by line. Pure."""
+"""Decision on a message, and the choice of what is ready: the table of docs/protocol.md, line by line. Pure."""
 
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -92,7 +92,7 @@ def _failures(p: Snapshot, role: Role) -> Iterable[str | None]:
 
 
 def kept(p: Snapshot, handler: str, message: Message) -> bool:
-    """Whether the message is in queue or waiting for this handler."""
+    """True if the message is queued or waits for this handler."""
     return any(k.handler == handler and k.message.id == message.id for k in (*p.queue, *p.waiting))
 
 
@@ -177,7 +177,7 @@ def missing(p: Snapshot, role: Role, message: Message) -> str:
 
 
 def waits_before(p: Snapshot, role: Role, message: Message) -> bool:
-    """Whether another message waits for the first parameter of a `many` handler, and is to be handled before this one:
+    """True if another message waits for the first parameter of a `many` handler, and is to be handled before this one:
     what they wait for may have come just now, at another worker."""
     first = next((k for k in p.waiting if k.handler == role.name and k.message.type in role.takes[0]), None)
     return first is not None and first.message.id != message.id
@@ -261,7 +261,7 @@ def _fulfilled(p: Snapshot, roles: Roles) -> Ignore | Refuse | Run | None:
     found: list[tuple[int, Role, Message]] = []
     waiting_alone = {k.handler for k in p.waiting} if p.started is not None else set()
     for role in roles.handlers.values():
-        if role.name not in roles.eager and role.name not in waiting_alone:
+        if role.name not in roles.ready_from_kept and role.name not in waiting_alone:
             continue
         if not role.many and any(r.handler == role.name for r in p.ran):
             continue
@@ -278,7 +278,7 @@ def _fulfilled(p: Snapshot, roles: Roles) -> Ignore | Refuse | Run | None:
 
 
 def undo_step(p: Snapshot, role: Role, outcome: Message) -> UndoStep:
-    """What the compensation of a handler does next because of an outcome."""
+    """Next step of a handler's compensation because of an outcome."""
     if p.started is None and outcome.started is None:
         return UndoWaits(role, outcome, known=False)
     originals = [i for i in p.intents if i.handler == role.name and i.kind == "do"]
@@ -298,13 +298,13 @@ def newest(p: Snapshot, handler: str) -> Result:
 
 
 def is_dead(p: Snapshot, intent: Intent) -> bool:
-    """Whether the message of an open intent is a dead letter."""
+    """True if the message of an open intent is a dead letter."""
     parts = {m.id for m in intent.parts}
     return any(k.dead and k.handler == intent.handler and k.message.id in parts for k in p.queue)
 
 
 def knows(p: Snapshot, roles: Roles, message: Message) -> bool:
-    """Whether the progress has a word about the message already: in the inbox, or kept."""
+    """True if the progress has a word about the message already: in the inbox, or kept."""
     if not p.n:
         return False
     if p.inbox and any(ids.entry(message.id, name) in p.inbox for name in roles.names_for(message.type)):
@@ -313,7 +313,7 @@ def knows(p: Snapshot, roles: Roles, message: Message) -> bool:
 
 
 def is_undone(p: Snapshot, role: Role, message: Message) -> bool:
-    """Whether the compensation of `role` has come to its end for this outcome."""
+    """True if the compensation of `role` has come to its end for this outcome."""
     return ids.entry(message.id, undo_name(role.name)) in p.inbox
 
 

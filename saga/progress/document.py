@@ -36,7 +36,7 @@ class Call(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     document: str | None = None
     """`collection/key`, for updates and reads."""
     value: Raw = Raw(b"null")
-    """What it gave."""
+    """Value that it gave."""
     answer: str | None = None
     """The declared exception it raised, by class name; `value` then holds its arguments."""
 
@@ -55,7 +55,7 @@ class Intent(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     state: dict[str, Any]
     time: str
     begins: Call | None = None
-    """What began with the write of this note; nobody knows yet how it ended."""
+    """Call that began with the write of this note; nobody knows yet how it ended."""
     calls: tuple[Call, ...] = ()
 
 
@@ -69,13 +69,13 @@ class Kept(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     dead: str | None = None
     """The id of its dead letter: it stays at the head of the queue until a person decides."""
     bad: str | None = None
-    """Why it can never be decoded."""
+    """Reason for which it can never be decoded."""
     decides: bool = False
-    """Of a part in `waiting`: its handler may emit an outcome, and so never runs once the saga has ended here."""
+    """True for a part in `waiting` whose handler may emit an outcome: it never runs once the saga has ended here."""
 
 
 class Result(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """What a handler did that can be undone."""
+    """Event of a handler's run that its compensation can undo."""
 
     handler: str
     cause: str
@@ -85,7 +85,7 @@ class Result(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
 
 
 class Own(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """An event of this service that a handler here names: a part from the transition that emitted it on."""
+    """Event that this service both emits and consumes; received as of transition `n`."""
 
     event: Message
     n: int
@@ -109,18 +109,19 @@ class Page(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     name: str
     count: int
     newest: int
-    """When its newest entry was made, in seconds since 1970."""
+    """Time at which its newest entry was made, in seconds since 1970."""
     until: int = 0
-    """From when on it may have expired, in seconds since 1970; 0: it never does."""
+    """Time from which on it may have expired, in seconds since 1970; 0: it never does."""
     bound: str = ""
     """Sum of the digests of its items: see `saga.progress.binding`."""
     had: str = ""
-    """The same once what is kept in it counts as had, where nobody will ever handle it."""
+    """Sum of the digests that takes the place of `bound` once nobody will ever handle what is kept in it, and it counts
+    as had."""
     first: int = 0
     last: int = 0
     """The transitions that kept its first and its last message."""
     handlers: tuple[str, ...] = ()
-    """For which messages are kept in it, sorted."""
+    """Handlers for which messages are kept in it, sorted."""
 
     def closed(self, now_s: int, until: int) -> "Page":
         """The same as a page of the inbox: what is kept in it will never be handled."""
@@ -138,12 +139,12 @@ class Snapshot(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     saga: str
     format: int = PLAIN
     started: str | None = None
-    """When the saga began; `None`: no message has told yet."""
+    """Time at which the saga began; `None`: no message has told yet."""
     state: dict[str, Any] = {}
     outcome: str | None = None
     """The outcome that this service emitted."""
     inbox: dict[str, int] = {}
-    """Entry of (message, handler) -> when, in seconds since 1970."""
+    """Entry of (message, handler) -> time at which it was made, in seconds since 1970."""
     ran: tuple[Ran, ...] = ()
     closed: tuple[str, ...] = ()
     failed: tuple[str, ...] = ()
@@ -161,7 +162,7 @@ class Snapshot(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """Pages with what does not fit in here, oldest first."""
     replays: int = 0
     n: int = 0
-    """How many transitions there are; the next one gets this number."""
+    """Number of transitions; the next one gets this number."""
     published: int = 0
     """The events of all transitions below this number are published."""
     hash: str = ""
@@ -172,7 +173,7 @@ class Snapshot(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
 
     @property
     def is_open(self) -> bool:
-        """Whether something of the saga is still to happen here: then the document never expires."""
+        """True if something of the saga is still to happen here: then the document never expires."""
         return bool(self.intents or self.queue or self.compensating or (self.waiting and self.started is None))
 
 
@@ -186,7 +187,7 @@ class Emitted(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
 
 
 class DeadLetter(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """What a person has to see: a message that was given up, or an undo that could not be done whole."""
+    """Letter that a person has to see: a message was given up, or an undo could not be done whole."""
 
     id: str
     what: Literal["dead letter", "escalation", "dropped"]
@@ -198,7 +199,7 @@ class DeadLetter(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False
     where: str | None = None
     """Place in the service's code at which the last attempt failed."""
     calls: tuple[str, ...] = ()
-    """What ran and what may have happened, for a person to put right."""
+    """Calls that ran or may have happened, for a person to put right."""
 
 
 class Entry(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -216,7 +217,7 @@ class Entry(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     source: str
     cause: str = ""
     position: tuple[str, int, int] | None = None
-    """Where the message lies in the log; only if the progress knew nothing of the message before. Else a zombie's
+    """Place of the message in the log; only if the progress knew nothing of the message before. Else a zombie's
     transition under a message that another worker has committed would never be published."""
     reason: str | None = None
     attempt: int = 1
@@ -235,11 +236,11 @@ _snapshots = msgspec.json.Decoder(Snapshot)
 _entries = msgspec.json.Decoder(Entry)
 encode = _encoder.encode
 UNENCODABLE = (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError)
-"""What is raised for a value that cannot be written as JSON."""
+"""Errors raised for a value that cannot be written as JSON."""
 
 
 UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError)
-"""What is raised for bytes that are no JSON, or not of the type."""
+"""Errors raised for bytes that are no JSON, or not of the type."""
 
 
 def decode(content: bytes) -> Snapshot:

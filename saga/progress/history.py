@@ -1,4 +1,4 @@
-"""What the transitions are for: publishing what is not known as published, audit, replay, archives. Pure."""
+"""Uses of the transitions: publishing what is not known as published, audit, replay, archives. Pure."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from saga.progress.document import UNREADABLE, Entry, Snapshot, decode_entry
 TRANSITIONS_MAX = 64
 """With more transitions than this in a progress, the oldest published ones go to an archive."""
 TRANSITIONS_KEPT = 16
-"""How many stay, for people, when the others go."""
+"""Number of those that stay, for people, when the others go."""
 HISTORY_BYTES_MAX = 256 * 1024
 """With more bytes of transitions than this the oldest published ones go too, down to half of it."""
 
@@ -62,7 +62,7 @@ def to_archive(p: Snapshot) -> Archive | None:
 
 
 def is_of_another_saga(p: Snapshot, archive: Archive) -> bool:
-    """Whether an archive that begins where this progress does was written for an earlier saga of the same id."""
+    """True if an archive that begins where this progress does was written for an earlier saga of the same id."""
     assert archive.first == p.first
     return p.transitions[:1] != archive.transitions[:1]
 
@@ -92,7 +92,7 @@ def fold(entries: Iterable[Entry], before: int | None = None) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Break:
-    """Where a history is not what was written."""
+    """Place at which a history is not what was written."""
 
     n: int
     what: str

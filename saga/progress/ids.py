@@ -45,5 +45,5 @@ def entry(message: str, handler: str) -> str:
 
 
 def content(value: bytes) -> str:
-    """What tells two messages of one type apart."""
+    """Digest that tells two messages of one type apart."""
     return blake2b(value, digest_size=8).hexdigest()

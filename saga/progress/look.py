@@ -21,12 +21,12 @@ class Transition:
     handler: str
     outcome: Literal["handled", "ignored", "waiting", "queued", "retrying", "compensated", "dead"]
     reason: str | None
-    """Why it was ignored, is waiting, or died; `None` when handled."""
+    """Reason for which it was ignored, is waiting, or died; `None` if handled."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Progress(Generic[_S_co]):
-    """What one service keeps of one saga, to look at: tools and tests read it, nobody writes it."""
+    """Progress of one saga in one service, to look at: tools and tests read it, nobody writes it."""
 
     service: str
     saga_id: str

@@ -1,4 +1,4 @@
-"""How what was decided and done is written down: each function gives the progress with one more transition. Pure."""
+"""Records of what was decided and done: each function gives the progress with one more transition. Pure."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from hashlib import sha256
@@ -40,7 +40,7 @@ class Hand(Struct, frozen=True, kw_only=True, gc=False):
 
     message: Message
     position: Position | None
-    """Where it lies; `None` once the progress knew of the message before this write."""
+    """Its place in the log; `None` if the progress knew of the message before this write."""
     roles: Roles
     heard: tuple[str, ...]
     """The types of own events of which the progress, once written, has all as parts."""
@@ -72,13 +72,13 @@ class Hand(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Ended(Struct, frozen=True, kw_only=True, gc=False):
-    """What ended with a message, and how: what a transition tells of it."""
+    """End of what was done with a message, as a transition tells it."""
 
     message: Message
     cause: str = ""
     """Cause of the run; empty: nothing ran, or it is the message."""
     parts: tuple[Message, ...] = ()
-    """What the run was given."""
+    """Messages that the run was given."""
     reason: str | None = None
     attempt: int = 1
     delta: dict[str, Any] = {}
@@ -89,7 +89,7 @@ class Ended(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Failure(Struct, frozen=True, kw_only=True, gc=False):
-    """Why a run was given up, for people."""
+    """Failure because of which a run was given up, for people."""
 
     reason: str
     remedy: str
@@ -125,8 +125,8 @@ def begun(p: Snapshot, hand: Hand, intent: Intent) -> Written:
 
 
 def _is_of(intent: Intent, handler: str, cause: str, *, undo: bool) -> bool:
-    """Whether it is of this run. Where a handler takes what it emits itself, the cause of a run and the result that is
-    undone have one id."""
+    """True if the intent is of this run. Where a handler takes what it emits itself, the cause of a run and the result
+    that is undone have one id."""
     return intent.handler == handler and intent.cause == cause and (intent.kind == "undo") == undo
 
 
@@ -198,7 +198,7 @@ def into_inbox(p: Snapshot, hand: Hand, handler: str, messages: Iterable[str]) -
 
 
 def without(kept: tuple[Kept, ...], handler: str, messages: Iterable[str]) -> tuple[Kept, ...]:
-    """What is kept, less these messages of this handler."""
+    """Messages that are kept, less these of this handler."""
     if not kept:
         return kept
     gone = set(messages)
@@ -206,7 +206,7 @@ def without(kept: tuple[Kept, ...], handler: str, messages: Iterable[str]) -> tu
 
 
 def ignored(p: Snapshot, hand: Hand, role: Role, message: Message, reason: str) -> Written:
-    """Recorded as ignored, with the reason."""
+    """Record the message as ignored, with the reason."""
     p = _ended(p, hand, role, [message.id])
     return append(p, hand, "ignored", role.name, Ended(message=message, reason=reason))
 
@@ -226,7 +226,7 @@ def refused(p: Snapshot, hand: Hand, role: Role, message: Message, reason: str, 
 
 
 def waiting(p: Snapshot, hand: Hand, role: Role, message: Message, reason: str) -> Written:
-    """Kept until the other parts are there."""
+    """Record that the message is kept until the other parts are there."""
     kept = Kept(handler=role.name, message=message, n=p.n, decides=role.decides)
     p = replace(
         p,
@@ -237,7 +237,7 @@ def waiting(p: Snapshot, hand: Hand, role: Role, message: Message, reason: str) 
 
 
 def queued(p: Snapshot, hand: Hand, role: Role, message: Message, reason: str, bad: str | None) -> Written:
-    """Kept behind what blocks the saga, in order."""
+    """Record that the message is kept behind what blocks the saga, in order."""
     kept = Kept(handler=role.name, message=message, n=p.n, bad=bad)
     p = replace(
         p,
@@ -287,8 +287,8 @@ def handled(p: Snapshot, hand: Hand, role: Role, ended: Ended) -> Written:
 
 
 def emitted(p: Snapshot, roles: Roles, events: Sequence[Message]) -> Snapshot:
-    """What emitted events change here: own parts, the outcome, and what a failure outcome sets off."""
-    if not p.own and roles.minded.isdisjoint([e.type for e in events]):
+    """Progress with what emitted events change here: own parts, the outcome, and what a failure outcome sets off."""
+    if not p.own and roles.affecting.isdisjoint([e.type for e in events]):
         return p
     own = tuple(o for o in p.own if _wanted(p, roles, o.event))
     own += tuple(Own(event=e, n=p.n) for e in events if e.type in roles.by_type)
@@ -301,7 +301,7 @@ def emitted(p: Snapshot, roles: Roles, events: Sequence[Message]) -> Snapshot:
 
 
 def dead(p: Snapshot, hand: Hand, action: Act, failure: Failure, intent: Intent | None) -> Written:
-    """Given up: a dead letter, and the saga is quarantined. `intent`: with the last results, if it has begun."""
+    """Give a run up: a dead letter, and the saga is quarantined. `intent`: with the last results, if it has begun."""
     message = action.message
     letter = DeadLetter(
         id=ids.dead_id(p.service, p.saga, action.name, message.id, p.replays),
@@ -348,7 +348,7 @@ def _ended(p: Snapshot, hand: Hand, role: Role, messages: Sequence[str]) -> Snap
 
 
 def _wanted(p: Snapshot, roles: Roles, event: Message) -> bool:
-    """Whether some handler here may still take this own event."""
+    """True if some handler here may still take this own event."""
     return any(ids.entry(event.id, role.name) not in p.inbox for role in roles.by_type.get(event.type, ()))
 
 

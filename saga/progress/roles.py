@@ -1,4 +1,4 @@
-"""What decisions have to know of a service's handlers: names of types, no functions."""
+"""Handlers of a service as far as decisions have to know them: names of types, no functions."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -24,11 +24,11 @@ class Role:
     """For each event parameter the types it accepts; never overlapping."""
     many: bool = False
     decides: bool = False
-    """Whether it may emit an outcome."""
+    """True if it may emit an outcome."""
     undo: Undo | None = None
 
     def parameter_of(self, type_: str) -> int:
-        """Which parameter takes `type_`; -1 if none."""
+        """Number of the parameter that takes `type_`; -1 if none."""
         for i, types in enumerate(self.takes):
             if type_ in types:
                 return i
@@ -46,9 +46,9 @@ class Roles:
     by_type: Mapping[str, tuple[Role, ...]] = field(init=False)
     undone_by: Mapping[str, tuple[Role, ...]] = field(init=False)
     """For each failure outcome the handlers that it undoes."""
-    minded: frozenset[str] = field(init=False)
-    """The types that change something here when this service emits them: others only go out."""
-    eager: frozenset[str] = field(init=False)
+    affecting: frozenset[str] = field(init=False)
+    """Emitted types that also change this service's own progress."""
+    ready_from_kept: frozenset[str] = field(init=False)
     """The handlers that something kept can make ready: fan-ins, and those of own events."""
     joined: frozenset[str] = field(init=False)
     """The types that some handler takes together with others."""
@@ -67,15 +67,17 @@ class Roles:
                 by_type[type_] = (*by_type.get(type_, ()), role)
             for outcome in sorted(role.undo.outcomes) if role.undo else ():
                 undone[outcome] = (*undone.get(outcome, ()), role)
-        eager = frozenset(r.name for r in named.values() if len(r.takes) > 1 or any(t & emitted for t in r.takes))
+        ready_from_kept = frozenset(
+            r.name for r in named.values() if len(r.takes) > 1 or any(t & emitted for t in r.takes)
+        )
         for name, value in (
             ("service", service),
             ("handlers", named),
             ("outcomes", outcomes),
             ("by_type", by_type),
             ("undone_by", undone),
-            ("minded", frozenset((*outcomes, *by_type, *undone))),
-            ("eager", eager),
+            ("affecting", frozenset((*outcomes, *by_type, *undone))),
+            ("ready_from_kept", ready_from_kept),
             ("joined", frozenset(t for t, takers in by_type.items() if any(len(r.takes) > 1 for r in takers))),
             ("heard", tuple(sorted(emitted & by_type.keys()))),
         ):

@@ -25,12 +25,12 @@ ENTRY_BYTES = 12
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """How much of what grows with the number of messages stays in a progress."""
+    """Bounds of what stays in a progress of all that grows with the number of messages."""
 
     inbox_max: int = 256
     """With more entries than this, the oldest go to a page."""
     inbox_kept: int = 64
-    """How many stay then."""
+    """Number of entries that stay then."""
     small_pages_max: int = 16
     """So many small pages of inbox entries become one: it takes few reads to know a saga's whole inbox."""
     head_max: int = 16
@@ -42,7 +42,7 @@ class Bounds:
 
 
 BOUNDS = Bounds()
-"""Those of every service. Tests put others here."""
+"""Bounds of every service. Tests put others here."""
 
 
 def may_spill(p: Snapshot, bounds: Bounds) -> bool:

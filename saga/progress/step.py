@@ -32,7 +32,7 @@ DONE, RELOAD, RECALL = Done(), Reload(), Recall()
 
 
 def next_action(p: Snapshot | None, roles: Roles, trigger: Trigger, now: Now, certain: bool) -> Action:
-    """What happens next. `p`: the progress, `None` if it is not known; `certain`: it was read or written in this turn.
+    """Next action. `p`: the progress, `None` if it is not known; `certain`: it was read or written in this turn.
 
     First what the message in hand is for: handlers as declared, then compensations. Then whatever of the saga is ready:
     all that is settled before the offset is committed.

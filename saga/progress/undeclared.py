@@ -1,11 +1,11 @@
-"""What is open or undoable in a progress of handlers that this version of the service does not declare. Pure."""
+"""Handlers of which a progress has open or undoable work, and which this version does not declare. Pure."""
 
 from saga.progress.document import Snapshot
 from saga.progress.roles import Roles
 
 
 def undeclared(p: Snapshot, roles: Roles) -> tuple[str, ...]:
-    """The names, each with what it is. Whoever finds any decides nothing: it would lose what they have begun."""
+    """Names, each with its kind. Whoever finds any decides nothing: it would lose what they have begun."""
     if not (p.is_open or p.results):
         return ()
     known, kept = roles.handlers, (*p.queue, *p.compensating)

@@ -28,7 +28,7 @@ def test_a_compensation_acts_on_each_of_its_outcomes() -> None:
 
 def test_a_handler_of_an_own_event_alone_is_made_ready_by_it() -> None:
     roles = roles_of(a_role("one", "A"), a_role("two", "B"), emitted="B")
-    assert roles.eager == {"two"}
+    assert roles.ready_from_kept == {"two"}
     own = a_message("B")
     ready = next_ready(replace(blank(), own=(Own(event=own, n=0),)), roles)
     assert ready is not None
