@@ -11,11 +11,12 @@ from pathlib import Path
 
 import pytest
 from aiokafka.consumer.fetcher import Fetcher
+from aiokafka.errors import KafkaConnectionError
 
 from saga.broker.kafka import names
 from saga.broker.kafka.broker import KafkaBroker
 from saga.broker.kafka.membership import Member
-from saga.broker.kafka.settings import KafkaSettings
+from saga.broker.kafka.settings import Access, KafkaSettings
 from saga.broker.port import Membership, Topic
 from saga.clock import SystemClock
 from saga.errors import BrokerError, BrokerUnavailable, ConfigurationError, SagaError
@@ -205,6 +206,27 @@ async def test_a_secret_that_cannot_be_had_is_an_outage_that_is_told_and_tried_a
                     found += values(await membership.poll(list(listening.has), records_max=9, timeout_s=0.1))
                 except BrokerUnavailable:
                     await CLOCK.sleep(0.05)
+
+
+@pytest.mark.parametrize("secret", ["password", "token"])
+async def test_a_secrets_function_that_would_end_the_process_does_not(secret: str) -> None:
+    """As code does that was written for a command."""
+
+    def given() -> str:
+        raise SystemExit("no login: run the tool again")
+
+    settings = KafkaSettings(servers=("127.0.0.1:1",), sasl="PLAIN", username=USER, password=given)
+    if secret == "token":
+        settings = KafkaSettings(servers=("127.0.0.1:1",), sasl="OAUTHBEARER", token=given)
+    access = Access(settings)
+
+    async def asked() -> None:
+        provider = access.options["sasl_oauth_token_provider"]
+        assert provider is not None
+        await provider.token()
+
+    with pytest.raises(KafkaConnectionError, match=f"the {secret} for Kafka cannot be had: .*SystemExit: no login"):
+        await asked()
 
 
 async def told(trial: Callable[[], Awaitable[str]], says: str) -> None:

@@ -12,10 +12,10 @@ from msgspec.structs import replace as with_
 from saga import Retry, Saga, Service, envelope
 from saga.errors import Ambiguous, BadInput, Conflict
 from saga.messages import Event, Message, Outgoing, Position
-from saga.progress import history
+from saga.progress import history, spill
 from saga.progress.document import decode, encode
 from saga.progress.takeover import is_due
-from saga.runtime import documents
+from saga.runtime import documents, participant
 from saga.runtime.beginning import begin
 from saga.runtime.documents import Update
 from saga.runtime.errors import Draining, Refused
@@ -331,6 +331,26 @@ async def test_versions_that_take_turns_give_each_own_event_once(tmp_path: Path)
         await new.takes(CONFIRMED, id="c2")
         await old.takes(CONFIRMED, id="c3")
         await new.takes(CONFIRMED, id="c4")
+        assert ran.count("capture c") == 1
+
+
+async def test_what_a_page_says_of_an_own_event_counts_when_a_version_takes_it_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A version between forgot the event, and so many messages came that what it was had by is in a page."""
+    monkeypatch.setattr(spill, "BOUNDS", spill.Bounds(inbox_max=4, inbox_kept=1))
+    monkeypatch.setattr(participant, "_prepared", {})
+    ran: list[str] = []
+    async with place(tmp_path) as at:
+        old, new = await at.worker(version(ran, joins=False)), await at.worker(version(ran, joins=True, many=True))
+        await new.takes(an_order())
+        await new.takes(CONFIRMED)
+        for n in range(6):
+            await old.takes(CONFIRMED, id=f"c{n}")
+        p = await old.progress()
+        assert p.own == ()
+        assert p.pages
+        await new.takes(CONFIRMED, id="late")
         assert ran.count("capture c") == 1
 
 

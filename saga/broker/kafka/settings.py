@@ -169,12 +169,12 @@ class Access:
 
     def _given(self, what: str, secret: Callable[[], str]) -> str:
         """Whatever the function raises is an outage: as of a broker, which aiokafka tries to reach again. Anything else
-        would end its background tasks for good."""
+        would end its background tasks for good; and to end the process is not for such a function."""
         try:
             given: object = secret()
             if not isinstance(given, str):
                 raise TypeError(f"it gave {type(given).__name__}, and no str")
-        except Exception as why:
+        except (Exception, SystemExit) as why:
             said = shortened(printable(f"{type(why).__name__}: {why}"), SAID_MAX)
             self.trouble = f"the {what} for Kafka cannot be had: its function raised {said}"
             raise KafkaConnectionError(self.trouble) from why
