@@ -15,19 +15,16 @@ from saga.broker.port import Broker
 from saga.broker.presence import APPLY, lacking
 from saga.clock import Clock, SystemClock
 from saga.config import Settings
-from saga.contracts.library import binding_of, contract_of
 from saga.declarations.values import Declared
 from saga.errors import BrokerUnavailable, ConfigurationError, SagaError
-from saga.messages import name_of
-from saga.names import dead_letters_of
 from saga.observe.listeners import to_all
 from saga.observe.moments import Report
 from saga.observe.working import Watch
 from saga.runtime.handling import raised_at
 from saga.runtime.lifecycle import OPEN_S_MAX, Options, serve
-from saga.runtime.participant import consumed_by
+from saga.runtime.prepared import prepare
 from saga.runtime.room import Limits
-from saga.runtime.topics import topics_of
+from saga.runtime.topics import reads_of, topics_of, writes_of
 from saga.service import Service
 from saga.store.port import Store
 
@@ -187,7 +184,7 @@ async def serve_all(
         async with asyncio.TaskGroup() as tasks:
             for declared in services:
                 store, fakes = stores[declared.name], use.get(declared.name, ())
-                work = serve(declared, store=store, broker=broker, options=options, use=fakes)
+                work = serve(prepare(declared), store=store, broker=broker, options=options, use=fakes)
                 tasks.create_task(work, name=declared.name)
     except ExceptionGroup as several:
         errors = list(_single(several))
@@ -223,19 +220,6 @@ async def with_topics(
         )
     if forbidden:
         raise ConfigurationError("nothing was started: have this user allowed what its services do:", forbidden)
-
-
-def reads_of(service: Declared) -> frozenset[str]:
-    """The topics that its workers read."""
-    taken = {event for each in service.reactions for parameter in each.parameters for event in parameter.events}
-    contracts = {name_of(event): contract_of(event) for event in taken}
-    return frozenset(contracts[name].topic for name in consumed_by(service, contracts))
-
-
-def writes_of(service: Declared) -> frozenset[str]:
-    """The topics that its workers write: that of its dead letters, too."""
-    emitted = {binding_of(event).contract.topic for reaction in service.reactions for event in reaction.emits}
-    return frozenset({*emitted, dead_letters_of(service.name)})
 
 
 def _single(group: ExceptionGroup[Exception]) -> Iterator[Exception]:

@@ -3,11 +3,12 @@
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, make_dataclass
+from datetime import timedelta
 from typing import Any, Literal
 
 from saga.clock import from_iso, iso
 from saga.contracts.library import Contract
-from saga.declarations.values import DocumentKind, Reaction
+from saga.declarations.values import Declared, DocumentKind, Reaction
 from saga.errors import BadInput
 from saga.identity import identity
 from saga.messages import Event, Message
@@ -149,6 +150,7 @@ def participant(explored: Explored, ports: ExploredPorts, release: int = 0) -> P
         )
     emitted = frozenset(e for h in reacts for e in h.types)
     return ExploredParticipant(
+        declared=Declared(name=SERVICE, state=None, memory=timedelta(seconds=MEMORY_S)),
         name=SERVICE,
         roles=Roles(SERVICE, roles, outcomes=explored.outcomes & emitted, emitted=emitted),
         handlers=handlers,

@@ -20,8 +20,8 @@ from saga.inspection.opening import administration_of, unmade
 from saga.names import PROBE, PROBED, PROGRESS, is_dead_letters
 from saga.runtime.lifecycle import OPEN_S_MAX, collections_of
 from saga.runtime.spilling import EXPIRY_S_MORE
+from saga.runtime.topics import reads_of
 from saga.store.port import Store
-from saga.wiring import reads_of
 
 PROBE_S = 60.0
 """When the document expires that is written as a probe, if we die before it is removed."""

@@ -16,6 +16,7 @@ from saga.progress.document import decode, progress_key
 from saga.runtime.lifecycle import OPEN_S_MAX, open_resources
 from saga.runtime.participant import Participant, participant_of
 from saga.runtime.ports import RunningPorts
+from saga.runtime.prepared import prepare
 from saga.runtime.repairing import may_act, repaired
 from saga.store.port import Store
 
@@ -96,4 +97,4 @@ async def _at_work(
         ports = RunningPorts(declared.name, store, broker, clock, report)
         may_act(ports)
         resources = {} if dry_run else await open_resources(declared, stack, clock, open_by_s)
-        yield participant_of(declared, resources, ports), store
+        yield participant_of(prepare(declared), resources, ports), store

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from saga.broker.port import Topic
 from saga.declarations.values import Declared
 from saga.errors import ConfigurationError
-from saga.runtime.topics import topics_of
-from saga.wiring import reads_of, writes_of
+from saga.runtime.topics import reads_of, topics_of, writes_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,6 +12,7 @@ from saga.progress.document import Snapshot
 from saga.progress.roles import Role
 from saga.runtime import persistence
 from saga.runtime.participant import Participant
+from saga.runtime.prepared import Prepared
 from saga.runtime.turn_state import Stages, TurnState
 
 
@@ -32,7 +33,7 @@ def begin(
     return TurnState(message=message, position=position, bad=bad, progress=p, cas=cas, stages=stages or Stages())
 
 
-def _bad(service: Participant, message: Message) -> Mapping[str, str]:
+def _bad(service: Prepared, message: Message) -> Mapping[str, str]:
     """Which handlers can never decode the message: for them it waits for nothing. Looked at only where it may have to
     wait."""
     roles = service.roles
@@ -42,7 +43,7 @@ def _bad(service: Participant, message: Message) -> Mapping[str, str]:
     return {role.name: why for role in waits if (why := _undecodable(service, role, message)) is not None}
 
 
-def _undecodable(service: Participant, role: Role, message: Message) -> str | None:
+def _undecodable(service: Prepared, role: Role, message: Message) -> str | None:
     try:
         service.decode(role.name, message)
     except BadInput as why:
@@ -50,7 +51,7 @@ def _undecodable(service: Participant, role: Role, message: Message) -> str | No
     return None
 
 
-def as_read(service: Participant, turn: TurnState) -> Snapshot | None:
+def as_read(service: Prepared, turn: TurnState) -> Snapshot | None:
     """The progress as this version of the service reads it: what could not be decoded when it was queued is decoded
     anew, for this version may know its schema."""
     p = None if turn.progress is None else turn.known

@@ -24,6 +24,7 @@ from saga.progress.record import Ended, Failure, Written
 from saga.runtime import escalating, oversized, persistence
 from saga.runtime.errors import Halted, NotDeterministic, Refused
 from saga.runtime.participant import Participant
+from saga.runtime.prepared import Prepared
 from saga.runtime.saga import RunningSaga, unexpected
 from saga.runtime.turn_state import RunKey, TurnState
 
@@ -149,7 +150,7 @@ async def _called(
     return [service.encode(event, saga.turn.message.saga) for event in events], saga.delta()
 
 
-def _check_one_outcome(service: Participant, handler: Reaction, events: Sequence[Event]) -> None:
+def _check_one_outcome(service: Prepared, handler: Reaction, events: Sequence[Event]) -> None:
     outcomes = [name for name in map(name_of, map(type, events)) if name in service.roles.outcomes]
     if len(outcomes) > 1:
         raise Permanent(f"{handler.name} returned {' and '.join(outcomes)}: a saga ends with one outcome; return one")

@@ -18,6 +18,7 @@ from saga.observe.moments import Report, Started, Stopped
 from saga.observe.working import Watch
 from saga.runtime.participant import participant_of
 from saga.runtime.ports import Outside, RunningPorts
+from saga.runtime.prepared import Prepared
 from saga.runtime.room import Limits
 from saga.runtime.spilling import EXPIRY_S_MORE
 from saga.runtime.worker import Worker
@@ -45,20 +46,20 @@ class Options:
 
 
 async def serve(
-    declared: Declared, *, store: Store, broker: Broker, options: Options, use: Sequence[object] = ()
+    prepared: Prepared, *, store: Store, broker: Broker, options: Options, use: Sequence[object] = ()
 ) -> None:
     """Run one worker of a service until it is to stop, then drain. `use`: fakes in the place of resources.
 
     Raises `ConfigurationError` for a resource that does not open, or a store that lets documents go before their time:
     then nothing was taken from the log.
     """
-    clock, report = options.clock, options.report
+    clock, report, declared = options.clock, options.report, prepared.declared
     async with AsyncExitStack() as stack:
         open_by_s = options.open_by_s or clock.monotonic_s() + OPEN_S_MAX
         resources = await open_resources(declared, stack, clock, open_by_s, use)
         await store.check_expiry(collections_of(declared), declared.memory.total_seconds() + EXPIRY_S_MORE)
         ports = RunningPorts(declared.name, store, broker, clock, report, options.through)
-        service = participant_of(declared, resources, ports)
+        service = participant_of(prepared, resources, ports)
         async with asyncio.TaskGroup() as tasks:
             worker = Worker(service, ports, options.limits, tasks)
             report(Started(service=declared.name, topics=worker.topics))

@@ -1,25 +1,19 @@
-"""What one running service works with: its declarations made ready for the runtime, and its ports."""
+"""Service as it runs: prepared declarations with open resources and ports."""
 
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields
 from typing import Any, Protocol, TypeVar
-
-import msgspec
 
 from saga.broker.port import value_bytes_max
 from saga.clock import Clock
 from saga.contracts import codec
-from saga.contracts.library import Contract, Library, binding_of, contract_of
-from saga.declarations.values import Declared, DocumentKind, Reaction
 from saga.errors import BadInput, Permanent, SagaError
-from saga.messages import Event, Message, Outgoing, Position, name_of
+from saga.messages import Event, Outgoing, Position, name_of
 from saga.observe.moments import Report
-from saga.progress import spill
 from saga.progress.document import Call
-from saga.progress.roles import Role, Roles, Undo
-from saga.progress.spill import Bounds
 from saga.runtime.pages import KnownPages
+from saga.runtime.prepared import Prepared
 from saga.store.port import Store
 
 T = TypeVar("T")
@@ -105,44 +99,15 @@ class OneRun(Protocol):
         """Return when no write is under way."""
 
 
-@dataclass(frozen=True, slots=True)
-class Participant:
-    """One service, ready to handle messages."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Participant(Prepared):
+    """A prepared service that runs: with its resources and ports."""
 
-    name: str
-    roles: Roles
-    handlers: Mapping[str, Reaction]
-    """By the function's name, compensations with them."""
-    classes: Mapping[str, Mapping[str, type[Event]]]
-    """For each handler the class it takes for each type."""
-    contracts: Mapping[str, Contract]
-    """By record name: all that is consumed or emitted."""
-    consumed: frozenset[str]
-    """The types that a handler or a compensation here names and that others may say."""
-    library: Library
-    state: type[Any] | None
-    memory_s: int
-    documents: Mapping[type, DocumentKind]
     resources: Mapping[type, object]
-    """What each resource gives, by its type."""
+    """Each resource that is open, by the type that was declared."""
     timeouts: Mapping[type, float]
-    answers: Mapping[str, tuple[type[Exception], ...]]
-    """For each handler the exceptions by which its resources answer."""
+    """Seconds that one call may take, by the resource's own type: that of a fake, where one takes its place."""
     ports: Ports
-    bounds: Bounds = spill.BOUNDS
-
-    def state_of(self, fields: dict[str, Any]) -> Any:
-        """The state as the service's class, from the fields that were recorded."""
-        return None if self.state is None else msgspec.convert(fields, self.state, strict=False)
-
-    def decode(self, handler: str, message: Message) -> Event:
-        """The message as the class that `handler` takes. Raises `BadInput`."""
-        event = codec.decode(message.value, self.classes[handler][message.type], self.library)
-        contract = self.contracts[message.type]
-        said = str(getattr(event, contract.key))
-        if said != message.saga:
-            raise BadInput(f"its {contract.key} is {said!r}, its key {message.saga!r}: both must be the saga id")
-        return event
 
     def encode(self, event: Event, saga: str) -> tuple[str, str, bytes]:
         """Type, schema and bytes of an event to be emitted. Raises `Permanent` for one of another saga."""
@@ -163,105 +128,12 @@ class Participant:
         return contract.name, event.__contract__, value
 
 
-NOWHERE: Any = None
-"""The ports of a participant that works nowhere yet."""
-PREPARED_MAX = 100
-_prepared: dict[int, tuple[Declared, int, Participant]] = {}
-"""Declarations made ready, by identity: a simulation does it for thousands of lives of the same services."""
-
-
-def participant_of(declared: Declared, resources: Mapping[type, object], ports: Ports) -> Participant:
-    """A service's declarations, made ready. `resources`: what each has given, by its type."""
-    by_type = {resource.gives: resource for resource in declared.resources}
-    return replace(
-        _participant(declared),
+def participant_of(prepared: Prepared, resources: Mapping[type, object], ports: Ports) -> Participant:
+    """A service with what it runs on. `resources`: those that are open, by the types that were declared."""
+    timeouts = {resource.gives: resource.timeout_s for resource in prepared.declared.resources}
+    return Participant(
+        **{field.name: getattr(prepared, field.name) for field in fields(Prepared)},
         resources=resources,
-        timeouts={type(given): by_type[gives].timeout_s for gives, given in resources.items()},
+        timeouts={type(given): timeouts[gives] for gives, given in resources.items()},
         ports=ports,
     )
-
-
-def _participant(declared: Declared) -> Participant:
-    size = len(declared.reactions) + len(declared.resources) + len(declared.documents)
-    known = _prepared.get(id(declared))
-    if known is not None and known[0] is declared and known[1] == size:
-        return known[2]
-    if len(_prepared) >= PREPARED_MAX:
-        _prepared.clear()
-    made = _made_ready(declared)
-    _prepared[id(declared)] = declared, size, made
-    return made
-
-
-def _made_ready(declared: Declared) -> Participant:
-    """What does not depend on who runs it."""
-    everything = declared.reactions
-    taken = {e for h in everything for p in h.parameters for e in p.events}
-    emitted = {e for h in everything for e in h.emits}
-    contracts = {name_of(e): contract_of(e) for e in sorted(taken | emitted, key=name_of)}
-    by_type = {resource.gives: resource for resource in declared.resources}
-    return Participant(
-        name=declared.name,
-        roles=roles_of(declared, contracts),
-        handlers={h.name: h for h in everything},
-        classes={h.name: {name_of(e): e for p in h.parameters for e in p.events} for h in everything},
-        contracts=contracts,
-        consumed=consumed_by(declared, contracts),
-        library=binding_of(next(iter(taken))).library,
-        state=declared.state,
-        memory_s=int(declared.memory.total_seconds()),
-        documents={document.kind: document for document in declared.documents},
-        resources={},
-        timeouts={},
-        answers={
-            h.name: tuple(a for p in h.parameters if p.gives is not None for a in by_type[p.gives].answers)
-            for h in everything
-        },
-        ports=NOWHERE,
-        bounds=spill.BOUNDS,
-    )
-
-
-def consumed_by(declared: Declared, contracts: Mapping[str, Contract]) -> frozenset[str]:
-    """The types to be read from the log: those that handlers take and the outcomes on which compensations act, less own
-    ones that nobody else may say."""
-    taken = {n for h in declared.handlers for p in h.parameters for n in _names(p.events)}
-    undoing = {n for h in declared.compensations for p in h.parameters for n in _names(p.events)}
-    taken |= {n for n in undoing if contracts[n].outcome is not None}  # the results are in the progress
-    return frozenset(n for n in taken if contracts[n].owner != declared.name or contracts[n].said_outside)
-
-
-def roles_of(declared: Declared, contracts: Mapping[str, Contract]) -> Roles:
-    """What decisions have to know of a service's handlers."""
-    undo = {}
-    for compensation in declared.compensations:
-        taken = frozenset(_names(p.events) for p in compensation.parameters if p.role == "event")
-        failures = frozenset(n for names in taken for n in names if contracts[n].outcome == "failure")
-        results = frozenset(n for names in taken for n in names) - failures
-        assert compensation.undoes is not None
-        undo[compensation.undoes] = Undo(name=compensation.name, outcomes=failures, results=results)
-    emitted = {n for h in declared.reactions for n in _names(h.emits)}
-    # What it takes and alone may say, an earlier version of it has said.
-    own = {
-        n
-        for h in declared.handlers
-        for p in h.parameters
-        for n in _names(p.events)
-        if contracts[n].owner == declared.name
-    }
-    handlers = [
-        Role(
-            name=handler.name,
-            takes=tuple(_names(p.events) for p in handler.parameters if p.role == "event"),
-            many=handler.many,
-            decides=any(contracts[n].outcome for n in _names(handler.emits)),
-            undo=undo.get(handler.name),
-        )
-        for handler in declared.handlers
-    ]
-    outcomes = frozenset(n for n in emitted if contracts[n].outcome)
-    return Roles(declared.name, handlers, outcomes=outcomes, emitted=frozenset(emitted | own))
-
-
-def _names(events: tuple[type[Event], ...]) -> frozenset[str]:
-    return frozenset(map(name_of, events))

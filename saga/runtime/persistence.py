@@ -28,6 +28,7 @@ from saga.progress.undeclared import undeclared
 from saga.runtime import deadletters, publishing, spilling
 from saga.runtime.errors import Refused
 from saga.runtime.participant import Participant
+from saga.runtime.prepared import Prepared
 from saga.runtime.turn_state import TurnState
 
 P = ParamSpec("P")
@@ -122,7 +123,7 @@ async def _archived(service: Participant, position: Position, p: Snapshot) -> li
     return entries
 
 
-def _check_declared(service: Participant, p: Snapshot, unpublished: Sequence[Entry]) -> None:
+def _check_declared(service: Prepared, p: Snapshot, unpublished: Sequence[Entry]) -> None:
     """Another version of the service, or another service of its name, has more to do here than this one can. Raises
     `SagaError`: the lane waits, and people are told, until a version that declares it takes the message."""
     missing = list(undeclared(p, service.roles))

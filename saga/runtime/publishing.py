@@ -4,10 +4,10 @@ from saga import envelope
 from saga.messages import Outgoing
 from saga.progress.document import Entry, Snapshot, messages_of
 from saga.runtime import deadletters
-from saga.runtime.participant import Participant
+from saga.runtime.prepared import Prepared
 
 
-def outgoing(service: Participant, p: Snapshot, entry: Entry) -> list[Outgoing]:
+def outgoing(service: Prepared, p: Snapshot, entry: Entry) -> list[Outgoing]:
     """Events first, in recorded order, then dead letters."""
     contracts = service.contracts
     records = [envelope.to_record(m, contracts[m.type]) for m in messages_of(p, entry)]

@@ -64,7 +64,7 @@ class Worker:
     @property
     def topics(self) -> tuple[str, ...]:
         """Where what the service consumes lies."""
-        return tuple(sorted({self.service.contracts[type_].topic for type_ in self.service.consumed}))
+        return tuple(sorted(self.service.topics))
 
     async def run(self, broker: Broker, stop: asyncio.Event) -> float:
         """Be a member of the service's group until `stop`; then drain: what runs may end, nothing new begins.

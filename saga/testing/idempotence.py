@@ -21,6 +21,7 @@ from saga.progress.record import empty
 from saga.runtime.beginning import begin
 from saga.runtime.lifecycle import OPEN_S_MAX, open_resources
 from saga.runtime.participant import Participant, participant_of
+from saga.runtime.prepared import Prepared, prepare
 from saga.runtime.turn import take_turn
 from saga.service import Service
 from saga.store.port import Document
@@ -68,14 +69,14 @@ async def check_idempotent(
     Raises `AssertionError` that names the handler and shows what was different; `SagaError` for handlers that did not
     run on these events, each with the reason; otherwise as `trial`.
     """
-    declared, clock = service.declared, TrialClock()
+    declared, clock, prepared = service.declared, TrialClock(), prepare(service.declared)
     check_fakes([declared], use, real)
     unreached: dict[str, str] = {}
     reached: set[str] = set()
     async with AsyncExitStack() as stack:
         resources = await open_resources(declared, stack, clock, clock.monotonic_s() + OPEN_S_MAX, use)
         for script in scripts_of(declared, events):
-            reason = await _checked(_House(declared, _copied(resources, use), documents), script)
+            reason = await _checked(_House(prepared, _copied(resources, use), documents), script)
             if reason is None:
                 reached.add(script.handler.name)
             else:
@@ -244,11 +245,12 @@ class _House:
 
     def __init__(
         self,
-        declared: Declared,
+        prepared: Prepared,
         resources: Mapping[type, object],
         documents: "Mapping[str, DataclassInstance]",
     ) -> None:
-        self._declared, self._resources = declared, resources
+        self._prepared, self._resources = prepared, resources
+        self._declared = declared = prepared.declared
         self._outside, self._clock = _Outside(), TrialClock()
         kinds = {document.kind: document.collection for document in declared.documents}
         for document in documents.values():
@@ -304,10 +306,8 @@ class _House:
             await self.rerun(script, later, when)
 
     def _service(self, store: _Store) -> Participant:
-        ports = _Ports(store, self._clock, record=self._outside)
-        service = participant_of(self._declared, self._resources, ports)
-        ports.answers = service.answers
-        return service
+        ports = _Ports(store, self._clock, record=self._outside, answers=self._prepared.answers)
+        return participant_of(self._prepared, self._resources, ports)
 
     def _pictures(self) -> Mapping[str, object]:
         return {type(given).__name__: picture(given) for given in self._resources.values()}

@@ -22,7 +22,7 @@ from saga.contracts.schema import (
 from saga.declarations.values import Declared, Parameter, Reaction
 from saga.errors import SagaError
 from saga.messages import Event, name_of
-from saga.runtime.participant import consumed_by
+from saga.runtime.prepared import consumed_by
 
 _NEW_YEAR = datetime(2026, 1, 1, tzinfo=UTC)
 _SIMPLE: Final[Mapping[Kind, object]] = {

@@ -27,6 +27,7 @@ from saga.runtime.documents import as_kind
 from saga.runtime.lifecycle import OPEN_S_MAX, open_resources
 from saga.runtime.participant import Participant, participant_of
 from saga.runtime.ports import ShieldedRun
+from saga.runtime.prepared import Prepared, prepare
 from saga.runtime.turn import take_turn
 from saga.service import Service
 from saga.store.sqlite import SqliteStore
@@ -155,7 +156,7 @@ async def trial(
         folder = stack.enter_context(TemporaryDirectory(prefix="saga-trial-"))
         ports = TrialPorts(await stack.enter_async_context(SqliteStore(Path(folder) / "store.db", clock=clock)), clock)
         resources = await open_resources(declared, stack, clock, clock.monotonic_s() + OPEN_S_MAX, use)
-        participant = participant_of(declared, resources, ports)
+        participant = participant_of(prepare(declared), resources, ports)
         kinds = {document.kind: document.collection for document in declared.documents}
         for key, document in documents.items():
             if type(document) not in kinds:
@@ -184,7 +185,7 @@ async def _arrives(service: Participant, ports: TrialPorts, number: int, event: 
     return message.saga
 
 
-def arriving(service: Participant, event: Event, clock: TrialClock) -> Message:
+def arriving(service: Prepared, event: Event, clock: TrialClock) -> Message:
     """The message that brings an event now. An equal event has the same id."""
     contract = service.contracts[name_of(type(event))]
     saga, time = str(getattr(event, contract.key)), iso(clock.now_ms())

@@ -17,6 +17,7 @@ from saga.outside import to_record
 from saga.runtime.beginning import begin
 from saga.runtime.lifecycle import open_resources
 from saga.runtime.participant import Participant, participant_of
+from saga.runtime.prepared import prepare
 from saga.runtime.turn import take_turn
 from saga.store.sqlite import SqliteStore
 from saga.testing.trials import TrialClock, TrialPorts
@@ -129,7 +130,7 @@ async def open_shop(folder: Path, *names: str) -> AsyncIterator[Shop]:
             resources = await open_resources(
                 declared, stack, clock, clock.monotonic_s() + 10, fakes.get(declared.name, [])
             )
-            participants.append(participant_of(declared, resources, ShopPorts(store, clock, log=log)))
+            participants.append(participant_of(prepare(declared), resources, ShopPorts(store, clock, log=log)))
             with suppress(Exists):
                 await store.insert("stock", "tea", msgspec.json.encode(Stock(left=100)))
         yield Shop(clock, participants, log, {})

@@ -20,6 +20,7 @@ from saga.observe.moments import Moment
 from saga.outside import to_record
 from saga.progress.document import Entry, decode, decode_entry, progress_key
 from saga.runtime.lifecycle import Options, serve
+from saga.runtime.prepared import prepare
 from saga.runtime.room import Limits
 from saga.runtime.topics import topic_of, topics_of
 from saga.store.port import Document, Store
@@ -342,7 +343,7 @@ async def house_of(
                 await house.broker.ensure(topics_of(service.declared))
                 tasks.create_task(
                     serve(
-                        service.declared,
+                        prepare(service.declared),
                         store=house.stores[name],
                         broker=FailingBroker(name, house.broker, house.plan),
                         use=use.get(name, ()),

@@ -15,7 +15,7 @@ from saga.messages import Partition, Record, texts_of
 from saga.observe.moments import Moment, Stuck
 from saga.progress.document import decode, decode_entry, progress_key
 from saga.runtime.lifecycle import Options, serve
-from saga.runtime.participant import NOWHERE, Participant, participant_of
+from saga.runtime.prepared import Prepared, prepare
 from saga.runtime.room import Limits
 from saga.store.port import Store
 from saga.store.sqlite import SqliteStore
@@ -82,7 +82,7 @@ async def run(ground: Ground, written: Sequence[Written], folder: Path) -> Figur
     async with SqliteStore(folder / "store.db", clock=CLOCK) as store:
         serving = asyncio.get_running_loop().create_task(
             serve(
-                payment.declared,
+                prepare(payment.declared),
                 store=store,
                 broker=ground.broker,
                 options=Options(clock=CLOCK, report=moments.append, limits=Limits(), stop=stop),
@@ -100,8 +100,7 @@ async def run(ground: Ground, written: Sequence[Written], folder: Path) -> Figur
                     figures.stops.append(f"the worker ended: {why!r}")
         figures.stops += [f"a lane cannot decide: {m.error}" for m in moments if isinstance(m, Stuck)]
         letters = [record async for record in ground.broker.scan(DEAD)]
-        participant = participant_of(payment.declared, {}, NOWHERE)
-        await _account(figures, participant, store, records, letters)
+        await _account(figures, prepare(payment.declared), store, records, letters)
     return figures
 
 
@@ -122,7 +121,7 @@ async def _at_rest(ground: Ground, records: Sequence[Record], serving: "asyncio.
 
 
 async def _account(
-    figures: Figures, service: Participant, store: Store, records: Sequence[Record], letters: Sequence[Record]
+    figures: Figures, service: Prepared, store: Store, records: Sequence[Record], letters: Sequence[Record]
 ) -> None:
     by_place: dict[str, Record] = {}
     by_message: dict[str, Record] = {}
@@ -147,7 +146,7 @@ async def _account(
 
 
 async def _end_of(
-    service: Participant,
+    service: Prepared,
     store: Store,
     record: Record,
     letters: Mapping[str, Record],

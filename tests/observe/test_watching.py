@@ -14,6 +14,7 @@ from saga.observe.moments import Moment, Recovered, Unavailable
 from saga.observe.working import Working
 from saga.runtime.lifecycle import Options, serve
 from saga.runtime.ports import QUIET_S, RunningPorts
+from saga.runtime.prepared import prepare
 from saga.runtime.room import Limits
 from saga.runtime.topics import topics_of
 from saga.store.port import Document
@@ -56,7 +57,7 @@ async def watched(place: Workplace, service: Service) -> AsyncIterator[Working]:
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(
             serve(
-                service.declared,
+                prepare(service.declared),
                 store=place.store,
                 broker=place.broker,
                 options=Options(

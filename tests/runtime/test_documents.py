@@ -17,6 +17,7 @@ from saga.runtime import documents
 from saga.runtime.documents import PRUNE_FROM, Marker
 from saga.runtime.errors import Refused
 from saga.runtime.participant import participant_of
+from saga.runtime.prepared import prepare
 from saga.runtime.room import Limits
 from saga.store.sqlite import SqliteStore
 from saga.testing.trials import TrialClock, TrialPorts
@@ -343,7 +344,7 @@ async def test_an_update_that_somebody_else_was_faster_than_is_made_on_what_is_t
 async def test_an_update_that_was_ruled_out_is_refused_and_leaves_the_document_as_it_is(tmp_path: Path) -> None:
     declared, clock = inventory_of().declared, TrialClock()
     async with SqliteStore(tmp_path / "store.db", clock=clock) as store:
-        service = participant_of(declared, {}, TrialPorts(store, clock))
+        service = participant_of(prepare(declared), {}, TrialPorts(store, clock))
         never = Marker(saga=SAGA, handler="set_aside", kind="do", cause="c", never=True)
         content = msgspec.json.encode({"left": 5, "_saga": documents.Head(markers={"m": never})})
         await store.insert("stock", "tea", content)

@@ -14,6 +14,7 @@ from saga.progress import history
 from saga.progress.document import decode
 from saga.runtime import documents
 from saga.runtime.participant import participant_of
+from saga.runtime.prepared import prepare
 from saga.store.sqlite import SqliteStore
 from saga.testing.trials import TrialClock, TrialPorts
 from services.payment.events import OrderCancelled, OrderPlaced, PaymentReserved
@@ -191,7 +192,7 @@ async def test_of_updates_that_go_together_only_the_one_that_is_too_large_fails(
     declared, clock = payment.declared, TrialClock()
     async with SqliteStore(tmp_path / "store.db", clock=clock, document_bytes_max=100_000) as store:
         await store.insert("ledger", "all", b"{}")
-        service = participant_of(declared, {}, TrialPorts(store, clock))
+        service = participant_of(prepare(declared), {}, TrialPorts(store, clock))
         updates = [
             documents.Update(
                 declared=service.documents[Ledger],

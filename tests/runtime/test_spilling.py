@@ -19,7 +19,6 @@ from saga.names import ARCHIVES
 from saga.observe.moments import Handled, Stuck
 from saga.progress import history, spill
 from saga.progress.document import Snapshot, decode, decode_entry, encode
-from saga.runtime import participant
 from saga.runtime.pages import ROOM_BYTES, KnownPages
 from saga.runtime.turn import take_turn
 from saga.testing.trials import TrialClock
@@ -33,7 +32,6 @@ SMALL = spill.Bounds(inbox_max=20, inbox_kept=8, small_pages_max=4, head_max=4, 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spill, "BOUNDS", SMALL)
-    monkeypatch.setattr(participant, "_prepared", {})
 
 
 def payment_of() -> Service[Any]:

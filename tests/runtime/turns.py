@@ -12,6 +12,7 @@ from saga.progress.document import Entry, Snapshot, decode, decode_entry, progre
 from saga.runtime.beginning import begin
 from saga.runtime.lifecycle import open_resources
 from saga.runtime.participant import Participant, participant_of
+from saga.runtime.prepared import prepare
 from saga.runtime.turn import advance
 from saga.runtime.turn_state import TurnState
 from saga.store.port import Document
@@ -127,7 +128,7 @@ class Place:
         """One more worker, of this version of the service."""
         ports = TrialPorts(self.watched, self.clock)  # type: ignore[arg-type] # what a turn uses of a store
         resources = await open_resources(service.declared, self._stack, self.clock, self.clock.monotonic_s() + 9, use)
-        return At(participant_of(service.declared, resources, ports), ports, self.store)
+        return At(participant_of(prepare(service.declared), resources, ports), ports, self.store)
 
 
 @asynccontextmanager

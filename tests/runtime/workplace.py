@@ -19,6 +19,7 @@ from saga.progress import ids
 from saga.progress.document import Entry, Snapshot, decode, decode_entry, progress_key
 from saga.runtime import topics
 from saga.runtime.lifecycle import Options, serve
+from saga.runtime.prepared import prepare
 from saga.runtime.room import Limits
 from saga.store.sqlite import SqliteStore
 from services.payment.events import OrderPlaced
@@ -159,12 +160,12 @@ async def at_work(
     place: Workplace, service: Service[Any], *, use: Sequence[object] = (), limits: Limits | None = None
 ) -> AsyncIterator[asyncio.Event]:
     """The service runs inside the block, or until the event is set; then it drains."""
-    declared, stop = service.declared, asyncio.Event()
-    await place.broker.ensure(topics.topics_of(declared))
+    prepared, stop = prepare(service.declared), asyncio.Event()
+    await place.broker.ensure(topics.topics_of(service.declared))
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(
             serve(
-                declared,
+                prepared,
                 store=place.store,
                 broker=place.broker,
                 use=use,

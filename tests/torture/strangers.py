@@ -15,7 +15,7 @@ from saga.contracts.library import Library, binding_of
 from saga.errors import BadInput, BrokerUnavailable
 from saga.messages import Outgoing, Record, texts_of
 from saga.names import dead_letters_of
-from saga.runtime.participant import NOWHERE, participant_of
+from saga.runtime.prepared import prepare
 from services.audit.checks import Check
 from services.order.events import OrderPlaced
 from tests.fuzz.records import NOW_MS, TOPIC, records
@@ -107,4 +107,4 @@ def _library() -> Library:
 
 @cache
 def _consumed() -> Mapping[str, frozenset[str]]:
-    return {name: participant_of(declared, {}, NOWHERE).consumed for name, declared in READ.items()}
+    return {name: prepare(declared).consumed for name, declared in READ.items()}

@@ -15,7 +15,7 @@ from saga.errors import BadInput, SagaError
 from saga.identity import identity
 from saga.messages import Record, texts_of
 from saga.names import dead_letters_of
-from saga.runtime.participant import Participant
+from saga.runtime.prepared import Prepared
 from saga.testing.invariants.evidence import Evidence, Invariant, Violation
 from saga.testing.invariants.lives import Life, lives_of
 
@@ -50,7 +50,7 @@ class Letter(NamedTuple):
 class Frame:
     """What all sagas of a run have in common."""
 
-    services: Mapping[str, Participant]
+    services: Mapping[str, Prepared]
     contracts: Mapping[str, Contract]
     """By record name: all that any of the services consumes or emits."""
     ending: frozenset[str]
@@ -95,7 +95,7 @@ class Case:
     def every_life(self) -> Iterator[Life]:
         return chain.from_iterable(self.lives.values())
 
-    def last_lives(self) -> Iterator[tuple[Participant, Life]]:
+    def last_lives(self) -> Iterator[tuple[Prepared, Life]]:
         """Each service that knows the saga, with what it knows now."""
         return ((lives[-1].service, lives[-1]) for lives in self.lives.values())
 
@@ -122,7 +122,7 @@ class Cases:
 
 def frame_of(evidence: Evidence) -> Frame:
     """What the services declare together."""
-    services = {name: witnessed.participant for name, witnessed in evidence.services.items()}
+    services = {name: witnessed.service for name, witnessed in evidence.services.items()}
     contracts = {name: contract for service in services.values() for name, contract in service.contracts.items()}
     ending = {contracts[name].key for service in services.values() for name in service.roles.outcomes}
     heard = frozenset[str]().union(*(service.consumed for service in services.values()))
@@ -159,7 +159,7 @@ def cases_of(evidence: Evidence, frame: Frame) -> Cases:
     for name, witnessed in evidence.services.items():
         for saga, contents in witnessed.versions.items():
             try:
-                lives = lives_of(witnessed.participant, contents, witnessed.archives.get(saga, ()))
+                lives = lives_of(witnessed.service, contents, witnessed.archives.get(saga, ()))
             except (SagaError, msgspec.DecodeError) as why:
                 broken.append(Violation("history", saga, name, str(why)))
                 lives = []

@@ -6,7 +6,7 @@ import msgspec
 
 from saga.errors import SagaError
 from saga.progress.document import decode, decode_entry
-from saga.runtime.participant import Participant
+from saga.runtime.prepared import Prepared
 from saga.testing.invariants import alone, begun, markers, order, outcomes, rest
 from saga.testing.invariants.cases import cases_of, frame_of
 from saga.testing.invariants.evidence import Evidence, Violation
@@ -51,11 +51,11 @@ def violations(evidence: Evidence) -> list[Violation]:
     return found
 
 
-def unsound(participant: Participant, contents: Sequence[bytes]) -> str | None:
+def unsound(service: Prepared, contents: Sequence[bytes]) -> str | None:
     """What the last of these versions of a progress shows alone, in words; `None` if nothing is wrong with it."""
     try:
         p = decode(contents[-1])
         entries = tuple(map(decode_entry, p.transitions))
     except (SagaError, msgspec.DecodeError) as why:
         return str(why)
-    return alone.unsound(participant.roles, p, entries)
+    return alone.unsound(service.roles, p, entries)

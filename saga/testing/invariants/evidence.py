@@ -1,11 +1,11 @@
 """What a run leaves behind to be judged: every document as it ever was, the log, and how far it was committed."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from saga.messages import Partition, Record
-from saga.runtime.participant import Participant
+from saga.runtime.prepared import Prepared
 
 Invariant = Literal[
     "one outcome",
@@ -26,7 +26,7 @@ Invariant = Literal[
 class Witnessed:
     """What one service left behind."""
 
-    participant: Participant
+    service: Prepared
     versions: Mapping[str, Sequence[bytes]]
     """Saga -> every content of its progress that ever took effect, oldest first; also where it has expired since."""
     archives: Mapping[str, Sequence[tuple[str, bytes]]]
@@ -34,6 +34,8 @@ class Witnessed:
     documents: Mapping[tuple[str, str], Sequence[bytes]]
     """Collection and key of a business document -> every content that ever took effect, oldest first."""
     committed: Mapping[Partition, int]
+    resources: Mapping[type, object] = field(default_factory=dict)
+    """Those that its handlers can be given when they run again, by type."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,7 @@ from saga.progress import history
 from saga.progress.document import Call, Entry, Kind, Snapshot, decode, decode_entry
 from saga.progress.history import decode_archive, fold, verify
 from saga.progress.spill import is_page, whole
-from saga.runtime.participant import Participant
+from saga.runtime.prepared import Prepared
 
 
 class Begun(Struct, frozen=True, gc=False):
@@ -45,7 +45,7 @@ _head = msgspec.json.Decoder(Head)
 class Life:
     """From the first write of a progress to its last."""
 
-    service: Participant
+    service: Prepared
     p: Snapshot
     """The last version."""
     raws: tuple[Raw, ...]
@@ -60,7 +60,7 @@ class Life:
         return [from_iso(time) for time in (*(t.time for t in self.entries), *(i.time for i in self.p.intents)) if time]
 
 
-def lives_of(service: Participant, contents: Sequence[bytes], archives: Sequence[tuple[str, bytes]]) -> list[Life]:
+def lives_of(service: Prepared, contents: Sequence[bytes], archives: Sequence[tuple[str, bytes]]) -> list[Life]:
     """The lives of a progress, oldest first. Raises `SagaError` and `msgspec.DecodeError` for what is no progress."""
     lives = []
     for heads, versions in parted(contents):

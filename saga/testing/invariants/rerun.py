@@ -6,11 +6,11 @@ order, and to record the same. Left out, and not counted as checked:
 - transitions in which a message was given up, for what made it fail is gone;
 - what a compensation does in lieu of an original that can never finish: it looks at documents as they were;
 - what was written under a message that is not in the log any more;
-- runs of handlers whose resources are not among those of the participant.
+- runs of handlers whose resources are not among those of the evidence.
 """
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import msgspec
@@ -28,8 +28,9 @@ from saga.progress import record as written_down
 from saga.progress.document import Call, Entry, Intent, Snapshot, decode, decode_entry
 from saga.runtime.beginning import begin
 from saga.runtime.errors import Halted
-from saga.runtime.participant import Participant
+from saga.runtime.participant import participant_of
 from saga.runtime.ports import ShieldedRun
+from saga.runtime.prepared import Prepared
 from saga.runtime.turn import advance
 from saga.runtime.turn_state import RunKey, TurnState
 from saga.store.port import Document
@@ -174,20 +175,20 @@ class _Step:
 async def rerun_differences(witnessed: Witnessed, log: Sequence[Record]) -> tuple[int, list[Violation]]:
     """How many versions of this service's progresses were made again, and those that came out otherwise."""
     index = _indexed(log)
-    checked, found = 0, list[Violation]()
+    checked, found, service = 0, list[Violation](), witnessed.service
     for saga, contents in witnessed.versions.items():
         archives = dict(witnessed.archives.get(saga, ()))
         try:
-            steps = list(_steps(witnessed.participant, saga, contents))
+            steps = list(_steps(service, saga, contents))
         except (SagaError, msgspec.DecodeError) as why:
-            found.append(Violation("rerun", saga, witnessed.participant.name, str(why)))
+            found.append(Violation("rerun", saga, service.name, str(why)))
             continue
         for step in steps:
-            different = await _different(witnessed.participant, step, index, archives)
+            different = await _different(witnessed, step, index, archives)
             if different is not None:
                 checked += 1
                 if different:
-                    found.append(Violation("rerun", saga, witnessed.participant.name, different))
+                    found.append(Violation("rerun", saga, service.name, different))
     return checked, found
 
 
@@ -200,7 +201,7 @@ def _indexed(log: Sequence[Record]) -> _Log:
     return _Log({(r.topic, r.partition, r.offset): r for r in log}, by_id)
 
 
-def _steps(service: Participant, saga: str, contents: Sequence[bytes]) -> Iterator[_Step]:
+def _steps(service: Prepared, saga: str, contents: Sequence[bytes]) -> Iterator[_Step]:
     """What can be made again, of all lives."""
     for _, versions in parted(contents):
         before = written_down.empty(service.name, saga)
@@ -214,7 +215,7 @@ def _steps(service: Participant, saga: str, contents: Sequence[bytes]) -> Iterat
             before = after
 
 
-def _transition(service: Participant, before: Snapshot, after: Snapshot, content: bytes) -> _Step | None:
+def _transition(service: Prepared, before: Snapshot, after: Snapshot, content: bytes) -> _Step | None:
     entry = decode_entry(after.transitions[-1])
     if entry.outcome == "dead":
         return None
@@ -243,17 +244,17 @@ def _of_intent(intent: Intent) -> tuple[object, ...]:
     return intent.kind, intent.handler, intent.cause, len(intent.calls), begins
 
 
-async def _different(service: Participant, step: _Step, log: _Log, archives: Mapping[str, bytes]) -> str | None:
+async def _different(witnessed: Witnessed, step: _Step, log: _Log, archives: Mapping[str, bytes]) -> str | None:
     """What comes out otherwise, empty if nothing does; `None` if the message in hand is not known any more.
 
     Of transitions that do not hold where the message in hand lay there may be several that it can have been: they say
     the same, or have nothing left to do. One that gives the same bytes is enough.
     """
-    if step.run is not None and not _has_resources(service, step.run):
+    if step.run is not None and not _has_resources(witnessed, step.run):
         return None
     answers = []
-    for message, position in _in_hand(service, step, log):
-        made = await _made(service, step, message, position, archives)
+    for message, position in _in_hand(witnessed.service, step, log):
+        made = await _made(witnessed, step, message, position, archives)
         if made == step.content:
             return ""
         answers.append(made)
@@ -265,14 +266,14 @@ async def _different(service: Participant, step: _Step, log: _Log, archives: Map
     return f"{what}: a rerun writes something else: {_first_difference(step.content, made)}"
 
 
-def _has_resources(service: Participant, run: RunKey) -> bool:
-    kind, name, _ = run
+def _has_resources(witnessed: Witnessed, run: RunKey) -> bool:
+    service, (kind, name, _) = witnessed.service, run
     role = service.roles.handlers[name]
     handler = service.handlers[role.undo.name if kind == "undo" and role.undo else name]
-    return all(p.gives in service.resources for p in handler.parameters if p.gives is not None)
+    return all(p.gives in witnessed.resources for p in handler.parameters if p.gives is not None)
 
 
-def _in_hand(service: Participant, step: _Step, log: _Log) -> Iterator[tuple[Message, Position]]:
+def _in_hand(service: Prepared, step: _Step, log: _Log) -> Iterator[tuple[Message, Position]]:
     """The messages under which a version can have been written, the likeliest first."""
     if step.entry is not None and step.entry.position is not None:
         record = log.at.get(step.entry.position)
@@ -291,7 +292,7 @@ def _in_hand(service: Participant, step: _Step, log: _Log) -> Iterator[tuple[Mes
                 yield found
 
 
-def _messages(service: Participant, records: Sequence[Record]) -> Iterator[tuple[Message, Position]]:
+def _messages(service: Prepared, records: Sequence[Record]) -> Iterator[tuple[Message, Position]]:
     for record in records:
         try:
             type_, schema = envelope.type_of(record), ""
@@ -307,12 +308,11 @@ def _messages(service: Participant, records: Sequence[Record]) -> Iterator[tuple
 
 
 async def _made(
-    service: Participant, step: _Step, message: Message, position: Position, archives: Mapping[str, bytes]
+    witnessed: Witnessed, step: _Step, message: Message, position: Position, archives: Mapping[str, bytes]
 ) -> bytes | None:
     """What a rerun writes; `None` if it fails, or writes nothing."""
     store = RerunStore({(ARCHIVES, key): Document(content, 1) for key, content in archives.items()})
-    ports = RerunPorts(from_iso(step.time), store)
-    service = replace(service, ports=ports)
+    service = participant_of(witnessed.service, witnessed.resources, RerunPorts(from_iso(step.time), store))
     turn: TurnState = begin(service, message, position, (step.before, int(bool(step.before.transitions))))
     turn = with_(turn, certain=True)
     if step.run is not None:

@@ -16,8 +16,7 @@ from saga.testing.invariants.lives import Life
 def all_committed(evidence: Evidence) -> Iterator[Violation]:
     """Each service has committed all that lies in its topics."""
     for name, witnessed in evidence.services.items():
-        service = witnessed.participant
-        topics = {service.contracts[type_].topic for type_ in service.consumed}
+        topics = witnessed.service.topics
         for partition, end in evidence.ends.items():
             done = witnessed.committed.get(Partition(*partition), 0)
             if partition.topic in topics and done != end:
@@ -31,8 +30,8 @@ def all_unreadable_told(evidence: Evidence, cases: Cases) -> Iterator[Violation]
     for record, type_ in cases.unreadable:
         where = f"{record.topic}/{record.partition}/{record.offset}"
         for name, witnessed in evidence.services.items():
-            service = witnessed.participant
-            reads = record.topic in {service.contracts[t].topic for t in service.consumed}
+            service = witnessed.service
+            reads = record.topic in service.topics
             if reads and (type_ is None or type_ in service.consumed) and (name, where) not in told:
                 yield Violation(
                     "nothing waits", None, name, f"the record at {where} cannot be read, and nobody was told"

@@ -11,9 +11,8 @@ from saga.messages import Partition
 from saga.names import ARCHIVES, PROGRESS
 from saga.progress.document import progress_key
 from saga.progress.spill import saga_of
-from saga.runtime.participant import participant_of
+from saga.runtime.prepared import prepare
 from saga.testing.invariants.evidence import Witnessed
-from saga.testing.invariants.rerun import RerunPorts
 
 Left: TypeAlias = Mapping[tuple[str, str], bytes]
 """Collection and key of each document of a service, and its content."""
@@ -27,7 +26,7 @@ def witnessed_at_the_end(declared: Declared, left: Left, committed: Mapping[Part
         if collection == ARCHIVES:
             archives.setdefault(saga_of(key), []).append((key, content))
     return Witnessed(
-        participant=participant_of(declared, {}, RerunPorts()),
+        service=prepare(declared),
         versions={key.removeprefix(mine): (content,) for (where, key), content in left.items() if where == PROGRESS},
         archives=archives,
         documents={at: (content,) for at, content in left.items() if at[0] not in (PROGRESS, ARCHIVES)},

@@ -8,16 +8,14 @@ import msgspec
 
 from saga.broker.port import Topic
 from saga.clock import Clock
-from saga.contracts.library import contract_of
 from saga.declarations.values import Declared
 from saga.errors import BrokerError, BrokerUnavailable
-from saga.messages import Outgoing, Record, name_of
+from saga.messages import Outgoing, Record
 from saga.names import ARCHIVES, PROGRESS
 from saga.progress.document import Snapshot, decode, decode_entry, progress_key
 from saga.progress.history import archive_key, decode_archive
 from saga.progress.spill import page_key
-from saga.runtime.participant import consumed_by
-from saga.runtime.topics import topics_of
+from saga.runtime.topics import reads_of, topics_of
 from saga.store.port import Document
 from saga.testing.processes.evidence import Left
 from saga.testing.processes.ground import Ground, Group
@@ -54,7 +52,7 @@ class ServerGround(Ground):
 
     async def _prepare(self, declared: Declared, documents: "Mapping[str, DataclassInstance]") -> None:
         await self._broker.ensure(topics_of(declared))
-        self._reads[declared.name] = _topics_read_by(declared)
+        self._reads[declared.name] = reads_of(declared)
         collections = {document.kind: document.collection for document in declared.documents}
         for key, document in documents.items():
             if type(document) in collections:
@@ -129,9 +127,3 @@ class ServerGround(Ground):
         for name in {call.document for call in (*calls, *begun) if call.kind == "update" and call.document}:
             collection, _, key = name.partition("/")
             await self._read(left, collection, key)
-
-
-def _topics_read_by(declared: Declared) -> frozenset[str]:
-    taken = {e for h in declared.reactions for p in h.parameters for e in p.events}
-    contracts = {name_of(event): contract_of(event) for event in taken}
-    return frozenset(contracts[name].topic for name in consumed_by(declared, contracts))

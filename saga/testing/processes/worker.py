@@ -18,6 +18,7 @@ from saga.config import Settings
 from saga.errors import SagaError
 from saga.observe.logs import log_to
 from saga.runtime.lifecycle import Options, serve
+from saga.runtime.prepared import prepare
 from saga.runtime.room import Limits
 from saga.store.port import Store
 from saga.store.sqlite import SqliteStore
@@ -59,7 +60,7 @@ async def _run(assignment: Assignment) -> None:
     use = [stand_in(gives[s.resource], s.number, s.calls, Path(assignment.outside)) for s in assignment.stand_ins]
     async with _broker(assignment, clock) as broker, _store(assignment, clock) as store:
         await serve(
-            declared,
+            prepare(declared),
             store=store,
             broker=broker,
             use=use,

@@ -3,14 +3,12 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from saga.declarations.values import Declared
 from saga.messages import Partition
 from saga.names import ARCHIVES, PROGRESS
 from saga.progress.document import progress_key
 from saga.progress.spill import saga_of
-from saga.runtime.participant import participant_of
+from saga.runtime.prepared import Prepared
 from saga.testing.invariants.evidence import Evidence, Witnessed
-from saga.testing.invariants.rerun import RerunPorts
 from saga.testing.simulation.store import Disk
 
 if TYPE_CHECKING:
@@ -23,9 +21,9 @@ def evidence_of(world: "SimulatedWorld") -> Evidence:
     return Evidence(
         services={
             name: _witnessed(
-                declared, world.workers.fakes[name], world.workers.disks[name], cluster.group(name).committed
+                service, world.workers.fakes[name], world.workers.disks[name], cluster.group(name).committed
             )
-            for name, declared in world.declared.items()
+            for name, service in world.workers.prepared.items()
         },
         log=cluster.log,
         ends=cluster.ends(),
@@ -33,14 +31,12 @@ def evidence_of(world: "SimulatedWorld") -> Evidence:
     )
 
 
-def _witnessed(
-    declared: Declared, fakes: Sequence[object], disk: Disk, committed: Mapping[Partition, int]
-) -> Witnessed:
+def _witnessed(service: Prepared, fakes: Sequence[object], disk: Disk, committed: Mapping[Partition, int]) -> Witnessed:
     versions: dict[str, list[bytes]] = {}
     archives: dict[str, list[tuple[str, bytes]]] = {}
     documents: dict[tuple[str, str], list[bytes]] = {}
-    given = {r.gives: fake for r in declared.resources for fake in fakes if isinstance(fake, r.gives)}
-    mine = progress_key(declared.name, "")
+    given = {r.gives: fake for r in service.declared.resources for fake in fakes if isinstance(fake, r.gives)}
+    mine = progress_key(service.name, "")
     for (collection, key), contents in disk.versions.items():
         if collection == PROGRESS:
             versions[key.removeprefix(mine)] = contents
@@ -49,7 +45,8 @@ def _witnessed(
         else:
             documents[collection, key] = contents
     return Witnessed(
-        participant=participant_of(declared, given, RerunPorts()),
+        service=service,
+        resources=given,
         versions=versions,
         archives=archives,
         documents=documents,

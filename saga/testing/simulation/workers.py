@@ -11,6 +11,7 @@ from saga.declarations.values import Declared
 from saga.observe.moments import Assigned, Handled, Moment, Revoked, Started, StepDone, Stopped
 from saga.progress.document import Call
 from saga.runtime.lifecycle import Options, serve
+from saga.runtime.prepared import Prepared, prepare
 from saga.runtime.room import Limits
 from saga.testing.simulation.broker import Cluster, SimulatedBroker
 from saga.testing.simulation.chance import Chance
@@ -56,14 +57,15 @@ class Workers(Disruptions):
         self.disks: dict[str, Disk] = {}
         self._loop, self._network, self._cluster, self._chance = loop, network, cluster, chance
         self._failed = failed
-        self._declared: dict[str, Declared] = {}
+        self.prepared: dict[str, Prepared] = {}
+        """Each service once, for all its lives."""
         self.fakes: dict[str, Sequence[object]] = {}
         self._lives: dict[str, Life] = {}
         """By the process's name: its life now."""
 
     def add(self, declared: Declared, use: Sequence[object], count: int) -> None:
         """So many workers of a service begin."""
-        self._declared[declared.name], self.fakes[declared.name] = declared, use
+        self.prepared[declared.name], self.fakes[declared.name] = prepare(declared), use
         self.disks[declared.name] = Disk()
         self._cluster.group(declared.name).rotation = int(4 * self._chance.draw(f"{declared.name} begins"))
         for number in range(1, count + 1):
@@ -73,7 +75,7 @@ class Workers(Disruptions):
 
     def _begin(self, name: str, service: str, life: int) -> None:
         process = Process(name, service, life)
-        broker = SimulatedBroker(self._cluster, process, self._network, self._declared[service].memory.total_seconds())
+        broker = SimulatedBroker(self._cluster, process, self._network, self.prepared[service].memory_s)
         context = copy_context()
         context.run(CURRENT.set, process)
         lived = self._lives[name] = Life(process, broker, context.run(asyncio.Event))
@@ -81,10 +83,10 @@ class Workers(Disruptions):
         lived.task.add_done_callback(lambda task: self._ended(lived, task), context=self._network.context)
 
     async def _serve(self, life: Life) -> None:
-        process, declared = life.process, self._declared[life.process.service]
+        process, prepared = life.process, self.prepared[life.process.service]
         async with SimulatedStore(self.disks[process.service], process, self._network) as store, life.broker as broker:
             await serve(
-                declared,
+                prepared,
                 store=store,
                 broker=broker,
                 use=self.fakes[process.service],

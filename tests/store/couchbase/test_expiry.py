@@ -14,6 +14,7 @@ from saga.config import Settings
 from saga.declarations.values import Declared
 from saga.errors import ConfigurationError, StoreError
 from saga.runtime.lifecycle import Options, serve
+from saga.runtime.prepared import prepare
 from saga.runtime.room import Limits
 from saga.store.couchbase.adapter import CouchbaseOptions
 from saga.store.couchbase.settings import CouchbaseSettings
@@ -180,7 +181,7 @@ async def test_a_service_does_not_start_on_a_store_that_forgets(
     async with EmbeddedBroker(tmp_path / "broker.db", clock=clock) as broker:
         with pytest.raises(ConfigurationError, match="open sagas would vanish"):
             await serve(
-                payment.declared,
+                prepare(payment.declared),
                 store=store,
                 broker=broker,
                 options=Options(clock=clock, report=lambda moment: None, limits=Limits(), stop=asyncio.Event()),

@@ -19,6 +19,7 @@ from saga.progress.spill import saga_of
 from saga.runtime import deadletters
 from saga.runtime.beginning import begin
 from saga.runtime.participant import Participant, participant_of
+from saga.runtime.prepared import prepare
 from saga.runtime.turn import take_turn
 from saga.store.port import Document
 from saga.testing.invariants.evidence import Evidence, Witnessed
@@ -136,7 +137,7 @@ class Shop:
             declared = service.declared
             self.ports[declared.name] = Ports(self)
             resources = {r.gives: given[r.gives] for r in declared.resources}
-            self.services[declared.name] = participant_of(declared, resources, self.ports[declared.name])
+            self.services[declared.name] = participant_of(prepare(declared), resources, self.ports[declared.name])
             self.read[declared.name] = 0
         self.stock = msgspec.json.encode(Stock(left=left))
 
@@ -196,7 +197,8 @@ class Shop:
                 if collection == "saga-archive":
                     archives.setdefault(saga_of(key), []).append((key, contents[-1]))
             witnessed[name] = Witnessed(
-                participant=service,
+                service=service,
+                resources=service.resources,
                 versions={key.removeprefix(prefix): tuple(v) for (c, key), v in ever.items() if c == "saga"},
                 archives=archives,
                 documents={where: tuple(v) for where, v in ever.items() if where[0] not in ("saga", "saga-archive")},

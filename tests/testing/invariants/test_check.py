@@ -166,7 +166,7 @@ async def test_nothing_is_said_against_the_shipped_runtime(run: Callable[[], obj
         assert [str(violation) for violation in violations(at_the_end(evidence))] == []
     for witnessed in evidence.services.values():
         for contents in witnessed.versions.values():
-            assert [unsound(witnessed.participant, contents[:i]) for i in range(1, len(contents) + 1)] == [
+            assert [unsound(witnessed.service, contents[:i]) for i in range(1, len(contents) + 1)] == [
                 None for _ in contents
             ]
 
@@ -241,10 +241,10 @@ async def test_a_saga_may_wait_for_somebody_outside() -> None:
     evidence = shop.evidence()
     found(evidence, "one outcome")
     for name, witnessed in evidence.services.items():
-        contracts = dict(witnessed.participant.contracts)
+        contracts = dict(witnessed.service.contracts)
         if "PaymentReserved" in contracts:
             contracts["PaymentReserved"] = replace(contracts["PaymentReserved"], said_outside=True)
-        evidence = with_service(evidence, name, participant=replace(witnessed.participant, contracts=contracts))
+        evidence = with_service(evidence, name, service=replace(witnessed.service, contracts=contracts))
     assert violations(evidence) == []
 
 
@@ -349,13 +349,13 @@ async def test_a_compensation_without_a_failure_is_found() -> None:
 async def test_a_history_that_was_tampered_with_is_found(change: Callable[[Snapshot], Snapshot], what: str) -> None:
     evidence = with_last(await confirmed(), "order", change)
     found(evidence, "history", what, service="order")
-    assert what in str(unsound(evidence.services["order"].participant, evidence.services["order"].versions["o-1"]))
+    assert what in str(unsound(evidence.services["order"].service, evidence.services["order"].versions["o-1"]))
 
 
 async def test_a_progress_that_cannot_be_read_is_found() -> None:
     evidence = with_versions(await confirmed(), "order", "o-1", [b'{"service":1}'])
     found(evidence, "history", "cannot be read", service="order")
-    assert unsound(evidence.services["order"].participant, [b'{"service":1}']) is not None
+    assert unsound(evidence.services["order"].service, [b'{"service":1}']) is not None
 
 
 async def test_a_progress_that_was_written_over_is_found() -> None:

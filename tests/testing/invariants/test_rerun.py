@@ -56,13 +56,13 @@ async def test_what_is_not_in_the_log_any_more_is_not_counted() -> None:
 
 async def test_a_run_whose_resource_is_not_there_is_not_counted() -> None:
     run = await confirmed()
-    without = with_service(run, "payment", participant=replace(run.services["payment"].participant, resources={}))
+    without = with_service(run, "payment", resources={})
     assert await rerun_differences(without.services["payment"], run.log) == (0, [])
 
 
 async def test_a_rerun_asks_nobody_outside() -> None:
     run = await confirmed()
-    bank = run.services["payment"].participant.resources[Bank]
+    bank = run.services["payment"].resources[Bank]
     assert isinstance(bank, Bank)
     calls = dict(bank.calls)
     bank.held.clear()
@@ -73,9 +73,9 @@ async def test_a_rerun_asks_nobody_outside() -> None:
 
 def with_handler(evidence: Evidence, service: str, name: str, function: Callable[..., Any]) -> Evidence:
     """As if the handler had been that function when it is run again."""
-    participant = evidence.services[service].participant
-    handlers = {**participant.handlers, name: replace(participant.handlers[name], function=function)}
-    return with_service(evidence, service, participant=replace(participant, handlers=handlers))
+    prepared = evidence.services[service].service
+    handlers = {**prepared.handlers, name: replace(prepared.handlers[name], function=function)}
+    return with_service(evidence, service, service=replace(prepared, handlers=handlers))
 
 
 async def test_a_handler_that_says_something_else_is_found() -> None:

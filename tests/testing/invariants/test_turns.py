@@ -108,9 +108,7 @@ async def test_a_result_that_was_undone_before_a_newer_one_is_found() -> None:
         run, "inventory", lambda e: with_(e, cause=other[e.cause]) if e.outcome == "compensated" else e
     )
     found(evidence, "undone", f"UNDONE OUT OF ORDER {first} by put_back, and {second} is newer", service="inventory")
-    assert (
-        unsound(evidence.services["inventory"].participant, evidence.services["inventory"].versions["o-1"]) is not None
-    )
+    assert unsound(evidence.services["inventory"].service, evidence.services["inventory"].versions["o-1"]) is not None
 
 
 # -------------------------------------------------------------------- in the order of the log
@@ -164,7 +162,7 @@ async def test_what_was_handled_behind_a_dead_letter_is_found() -> None:
     (book,) = [e for e in entries_of(run, "shipping") if e.outcome == "dead"]
     evidence = with_transitions(run, "shipping", as_it_is, with_(book, outcome="handled", letters=(), calls=()))
     found(evidence, "in order", "RAN BEHIND A DEAD LETTER book", book.letters[0].id, service="shipping")
-    assert unsound(evidence.services["shipping"].participant, evidence.services["shipping"].versions["o-1"])
+    assert unsound(evidence.services["shipping"].service, evidence.services["shipping"].versions["o-1"])
 
 
 async def test_after_a_dead_letter_is_dropped_the_saga_goes_on() -> None:
@@ -185,7 +183,7 @@ async def test_after_a_dead_letter_is_dropped_the_saga_goes_on() -> None:
 async def test_what_had_begun_before_a_compensation_died_is_brought_to_its_end() -> None:
     run = await dead()
     (book,) = [e for e in entries_of(run, "shipping") if e.outcome == "dead"]
-    name = next(r.undo.name for r in run.services["shipping"].participant.roles.handlers.values() if r.undo)
+    name = next(r.undo.name for r in run.services["shipping"].service.roles.handlers.values() if r.undo)
     undoing = with_(book.letters[0], handler=name)
     (begun,) = [e.calls for e in entries_of(await confirmed(), "shipping") if e.handler == "book" and e.calls]
     for calls, right in (((), False), (begun, True)):

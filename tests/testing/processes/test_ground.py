@@ -81,7 +81,7 @@ def test_what_is_left_behind_is_read_with_its_archives_and_the_log(ground: Groun
     assert {topic for topic, _ in evidence.ends} >= {"orders", "order.dead"}
     left = evidence.services["order"]
     assert set(left.committed.values()) == {0}
-    (life,) = lives_of(left.participant, left.versions["s"], left.archives["s"])
+    (life,) = lives_of(left.service, left.versions["s"], left.archives["s"])
     assert life.raws == p.transitions
     assert life.p.first == len(archive.transitions)
     assert broken_chain(life) is None

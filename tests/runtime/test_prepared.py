@@ -4,7 +4,7 @@ from saga import Service
 from saga.contracts.library import contract_of
 from saga.messages import name_of
 from saga.progress.roles import Undo
-from saga.runtime.participant import consumed_by, roles_of
+from saga.runtime.prepared import consumed_by, roles_of
 from services.order.events import InventoryRejected, OrderCancelled, OrderConfirmed, OrderPlaced, PaymentDeclined
 from services.payment import events
 

@@ -1,0 +1,130 @@
+"""Declarations of one service, made ready for the runtime: made once for each declaration, whoever runs it then."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from saga.contracts import codec
+from saga.contracts.library import Contract, Library, binding_of, contract_of
+from saga.declarations.values import Declared, DocumentKind, Reaction
+from saga.errors import BadInput
+from saga.messages import Event, Message, name_of
+from saga.progress import spill
+from saga.progress.roles import Role, Roles, Undo
+from saga.progress.spill import Bounds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """Meaning of what a service declares, looked up by what the runtime has in hand. Without any I/O."""
+
+    declared: Declared
+    name: str
+    roles: Roles
+    handlers: Mapping[str, Reaction]
+    """Handlers and compensations, by the function's name."""
+    classes: Mapping[str, Mapping[str, type[Event]]]
+    """For each handler the class it takes for each type."""
+    contracts: Mapping[str, Contract]
+    """By record name: all that is consumed or emitted."""
+    consumed: frozenset[str]
+    """Types to be read from the log: those that a handler or a compensation here names and that others may say."""
+    library: Library
+    state: type[Any] | None
+    memory_s: int
+    documents: Mapping[type, DocumentKind]
+    answers: Mapping[str, tuple[type[Exception], ...]]
+    """For each handler the exceptions by which its resources answer."""
+    bounds: Bounds
+
+    @property
+    def topics(self) -> frozenset[str]:
+        """Topics that it reads."""
+        return frozenset(self.contracts[type_].topic for type_ in self.consumed)
+
+    def state_of(self, fields: dict[str, Any]) -> Any:
+        """The state as the service's class, from the fields that were recorded."""
+        return None if self.state is None else msgspec.convert(fields, self.state, strict=False)
+
+    def decode(self, handler: str, message: Message) -> Event:
+        """The message as the class that `handler` takes. Raises `BadInput`."""
+        event = codec.decode(message.value, self.classes[handler][message.type], self.library)
+        contract = self.contracts[message.type]
+        said = str(getattr(event, contract.key))
+        if said != message.saga:
+            raise BadInput(f"its {contract.key} is {said!r}, its key {message.saga!r}: both must be the saga id")
+        return event
+
+
+def prepare(declared: Declared) -> Prepared:
+    """Prepare all that the service has declared so far."""
+    everything = declared.reactions
+    taken = {e for h in everything for p in h.parameters for e in p.events}
+    emitted = {e for h in everything for e in h.emits}
+    contracts = {name_of(e): contract_of(e) for e in sorted(taken | emitted, key=name_of)}
+    by_type = {resource.gives: resource for resource in declared.resources}
+    return Prepared(
+        declared=declared,
+        name=declared.name,
+        roles=roles_of(declared, contracts),
+        handlers={h.name: h for h in everything},
+        classes={h.name: {name_of(e): e for p in h.parameters for e in p.events} for h in everything},
+        contracts=contracts,
+        consumed=consumed_by(declared, contracts),
+        library=binding_of(next(iter(taken))).library,
+        state=declared.state,
+        memory_s=int(declared.memory.total_seconds()),
+        documents={document.kind: document for document in declared.documents},
+        answers={
+            h.name: tuple(a for p in h.parameters if p.gives is not None for a in by_type[p.gives].answers)
+            for h in everything
+        },
+        bounds=spill.BOUNDS,
+    )
+
+
+def consumed_by(declared: Declared, contracts: Mapping[str, Contract]) -> frozenset[str]:
+    """Types to be read from the log: those that handlers take and the outcomes on which compensations act, less own
+    ones that nobody else may say."""
+    taken = {n for h in declared.handlers for p in h.parameters for n in _names(p.events)}
+    undoing = {n for h in declared.compensations for p in h.parameters for n in _names(p.events)}
+    taken |= {n for n in undoing if contracts[n].outcome is not None}  # the results are in the progress
+    return frozenset(n for n in taken if contracts[n].owner != declared.name or contracts[n].said_outside)
+
+
+def roles_of(declared: Declared, contracts: Mapping[str, Contract]) -> Roles:
+    """Handlers and compensations as decisions have to know them."""
+    undo = {}
+    for compensation in declared.compensations:
+        taken = frozenset(_names(p.events) for p in compensation.parameters if p.role == "event")
+        failures = frozenset(n for names in taken for n in names if contracts[n].outcome == "failure")
+        results = frozenset(n for names in taken for n in names) - failures
+        assert compensation.undoes is not None
+        undo[compensation.undoes] = Undo(name=compensation.name, outcomes=failures, results=results)
+    emitted = {n for h in declared.reactions for n in _names(h.emits)}
+    # What it takes and alone may say, an earlier version of it has said.
+    own = {
+        n
+        for h in declared.handlers
+        for p in h.parameters
+        for n in _names(p.events)
+        if contracts[n].owner == declared.name
+    }
+    handlers = [
+        Role(
+            name=handler.name,
+            takes=tuple(_names(p.events) for p in handler.parameters if p.role == "event"),
+            many=handler.many,
+            decides=any(contracts[n].outcome for n in _names(handler.emits)),
+            undo=undo.get(handler.name),
+        )
+        for handler in declared.handlers
+    ]
+    outcomes = frozenset(n for n in emitted if contracts[n].outcome)
+    return Roles(declared.name, handlers, outcomes=outcomes, emitted=frozenset(emitted | own))
+
+
+def _names(events: tuple[type[Event], ...]) -> frozenset[str]:
+    return frozenset(map(name_of, events))
