@@ -17,9 +17,9 @@ from benchmarks import raw
 from benchmarks.events import OrderRequested, Pinged
 from benchmarks.running import Driver, Running, in_flight, running
 from benchmarks.services import REFUSED, echo, hot, order, payment, shipping, stock
+from saga.client_events import to_record
 from saga.clock import SystemClock
 from saga.messages import Outgoing
-from saga.outside import to_record
 from saga.runtime.topics import topics_of
 from services.inventory import inventory
 from services.inventory.stock import Stock

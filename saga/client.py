@@ -5,13 +5,13 @@ from contextlib import AsyncExitStack
 from typing import Self
 
 from saga import wiring as wiring
+from saga.broker.missing_topics import APPLY, topic_problems
 from saga.broker.port import Topic
-from saga.broker.presence import APPLY, lacking
+from saga.client_events import to_record
 from saga.clock import Clock, SystemClock
 from saga.contracts.library import binding_of
 from saga.errors import BrokerUnavailable, ConfigurationError, SagaError
 from saga.messages import Event
-from saga.outside import to_record
 from saga.runtime.topics import topic_of
 
 ACKNOWLEDGED_S_MAX = 30.0
@@ -66,7 +66,7 @@ class Client:
 
     async def _with_topics(self, topics: Mapping[str, Topic]) -> None:
         """Return when these are there, and we may write them. Raises `ConfigurationError` if people have to act."""
-        problems = await lacking(list(topics.values()), self._broker, writes=topics)
+        problems = await topic_problems(list(topics.values()), self._broker, writes=topics)
         if problems:
             raise ConfigurationError(
                 "nothing was published: whoever runs the services has to make the topics as the contracts want them: "

@@ -194,7 +194,7 @@ def _in_file(path: str) -> tuple[dict[str, Given], list[str]]:
     )
 
 
-READERS: Mapping[str, readers.Kind] = {
+READERS: Mapping[str, readers.SettingReader] = {
     "SAGA_HTTP": readers.address(check_http, "HOST:PORT"),
     "SAGA_INFLIGHT_MAX": readers.number(int, 1, 100_000, "messages"),
     "SAGA_INFLIGHT_MIN": readers.number(int, 1, 100_000, "messages"),
@@ -208,7 +208,7 @@ READERS: Mapping[str, readers.Kind] = {
 """How those settings are read that have nothing to do with adapters."""
 
 
-def known() -> dict[str, readers.Kind]:
+def known() -> dict[str, readers.SettingReader]:
     """How the setting of each variable is read, in the order in which people are told of them."""
     kinds = {
         "SAGA_BROKER": readers.address(_check_broker, " or ".join(each.takes for each in adapters.BROKERS)),

@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import Literal, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from saga.errors import ConfigurationError
-from saga.readers import Kind
+from saga.readers import SettingReader
 
 T = TypeVar("T")
 
@@ -39,7 +39,7 @@ class Options(NamedTuple):
     kind: type
     """Frozen dataclass of them: each field has a default and a text behind it that says what it is; the variable of
     `kafka_tls` is `SAGA_KAFKA_TLS`."""
-    readers: Mapping[str, Kind]
+    readers: Mapping[str, SettingReader]
     """How the text of each variable becomes its value."""
 
 

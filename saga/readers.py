@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class SettingReader:
     """How one setting is read."""
 
     read: Callable[[str], object]
@@ -24,7 +24,7 @@ class Kind:
     """True if a text that cannot be used may be repeated to people and logs: not where it may hold a secret."""
 
 
-def number(kind: type[T], least: int, most: int, unit: str) -> Kind:
+def number(kind: type[T], least: int, most: int, unit: str) -> SettingReader:
     """A number of something, between two bounds."""
     what = f"{'a whole number' if kind is int else 'a number'} of {unit} from {least} to {most}"
 
@@ -37,10 +37,10 @@ def number(kind: type[T], least: int, most: int, unit: str) -> Kind:
             raise ValueError(f"it must be {what}")
         return value
 
-    return Kind(read, what)
+    return SettingReader(read, what)
 
 
-def word(*words: str) -> Kind:
+def word(*words: str) -> SettingReader:
     """One of these, however it is capitalised."""
     by_lower = {word.lower(): word for word in words}
 
@@ -49,10 +49,10 @@ def word(*words: str) -> Kind:
             raise ValueError(f"it must be one of: {', '.join(words)}")
         return by_lower[text.lower()]
 
-    return Kind(read, f"one of: {', '.join(words)}")
+    return SettingReader(read, f"one of: {', '.join(words)}")
 
 
-def yes_or_no() -> Kind:
+def yes_or_no() -> SettingReader:
     """True or false."""
 
     def read(text: str) -> bool:
@@ -60,42 +60,44 @@ def yes_or_no() -> Kind:
             raise ValueError("it must be true or false")
         return text.lower() in ("true", "yes", "1")
 
-    return Kind(read, "true or false")
+    return SettingReader(read, "true or false")
 
 
-def text(what: str) -> Kind:
+def text(what: str) -> SettingReader:
     """Any text."""
-    return Kind(str, what)
+    return SettingReader(str, what)
 
 
-def secret(what: str) -> Kind:
+def secret(what: str) -> SettingReader:
     """A text that nobody is shown."""
-    return Kind(str, what, lambda _: False)
+    return SettingReader(str, what, lambda _: False)
 
 
-def file() -> Kind:
+def file() -> SettingReader:
     """The path of a file that this process can read."""
-    return Kind(_readable, "path of a file")
+    return SettingReader(_readable, "path of a file")
 
 
-def secret_file() -> Kind:
+def secret_file() -> SettingReader:
     """The path of a file with a secret. It is not shown: somebody may have given the secret itself."""
-    return Kind(_readable, "path of a file", lambda _: False)
+    return SettingReader(_readable, "path of a file", lambda _: False)
 
 
-def address(check: Callable[[str], object], what: str) -> Kind:
+def address(check: Callable[[str], object], what: str) -> SettingReader:
     """A URL, shown only where nothing in it can be a password."""
     return checked(check, what, is_plain)
 
 
-def checked(check: Callable[[str], object], what: str, may_show: Callable[[str], bool] = lambda _: True) -> Kind:
+def checked(
+    check: Callable[[str], object], what: str, may_show: Callable[[str], bool] = lambda _: True
+) -> SettingReader:
     """A text that `check` does not mind."""
 
     def read(text: str) -> str:
         check(text)
         return text
 
-    return Kind(read, what, may_show)
+    return SettingReader(read, what, may_show)
 
 
 def _readable(path: str) -> str:

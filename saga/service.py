@@ -15,7 +15,7 @@ from saga.declarations.handlers import (
     handler_of,
     original_of,
 )
-from saga.declarations.outside import check_seconds, check_state, document_of, resource_of
+from saga.declarations.resources import check_seconds, check_state, document_of, resource_of
 from saga.declarations.values import Declared, DocumentKind, Parameter, Reaction, Resource
 from saga.errors import DeclarationError
 from saga.messages import Event

@@ -11,15 +11,15 @@ from types import MappingProxyType
 from typing import TypeVar
 
 from saga import adapters
+from saga.broker.missing_topics import APPLY, topic_problems
 from saga.broker.port import Broker
-from saga.broker.presence import APPLY, lacking
 from saga.clock import Clock, SystemClock
 from saga.config import Settings
 from saga.declarations.values import Declared
 from saga.errors import BrokerUnavailable, ConfigurationError, SagaError
 from saga.observe.listeners import to_all
 from saga.observe.moments import Report
-from saga.observe.working import Watch
+from saga.observe.worker_view import Watch
 from saga.runtime.handling import raised_at
 from saga.runtime.lifecycle import OPEN_S_MAX, Options, serve
 from saga.runtime.prepared import prepare
@@ -204,7 +204,7 @@ async def with_topics(
     writes = frozenset(topic for declared in services for topic in writes_of(declared))
 
     async def looked() -> tuple[list[str], Sequence[str]]:
-        missing = [p for declared in services for p in await lacking(topics_of(declared), broker, reads, writes)]
+        missing = [p for declared in services for p in await topic_problems(topics_of(declared), broker, reads, writes)]
         return missing, await broker.forbidden(reads, writes, [declared.name for declared in services])
 
     left_s = OPEN_S_MAX if open_by_s is None else max(LOOK_S_LEAST, open_by_s - clock.monotonic_s())

@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from saga import envelope
+from saga.client_events import to_record
 from saga.clock import iso
 from saga.contracts.library import Library, contract_of, find
 from saga.errors import BadInput, DeclarationError
 from saga.identity import id_in, identity, identity_of_place
 from saga.messages import Headers, Message, Outgoing, Record
-from saga.outside import to_record
 from services.payment.events import OrderPlaced, PaymentReserved
 from tests.runtime.workplace import SAGA, an_order, message_of
 

@@ -11,9 +11,9 @@ from benchmarks.servers import raw
 from benchmarks.servers.ground import Ground, Spent, Work, child, rounds
 from benchmarks.servers.ours import CAST, serve
 from saga import adapters
+from saga.client_events import to_record
 from saga.clock import SystemClock
 from saga.messages import Outgoing
-from saga.outside import to_record
 from saga.runtime.topics import topics_of
 
 MESSAGES, ROUNDS, MANY, TEXT = 10_000, 5, 200_000, "x" * 100

@@ -22,9 +22,9 @@ from benchmarks.servers.ours import CAST, serve
 from benchmarks.services import REFUSED
 from saga import adapters
 from saga.broker.port import Broker
+from saga.client_events import to_record
 from saga.clock import SystemClock
 from saga.messages import Outgoing, Record
-from saga.outside import to_record
 from saga.runtime.topics import topics_of
 from services.inventory.stock import Stock
 from services.order.events import OrderPlaced

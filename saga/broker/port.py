@@ -89,7 +89,7 @@ class Membership(Protocol):
         asked; a partition of which nothing was heard yet is left out. `None`: the group has not said yet what is ours,
         which may be nothing."""
 
-    def standing(self) -> Sequence[Standstill]:
+    def standstills(self) -> Sequence[Standstill]:
         """What of that which is ours, or ought to be, cannot be read now. It is tried again; and whenever this becomes
         different, the poll under way, or else the next one, returns."""
 

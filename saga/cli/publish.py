@@ -15,6 +15,7 @@ import click
 from saga.cli.options import broker_option
 from saga.cli.telling import tell, tell_json, tell_trouble
 from saga.client import Client
+from saga.client_events import to_value
 from saga.config import Settings
 from saga.contracts import codec
 from saga.contracts.codegen import event_class
@@ -22,7 +23,6 @@ from saga.contracts.contract import Contract
 from saga.contracts.library import Library, contract_of, find
 from saga.errors import BadInput, ConfigurationError, SagaError
 from saga.messages import Event
-from saga.outside import to_value
 
 BATCH = 500
 """How many events are published at once."""

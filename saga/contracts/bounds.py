@@ -13,7 +13,7 @@ from saga.contracts.scalars import Wrong
 VALUES_MAX = 100_000
 """Texts, numbers, records, lists, all together. Twenty times as many were seconds of an event loop and 100 MB."""
 
-_Walk: TypeAlias = Callable[["_Place"], None]
+_Walk: TypeAlias = Callable[["_Cursor"], None]
 _WIDTHS = {"boolean": 1, "float": 4, "double": 8}
 _LONG_BYTES_MAX = 10
 _NOT_OF_THE_SCHEMA = "the bytes end in the middle, or are not of its schema"
@@ -25,9 +25,9 @@ def check_values(schema: Any) -> Callable[[bytes, int], None]:
     walk = _walk(schema, {})
 
     def check(value: bytes, at: int) -> None:
-        place = _Place(value, at)
-        walk(place)
-        if place.left < 0:
+        cursor = _Cursor(value, at)
+        walk(cursor)
+        if cursor.left < 0:
             raise _too_many()
 
     return check
@@ -47,7 +47,7 @@ def check_json(data: object) -> None:
             raise _too_many()
 
 
-class _Place:
+class _Cursor:
     """Position of the walk in the bytes, and how many more values there may be."""
 
     __slots__ = ("at", "left", "value")
@@ -108,45 +108,45 @@ def _walk(schema: Any, named: dict[str, _Walk]) -> _Walk:
             return _walk(kind, named)
 
 
-def _nothing(place: _Place) -> None:
-    place.left -= 1
+def _nothing(cursor: _Cursor) -> None:
+    cursor.left -= 1
 
 
-def _long(place: _Place) -> None:
-    place.left -= 1
-    place.long()
+def _long(cursor: _Cursor) -> None:
+    cursor.left -= 1
+    cursor.long()
 
 
-def _text(place: _Place) -> None:
-    place.left -= 1
-    place.skip(place.long())
+def _text(cursor: _Cursor) -> None:
+    cursor.left -= 1
+    cursor.skip(cursor.long())
 
 
 def _fixed(width: int) -> _Walk:
-    def walk(place: _Place) -> None:
-        place.left -= 1
-        place.skip(width)
+    def walk(cursor: _Cursor) -> None:
+        cursor.left -= 1
+        cursor.skip(width)
 
     return walk
 
 
 def _union(branches: list[_Walk]) -> _Walk:
-    def walk(place: _Place) -> None:
-        number = place.long()
+    def walk(cursor: _Cursor) -> None:
+        number = cursor.long()
         if not 0 <= number < len(branches):
             raise Wrong(_NOT_OF_THE_SCHEMA)
-        branches[number](place)
+        branches[number](cursor)
 
     return walk
 
 
 def _record(fields: list[tuple[str, _Walk]]) -> _Walk:
-    def walk(place: _Place) -> None:
-        place.left -= 1
+    def walk(cursor: _Cursor) -> None:
+        cursor.left -= 1
         at = ""
         try:
             for at, inside in fields:  # noqa: B007  the error needs to know how far it came
-                inside(place)
+                inside(cursor)
         except Wrong as why:
             raise why.under(at) from None
 
@@ -156,23 +156,23 @@ def _record(fields: list[tuple[str, _Walk]]) -> _Walk:
 def _blocks(inside: _Walk, *, keys: bool = False) -> _Walk:
     """Items of an array; of a map, each behind its key."""
 
-    def walk(place: _Place) -> None:
-        place.left -= 1
+    def walk(cursor: _Cursor) -> None:
+        cursor.left -= 1
         number = 0
-        while count := place.long():
+        while count := cursor.long():
             if count < 0:
                 count = -count
-                place.long()  # how many bytes they have, which is for those who skip them
-            if count > place.left:
+                cursor.long()  # how many bytes they have, which is for those who skip them
+            if count > cursor.left:
                 raise _too_many()
             for number in range(number + 1, number + count + 1):  # noqa: B020  goes on where the block before ended
                 if keys:
-                    place.skip(place.long())
+                    cursor.skip(cursor.long())
                 try:
-                    inside(place)
+                    inside(cursor)
                 except Wrong as why:
                     raise why.under(f"[{number - 1}]") from None
-                if place.left < 0:
+                if cursor.left < 0:
                     raise _too_many()
 
     return walk

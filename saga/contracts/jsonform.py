@@ -19,10 +19,10 @@ from saga.contracts.schema import (
     ArrayType,
     DecimalType,
     EnumType,
-    Kind,
     MapType,
     OptionalType,
     RecordType,
+    ScalarKind,
     ScalarType,
     Type,
 )
@@ -229,7 +229,7 @@ _timestamp_from_json = _parsed(
     lambda text: datetime.fromisoformat(text.upper()).astimezone(UTC),
     'a time with its zone as text: "2026-11-21T14:06:40.123Z"',
 )
-_SCALARS_TO_JSON: Final[dict[Kind, Convert]] = {
+_SCALARS_TO_JSON: Final[dict[ScalarKind, Convert]] = {
     "float": _number_to_json,
     "double": _number_to_json,
     "bytes": _bytes_to_json,
@@ -238,7 +238,7 @@ _SCALARS_TO_JSON: Final[dict[Kind, Convert]] = {
     "timestamp-millis": _timestamp_to_json("milliseconds"),
     "timestamp-micros": _timestamp_to_json("microseconds"),
 }
-_SCALARS_FROM_JSON: Final[dict[Kind, Convert]] = {
+_SCALARS_FROM_JSON: Final[dict[ScalarKind, Convert]] = {
     "float": _number_from_json,
     "double": _number_from_json,
     "bytes": _bytes_from_json,

@@ -6,11 +6,11 @@ from decimal import Context, Decimal, Inexact
 from typing import Any, Final, TypeAlias
 from uuid import UUID
 
-from saga.contracts.schema import BOUNDS, FLOAT_MAX, DecimalType, Kind
+from saga.contracts.schema import BOUNDS, FLOAT_MAX, DecimalType, ScalarKind
 
 Convert: TypeAlias = Callable[[Any], Any]
 
-PYTHON_TYPES: Final[Mapping[Kind, type]] = {
+PYTHON_TYPES: Final[Mapping[ScalarKind, type]] = {
     "boolean": bool,
     "int": int,
     "long": int,
@@ -112,7 +112,7 @@ def _boolean_to_raw(value: Any) -> Any:
     raise is_not(value, bool)
 
 
-def _whole_to_raw(kind: Kind) -> Convert:
+def _whole_to_raw(kind: ScalarKind) -> Convert:
     least, most = BOUNDS[kind]
 
     def convert(value: Any) -> Any:
@@ -214,7 +214,7 @@ def _timestamp_from_raw(unit: str) -> Convert:
     return convert
 
 
-TO_RAW: Final[Mapping[Kind, Convert]] = {
+TO_RAW: Final[Mapping[ScalarKind, Convert]] = {
     "boolean": _boolean_to_raw,
     "int": _whole_to_raw("int"),
     "long": _whole_to_raw("long"),
@@ -227,7 +227,7 @@ TO_RAW: Final[Mapping[Kind, Convert]] = {
     "timestamp-millis": _millis_to_raw,
     "timestamp-micros": _micros_to_raw,
 }
-FROM_RAW: Final[Mapping[Kind, Convert]] = {
+FROM_RAW: Final[Mapping[ScalarKind, Convert]] = {
     "uuid": _uuid_from_raw,
     "date": _date_from_raw,
     "timestamp-millis": _timestamp_from_raw("milliseconds"),

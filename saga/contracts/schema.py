@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias
 from uuid import UUID
 
-Kind: TypeAlias = Literal[
+ScalarKind: TypeAlias = Literal[
     "boolean",
     "int",
     "long",
@@ -27,10 +27,10 @@ Kind: TypeAlias = Literal[
     "timestamp-micros",
 ]
 
-PRIMITIVES: Final[Mapping[str, Kind]] = {
+PRIMITIVES: Final[Mapping[str, ScalarKind]] = {
     name: name for name in ("boolean", "int", "long", "float", "double", "string", "bytes")
 }
-LOGICAL: Final[Mapping[str, tuple[str, Kind]]] = {
+LOGICAL: Final[Mapping[str, tuple[str, ScalarKind]]] = {
     "uuid": ("string", "uuid"),
     "date": ("int", "date"),
     "timestamp-millis": ("long", "timestamp-millis"),
@@ -38,7 +38,7 @@ LOGICAL: Final[Mapping[str, tuple[str, Kind]]] = {
 }
 """For each logical type, besides decimal, the type it must annotate."""
 
-BOUNDS: Final[Mapping[Kind, tuple[int, int]]] = {
+BOUNDS: Final[Mapping[ScalarKind, tuple[int, int]]] = {
     "int": (-(2**31), 2**31 - 1),
     "long": (-(2**63), 2**63 - 1),
     "date": (-719_162, 2_932_896),
@@ -72,7 +72,7 @@ MISSING: Final = Missing()
 class ScalarType:
     """A primitive type, or one with a logical type that needs no parameters."""
 
-    kind: Kind
+    kind: ScalarKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,7 +263,7 @@ def _latin(default: object) -> bytes:
         raise ValueError("has characters above U+00FF: bytes are written with U+0000 to U+00FF") from why
 
 
-def _float_default(kind: Kind, default: float) -> float:
+def _float_default(kind: ScalarKind, default: float) -> float:
     """A float is kept in 32 bits, as it comes back from a log."""
     try:
         number = float(default)
@@ -280,7 +280,7 @@ def _text_default(default: str) -> str:
     return default
 
 
-def _scalar_default(kind: Kind, default: object) -> object:
+def _scalar_default(kind: ScalarKind, default: object) -> object:
     match kind, default:
         case "boolean", bool():
             return default

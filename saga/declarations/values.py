@@ -10,7 +10,7 @@ from saga.errors import Permanent
 from saga.messages import Event
 from saga.policies.retry import Retry
 
-Kind: TypeAlias = Literal["handler", "compensation"]
+ReactionKind: TypeAlias = Literal["handler", "compensation"]
 """What a reaction is there for."""
 
 
@@ -30,7 +30,7 @@ class Parameter:
 class Reaction:
     """A function of the service that runs because of something that happened."""
 
-    kind: Kind
+    kind: ReactionKind
 
     service: str
     name: str
@@ -112,7 +112,7 @@ class Declared:
         """Reactions to failure outcomes, each undoing a handler."""
         return self._of("compensation")
 
-    def _of(self, kind: Kind) -> list[Reaction]:
+    def _of(self, kind: ReactionKind) -> list[Reaction]:
         return [reaction for reaction in self.reactions if reaction.kind == kind]
 
 

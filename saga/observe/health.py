@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from saga.observe.working import Working
+from saga.observe.worker_view import WorkerView
 
 AWAY_S_MAX = 10.0
 """Store or broker may be out of reach for so long before a process is not ready: lanes wait, and nothing is lost."""
@@ -22,15 +22,15 @@ class Health:
     """What is known of the services of this process. `watch` is to be told of each worker."""
 
     def __init__(self, services: Collection[str], stop: asyncio.Event) -> None:
-        self.working: dict[str, Working] = {}
+        self.working: dict[str, WorkerView] = {}
         """The workers that run now, by service."""
         self._services, self._stop = services, stop
         self._ended: set[str] = set()
         self._joined: set[str] = set()
 
     @contextmanager
-    def watch(self, worker: Working) -> Iterator[None]:
-        """See `saga.observe.working.Watch`."""
+    def watch(self, worker: WorkerView) -> Iterator[None]:
+        """See `saga.observe.worker_view.Watch`."""
         self.working[worker.name] = worker
         try:
             yield
@@ -61,7 +61,7 @@ class Health:
                 yield "starting: it has not joined its group yet"
             else:  # once is enough: partitions come and go, and it is not less ready while they do
                 self._joined.add(service)
-        for standstill in worker.standing():
+        for standstill in worker.standstills():
             yield standstill.reason
         for what, away_s in worker.away().items():
             if away_s > AWAY_S_MAX:

@@ -15,7 +15,7 @@ from saga.observe.connections import BACKLOG, Connection, Connections, closing, 
 from saga.observe.health import Health, Reason
 from saga.observe.metrics import Metrics, Page, form_of
 from saga.observe.moments import Report
-from saga.observe.working import Watch, Working
+from saga.observe.worker_view import Watch, WorkerView
 
 RECOVERY_S = 0.2
 """How often to see whether a worker has read all there was."""
@@ -93,7 +93,7 @@ async def _listening(runner: web.AppRunner, address: str) -> AsyncIterator[tuple
 
 def _watching(health: Health, metrics: Metrics) -> Watch:
     @contextmanager
-    def watch(worker: Working) -> Iterator[None]:
+    def watch(worker: WorkerView) -> Iterator[None]:
         metrics.begins(worker)
         with health.watch(worker):
             yield
@@ -176,6 +176,6 @@ async def _workers(health: Health, clock: Clock) -> None:
                 tasks.create_task(_look_of(worker))
 
 
-async def _look_of(worker: Working) -> None:
+async def _look_of(worker: WorkerView) -> None:
     with suppress(Exception):  # whatever it is: lanes meet it too, and people are told of it there
         await worker.look()

@@ -31,7 +31,7 @@ from saga.observe.moments import (
     Stuck,
     WriteRefused,
 )
-from saga.observe.working import Working
+from saga.observe.worker_view import WorkerView
 
 BOUNDS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 """The upper bounds of the histograms: from a message without a step to one that is tried again and again."""
@@ -96,7 +96,7 @@ def _other(labels: Labels) -> Labels:
 class Metrics(Collector):
     """Listens to the moments of all services of this process: an instance is a `saga.observe.moments.Report`."""
 
-    def __init__(self, working: Mapping[str, Working], clock: Clock) -> None:
+    def __init__(self, working: Mapping[str, WorkerView], clock: Clock) -> None:
         """`working`: the workers that run, kept up by somebody else."""
         self._working, self._clock = working, clock
         self._began_s: dict[str, float] = {}
@@ -192,7 +192,7 @@ class Metrics(Collector):
 
     # ---------------------------------------------------------------- looking
 
-    def begins(self, worker: Working) -> None:
+    def begins(self, worker: WorkerView) -> None:
         """A worker begins: its series begin, at 0."""
         self._began_s[worker.name] = self._clock.monotonic_s()
         types = sorted(worker.types)
@@ -251,7 +251,7 @@ class Metrics(Collector):
             *("service", "topic", "partition"),
         )
         for name, worker in self._working.items():
-            for topic, part, *_ in worker.standing():
+            for topic, part, *_ in worker.standstills():
                 standing.values[name, topic, str(-1 if part is None else part)] = 1
             inflight.values[name,] = worker.inflight
             bound.values[name,] = worker.inflight_max

@@ -15,7 +15,7 @@ from saga.declarations.values import Declared, Resource
 from saga.errors import ConfigurationError, DeclarationError
 from saga.names import ARCHIVES, PROGRESS
 from saga.observe.moments import Report, Started, Stopped
-from saga.observe.working import Watch
+from saga.observe.worker_view import Watch
 from saga.runtime.participant import participant_of
 from saga.runtime.ports import Outside, RunningPorts
 from saga.runtime.prepared import Prepared

@@ -41,7 +41,7 @@ STUCK_S_FIRST, STUCK_S_MAX = 0.5, 30.0
 
 @dataclass(slots=True)
 class Worker:
-    """Handles what a membership gives. Also the membership's listener, and a `saga.observe.working.Working`."""
+    """Handles what a membership gives. Also the membership's listener, and a `saga.observe.worker_view.WorkerView`."""
 
     service: Participant
     ports: RunningPorts
@@ -117,7 +117,7 @@ class Worker:
                 self.ports.unavailable("poll", why)
                 await self.ports.clock.sleep(AGAIN_S)
                 continue
-            standstills.are(membership.standing())
+            standstills.are(membership.standstills())
             if away:  # else nothing is said: a log that can be read may be full
                 away = False
                 self.ports.answered("broker")
@@ -227,11 +227,11 @@ class Worker:
     def away(self) -> Mapping[str, float]:
         return self.ports.away()
 
-    def standing(self) -> Sequence[Standstill]:
-        return () if self._membership is None else self._membership.standing()
+    def standstills(self) -> Sequence[Standstill]:
+        return () if self._membership is None else self._membership.standstills()
 
     async def look(self) -> None:
-        """See `saga.observe.working.Working`. Lanes know better than a read whether the store takes writes."""
+        """See `saga.observe.worker_view.WorkerView`. Lanes know better than a read whether the store takes writes."""
         try:
             await self.ports.store.get(names.PROGRESS, progress_key(self.service.name, ""))
         except StoreUnavailable as why:

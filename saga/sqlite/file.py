@@ -8,7 +8,7 @@ from pathlib import Path
 from saga.clock import Clock
 from saga.errors import Broken, SagaError
 from saga.sqlite.errors import Doing, is_busy, meaning
-from saga.sqlite.ground import Ground, Lacks
+from saga.sqlite.guard import FileGuard, Lacks
 from saga.sqlite.lock import WriteLock
 from saga.sqlite.opening import connect, make_file, make_folder, open_to_write
 from saga.sqlite.purpose import Purpose
@@ -21,7 +21,7 @@ LOOK_EVERY_S = 0.002
 class File:
     """One for each owner. What it raises are its owner's errors, unless a method says otherwise."""
 
-    ground: Ground
+    guard: FileGuard
     lock: WriteLock
 
     def __init__(
@@ -64,41 +64,41 @@ class File:
     def close(self) -> None:
         """Close. Raises what its purpose has for a broken file if it has lost its name since anybody looked."""
         try:
-            if self.ground.broken is None:
+            if self.guard.broken is None:
                 with suppress(OSError):
-                    self.ground.check_names()
+                    self.guard.check_names()
         finally:
-            if self.ground.broken is None:  # else to close it would remove the log of whatever lies there now
+            if self.guard.broken is None:  # else to close it would remove the log of whatever lies there now
                 if self._connection is not None:
                     self._connection.close()
-                self.ground.closed()
+                self.guard.closed()
             self.lock.close()
 
     def connection(self) -> sqlite3.Connection:
         """What all goes through. Once the file is not what it was, it is used no more: what lies there is another one.
 
         Raises `sqlite3.Error` if the last one was beyond use, and no other can be had."""
-        if self.ground.broken is not None:
-            self.ground.refuse()
+        if self.guard.broken is not None:
+            self.guard.refuse()
         if self._connection is None:
             self._connection = connect(self.path, self.purpose, self._factory, self._bytes_max)
-            self.ground.reconnected(self._connection)
+            self.guard.reconnected(self._connection)
         return self._connection
 
     def roll_back(self) -> None:
         """Leave nothing of a failed transaction; the next use opens a new connection if this one is beyond use."""
-        if self._connection is not None and self._connection.in_transaction and self.ground.broken is None:
+        if self._connection is not None and self._connection.in_transaction and self.guard.broken is None:
             try:
                 self._connection.execute("ROLLBACK")
             except sqlite3.Error:
                 self._connection.close()
                 self._connection = None
-                self.ground.disconnected()
+                self.guard.disconnected()
 
     def check_names(self) -> None:
         """Look whether the file is still the one of its name."""
         try:
-            self.ground.check_names()
+            self.guard.check_names()
         except OSError as why:
             raise self.unseen(why) from why
 
@@ -116,7 +116,7 @@ class File:
         """The owner's error for one of SQLite's; that the file has lost its name explains most of them."""
         try:
             with suppress(OSError):  # it is told as SQLite has it
-                self.ground.check_names()
+                self.guard.check_names()
         except Broken as also:
             return also
         return meaning(why, doing, self.path, self.purpose)
@@ -155,7 +155,7 @@ class File:
                 raise purpose.reactions.broken(f"the {purpose.name} {path} cannot be used yet: {said}")
             connection = open_to_write(path, purpose, self._factory, self._bytes_max)
             try:
-                self.ground = Ground(path, purpose, lock.descriptor, connection, self._clock, lacks)
+                self.guard = FileGuard(path, purpose, lock.descriptor, connection, self._clock, lacks)
             except BaseException:
                 connection.close()
                 raise

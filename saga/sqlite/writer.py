@@ -39,7 +39,7 @@ class Contents(Protocol):
         """After the last of so many."""
 
     def committed(self) -> bytes | None:
-        """Durable, and the lock still held: the mark of its last write, if it had one. See `saga.sqlite.ground`."""
+        """Durable, and the lock still held: the mark of its last write, if it had one. See `saga.sqlite.guard`."""
 
     def rolled_back(self) -> None:
         """Nothing of it is there."""
@@ -81,8 +81,8 @@ class Writer:
                 f"the {file.purpose.name} {file.path} is closed here; nothing was written: use it inside its "
                 "`async with`"
             )
-        if self._file.ground.broken is not None:
-            self._file.ground.refuse()
+        if self._file.guard.broken is not None:
+            self._file.guard.refuse()
         done: asyncio.Future[T] = self._loop.create_future()
         self._queue.append((run, done, takes))
         if not self._scheduled and self._waiting is None:
@@ -92,7 +92,7 @@ class Writer:
     async def close(self) -> None:
         """Return when all that was queued has come to its end; nothing is taken from here on. Raises what the file's
         purpose has for a broken one, if that turns out only now."""
-        is_told = self._file.ground.broken is not None
+        is_told = self._file.guard.broken is not None
         try:
             with suppress(SagaError):  # those who queued it were told the same
                 await self.do(lambda: None)  # the queue is first in, first out
@@ -102,7 +102,7 @@ class Writer:
                 self._waiting.cancel()
                 await asyncio.wait([self._waiting])
         if not is_told:
-            self._file.ground.refuse()
+            self._file.guard.refuse()
 
     def _schedule(self) -> None:
         """Write once the loop has run what is ready: as much as possible is there by then."""
@@ -164,7 +164,7 @@ class Writer:
         try:
             connection = file.connection()
             connection.execute("BEGIN IMMEDIATE")
-            file.ground.check()
+            file.guard.check()
             group = self._group()
             contents.begin()
             for run, _, _ in group:
@@ -175,7 +175,7 @@ class Writer:
             contents.finish(len(group))
             doing = Doing.COMMIT
             connection.execute("COMMIT")
-            file.ground.committed(contents.committed())
+            file.guard.committed(contents.committed())
         except BaseException as why:
             file.roll_back()
             contents.rolled_back()

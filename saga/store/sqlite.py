@@ -19,8 +19,8 @@ from saga.sqlite.writer import Writer
 from saga.store.port import Document
 from saga.store.sqlite_documents import EXPIRY_S_MAX, Documents, checked, lacks
 from saga.store.sqlite_file import PURPOSE
-from saga.store.sqlite_looks import by_key, newest
-from saga.store.steady import SteadyTime
+from saga.store.sqlite_listing import by_key, newest
+from saga.store.steady_time import SteadyTime
 
 WRITES_MAX = 256
 """How many writes share a transaction: more would hold up the loop for more than about 5 ms."""

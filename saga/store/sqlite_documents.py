@@ -12,7 +12,7 @@ from pathlib import Path
 from saga.errors import Conflict, Exists, StoreError
 from saga.sqlite.errors import Damage
 from saga.store import sqlite_file
-from saga.store.steady import SteadyTime
+from saga.store.steady_time import SteadyTime
 
 EXPIRY_S_MAX = 1000 * 365 * 86_400.0
 """A document may stay for so long at most, 1000 years, if it is to go at all."""

@@ -11,7 +11,7 @@ import msgspec
 from saga.clock import SystemClock
 from saga.contracts import codec
 from saga.contracts.library import binding_of
-from saga.declarations.outside import MARKERS
+from saga.declarations.resources import MARKERS
 from saga.declarations.values import Declared
 from saga.errors import Problems, SagaError
 from saga.messages import Event, Message, Position, name_of

@@ -12,10 +12,10 @@ from saga.contracts.schema import (
     ArrayType,
     DecimalType,
     EnumType,
-    Kind,
     MapType,
     OptionalType,
     RecordType,
+    ScalarKind,
     ScalarType,
     Type,
 )
@@ -25,7 +25,7 @@ from saga.messages import Event, name_of
 from saga.runtime.prepared import consumed_by
 
 _NEW_YEAR = datetime(2026, 1, 1, tzinfo=UTC)
-_SIMPLE: Final[Mapping[Kind, object]] = {
+_SIMPLE: Final[Mapping[ScalarKind, object]] = {
     "boolean": True,
     "int": 1,
     "long": 1,

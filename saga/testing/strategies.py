@@ -26,10 +26,10 @@ from saga.contracts.schema import (
     DecimalType,
     EnumType,
     Field,
-    Kind,
     MapType,
     OptionalType,
     RecordType,
+    ScalarKind,
     ScalarType,
     Type,
 )
@@ -101,7 +101,7 @@ def _records(
     return st.fixed_dictionaries(required, optional=optional).map(lambda given: cls(**given))
 
 
-def _scalars(kind: Kind) -> st.SearchStrategy[Any]:
+def _scalars(kind: ScalarKind) -> st.SearchStrategy[Any]:
     match kind:
         case "int" | "long":
             return st.integers(*BOUNDS[kind])

@@ -19,7 +19,7 @@ from saga.broker.port import Topic
 from saga.clock import SystemClock
 from saga.errors import BrokerBroken, BrokerError, BrokerUnavailable
 from saga.messages import Partition
-from saga.sqlite import ground, lock
+from saga.sqlite import guard, lock
 from saga.sqlite.lock import WriteLock
 from saga.testing.conformance.listening import Listening, event, values
 from tests.broker.waiting import until
@@ -31,7 +31,7 @@ COUNT = 20
 @pytest.fixture(autouse=True)
 def always_looking(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tests are faster than whoever removes files by hand."""
-    monkeypatch.setattr(ground, "CHECK_EVERY_S", 0.0)
+    monkeypatch.setattr(guard, "CHECK_EVERY_S", 0.0)
 
 
 @pytest.fixture
@@ -189,7 +189,7 @@ async def test_a_record_that_is_not_what_was_written_stands_its_partition_and_sa
             shell.execute(f"UPDATE log_{log} SET value = ?", (b"won",))
     async with broker.join("payment", ["orders"], listening := Listening()) as member:
         assert await member.poll(await has(listening, 4), records_max=10, timeout_s=0.5) == []
-        (standstill,) = member.standing()
+        (standstill,) = member.standstills()
         assert str(path) in standstill.reason
     await broker.__aexit__(None, None, None)
 

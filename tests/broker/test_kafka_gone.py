@@ -40,12 +40,12 @@ async def test_a_topic_that_is_gone_stops_nothing_else_and_is_written_and_read_w
                         await broker.publish([event(kafka_topic, "k", "nowhere")])
                     await broker.publish([event(free, "k", f"free {number}")])
                 await reader.until({f"free {number}" for number in range(20)})
-                await until(membership.standing)
-                assert {each.topic for each in membership.standing()} == {kafka_topic}
+                await until(membership.standstills)
+                assert {each.topic for each in membership.standstills()} == {kafka_topic}
                 await broker.ensure(topics)
                 await CLOCK.within(WITHIN_S, put(broker, kafka_topic, "k", "after"))
                 await until(lambda: "after" in values(reader.records))
-                await until(lambda: not membership.standing())
+                await until(lambda: not membership.standstills())
             finally:
                 reading.cancel()
                 await asyncio.wait([reading])

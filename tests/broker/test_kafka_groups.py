@@ -160,10 +160,10 @@ async def test_what_was_fetched_and_not_handed_out_is_not_handed_out_under_anoth
             assert isinstance(membership, Member)
             for _ in range(20):  # each gives up before anything can have come
                 assert await membership.poll([place], records_max=5, timeout_s=0) == []
-            assert len(membership._intake._gets) == 1
+            assert len(membership._prefetch._gets) == 1
             await broker.publish([event(topic, "k", f"{n}") for n in range(20)])
-            while place not in membership._intake:
-                membership._intake.ask([place], 5)
+            while place not in membership._prefetch:
+                membership._prefetch.ask([place], 5)
                 await CLOCK.sleep(0.01)
             async with other.join(topic, [topic], second := Listening()):
                 await until(lambda: listening.heard("revoked"))

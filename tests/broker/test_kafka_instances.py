@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 import pytest
 
 from saga.broker.kafka.broker import KafkaBroker
+from saga.broker.kafka.duplicate_instance import DuplicateInstance
 from saga.broker.kafka.membership import Member
-from saga.broker.kafka.rivals import Rivals
 from saga.broker.kafka.settings import KafkaSettings
 from saga.broker.port import Topic
 from saga.errors import BrokerError
@@ -210,8 +210,8 @@ async def test_only_what_silence_does_not_explain_is_taken_for_another_process(
     caplog: pytest.LogCaptureFixture, instance: str, every_s: float, is_said: bool
 ) -> None:
     clock = TrialClock()
-    rivals = Rivals("payment", instance, 10, clock)
+    duplicate_instance = DuplicateInstance("payment", instance, 10, clock)
     for _ in range(9):
-        rivals.forgotten()
+        duplicate_instance.forgotten()
         await clock.sleep(every_s)
     assert len(caplog.records) == is_said  # once

@@ -12,12 +12,12 @@ from saga import envelope, wiring
 from saga.broker.kafka.broker import KafkaBroker
 from saga.broker.kafka.settings import KafkaSettings
 from saga.broker.port import Broker
+from saga.client_events import to_record
 from saga.clock import SystemClock
 from saga.config import Settings
 from saga.errors import BrokerUnavailable
 from saga.messages import Outgoing
 from saga.observe.moments import DeadLettered, Escalated, Moment
-from saga.outside import to_record
 from saga.runtime.lifecycle import Options
 from saga.runtime.topics import topics_of
 from saga.store.sqlite import SqliteStore

@@ -91,9 +91,9 @@ async def standstill(membership: Membership, place: Partition, says: str = "") -
     """What is said of a topic to who goes on polling, once it `says` this: what stops first is told first."""
 
     async def told() -> str:
-        while not any(says in each.reason for each in membership.standing()):
+        while not any(says in each.reason for each in membership.standstills()):
             await membership.poll([place], records_max=9, timeout_s=0.1)
-        (each,) = membership.standing()
+        (each,) = membership.standstills()
         assert (each.topic, each.partition) == (place.topic, None)
         return each.reason
 
@@ -250,12 +250,12 @@ async def test_one_topic_without_rights_stops_nothing_else(
                 membership._consumer._client.force_metadata_update()  # as aiokafka does every few minutes
                 await other.publish([event(free, "k", f"free {number}")])
                 await until(lambda number=number: f"free {number}" in values(both.records))  # type: ignore[misc]
-            await until(membership.standing)
-            assert {(each.topic, each.partition) for each in membership.standing()} == {(kafka_name, None)}
+            await until(membership.standstills)
+            assert {(each.topic, each.partition) for each in membership.standstills()} == {(kafka_name, None)}
             await until(lambda: both.committed.get(freely) == 4)
             await guarded.allow(may_read)
             await both.until({"meanwhile"})
-            await until(lambda: not membership.standing())
+            await until(lambda: not membership.standstills())
         finally:
             reading.cancel()
             await asyncio.wait([reading])

@@ -87,15 +87,15 @@ async def test_after_a_fetch_that_raises_nothing_of_the_others_is_lost(
             monkeypatch.setattr(consumer, "getmany", taking_and_raising)
             while len(found) < len(others):
                 found += await membership.poll(list(listening.has), records_max=10, timeout_s=1)
-            await until(membership.standing)
-            (told,) = membership.standing()
+            await until(membership.standstills)
+            (told,) = membership.standstills()
             assert (told.topic, told.partition, told.offset) == (*broken, 0)
             assert "ValueError: whatever it is" in told.reason
             raised = 8
             while len(found) < len(stored):
                 found += await membership.poll(list(listening.has), records_max=10, timeout_s=1)
             assert sorted(found) == stored
-            await until(lambda: not membership.standing())
+            await until(lambda: not membership.standstills())
 
 
 @pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])

@@ -10,10 +10,10 @@ from pathlib import Path
 import msgspec
 
 from saga import Event, Saga, Service, envelope
+from saga.client_events import to_record
 from saga.clock import SystemClock
 from saga.errors import Exists, Permanent
 from saga.messages import Outgoing, Position, Record
-from saga.outside import to_record
 from saga.runtime.beginning import begin
 from saga.runtime.lifecycle import open_resources
 from saga.runtime.participant import Participant, participant_of

@@ -12,12 +12,12 @@ from typing import Literal, NamedTuple, Self, TypeVar
 from saga import Service
 from saga.broker.embedded.broker import EmbeddedBroker
 from saga.broker.port import Listener, Membership
+from saga.client_events import to_record
 from saga.clock import Clock, SystemClock
 from saga.contracts.library import find
 from saga.errors import Ambiguous, BrokerUnavailable, StoreUnavailable
 from saga.messages import Event, Outgoing, Partition, Record, Standstill
 from saga.observe.moments import Moment
-from saga.outside import to_record
 from saga.progress.document import Entry, decode, decode_entry, progress_key
 from saga.runtime.lifecycle import Options, serve
 from saga.runtime.prepared import prepare
@@ -218,8 +218,8 @@ class FailingMembership:
     def lag(self) -> Mapping[Partition, int] | None:
         return self.membership.lag()
 
-    def standing(self) -> Sequence[Standstill]:
-        return self.membership.standing()
+    def standstills(self) -> Sequence[Standstill]:
+        return self.membership.standstills()
 
     async def commit(self, offsets: Mapping[Partition, int]) -> None:
         mode = self.plan.due(f"{self.service}.commit", "before", "after")

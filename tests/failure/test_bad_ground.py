@@ -18,10 +18,10 @@ import pytest
 
 from saga import envelope
 from saga.broker.embedded.broker import EmbeddedBroker
+from saga.client_events import to_record
 from saga.clock import SystemClock
 from saga.errors import SagaError
 from saga.observe.moments import DeadLettered, Handled, Unavailable
-from saga.outside import to_record
 from services import ledger
 from services.demo.fleet import ROOT, Fallen, Fleet
 from services.order.events import OrderPlaced

@@ -162,7 +162,7 @@ async def read_broker(broker: EmbeddedBroker, held: dict[bytes, bytes]) -> None:
             assert CLOCK.monotonic_s() < until_s, f"{len(held) - len(found)} records never come"
             for record in await member.poll(list(listening.has), records_max=50, timeout_s=0.05):
                 found[record.key or b""] = record.value or b""
-            if standing := member.standing():
+            if standing := member.standstills():
                 raise SagaError(standing[0].reason)
             if len(listening.has) == PARTITIONS and member.lag() is not None and not any((member.lag() or {}).values()):
                 break

@@ -144,7 +144,7 @@ class _Member:
     def lag(self) -> Mapping[Partition, int] | None:
         return None
 
-    def standing(self) -> Sequence[Standstill]:
+    def standstills(self) -> Sequence[Standstill]:
         return ()
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 from random import Random  # noqa: TID251 - drawn from a seed
 
-from saga import outside
+from saga import client_events
 from saga.clock import iso
 from saga.contracts import codec
 from saga.contracts.library import contract_of
@@ -92,7 +92,7 @@ def _an_order(saga: str, quantity: int = 1) -> OrderPlaced:
 
 
 def _client(random: Random, saga: str) -> Written:
-    record = outside.to_record(_an_order(saga, random.choice((1, 1, 2))), NOW_MS)
+    record = client_events.to_record(_an_order(saga, random.choice((1, 1, 2))), NOW_MS)
     return Written(record.key, record.value, record.headers, codec=random.randrange(12))
 
 

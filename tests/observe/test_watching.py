@@ -11,7 +11,7 @@ from saga import Saga, Service
 from saga.errors import BrokerUnavailable, SagaError, StoreUnavailable
 from saga.messages import Partition
 from saga.observe.moments import Moment, Recovered, Unavailable
-from saga.observe.working import Working
+from saga.observe.worker_view import WorkerView
 from saga.runtime.lifecycle import Options, serve
 from saga.runtime.ports import QUIET_S, RunningPorts
 from saga.runtime.prepared import prepare
@@ -42,13 +42,13 @@ def service_that_waits_for(may_end: asyncio.Event) -> Service:
 
 
 @asynccontextmanager
-async def watched(place: Workplace, service: Service) -> AsyncIterator[Working]:
+async def watched(place: Workplace, service: Service) -> AsyncIterator[WorkerView]:
     """The service runs inside the block; what is given is what those see who watch it."""
-    seen: asyncio.Future[Working] = asyncio.get_running_loop().create_future()
+    seen: asyncio.Future[WorkerView] = asyncio.get_running_loop().create_future()
     ended, stop = asyncio.Event(), asyncio.Event()
 
     @contextmanager
-    def watch(worker: Working) -> Iterator[None]:
+    def watch(worker: WorkerView) -> Iterator[None]:
         seen.set_result(worker)
         yield
         ended.set()

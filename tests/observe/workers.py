@@ -21,7 +21,7 @@ class StandingClock(SystemClock):
 
 @dataclass
 class Stand:
-    """A `saga.observe.working.Working`, of values."""
+    """A `saga.observe.worker_view.WorkerView`, of values."""
 
     name: str = "payment"
     types: Collection[str] = ("OrderPlaced", "OrderCancelled")
@@ -45,7 +45,7 @@ class Stand:
     def away(self) -> Mapping[str, float]:
         return self.gone
 
-    def standing(self) -> Sequence[Standstill]:
+    def standstills(self) -> Sequence[Standstill]:
         return self.stands
 
     async def look(self) -> None:

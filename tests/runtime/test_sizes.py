@@ -10,6 +10,7 @@ import pytest
 from saga import Service
 from saga.adapters import broker_at
 from saga.broker.port import BESIDE_BYTES, size_of, value_bytes_max
+from saga.client_events import to_record
 from saga.clock import SystemClock
 from saga.config import Settings
 from saga.contracts import codec
@@ -17,7 +18,6 @@ from saga.envelope import SAGA_BYTES_MAX
 from saga.errors import Permanent, SagaError
 from saga.messages import Event, Outgoing
 from saga.names import dead_letters_of
-from saga.outside import to_record
 from saga.progress.document import progress_key
 from services.inventory.events import InventoryRejected, InventoryReserved
 from services.payment.events import OrderPlaced

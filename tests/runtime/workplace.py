@@ -7,7 +7,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any, TypeVar
 
-from saga import Event, Service, envelope, outside
+from saga import Event, Service, client_events, envelope
 from saga.broker.embedded.broker import EmbeddedBroker
 from saga.broker.port import RECORD_BYTES_MAX
 from saga.clock import SystemClock, iso
@@ -91,7 +91,7 @@ class Workplace:
 
     def said_by_client(self, event: Event) -> Outgoing:
         """An event as a Client publishes it."""
-        return outside.to_record(event, self.clock.now_ms())
+        return client_events.to_record(event, self.clock.now_ms())
 
     async def until(self, holds: Callable[[], bool]) -> None:
         """Return when it does."""

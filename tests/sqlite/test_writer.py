@@ -13,7 +13,7 @@ import pytest
 from saga.broker.embedded.file import PURPOSE as BROKER
 from saga.clock import SystemClock
 from saga.errors import Broken, SagaError
-from saga.sqlite import ground
+from saga.sqlite import guard
 from saga.sqlite.file import File
 from saga.sqlite.lock import WriteLock
 from saga.sqlite.purpose import Purpose
@@ -90,7 +90,7 @@ def purpose(request: pytest.FixtureRequest) -> Purpose:
 @pytest.fixture(autouse=True)
 def nothing_planted(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     Planted.fails = {}
-    monkeypatch.setattr(ground, "CHECK_EVERY_S", 0.0)
+    monkeypatch.setattr(guard, "CHECK_EVERY_S", 0.0)
     yield
     assert Planted.fails == {}, "what was planted did not come up"
 
@@ -101,7 +101,7 @@ async def open_up(path: Path, purpose: Purpose) -> Open:
     there.writer = Writer(there.file, there.contents, clock=CLOCK, room=ROOM, broken=there.broken.append)
     with closing(sqlite3.connect(path, isolation_level=None)) as shell:
         shell.execute("CREATE TABLE IF NOT EXISTS counted AS SELECT 0 AS number")
-    there.file.ground._state._tables_max = None  # the table of this test was made while it was open
+    there.file.guard._state._tables_max = None  # the table of this test was made while it was open
     return there
 
 
@@ -241,7 +241,7 @@ async def test_a_file_that_was_removed_a_moment_ago_is_told_when_it_is_closed(
     """Sooner than a transaction looks again."""
     path = tmp_path / "state.db"
     there = await open_up(path, purpose)
-    monkeypatch.setattr(ground, "CHECK_EVERY_S", 60.0)
+    monkeypatch.setattr(guard, "CHECK_EVERY_S", 60.0)
     await there.writer.do(lambda: there.add(1))
     path.unlink()
     with pytest.raises(Broken, match=r"was removed while it was in use.*is saved in"):

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from saga.errors import StoreBroken, StoreUnavailable
-from saga.sqlite import ground
+from saga.sqlite import guard
 from saga.sqlite.opening import CHECKPOINT_PAGES
 from saga.store.port import Document
 from saga.store.sqlite import LOOK_EVERY_S, WRITES_MAX, SqliteStore
@@ -24,7 +24,7 @@ COUNT = 5
 @pytest.fixture(autouse=True)
 def always_looking(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tests are faster than whoever removes files by hand."""
-    monkeypatch.setattr(ground, "CHECK_EVERY_S", 0.0)
+    monkeypatch.setattr(guard, "CHECK_EVERY_S", 0.0)
 
 
 def beside(path: Path, ending: str) -> Path:

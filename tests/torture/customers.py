@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 from random import Random  # noqa: TID251 - seeded
 
 from saga.broker.port import Broker
+from saga.client_events import to_record
 from saga.clock import Clock
 from saga.errors import BrokerUnavailable
-from saga.outside import to_record
 from services.demo.__main__ import ORDERS, read_orders
 from services.demo.watch import Watch
 from services.order.events import OrderPlaced

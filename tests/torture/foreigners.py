@@ -9,9 +9,9 @@ from random import Random  # noqa: TID251 - seeded
 
 from aiokafka import AIOKafkaProducer
 
+from saga.client_events import to_record
 from saga.clock import Clock
 from saga.messages import Record
-from saga.outside import to_record
 from services.order.events import OrderPlaced
 from tests.servers.damage import WAYS, spoil
 from tests.servers.kafka import KafkaServer

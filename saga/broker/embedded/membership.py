@@ -81,7 +81,7 @@ class Member:
         """Those that may be read; a partition that is being revoked is owned, but not in here."""
         self._behind: dict[Partition, Owned] = {}
         """Those with something to read, longest unread first."""
-        self._standing: dict[Partition, tuple[float, Standstill]] = {}
+        self._standstills: dict[Partition, tuple[float, Standstill]] = {}
         """Those whose next record cannot be read, and since when it was not looked at again."""
         self._news = asyncio.Event()
         self._generation, self._since_s = 0, 0.0
@@ -138,8 +138,8 @@ class Member:
         heads = self._shared.log.heads
         return {p: max(0, heads.get(owned.log, 0) - owned.position) for p, owned in self._owned.items()}
 
-    def standing(self) -> Sequence[Standstill]:
-        return [standstill for _, standstill in self._standing.values()]
+    def standstills(self) -> Sequence[Standstill]:
+        return [standstill for _, standstill in self._standstills.values()]
 
     def _read(self, partitions: Collection[Partition], records_max: int) -> list[Record]:
         wanted, heads = set(partitions), self._shared.log.heads
@@ -160,7 +160,7 @@ class Member:
                     self._listener.expired(partition, owned.position, follows)
                     owned.position = follows
                 if read:
-                    if self._standing.pop(partition, None) is not None:
+                    if self._standstills.pop(partition, None) is not None:
                         self.wake()
                     owned.position = read[-1].offset + 1
                     records += read
@@ -177,9 +177,9 @@ class Member:
 
     def _stands(self, partition: Partition, why: Undecodable) -> None:
         """Whatever lies behind that record waits, and nothing else does."""
-        told = self._standing.get(partition)
+        told = self._standstills.get(partition)
         standstill = Standstill(*partition, why.offset, why.told(partition, self._shared.file.path))
-        self._standing[partition] = self._shared.clock.monotonic_s(), standstill
+        self._standstills[partition] = self._shared.clock.monotonic_s(), standstill
         if told is None:
             self.wake()
 
@@ -191,7 +191,7 @@ class Member:
         for log in self._by_log.keys() & heads.keys():
             partition = self._by_log[log]
             owned = self._owned[partition]
-            if heads[log] > owned.position and partition not in self._behind and partition not in self._standing:
+            if heads[log] > owned.position and partition not in self._behind and partition not in self._standstills:
                 self._behind[partition] = owned
                 found = True
         if found:
@@ -326,7 +326,7 @@ class Member:
         for partition in partitions:
             self._by_log.pop(self._owned[partition].log, None)
             self._behind.pop(partition, None)
-            self._standing.pop(partition, None)
+            self._standstills.pop(partition, None)
         try:
             await self._shared.clock.within(self._shared.timing.drain_s, self._listener.revoked(partitions))
         except TimeoutError:
@@ -341,14 +341,14 @@ class Member:
         for partition in partitions:
             self._by_log.pop(self._owned.pop(partition).log, None)
             self._behind.pop(partition, None)
-            self._standing.pop(partition, None)
+            self._standstills.pop(partition, None)
         self._listener.lost(partitions)
 
     # ---------------------------------------------------------------- steps of `pulse`
 
     async def _look(self, watch: "Watch") -> None:
         shared, member = self._shared, self._id
-        for partition, (since_s, _) in self._standing.items():
+        for partition, (since_s, _) in self._standstills.items():
             if shared.clock.monotonic_s() - since_s > UNDECODABLE_S:
                 self._behind[partition] = self._owned[partition]
                 self._news.set()

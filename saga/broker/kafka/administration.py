@@ -27,8 +27,8 @@ from saga.broker.kafka.broker import KafkaBroker
 from saga.broker.kafka.client import FAILED, end_consumer, failed, partitions_of
 from saga.broker.kafka.consumers import of_nobody
 from saga.broker.kafka.errors import translated
+from saga.broker.kafka.probing import Probe
 from saga.broker.kafka.requests import READ, TOPIC, UNKNOWN, WRITE, Change, Topics
-from saga.broker.kafka.trial import Trial
 from saga.broker.port import Topic
 from saga.errors import BrokerError, BrokerUnavailable
 from saga.messages import Partition
@@ -165,21 +165,21 @@ class KafkaAdministration(KafkaBroker):
     async def _unreadable(self, place: TopicPartition, offset: int) -> Unreadable | None:
         async with self._consumer() as consumer:
             await self._places(consumer, place.topic)
-            trial = Trial(consumer, place, self._clock)
-            first = await trial.at(offset)
+            probe = Probe(consumer, place, self._clock)
+            first = await probe.at(offset)
             if isinstance(first, int):
                 return None
             broken, good, step = offset, offset + 1, 1
-            while not isinstance(found := await trial.at(good), int):
+            while not isinstance(found := await probe.at(good), int):
                 broken, good, step = good, good + step, 2 * step
             while broken + 1 < good:
                 middle = (broken + good) // 2
-                nearer = await trial.at(middle)
+                nearer = await probe.at(middle)
                 if isinstance(nearer, int):
                     good, found = middle, nearer
                 else:
                     broken = middle
-            return Unreadable(offset, found, await trial.size(offset), first)
+            return Unreadable(offset, found, await probe.size(offset), first)
 
     async def move(self, group: str, positions: Mapping[Partition, int]) -> None:
         """As promised: Kafka takes positions from outside only for a group that is empty."""

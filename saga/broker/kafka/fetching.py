@@ -37,7 +37,7 @@ OF_TOPICS: tuple[type[KafkaError], ...] = (TopicAuthorizationFailedError, Unknow
 
 
 @dataclass(slots=True)
-class Standing:
+class StandingStill:
     """A partition that cannot be read."""
 
     offset: int
@@ -69,7 +69,7 @@ class Fetching(Fetcher):  # type: ignore[misc]  # aiokafka has no types
         self.out_of_range: dict[TopicPartition, int] = {}
         """Partitions that have nothing at our offset: whoever reads has to say where to go on. Not asked for again."""
         self._clock, self._tell = clock, tell
-        self._standing: dict[TopicPartition, Standing] = {}
+        self._standstills: dict[TopicPartition, StandingStill] = {}
         self._timers: dict[TopicPartition, asyncio.TimerHandle] = {}
         self._told: list[Standstill] = []
 
@@ -77,14 +77,14 @@ class Fetching(Fetcher):  # type: ignore[misc]  # aiokafka has no types
         """Another assignment has begun: nothing is known of its partitions."""
         for timer in self._timers.values():
             timer.cancel()
-        self._timers, self._standing, self.out_of_range = {}, {}, {}
+        self._timers, self._standstills, self.out_of_range = {}, {}, {}
         self._tell_news()  # or what stands there again would be taken for told
 
-    def standing(self) -> list[Standstill]:
+    def standstills(self) -> list[Standstill]:
         """Standstills to be told to people; one for a whole topic."""
         now_s = self._clock.monotonic_s()
         found: dict[tuple[str, int | None], Standstill] = {}
-        for (topic, number), each in self._standing.items():
+        for (topic, number), each in self._standstills.items():
             if now_s - each.since_s >= each.patience_s:
                 part = None if each.of_topic else number
                 found[topic, part] = Standstill(topic, part, None if each.of_topic else each.offset, each.reason)
@@ -184,15 +184,15 @@ class Fetching(Fetcher):  # type: ignore[misc]  # aiokafka has no types
         )
         self._stands(assignment, place, self._new(offset, reason, patience_s=PATIENCE_S), rests=alone)
 
-    def _new(self, offset: int, reason: str, *, patience_s: float = 0.0, of_topic: bool = False) -> Standing:
-        return Standing(offset, reason, self._clock.monotonic_s(), patience_s, of_topic)
+    def _new(self, offset: int, reason: str, *, patience_s: float = 0.0, of_topic: bool = False) -> StandingStill:
+        return StandingStill(offset, reason, self._clock.monotonic_s(), patience_s, of_topic)
 
-    def _stands(self, assignment: Assignment, place: TopicPartition, new: Standing, *, rests: bool = True) -> None:
+    def _stands(self, assignment: Assignment, place: TopicPartition, new: StandingStill, *, rests: bool = True) -> None:
         """Leave it alone for a while, and nothing else."""
-        before = self._standing.get(place)
+        before = self._standstills.get(place)
         if before is not None and before.offset == new.offset:
             new.since_s, new.again_s = before.since_s, min(2 * before.again_s, AGAIN_S_MAX)
-        self._standing[place] = new
+        self._standstills[place] = new
         if rests:
             state = assignment.state_value(place)
             state.pause()
@@ -200,12 +200,12 @@ class Fetching(Fetcher):  # type: ignore[misc]  # aiokafka has no types
         self._tell_news()
 
     def _goes_on(self, place: TopicPartition) -> None:
-        if self._standing.pop(place, None) is not None:
+        if self._standstills.pop(place, None) is not None:
             self._tell_news()
 
     def _tell_news(self) -> None:
         """If there are any: a partition is tried again and again."""
-        now = self.standing()
+        now = self.standstills()
         if now != self._told:
             self._told = now
             self._tell()

@@ -2,7 +2,7 @@
 
 A rebalance takes everything from everybody and gives it anew: aiokafka tells us so from a task of its own, and waits.
 What that task waits for must never wait for a `getmany`, which itself waits for the rebalance to be over: so `poll`
-only looks at what the `Intake` has.
+only looks at what the `Prefetch` has.
 """
 
 import asyncio
@@ -12,13 +12,13 @@ from contextlib import suppress
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
-from saga.broker.kafka import client, consumers, names
+from saga.broker.kafka import client, consumers, private_names
 from saga.broker.kafka.client import FAILED, failed, partitions_of
+from saga.broker.kafka.duplicate_instance import DuplicateInstance
 from saga.broker.kafka.fetching import Fetching, keep_apart
-from saga.broker.kafka.held import Held
-from saga.broker.kafka.intake import Intake
+from saga.broker.kafka.owned import Owned
+from saga.broker.kafka.prefetch import Prefetch
 from saga.broker.kafka.rebalances import Rebalances
-from saga.broker.kafka.rivals import Rivals
 from saga.broker.kafka.settings import Access, KafkaSettings
 from saga.broker.port import Listener
 from saga.clock import Clock
@@ -51,12 +51,12 @@ class Member:
         self._group, self._topics, self._listener = group, list(topics), listener
         self._settings, self._access, self._clock = settings, access, clock
         self._consumer: AIOKafkaConsumer | None = None
-        self._held: dict[Partition, Held] = {}
+        self._owned: dict[Partition, Owned] = {}
         self._open: set[Partition] = set()
         """Those that may be read: not before the listener knows of them, and not while they are given up."""
         self._fetching: Fetching | None = None
-        self._intake = Intake(group, clock, self.wake)
-        self._rivals = Rivals(group, settings.instance, settings.session_s, clock)
+        self._prefetch = Prefetch(group, clock, self.wake)
+        self._duplicate_instance = DuplicateInstance(group, settings.instance, settings.session_s, clock)
         self._woken = False
         self._changing = asyncio.Lock()
         """Held by whoever tells the listener."""
@@ -79,39 +79,39 @@ class Member:
         deadline_s = self._clock.monotonic_s() + timeout_s
         while True:
             self._check()
-            self._intake.news.clear()
+            self._prefetch.news.clear()
             woken, self._woken = self._woken, False
             if woken and self._away is None:  # who has lost everything to a trouble is woken, and has to hear of it
                 return []
             if records := self._take(partitions, records_max):
                 return records
-            if (failure := self._intake.failure or self._away) is not None:
-                self._intake.failure = None
+            if (failure := self._prefetch.failure or self._away) is not None:
+                self._prefetch.failure = None
                 raise failure
-            self._intake.ask([p for p in partitions if p in self._open], records_max)
+            self._prefetch.ask([p for p in partitions if p in self._open], records_max)
             try:
-                await self._clock.within(max(deadline_s - self._clock.monotonic_s(), 0), self._intake.news.wait())
+                await self._clock.within(max(deadline_s - self._clock.monotonic_s(), 0), self._prefetch.news.wait())
             except TimeoutError:
                 return []
 
     def wake(self) -> None:
         self._woken = True
-        self._intake.news.set()
+        self._prefetch.news.set()
 
     async def commit(self, offsets: Mapping[Partition, int]) -> None:
         self._check()
-        moved: dict[Partition, tuple[Held, int]] = {}
+        moved: dict[Partition, tuple[Owned, int]] = {}
         for partition, offset in offsets.items():
-            held = self._held.get(partition)
-            if held is None:
+            owned = self._owned.get(partition)
+            if owned is None:
                 raise Fenced(
                     f"group {self._group!r}: {partition} is not this member's; what it did comes again elsewhere"
                 )
-            if offset > held.committed:
-                moved[partition] = held, self._read_to(partition) if offset == held.next else offset
+            if offset > owned.committed:
+                moved[partition] = owned, self._read_to(partition) if offset == owned.next else offset
         await self._move(moved)
 
-    async def _move(self, moved: Mapping[Partition, tuple[Held, int]]) -> None:
+    async def _move(self, moved: Mapping[Partition, tuple[Owned, int]]) -> None:
         consumer = self._consumer
         if not moved or consumer is None:
             return
@@ -123,9 +123,9 @@ class Member:
             refused = client.refused_topics(why)
             if not refused or not {topic for topic, _ in moved} - refused:
                 raise  # else the brokers have taken those of the other topics
-        for (topic, _), (held, offset) in moved.items():
+        for (topic, _), (owned, offset) in moved.items():
             if topic not in refused:
-                held.committed = max(held.committed, offset)
+                owned.committed = max(owned.committed, offset)
 
     def lag(self) -> Mapping[Partition, int] | None:
         if not self._told or self._consumer is None:
@@ -133,17 +133,17 @@ class Member:
         ends = {partition: self._consumer.last_stable_offset(TopicPartition(*partition)) for partition in self._open}
         return {p: max(0, end - self._read_to(p)) for p, end in ends.items() if end is not None}
 
-    def standing(self) -> Sequence[Standstill]:
-        fetched = () if self._fetching is None else self._fetching.standing()
-        found = [*fetched, *self._intake.standing.values(), *client.hidden(self._unseen)]
+    def standstills(self) -> Sequence[Standstill]:
+        fetched = () if self._fetching is None else self._fetching.standstills()
+        found = [*fetched, *self._prefetch.standstills.values(), *client.hidden(self._unseen)]
         return sorted({(each.topic, each.partition): each for each in found}.values(), key=str)
 
     def _read_to(self, partition: Partition) -> int:
         """After the last record that was handed out, and what lies behind it and is none: where transactions end."""
-        held = self._held[partition]
-        if self._consumer is None or partition in self._intake:
-            return held.next
-        return max(held.next, client.position(self._consumer, partition) or 0)
+        owned = self._owned[partition]
+        if self._consumer is None or partition in self._prefetch:
+            return owned.next
+        return max(owned.next, client.position(self._consumer, partition) or 0)
 
     async def _committed(
         self, consumer: AIOKafkaConsumer, offsets: Mapping[Partition, int], over: asyncio.Future[None]
@@ -175,11 +175,11 @@ class Member:
 
     def _take(self, partitions: Collection[Partition], records_max: int) -> list[Record]:
         records: list[Record] = []
-        for partition in self._intake.waiting(partitions):  # without a pause: all of one assignment
+        for partition in self._prefetch.waiting(partitions):  # without a pause: all of one assignment
             if partition not in self._open:
                 continue
-            taken = self._intake.take(partition, records_max - len(records))
-            self._held[partition].next = taken[-1].offset + 1
+            taken = self._prefetch.take(partition, records_max - len(records))
+            self._owned[partition].next = taken[-1].offset + 1
             records.extend(taken)
             if len(records) >= records_max:
                 break
@@ -195,18 +195,18 @@ class Member:
                 continue  # looked at again in a moment
             partition = Partition(*place)
             async with self._changing:
-                held = self._held.get(partition)
-                if held is None or partition in self._intake or fetching.out_of_range.get(place) != offset:
+                owned = self._owned.get(partition)
+                if owned is None or partition in self._prefetch or fetching.out_of_range.get(place) != offset:
                     continue
                 if offset < begin:
-                    held.next = begin
+                    owned.next = begin
                     self._listener.expired(partition, offset, begin)
                 elif offset > end:
                     log.error(
                         "group %s: %s/%d has lost what was read of it: it is read again from offset %d on",
                         *(self._group, partition.topic, partition.number, begin),
                     )
-                    self._held[partition] = Held(begin, begin, held.over)
+                    self._owned[partition] = Owned(begin, begin, owned.over)
                     self._listener.lost([partition])
                     await self._listener.assigned({partition: begin})
                 fetching.go_on_at(place, offset if begin <= offset <= end else begin)
@@ -214,11 +214,11 @@ class Member:
     async def _commit_ends(self) -> None:
         """Where transactions have ended, or were aborted, positions move though no record has come."""
         moved = {
-            partition: (held, read_to)
-            for partition, held in self._held.items()
+            partition: (owned, read_to)
+            for partition, owned in self._owned.items()
             if partition in self._open
-            and held.committed >= held.next
-            and (read_to := self._read_to(partition)) > held.committed
+            and owned.committed >= owned.next
+            and (read_to := self._read_to(partition)) > owned.committed
         }
         with suppress(BrokerError):  # it is tried again
             await self._move(moved)
@@ -230,7 +230,7 @@ class Member:
         async with self._changing:
             if consumer is self._consumer and not self._leaving.is_set():
                 if is_out := client.is_out(consumer):
-                    self._rivals.forgotten()
+                    self._duplicate_instance.forgotten()
                 await self._give_up(with_warning=not is_out)
 
     async def given(self, consumer: AIOKafkaConsumer, places: Collection[TopicPartition]) -> None:
@@ -245,7 +245,7 @@ class Member:
                 return
             self._told = self._was_in = True
             over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._held = {partition: Held(offset, offset, over) for partition, offset in offsets.items()}
+            self._owned = {partition: Owned(offset, offset, over) for partition, offset in offsets.items()}
             self._start(consumer, offsets)
             try:
                 if offsets:
@@ -253,24 +253,24 @@ class Member:
             except Exception as why:  # noqa: BLE001 - a listener's error reaches whoever polls or commits
                 self._broken = why
             self._open = set(offsets)
-            self._intake.news.set()
+            self._prefetch.news.set()
 
     def _start(self, consumer: AIOKafkaConsumer, offsets: Mapping[Partition, int]) -> None:
         """Have these read, from these offsets on, whatever aiokafka thinks of them."""
         if self._fetching is not None:
             self._fetching.begin()
-        self._intake.start(offsets)
+        self._prefetch.start(offsets)
         for partition, offset in offsets.items():
             consumer.seek(TopicPartition(*partition), offset)
 
     async def _give_up(self, *, with_warning: bool) -> None:
         """Stop reading, tell the listener, and let nothing of this assignment be committed any more."""
-        partitions = list(self._held)
+        partitions = list(self._owned)
         self._open = set()
         self._told = False
         if not partitions:
             return
-        over = self._held[partitions[0]].over
+        over = self._owned[partitions[0]].over
         try:
             if with_warning:
                 await self._clock.within(self._settings.drain_s, self._listener.revoked(partitions))
@@ -280,13 +280,13 @@ class Member:
         except Exception as why:  # noqa: BLE001 - as above
             self._broken = why
         finally:
-            self._held = {}
-            self._intake.forget()  # not before the last commit, which would take what lies there for had
+            self._owned = {}
+            self._prefetch.forget()  # not before the last commit, which would take what lies there for had
             if not over.done():
                 over.set_result(None)
             if partitions:
                 self._listener.lost(partitions)
-            self._intake.news.set()
+            self._prefetch.news.set()
 
     # ---------------------------------------------------------------- lifetime
 
@@ -322,13 +322,13 @@ class Member:
                 raise failed(why, f"group {self._group!r}: joining", "Read") from why
             raise
         try:
-            names.check_consumer(consumer)
+            private_names.check_consumer(consumer)
         except BrokerError:
             await consumer.stop()
             raise
         self._consumer = consumer
         self._fetching = keep_apart(consumer, self._clock, self.wake)
-        self._intake.begin(consumer)
+        self._prefetch.begin(consumer)
         consumer.subscribe(topics=self._topics, listener=Rebalances(consumer, self.given_up, self.given))
 
     async def _see(self, consumer: AIOKafkaConsumer) -> None:
@@ -344,7 +344,7 @@ class Member:
         consumer, self._consumer, self._fetching = self._consumer, None, None
         if consumer is not None:
             await client.end_consumer(consumer, self._clock, LEAVE_S)
-        await self._intake.end()
+        await self._prefetch.end()
 
     async def _live(self) -> None:
         """Watch the consumer, and put another one in its place when it has failed."""
@@ -361,14 +361,14 @@ class Member:
                     trouble = why if isinstance(why, BrokerError) else failed(why, f"group {self._group!r}", "Read")
                     if not isinstance(trouble, BrokerUnavailable) and not self._was_in:
                         raise trouble from why
-                    self._stands(str(trouble))
+                    self._set_away(str(trouble))
                 async with self._changing:
                     await self._give_up(with_warning=False)
                 await self._disconnect()
                 await self._clock.sleep(AGAIN_S)
         except Exception as why:  # noqa: BLE001 - it reaches whoever polls or commits
             self._broken = why
-            self._intake.news.set()
+            self._prefetch.news.set()
 
     async def _watch(self) -> None:
         alone_s = 0.0
@@ -391,10 +391,10 @@ class Member:
             if (unseen := client.unseen(consumer, self._topics)) != self._unseen:
                 self._unseen = unseen
                 self.wake()
-            self._stands(f"group {self._group!r}: {trouble}" if trouble else "")
+            self._set_away(f"group {self._group!r}: {trouble}" if trouble else "")
 
-    def _stands(self, trouble: str) -> None:
+    def _set_away(self, trouble: str) -> None:
         """What whoever polls is told, until it is over."""
         self._away = self._access.explained(BrokerUnavailable(trouble)) if trouble else None
         if trouble:
-            self._intake.news.set()
+            self._prefetch.news.set()

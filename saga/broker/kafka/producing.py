@@ -12,7 +12,7 @@ from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka.errors import KafkaConnectionError, TopicAuthorizationFailedError
 from aiokafka.structs import RecordMetadata
 
-from saga.broker.kafka import names
+from saga.broker.kafka import private_names
 from saga.broker.kafka.client import (
     FAILED,
     end_producer,
@@ -295,7 +295,7 @@ class Publisher:
                 raise KafkaConnectionError("given up while it started") from why
             raise
         try:
-            names.check_producer(producer)
+            private_names.check_producer(producer)
         except BrokerError:
             await producer.stop()
             raise

@@ -141,7 +141,7 @@ async def _read(
         reached = await consumer.position(place)
         if reached > at:
             moved_s, at = clock.monotonic_s(), reached
-        elif standing := fetching.standing():
+        elif standing := fetching.standstills():
             raise BrokerError(standing[0].reason)
         elif fetching.out_of_range:
             fetching.go_on_at(place, at := (await bounds(consumer, [place]))[place][0])  # removed in this very moment

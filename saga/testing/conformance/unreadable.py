@@ -43,10 +43,10 @@ class UnreadableConformance(Ground):
             try:
                 async with self.member(broker, group, topic) as (membership, listener):
                     before = Reading(membership, listener, place, self.within_s)
-                    await before.until(lambda: before.others == len(stored) - count and membership.standing())
+                    await before.until(lambda: before.others == len(stored) - count and membership.standstills())
                     await self._publish(broker, topic, 8)
                     await before.until(lambda: before.others == 2 * (len(stored) - count))
-                    (told,) = membership.standing()
+                    (told,) = membership.standstills()
                     at = len(before.ours)
                     assert at <= hurt.offset
                     assert (told.topic, told.partition, told.offset) == (*place, at)
@@ -57,10 +57,10 @@ class UnreadableConformance(Ground):
                 assert [r.offset for r in found if r.partition == hurt.partition] == list(range(at))
                 async with self.member(broker, group, topic) as (membership, listener):
                     after = Reading(membership, listener, place, self.within_s)
-                    await after.until(membership.standing)
+                    await after.until(membership.standstills)
                     assert after.ours == []
                     mend()
-                    await after.until(lambda: at + len(after.ours) == 2 * count and not membership.standing())
+                    await after.until(lambda: at + len(after.ours) == 2 * count and not membership.standstills())
             finally:
                 mend()
             stored = [record async for record in broker.scan(topic)]

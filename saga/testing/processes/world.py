@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, NamedTuple, Self, TypeVar
 import msgspec
 
 from saga.broker.port import Topic
+from saga.client_events import to_record
 from saga.clock import SystemClock
 from saga.contracts.library import binding_of, contract_of
 from saga.declarations.values import Declared
 from saga.errors import SagaError
 from saga.messages import Event, Outgoing, name_of
 from saga.names import PROGRESS
-from saga.outside import to_record
 from saga.progress.document import decode, progress_key
 from saga.runtime.documents import as_kind
 from saga.runtime.topics import topic_of

@@ -86,7 +86,7 @@ class SimulatedMember:
             return None
         return {partition: self._cluster.behind(partition, at) for partition, at in self._at.items()}
 
-    def standing(self) -> Sequence[Standstill]:
+    def standstills(self) -> Sequence[Standstill]:
         broken = self._cluster.broken
         return [
             Standstill(*partition, at, f"planted: {partition.topic}/{partition.number} stands at offset {at}")

@@ -9,10 +9,10 @@ import msgspec
 
 from saga import wiring
 from saga.broker.embedded.broker import EmbeddedBroker
+from saga.client_events import to_record
 from saga.clock import SystemClock
 from saga.config import Settings
 from saga.observe.moments import DeadLettered, Moment, Stuck
-from saga.outside import to_record
 from saga.runtime.lifecycle import Options
 from saga.runtime.topics import topics_of
 from saga.store.couchbase.store import CouchbaseStore

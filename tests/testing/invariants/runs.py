@@ -11,9 +11,9 @@ from msgspec import Raw
 from msgspec.structs import replace as with_
 
 from saga import Service, envelope
+from saga.client_events import to_record
 from saga.errors import BadInput, Conflict, Exists, SagaError
 from saga.messages import Event, Outgoing, Partition, Position, Record
-from saga.outside import to_record
 from saga.progress.document import Entry, Snapshot, decode, decode_entry, encode, progress_key
 from saga.progress.spill import saga_of
 from saga.runtime import deadletters

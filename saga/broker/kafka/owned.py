@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 
 @dataclass(slots=True)
-class Held:
+class Owned:
     """A partition that is ours in this assignment; the next assignment makes another one."""
 
     next: int

@@ -8,7 +8,7 @@ APPLY = "saga topics apply"
 """The command that makes topics where nobody else does."""
 
 
-async def lacking(
+async def topic_problems(
     topics: Sequence[Topic],
     broker: Broker,
     reads: Collection[str] = (),

@@ -15,7 +15,7 @@ TRIAL_S = 8.0
 """How long one place may take: a broker that hands out nothing is asked several times."""
 
 
-class Trial:
+class Probe:
     """A consumer of no group, and the partition that it tries."""
 
     def __init__(self, consumer: AIOKafkaConsumer, place: TopicPartition, clock: Clock) -> None:
@@ -34,7 +34,7 @@ class Trial:
             got = await self._consumer.getmany(self._place, timeout_ms=GET_MS, max_records=1)
             for (record,) in got.values():
                 return int(record.offset)
-            if standing := self._fetching.standing():
+            if standing := self._fetching.standstills():
                 return standing[0].reason
             if (position := await self._consumer.position(self._place)) >= end:
                 return int(position)

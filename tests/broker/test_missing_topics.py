@@ -8,7 +8,7 @@ import pytest
 
 from saga import wiring
 from saga.broker.embedded.broker import EmbeddedBroker
-from saga.broker.presence import lacking
+from saga.broker.missing_topics import topic_problems
 from saga.clock import SystemClock
 from saga.config import Settings
 from saga.errors import BrokerUnavailable, ConfigurationError
@@ -71,8 +71,8 @@ async def test_topics_that_are_as_wanted_are_no_problem(tmp_path: Path) -> None:
     async with Strict(tmp_path / "broker.db", clock=CLOCK) as broker:
         topics = topics_of(payment.declared)
         await broker.ensure([topics[0]._replace(partitions=5), *topics[1:]])
-        assert await lacking(topics[1:], broker) == []
-        assert await lacking(topics, broker) == [
+        assert await topic_problems(topics[1:], broker) == []
+        assert await topic_problems(topics, broker) == [
             f"topic {topics[0].name} has 5 partitions, the contracts want {topics[0].partitions}"
         ]
 

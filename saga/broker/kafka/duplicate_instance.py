@@ -11,7 +11,7 @@ OFTEN = 3
 log = logging.getLogger("saga.broker.kafka")
 
 
-class Rivals:
+class DuplicateInstance:
     """Says once that somebody else must have the id of this member.
 
     A broker gives the place of a member to whoever comes with the same id. The one before hears at its next heartbeat

@@ -19,7 +19,7 @@ Lacks: TypeAlias = Callable[[sqlite3.Connection, bytes], str | None]
 """What the file lacks of the write that this mark tells of, in words; `None` if it is there."""
 
 
-class Ground:
+class FileGuard:
     """Check of one open file. From the first error on that says it is broken nothing is read or written any more."""
 
     def __init__(

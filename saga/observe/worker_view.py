@@ -10,7 +10,7 @@ from typing import Protocol, TypeAlias
 from saga.messages import Partition, Standstill
 
 
-class Working(Protocol):
+class WorkerView(Protocol):
     """A worker, from when it takes messages to its end. All can be asked at any time."""
 
     @property
@@ -38,17 +38,17 @@ class Working(Protocol):
         """How many are its own."""
 
     def lag(self) -> Mapping[Partition, int] | None:
-        """Standstills, as `Membership.standing` of `saga.broker.port` gives them."""
+        """Standstills, as `Membership.standstills` of `saga.broker.port` gives them."""
 
     def away(self) -> Mapping[str, float]:
         """`store` or `broker` -> for how many seconds it cannot be reached. Empty when both can."""
 
-    def standing(self) -> Sequence[Standstill]:
-        """Standstills, as `Membership.standing` of `saga.broker.port` gives them."""
+    def standstills(self) -> Sequence[Standstill]:
+        """Standstills, as `Membership.standstills` of `saga.broker.port` gives them."""
 
     async def look(self) -> None:
         """Find out whether store and broker can be reached: a worker that has nothing to do would not notice."""
 
 
-Watch: TypeAlias = Callable[[Working], AbstractContextManager[None]]
+Watch: TypeAlias = Callable[[WorkerView], AbstractContextManager[None]]
 """Enters when a worker begins, and exits at its end, whatever ends it."""

@@ -7,7 +7,7 @@ import pytest
 from saga.store.port import Document
 from saga.store.sqlite import SqliteStore
 from saga.store.sqlite_documents import PURGE_EVERY_MS
-from saga.store.steady import BELIEVED_AFTER_S, SteadyTime
+from saga.store.steady_time import BELIEVED_AFTER_S, SteadyTime
 from tests.store.conftest import SettableClock
 
 DAY_S = 86_400

@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator
 import pytest
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
-from saga.broker.kafka import intake
+from saga.broker.kafka import prefetch
 from saga.broker.kafka.fetching import Fetching
-from saga.broker.kafka.intake import Intake
+from saga.broker.kafka.prefetch import Prefetch
 from saga.messages import Partition, Standstill
 from tests.broker.waiting import CLOCK, until
 
@@ -19,8 +19,8 @@ class Told:
     """What stood, each time that it was different."""
 
     def __init__(self, consumer: AIOKafkaConsumer) -> None:
-        self.standing: list[list[Standstill]] = []
-        self.fetching = Fetching(consumer, CLOCK, lambda: self.standing.append(self.fetching.standing()))
+        self.told: list[list[Standstill]] = []
+        self.fetching = Fetching(consumer, CLOCK, lambda: self.told.append(self.fetching.standstills()))
 
     def stands(self, consumer: AIOKafkaConsumer) -> None:
         """The partition, at offset 5."""
@@ -42,12 +42,12 @@ async def test_what_stands_is_told_to_be_over_when_the_assignment_is_and_told_ag
     told, stands = Told(consumer), [Standstill("orders", 0, 5, "damaged")]
     told.stands(consumer)
     told.stands(consumer)
-    assert told.standing == [stands], "news only"
+    assert told.told == [stands], "news only"
     told.fetching.begin()
     told.fetching.begin()
-    assert told.standing == [stands, []]
+    assert told.told == [stands, []]
     told.stands(consumer)
-    assert told.standing == [stands, [], stands]
+    assert told.told == [stands, [], stands]
     await told.fetching.close()
     assert asyncio.all_tasks() == {asyncio.current_task()}
 
@@ -70,9 +70,9 @@ class Raising:
 async def test_of_what_nothing_but_exceptions_come_is_told_at_once_and_when_it_is_over(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(intake, "REST_S", 0.001)
+    monkeypatch.setattr(prefetch, "REST_S", 0.001)
     place, told, raising = Partition(*PLACE), list[bool](), Raising()
-    taken = Intake("payment", CLOCK, lambda: told.append(bool(taken.standing)))
+    taken = Prefetch("payment", CLOCK, lambda: told.append(bool(taken.standstills)))
     taken.begin(raising)
     taken.start({place: 5})
     for _ in range(3):
@@ -88,5 +88,5 @@ async def test_of_what_nothing_but_exceptions_come_is_told_at_once_and_when_it_i
     taken.start({})  # the partition is somebody else's meanwhile
     await until(lambda: not taken._gets)
     assert told == [True, False]
-    assert not taken.standing
+    assert not taken.standstills
     await taken.end()

@@ -16,7 +16,7 @@ REST_S = 1.0
 """How long a partition is left alone of which aiokafka makes nothing but exceptions."""
 
 
-class Intake:
+class Prefetch:
     """Between `getmany` and `poll`.
 
     A `getmany` that is cancelled would count as under way for ever, and while the group is rebalanced it waits without
@@ -24,7 +24,7 @@ class Intake:
     something lies here: so there is never much more than was asked for.
 
     A `getmany` that raises has dropped what it had taken of the other partitions, and their positions have moved: so
-    all that it asked for goes back to where this intake ends, and is asked for one by one until the culprit has shown.
+    all that it asked for goes back to where it ends, and is asked for one by one until the culprit has shown.
     """
 
     def __init__(self, group: str, clock: Clock, tell: Callable[[], None]) -> None:
@@ -33,7 +33,7 @@ class Intake:
         """Set when something has come, or failed, or may be asked for again."""
         self.failure: BrokerError | None = None
         """The last one; whoever tells it puts it away."""
-        self.standing: dict[Partition, Standstill] = {}
+        self.standstills: dict[Partition, Standstill] = {}
         """Partitions of which aiokafka makes nothing but exceptions."""
         self._group, self._clock, self._tell = group, clock, tell
         self._consumer: AIOKafkaConsumer | None = None
@@ -56,7 +56,7 @@ class Intake:
         self.forget()
         self._ends = dict(offsets)
         self._apart = False
-        self._stand({})
+        self._set_standstills({})
 
     def forget(self) -> None:
         """Everything is given up: what comes from now on is of the next assignment."""
@@ -119,7 +119,7 @@ class Intake:
                     partition = Partition(*place)
                     self._buffer.setdefault(partition, []).extend(records)
                     self._ends[partition] = records[-1].offset + 1
-                if self._apart or self.standing:
+                if self._apart or self.standstills:
                     self._works(partitions)
         finally:
             if consumer is self._consumer:
@@ -127,7 +127,7 @@ class Intake:
             self.news.set()
 
     def _back(self, consumer: AIOKafkaConsumer, partitions: Collection[Partition]) -> None:
-        """Have aiokafka go on where this intake ends."""
+        """Have aiokafka go on where it ends."""
         ours = consumer.assignment()
         for partition in partitions:
             place = TopicPartition(*partition)
@@ -141,17 +141,17 @@ class Intake:
             return
         said = f"{partition.topic}/{partition.number} cannot be read from offset {at} on: {type(why).__name__}: {why}"
         advice = "it is tried again: report it with this message; `saga positions skip` may step over what is there"
-        self._stand(self.standing | {partition: Standstill(*partition, at, f"{said[:300]}: {advice}")})
+        self._set_standstills(self.standstills | {partition: Standstill(*partition, at, f"{said[:300]}: {advice}")})
         self.news.set()
         await self._clock.sleep(REST_S)
 
     def _works(self, partitions: Collection[Partition]) -> None:
         """All together again, when each has been found to work."""
-        self._stand({other: each for other, each in self.standing.items() if other not in partitions})
-        self._apart = bool(self.standing)
+        self._set_standstills({other: each for other, each in self.standstills.items() if other not in partitions})
+        self._apart = bool(self.standstills)
 
-    def _stand(self, standing: dict[Partition, Standstill]) -> None:
+    def _set_standstills(self, standstills: dict[Partition, Standstill]) -> None:
         """These stand from here on, and no others."""
-        if standing != self.standing:
-            self.standing = standing
+        if standstills != self.standstills:
+            self.standstills = standstills
             self._tell()
