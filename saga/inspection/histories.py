@@ -93,7 +93,10 @@ async def _with_pages(source: Source, p: Snapshot) -> Snapshot:
     while True:
         leaves = dict[str, bytes]()
         for key in (spill.page_key(p.service, p.saga, page) for page in p.pages):
-            document = await source.store.get(ARCHIVES, key)
+            try:
+                document = await source.store.get(ARCHIVES, key)
+            except StoreBroken as why:
+                raise Unreadable(f"a page of {p.saga} in {source.service} cannot be read: {why}") from why
             if document is not None:
                 leaves[key] = document.content
         if len(leaves) < len(p.pages) and (document := await document_of(source, p.saga)) is not None:

@@ -1,16 +1,20 @@
 """What is read of a saga that outgrew its progress: archives that follow one another, and nothing else."""
 
+import sqlite3
 from collections.abc import AsyncIterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from msgspec import Raw
+from msgspec.structs import replace
 
 from saga.clock import SystemClock
 from saga.inspection.histories import Unreadable, histories_of, history_of
 from saga.inspection.sources import Source
 from saga.names import ARCHIVES, PROGRESS
-from saga.progress.document import Entry, Snapshot, encode, progress_key
+from saga.progress import spill
+from saga.progress.document import PAGED, Entry, Snapshot, encode, progress_key
 from saga.progress.history import Archive, archive_key
 from saga.store.sqlite import SqliteStore
 
@@ -86,6 +90,19 @@ async def test_a_damaged_archive_is_unreadable_unless_what_it_has_is_known(sourc
     known = await history_of(source, SAGA, since=4)
     assert known is not None
     assert [entry.n for entry in known.entries] == [4, 5]
+
+
+async def test_a_page_that_is_damaged_on_disk_makes_its_saga_unreadable(source: Source, tmp_path: Path) -> None:
+    p = Snapshot(service="order", saga=SAGA)
+    new = spill.new_page(p, "inbox", [bytes(12)], newest=1, until=1 << 40)
+    p = replace(p, format=PAGED, pages=(new.page,))
+    await source.store.insert(PROGRESS, progress_key("order", SAGA), encode(p))
+    await source.store.insert(ARCHIVES, key := spill.page_key("order", SAGA, new.page), new.content)
+    assert await history_of(source, SAGA) is not None
+    with closing(sqlite3.connect(tmp_path / "order.db")) as file, file:
+        file.execute("UPDATE documents SET content = x'7b7d' WHERE key = ?", (key,))
+    with pytest.raises(Unreadable, match=r"a page of order-1 in order cannot be read: .*is damaged"):
+        await history_of(source, SAGA)
 
 
 async def test_a_saga_that_nobody_knows_has_no_history(source: Source) -> None:
