@@ -111,9 +111,9 @@ class Cluster:
     """A connection to one bucket. It belongs to the loop that made it, and once closed stays closed."""
 
     def __init__(self, settings: CouchbaseSettings) -> None:
-        """Begins to connect."""
+        """Begins to connect. Raises `StoreUnavailable` without a password."""
         self._settings = settings
-        self._password = settings.password() if settings.password is not None else ""
+        self._password = settings.password_now() or ""
         arrivals = Arrivals(asyncio.get_running_loop())
         self._cluster = AsyncCluster(settings.connection, _options(settings, self._password), loop=arrivals)
         self._bucket: Any = None
@@ -148,8 +148,9 @@ class Cluster:
 
     def renew_password(self) -> bool:
         """Look whether there is another password, and use it for connections yet to be made: those there are keep what
-        they began with."""
-        if self._settings.password is None or (password := self._settings.password()) == self._password:
+        they began with. Raises as `Cluster`."""
+        password = self._settings.password_now()
+        if password is None or password == self._password:
             return False
         self._cluster.set_authenticator(_identity(self._settings, password))
         self._password = password

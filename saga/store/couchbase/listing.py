@@ -108,7 +108,7 @@ def _wanted(settings: CouchbaseSettings, name: str, prefix: str) -> Wanted:
         bucket=settings.bucket,
         scope=settings.scope,
         username=settings.username,
-        password=None if settings.password is None else settings.password(),
+        password=settings.password_now(),
         ca_file=ca,
         cert_file=cert,
         key_file=key,

@@ -34,8 +34,8 @@ async def opened(
     them, writing as durably as is set. Raises `SagaError`."""
     try:
         cluster = Cluster(settings)
-    except OSError as why:
-        raise _cannot(settings, f"the password cannot be read: {why}") from why
+    except StoreUnavailable as why:
+        raise _cannot(settings, str(why)) from why
     except FAILURES as why:
         raise _cannot(settings, f"the SDK does not take the settings ({why})") from why
     try:

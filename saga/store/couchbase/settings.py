@@ -5,11 +5,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from saga.errors import ConfigurationError
+from saga.errors import ConfigurationError, StoreUnavailable
+from saga.printable import printable, shortened
 from saga.store.couchbase.adapter import NAME
 
 Durability: TypeAlias = Literal["majority", "majorityAndPersistActive", "persistToMajority", "none"]
 
+SAID_MAX = 200
+"""Bytes that are told of an exception that is not ours."""
 SCHEMES = ("couchbase://", "couchbases://")
 DURABLE_S_MIN, DURABLE_S_MAX = 1.5, 70.0
 """The SDK raises less to the first; the server's own limit, of 16 bits of milliseconds, overflows above the second."""
@@ -58,6 +61,20 @@ class CouchbaseSettings:
     def by_collection(self) -> bool:
         """Whether each of the toolkit's collections is a Couchbase collection of its own."""
         return self.scope is not None and self.collection is None
+
+    def password_now(self) -> str | None:
+        """The password as it is now. Raises `StoreUnavailable` whatever its function raises: it may be had later, and
+        to end the process is not for such a function."""
+        if self.password is None:
+            return None
+        try:
+            given: object = self.password()
+            if not isinstance(given, str):
+                raise TypeError(f"it gave {type(given).__name__}, and no str")
+        except (Exception, SystemExit) as why:
+            said = shortened(printable(f"{type(why).__name__}: {why}"), SAID_MAX)
+            raise StoreUnavailable(f"the password cannot be read: {said}") from why
+        return given
 
     def _place_problems(self) -> Iterator[str]:
         if not self.connection.startswith(SCHEMES) or not self.connection.partition("://")[2].strip(","):

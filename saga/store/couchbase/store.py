@@ -232,7 +232,5 @@ class CouchbaseStore:
         now_s = self._clock.monotonic_s()
         if self._cluster is not None and now_s >= self._renew_at_s:
             self._renew_at_s = now_s + RENEW_EVERY_S
-            with suppress(
-                OSError, SagaError, *FAILURES
-            ):  # its file is just being replaced: the next failure looks again
+            with suppress(SagaError, *FAILURES):  # its file is just being replaced: the next failure looks again
                 self._cluster.renew_password()

@@ -248,6 +248,34 @@ async def test_a_password_that_cannot_be_read_is_told(
     assert "the password cannot be read" in str(said)
 
 
+@pytest.mark.parametrize(
+    "why", [ValueError("it is sealed"), UnicodeDecodeError("utf-8", b"x", 0, 1, "x"), SystemExit(3)]
+)
+async def test_whatever_is_wrong_with_a_password_is_told_and_hides_no_answer(
+    node: Node, settings: CouchbaseSettings, clock: SettableClock, why: BaseException
+) -> None:
+    """The file may be half written, the function anybody's: what became of a write matters more."""
+    trouble: list[BaseException] = [why]
+
+    def password() -> str:
+        for each in trouble:
+            raise each
+        return "secret"
+
+    settings = replace(settings, password=password)
+    said = await refusal(settings, clock)
+    assert isinstance(said, ConfigurationError)
+    assert f"the password cannot be read: {type(why).__name__}" in str(said)
+    trouble.clear()
+    async with CouchbaseStore(settings, clock=clock) as store:
+        trouble.append(why)
+        node.durable_answer = Status.WRITE_AMBIGUOUS
+        with pytest.raises(Ambiguous):
+            await store.insert("saga", "a", b"0")
+        with pytest.raises(StoreUnavailable, match="the password cannot be read"):
+            assert [key async for key, _ in store.scan("saga")] == []
+
+
 # -------------------------------------------------------------------- scans
 
 
