@@ -36,7 +36,7 @@ class File:
     ) -> None:
         """`lock_s`: how long to wait for another process. `bytes_max`: bounds the file; reaching it is like a full
         disk. `factory`: the class of the connection, for tests."""
-        self.path, self.purpose, self.lock_s, self._clock = path, purpose, lock_s, clock
+        self.path, self.purpose, self.lock_s, self.clock = path, purpose, lock_s, clock
         self._bytes_max, self._factory = bytes_max, factory
         self._connection: sqlite3.Connection | None = None
 
@@ -52,12 +52,12 @@ class File:
                 f"folder writable, or point {self.purpose.setting} elsewhere"
             ) from why
         try:
-            deadline_s = self._clock.monotonic_s() + self.lock_s
+            deadline_s = self.clock.monotonic_s() + self.lock_s
             while not self._opened(lacks):
-                if self._clock.monotonic_s() >= deadline_s:
+                if self.clock.monotonic_s() >= deadline_s:
                     raise self.held()
-                await self._clock.sleep(LOOK_EVERY_S)
-        except BaseException:
+                await self.clock.sleep(LOOK_EVERY_S)
+        except BaseException:  # a cancelled start, too, must not keep the lock
             self.lock.close()
             raise
 
@@ -155,8 +155,8 @@ class File:
                 raise purpose.reactions.broken(f"the {purpose.name} {path} cannot be used yet: {said}")
             connection = open_to_write(path, purpose, self._factory, self._bytes_max)
             try:
-                self.guard = FileGuard(path, purpose, lock.descriptor, connection, self._clock, lacks)
-            except BaseException:
+                self.guard = FileGuard(path, purpose, lock.descriptor, connection, self.clock, lacks)
+            except Exception:
                 connection.close()
                 raise
         except sqlite3.Error as why:

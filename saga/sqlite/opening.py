@@ -135,7 +135,7 @@ def _foreign(path: Path, purpose: Purpose, what: str) -> Exception:
 def _closing_when_it_fails(connection: sqlite3.Connection) -> Iterator[None]:
     try:
         yield
-    except BaseException:
+    except Exception:
         connection.close()
         raise
 

@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Protocol, TypeAlias, TypeVar
 
-from saga.clock import Clock
 from saga.errors import Broken, SagaError
 from saga.sqlite.errors import Doing, is_busy
 from saga.sqlite.file import File
@@ -56,7 +55,6 @@ class Writer:
         file: File,
         contents: Contents,
         *,
-        clock: Clock,
         room: int,
         refusals: tuple[type[Exception], ...] = (SagaError,),
         broken: Callable[[Broken], None] | None = None,
@@ -64,7 +62,7 @@ class Writer:
         """`room`: how much one transaction takes, so that it holds the loop for a bounded time; the rest goes into the
         next. `refusals`: what a change may raise, before it has written anything, to fail alone; all else fails the
         transaction. `broken` is called when nothing can be written any more."""
-        self._file, self._contents, self._clock = file, contents, clock
+        self._file, self._contents, self._clock = file, contents, file.clock
         self._room, self._refusals, self._broken = room, refusals, broken
         self._loop = asyncio.get_running_loop()
         self._queue: deque[Change] = deque()
@@ -176,7 +174,7 @@ class Writer:
             doing = Doing.COMMIT
             connection.execute("COMMIT")
             file.guard.committed(contents.committed())
-        except BaseException as why:
+        except BaseException as why:  # an interrupt, too, must leave no transaction open and nobody waiting
             file.roll_back()
             contents.rolled_back()
             if is_busy(why) and not group:

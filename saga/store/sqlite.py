@@ -81,7 +81,7 @@ class SqliteStore:
         )
         self._documents = Documents(file.connection, self.path, self._time)
         await file.open(lacks)
-        self._writer = Writer(file, self._documents, clock=clock, room=WRITES_MAX, refusals=REFUSALS)
+        self._writer = Writer(file, self._documents, room=WRITES_MAX, refusals=REFUSALS)
         self._file = file
         return self
 

@@ -98,7 +98,7 @@ def nothing_planted(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 async def open_up(path: Path, purpose: Purpose) -> Open:
     there = Open(path, purpose)
     await there.file.open(lambda connection, mark: None)
-    there.writer = Writer(there.file, there.contents, clock=CLOCK, room=ROOM, broken=there.broken.append)
+    there.writer = Writer(there.file, there.contents, room=ROOM, broken=there.broken.append)
     with closing(sqlite3.connect(path, isolation_level=None)) as shell:
         shell.execute("CREATE TABLE IF NOT EXISTS counted AS SELECT 0 AS number")
     there.file.guard._state._tables_max = None  # the table of this test was made while it was open

@@ -76,7 +76,7 @@ class EmbeddedBroker:
             with file.telling():
                 log.catch_up()
             transaction = Transaction(log, clock, caught_up=self._caught_up, appended=self._appended)
-            writer = Writer(file, transaction, clock=clock, room=RECORDS_MAX, broken=self._broken)
+            writer = Writer(file, transaction, room=RECORDS_MAX, broken=self._broken)
             opened.push_async_callback(writer.close)
             self._shared = Shared(
                 file, writer, transaction, log, Groups(file.connection), clock, self._timing, self._group_changed

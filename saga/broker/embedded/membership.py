@@ -5,7 +5,8 @@ import sqlite3
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from saga.broker.embedded.groups import Fellow, Groups, View
+from saga.broker.embedded.groups import Groups, View
+from saga.broker.embedded.liveness import Liveness
 from saga.broker.embedded.log import Log, Undecodable
 from saga.broker.embedded.seats import Seat, is_vacant
 from saga.broker.embedded.transaction import Transaction
@@ -242,11 +243,12 @@ class Member:
     async def pulse(self) -> None:
         """Stir, and see who does not, until cancelled."""
         try:
-            fellows = Watch(self._shared)
+            shared = self._shared
+            others = Liveness(shared.file.path.parent, shared.clock, shared.timing.silence_s)
             while True:
                 await self._shared.clock.sleep(self._shared.timing.watch_s)
                 try:
-                    await self._look(fellows)
+                    await self._look(others)
                 except (BrokerUnavailable, sqlite3.Error, OSError):
                     continue  # tried again in a moment; a silent member loses its partitions, and hears of it
         except Exception as why:  # noqa: BLE001 - as above
@@ -346,55 +348,18 @@ class Member:
 
     # ---------------------------------------------------------------- steps of `pulse`
 
-    async def _look(self, watch: "Watch") -> None:
+    async def _look(self, others: Liveness) -> None:
         shared, member = self._shared, self._id
         for partition, (since_s, _) in self._standstills.items():
             if shared.clock.monotonic_s() - since_s > UNDECODABLE_S:
                 self._behind[partition] = self._owned[partition]
                 self._news.set()
-        if watch.is_time_to_stir():
+        if others.is_time_to_stir():
             if not await shared.writer.do(lambda: shared.groups.beat(member)):
                 self.changed.set()  # taken for dead: `follow` tells, and joins again
                 return
-            watch.stirred()
-        gone = watch.gone(shared.groups.fellows(self.group), but=member)
+            others.stirred()
+        gone = others.gone(shared.groups.fellows(self.group), but=member)
         if gone:
             await shared.writer.do(lambda: shared.groups.evict(self.group, gone, shared.log.topics))
             shared.changed(self.group)
-
-
-class Watch:
-    """What one member has seen of the others: dead is who left its seat, a zombie who has not stirred for too long.
-
-    Silence is measured by our own monotonic clock, and only while we stirred in time ourselves: somebody who was
-    frozen, or could not write because somebody frozen held the lock, knows nothing of the others' silence.
-    """
-
-    def __init__(self, shared: Shared) -> None:
-        self._folder, self._clock, self._silence_s = shared.file.path.parent, shared.clock, shared.timing.silence_s
-        self._stirred_s = self._clock.monotonic_s()
-        self._seen: dict[int, tuple[int, float]] = {}
-        """Member -> its beats, and since when we have seen no more."""
-
-    def is_time_to_stir(self) -> bool:
-        return self._clock.monotonic_s() - self._stirred_s >= self._silence_s / 5
-
-    def stirred(self) -> None:
-        now_s = self._clock.monotonic_s()
-        if now_s - self._stirred_s > self._silence_s / 2:
-            self._seen.clear()
-        self._stirred_s = now_s
-
-    def gone(self, fellows: Sequence[Fellow], *, but: int) -> list[Fellow]:
-        """Whom to take for dead."""
-        now_s, seen = self._clock.monotonic_s(), self._seen
-        gone: list[Fellow] = []
-        self._seen = {}
-        for fellow in fellows:
-            beats, since_s = seen.get(fellow.id, (-1, now_s))
-            if beats != fellow.beats:
-                since_s = now_s
-            self._seen[fellow.id] = fellow.beats, since_s
-            if fellow.id != but and (now_s - since_s >= self._silence_s or is_vacant(self._folder / fellow.seat)):
-                gone.append(fellow)
-        return gone

@@ -14,6 +14,7 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from saga.broker.kafka import client, consumers, private_names
 from saga.broker.kafka.client import FAILED, failed, partitions_of
+from saga.broker.kafka.committing import commit
 from saga.broker.kafka.duplicate_instance import DuplicateInstance
 from saga.broker.kafka.fetching import Fetching, keep_apart
 from saga.broker.kafka.owned import Owned
@@ -112,20 +113,8 @@ class Member:
         await self._move(moved)
 
     async def _move(self, moved: Mapping[Partition, tuple[Owned, int]]) -> None:
-        consumer = self._consumer
-        if not moved or consumer is None:
-            return
-        over = next(iter(moved.values()))[0].over  # all of one assignment
-        refused: frozenset[str] = frozenset()
-        try:
-            await self._committed(consumer, {partition: offset for partition, (_, offset) in moved.items()}, over)
-        except BrokerUnavailable as why:
-            refused = client.refused_topics(why)
-            if not refused or not {topic for topic, _ in moved} - refused:
-                raise  # else the brokers have taken those of the other topics
-        for (topic, _), (owned, offset) in moved.items():
-            if topic not in refused:
-                owned.committed = max(owned.committed, offset)
+        if moved and self._consumer is not None:
+            await commit(self._consumer, moved, f"group {self._group!r}: committing", self._settings.commit_s)
 
     def lag(self) -> Mapping[Partition, int] | None:
         if not self._told or self._consumer is None:
@@ -144,28 +133,6 @@ class Member:
         if self._consumer is None or partition in self._prefetch:
             return owned.next
         return max(owned.next, client.position(self._consumer, partition) or 0)
-
-    async def _committed(
-        self, consumer: AIOKafkaConsumer, offsets: Mapping[Partition, int], over: asyncio.Future[None]
-    ) -> None:
-        """aiokafka would go on until it succeeds: under the next assignment, when partitions may be somebody else's,
-        and the broker would not object."""
-        doing = f"group {self._group!r}: committing"
-        positions = {TopicPartition(*partition): offset for partition, offset in offsets.items()}
-        task = asyncio.get_running_loop().create_task(consumer.commit(positions))
-        try:
-            await asyncio.wait({task, over}, timeout=self._settings.commit_s, return_when=asyncio.FIRST_COMPLETED)
-            if task.done():
-                task.result()
-            elif over.done():
-                raise Fenced(f"{doing}: the assignment was over before it was acknowledged")
-            else:
-                raise BrokerUnavailable(f"{doing}: not acknowledged within {self._settings.commit_s:g} s")
-        except (*FAILED, asyncio.CancelledError) as why:
-            client.let_through(why)
-            raise failed(why, doing, "Read", waits=True) from why
-        finally:
-            task.cancel()
 
     def _check(self) -> None:
         if self._broken is not None:

@@ -1,0 +1,57 @@
+"""Commits that end with the assignment they belong to: aiokafka's own would go on under the next one."""
+
+import asyncio
+from collections.abc import Mapping
+
+from aiokafka import AIOKafkaConsumer, TopicPartition
+
+from saga.broker.kafka import client
+from saga.broker.kafka.client import FAILED, failed
+from saga.broker.kafka.owned import Owned
+from saga.errors import BrokerUnavailable, Fenced
+from saga.messages import Partition
+
+
+async def commit(
+    consumer: AIOKafkaConsumer, moved: Mapping[Partition, tuple[Owned, int]], doing: str, commit_s: float
+) -> None:
+    """Commit these offsets, all of one assignment, and note them in what is owned. Raises `Fenced` once the assignment
+    is over, `BrokerError` if none of them was taken: topics without our rights do not hold up the others.
+    """
+    over = next(iter(moved.values()))[0].over
+    refused: frozenset[str] = frozenset()
+    try:
+        await _within_assignment(consumer, {place: at for place, (_, at) in moved.items()}, over, doing, commit_s)
+    except BrokerUnavailable as why:
+        refused = client.refused_topics(why)
+        if not refused or not {topic for topic, _ in moved} - refused:
+            raise  # else the brokers have taken those of the other topics
+    for (topic, _), (owned, offset) in moved.items():
+        if topic not in refused:
+            owned.committed = max(owned.committed, offset)
+
+
+async def _within_assignment(
+    consumer: AIOKafkaConsumer,
+    offsets: Mapping[Partition, int],
+    over: asyncio.Future[None],
+    doing: str,
+    commit_s: float,
+) -> None:
+    """Wait for a commit until the assignment is over. aiokafka would go on until it succeeds: under the next one, when
+    partitions may be somebody else's, and the broker would not object."""
+    positions = {TopicPartition(*partition): offset for partition, offset in offsets.items()}
+    task = asyncio.get_running_loop().create_task(consumer.commit(positions))
+    try:
+        await asyncio.wait({task, over}, timeout=commit_s, return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            task.result()
+        elif over.done():
+            raise Fenced(f"{doing}: the assignment was over before it was acknowledged")
+        else:
+            raise BrokerUnavailable(f"{doing}: not acknowledged within {commit_s:g} s")
+    except (*FAILED, asyncio.CancelledError) as why:
+        client.let_through(why)
+        raise failed(why, doing, "Read", waits=True) from why
+    finally:
+        task.cancel()
