@@ -32,14 +32,14 @@ _HOMES = {
     "SagaError": "saga.errors",
     "Service": "saga.service",
 }
-"""The module of each name. `saga.client` brings the adapters, which a service does not need; and pytest loads `saga`
-for its plugin in every run, before coverage is measured."""
+"""Module of each name. `saga.client` brings the adapters, which a service does not need; and pytest loads `saga` for
+its plugin in every run, before coverage is measured."""
 
 
 if not TYPE_CHECKING:  # checkers take a module with `__getattr__` to have every name
 
     def __getattr__(name: str) -> object:
-        """The name, from its module."""
+        """Load a name from its module."""
         if name not in _HOMES:
             raise AttributeError(f"module 'saga' has no attribute {name!r}")
         return getattr(import_module(_HOMES[name]), name)

@@ -1,4 +1,4 @@
-"""The adapters there are, each as it describes itself: nothing else knows them all. The first of a kind is the default.
+"""Table of the adapters, each as it describes itself: nothing else knows them all. The first of a kind is the default.
 
 A new one gets a folder of its own, a line here, and its driver as an extra of the package.
 """
@@ -26,38 +26,39 @@ A = TypeVar("A", bound=Adapter)
 
 
 def broker_adapter(address: str) -> BrokerAdapter:
-    """The adapter of the brokers at an address. Raises `ValueError` if there is none."""
+    """Adapter of the brokers at an address. Raises `ValueError` if there is none."""
     return _of(address, BROKERS, "broker")
 
 
 def store_adapter(address: str) -> StoreAdapter:
-    """The adapter of the stores at an address. Raises `ValueError` if there is none."""
+    """Adapter of the stores at an address. Raises `ValueError` if there is none."""
     return _of(address, STORES, "store")
 
 
 def broker_at(settings: Chosen, clock: Clock) -> Broker:
-    """The broker of the settings, not yet open. Raises `ConfigurationError` for a driver that is not installed."""
+    """Broker of the settings, not yet open. Raises `ConfigurationError` for a driver that is not installed."""
     return broker_adapter(settings.broker).at(settings, clock)
 
 
 def administration_at(settings: Chosen, clock: Clock) -> Administration:
-    """The same broker, for tools. Raises `ConfigurationError` for a driver that is not installed."""
+    """Broker of the settings as tools use it, not yet open. Raises `ConfigurationError` for a driver that is not
+    installed."""
     return broker_adapter(settings.broker).administration(settings, clock)
 
 
 def store_at(settings: Chosen, service: str, clock: Clock, *, readonly: bool = False) -> Store:
-    """The store of a service, not yet open. Raises `ConfigurationError` for a driver that is not installed. `readonly`:
-    for tools; nothing is created or changed."""
+    """Store of a service, not yet open. Raises `ConfigurationError` for a driver that is not installed. `readonly`: for
+    tools; nothing is created or changed."""
     return store_adapter(settings.store).at(settings, service, clock, readonly=readonly)
 
 
 def options() -> Iterator[Options]:
-    """The settings that only one adapter has, of each that has any."""
+    """Settings that only one adapter has, for each adapter that has any."""
     yield from (adapter.options for adapter in (*BROKERS, *STORES) if adapter.options is not None)
 
 
 def problems(settings: Chosen) -> Iterator[Problem]:
-    """What cannot work of settings that are right each by itself, as the chosen adapters see it."""
+    """Problems that the chosen adapters see in settings which are right each by itself, but do not go together."""
     for address, among in ((settings.broker, BROKERS), (settings.store, STORES)):
         for adapter in among:
             if scheme_of(address) in adapter.schemes:

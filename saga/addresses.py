@@ -1,14 +1,15 @@
-"""The addresses of brokers and stores: URLs, taken apart. Each function raises `ValueError` and says what would do."""
+"""Addresses of brokers and stores: URLs, taken apart. Each function raises `ValueError` and says what would do."""
 
 import re
 
 _PLAIN = re.compile(r"(?:[A-Za-z][A-Za-z0-9+.-]*:(?=/))?(?:\[[0-9a-fA-F:.]*\]|:[0-9]+(?![^,/])|[\w ./,{}\\~+-])*")
-"""No `@`, `?`, `%` or `=`, and a colon only behind the scheme, in brackets and before a port."""
+"""Form of an address without secrets: no `@`, `?`, `%` or `=`, and a colon only behind the scheme, in brackets and
+before a port."""
 HOST = re.compile(r"(?:\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+)(?::[0-9]{1,5})?")
 
 
 def scheme_of(url: str) -> str:
-    """What stands before `://`.
+    """Scheme of a URL: the part before `://`; empty if there is none.
 
     >>> scheme_of("kafka://broker-1:9092")
     'kafka'
@@ -17,8 +18,7 @@ def scheme_of(url: str) -> str:
 
 
 def is_plain(url: str) -> bool:
-    """True if nothing in an address can be a user, a password or an option, right or wrong as it may be: so it may be
-    shown to people.
+    """True if an address may be shown to people: nothing in it, right or wrong, can be a user, a password or an option.
 
     >>> is_plain("kafka://broker-1:9092,[::1]:9092"), is_plain("sqlite:///.saga/{service}.db")
     (True, True)
@@ -29,14 +29,14 @@ def is_plain(url: str) -> bool:
 
 
 def check_http(text: str) -> None:
-    """Whether it can be where to listen: `127.0.0.1:8080`."""
+    """Check an address to listen at: host and port, as in `127.0.0.1:8080`."""
     host, _, port = text.rpartition(":")
     if not host or "@" in host or not port.isdigit() or not 0 <= int(port) <= 65535:
         raise ValueError("it must be host:port, as in 127.0.0.1:8080 or 0.0.0.0:8080")
 
 
 def file_in(url: str, scheme: str, what: str) -> str:
-    """The path of the file in the URL of a store or a broker: three slashes begin one that is relative to the current
+    """Path of the file in the URL of a store or a broker: three slashes begin one that is relative to the current
     folder. Raises `ValueError`."""
     begins, separator, rest = url.partition("://")
     if not separator or begins != scheme:

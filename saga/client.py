@@ -15,18 +15,18 @@ from saga.messages import Event
 from saga.runtime.topics import topic_of
 
 ACKNOWLEDGED_S_MAX = 30.0
-"""How long `publish` waits for the broker."""
+"""Longest wait of `publish` for the broker's acknowledgement."""
 
 
 class Client:
-    """Publishes events from outside any service.
+    """Publisher of events from outside any service.
 
     `async with Client() as client: await client.publish(OrderPlaced(...))`
     """
 
     def __init__(self, broker: str | None = None) -> None:
-        """`broker`: its address (`embedded:///path`); by default the setting `SAGA_BROKER`, as for services. Nothing is
-        opened before `async with`."""
+        """Note the broker; nothing is opened before `async with`. `broker`: its address (`embedded:///path`); by
+        default the setting `SAGA_BROKER`, as for services."""
         self._address = broker
         self._clock: Clock = SystemClock()
         self._stack = AsyncExitStack()
@@ -65,7 +65,8 @@ class Client:
             ) from why
 
     async def _with_topics(self, topics: Mapping[str, Topic]) -> None:
-        """Return when these are there, and we may write them. Raises `ConfigurationError` if people have to act."""
+        """Return when these topics are there, and we may write them. Raises `ConfigurationError` if people have to
+        act."""
         problems = await topic_problems(list(topics.values()), self._broker, writes=topics)
         if problems:
             raise ConfigurationError(

@@ -1,4 +1,4 @@
-"""What is said from outside any service: an event as an application publishes it."""
+"""Events that an application publishes from outside any service, as records of the log."""
 
 from saga import envelope
 from saga.broker.port import RECORD_BYTES_MAX, value_bytes_max
@@ -11,8 +11,8 @@ from saga.progress import ids
 
 
 def to_record(event: Event, now_ms: int, record_bytes_max: int = RECORD_BYTES_MAX) -> Outgoing:
-    """An event as a Client publishes it. Raises `SagaError` for one that a Client may not publish, or that is too large
-    for a log that takes `record_bytes_max` (`Broker.record_bytes_max`)."""
+    """Record of an event as a Client publishes it. Raises `SagaError` for one that a Client may not publish, or that is
+    too large for a log that takes `record_bytes_max` (`Broker.record_bytes_max`)."""
     contract = binding_of(type(event)).contract
     if not contract.said_outside:
         raise SagaError(
@@ -35,8 +35,8 @@ def to_record(event: Event, now_ms: int, record_bytes_max: int = RECORD_BYTES_MA
 
 
 def to_value(event: Event, contract: Contract, record_bytes_max: int) -> tuple[str, bytes]:
-    """The saga id and the bytes of an event that may be published. Raises `SagaError` as `to_record`, for what is wrong
-    with this one event."""
+    """Saga id and bytes of an event that may be published. Raises `SagaError` as `to_record`, for what is wrong with
+    this one event."""
     try:
         value = codec.encode(event)
     except BadInput as why:

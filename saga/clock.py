@@ -1,4 +1,4 @@
-"""The clock: the only place that asks the time, sleeps, or draws chance. Everything else is handed one."""
+"""Clock: the only place that asks the time, sleeps, or draws chance. Everything else is handed one."""
 
 import asyncio
 import random
@@ -22,17 +22,17 @@ class Clock(Protocol):
         """Seconds that never go back; only differences mean something."""
 
     def chance(self) -> float:
-        """A number from 0 to 1, to spread waits."""
+        """Random number from 0 to 1, to spread waits."""
 
     async def sleep(self, seconds: float) -> None:
         """Return after `seconds`."""
 
     async def within(self, seconds: float, what: Awaitable[T]) -> T:
-        """What `what` gives; `TimeoutError`, and `what` is cancelled, when it takes longer than `seconds`."""
+        """Wait for `what`, and return its result. Raises `TimeoutError`, with `what` cancelled, after `seconds`."""
 
 
 class SystemClock:
-    """The real one."""
+    """Clock of the operating system."""
 
     def now_ms(self) -> int:
         return time.time_ns() // 1_000_000
@@ -60,7 +60,7 @@ class SystemClock:
 
 @coroutine
 def _going_on(what: Coroutine[object, object, T], waits_for: object) -> Generator[object, object, T]:
-    """The rest of a coroutine that has begun, and waits for what it has yielded."""
+    """Run the rest of a coroutine that has begun, and waits for what it has yielded."""
     while True:
         try:
             sent = yield waits_for
@@ -77,7 +77,7 @@ def _going_on(what: Coroutine[object, object, T], waits_for: object) -> Generato
 
 @lru_cache(maxsize=64)  # most times that are asked for lie within the millisecond of now
 def iso(ms: int) -> str:
-    """RFC 3339 with milliseconds; such texts sort as the times do.
+    """Time as text, RFC 3339 with milliseconds; such texts sort as the times do.
 
     >>> iso(1_795_270_000_123)
     '2026-11-21T14:06:40.123Z'

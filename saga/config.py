@@ -23,13 +23,13 @@ T = TypeVar("T")
 FILE = "SAGA_CONFIG"
 OTHERS: Mapping[str, str] = {
     "SAGA_CONTRACTS": "Folder of the contracts; without it the nearest `contracts/` above a module.",
-    "SAGA_SCHEMA_BASE": "What the URI of each schema begins with in what is published, as "
+    "SAGA_SCHEMA_BASE": "Beginning of the URI of each schema in what is published, as "
     "`https://example.org/schemas/`; without it `urn:saga:`.",
     FILE: "A TOML file with settings, a line each: `drain_s = 30`.",
 }
-"""Variables that are read elsewhere, and are no settings: they stand in no file."""
+"""Variables that are read elsewhere, and are no settings: no file may hold them."""
 TEST_PREFIX = "SAGA_TEST_"
-"""Whatever begins so belongs to tests."""
+"""Prefix of variables that belong to tests."""
 
 
 LINK = re.compile(r"SERVICE_(?:HOST|PORT(?:_[A-Z0-9_]+)?)|PORT(?:_[0-9]+_(?:TCP|UDP|SCTP)(?:_(?:PROTO|PORT|ADDR))?)?")
@@ -39,7 +39,7 @@ HIDDEN = " (what was given is not shown: it may hold a secret)"
 
 
 class Given(NamedTuple):
-    """The text of a setting."""
+    """Text of a setting, and where it was given."""
 
     text: str
     said: str
@@ -48,22 +48,23 @@ class Given(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What can be set: each by its variable, by a line of the file, and some by a flag. The defaults need no server.
+    """Settings: each by its variable, by a line of the file, and some by a flag. The defaults need no server.
 
     `docs/settings.md` is made from these descriptions, those of `saga.adapters`, and what `known` says.
     """
 
     broker: str = "embedded:///.saga/broker.db"
-    """Where the log is: one file, or the servers of a Kafka to ask first."""
+    """Address of the log: one file, or the servers of a Kafka to ask first."""
     store: str = "sqlite:///.saga/{service}.db"
-    """Where a service keeps its documents; `{service}` stands for its name."""
+    """Address of a service's documents; `{service}` becomes its name."""
     http: str = ""
-    """Where each process answers `/health/live`, `/health/ready` and `/metrics`. Without it nothing listens."""
+    """Address at which each process answers `/health/live`, `/health/ready` and `/metrics`. Without it nothing
+    listens."""
     inflight_max: int = 1000
     """Messages in flight per worker, at most; a quarter of them at most from one partition."""
     inflight_min: int = INFLIGHT_MIN
-    """Lower bound of what a slow store leaves in flight; as SAGA_INFLIGHT_MAX: the bound does not adapt. Where that is
-    less than this default, it counts in its place."""
+    """Lower bound of what a slow store leaves in flight; equal to SAGA_INFLIGHT_MAX it disables adapting. A maximum
+    below this default takes its place."""
     inflight_bytes_max: int = 64 << 20
     """Bytes that the messages in flight may have together before no more are taken."""
     record_bytes_max: int = RECORD_BYTES_MAX
@@ -72,17 +73,17 @@ class Settings:
     cache_max: int = 2000
     """Progress documents kept in memory per service."""
     drain_s: float = 20.0
-    """How long what runs may take to end, when the service is to stop."""
+    """Seconds that running handlers get to end, when the service is to stop."""
     log: Literal["auto", "json", "text"] = "auto"
     """Form of the lines that `saga run` writes; `auto` is `text` on a terminal, else `json`."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
-    """The least that is written."""
+    """Lowest level of the lines that are written."""
     options: tuple[object, ...] = ()
-    """What is set of that which only one adapter has: a value of each kind that is not all defaults."""
+    """Settings that only one adapter has: a value of each kind that is not all defaults."""
 
     @classmethod
     def read(cls, environ: Mapping[str, str]) -> Self:
-        """From variables; those that are absent or blank have their defaults.
+        """Read settings from variables; those that are absent or blank have their defaults.
 
         Raises `ConfigurationError` with all problems at once: of each setting, and of those that do not go together.
         Names that begin with `SAGA_` and mean nothing are problems too: a typing error would otherwise go unnoticed
@@ -92,16 +93,16 @@ class Settings:
 
     @classmethod
     def from_environment(cls, **flags: str | None) -> Self:
-        """From the file that SAGA_CONFIG names, then the variables of this process, then `flags` by name; what comes
-        later wins, and what is blank is not given. Raises `ConfigurationError`."""
+        """Read settings from the file that SAGA_CONFIG names, then the variables of this process, then `flags` by name;
+        what comes later wins, and what is blank is not given. Raises `ConfigurationError`."""
         given = {f"SAGA_{name.upper()}": Given(text or "", f"the {name} given") for name, text in flags.items()}
         in_file, troubles = _in_file(os.environ.get(FILE, "").strip())
         return cls._of({**in_file, **_in_variables(os.environ), **_without_blanks(given)}, troubles)
 
     @classmethod
     def _of(cls, given: Mapping[str, Given], troubles: Sequence[str] = ()) -> Self:
-        """`troubles`: of the file, which then is not known whole: what does not go together may only seem so. Raises
-        `ConfigurationError`."""
+        """Check what was given, and make settings of it. `troubles`: those of the file, which then is not known whole:
+        what does not go together may only seem so. Raises `ConfigurationError`."""
         values: dict[str, object] = {}
         wrong: dict[str, object] = {}
         kinds = known()
@@ -125,7 +126,7 @@ class Settings:
 
     @classmethod
     def _made(cls, values: Mapping[str, object]) -> Self:
-        """Of what was read, by field."""
+        """Make settings of what was read, by field."""
 
         def read(kind: type[T]) -> T:
             mine = {name: value for name, value in values.items() if name in kind.__annotations__}
@@ -135,11 +136,11 @@ class Settings:
         return replace(read(cls), options=tuple(each for each in made if each != type(each)()))
 
     def of(self, kind: type[T]) -> T:
-        """The settings that only one adapter has."""
+        """Settings that only one adapter has, by their class."""
         return next((each for each in self.options if isinstance(each, kind)), None) or kind()
 
     def _problems_together(self) -> Iterator[Problem]:
-        """What cannot work of settings that are right each by itself."""
+        """Problems of settings that are right each by itself, but do not go together."""
         if (
             self.inflight_min > self.inflight_max and self.inflight_min != INFLIGHT_MIN
         ):  # nobody has to repeat a default
@@ -152,7 +153,7 @@ class Settings:
 
 
 def _without_blanks(given: Mapping[str, Given]) -> dict[str, Given]:
-    """What is blank is not given: so an unset variable of a compose file, or of a shell, overrides nothing."""
+    """Leave out what is blank: so an unset variable of a compose file, or of a shell, overrides nothing."""
     return {name: Given(text.strip(), said) for name, (text, said) in given.items() if text.strip()}
 
 
@@ -205,11 +206,11 @@ READERS: Mapping[str, readers.SettingReader] = {
     "SAGA_LOG": readers.word("auto", "json", "text"),
     "SAGA_LOG_LEVEL": readers.word("debug", "info", "warning", "error"),
 }
-"""How those settings are read that have nothing to do with adapters."""
+"""Readers of the settings that have nothing to do with adapters, by variable."""
 
 
 def known() -> dict[str, readers.SettingReader]:
-    """How the setting of each variable is read, in the order in which people are told of them."""
+    """Readers of all settings by variable, in the order in which people are told of them."""
     kinds = {
         "SAGA_BROKER": readers.address(_check_broker, " or ".join(each.takes for each in adapters.BROKERS)),
         "SAGA_STORE": readers.address(_check_store, ", ".join(each.takes for each in adapters.STORES)),

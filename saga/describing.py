@@ -1,4 +1,4 @@
-"""What adapters describe themselves with: the settings they read, what cannot work of them, secrets and drivers.
+"""Descriptions of adapters: the settings they read, what cannot work of them, their secrets and drivers.
 
 An adapter is described in a module that loads no driver, by an object that `saga.adapters` lists: of a store as
 `saga.store.adapter` says, of a broker as `saga.broker.adapter` says.
@@ -16,35 +16,35 @@ from saga.readers import SettingReader
 T = TypeVar("T")
 
 Problem: TypeAlias = tuple[frozenset[str], str]
-"""The fields that do not go together, and why. It is told only where each of them is right by itself."""
+"""Fields that do not go together, and why. It is told only where each of them is right by itself."""
 
 Severity: TypeAlias = Literal["error", "warning", "ok"]
 
 
 class Finding(NamedTuple):
-    """One thing that a doctor has looked at."""
+    """Result of one look of `saga doctor`."""
 
     severity: Severity
     about: str
     what: str
     risk: str = ""
-    """What may be lost."""
+    """Possible loss, if nothing is done."""
     remedy: str = ""
-    """What to do."""
+    """Action that mends it."""
 
 
 class Options(NamedTuple):
     """Settings that only one adapter has."""
 
     kind: type
-    """Frozen dataclass of them: each field has a default and a text behind it that says what it is; the variable of
-    `kafka_tls` is `SAGA_KAFKA_TLS`."""
+    """Frozen dataclass of the settings: each field has a default and a text behind it that says what it is; the
+    variable of `kafka_tls` is `SAGA_KAFKA_TLS`."""
     readers: Mapping[str, SettingReader]
-    """How the text of each variable becomes its value."""
+    """Reader of each variable's text."""
 
 
 class Chosen(Protocol):
-    """Settings, as the adapter reads them that was chosen by an address in them."""
+    """Settings, as an adapter reads them that was chosen by an address in them."""
 
     @property
     def broker(self) -> str: ...
@@ -56,49 +56,49 @@ class Chosen(Protocol):
     def record_bytes_max(self) -> int: ...
 
     def of(self, kind: type[T]) -> T:
-        """The settings that only one adapter has."""
+        """Settings that only one adapter has, by their class."""
 
 
 class Adapter(Protocol):
-    """What every adapter says of itself, of a broker or of a store."""
+    """Description of an adapter, of a broker or of a store."""
 
     @property
     def schemes(self) -> tuple[str, ...]:
-        """What its addresses begin with, before `://`."""
+        """Beginnings of its addresses, before `://`."""
 
     @property
     def takes(self) -> str:
-        """The form of its addresses, for the page of settings."""
+        """Form of its addresses, for the page of settings."""
 
     @property
     def example(self) -> str:
-        """Addresses for those who gave one of no adapter."""
+        """Example of its addresses, for people who gave one of no adapter."""
 
     @property
     def options(self) -> Options | None:
-        """Its own settings."""
+        """Settings that only this adapter has."""
 
     def check(self, address: str) -> None:
-        """Raises `ValueError`, saying what would do, for what cannot be an address of it."""
+        """Check an address of this adapter. Raises `ValueError` that says what would do."""
 
     def problems(self, settings: Chosen) -> Iterator[Problem]:
-        """What cannot work of settings that are right each by itself."""
+        """Problems of settings that are right each by itself, but do not go together."""
 
 
 def path(text: str) -> Path | None:
-    """A file that was given, or none."""
+    """Path of a file that was given, or `None`."""
     return Path(text) if text else None
 
 
 def secret(given: str, file: str) -> Callable[[], str] | None:
-    """Asks for a secret anew each time: a file may have been replaced."""
+    """Function that reads a secret anew each time, as its file may have been replaced; `None` if none was given."""
     if file:
         return lambda: Path(file).read_text("utf-8").strip()
     return (lambda: given) if given else None
 
 
 def secret_problems(options: object, of: str) -> Iterator[Problem]:
-    """What does not go together of a password, its file, a certificate and its key."""
+    """Problems between a password, its file, a certificate and its key."""
     names = [f"{of}_{what}" for what in ("password", "password_file", "cert_file", "key_file")]
     password, password_file, cert, key = (bool(getattr(options, name)) for name in names)
     prefix = f"SAGA_{of.upper()}"
@@ -109,7 +109,8 @@ def secret_problems(options: object, of: str) -> Iterator[Problem]:
 
 
 def driver(extra: str, package: str, module: str) -> ModuleType:
-    """The module of an adapter, with its driver. Raises `ConfigurationError` with the `pip install` that mends it."""
+    """Load the module of an adapter, with its driver. Raises `ConfigurationError` with the `pip install` that mends
+    it."""
     try:
         import_module(package)
     except ImportError as why:

@@ -19,11 +19,11 @@ from saga.printable import quoted
 
 CONTENT_TYPE, VERSION = b"application/avro", b"1.0"
 SAGA_BYTES_MAX = 1024
-"""A saga id is in every event of its saga, and in the key of a document."""
+"""Longest saga id: it is in every event of its saga, and in the key of a document."""
 HEADER_BYTES_MAX = 512
-"""Bytes of a header that is looked at, at most: it is kept with the message in the progress."""
+"""Largest header that is looked at: it is kept with the message in the progress."""
 FOREIGN_BYTES_MAX = 1 << 14
-"""Bytes of all the headers of others that a message keeps, at most."""
+"""Most bytes of other people's headers that a message keeps, all together."""
 FOREIGN = "foreign_"
 """Prefix of the names of other people's headers that could be taken for ours."""
 
@@ -36,11 +36,11 @@ _IS_OURS = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}\.[
 _IS_TRACE = re.compile(rb"[0-9a-f-]{55,100}").fullmatch
 _SCHEMA = re.compile(r"(?:.*[/:])?([A-Za-z0-9._-]+/[A-Za-z_][A-Za-z0-9_]*\.v[0-9]+)").fullmatch
 _TIMES_MS = range(0, from_iso("9999-12-31T00:00:00Z"))
-"""The times of a log that can be times."""
+"""Milliseconds since 1970 that a time in the log may have."""
 
 
 def headers_of(message: Message, contract: Contract | None) -> Headers:
-    """The envelope of a message as headers, as its sender said it. `contract`: that of its type, where it is known."""
+    """Envelope of a message as headers, as its sender said it. `contract`: that of its type, where it is known."""
     name, base = (message.type, URN) if contract is None else (contract.full_name, contract.schemas)
     schema = message.schema
     if schema and ":" not in schema:
@@ -63,12 +63,12 @@ def headers_of(message: Message, contract: Contract | None) -> Headers:
 
 
 def to_record(message: Message, contract: Contract) -> Outgoing:
-    """The message as it is published; its saga id is the key."""
+    """Record of a message as it is published; its saga id is the key."""
     return Outgoing(contract.topic, message.saga.encode(), message.value, headers_of(message, contract))
 
 
 def type_of(record: Record | Outgoing) -> str | None:
-    """The contract's record name, as the header says it; `None` if it does not."""
+    """Contract's record name in the header of a record; `None` if it is not there."""
     for name, value in record.headers:
         if name == "ce_type":
             return _last_part(value[-HEADER_BYTES_MAX:]) if value else None
@@ -81,8 +81,8 @@ def _last_part(name: bytes) -> str:
 
 
 def to_message(record: Record, *, type_: str, schema: str, contract: Contract | None) -> Message:
-    """The message in a record whose type and schema are known. What a foreign sender left out is made up for.
-    `contract`: that of the type, where it is known.
+    """Message in a record whose type and schema are known. What a foreign sender left out is made up for. `contract`:
+    that of the type, where it is known.
 
     Raises `BadInput`: no value; no key, or one that is not the subject; a header that is no text, no time or too long.
     """
@@ -139,7 +139,7 @@ def _decoded(text: bytes, what: str, bytes_max: int = HEADER_BYTES_MAX) -> str:
 
 @lru_cache(maxsize=1024)  # a saga's start comes with each of its messages, and is often the time of the first
 def _time(given: bytes, header: str) -> str:
-    """In the one form that sorts as the times do."""
+    """Time of a header in the one form that sorts as the times do."""
     text = _decoded(given, f"header {header}")
     try:
         if _IS_OURS(text):
@@ -151,7 +151,7 @@ def _time(given: bytes, header: str) -> str:
 
 
 def _appended(record: Record) -> str:
-    """When the log took it: its own time, or what its sender's clock said."""
+    """Time at which the log took a record: by its own clock, or by its sender's."""
     if record.time_ms not in _TIMES_MS:
         raise BadInput(
             f"the message has no ce_time, and its time in the log cannot be one: {record.time_ms} milliseconds since "
@@ -162,7 +162,7 @@ def _appended(record: Record) -> str:
 
 @lru_cache(maxsize=1024)  # there are not many
 def _path(given: bytes) -> str:
-    """The place of a schema below `contracts/`, from whatever URI ends in it; another one's as it is."""
+    """Place of a schema below `contracts/`, from whatever URI ends in it; another one's as it is."""
     schema = _decoded(given, "header ce_dataschema")
     ours = _SCHEMA(schema)
     return ours[1] if ours else schema
@@ -182,7 +182,7 @@ def _is_usual(given: Mapping[str, bytes | None]) -> bool:
 
 
 def _parted(record: Record) -> tuple[dict[str, bytes | None], Headers]:
-    """The headers that the message says, the first of each name; and the others, as they came, up to a bound."""
+    """Headers that a message has fields for, the first of each name; and the others, as they came, up to a bound."""
     given: dict[str, bytes | None] = {}
     foreign: list[tuple[str, bytes | None]] = []
     for header in record.headers:
@@ -195,7 +195,8 @@ def _parted(record: Record) -> tuple[dict[str, bytes | None], Headers]:
 
 
 def foreign_name(name: str) -> str:
-    """The name of somebody else's header beside ours: none of them passes for one of ours, and each can be told back.
+    """Name that somebody else's header gets beside ours: none of them passes for one of ours, and each can be told
+    back.
 
     >>> foreign_name("x-shop"), foreign_name("dead_reason"), foreign_name("foreign_dead_reason")
     ('x-shop', 'foreign_dead_reason', 'foreign_foreign_dead_reason')
@@ -210,7 +211,7 @@ def size_of(headers: Headers) -> int:
 
 
 def bounded(headers: list[tuple[str, bytes | None]], bytes_max: int, whole: str) -> Headers:
-    """As many of the headers as fit; with what is left out told in one more. `whole`: where all of them are."""
+    """Keep all headers that fit, and tell in one more what is left out. `whole`: where all of them are."""
     if size_of(tuple(headers)) <= bytes_max:
         return tuple(headers)
     kept: list[tuple[str, bytes | None]] = []

@@ -1,4 +1,4 @@
-"""Every error the toolkit raises, classed by the reaction it calls for.
+"""Errors that the toolkit raises, classed by the reaction they call for.
 
 SagaError                    what happened, where, and what to do next
 +- DeclarationError          mend the code: raised while a service is imported, so it never starts
@@ -28,11 +28,11 @@ class SagaError(Exception):
 
 
 class DeclarationError(SagaError):
-    """The declarations of a service cannot work: raised while its module is imported, so it never starts."""
+    """Declarations of a service that cannot work: raised while its module is imported, so it never starts."""
 
 
 class Problems(SagaError):
-    """Several things are wrong at once; `problems` lists them, each saying where and what to do."""
+    """Several problems at once; `problems` lists them, each saying where and what to do."""
 
     def __init__(self, heading: str, problems: Sequence[str]) -> None:
         self.heading, self.problems = heading, tuple(problems)
@@ -40,73 +40,73 @@ class Problems(SagaError):
 
 
 class ConfigurationError(Problems):
-    """The settings or the environment cannot work: nothing was started."""
+    """Settings or an environment that cannot work: nothing was started."""
 
 
 class NotAStore(ConfigurationError):
-    """No store of ours is in the file: tools that look at all files of a folder pass over it."""
+    """File without a store of ours: tools that look at all files of a folder pass over it."""
 
 
 class NoStore(ConfigurationError):
-    """No store is where tools look for them, or nobody says whose it is."""
+    """Place without a store that tools could look at, or with one of which nobody says whose it is."""
 
 
 class ContractError(Problems):
-    """The schemas in `contracts/` cannot work."""
+    """Schemas in `contracts/` that cannot work."""
 
 
 class BadInput(SagaError):
-    """A message that can never be handled: undecodable, empty, partial, keyless, or of an unknown schema."""
+    """Message that can never be handled: undecodable, empty, partial, keyless, or of an unknown schema."""
 
 
 class Permanent(SagaError):
-    """A handler that can never succeed on this input, however often it is tried."""
+    """Failure of a handler that can never succeed on this input, however often it is tried."""
 
 
 class Broken(SagaError):
-    """The ground under a service is gone: a file is damaged, removed, replaced, or older than it was. Waiting mends
-    nothing, and going on could lose what was acknowledged: the service ends."""
+    """Loss of the file under a service: it is damaged, removed, replaced, or older than it was. Waiting mends nothing,
+    and going on could lose what was acknowledged: the service ends."""
 
 
 class StoreError(SagaError):
-    """Something about a document; see the classes below."""
+    """Failure of an operation on a document; see the classes below."""
 
 
 class Exists(StoreError):
-    """Insert: there is a document already."""
+    """Refusal of an insert: there is a document already."""
 
 
 class Conflict(StoreError):
-    """Replace or remove: the document is not the one that was read, or is gone."""
+    """Refusal of a replacement or removal: the document is not the one that was read, or is gone."""
 
 
 class Ambiguous(StoreError):
-    """The answer was lost: the write may have happened, or may still happen."""
+    """Loss of an answer: the write may have happened, or may still happen."""
 
 
 class StoreUnavailable(StoreError):
-    """The store cannot be reached, is full or read-only. Nothing was written and nothing will be."""
+    """Outage of the store, which cannot be reached, is full or read-only. Nothing was written and nothing will be."""
 
 
 class TooLarge(StoreError):
-    """The document is larger than the store takes. Nothing was written, and waiting mends nothing."""
+    """Refusal of a document larger than the store takes. Nothing was written, and waiting mends nothing."""
 
 
 class StoreBroken(StoreError, Broken):
-    """The store's file is not, or no longer, what was written to it."""
+    """Damage to the store's file: it is not, or no longer, what was written to it."""
 
 
 class BrokerError(SagaError):
-    """Something about the log; see the classes below."""
+    """Failure of an operation on the log; see the classes below."""
 
 
 class Fenced(BrokerError):
-    """This member no longer owns the partition: another one has it or will have it."""
+    """Refusal of a commit: this member no longer owns the partition, another one has it or will have it."""
 
 
 class BrokerUnavailable(BrokerError):
-    """The broker did not acknowledge: what was to be published may be there or not."""
+    """Outage of the broker, which did not acknowledge: what was to be published may be there or not."""
 
 
 class BrokerBroken(BrokerError, Broken):
-    """The broker's file is not, or no longer, what was written to it."""
+    """Damage to the broker's file: it is not, or no longer, what was written to it."""

@@ -1,4 +1,5 @@
-"""What travels: events as services see them, messages as the runtime sees them, records as the broker sees them."""
+"""Values that travel: events as services see them, messages as the runtime sees them, records as the broker sees
+them."""
 
 from typing import ClassVar, NamedTuple, TypeAlias
 
@@ -16,11 +17,11 @@ class Event:
     __slots__ = ()
 
     __contract__: ClassVar[str]
-    """Where its schema is, below `contracts/`, without `.avsc`: `"payments/PaymentReserved.v1"`."""
+    """Path of its schema below `contracts/`, without `.avsc`: `"payments/PaymentReserved.v1"`."""
 
 
 def name_of(event: type[Event]) -> str:
-    """The contract's record name: `PaymentReserved`, for a class with `__contract__` `payments/PaymentReserved.v1`."""
+    """Contract's record name: `PaymentReserved`, for a class with `__contract__` `payments/PaymentReserved.v1`."""
     return event.__contract__.rpartition("/")[2].rpartition(".v")[0]
 
 
@@ -41,21 +42,22 @@ class Message(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     id: str
     """Name of the message in the toolkit: see `saga.identity`."""
     type: str
-    """The contract's record name, without namespace: `PaymentReserved`."""
+    """Contract's record name, without namespace: `PaymentReserved`."""
     schema: str
-    """`payments/PaymentReserved.v1`, as in the class's `__contract__`."""
+    """Path of its schema, `payments/PaymentReserved.v1`, as in the class's `__contract__`."""
     saga: str
-    """The saga id: the value of the contract's key field."""
+    """Saga id: the value of the contract's key field."""
     source: str
-    """The service that emitted it; `client` for a Client; anything for others."""
+    """Service that emitted it; `client` for a Client; anything for others."""
     time: str
-    """When it was recorded, RFC 3339 in milliseconds, UTC."""
+    """Time at which it was recorded, RFC 3339 in milliseconds, UTC."""
     value: bytes
-    """Avro, as it came."""
+    """Event as Avro, as it came."""
     started: str | None = None
-    """When its saga began; `None` where the sender cannot know (a Client, for a contract that does not start sagas)."""
+    """Time at which its saga began; `None` where the sender cannot know (a Client, for a contract that does not start
+    sagas)."""
     trace: str | None = None
-    """`traceparent`, handed on."""
+    """Trace context from the header `traceparent`, handed on."""
     foreign: Headers = ()
     """Headers that mean nothing here, as they came: a dead letter gives them back."""
 
@@ -68,7 +70,7 @@ class Partition(NamedTuple):
 
 
 class Position(NamedTuple):
-    """Where a record lies in the log."""
+    """Position of a record in the log."""
 
     topic: str
     partition: int
@@ -80,7 +82,7 @@ class Standstill(NamedTuple):
 
     topic: str
     partition: int | None
-    """`None`: all of the topic: it is gone, hidden, or we may not read it."""
+    """Number of the partition; `None`: all of the topic: it is gone, hidden, or we may not read it."""
     offset: int | None
     """Offset of the first record that cannot be read, if the trouble is one of records."""
     reason: str
@@ -88,7 +90,7 @@ class Standstill(NamedTuple):
 
 
 class Record(NamedTuple):
-    """One entry of the log, as a broker hands it out."""
+    """Entry of the log, as a broker hands it out."""
 
     topic: str
     partition: int
@@ -97,11 +99,11 @@ class Record(NamedTuple):
     value: bytes | None
     headers: Headers
     time_ms: int
-    """When the broker appended it."""
+    """Time at which the broker appended it."""
 
 
 class Outgoing(NamedTuple):
-    """One entry to append: the key chooses the partition."""
+    """Entry to append to the log: the key chooses the partition."""
 
     topic: str
     key: bytes

@@ -3,7 +3,7 @@
 OURS = "saga"
 """Beginning of every name that is the toolkit's, up to the first `-` or `.`: services take no such name."""
 PROGRESS, ARCHIVES = OURS, f"{OURS}-archive"
-"""Collections: the progress of each saga; what it outgrew, transitions and pages of messages."""
+"""Collections of the toolkit: the progress of each saga; what it outgrew, transitions and pages of messages."""
 PROBE = f"{OURS}-probe::"
 """Beginning of the keys of documents that are written only to see whether that can be done."""
 PROBED = f"{OURS}.doctor"
@@ -22,7 +22,7 @@ def is_ours(collection: str) -> bool:
 
 
 def dead_letters_of(service: str) -> str:
-    """The topic where a service leaves what people have to see.
+    """Topic where a service leaves what people have to see.
 
     >>> dead_letters_of("payment")
     'payment.dead'

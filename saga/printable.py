@@ -1,8 +1,8 @@
-"""Text from outside as it may be printed: ids, keys, reasons, names of files. The one place that says how."""
+"""Printing of text from outside, escaped: ids, keys, reasons, names of files. The one place that says how."""
 
 
 def printable(text: str) -> str:
-    r"""The text with everything that is no visible character written as its code.
+    r"""Text with everything that is no visible character written as its code.
 
     So no text can move the cursor, colour or clear a terminal, turn the order of what is read, hide a part, or begin a
     line of its own that looks like one of ours. These are control and format characters, line and paragraph
@@ -20,8 +20,8 @@ def printable(text: str) -> str:
 
 
 def printable_lines(text: str) -> list[str]:
-    """The lines of a text that may have several, as that of an error. Those behind the first one are indented, so that
-    none of them passes for a line of its own.
+    """Lines of a text that may have several, as that of an error. Those behind the first one are indented, so that none
+    of them passes for a line of its own.
 
     >>> printable_lines("nothing was started:\\n  - SAGA_HTTP is taken\\nall is well")
     ['nothing was started:', '  - SAGA_HTTP is taken', '  all is well']
@@ -31,7 +31,7 @@ def printable_lines(text: str) -> list[str]:
 
 
 def shortened(text: str, bytes_max: int) -> str:
-    """A text of at most so many bytes in UTF-8: a longer one is cut between two characters, and says so.
+    """Cut a text to at most so many bytes in UTF-8, between two characters, and say so in it.
 
     >>> shortened("Grüße", 100)
     'Grüße'
@@ -45,7 +45,7 @@ def shortened(text: str, bytes_max: int) -> str:
 
 
 def quoted(text: str, bytes_max: int = 80) -> str:
-    r"""A text from outside in a sentence: in quotes, printable and bounded.
+    r"""Quote a text from outside for a sentence: printable and bounded.
 
     >>> print(quoted("order-1\n"), quoted("x" * 200, 12))
     'order-1\n' 'xxxxxxxx ...'

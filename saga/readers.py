@@ -1,4 +1,4 @@
-"""Kinds of settings: how the text of each becomes its value, and what there is to say of it to people."""
+"""Readers of settings: how the text of each becomes its value, and what there is to say of it to people."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,18 +14,19 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class SettingReader:
-    """How one setting is read."""
+    """Reader of one setting's text."""
 
     read: Callable[[str], object]
-    """From its text, without spaces around it, to its value. Raises `ValueError` saying what would be right."""
+    """Function from its text, without spaces around it, to its value. Raises `ValueError` saying what would be
+    right."""
     takes: str
-    """Kind of value to be given, with unit and bounds."""
+    """Value to be given, in words, with unit and bounds."""
     may_show: Callable[[str], bool] = lambda _: True
     """True if a text that cannot be used may be repeated to people and logs: not where it may hold a secret."""
 
 
 def number(kind: type[T], least: int, most: int, unit: str) -> SettingReader:
-    """A number of something, between two bounds."""
+    """Reader of a number of something, between two bounds."""
     what = f"{'a whole number' if kind is int else 'a number'} of {unit} from {least} to {most}"
 
     def read(text: str) -> T:
@@ -41,7 +42,7 @@ def number(kind: type[T], least: int, most: int, unit: str) -> SettingReader:
 
 
 def word(*words: str) -> SettingReader:
-    """One of these, however it is capitalised."""
+    """Reader of one of these words, however it is capitalised."""
     by_lower = {word.lower(): word for word in words}
 
     def read(text: str) -> str:
@@ -53,7 +54,7 @@ def word(*words: str) -> SettingReader:
 
 
 def yes_or_no() -> SettingReader:
-    """True or false."""
+    """Reader of true or false."""
 
     def read(text: str) -> bool:
         if text.lower() not in ("true", "false", "yes", "no", "1", "0"):
@@ -64,34 +65,34 @@ def yes_or_no() -> SettingReader:
 
 
 def text(what: str) -> SettingReader:
-    """Any text."""
+    """Reader of any text."""
     return SettingReader(str, what)
 
 
 def secret(what: str) -> SettingReader:
-    """A text that nobody is shown."""
+    """Reader of a text that nobody is shown."""
     return SettingReader(str, what, lambda _: False)
 
 
 def file() -> SettingReader:
-    """The path of a file that this process can read."""
+    """Reader of the path of a file that this process can open."""
     return SettingReader(_readable, "path of a file")
 
 
 def secret_file() -> SettingReader:
-    """The path of a file with a secret. It is not shown: somebody may have given the secret itself."""
+    """Reader of the path of a file with a secret. It is not shown: somebody may have given the secret itself."""
     return SettingReader(_readable, "path of a file", lambda _: False)
 
 
 def address(check: Callable[[str], object], what: str) -> SettingReader:
-    """A URL, shown only where nothing in it can be a password."""
+    """Reader of a URL, which is shown only where nothing in it can be a password."""
     return checked(check, what, is_plain)
 
 
 def checked(
     check: Callable[[str], object], what: str, may_show: Callable[[str], bool] = lambda _: True
 ) -> SettingReader:
-    """A text that `check` does not mind."""
+    """Reader of a text that `check` does not mind."""
 
     def read(text: str) -> str:
         check(text)

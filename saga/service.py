@@ -1,4 +1,4 @@
-"""A service's declarations: `Service` and its decorators. The types of the decorated functions are the declaration."""
+"""Declarations of a service: `Service` and its decorators. The types of the decorated functions are the declaration."""
 
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -29,7 +29,8 @@ __all__ = ["Declared", "DocumentKind", "Parameter", "Reaction", "Resource", "Ser
 
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,63}")
 _MEMORY_MIN, _MEMORY_MAX = timedelta(seconds=1), timedelta(days=50 * 365)
-"""Expiry is told in whole seconds, and on Couchbase in seconds since 1970, of 32 bits: until 2106."""
+"""Bounds of `memory`: expiry is told in whole seconds, and on Couchbase in seconds since 1970, of 32 bits: until
+2106."""
 _TAKEN = {"client": "clients publish under that name", OURS: "the toolkit's own topics and documents are called so"}
 
 _Reaction: TypeAlias = Event | Sequence[Event | None] | None
@@ -42,7 +43,7 @@ _Opener = TypeVar("_Opener", bound=Callable[[], AsyncIterator[object]])
 
 
 class Service(Generic[_S_co]):
-    """One independently deployed participant: its handlers, one store, one consumer group, one kind of saga.
+    """Independently deployed participant of sagas: its handlers, one store, one consumer group, one kind of saga.
 
     The types are the declaration. A parameter annotated with an event, or a union of events, says what is consumed;
     `Saga` is this run; anything else must be what one of the service's resources gives, declared above it. The return
@@ -82,7 +83,7 @@ class Service(Generic[_S_co]):
 
     @property
     def declared(self) -> Declared:
-        """All that has been declared so far."""
+        """Declarations made so far."""
         return self._declared
 
     def __repr__(self) -> str:

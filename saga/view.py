@@ -1,4 +1,4 @@
-"""A saga as one handler sees it: the abstract `Saga` that the runtime and plain calls in tests implement."""
+"""View of a saga that a handler gets: the abstract `Saga` that the runtime and plain calls in tests implement."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -17,7 +17,7 @@ Recordable: TypeAlias = Union[
     bool, int, float, str, bytes, Decimal, UUID, date, timedelta, Enum,
     "DataclassInstance", Sequence["Recordable"], Mapping[str, "Recordable"], None,
 ]  # fmt: skip
-"""What can be written into a progress and read back equal: the result of a step, of an update."""
+"""Values that can be written into a progress and read back equal: the result of a step, of an update."""
 
 _S = TypeVar("_S", bound="DataclassInstance | None", default=None)
 _D = TypeVar("_D", bound="DataclassInstance")
@@ -27,14 +27,14 @@ _R = TypeVar("_R", bound=Recordable, default=None)
 
 
 class Saga(ABC, Generic[_S]):
-    """This run of the business process, as one handler sees it. `Saga` alone where the service has no state."""
+    """Run of the business process, as one handler sees it. `Saga` alone where the service has no state."""
 
     __slots__ = ()
 
     @property
     @abstractmethod
     def state(self) -> _S:
-        """What this service remembers of this saga; `state()` of the service before the first handler.
+        """State that this service keeps of this saga; `state()` of the service before the first handler.
 
         Assign a new value (`saga.state = replace(saga.state, paid=True)`); it is saved with the handler's transition,
         so only if the handler comes to its end, and a rerun begins with the value of before.
@@ -46,9 +46,9 @@ class Saga(ABC, Generic[_S]):
 
     @abstractmethod
     def key(self, name: str, /) -> str:
-        """The idempotency key to hand to the outside: the same for the same name in every rerun of this handler on
-        this message, different for any other handler, message or saga. At most 80 characters of ASCII letters,
-        digits, `-` and `_`."""
+        """Idempotency key to hand to the outside: the same for the same name in every rerun of this handler on this
+        message, different for any other handler, message or saga. At most 80 characters of ASCII letters, digits, `-`
+        and `_`."""
 
     @abstractmethod
     async def step(self, call: Callable[_P, Awaitable[_T]], /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
@@ -89,7 +89,7 @@ class Saga(ABC, Generic[_S]):
 
     @abstractmethod
     async def read(self, kind: type[_D], key: str, /) -> _D | None:
-        """One business document as it is now, `None` if absent.
+        """Read one business document as it is now, `None` if absent.
 
         Promises: no write of its own, but recorded with the next one: a rerun sees what this run saw. Others may change
         the document at any moment: what must hold is decided inside `update`.

@@ -1,4 +1,4 @@
-"""From settings to running services."""
+"""Wiring of settings to running services."""
 
 import asyncio
 import gc
@@ -31,11 +31,11 @@ from saga.store.port import Store
 Opened = TypeVar("Opened")
 
 LOOK_S_LEAST = 1.0
-"""How long a broker may take at least to say which topics it has, however long everything took to open."""
+"""Shortest time that a broker gets to say which topics it has, however long everything took to open."""
 
 
 def load_services(names: Iterable[str]) -> list[Declared]:
-    """The services declared in these modules. Raises `ConfigurationError` with all that cannot be loaded."""
+    """Load the services declared in these modules. Raises `ConfigurationError` with all that cannot be loaded."""
     if "" not in sys.path:
         sys.path.insert(0, "")  # services are packages of the folder in which the command is called
     found: dict[str, Declared] = {}
@@ -67,7 +67,7 @@ def load_services(names: Iterable[str]) -> list[Declared]:
 
 
 def _unimportable(name: str, why: ImportError) -> str:
-    """Why a module cannot be imported, and what to do: it is not there, or something that it imports is not."""
+    """Reason why a module cannot be imported, and what to do: it is not there, or something that it imports is not."""
     if name.endswith(".py") or not all(part.isidentifier() for part in name.split(".")):
         return "name modules as Python does: services.payment for services/payment.py or services/payment/__init__.py"
     if isinstance(why, ModuleNotFoundError) and why.name is not None and f"{name}.".startswith(f"{why.name}."):
@@ -79,7 +79,7 @@ def _unimportable(name: str, why: ImportError) -> str:
 async def broker_of(
     address: str | None, clock: Clock, settings: Settings | None = None, open_by_s: float | None = None
 ) -> AsyncIterator[Broker]:
-    """The broker at `address`, or at the setting `SAGA_BROKER`, open. `open_by_s`: by the clock's monotonic time."""
+    """Open the broker at `address`, or at the setting `SAGA_BROKER`. `open_by_s`: by the clock's monotonic time."""
     settings = settings if settings is not None and not address else Settings.from_environment(broker=address)
     async with AsyncExitStack() as stack:
         broker = adapters.broker_at(settings, clock)
@@ -90,7 +90,7 @@ async def broker_of(
 async def store_of(
     service: str, clock: Clock, settings: Settings | None = None, open_by_s: float | None = None
 ) -> AsyncIterator[Store]:
-    """The store of a service, open."""
+    """Open the store of a service."""
     settings = settings or Settings.from_environment()
     async with AsyncExitStack() as stack:
         store = adapters.store_at(settings, service, clock)
@@ -145,7 +145,7 @@ async def run(
 async def _watched(
     services: Sequence[str], settings: Settings, report: Report, stop: asyncio.Event, clock: Clock
 ) -> AsyncIterator[tuple[Report, Watch | None]]:
-    """Who is told of moments and who looks at workers: with SAGA_HTTP also those who answer there."""
+    """Listener of moments and watcher of workers: with SAGA_HTTP also those who answer there."""
     if not settings.http:
         yield report, None
         return
@@ -159,7 +159,7 @@ async def _watched(
 
 
 def limits_of(settings: Settings) -> Limits:
-    """How much is in flight, as the settings say."""
+    """Limits of what is in flight, as the settings say."""
     return Limits(
         inflight_max=settings.inflight_max,
         inflight_min=settings.inflight_min,
@@ -178,7 +178,8 @@ async def serve_all(
     use: Mapping[str, Sequence[object]] = MappingProxyType({}),
     modules: Sequence[str] = (),
 ) -> None:
-    """As `run`, on a broker and on stores that are open. `use`: fakes of resources, for each service."""
+    """Run services as `run` does, on a broker and on stores that are open. `use`: fakes of resources, for each
+    service."""
     await with_topics(services, broker, modules, options.clock, options.open_by_s)
     try:
         async with asyncio.TaskGroup() as tasks:
@@ -198,7 +199,8 @@ async def serve_all(
 async def with_topics(
     services: Sequence[Declared], broker: Broker, modules: Sequence[str], clock: Clock, open_by_s: float | None
 ) -> None:
-    """Return when all that they read and write is there, their dead letters too, and they may."""
+    """Return when all topics that the services read and write are there, their dead letters too, and we may use
+    them."""
 
     reads = frozenset(topic for declared in services for topic in reads_of(declared))
     writes = frozenset(topic for declared in services for topic in writes_of(declared))
@@ -223,7 +225,7 @@ async def with_topics(
 
 
 def _single(group: ExceptionGroup[Exception]) -> Iterator[Exception]:
-    """The errors that people are to see: groups only say which tasks they came through."""
+    """Errors that people are to see: groups only say which tasks they came through."""
     for error in group.exceptions:
         if isinstance(error, ExceptionGroup):
             yield from _single(error)

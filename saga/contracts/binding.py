@@ -1,4 +1,4 @@
-"""Holds a class against a schema: which classes its nested types have, and where the two have drifted apart."""
+"""Comparison of a class with a schema: classes of its nested types, and where the two have drifted apart."""
 
 import dataclasses
 import types
@@ -25,14 +25,15 @@ from saga.contracts.schema import (
 
 
 def classes_of(event: type[Any], record: RecordType) -> tuple[Classes, list[str]]:
-    """The classes of a record and of the types in it, and every difference; the classes are whole if there is none."""
+    """Compare an event's class with its record: the classes of the record and of the types in it, and every difference;
+    the classes are whole if there is none."""
     comparison = _Comparison()
     comparison.record(record, event, "")
     return comparison.classes, comparison.differences
 
 
 class _Comparison:
-    """One walk along a class and a schema."""
+    """Walk along a class and a schema side by side."""
 
     def __init__(self) -> None:
         self.classes: dict[str, type[Any]] = {}
@@ -108,7 +109,7 @@ class _Comparison:
             self.differs(at, f"its default is {wanted!r} in the schema")
 
     def is_new(self, name: str, cls: Any, at: str) -> bool:
-        """Whether this type is met for the first time; everywhere else it must be the same class."""
+        """Return whether this type is met for the first time; everywhere else it must be the same class."""
         if getattr(cls, "__name__", None) != name:
             self.differs(at, f"is {getattr(cls, '__name__', cls)}, not {name}")
             return False

@@ -1,4 +1,4 @@
-"""How much one message may hold: its values are counted on the bytes, before anything is made of them.
+"""Bound on the values in one message: they are counted on its bytes, before anything is made of them.
 
 A value takes a byte at least, for there are no records without fields and no fields of type null. So what has fewer
 bytes than `VALUES_MAX` is never counted, and ordinary messages pay nothing. Depth needs no bound of its own: types are
@@ -11,7 +11,8 @@ from typing import Any, TypeAlias
 from saga.contracts.scalars import Wrong
 
 VALUES_MAX = 100_000
-"""Texts, numbers, records, lists, all together. Twenty times as many were seconds of an event loop and 100 MB."""
+"""Most values in one message: texts, numbers, records, lists, all together. Twenty times as many were seconds of an
+event loop and 100 MB."""
 
 _Walk: TypeAlias = Callable[["_Cursor"], None]
 _WIDTHS = {"boolean": 1, "float": 4, "double": 8}
@@ -20,8 +21,9 @@ _NOT_OF_THE_SCHEMA = "the bytes end in the middle, or are not of its schema"
 
 
 def check_values(schema: Any) -> Callable[[bytes, int], None]:
-    """A function from bytes, and where in them the record begins. It raises `Wrong`, with the path, where there is more
-    than `VALUES_MAX`, and where the bytes are not of the schema. `schema`: as fastavro has parsed it."""
+    """Make a function that counts the values in bytes, from where in them the record begins. It raises `Wrong`, with
+    the path, where there is more than `VALUES_MAX`, and where the bytes are not of the schema. `schema`: as fastavro
+    has parsed it."""
     walk = _walk(schema, {})
 
     def check(value: bytes, at: int) -> None:
@@ -34,7 +36,8 @@ def check_values(schema: Any) -> Callable[[bytes, int], None]:
 
 
 def check_json(data: object) -> None:
-    """The same for what was read from JSON; without a path, for nothing was held against the schema yet."""
+    """Count the values of what was read from JSON, as `check_values` does for bytes; without a path, for nothing was
+    held against the schema yet."""
     left, open_ = VALUES_MAX, [data]
     while open_:
         part = open_.pop()
@@ -56,7 +59,7 @@ class _Cursor:
         self.value, self.at, self.left = value, at, VALUES_MAX
 
     def long(self) -> int:
-        """The next number, of one to ten bytes."""
+        """Read the next number, of one to ten bytes."""
         read = shift = 0
         for byte in self.value[self.at : self.at + _LONG_BYTES_MAX]:
             self.at += 1
@@ -67,7 +70,7 @@ class _Cursor:
         raise Wrong(_NOT_OF_THE_SCHEMA)
 
     def skip(self, size: int) -> None:
-        """Go on behind what has so many bytes."""
+        """Pass over so many bytes."""
         if not 0 <= size <= len(self.value) - self.at:
             raise Wrong(_NOT_OF_THE_SCHEMA)
         self.at += size
@@ -78,7 +81,7 @@ def _too_many() -> Wrong:
 
 
 def _walk(schema: Any, named: dict[str, _Walk]) -> _Walk:
-    """A function that goes over one value. `named`: those of the types that stand before this one."""
+    """Make a function that goes over one value. `named`: those of the named types defined before this one."""
     if isinstance(schema, list):
         return _union([_walk(branch, named) for branch in schema])
     if isinstance(schema, str):
@@ -154,7 +157,7 @@ def _record(fields: list[tuple[str, _Walk]]) -> _Walk:
 
 
 def _blocks(inside: _Walk, *, keys: bool = False) -> _Walk:
-    """Items of an array; of a map, each behind its key."""
+    """Make a function that goes over the items of an array, or of a map, each behind its key."""
 
     def walk(cursor: _Cursor) -> None:
         cursor.left -= 1

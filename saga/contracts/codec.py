@@ -1,4 +1,4 @@
-"""Events to bytes and back: Avro's single-object encoding, C3 01, the schema's fingerprint, the record.
+"""Encoding of events to bytes and back: Avro's single-object encoding, C3 01, the schema's fingerprint, the record.
 
 No registry is needed: every version's fingerprint is in `contracts/`. What was written with one version is read as
 another by Avro's schema resolution. fastavro does the bytes; logical types are applied by `saga.contracts.convert`.
@@ -43,8 +43,8 @@ _CORRUPT = (EOFError, ValueError, IndexError, KeyError, TypeError, OverflowError
 
 
 def encode(event: Event) -> bytes:
-    """The bytes of an event. Raises `BadInput` naming the path of a field that its contract does not allow, or in which
-    there are more values than one message may hold."""
+    """Encode an event. Raises `BadInput` naming the path of a field that its contract does not allow, or in which there
+    are more values than one message may hold."""
     codec = _codec(type(event))
     out = BytesIO()
     out.write(codec.header)
@@ -61,7 +61,7 @@ def encode(event: Event) -> bytes:
 
 
 def decode(value: bytes | None, to: type[Event], library: Library) -> Event:
-    """The event in `value`, whichever version wrote it, as the class `to`.
+    """Decode an event as the class `to`, whichever version wrote `value`.
 
     Raises `BadInput` with the reason: empty, partial, no single object, a fingerprint that is not in the library,
     another type, bytes left over, bytes that are not of the schema, a field with what its type does not allow, more
@@ -87,7 +87,7 @@ def decode(value: bytes | None, to: type[Event], library: Library) -> Event:
 
 
 def identify(value: bytes | None, library: Library) -> Version:
-    """The version that wrote `value`. Raises `BadInput` as `decode`, for what the header tells."""
+    """Find the version that wrote `value`. Raises `BadInput` as `decode`, for what the header tells."""
     if not value:
         raise BadInput("the message is empty: it has no value to decode")
     if value[:2] != MARKER[: len(value)]:
@@ -104,7 +104,8 @@ def identify(value: bytes | None, library: Library) -> Version:
 
 
 def content(event: Event) -> bytes:
-    """What is the same for equal events: contract name without version, and the fields after encoding and decoding.
+    """Bytes that are the same for equal events: contract name without version, and the fields after encoding and
+    decoding.
 
     Fields equal to their default are left out, so a version that adds one changes nothing. The ids of a Client's
     events are made of it. Raises `BadInput` as `encode`.
@@ -116,7 +117,7 @@ def content(event: Event) -> bytes:
 
 
 def to_json(event: Event) -> dict[str, object]:
-    """The event's fields as JSON has them. Raises `BadInput` for a field that its contract does not allow."""
+    """Fields of an event as JSON has them. Raises `BadInput` for a field that its contract does not allow."""
     codec = _codec(type(event))
     codec.check(event)
     fields: dict[str, object] = codec.to_json(event)
@@ -124,7 +125,7 @@ def to_json(event: Event) -> dict[str, object]:
 
 
 def from_json(data: object, to: type[Event]) -> Event:
-    """The event of that class with these fields. Raises `BadInput` naming the path of the field that is wrong."""
+    """Make an event of that class with these fields. Raises `BadInput` naming the path of the field that is wrong."""
     codec = _codec(to)
     try:
         check_json(data)
@@ -136,8 +137,8 @@ def from_json(data: object, to: type[Event]) -> Event:
 
 
 def wrong_in(data: object, to: type[Event]) -> Iterator[str]:
-    """Everything for which `from_json` would refuse this, each naming the path of its field; nothing if it would not.
-    Found as it is asked for: a line may be wrong in more places than anybody wants to see."""
+    """Reasons for which `from_json` would refuse this, each naming the path of its field; nothing if it would not.
+    Found as they are asked for: a line may be wrong in more places than anybody wants to see."""
     codec = _codec(to)
     try:
         check_json(data)
@@ -149,7 +150,7 @@ def wrong_in(data: object, to: type[Event]) -> Iterator[str]:
 
 
 class _Codec:
-    """What is needed to encode and decode one class, compiled once."""
+    """Encoder and decoder of one class, compiled once."""
 
     def __init__(self, binding: Binding, cls: type[Event]) -> None:
         version = binding.version
@@ -166,10 +167,10 @@ class _Codec:
         self.read_own = _reader(self.schema, None)
         self._values = check_values(self.schema)
         self.readers: dict[bytes, _Read] = {self.header: self.read_own}
-        """By header: one for every version that was met."""
+        """Readers by header: one for every version that was met."""
 
     def add_reader(self, writer: Version) -> _Read:
-        """Get ready for another version: it is read as the version of the class."""
+        """Compile the reader of another version: it is read as the version of the class."""
         reader_schema = parse_schema(without_logical_types(self.version.schema))
         _set_defaults(reader_schema, self.version.record)
         read = _reader(parse_schema(without_logical_types(writer.schema)), reader_schema)
@@ -177,14 +178,14 @@ class _Codec:
         return read
 
     def check_values(self, value: bytes) -> None:
-        """Raise `BadInput` for bytes of this version that hold too many values."""
+        """Check that bytes of this version do not hold too many values. Raises `BadInput`."""
         try:
             self._values(value, HEADER_SIZE)
         except Wrong as why:
             raise BadInput(f"{self.name}: {why}") from None
 
     def check(self, event: Event) -> None:
-        """Raise `BadInput` for a field that the contract does not allow."""
+        """Check that the contract allows each field. Raises `BadInput`."""
         try:
             raw = self.to_raw(event)
         except Wrong as why:
@@ -204,7 +205,7 @@ def _codec(event: type[Event]) -> _Codec:
 
 
 def _reader(writer: Any, reader: Any) -> _Read:
-    """A function from a value, of which the header is known, to the raw record."""
+    """Make a function from a value, of which the header is known, to the raw record."""
 
     values = check_values(writer)
 
@@ -235,7 +236,7 @@ def _reader(writer: Any, reader: Any) -> _Read:
 
 
 def _set_defaults(schema: Any, type_: Type) -> None:
-    """Give a parsed reader's schema raw defaults: fastavro hands out what stands there, and JSON has no bytes."""
+    """Give a parsed reader's schema raw defaults: fastavro hands them out as they are, and JSON has no bytes."""
     match type_:
         case RecordType(fields=fields) if isinstance(schema, dict):
             for parsed, field in zip(schema["fields"], fields, strict=True):
@@ -255,7 +256,7 @@ def _set_defaults(schema: Any, type_: Type) -> None:
 
 
 def _unwritable(raw: Any) -> str | None:
-    """The path of a text that UTF-8 does not have."""
+    """Path of a text that UTF-8 does not have; `None` if there is none."""
     match raw:
         case str():
             return None if is_text(raw) else ""

@@ -1,4 +1,5 @@
-"""Writes event classes from schemas: one module per service, deterministic, in the form the formatter would give it."""
+"""Generator of event classes from schemas: one module per service, deterministic, in the form the formatter would give
+it."""
 
 import ast
 import keyword
@@ -50,11 +51,11 @@ _HOMES: Final = {
     "Event": "saga",
     **dict.fromkeys(("bool", "bytes", "dict", "float", "int", "str", "tuple"), "builtins"),
 }
-"""Where each name comes from that a generated module may use."""
+"""Module of each name from elsewhere that a generated module may use."""
 
 
 def generate(library: Library, names: Sequence[str]) -> str:
-    """The source of a module with the newest versions of these contracts, in this order.
+    """Generate the source of a module with the newest versions of these contracts, in this order.
 
     Raises `ContractError`: names that are no contracts, types of one name that are defined differently.
     """
@@ -72,12 +73,12 @@ def generate(library: Library, names: Sequence[str]) -> str:
 
 
 def is_generated(source: str) -> bool:
-    """Whether the generator wrote this source, or an earlier generator did."""
+    """Return whether the generator wrote this source, or an earlier generator did."""
     return source.startswith(_BEGINNING)
 
 
 def classes_in(source: str) -> list[str]:
-    """The event classes of a generated module, in order. Raises `SyntaxError`."""
+    """Names of the event classes of a generated module, in order. Raises `SyntaxError`."""
     return [
         node.name
         for node in ast.parse(source).body
@@ -90,7 +91,8 @@ def classes_in(source: str) -> list[str]:
 
 
 def generated_below(folder: Path) -> list[Path]:
-    """The generated modules in a folder and the folders in it, but for hidden ones and virtual environments."""
+    """Paths of the generated modules in a folder and the folders in it, but for hidden ones and virtual
+    environments."""
     found = []
     for above, folders, files in os.walk(folder):
         if "pyvenv.cfg" in files:
@@ -105,7 +107,7 @@ def generated_below(folder: Path) -> list[Path]:
 
 
 def event_class(contract: Contract, library: Library) -> type[Event]:
-    """The class of a contract's newest version, made in memory as `saga contracts generate` would write it."""
+    """Make the class of a contract's newest version in memory, as `saga contracts generate` would write it."""
     module = types.ModuleType(f"saga.generated.{contract.name}")
     # What belongs to a class is found from its module, and the library from the module's file.
     module.__file__ = str(library.folder.parent / f"{contract.name}.py")
@@ -123,12 +125,12 @@ def _begins_generated(path: Path) -> bool:
 
 
 class _Module:
-    """One module while it is written."""
+    """Module that is being written."""
 
     def __init__(self, versions: Sequence[Version]) -> None:
         self.versions = versions
         self.classes: dict[str, str] = {}
-        """The source of each class, by name, in the order in which they must stand."""
+        """Source of each class, by name, in the order in which they must come."""
         self.used: set[str] = set()
         """Names from elsewhere that the classes use."""
         self.problems: dict[str, None] = {}
@@ -140,9 +142,9 @@ class _Module:
         as a type."""
         taken = set(self.hidden)
         self.names = {name: _free(name, taken) for name in _HOMES}
-        """For each name from elsewhere, the one by which the module has it."""
+        """Name in the module of each name from elsewhere."""
         self.again = {name: _free(name, taken) for name in sorted(self.types & fields)}
-        """For types that are called like a field, another name, by which classes have them."""
+        """Second name of each type that is called like a field, by which classes have it."""
 
     def source(self) -> str:
         for version in self.versions:
@@ -173,13 +175,13 @@ class _Module:
     # Names
 
     def use(self, name: str) -> str:
-        """The name by which the module has something from elsewhere: another one if a field or type has this one."""
+        """Name by which the module has something from elsewhere: another one if a field or type has this one."""
         if _HOMES[name] != "builtins" or name in self.hidden:
             self.used.add(name)
         return self.names[name]
 
     def of(self, type_: "RecordType | EnumType") -> str:
-        """The name by which a class uses a type: another one if a field has this one."""
+        """Name by which a class uses a type: another one if a field has this one."""
         return self.again.get(type_.name, type_.name)
 
     def imports(self) -> str:
@@ -257,7 +259,7 @@ class _Module:
         return self.value(field.type, field.default)
 
     def value(self, type_: Type, raw: Any) -> str:
-        """A raw default as an expression."""
+        """Write a raw default as an expression."""
         match type_:
             case ScalarType(kind):
                 return self.scalar(type_, kind, raw)
@@ -299,7 +301,7 @@ class _Module:
 
 
 def _parts(type_: Type) -> Iterator["RecordType | EnumType"]:
-    """The records and enums of a type, each after those it is made of; the type itself last."""
+    """Records and enums of a type, each after those it is made of; the type itself last."""
     match type_:
         case ArrayType(inner) | MapType(inner) | OptionalType(inner):
             yield from _parts(inner)
@@ -314,7 +316,7 @@ def _parts(type_: Type) -> Iterator["RecordType | EnumType"]:
 
 
 def _members(enum: EnumType) -> dict[str, str]:
-    """A name for each symbol that a `StrEnum` can have: a member may hide nothing that every text has."""
+    """Name for each symbol that a `StrEnum` can have: a member may hide nothing that every text has."""
     members: dict[str, str] = {}
     taken = set(enum.symbols)
     for symbol in enum.symbols:
@@ -332,12 +334,12 @@ def _members(enum: EnumType) -> dict[str, str]:
 
 
 def _import_order(name: str) -> tuple[int, str]:
-    """The order of names inside an import: constants, classes, the rest."""
+    """Order of names inside an import: constants, classes, the rest."""
     return (0 if name.isupper() else 1 if name[0].isupper() else 2), name
 
 
 def _free(name: str, taken: set[str]) -> str:
-    """The name, or one like it that is not taken; from now on it is."""
+    """Take a name, or one like it, that is not taken; from now on it is."""
     while name in taken:
         name += "_"
     taken.add(name)
@@ -345,6 +347,6 @@ def _free(name: str, taken: set[str]) -> str:
 
 
 def _line(text: str, indent: str = INDENT) -> str:
-    """A line of a class; one that no breaking would make shorter is left to stand."""
+    """Write a line of a class; one that no breaking would make shorter is left as it is."""
     fits = len(indent + text) <= LINE_LENGTH
     return indent + text + ("" if fits else "  # fmt: skip  # noqa: E501")

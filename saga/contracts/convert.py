@@ -1,4 +1,4 @@
-"""Makes the functions between typed values and raw ones: compiled once per class, because every message passes them.
+"""Conversion between typed values and raw ones: functions compiled once per class, because every message passes them.
 
 A record's function is written as source, a line or two per field, so that nothing is looked up or interpreted while it
 runs; tests of `tests/contracts/test_roundtrip.py` hold it against every kind of schema. Errors name the path of the
@@ -32,11 +32,11 @@ from saga.contracts.schema import (
 )
 
 Classes: TypeAlias = Mapping[str, type[Any]]
-"""The classes of records and enums, by the type's name."""
+"""Classes of records and enums, by the type's name."""
 
 
 def to_raw(type_: Type, classes: Classes) -> Convert:
-    """A function from typed values to raw ones. It raises `Wrong` for whatever the type does not allow."""
+    """Make a function from typed values to raw ones. It raises `Wrong` for whatever the type does not allow."""
     match type_:
         case ScalarType(kind):
             return TO_RAW[kind]
@@ -55,7 +55,7 @@ def to_raw(type_: Type, classes: Classes) -> Convert:
 
 
 def from_raw(type_: Type, classes: Classes) -> Convert | None:
-    """A function from raw values, as Avro reads them, to typed ones; `None` if they are the same.
+    """Make a function from raw values, as Avro reads them, to typed ones; `None` if they are the same.
 
     It raises `Wrong` for what Avro lets pass and the type does not.
     """
@@ -104,7 +104,7 @@ def _record_to_raw(record: RecordType, classes: Classes) -> Convert:
 
 
 def _doubt(type_: Type, value: str) -> str | None:
-    """An expression that is false when the value certainly is raw already; `None` if it never is."""
+    """Expression that is false when the value certainly is raw already; `None` if it never is."""
     match type_:
         case ScalarType("int" | "long" as kind):
             least, most = BOUNDS[kind]

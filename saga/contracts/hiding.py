@@ -1,4 +1,4 @@
-"""The fields of an event as people may see them: those that its contract calls sensitive are hidden."""
+"""Fields of an event as people may see them: those that its contract calls sensitive are hidden."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,8 +7,8 @@ HIDDEN = "***"
 
 
 def hidden(fields: Mapping[str, object], schema: Mapping[str, Any]) -> dict[str, object]:
-    """The fields in the JSON form, without what `schema`, as it stands in its file, marks with `"sensitive": true`: at
-    any depth, in lists, maps and optional values too.
+    """Hide the fields of the JSON form that `schema`, as its file has it, marks with `"sensitive": true`: at any depth,
+    in lists, maps and optional values too.
 
     >>> card = {"name": "card", "type": "string", "sensitive": True}
     >>> hidden({"card": "4242", "sum": 7}, {"type": "record", "name": "R", "fields": [card]})
@@ -22,7 +22,7 @@ def hidden(fields: Mapping[str, object], schema: Mapping[str, Any]) -> dict[str,
 
 
 def _name(schema: Any, named: dict[str, Any]) -> None:
-    """Note the records by their names: where one comes again only its name stands there."""
+    """Note the records by their names: a record that comes again is there by its name only."""
     if isinstance(schema, list):
         for branch in schema:
             _name(branch, named)

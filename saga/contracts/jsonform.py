@@ -1,4 +1,4 @@
-"""The JSON form of events, for people and for lines of `saga publish`.
+"""JSON form of events, for people and for lines of `saga publish`.
 
 Decimals, UUIDs, dates and timestamps are text, bytes are base64, unions are untagged, enums are their words; NaN and
 the infinities, which JSON does not have, are the text `"NaN"`, `"Infinity"`, `"-Infinity"`.
@@ -37,7 +37,8 @@ _NO_NUMBERS: Final = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity"
 
 
 def to_json(type_: Type, classes: Classes, *, essential: bool = False) -> Convert:
-    """A function from typed values to JSON. `essential`: leaves out the fields of records that equal their default."""
+    """Make a function from typed values to JSON. `essential`: leaves out the fields of records that equal their
+    default."""
     match type_:
         case ScalarType(kind):
             return _SCALARS_TO_JSON.get(kind, _same)
@@ -59,7 +60,7 @@ def to_json(type_: Type, classes: Classes, *, essential: bool = False) -> Conver
 
 
 def from_json(type_: Type, classes: Classes) -> Convert:
-    """A function from JSON to typed values. It raises `Wrong` where the form is wrong.
+    """Make a function from JSON to typed values. It raises `Wrong` where the form is wrong.
 
     What Python writes alike (text, whole numbers, true and false) is handed on unseen: `to_raw` looks at it anyway.
     """

@@ -1,4 +1,4 @@
-"""Everything that is wrong with an event as JSON, where `saga.contracts.jsonform` stops at the first thing.
+"""Problems of an event as JSON, all of them, where `saga.contracts.jsonform` stops at the first.
 
 Only for lines that have been refused already: so it may take its time, and is linear in what there is to look at.
 """
@@ -12,14 +12,14 @@ from saga.contracts.scalars import Wrong
 from saga.contracts.schema import MISSING, NO_TEXT, ArrayType, MapType, OptionalType, RecordType, Type, is_text
 
 Look: TypeAlias = Callable[[Any], Iterator[Wrong]]
-"""From JSON to all that is wrong with it, in the order in which it stands there."""
+"""Function from JSON to all that is wrong with it, in the order in which it is there."""
 
 SHOWN_MAX = 60
-"""Characters of a name that somebody made up."""
+"""Most characters that are shown of a name that somebody made up."""
 
 
 def problems_in(type_: Type, classes: Classes) -> Look:
-    """A function that finds all that makes `from_json`, or then `to_raw`, raise."""
+    """Make a function that finds all that makes `from_json`, or then `to_raw`, raise."""
     match type_:
         case RecordType():
             return _of_record(type_, classes)
@@ -98,5 +98,5 @@ def _of_map(inside: Look) -> Look:
 
 
 def _shown(name: str) -> str:
-    """A name as it may stand in a message."""
+    """Escape a name for a message, and cut it."""
     return ascii(name[:SHOWN_MAX])[1:-1] + ("..." if len(name) > SHOWN_MAX else "")

@@ -1,4 +1,4 @@
-"""All contracts of a folder: finding the folder, looking things up in it, and telling whether a class fits."""
+"""Library of a folder's contracts: finding the folder, looking things up in it, and telling whether a class fits."""
 
 import os
 import re
@@ -23,47 +23,47 @@ __all__ = ["Binding", "Contract", "Library", "Topic", "Version", "binding_of", "
 
 @dataclass(frozen=True)
 class Library:
-    """The contracts of one folder, without a problem in them."""
+    """Contracts of one folder, without a problem in them."""
 
     folder: Path
     contracts: Mapping[str, Contract] = field(repr=False)
-    """By name."""
+    """Values by name."""
     topics: Mapping[str, Topic] = field(repr=False)
-    """By name."""
+    """Values by name."""
     _versions: Mapping[str, Version] = field(repr=False, compare=False)
     _fingerprints: Mapping[bytes, Version] = field(repr=False, compare=False)
 
     @classmethod
     def load(cls, folder: Path, schemas: str = URN) -> Self:
-        """Read the folder. `schemas`: what the URIs of its schemas begin with. Raises `ContractError` with all its
-        problems, each with file and path inside."""
+        """Read the folder. `schemas`: prefix of the URIs of its schemas. Raises `ContractError` with all its problems,
+        each with file and path inside."""
         contracts, topics = load(folder, schemas)
         versions = [version for contract in contracts.values() for version in contract.versions]
         by_path = {version.path: version for version in versions}
         return cls(folder, contracts, topics, by_path, {version.fingerprint: version for version in versions})
 
     def version(self, path: str) -> Version | None:
-        """The version at `payments/PaymentReserved.v1`, if there is one."""
+        """Version at `payments/PaymentReserved.v1`, if there is one."""
         return self._versions.get(path)
 
     def by_fingerprint(self, fingerprint: bytes) -> Version | None:
-        """The version whose header says these 8 bytes; the newest, if versions differ only in what Avro ignores."""
+        """Version whose header says these 8 bytes; the newest, if versions differ only in what Avro ignores."""
         return self._fingerprints.get(fingerprint)
 
 
 @dataclass(frozen=True)
 class Binding:
-    """A class with the version it was generated from."""
+    """Class of an event with the version it was generated from."""
 
     contract: Contract
     version: Version
     library: Library
     classes: Classes
-    """The classes of its nested types."""
+    """Classes of its nested types."""
 
 
 def find(start: Path | None = None) -> Library:
-    """The library at `SAGA_CONTRACTS`, else at the nearest `contracts/` above `start` that holds schemas.
+    """Find the library at `SAGA_CONTRACTS`, else at the nearest `contracts/` above `start` that holds schemas.
 
     `start`: a file or folder; `None`: the current folder. A folder is read once in the life of a process. What the URIs
     of its schemas begin with is `SAGA_SCHEMA_BASE`, else `urn:saga:`. Raises `DeclarationError` if there is none,
@@ -87,7 +87,7 @@ def find(start: Path | None = None) -> Library:
 
 
 def contract_of(event: type[Event]) -> Contract:
-    """The contract of a generated class, found from the file of its module.
+    """Contract of a generated class, found from the file of its module.
 
     Raises `DeclarationError`: no contract, none that is known, or fields that are no longer those of the schema.
     """
@@ -98,7 +98,8 @@ _bindings: dict[type[Event], Binding] = {}
 
 
 def binding_of(event: type[Event]) -> Binding:
-    """As `contract_of`, with the version and the nested classes: what a codec is made of."""
+    """Contract of a generated class, as `contract_of` finds it, with the version and the nested classes: a codec is
+    made of it."""
     binding = _bindings.get(event)
     if binding is None:
         binding = _bindings[event] = _bind(event)

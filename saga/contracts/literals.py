@@ -1,4 +1,4 @@
-"""Texts as Python source, in the form the formatter would give them: literals, and docstrings of anybody's words."""
+"""Python source of texts, in the form the formatter would give them: literals, and docstrings of anybody's words."""
 
 import re
 import textwrap
@@ -8,7 +8,7 @@ INDENT = "    "
 
 
 def quoted(value: str | bytes) -> str:
-    """A literal in the formatter's quotes: double ones, unless single ones need fewer escapes."""
+    """Write a literal in the formatter's quotes: double ones, unless single ones need fewer escapes."""
     quote = "'" if _count(value, '"') > _count(value, "'") else '"'
     if isinstance(value, bytes):
         body = "".join(_escaped(chr(byte), quote) if byte < 0x80 else f"\\x{byte:02x}" for byte in value)
@@ -17,12 +17,12 @@ def quoted(value: str | bytes) -> str:
 
 
 def number(value: float) -> str:
-    """A number as an expression of the same value and type."""
+    """Write a number as an expression of the same value and type."""
     return repr(value).replace("e+", "e")
 
 
 def docstring(doc: str) -> list[str]:
-    """The lines of a docstring in a class. What is no printable character is written as its escape."""
+    """Write the lines of a docstring in a class. What is no printable character is written as its escape."""
     said = [line.split() for line in doc.strip().splitlines()]
     first, last = (0, 0), (len(said) - 1, len(said[-1]) - 1)
     safe = [
@@ -50,7 +50,7 @@ def _wrapped(text: list[str], width: int) -> list[str]:
 
 
 def _safe(word: str, first: bool, last: bool) -> str:
-    """A word of a docstring, in which no quote ends it, or is taken for its beginning."""
+    """Escape a word of a docstring, so that no quote ends the docstring, or is taken for its beginning."""
     quotes = "|".join(['"{3,}', *(['^"'] if first else []), *(['"$'] if last else [])])
     made, end = "", 0
     for run in re.finditer(quotes, word):
@@ -60,7 +60,7 @@ def _safe(word: str, first: bool, last: bool) -> str:
 
 
 def _plain(text: str) -> str:
-    """Text with escapes for what is no printable character, and for backslashes."""
+    """Escape what is no printable character, and backslashes."""
     return "".join(_escaped(character, "\\") for character in text)
 
 

@@ -1,4 +1,5 @@
-"""Reads a contracts folder: `<topic>/<Name>.v<N>.avsc` and `<topic>/topic.json`; tells all its problems at once."""
+"""Reading of a contracts folder: `<topic>/<Name>.v<N>.avsc` and `<topic>/topic.json`; all its problems are told at
+once."""
 
 import json
 import math
@@ -28,7 +29,7 @@ _FINGERPRINT = "CRC-64-AVRO"
 
 
 class Terms(NamedTuple):
-    """What must be the same in every version of a contract, with where to look when it is not."""
+    """Terms of a contract, which must be the same in each of its versions."""
 
     topic: str
     key: str
@@ -42,7 +43,7 @@ class Terms(NamedTuple):
 
 @dataclass(frozen=True)
 class _File:
-    """One `.avsc` that was read without problems of its own."""
+    """File `.avsc` that was read without problems of its own."""
 
     place: str
     version: Version
@@ -50,8 +51,8 @@ class _File:
 
 
 def load(folder: Path, schemas: str = URN) -> tuple[Mapping[str, Contract], Mapping[str, Topic]]:
-    """Contracts by name and topics by name, both sorted. `schemas`: what the URIs of schemas begin with. Raises
-    `ContractError` with everything that is wrong."""
+    """Read a folder: contracts by name and topics by name, both sorted. `schemas`: prefix of the URIs of schemas.
+    Raises `ContractError` with everything that is wrong."""
     if not folder.is_dir():
         raise ContractError(f"{folder} cannot be read:", ["there is no such folder: make it, or set SAGA_CONTRACTS"])
     problems: list[str] = []
@@ -78,7 +79,7 @@ def load(folder: Path, schemas: str = URN) -> tuple[Mapping[str, Contract], Mapp
 
 
 def _read(path: Path, place: str, name: str, number: int) -> tuple[_File | None, list[str]]:
-    """The version in a file, or what is wrong with it."""
+    """Read the version in a file, or what is wrong with it."""
     try:
         schema = json.loads(path.read_text("utf-8"), object_pairs_hook=_object, parse_constant=_no_constant)
     except (ValueError, OSError, RecursionError) as why:
@@ -111,7 +112,7 @@ def _read(path: Path, place: str, name: str, number: int) -> tuple[_File | None,
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object of which no name comes twice: JSON lets the last one win, and nobody notices."""
+    """Make an object in which no name comes twice: JSON lets the last one win, and nobody notices."""
     read = dict(pairs)
     if len(read) < len(pairs):
         twice = next(name for name, times in Counter(name for name, _ in pairs).items() if times > 1)
@@ -161,7 +162,7 @@ def _wrong_terms(schema: dict[str, Any], folder: str) -> Iterator[str]:
 
 
 def _gaps(numbers: Mapping[tuple[str, str], list[int]]) -> Iterator[str]:
-    """Versions that are missing, and names that stand in two folders."""
+    """Problems of versions that are missing, and of names that are in two folders."""
     for (topic, name), found in numbers.items():
         for number in sorted(set(range(1, max(found))) - set(found)):
             yield f"{topic}/{name}.v{number}.avsc: is missing, though v{max(found)} is there: keep every version"
@@ -174,7 +175,7 @@ def _gaps(numbers: Mapping[tuple[str, str], list[int]]) -> Iterator[str]:
 
 
 def _owners(files: list[_File]) -> Iterator[str]:
-    """Topics, and outcomes of a kind of saga, that belong to more than one service."""
+    """Problems of topics, and of outcomes of a kind of saga, that belong to more than one service."""
     of_topic: dict[str, _File] = {}
     of_kind: dict[str, _File] = {}
     for file in files:
@@ -195,7 +196,7 @@ def _owners(files: list[_File]) -> Iterator[str]:
 
 
 def _disagreements(files: list[_File]) -> Iterator[str]:
-    """What differs between versions of one contract and must not."""
+    """Problems of versions of one contract that differ in what must be the same."""
     versions: dict[str, list[_File]] = defaultdict(list)
     for file in files:
         versions[file.version.path.rpartition(".v")[0]].append(file)
@@ -221,7 +222,7 @@ def _disagreements(files: list[_File]) -> Iterator[str]:
 
 
 def _topics(folder: Path, named: set[str], problems: list[str]) -> dict[str, Topic]:
-    """The topics of the folders that hold contracts; `problems` grows by what is wrong with their `topic.json`."""
+    """Topics of the folders that hold contracts; `problems` grows by what is wrong with their `topic.json`."""
     topics = {name: Topic(name) for name in sorted(named)}
     for path in sorted(folder.rglob("topic.json")):
         place, name = path.relative_to(folder).as_posix(), path.parent.name

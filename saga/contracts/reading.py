@@ -1,4 +1,4 @@
-"""Reads the JSON of an `.avsc` file into a `RecordType`, and says all at once what in it cannot be used."""
+"""Reading of an `.avsc` file's JSON into a `RecordType`; all that cannot be used in it is told at once."""
 
 import keyword
 import re
@@ -27,16 +27,16 @@ _TAKEN, _TAKEN_BEGINNINGS = ("mro", "_HAS_DEFAULT_FACTORY"), ("__", "_dflt_")
 are what dataclasses call things of their own, where a field would hide them."""
 _NULLS = ("null", {"type": "null"})
 DEPTH_MAX = 30
-"""How deep types may nest, a field's type being one level below its record."""
+"""Deepest nesting of types, a field's type being one level below its record."""
 PARTS_MAX = 2000
-"""How many fields a record may have with those of all its parts, each counted wherever its type is used."""
+"""Most fields that a record may have with those of all its parts, each counted wherever its type is used."""
 
 PRECISION_MAX = 1000
-"""Digits of a decimal."""
+"""Most digits of a decimal."""
 
 
 def read_record(schema: Mapping[str, Any]) -> tuple[RecordType | None, list[str]]:
-    """The record of a file, and everything in it that cannot be used; without problems there is a record."""
+    """Read the record of a file, and everything in it that cannot be used; without problems there is a record."""
     reading = _Reading()
     try:
         record = reading.record(schema, "", "")
@@ -46,21 +46,21 @@ def read_record(schema: Mapping[str, Any]) -> tuple[RecordType | None, list[str]
 
 
 class _Unusable(Exception):
-    """This type cannot be used; the fields beside it are read on."""
+    """Refusal of a type that cannot be used; the fields beside it are read on."""
 
     def __init__(self, at: str, problem: str) -> None:
         super().__init__(f"field {at}: {problem}" if at else problem)
 
 
 class _Reading:
-    """The reading of one file: which types it has defined so far, and what is wrong with it."""
+    """State of reading one file: types defined so far, and what is wrong with it."""
 
     def __init__(self) -> None:
         self.problems: list[str] = []
         self.named: dict[str, Type | None] = {}
-        """By full name; `None` for one with problems of its own, which are not repeated where it is used."""
+        """Types by full name; `None` for one with problems of its own, which are not repeated where it is used."""
         self.open: set[str] = set()
-        """The records around the place that is read: using one of them would be recursion."""
+        """Records around the place that is read: using one of them would be recursion."""
         self.extents: dict[int, tuple[int, int]] = {}
         """Depth and parts of the records read so far, by identity."""
         self.depth = 0
@@ -188,7 +188,7 @@ class _Reading:
         return record
 
     def extent(self, type_: Type) -> tuple[int, int]:
-        """How deep a type nests, and of how many parts it is."""
+        """Depth of a type, and the number of its parts."""
         match type_:
             case ArrayType(inner) | MapType(inner) | OptionalType(inner):
                 depth, parts = self.extent(inner)
@@ -225,7 +225,7 @@ class _Reading:
         return Field(name, type_, default, tuple(aliases))
 
     def new_name(self, schema: Mapping[str, Any], at: str, around: str) -> str:
-        """The full name of the type that is defined here."""
+        """Full name of the type that is defined here."""
         name, namespace = schema.get("name"), schema.get("namespace", around)
         if not isinstance(namespace, str) or not all(map(_is_name, namespace.split(".") if namespace else [])):
             raise _Unusable(at, f'"namespace" is names with dots between, not {namespace!r}')

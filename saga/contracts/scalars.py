@@ -1,4 +1,4 @@
-"""The typed and the raw form of values that have no parts, and what is said of a value that fits neither."""
+"""Forms of values that have no parts, typed and raw, and what is said of a value that fits neither."""
 
 from collections.abc import Callable, Mapping
 from datetime import UTC, date, datetime, timedelta
@@ -40,14 +40,14 @@ _WORDS: Final[Mapping[type, str]] = {
 
 
 class Wrong(Exception):
-    """A value does not fit; each record, array and map around it puts its part before the path."""
+    """Error of a value that does not fit; each record, array and map around it puts its part before the path."""
 
     def __init__(self, reason: str, path: str = "") -> None:
         super().__init__(reason)
         self.reason, self.path = reason, path
 
     def under(self, part: str) -> "Wrong":
-        """The same, seen from one level further out."""
+        """Make the same error, seen from one level further out."""
         between = "." if self.path and not self.path.startswith("[") else ""
         return Wrong(self.reason, f"{part}{between}{self.path}")
 
@@ -56,18 +56,18 @@ class Wrong(Exception):
 
 
 def is_not(value: object, wanted: type) -> Wrong:
-    """What to say of a value of another type: the types, never the value."""
+    """Make the error for a value of another type: it names the types, never the value."""
     found = _WORDS.get(type(value), type(value).__name__)
     return Wrong(f"is {found}, not {_WORDS.get(wanted, wanted.__name__)}")
 
 
 def exact(precision: int) -> Context:
-    """A decimal context in which nothing is ever rounded: what would be, raises."""
+    """Make a decimal context in which nothing is ever rounded: what would be, raises."""
     return Context(prec=precision, traps=[Inexact])
 
 
 def decimal_to_raw(type_: DecimalType) -> Convert:
-    """A function from `Decimal` to bytes. It refuses what it would have to round."""
+    """Make a function from `Decimal` to bytes. It refuses what it would have to round."""
     limit, scale = 10**type_.precision, type_.scale
     before = type_.precision - scale
     scaleb = exact(type_.precision + 400).scaleb
@@ -92,7 +92,8 @@ def decimal_to_raw(type_: DecimalType) -> Convert:
 
 
 def decimal_from_raw(type_: DecimalType) -> Convert:
-    """A function from bytes to `Decimal`, with all digits of the scale. It refuses more digits than the precision."""
+    """Make a function from bytes to `Decimal`, with all digits of the scale. It refuses more digits than the
+    precision."""
     limit, scale = 10**type_.precision, type_.scale
     scaleb = exact(type_.precision).scaleb
     from_bytes = int.from_bytes

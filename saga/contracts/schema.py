@@ -1,4 +1,5 @@
-"""What a schema may consist of: `saga.contracts.reading` makes it of an `.avsc` file and refuses everything else.
+"""Types that a schema may consist of: `saga.contracts.reading` makes them of an `.avsc` file and refuses everything
+else.
 
 The rest of the toolkit sees `RecordType` and its parts, never the JSON. Values come in three forms:
 - typed: what services see (`Decimal`, `UUID`, tuples, frozen dataclasses);
@@ -36,7 +37,7 @@ LOGICAL: Final[Mapping[str, tuple[str, ScalarKind]]] = {
     "timestamp-millis": ("long", "timestamp-millis"),
     "timestamp-micros": ("long", "timestamp-micros"),
 }
-"""For each logical type, besides decimal, the type it must annotate."""
+"""Type that each logical type must annotate, and the kind it makes of it; decimal has a class of its own."""
 
 BOUNDS: Final[Mapping[ScalarKind, tuple[int, int]]] = {
     "int": (-(2**31), 2**31 - 1),
@@ -45,13 +46,13 @@ BOUNDS: Final[Mapping[ScalarKind, tuple[int, int]]] = {
     "timestamp-millis": (-62_135_596_800_000, 253_402_300_799_999),
     "timestamp-micros": (-62_135_596_800_000_000, 253_402_300_799_999_999),
 }
-"""The smallest and the greatest raw value; of dates and timestamps those that Python has, years 1 to 9999."""
+"""Bounds of raw values, smallest and greatest; of dates and timestamps those that Python has, years 1 to 9999."""
 FLOAT_MAX = float.fromhex("0x1.fffffep+127")
 NO_TEXT: Final = "half of a surrogate pair is no text"
 
 
 def is_text(text: str) -> bool:
-    """True if UTF-8 has it."""
+    """True if the text can be written as UTF-8."""
     if not text.isascii():
         try:
             text.encode()
@@ -61,23 +62,23 @@ def is_text(text: str) -> bool:
 
 
 class Missing:
-    """The type of `MISSING`."""
+    """Type of `MISSING`."""
 
 
 MISSING: Final = Missing()
-"""The default of a field that has none."""
+"""Default of a field that has none."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScalarType:
-    """A primitive type, or one with a logical type that needs no parameters."""
+    """Primitive type, or one with a logical type that needs no parameters."""
 
     kind: ScalarKind
 
 
 @dataclass(frozen=True, slots=True)
 class DecimalType:
-    """Exact numbers with `scale` digits behind the point and at most `precision` digits in all, as bytes."""
+    """Exact number with `scale` digits behind the point and at most `precision` digits in all, as bytes."""
 
     precision: int
     scale: int
@@ -85,7 +86,7 @@ class DecimalType:
 
 @dataclass(frozen=True, slots=True)
 class EnumType:
-    """One of a few words."""
+    """Type of which the values are a few words."""
 
     name: str
     symbols: tuple[str, ...]
@@ -94,7 +95,7 @@ class EnumType:
 
 @dataclass(frozen=True, slots=True)
 class ArrayType:
-    """Many of one type, in order."""
+    """List of values of one type, in order."""
 
     items: "Type"
 
@@ -108,14 +109,14 @@ class MapType:
 
 @dataclass(frozen=True, slots=True)
 class OptionalType:
-    """A value that may be absent: a union with null."""
+    """Type of a value that may be absent: a union with null."""
 
     inner: "Type"
 
 
 @dataclass(frozen=True)
 class Field:
-    """One field of a record. `default` is raw, or `MISSING`."""
+    """Field of a record. `default` is raw, or `MISSING`."""
 
     name: str
     type: "Type"
@@ -124,21 +125,21 @@ class Field:
 
     @property
     def has_default(self) -> bool:
-        """Whether it may be left out."""
+        """True if it may be left out."""
         return self.default is not MISSING
 
 
 @dataclass(frozen=True)
 class RecordType:
-    """A record: an event, or a part of one."""
+    """Record type: an event, or a part of one."""
 
     name: str
-    """Without namespace."""
+    """Name without namespace."""
     fields: tuple[Field, ...]
     doc: str
 
     def field(self, name: str) -> Field | None:
-        """The field of that name, if there is one."""
+        """Field of that name, if there is one."""
         return next((field for field in self.fields if field.name == name), None)
 
 
@@ -146,7 +147,7 @@ Type: TypeAlias = ScalarType | DecimalType | EnumType | ArrayType | MapType | Op
 
 
 def raw_default(type_: Type, default: object) -> object:
-    """A default as the file has it, in raw form. Raises `ValueError` if it is none of the type."""
+    """Turn a default, as the file has it, into raw form. Raises `ValueError` if it is none of the type."""
     match type_:
         case ScalarType(kind):
             return _scalar_default(kind, default)
@@ -173,7 +174,7 @@ def raw_default(type_: Type, default: object) -> object:
 
 
 def described(type_: Type) -> str:
-    """A type in words, for messages."""
+    """Describe a type in words, for messages."""
     match type_:
         case ScalarType(kind):
             return kind
@@ -192,7 +193,7 @@ def described(type_: Type) -> str:
 
 
 def meaning_changes(one: Type, other: Type, at: str = "") -> list[str]:
-    """Where two versions mean different things by the same bytes: fields whose logical types differ.
+    """Fields in which two versions mean different things by the same bytes: their logical types differ.
 
     Avro's resolution ignores logical types, so an amount would be misread tenfold without anybody noticing. A decimal's
     precision may differ: it only limits what is written.
@@ -216,7 +217,8 @@ def meaning_changes(one: Type, other: Type, at: str = "") -> list[str]:
 
 
 def without_logical_types(schema: Any) -> Any:
-    """A schema's JSON as Avro writes it: raw values, with the names, aliases, defaults that resolution needs."""
+    """Reduce a schema's JSON to what Avro writes: raw values, with the names, aliases, defaults that resolution
+    needs."""
     if isinstance(schema, list):
         return [without_logical_types(branch) for branch in schema]
     if not isinstance(schema, dict):
@@ -232,7 +234,7 @@ def without_logical_types(schema: Any) -> Any:
 
 
 def _meaning(type_: Type) -> object:
-    """What the bytes stand for beyond themselves; `None` for types without a logical type."""
+    """Meaning of the bytes beyond themselves; `None` for types without a logical type."""
     match type_:
         case DecimalType(scale=scale):
             return "decimal", scale
@@ -264,7 +266,7 @@ def _latin(default: object) -> bytes:
 
 
 def _float_default(kind: ScalarKind, default: float) -> float:
-    """A float is kept in 32 bits, as it comes back from a log."""
+    """Default of a float, in the 32 bits in which it comes back from a log."""
     try:
         number = float(default)
         if math.isfinite(number):

@@ -1,4 +1,4 @@
-"""Annotations of the functions that users hand over: read once, at import, and spelt out in messages."""
+"""Annotations of the functions that users hand over: read once, at import, and written out in messages."""
 
 from collections.abc import Callable, Mapping
 from inspect import Parameter, signature
@@ -41,7 +41,7 @@ def hints_of(function: Callable[..., object], where: str) -> Mapping[str, object
 
 
 def options_of(annotation: object) -> tuple[object, ...]:
-    """The members of a union, whatever names they go by; of anything else, itself.
+    """Members of a union, whatever names they go by; of anything else, itself.
 
     >>> options_of(int | None), options_of(int)
     ((<class 'int'>, <class 'NoneType'>), (<class 'int'>,))
@@ -54,7 +54,7 @@ def options_of(annotation: object) -> tuple[object, ...]:
 
 
 def spelt(annotation: object) -> str:
-    """An annotation as its author wrote it, as nearly as can be told.
+    """Write an annotation as its author did, as nearly as can be told.
 
     >>> spelt(int | None), spelt(list[int])
     ('int | None', 'list[int]')

@@ -16,8 +16,8 @@ _BY_POSITION = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 
 
 def check_made_again(answer: type[Exception], where: str) -> None:
-    """Raises `DeclarationError` for one that certainly cannot be made again from its `args`. One of which that cannot
-    be told before it was raised is looked at when it is."""
+    """Check that an answer can be made again from its `args`. Raises `DeclarationError` if it certainly cannot; an
+    answer of which that shows only once it is raised is looked at then."""
     if (reason := _why_not(answer)) is not None:
         raise DeclarationError(
             f"{where}: the answer {spelt(answer)} cannot be made again from its args, with which it is recorded: "
@@ -26,7 +26,8 @@ def check_made_again(answer: type[Exception], where: str) -> None:
 
 
 def difference(answer: type[Exception], raised: Exception, args: Sequence[object]) -> str | None:
-    """In which way `answer`, made from recorded `args`, is not what was `raised`; `None` if it is the same."""
+    """Difference between `answer`, made from recorded `args`, and the one that was `raised`; `None` if they are the
+    same."""
     try:
         again = answer(*args)
     except Exception as why:  # noqa: BLE001 - an `__init__` of anybody's may raise anything
@@ -61,7 +62,7 @@ def _why_not(answer: type[Exception]) -> str | None:
 
 
 def _alike(one: object, other: object) -> bool:
-    """True if they are equal, or of a type that cannot tell."""
+    """True if two values are equal, or of a type that cannot tell."""
     return type(one) is type(other) and (_equal(one, other) or type(one).__eq__ is object.__eq__)
 
 
@@ -73,5 +74,5 @@ def _equal(one: object, other: object) -> bool:
 
 
 def _shown(args: Sequence[object]) -> str:
-    """The types of arguments: what they are has no place in a message."""
+    """Types of arguments, for a message: their values have no place in one."""
     return f"({', '.join(type(arg).__name__ for arg in args)})"

@@ -1,4 +1,4 @@
-"""Handlers and compensations: what their parameters are given, and the rules for all of one service together."""
+"""Handlers and compensations: the parameters of each, and the rules for all of one service together."""
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from inspect import isasyncgenfunction, iscoroutinefunction, isfunction, ismethod
@@ -16,7 +16,7 @@ from saga.policies.retry import RETRY, Retry
 from saga.view import Saga
 
 TIMEOUT_S = 60.0
-"""What one attempt of a handler may take that says nothing about it."""
+"""Seconds that one attempt of a handler may take, unless its declaration says otherwise."""
 
 
 def handler_of(
@@ -28,7 +28,8 @@ def handler_of(
     timeout_s: float = TIMEOUT_S,
     undoes: str | None = None,
 ) -> Reaction:
-    """A handler as its signature says. Raises `DeclarationError` for what could not work, alone or beside others."""
+    """Make a handler of a function, as its signature says. Raises `DeclarationError` for what could not work, alone or
+    beside others."""
     where = _where(declared, function)
     found = parameters_of(function, where)
     hints = hints_of(function, where)
@@ -59,7 +60,7 @@ def handler_of(
 
 
 def check_alone(declared: Declared, handler: Reaction) -> None:
-    """Raises `DeclarationError` if another handler already reacts to one of its events, and to nothing else."""
+    """Check that no other handler reacts to one of its events, and to nothing else. Raises `DeclarationError`."""
     events = _events(handler)
     if len(events) > 1:
         return
@@ -73,7 +74,7 @@ def check_alone(declared: Declared, handler: Reaction) -> None:
 
 
 def original_of(declared: Declared, original: Callable[..., object]) -> Reaction:
-    """The handler `original` was declared as. Raises `DeclarationError` if there is none."""
+    """Handler that `original` was declared as. Raises `DeclarationError` if there is none."""
     name = getattr(original, "__name__", repr(original))
     found = next((h for h in declared.handlers if h.function is original), None)
     if found is None:
@@ -86,14 +87,15 @@ def original_of(declared: Declared, original: Callable[..., object]) -> Reaction
 
 
 def check_undone_once(declared: Declared, original: Reaction) -> None:
-    """Raises `DeclarationError` if something undoes this handler already."""
+    """Check that nothing undoes this handler already. Raises `DeclarationError`."""
     other = next((c for c in declared.compensations if c.undoes == original.name), None)
     if other is not None:
         raise DeclarationError(f"{declared.name}.{original.name} already has a compensation, {other.name}: keep one")
 
 
 def check_compensation(declared: Declared, original: Reaction, compensation: Reaction) -> None:
-    """Raises `DeclarationError` unless it takes a failure outcome and a result of `original`, and emits no outcome."""
+    """Check that a compensation takes a failure outcome and a result of `original`, and emits no outcome. Raises
+    `DeclarationError`."""
     where = f"{declared.name}.{compensation.name}"
     rule = f"a compensation takes the failure outcome it acts on and the result of {original.name} that it undoes"
     events = _events(compensation)
@@ -126,7 +128,8 @@ def check_compensation(declared: Declared, original: Reaction, compensation: Rea
 def _check_ever_undone(
     failures: Iterable[type[Event]], results: Iterable[type[Event]], original: Reaction, where: str
 ) -> None:
-    """Raises `DeclarationError` if the result that it wants and the outcome it acts on never meet."""
+    """Check that the result which a compensation wants and the outcome it acts on can meet. Raises
+    `DeclarationError`."""
     for event in results:
         if contract_of(event, where).outcome == "success":
             raise DeclarationError(
@@ -143,7 +146,7 @@ def _check_ever_undone(
 
 
 def contract_of(event: type[Event], where: str) -> Contract:
-    """The event's contract. Raises `DeclarationError`, beginning with `where`."""
+    """Contract of an event. Raises `DeclarationError`, beginning with `where`."""
     try:
         return library.contract_of(event)
     except DeclarationError as why:
@@ -151,12 +154,12 @@ def contract_of(event: type[Event], where: str) -> Contract:
 
 
 def variable(declared: Declared) -> str:
-    """What the service's variable is called, most likely: for examples in messages."""
+    """Most likely name of the service's variable: for examples in messages."""
     return declared.name.replace("-", "_")
 
 
 def _where(declared: Declared, function: Callable[..., object]) -> str:
-    """How messages call a function. Raises `DeclarationError` if it is no coroutine function."""
+    """Name of a function in messages. Raises `DeclarationError` if it is no coroutine function."""
     if not (isfunction(function) or ismethod(function)):
         raise DeclarationError(
             f"{declared.name!r}: {function!r} is no function: a handler is an `async def`; "
@@ -189,7 +192,7 @@ def _parameter(declared: Declared, name: str, annotation: object, where: str) ->
 
 
 def _check_saga(declared: Declared, annotation: object, where: str) -> None:
-    """`Saga` alone is for every service: a handler may do without the state."""
+    """Check the annotation of the saga's parameter: the service's state, or none, for a handler may do without."""
     option, *others = options_of(annotation)
     if others:
         raise DeclarationError(f"{where}: it is {spelt(annotation)}, but a saga is always there: write Saga")
@@ -205,7 +208,7 @@ def _check_saga(declared: Declared, annotation: object, where: str) -> None:
 
 
 def _unknown(declared: Declared, annotation: object, events: Sequence[type[Event]]) -> str:
-    """What is wrong with an annotation that is no event, saga or resource; and what to do."""
+    """Problem of an annotation that is no event, saga or resource; and what to do."""
     if events and NoneType in options_of(annotation):
         return (
             f"{_either(events)} may be absent by its annotation, which is not supported: a handler runs when all its "
@@ -231,7 +234,7 @@ def _unknown(declared: Declared, annotation: object, events: Sequence[type[Event
 
 
 def _check_parameters(handler: Reaction, where: str) -> None:
-    """At least one event; at most one saga; no event in two places."""
+    """Check the parameters: at least one event; at most one saga; no event in two of them."""
     if not _events(handler):
         raise DeclarationError(f"{where} reacts to nothing: give it a parameter annotated with an event")
     if sum(p.role == "saga" for p in handler.parameters) > 1:
@@ -247,7 +250,8 @@ def _check_parameters(handler: Reaction, where: str) -> None:
 
 
 def _check_many(handler: Reaction, where: str) -> None:
-    """A handler of several events that may run again does so for the first of them, which has to come again."""
+    """Check that a handler of several events with `many` can run again: it does so for the first of them, which has to
+    come again."""
     first, *others = _events(handler)
     if handler.many and others and all(contract_of(event, where).starts for event in first):
         again = next((p.name for p in handler.parameters if p.events and p.events != first), "another")
@@ -274,7 +278,7 @@ def _check_name(declared: Declared, handler: Reaction) -> None:
 
 
 def _check_kind(declared: Declared, handler: Reaction, where: str) -> None:
-    """All events of a service belong to one kind of saga: the key field of their contracts has one name."""
+    """Check that all events of a service belong to one kind of saga: the key field of their contracts has one name."""
     first = next(iter(declared.reactions), handler)
     known = _events(first)[0][0]
     kind = contract_of(known, where).key
@@ -288,7 +292,7 @@ def _check_kind(declared: Declared, handler: Reaction, where: str) -> None:
 
 
 def _events(handler: Reaction) -> list[tuple[type[Event], ...]]:
-    """What each event parameter takes."""
+    """Events that each event parameter takes."""
     return [p.events for p in handler.parameters if p.role == "event"]
 
 

@@ -1,4 +1,4 @@
-"""What a service uses beside events: its resources, its state, its business documents."""
+"""Resources, state and business documents of a service: all that it uses beside events."""
 
 import re
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterator
@@ -18,7 +18,7 @@ from saga.view import Saga
 
 _COLLECTION = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,79}")
 MARKERS = "_saga"
-"""The field of a business document in which the toolkit notes which updates were made."""
+"""Field of a business document in which the toolkit notes which updates were made."""
 
 
 def resource_of(
@@ -27,7 +27,7 @@ def resource_of(
     timeout_s: float,
     answers: tuple[type[Exception], ...],
 ) -> Resource:
-    """A resource as its opener's signature says. Raises `DeclarationError`."""
+    """Make a resource of its opener, as the signature says. Raises `DeclarationError`."""
     name = getattr(opener, "__name__", repr(opener))
     where = f"{declared.name}.{name}"
     if not isasyncgenfunction(opener):
@@ -52,7 +52,7 @@ def resource_of(
 
 
 def document_of(declared: Declared, kind: type, collection: str, answers: tuple[type[Exception], ...]) -> DocumentKind:
-    """A kind of business document. Raises `DeclarationError`."""
+    """Declare a kind of business document. Raises `DeclarationError`."""
     where = f"{declared.name}.document({spelt(kind)}, {collection!r})"
     check_dataclass(kind, where)
     if not _COLLECTION.fullmatch(collection):
@@ -73,7 +73,8 @@ def document_of(declared: Declared, kind: type, collection: str, answers: tuple[
 
 
 def check_state(state: object, where: str) -> type:
-    """The class, if it is a frozen dataclass of plain fields, all with defaults; else raises `DeclarationError`."""
+    """Check that a state's class is a frozen dataclass of plain fields, all with defaults, and return it. Raises
+    `DeclarationError`."""
     kind = check_dataclass(state, where)
     for field in fields(kind):
         if field.default is MISSING and field.default_factory is MISSING:
@@ -85,7 +86,7 @@ def check_state(state: object, where: str) -> type:
 
 
 def check_dataclass(kind: object, where: str) -> type:
-    """The class, if it is a frozen dataclass of plain fields; otherwise raises `DeclarationError`."""
+    """Check that a class is a frozen dataclass of plain fields, and return it. Raises `DeclarationError`."""
     if not isinstance(kind, type) or not is_dataclass(kind):
         raise DeclarationError(f"{where}: {spelt(kind)} is no dataclass; write @dataclass(frozen=True) above its class")
     if not kind.__dataclass_params__.frozen:  # type: ignore[attr-defined] # typeshed leaves it out
@@ -105,7 +106,7 @@ def check_dataclass(kind: object, where: str) -> type:
 
 
 def check_seconds(value: object, name: str, where: str) -> None:
-    """Raises `DeclarationError` unless it is a positive number."""
+    """Check that a time is a positive number. Raises `DeclarationError`."""
     if not isinstance(value, int | float) or isinstance(value, bool) or not isfinite(value) or value <= 0:
         raise DeclarationError(f"{where}: {name}={value!r} is no time; give seconds, more than 0")
 
@@ -127,7 +128,8 @@ def _yielded(annotation: object, where: str) -> type:
 
 
 def _check_answers(declared: Declared, answers: object, where: str) -> None:
-    """Answers are recorded by the name of their class: within a service a name must tell them apart."""
+    """Check a declaration's answers: they are recorded by the name of their class, so within a service a name must tell
+    them apart."""
     if not is_exceptions(answers):
         raise DeclarationError(
             f"{where}: answers={answers!r}: give a tuple of exception classes; of one it is (Declined,)"
@@ -146,7 +148,7 @@ def _check_answers(declared: Declared, answers: object, where: str) -> None:
 
 
 def _odd(kind: type) -> Iterator[object]:
-    """The types inside that msgspec has to be told about: those nobody could read back."""
+    """Types inside a class that msgspec has to be told about: nobody could read their values back."""
     from msgspec import inspect  # only services with states or documents pay for it
 
     seen: set[type] = set()

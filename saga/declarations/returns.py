@@ -1,4 +1,4 @@
-"""Return annotations: which events a handler may emit, and whether what it returned is one of the ways it declared.
+"""Shapes of return annotations: which events a handler may emit, and whether what it returned has a shape it declared.
 
 `A | B` is one of them, `tuple[A, B]` both, `list[A]`, `Sequence[A]`, `tuple[A, ...]` any number, `None` nothing; in any
 combination. Annotations become shapes once, at import; what is returned is compared with its shape on every run.
@@ -15,19 +15,19 @@ from saga.messages import Event
 
 
 class Shape(Protocol):
-    """A way of returning events."""
+    """Shape in which events are returned."""
 
     @property
     def events(self) -> tuple[type[Event], ...]:
-        """All that may be emitted, in the order of the annotation."""
+        """Events that may be emitted, in the order of the annotation."""
 
     def fit(self, returned: object) -> tuple[Event, ...] | None:
-        """The events in `returned`, in order; `None` if it has another shape."""
+        """Events in `returned`, in order; `None` if it has another shape."""
 
 
 @dataclass(frozen=True, slots=True)
 class Nothing:
-    """`None`."""
+    """Shape of `None`: no event."""
 
     events: tuple[type[Event], ...] = ()
 
@@ -37,7 +37,7 @@ class Nothing:
 
 @dataclass(frozen=True, slots=True)
 class One:
-    """An event."""
+    """Shape of one event."""
 
     event: type[Event]
 
@@ -51,7 +51,7 @@ class One:
 
 @dataclass(frozen=True, slots=True)
 class Either:
-    """`A | B`: the first that fits."""
+    """Shape `A | B`: the first option that fits."""
 
     options: tuple[Shape, ...]
 
@@ -65,7 +65,7 @@ class Either:
 
 @dataclass(frozen=True, slots=True)
 class Both:
-    """`tuple[A, B]`: as many as there are, in this order."""
+    """Shape `tuple[A, B]`: as many parts as there are, in this order."""
 
     parts: tuple[Shape, ...]
 
@@ -81,7 +81,7 @@ class Both:
 
 @dataclass(frozen=True, slots=True)
 class Many:
-    """`list[A]`, `Sequence[A]`, `tuple[A, ...]`: any number."""
+    """Shape `list[A]`, `Sequence[A]`, `tuple[A, ...]`: any number."""
 
     of: Shape
 
@@ -96,12 +96,12 @@ class Many:
 
 
 def any_of(events: Sequence[type[Event]]) -> Shape:
-    """Any number of any of these events: for a handler that has no annotation to be read."""
+    """Shape of any number of any of these events: for a handler that has no annotation to be read."""
     return Many(Either(tuple(map(One, events))))
 
 
 def shape_of(annotation: object, where: str) -> Shape:
-    """The shape that an annotation describes. Raises `DeclarationError`, beginning with `where`."""
+    """Shape that an annotation describes. Raises `DeclarationError`, beginning with `where`."""
     first, *others = options_of(annotation)
     if others:
         return Either(tuple(shape_of(option, where) for option in (first, *others)))
@@ -124,7 +124,7 @@ def shape_of(annotation: object, where: str) -> Shape:
 
 
 def described(returned: object) -> str:
-    """What was returned, by its types alone: an event's content has no place in a message.
+    """Describe what was returned, by its types alone: an event's content has no place in a message.
 
     >>> described((1, None, ["a"]))
     'tuple[int, None, list[str]]'

@@ -1,4 +1,4 @@
-"""What a service declares, as frozen values: what the runtime reads of it."""
+"""Frozen values that a service declares, and the runtime reads."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
@@ -11,24 +11,24 @@ from saga.messages import Event
 from saga.policies.retry import Retry
 
 ReactionKind: TypeAlias = Literal["handler", "compensation"]
-"""What a reaction is there for."""
+"""Purpose of a reaction: to handle an event, or to undo what a handler did."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parameter:
-    """A parameter of a handler, and what it is given."""
+    """Parameter of a handler, and what it is given."""
 
     name: str
     role: Literal["event", "saga", "resource"]
     events: tuple[type[Event], ...] = ()
-    """`event`: the classes it takes, any of them."""
+    """Classes that a parameter of the role `event` takes, any of them."""
     gives: type | None = None
-    """`resource`: the type of the resource it is given."""
+    """Type of the resource that a parameter of the role `resource` is given."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reaction:
-    """A function of the service that runs because of something that happened."""
+    """Function of the service that runs because of something that happened."""
 
     kind: ReactionKind
 
@@ -36,18 +36,18 @@ class Reaction:
     name: str
     function: Callable[..., Awaitable[object]]
     parameters: tuple[Parameter, ...]
-    """In the order of the signature."""
+    """Parameters in the order of the signature."""
     emits: tuple[type[Event], ...]
-    """All that it may emit."""
+    """Events that it may emit."""
     many: bool
     retry: Retry
     timeout_s: float
     undoes: str | None = None
-    """`compensation`: the handler that it undoes."""
+    """Handler that a compensation undoes."""
     shape: Shape | None = None
-    """The ways in which it may return events; left out, any number of what it emits."""
+    """Shape in which it returns events; left out, any number of what it emits."""
     _alone: frozenset[type] = field(init=False, repr=False, compare=False)
-    """What it may return as it is: the common case, and cheap to see."""
+    """Events that it may return as they are: the common case, and cheap to see."""
 
     def __post_init__(self) -> None:
         shape = any_of(self.emits) if self.shape is None else self.shape
@@ -56,7 +56,7 @@ class Reaction:
         object.__setattr__(self, "_alone", frozenset(option.event for option in options if isinstance(option, One)))
 
     def events_of(self, returned: object) -> tuple[Event, ...]:
-        """The events in what the function returned, in order. Raises `Permanent` for what its annotation denies."""
+        """Events in what the function returned, in order. Raises `Permanent` for what its annotation denies."""
         if type(returned) in self._alone:
             return (returned,)  # type: ignore[return-value] # all of `_alone` are classes of events
         assert self.shape is not None
@@ -71,20 +71,20 @@ class Reaction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resource:
-    """Something outside that handlers use."""
+    """Thing outside, as a bank, that handlers use."""
 
     name: str
     opener: Callable[[], AsyncIterator[object]]
-    """Yields it once; what comes after the `yield` closes it."""
+    """Generator function that yields it once; what comes after the `yield` closes it."""
     gives: type
     timeout_s: float
-    """How long one call by `saga.step` may take."""
+    """Seconds that one call by `saga.step` may take."""
     answers: tuple[type[Exception], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DocumentKind:
-    """A kind of business document."""
+    """Kind of business document."""
 
     kind: type
     collection: str
@@ -93,7 +93,7 @@ class DocumentKind:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Declared:
-    """All that a service has declared so far, in the order of declaration."""
+    """Declarations of a service so far, in their order."""
 
     name: str
     state: type | None

@@ -11,12 +11,12 @@ import resource
 from aiohttp import web
 
 CONNECTION_S = 10.0
-"""How long a connection may last: from its beginning to the last byte of the answer."""
+"""Longest life of a connection: from its beginning to the last byte of the answer."""
 CONNECTIONS_MAX, CONNECTIONS_LEAST = 100, 8
 SHARE = 10
-"""One in so many of the process's descriptors, at most."""
+"""Share of the process's descriptors that connections may take: one in so many."""
 BACKLOG = 16
-"""How many connections asyncio accepts at once, before the oldest can go."""
+"""Connections that asyncio accepts at once, before the oldest can go."""
 LINE_BYTES_MAX, FIELD_BYTES_MAX, FIELDS_MAX = 2048, 4096, 64
 """Limits of a request: its first line, each header, and how many headers."""
 SERVER = "saga"
@@ -24,7 +24,7 @@ SERVER = "saga"
 
 
 def connections_max() -> int:
-    """How many there may be at once."""
+    """Most connections that there may be at once."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return CONNECTIONS_MAX
@@ -32,7 +32,7 @@ def connections_max() -> int:
 
 
 class Connections:
-    """Those that are open, oldest first."""
+    """Open connections, oldest first."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -42,7 +42,7 @@ class Connections:
         return len(self._open)
 
     def came(self, transport: asyncio.Transport) -> None:
-        """One more: the oldest goes if there are too many, and this one when its time is over."""
+        """Take in a connection: the oldest goes if there are too many, and this one when its time is over."""
         while len(self._open) >= self._most:
             oldest = next(iter(self._open))
             self.went(oldest)
@@ -50,14 +50,14 @@ class Connections:
         self._open[transport] = asyncio.get_running_loop().call_later(CONNECTION_S, transport.abort)
 
     def went(self, transport: asyncio.BaseTransport | None) -> None:
-        """It is closed, or will be in a moment."""
+        """Forget a connection that is closed, or will be in a moment."""
         ends = self._open.pop(transport, None)  # type: ignore[call-overload]  # any other is not there
         if ends is not None:
             ends.cancel()
 
 
 class Connection(web.RequestHandler):
-    """One connection, which asyncio calls as a protocol."""
+    """Connection with one who asks, which asyncio calls as a protocol."""
 
     __slots__ = ("_connections", "_own")
 
@@ -105,7 +105,7 @@ class Connection(web.RequestHandler):
 
 
 async def closing(request: web.Request, response: web.StreamResponse) -> None:
-    """One request in each connection: a hook for `on_response_prepare`."""
+    """Close each connection after one request: a hook for `on_response_prepare`."""
     response.headers["Server"] = SERVER
     response.headers["Connection"] = "close"
     response.force_close()

@@ -1,4 +1,4 @@
-"""Whether a process is alive, and whether it is ready: for those who restart it, and those who wait for it."""
+"""Health of a process, for those who restart it if it is not alive, and those who wait for it to be ready."""
 
 import asyncio
 from collections.abc import Collection, Iterator
@@ -8,29 +8,30 @@ from typing import NamedTuple
 from saga.observe.worker_view import WorkerView
 
 AWAY_S_MAX = 10.0
-"""Store or broker may be out of reach for so long before a process is not ready: lanes wait, and nothing is lost."""
+"""Longest time that store or broker may be out of reach before a process is not ready: lanes wait, and nothing is
+lost."""
 
 
 class Reason(NamedTuple):
-    """Why a process is not alive, or not ready."""
+    """Reason for which a process is not alive, or not ready."""
 
     service: str
     reason: str
 
 
 class Health:
-    """What is known of the services of this process. `watch` is to be told of each worker."""
+    """Health of the services of this process. `watch` is to be told of each worker."""
 
     def __init__(self, services: Collection[str], stop: asyncio.Event) -> None:
         self.working: dict[str, WorkerView] = {}
-        """The workers that run now, by service."""
+        """Workers that run now, by service."""
         self._services, self._stop = services, stop
         self._ended: set[str] = set()
         self._joined: set[str] = set()
 
     @contextmanager
     def watch(self, worker: WorkerView) -> Iterator[None]:
-        """See `saga.observe.worker_view.Watch`."""
+        """Watch a worker inside the block: see `saga.observe.worker_view.Watch`."""
         self.working[worker.name] = worker
         try:
             yield
@@ -45,7 +46,7 @@ class Health:
         return [Reason(service, "its worker has ended") for service in sorted(self._ended)]
 
     def not_ready(self) -> list[Reason]:
-        """Whatever keeps a service from doing its work now."""
+        """Reasons for which services cannot do their work now."""
         return [Reason(service, reason) for service in self._services for reason in self._reasons(service)]
 
     def _reasons(self, service: str) -> Iterator[str]:

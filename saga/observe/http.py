@@ -1,4 +1,4 @@
-"""What a process answers over HTTP: `/health/live`, `/health/ready` and `/metrics`."""
+"""HTTP server of a process: `/health/live`, `/health/ready` and `/metrics`."""
 
 import asyncio
 import json
@@ -18,13 +18,13 @@ from saga.observe.moments import Report
 from saga.observe.worker_view import Watch, WorkerView
 
 RECOVERY_S = 0.2
-"""How often to see whether a worker has read all there was."""
+"""Pause between two looks whether a worker has read all there was."""
 LOOK_S = 5.0
-"""How often each worker looks whether store and broker can be reached."""
+"""Pause between two looks of each worker whether store and broker can be reached."""
 CLOSE_S = 1.0
-"""Who asks at the very end is given so long."""
+"""Time given to those who ask at the very end."""
 PAGE_S = 0.1
-"""How old a page of metrics may be."""
+"""Greatest age of a page of metrics."""
 
 
 log = logging.getLogger("saga.observe")
@@ -32,7 +32,7 @@ log = logging.getLogger("saga.observe")
 
 @dataclass(frozen=True, slots=True)
 class Answering:
-    """An open server, and what it has to be told."""
+    """Server that is open, and the functions that have to tell it what happens."""
 
     host: str
     port: int
@@ -124,17 +124,17 @@ def _app(health: Health, page: Page, clock: Clock) -> web.Application:
 
 
 class Pages:
-    """The page of metrics, written down once for all who ask within `PAGE_S`: it takes milliseconds, and whoever asks
+    """Pages of metrics, written down once for all who ask within `PAGE_S`: it takes milliseconds, and whoever asks
     again and again shall not take them from the messages."""
 
     def __init__(self, page: Page, clock: Clock) -> None:
         self._page, self._clock = page, clock
         self._writing = asyncio.Lock()
         self._written: dict[str, tuple[float, bytes]] = {}
-        """By content type, of which there are a few."""
+        """Pages by content type, of which there are a few."""
 
     async def text(self, accept: str) -> tuple[bytes, str]:
-        """The text, and its content type: whatever the asking side accepts of what there is."""
+        """Text of the page, and its content type: whatever the asking side accepts of what there is."""
         content_type = form_of(accept)
         async with self._writing:
             at_s, text = self._written.get(content_type, (-PAGE_S, b""))
@@ -145,7 +145,7 @@ class Pages:
 
 
 def _told(what: str, against: Sequence[Reason]) -> web.Response:
-    """200, or 503 with the reasons."""
+    """Answer 200, or 503 with the reasons."""
     body = {what: not against, "reasons": [reason._asdict() for reason in against]}
     headers = {"Cache-Control": "no-store"}
     return web.Response(

@@ -1,4 +1,4 @@
-"""Several listeners of one runtime, none of which can harm it."""
+"""Listeners of one runtime, several of them, none of which can harm it."""
 
 import logging
 
@@ -8,7 +8,8 @@ log = logging.getLogger("saga.observe")
 
 
 def to_all(*listeners: Report) -> Report:
-    """Tells each of them. What a listener raises stays here: the first time it is logged, with its traceback."""
+    """Make a listener that tells each of these. What one raises stays here: the first time it is logged, with its
+    traceback."""
     told: set[int] = set()
 
     def report(moment: Moment) -> None:

@@ -64,26 +64,26 @@ LEVELS: Mapping[type[Moment], int] = {
     StandsStill: logging.ERROR,
     GoesOn: logging.INFO,
 }
-"""How loud each moment is. A test compares it with the moments there are."""
+"""Level of each moment's line. A test compares it with the moments there are."""
 
 ALWAYS = frozenset({Handled, StepDone})
-"""One for each message, and for each step: written however many there are."""
+"""Moments whose lines are written however many there are: one for each message, and for each step."""
 
 _encode = msgspec.json.Encoder(decimal_format="string", enc_hook=str).encode
 
 
 FRAMES_MAX = 20
-"""Frames of a trace that are written, the innermost ones."""
+"""Most frames of a trace that are written, the innermost ones."""
 QUOTED = frozenset(" \t=\r\n\"'")
-"""With one of them a text is written in quotes."""
+"""Characters that have a text written in quotes."""
 TEXT_MAX = 4000
-"""Characters of one text in a line; a longer one is cut."""
+"""Most characters of one text in a line; a longer one is cut."""
 ALIKE = ("service", "handler", "type", "step", "topic", "partition", "what", "operation", "why")
-"""Fields whose values stand in code, not in data: lines of one event that are equal in these are of one kind."""
+"""Fields whose values are from code, not from data: lines of one event that are equal in these are of one kind."""
 
 
 class Form(Protocol):
-    """Settings of how lines are written."""
+    """Settings of the form in which lines are written."""
 
     @property
     def log(self) -> Literal["auto", "json", "text"]: ...
@@ -93,12 +93,12 @@ class Form(Protocol):
 
 
 def log_to(stream: IO[str] | None = None, settings: Form | None = None, *, clock: Clock | None = None) -> Report:
-    """A listener that writes a line for each moment to `stream`: that of a `Log`."""
+    """Make a listener that writes a line for each moment to `stream`: that of a `Log`."""
     return Log(stream, settings, clock=clock).report
 
 
 class Log:
-    """Writes lines to `stream`, by default standard error.
+    """Log that writes lines to `stream`, by default standard error.
 
     `settings.log` says how, else `auto`; `settings.log_level` what is the least, else `info`. Each line is handed to
     the stream whole and flushed, so that lines of several processes do not mix and the last one before a death is
@@ -145,7 +145,7 @@ class Log:
 
     @contextmanager
     def of_python(self) -> Iterator[None]:
-        """Inside the block, write what libraries say by `logging` or `warnings` in the same form, as event `log`: of
+        """Write what libraries say by `logging` or `warnings` inside the block, in the same form, as event `log`: of
         one place in the code at most 20 lines a minute. Not where somebody has set up `logging` already."""
         root, handler = logging.getLogger(), _Handler(self)
         if root.handlers:
@@ -161,7 +161,7 @@ class Log:
             self._tell_held(all_=True)
 
     def say(self, record: logging.LogRecord) -> None:
-        """Write what a library says."""
+        """Write the line of what a library says."""
         level = min(max(record.levelno // 10 * 10, logging.DEBUG), logging.ERROR)
         if level < self._level:
             return
@@ -186,7 +186,7 @@ class Log:
 
 
 class _Handler(logging.Handler):
-    """Hands on what libraries say."""
+    """Handler of `logging` that hands on what libraries say."""
 
     def __init__(self, log: Log) -> None:
         super().__init__()
@@ -214,7 +214,7 @@ def _cut(text: str) -> str:
 
 
 def _shortened(value: object) -> object:
-    """With every text in it cut."""
+    """Cut every text in a value."""
     if isinstance(value, str):
         return _cut(value)
     if isinstance(value, list | tuple):
@@ -223,7 +223,7 @@ def _shortened(value: object) -> object:
 
 
 class Lines:
-    """Where a finished line goes. It holds the stream: structlog's own loggers of this kind hold it weakly."""
+    """Writer of finished lines. It holds the stream: structlog's own loggers of this kind hold it weakly."""
 
     def __init__(self, stream: IO[str]) -> None:
         self._write, self._flush = stream.write, stream.flush
@@ -238,7 +238,7 @@ class Lines:
 
 
 def event_name(kind: type[Moment]) -> str:
-    """The name under which a moment is logged.
+    """Name under which a moment is logged.
 
     >>> event_name(DeadLettered)
     'dead_lettered'
@@ -247,7 +247,8 @@ def event_name(kind: type[Moment]) -> str:
 
 
 def _reader(kind: type[Moment]) -> Callable[[Moment], dict[str, object]]:
-    """What of a moment is written: its fields as they are, save those that read better otherwise."""
+    """Make a function that reads what is written of a moment: its fields as they are, save those that read better
+    otherwise."""
     names = tuple(field.name for field in msgspec.structs.fields(kind))
     shaped = {name: SHAPES[name] for name in names if name in SHAPES}
     timed = tuple(name for name in names if name.endswith(("_ms", "_s")) or name == "ms")
@@ -271,7 +272,7 @@ def _outcomes(outcomes: tuple[tuple[str, str, str | None], ...]) -> list[dict[st
 
 
 def _partitions(partitions: tuple[Partition, ...]) -> dict[str, list[int]]:
-    """By topic, for people: twelve partitions of five topics are sixty pairs."""
+    """Partition numbers by topic, for people: twelve partitions of five topics are sixty pairs."""
     told: dict[str, list[int]] = {}
     for topic, number in sorted(partitions):
         told.setdefault(topic, []).append(number)
@@ -306,7 +307,8 @@ def _processors(form: Literal["json", "text"], clock: Clock, *, colours: bool) -
 
 
 def _for_people(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
-    """On a terminal there is no room for what is not there, and nothing for a terminal to obey."""
+    """Shorten and escape an event's fields: on a terminal there is no room for what is not there, and nothing for a
+    terminal to obey."""
     shortened = {name: _shortened(value) for name, value in event.items()}
     return {
         name: printable(value) if isinstance(value, str) and not _is_quoted(name, value) else value

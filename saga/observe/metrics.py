@@ -1,8 +1,8 @@
-"""Moments and workers as metrics: a listener that counts, and what Prometheus is given when it asks.
+"""Metrics of moments and workers: a listener that counts, and what Prometheus is given when it asks.
 
 Counting is on the way of every message. So it is plain addition here, by the one thread there is: 2 microseconds a
 message, where metrics of the client library, which lock, take 6 for the histograms alone. The library writes down the
-sums when somebody asks. Labels are names that stand in the code of services: never ids of sagas or messages, nor texts
+sums when somebody asks. Labels are names from the code of services: never ids of sagas or messages, nor texts
 of errors.
 """
 
@@ -34,24 +34,24 @@ from saga.observe.moments import (
 from saga.observe.worker_view import WorkerView
 
 BOUNDS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
-"""The upper bounds of the histograms: from a message without a step to one that is tried again and again."""
+"""Upper bounds of the histograms: from a message without a step to one that is tried again and again."""
 STAGES = ("queued", "handler", "persisted", "published", "total")
 SERIES_MAX = 500
-"""Of one metric. What comes later is counted under `other`: a step may be made of functions without end."""
+"""Most series of one metric. What comes later is counted under `other`: a step may be made of functions without end."""
 OPERATIONS = ("write", "archive", "update")
 
 Labels = tuple[str, ...]
 
 
 class Counts:
-    """A metric of numbers that only grow, or that are set."""
+    """Metric of numbers that only grow, or that are set."""
 
     def __init__(self, name: str, meaning: str, *labels: str) -> None:
         self.name, self.meaning, self.labels = name, meaning, labels
         self.values: dict[Labels, float] = {}
 
     def add(self, *labels: str, by: float = 1) -> None:
-        """One more; by 0, so that there is a beginning: of a series that begins with 1 nobody sees it grow."""
+        """Count one more; by 0, so that there is a beginning: of a series that begins with 1 nobody sees it grow."""
         values = self.values
         if labels not in values and len(values) >= SERIES_MAX:
             labels = _other(labels)
@@ -59,7 +59,7 @@ class Counts:
 
 
 class Histogram:
-    """How many took how long, for one set of labels."""
+    """Counts of durations by their bounds, for one set of labels."""
 
     __slots__ = ("counts", "sum_s")
 
@@ -73,14 +73,14 @@ class Histogram:
 
 
 class Histograms:
-    """A metric of durations."""
+    """Metric of durations."""
 
     def __init__(self, name: str, meaning: str, *labels: str) -> None:
         self.name, self.meaning, self.labels = name, meaning, labels
         self.values: dict[Labels, Histogram] = {}
 
     def of(self, *labels: str) -> Histogram:
-        """The one with these labels."""
+        """Histogram with these labels."""
         found = self.values.get(labels)
         if found is None:
             labels = labels if len(self.values) < SERIES_MAX else _other(labels)
@@ -89,15 +89,15 @@ class Histograms:
 
 
 def _other(labels: Labels) -> Labels:
-    """Too many: only the service is told apart."""
+    """Labels of the series that takes in what there are too many of: only the service is told apart."""
     return (labels[0], *("other" for _ in labels[1:]))
 
 
 class Metrics(Collector):
-    """Listens to the moments of all services of this process: an instance is a `saga.observe.moments.Report`."""
+    """Listener to the moments of all services of this process: an instance is a `saga.observe.moments.Report`."""
 
     def __init__(self, working: Mapping[str, WorkerView], clock: Clock) -> None:
-        """`working`: the workers that run, kept up by somebody else."""
+        """Make all metrics, at 0. `working`: the workers that run, kept up by somebody else."""
         self._working, self._clock = working, clock
         self._began_s: dict[str, float] = {}
         self._stages: dict[tuple[str, str], tuple[Histogram, ...]] = {}
@@ -193,7 +193,7 @@ class Metrics(Collector):
     # ---------------------------------------------------------------- looking
 
     def begins(self, worker: WorkerView) -> None:
-        """A worker begins: its series begin, at 0."""
+        """Begin the series of a worker that begins, at 0."""
         self._began_s[worker.name] = self._clock.monotonic_s()
         types = sorted(worker.types)
         for type_ in types:
@@ -211,7 +211,8 @@ class Metrics(Collector):
         self._stuck.add(worker.name, by=0)
 
     def look(self) -> None:
-        """Note who has read all there is for the first time: to be called often, for Prometheus asks seldom."""
+        """Note the workers that have read all there is for the first time: to be called often, for Prometheus asks
+        seldom."""
         for name, worker in self._working.items():
             if (name,) in self._recovery_s.values:
                 continue
@@ -222,7 +223,7 @@ class Metrics(Collector):
     # ---------------------------------------------------------------- telling
 
     def collect(self) -> Iterator[Metric]:
-        """Everything as it is now."""
+        """Collect all metrics as they are now."""
         yield from self._workers()
         for gauge in (self._recovery_s, self._drained_s):
             yield _gauge(gauge)
@@ -238,7 +239,7 @@ class Metrics(Collector):
             yield _histogram(histograms)
 
     def _workers(self) -> Iterator[Metric]:
-        """What the workers have in hand now."""
+        """Metrics of what the workers have in hand now."""
         inflight = Counts("saga_in_flight_messages", "Messages begun and not finished.", "service")
         bound = Counts("saga_in_flight_messages_limit", "The bound of saga_in_flight_messages.", "service")
         owned = Counts("saga_partitions", "Partitions that this worker has.", "service")
@@ -266,7 +267,7 @@ class Metrics(Collector):
 
 
 class Page:
-    """The text of `/metrics`: ours, and those of the Python process."""
+    """Page `/metrics`: our metrics, and those of the Python process."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._registry = CollectorRegistry()
@@ -276,12 +277,12 @@ class Page:
         GCCollector(registry=self._registry)
 
     def now(self) -> "Reading":
-        """All numbers as they are."""
+        """Read all numbers as they are."""
         return Reading(list(self._registry.collect()))
 
 
 def form_of(accept: str) -> str:
-    """The content type of the page for who accepts this."""
+    """Content type of the page for one who accepts this."""
     return choose_encoder(accept)[1]
 
 
@@ -292,11 +293,11 @@ class Reading(Collector):
         self._families = families
 
     def collect(self) -> Iterable[Metric]:
-        """For the library, which writes down whatever collects."""
+        """Give the numbers to the library, which writes down whatever collects."""
         return self._families
 
     def text(self, accept: str) -> tuple[bytes, str]:
-        """The text, and its content type: whatever the asking side accepts of what there is."""
+        """Text of the page, and its content type: whatever the asking side accepts of what there is."""
         encode, content_type = choose_encoder(accept)
         return encode(self), content_type
 
@@ -316,6 +317,6 @@ def _histogram(histograms: Histograms) -> Metric:
 
 
 def _buckets(counts: Sequence[int]) -> list[tuple[str, float]]:
-    """Upper bound and how many lie below it."""
+    """Upper bounds, each with how many lie below it."""
     bounds: Iterable[str] = (*map(str, BOUNDS_S), "+Inf")
     return list(zip(bounds, map(float, accumulate(counts)), strict=True))

@@ -1,4 +1,4 @@
-"""How many lines of a kind are written: an outage, or somebody who sends rubbish, must not fill a disk."""
+"""Quotas of lines that are written of each kind: an outage, or somebody who sends rubbish, must not fill a disk."""
 
 import threading
 from collections.abc import Hashable
@@ -8,12 +8,12 @@ from typing import NamedTuple
 from saga.clock import Clock
 
 LINES_MAX = 20
-"""Lines of one kind within `WITHIN_S`, at most."""
+"""Most lines of one kind within `WITHIN_S`."""
 WITHIN_S = 60.0
 KINDS_MAX = 500
-"""Kinds that are told apart."""
+"""Most kinds that are told apart."""
 OTHERS = "others"
-"""The one kind of all that come later."""
+"""Kind of all lines whose own kind comes later."""
 
 
 class Held(NamedTuple):
@@ -31,7 +31,8 @@ class _Quota:
 
 
 class Quotas:
-    """Decides line by line. What is held back is counted, and told when its time is over: `over`.
+    """Decision, line by line, whether it is written. What is held back is counted, and told when its time is over:
+    `over`.
 
     May be asked from several threads.
     """
@@ -41,7 +42,7 @@ class Quotas:
         self._quotas: dict[Hashable, _Quota] = {}
         self._lock = threading.Lock()
         self.held_until_s: float | None = None
-        """When the first quota ends that has held something back; `None`: none has."""
+        """Time at which the first quota ends that has held something back; `None`: none has."""
 
     def has_room(self, kind: Hashable) -> bool:
         """True if one more line of this kind may be written now."""
@@ -73,7 +74,7 @@ class Quotas:
             return [Held(kind, quota.lines - LINES_MAX, now_s - quota.since_s) for kind, quota in told.items()]
 
     def _told_apart(self, kind: Hashable, now_s: float) -> Hashable:
-        """The kind, or that of all those for which there is no room."""
+        """Tell a kind apart, or give that of all those for which there is no room."""
         if kind in self._quotas or len(self._quotas) < KINDS_MAX:
             return kind
         for old in [k for k, q in self._quotas.items() if now_s - q.since_s >= WITHIN_S and q.lines <= LINES_MAX]:

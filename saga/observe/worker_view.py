@@ -1,4 +1,4 @@
-"""A running worker as those see it who watch it: what it has in hand, how far it is behind, what it cannot reach.
+"""View of a running worker, for those who watch it: what it has in hand, how far it is behind, what it cannot reach.
 
 Moments say what happened. What *is* costs the worker nothing until somebody looks.
 """
@@ -11,19 +11,19 @@ from saga.messages import Partition, Standstill
 
 
 class WorkerView(Protocol):
-    """A worker, from when it takes messages to its end. All can be asked at any time."""
+    """Worker from when it takes messages to its end. All can be asked at any time."""
 
     @property
     def name(self) -> str:
-        """Of its service."""
+        """Name of its service."""
 
     @property
     def types(self) -> Collection[str]:
-        """What its service consumes."""
+        """Types of messages that its service consumes."""
 
     @property
     def handlers(self) -> Collection[str]:
-        """The names of its handlers and compensations."""
+        """Names of its handlers and compensations."""
 
     @property
     def inflight(self) -> int:
@@ -31,17 +31,17 @@ class WorkerView(Protocol):
 
     @property
     def inflight_max(self) -> int:
-        """The bound of it."""
+        """Bound of `inflight`."""
 
     @property
     def partitions(self) -> int:
-        """How many are its own."""
+        """Number of partitions that are its own."""
 
     def lag(self) -> Mapping[Partition, int] | None:
-        """Standstills, as `Membership.standstills` of `saga.broker.port` gives them."""
+        """Records of each partition that were not read yet, as `Membership.lag` of `saga.broker.port` counts them."""
 
     def away(self) -> Mapping[str, float]:
-        """`store` or `broker` -> for how many seconds it cannot be reached. Empty when both can."""
+        """Map `store` or `broker` to the seconds for which it cannot be reached. Empty when both can."""
 
     def standstills(self) -> Sequence[Standstill]:
         """Standstills, as `Membership.standstills` of `saga.broker.port` gives them."""
@@ -51,4 +51,4 @@ class WorkerView(Protocol):
 
 
 Watch: TypeAlias = Callable[[WorkerView], AbstractContextManager[None]]
-"""Enters when a worker begins, and exits at its end, whatever ends it."""
+"""Function that makes a block around a worker's life: entered when it begins, left at its end, whatever ends it."""

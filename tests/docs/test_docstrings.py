@@ -8,7 +8,14 @@ import pytest
 
 from tests.docs.markdown import MODULES, ROOT
 
-HELD = ("saga/policies/*.py", "saga/progress/*.py")
+HELD = (
+    "saga/*.py",
+    "saga/contracts/*.py",
+    "saga/declarations/*.py",
+    "saga/observe/*.py",
+    "saga/policies/*.py",
+    "saga/progress/*.py",
+)
 """Globs of the modules that are held to it."""
 
 RIDDLES = {
