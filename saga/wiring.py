@@ -20,7 +20,7 @@ from saga.errors import BrokerUnavailable, ConfigurationError, SagaError
 from saga.observe.listeners import to_all
 from saga.observe.moments import Report
 from saga.observe.worker_view import Watch
-from saga.runtime.handling import raised_at
+from saga.runtime.failures import raised_at
 from saga.runtime.lifecycle import OPEN_S_MAX, Options, serve
 from saga.runtime.prepared import prepare
 from saga.runtime.room import Limits

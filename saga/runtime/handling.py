@@ -1,9 +1,7 @@
 """One run of a handler: call it, and write down how it ended. A failed attempt is tried again in place."""
 
 import asyncio
-import traceback
 from collections.abc import Coroutine, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
@@ -15,7 +13,6 @@ from saga.identity import identity_of_own
 from saga.messages import Event, Message, name_of
 from saga.observe.moments import Retrying
 from saga.policies.retry import delay_s
-from saga.printable import shortened
 from saga.progress import ids, record
 from saga.progress.actions import Run, Undo
 from saga.progress.compensate import undone
@@ -23,6 +20,7 @@ from saga.progress.document import Call, Intent, Snapshot
 from saga.progress.record import Ended, Failure, Written
 from saga.runtime import escalating, oversized, persistence
 from saga.runtime.errors import Halted, NotDeterministic, Refused
+from saga.runtime.failures import raised_at, said_by
 from saga.runtime.participant import Participant
 from saga.runtime.prepared import Prepared
 from saga.runtime.saga import RunningSaga, unexpected
@@ -30,10 +28,6 @@ from saga.runtime.turn_state import RunKey, TurnState
 
 DELAY_S_MAX = 30.0
 """Attempts are made in place, with the lane waiting: no pause between two is longer."""
-PACKAGE = str(Path(__file__).parents[1])
-"""Where the toolkit's own code lies: people are told of theirs."""
-REASON_BYTES_MAX = 2000
-"""Bytes of an exception's text that are kept, at most: a reason stands in progress, log and headers."""
 
 
 class Ask(Struct, frozen=True, kw_only=True, gc=False):
@@ -259,22 +253,6 @@ async def _failed(service: Participant, saga: RunningSaga, ask: Ask, why: Except
         await escalating.escalate(service, turn, letter, undoes, rounds=attempt // retry.attempts_max, calls=calls)
     await ports.pause(wait_s, turn.position)
     return turn.unread().carrying(ask.run, calls, attempt)
-
-
-def said_by(why: Exception) -> str:
-    """What an exception says, as it can be written down: bounded, and text whatever it is made of."""
-    try:
-        text = f"{type(why).__name__}: {why}"
-    except Exception as worse:  # noqa: BLE001 - a handler may raise anything
-        text = f"{type(why).__name__}: (its text raises {type(worse).__name__})"
-    return shortened(text[: REASON_BYTES_MAX + 1], REASON_BYTES_MAX)
-
-
-def raised_at(why: Exception) -> str | None:
-    """Where an exception was raised, in the service's own code or in what it calls: file, line and function."""
-    frames = traceback.extract_tb(why.__traceback__)
-    theirs = [frame for frame in frames if not frame.filename.startswith(PACKAGE)]
-    return f"{theirs[-1].filename}:{theirs[-1].lineno} in {theirs[-1].name}" if theirs else None
 
 
 def _open(p: Snapshot, run: RunKey) -> Intent | None:

@@ -1,13 +1,11 @@
 """One lane for each saga in flight: its messages one after another; all lanes side by side."""
 
 import asyncio
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, field
-from math import inf
 
 from saga.messages import Message, Partition, Position
-from saga.progress.document import Snapshot
 from saga.runtime.offsets import Prefix
 
 
@@ -36,32 +34,6 @@ class Lane:
         self.task: asyncio.Task[None] | None = None
 
 
-class Cache:
-    """The progresses that were touched last, with their versions. Bounded; what is in it may be old."""
-
-    def __init__(self, entries_max: int, age_s_max: float = inf) -> None:
-        """`age_s_max`: what was written longer ago is not given. The store may have forgotten it, and another worker
-        have begun the saga anew, with messages of the same ids."""
-        self._entries: OrderedDict[str, tuple[Snapshot, int, float]] = OrderedDict()
-        self._entries_max, self._age_s_max = entries_max, age_s_max
-
-    def take(self, saga: str, now_s: float = 0.0) -> tuple[Snapshot, int, float] | None:
-        """With when it was written."""
-        entry = self._entries.pop(saga, None)
-        return None if entry is None or now_s - entry[2] > self._age_s_max else entry
-
-    def put(self, saga: str, progress: Snapshot, cas: int, written_s: float = 0.0) -> None:
-        self._entries[saga] = (progress, cas, written_s)
-        if len(self._entries) > self._entries_max:
-            self._entries.popitem(last=False)
-
-    def clear(self) -> None:
-        self._entries.clear()
-
-    def __len__(self) -> int:
-        return len(self._entries)
-
-
 @dataclass(slots=True)
 class Lanes:
     """The sagas in flight. `handle` brings one message to its end, or raises `Draining`: then it is left as it is."""
@@ -72,8 +44,8 @@ class Lanes:
     inflight: int = 0
     inflight_bytes: int = 0
     """The values of those messages."""
-    room: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set whenever a message leaves."""
+    freed: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set whenever there may be room for more: a message has left."""
     finished: asyncio.Event = field(default_factory=asyncio.Event)
     """Set whenever a message is finished: there may be something to commit."""
     _lanes: dict[str, "Lane"] = field(default_factory=dict)
@@ -102,13 +74,13 @@ class Lanes:
                         self.is_finished(item.prefix, item.position.offset)
                 finally:
                     self._leaves(item)
-                    self.room.set()
+                    self.freed.set()
                     if item.left is not None and not item.left.done():
                         item.left.set_result(None)
         finally:
             for item in waiting:
                 self._leaves(item)
-            self.room.set()
+            self.freed.set()
             del self._lanes[saga]
 
     async def _handled(self, item: Item) -> bool:
@@ -146,7 +118,7 @@ class Lanes:
                     self._leaves(item)
                 lane.waiting.clear()
                 lane.waiting.extend(kept)
-                self.room.set()
+                self.freed.set()
 
     async def drained(self, partitions: Collection[Partition] | None, limit_s: float) -> None:
         """Return when no message of these partitions (`None`: of any) is in hand; what is at the limit is left."""

@@ -20,6 +20,7 @@ from saga.runtime.participant import participant_of
 from saga.runtime.ports import Outside, RunningPorts
 from saga.runtime.prepared import Prepared
 from saga.runtime.room import Limits
+from saga.runtime.sources import EventTopics, Sources
 from saga.runtime.spilling import EXPIRY_S_MORE
 from saga.runtime.worker import Worker
 from saga.store.port import Store
@@ -61,11 +62,47 @@ async def serve(
         ports = RunningPorts(declared.name, store, broker, clock, report, options.through)
         service = participant_of(prepared, resources, ports)
         async with asyncio.TaskGroup() as tasks:
-            worker = Worker(service, ports, options.limits, tasks)
-            report(Started(service=declared.name, topics=worker.topics))
+            sources = Sources([EventTopics(broker, declared.name, sorted(service.topics))])
+            worker = Worker(service, ports, options.limits, tasks, sources)
+            report(Started(service=declared.name, topics=tuple(sorted(service.topics))))
             with nullcontext() if options.watch is None else options.watch(worker):
-                drained_s = await worker.run(broker, options.stop)
+                drained_s = await work(worker, options.stop)
             report(Stopped(service=declared.name, drained_s=drained_s))
+
+
+async def work(worker: Worker, stop: asyncio.Event) -> float:
+    """Have a worker take from its sources until `stop`; then drain: what runs may end, nothing new begins. Returns how
+    many seconds draining took.
+
+    The order of the end: polls, lanes, dead letters, commits, groups.
+    """
+    ports, tasks, drain_s = worker.ports, worker.tasks, worker.limits.drain_s
+    async with AsyncExitStack() as groups:
+        memberships = [await worker.sources.join(source, worker.listener, groups) for source in worker.sources.all]
+        commits = tasks.create_task(worker.commits.run(), name=f"{worker.name} commits")
+        ending = tasks.create_task(_nothing_new_after(stop, worker), name=f"{worker.name} stop")
+        try:
+            async with asyncio.TaskGroup() as beside:
+                for membership in memberships[1:]:
+                    beside.create_task(worker.polling.run(membership, stop), name=f"{worker.name} poll")
+                await worker.polling.run(memberships[0], stop)
+        finally:
+            began = ports.clock.monotonic_s()
+            ports.stop()
+            await worker.lanes.drained(None, drain_s)
+            await worker.polling.unreadable.drained(drain_s)
+            commits.cancel()
+            ending.cancel()
+            await asyncio.wait([commits, ending])
+            await worker.commits.commit()
+        return ports.clock.monotonic_s() - began
+
+
+async def _nothing_new_after(stop: asyncio.Event, worker: Worker) -> None:
+    """From the very moment on: a poll loop, which may be polling, is seldom the first to see it."""
+    await stop.wait()
+    worker.ports.stop()
+    worker.listener.look_again()
 
 
 def collections_of(declared: Declared) -> Sequence[str]:

@@ -88,4 +88,4 @@ class Room:
         self.now.failed(self.ports.clock.monotonic_s())
 
     def eased(self) -> None:
-        self.lanes.room.set()
+        self.lanes.freed.set()

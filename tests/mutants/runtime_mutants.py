@@ -21,12 +21,13 @@ from saga.progress.document import Call, Intent, Result, Snapshot, decode_entry
 from saga.progress.record import Ended, Failure, Hand, Written
 from saga.progress.roles import Role
 from saga.runtime import documents, handling, lanes, persistence, publishing, turn
-from saga.runtime.lanes import Item
+from saga.runtime.delivery import Delivery
+from saga.runtime.lanes import Item, Lanes
 from saga.runtime.offsets import Prefix
 from saga.runtime.participant import Participant
+from saga.runtime.partitions import Partitions
 from saga.runtime.saga import RunningSaga
 from saga.runtime.turn_state import Stages
-from saga.runtime.worker import Worker
 
 Plant: TypeAlias = Callable[[pytest.MonkeyPatch], None]
 
@@ -43,26 +44,32 @@ def rewritten(patch: pytest.MonkeyPatch, where: ModuleType | type, name: str, be
 
 # -------------------------------------------------------------------- offsets, lanes, partitions
 
-_hand: ContextVar[tuple[Worker, Item]] = ContextVar("hand")
+_hand: ContextVar[Item] = ContextVar("hand")
+_lanes: ContextVar[Lanes] = ContextVar("lanes")
 
 
 def commits_before_publishing(patch: pytest.MonkeyPatch) -> None:
-    take, publish, finished = Worker._turn, persistence.publish, Prefix.finished
+    begun, take, publish, finished = Lanes._run, Delivery.turn, persistence.publish, Prefix.finished
 
-    async def taken(self: Worker, item: Item) -> Stages:
-        _hand.set((self, item))
+    async def run(self: Lanes, saga: str, lane: Any) -> None:
+        _lanes.set(self)
+        await begun(self, saga, lane)
+
+    async def taken(self: Delivery, item: Item) -> Stages:
+        _hand.set(item)
         return await take(self, item)
 
     async def after_committing(service: Participant, position: Position, p: Snapshot, entry: Any) -> None:
-        worker, item = _hand.get()
-        worker._lanes.is_finished(item.prefix, item.position.offset)
+        item = _hand.get()
+        _lanes.get().is_finished(item.prefix, item.position.offset)
         await publish(service, position, p, entry)
 
     def once(self: Prefix, offset: int) -> None:
         if offset in self._done:
             finished(self, offset)
 
-    patch.setattr(Worker, "_turn", taken)
+    patch.setattr(Lanes, "_run", run)
+    patch.setattr(Delivery, "turn", taken)
     patch.setattr(persistence, "publish", after_committing)
     patch.setattr(Prefix, "finished", once)
 
@@ -80,14 +87,14 @@ def messages_of_one_saga_run_side_by_side(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_lost_partition_is_kept(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Worker, "lost", lambda self, partitions: None)
+    patch.setattr(Partitions, "lost", lambda self, partitions: None)
 
 
 def a_revoked_partition_is_kept(patch: pytest.MonkeyPatch) -> None:
-    async def revoked(self: Worker, partitions: Any) -> None:
+    async def revoked(self: Partitions, partitions: Any) -> None:
         return None
 
-    patch.setattr(Worker, "revoked", revoked)
+    patch.setattr(Partitions, "revoked", revoked)
 
 
 def a_message_that_is_left_counts_as_finished(patch: pytest.MonkeyPatch) -> None:
@@ -290,7 +297,7 @@ def the_cache_outlives_a_rebalance(patch: pytest.MonkeyPatch) -> None:
     """Survives: what is in a cache may be old at any time, as another worker may have another topic of the same saga.
     A write on it is refused, and what ends without a write is decided anew. Clearing it only saves refused writes.
     """
-    rewritten(patch, Worker, "_drop", "self._cache.clear()", "pass")
+    rewritten(patch, Partitions, "_drop", "self.cache.clear()", "pass")
 
 
 def both_trust_an_old_cache(patch: pytest.MonkeyPatch) -> None:

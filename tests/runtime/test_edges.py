@@ -17,15 +17,14 @@ from saga.progress.document import decode, encode
 from saga.progress.takeover import is_due
 from saga.runtime import documents, participant
 from saga.runtime.beginning import begin
+from saga.runtime.delivery import Delivery
 from saga.runtime.documents import Update
 from saga.runtime.errors import Draining, Refused
 from saga.runtime.lanes import Item
 from saga.runtime.offsets import Prefix
 from saga.runtime.participant import Participant
 from saga.runtime.repairing import repaired
-from saga.runtime.room import Limits
 from saga.runtime.turn import take_turn
-from saga.runtime.worker import Worker
 from saga.testing.trials import TrialClock
 from services.inventory.stock import Stock
 from services.order.events import OrderCancelled, OrderConfirmed
@@ -539,14 +538,14 @@ async def test_a_progress_that_was_only_read_is_as_old_in_the_cache_as_its_last_
         await one.takes(an_order(), id="m")
         passes(at, timedelta(days=10))
         message = other.message(an_order(), id="m", started="2026-01-01T00:00:00.000Z")
-        worker = Worker(other.participant, other.ports, Limits(), None)  # type: ignore[arg-type] # no lanes are run
+        delivery = Delivery(other.participant, other.ports, 1)  # type: ignore[arg-type] # no lane pauses
         now_s = at.clock.monotonic_s()
         for turns in (1, 2):  # the second one finds it in the cache
             for _ in range(turns):
-                await worker._turn(Item(message, Position("orders", 0, 0), Prefix(0), 0.0))
-            assert worker._cache.take(SAGA, now_s + 6 * 86400) is None, "15 days: half of the memory"
-        await worker._turn(Item(message, Position("orders", 0, 0), Prefix(0), 0.0))
-        assert worker._cache.take(SAGA, now_s + 4 * 86400) is not None
+                await delivery.turn(Item(message, Position("orders", 0, 0), Prefix(0), 0.0))
+            assert delivery.cache.take(SAGA, now_s + 6 * 86400) is None, "15 days: half of the memory"
+        await delivery.turn(Item(message, Position("orders", 0, 0), Prefix(0), 0.0))
+        assert delivery.cache.take(SAGA, now_s + 4 * 86400) is not None
 
 
 @pytest.mark.parametrize("off_by", [timedelta(days=-200), timedelta(days=200)], ids=["behind", "ahead"])

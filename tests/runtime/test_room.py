@@ -161,12 +161,12 @@ async def test_each_write_and_each_publishing_tells_the_bound_how_long_it_took(
 @pytest.mark.parametrize("outage", [False, True])
 async def test_lanes_that_pause_make_room_unless_they_wait_for_store_or_log(outage: bool) -> None:
     room = a_room(unfinished={A: 1, B: 0})
-    room.lanes.room.clear()
+    room.lanes.freed.clear()
     if outage:
         room.ports.unavailable("write", StoreUnavailable("full"))
     pausing = asyncio.get_running_loop().create_task(room.ports.pause(1, Position(*A, 0)))
     await CLOCK.sleep(0)
-    assert (room.busy, room.lanes.room.is_set()) == ((1, False) if outage else (0, True))
+    assert (room.busy, room.lanes.freed.is_set()) == ((1, False) if outage else (0, True))
     room.ports.stop()
     with pytest.raises(Draining):
         await pausing
@@ -178,7 +178,7 @@ async def test_a_step_that_waits_for_the_outside_makes_room() -> None:
     call = Call(kind="step", name="wait", number=0, input="")
     stepping = asyncio.get_running_loop().create_task(_given(room.ports.outside("s", "h", call, answer.wait, (), {})))
     await CLOCK.sleep(0)
-    assert (room.busy, room.lanes.room.is_set()) == (0, True)
+    assert (room.busy, room.lanes.freed.is_set()) == (0, True)
     answer.set()
     assert await stepping is True
     assert room.busy == 1

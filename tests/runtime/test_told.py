@@ -5,7 +5,7 @@ from pathlib import Path
 
 from saga.clock import SystemClock
 from saga.errors import Permanent
-from saga.runtime.handling import raised_at
+from saga.runtime.failures import raised_at
 from saga.runtime.ports import NEWS_MAX, RunningPorts
 from saga.runtime.saga import recorded
 

@@ -19,7 +19,7 @@ from saga.messages import Partition, texts_of
 from saga.observe.moments import Handled, Retrying, Stuck
 from saga.progress import history
 from saga.progress.document import Snapshot
-from saga.runtime.lanes import Cache
+from saga.runtime.cache import Cache
 from saga.runtime.room import Limits
 from services.order.events import OrderCancelled, OrderConfirmed
 from services.payment.events import OrderPlaced, PaymentCaptured, PaymentDeclined, PaymentReleased, PaymentReserved

@@ -1,0 +1,58 @@
+"""Commits in the background: the position of each partition moves to the end of what is finished without a gap."""
+
+import asyncio
+from collections.abc import Collection
+from dataclasses import dataclass, field
+
+from saga.broker.port import Membership
+from saga.errors import BrokerUnavailable, Fenced
+from saga.runtime.ports import RunningPorts
+from saga.runtime.sources import Sources
+
+COMMIT_S = 0.05
+"""Pause before a commit, so that it commits what many lanes have finished."""
+
+
+@dataclass(slots=True)
+class Commits:
+    """Positions of a worker's groups."""
+
+    ports: RunningPorts
+    sources: Sources
+    due: asyncio.Event
+    """Set when there may be something to commit."""
+    _one_at_a_time: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    async def run(self) -> None:
+        """Commit whenever something is finished, until cancelled."""
+        while True:
+            await self.due.wait()
+            await self.ports.clock.sleep(COMMIT_S)
+            self.due.clear()
+            await self.commit()
+
+    async def commit(self) -> None:
+        """Commit what has moved, as far as it can be committed now."""
+        async with self._one_at_a_time:
+            for source, membership in self.sources.joined:
+                await self._commit(source.topics, membership)
+
+    async def _commit(self, topics: Collection[str], membership: Membership) -> None:
+        moved = {
+            partition: (prefix, offset)
+            for partition, prefix in self.ports.prefixes.items()
+            if partition.topic in topics and (offset := prefix.to_commit()) is not None
+        }
+        if not moved:
+            return
+        try:
+            await membership.commit({partition: offset for partition, (_, offset) in moved.items()})
+        except Fenced:
+            return  # the partitions are somebody else's by now; `lost` says which
+        except BrokerUnavailable as why:
+            self.ports.unavailable("commit", why)
+            self.due.set()
+            return
+        self.ports.answered("broker")
+        for prefix, offset in moved.values():
+            prefix.committed(offset)

@@ -1,0 +1,104 @@
+"""Delivery of one message: from its lane to the end of its turn, however often that takes."""
+
+from dataclasses import InitVar, dataclass, field
+
+from saga.clock import from_iso
+from saga.errors import Broken
+from saga.observe.moments import Handled, Stuck
+from saga.progress.document import Snapshot, decode_entry
+from saga.runtime.beginning import begin
+from saga.runtime.cache import Cache
+from saga.runtime.errors import Draining
+from saga.runtime.lanes import Item
+from saga.runtime.participant import Participant
+from saga.runtime.ports import RunningPorts
+from saga.runtime.turn import take_turn
+from saga.runtime.turn_state import Stages
+
+STUCK_S_FIRST, STUCK_S_MAX = 0.5, 30.0
+"""Pauses of a lane that cannot decide: nothing of it is lost, and other lanes go on."""
+
+
+@dataclass(slots=True)
+class Delivery:
+    """Brings messages to their end, on progresses that it remembers."""
+
+    service: Participant
+    ports: RunningPorts
+    cache_max: InitVar[int]
+    cache: Cache = field(init=False)
+
+    def __post_init__(self, cache_max: int) -> None:
+        self.cache = Cache(cache_max, self.service.memory_s / 2)
+
+    async def deliver(self, item: Item) -> bool:
+        """Return whether the message is finished: if not, it is left to whoever has its partition next."""
+        pause_s = STUCK_S_FIRST
+        while True:
+            try:
+                self.ports.check_running(item.position)
+                stages = await self.turn(item)
+            except Draining:
+                return False
+            except Broken:
+                raise  # ends the service
+            except Exception as why:  # noqa: BLE001 - a lane that cannot decide waits and tells; it never skips a message
+                self.ports.report(
+                    Stuck(
+                        service=self.service.name,
+                        saga=item.message.saga,
+                        message=item.message.id,
+                        error=f"{type(why).__name__}: {why}",
+                        retry_s=pause_s,
+                    )
+                )
+                try:
+                    await self.ports.pause(pause_s, item.position)
+                except Draining:
+                    return False
+                pause_s = min(pause_s * 2, STUCK_S_MAX)
+                continue
+            self._tell(item, stages)
+            return True
+
+    async def turn(self, item: Item) -> Stages:
+        """Take the message's turn, on the progress as it is remembered."""
+        saga = item.message.saga
+        stages = Stages(received_s=item.received_s, begun_s=self.ports.clock.monotonic_s())
+        cached = self.cache.take(saga, stages.begun_s)
+        known = None if cached is None else cached[:2]
+        turn = await take_turn(self.service, begin(self.service, item.message, item.position, known, stages))
+        if turn.progress is not None and turn.cas:
+            if not stages.outcomes and cached is not None and turn.progress is cached[0]:
+                written_s = cached[2]
+            else:
+                written_s = stages.begun_s - (0.0 if stages.outcomes else self._age_s(turn.progress))
+            self.cache.put(saga, turn.progress, turn.cas, written_s)
+        return stages
+
+    def _age_s(self, p: Snapshot) -> float:
+        """Seconds since a progress was written that was only read now."""
+        if not p.transitions:
+            return 0.0
+        return max(0.0, (self.ports.clock.now_ms() - from_iso(decode_entry(p.transitions[-1]).time)) / 1000)
+
+    def _tell(self, item: Item, stages: Stages) -> None:
+        now = self.ports.clock.monotonic_s()
+        self.ports.report(
+            Handled(
+                service=self.service.name,
+                saga=item.message.saga,
+                message=item.message.id,
+                type=item.message.type,
+                topic=item.position.topic,
+                partition=item.position.partition,
+                offset=item.position.offset,
+                outcomes=tuple(stages.outcomes),
+                queued_ms=(stages.begun_s - stages.received_s) * 1000,
+                handler_ms=stages.handler_s * 1000,
+                persisted_ms=stages.persisted_s * 1000,
+                published_ms=stages.published_s * 1000,
+                total_ms=(now - stages.received_s) * 1000,
+                attempts=stages.attempts,
+            )
+        )

@@ -1,0 +1,48 @@
+"""Intake of records: each is skipped, becomes a dead letter, or goes into a lane. Pure."""
+
+from typing import TypeAlias
+
+from msgspec import Struct
+
+from saga import envelope
+from saga.contracts import codec
+from saga.errors import BadInput
+from saga.messages import Message, Record
+from saga.runtime.failures import said_by
+from saga.runtime.prepared import Prepared
+
+
+class Skip(Struct, frozen=True, gc=False):
+    """Nothing for this service: finished at once."""
+
+    reason: str
+
+
+class Letter(Struct, frozen=True, gc=False):
+    """Bad input, of which not even the saga can be told: it becomes a dead letter."""
+
+    reason: str
+
+
+Received: TypeAlias = Skip | Letter | Message
+"""All that a record can be. A message goes into a lane and sets off a turn."""
+
+UNKNOWN = Skip("no handler here names its type")
+OWN = Skip("a copy of an own event: the progress has it")
+
+
+def received(record: Record, service: Prepared) -> Received:
+    """A record as this service takes it. Records are written by anybody: nothing that they hold raises."""
+    try:
+        type_, schema = envelope.type_of(record), ""
+        if type_ is None:  # its sender knows nothing of our headers: the bytes say it
+            version = codec.identify(record.value, service.library)
+            type_, schema = version.name, version.path
+        if type_ not in service.consumed:
+            return UNKNOWN
+        message = envelope.to_message(record, type_=type_, schema=schema, contract=service.contracts[type_])
+    except BadInput as why:
+        return Letter(str(why))
+    except Exception as why:  # noqa: BLE001 - see above: none of them ends a worker
+        return Letter(f"it cannot be read as a message: {said_by(why)}")
+    return OWN if message.source == service.name else message
