@@ -184,6 +184,12 @@ def piles() -> Iterator[Scenario]:  # a list: one scenario after another
         at_the_end=has_run("place", "join"),
     )
     yield Scenario(
+        name="waiting pages: an owner comes back with what it knew",
+        service=piled(of(place, join_each)),
+        a=(N, NEXT_N, THIRD_N, FOURTH_N),
+        move=2,
+    )
+    yield Scenario(
         name="waiting pages: the outcome closes the handler",
         service=piled(of(place, join_undone)),
         a=(N, NEXT_N, THIRD_N, NEXT_N),

@@ -40,6 +40,7 @@ class Promises:
         self._recorded: dict[tuple[int, ...], tuple[str, ...]] = {}
         self._updates: dict[int, tuple[tuple[Entry, Call, str], ...]] = {}
         self._sound: dict[int, str | None] = {}
+        self._kept_once: set[int] = set()
 
     # ---------------------------------------------------------------- in every state
 
@@ -50,6 +51,7 @@ class Promises:
         return (
             self._sound[s.progress]
             or self._page_lost(s)
+            or self._kept_twice(s)
             or self._once_outside(s)
             or self._once_in_documents(s)
             or self._in_order(s)
@@ -109,6 +111,17 @@ class Promises:
         p = self._world.snapshot(s.progress)
         lost = [page for page in p.pages if not s.version_of(ARCHIVES, page_key(SERVICE, SAGA, page))]
         return f"PAGE LOST {lost}" if lost else None
+
+    def _kept_twice(self, s: State) -> str | None:
+        """A second copy would be left when the first has been handled, and hold up those behind it."""
+        if s.progress in self._kept_once:
+            return None
+        p = self._world.whole(s)
+        kept = [(k.handler, k.message.id) for k in (*p.queue, *p.waiting)]
+        if len(set(kept)) < len(kept):
+            return f"KEPT TWICE {sorted({each for each in kept if kept.count(each) > 1})}"
+        self._kept_once.add(s.progress)
+        return None
 
     def _once_outside(self, s: State) -> str | None:
         inputs: dict[str, str] = {}

@@ -108,7 +108,9 @@ async def load(service: Participant, turn: TurnState) -> TurnState:
             had = await spilling.entries_in_pages(service, replace(turn, cas=document.cas), p, said)
             p = replace(p, inbox={**dict.fromkeys(had, 0), **p.inbox})
         p = takeover.taken_over(p, service.roles, entries, now(service))
-    return replace(turn, progress=p, cas=0 if document is None else document.cas, certain=True)
+    # What pages of the progress before said of the message is of no use any more.
+    cas = 0 if document is None else document.cas
+    return replace(turn, progress=p, cas=cas, certain=True, recalled=None, paged=None)
 
 
 async def _archived(service: Participant, position: Position, p: Snapshot) -> list[Entry]:

@@ -11,9 +11,10 @@ from saga.progress import decide, record, step, takeover
 from saga.progress.actions import UndoStep
 from saga.progress.document import Call, Snapshot
 from saga.progress.roles import Role
-from saga.runtime import beginning, documents, handling
+from saga.runtime import beginning, documents, handling, persistence
 from saga.runtime.participant import Participant
 from saga.runtime.saga import RunningSaga
+from saga.runtime.standing import Turn
 from verification import services
 from verification.explore import explore
 from verification.others import OTHER
@@ -87,6 +88,15 @@ def only_the_first_update_of_a_batch_is_looked_at(patch: pytest.MonkeyPatch) -> 
     patch.setattr(documents, "_stands", only_for_mine)
 
 
+def what_pages_said_outlives_the_progress_that_listed_them(patch: pytest.MonkeyPatch) -> None:
+    load = persistence.load
+
+    async def keeping(service: Participant, turn: Turn) -> Turn:
+        return replace(await load(service, turn), recalled=turn.recalled, paged=turn.paged)
+
+    patch.setattr(persistence, "load", keeping)
+
+
 RULES: dict[Take, str] = {
     what_is_not_written_binds_a_rerun: "a read, then a step, and another state: two owners",
     entries_of_what_is_held_go_by_age: "an own event, taken long ago and still wanted",
@@ -97,6 +107,7 @@ RULES: dict[Take, str] = {
     a_failed_saga_is_new_to_later_handlers: "a later release has another compensation, after the failure outcome",
     what_one_handler_cannot_decode_none_can: "a part that one handler cannot decode",
     only_the_first_update_of_a_batch_is_looked_at: "two lanes' updates at once",
+    what_pages_said_outlives_the_progress_that_listed_them: "waiting pages: an owner comes back with what it knew",
 }
 
 

@@ -15,15 +15,17 @@ from saga import Retry, Service
 from saga.inspection.histories import Unreadable
 from saga.inspection.histories import whole_history as whole_history_of
 from saga.inspection.sources import Source
-from saga.names import ARCHIVES
+from saga.messages import Position
+from saga.names import ARCHIVES, PROGRESS
 from saga.observe.moments import Handled, Stuck
 from saga.progress import history, spill
-from saga.progress.document import Snapshot, decode, decode_entry, encode
+from saga.progress.document import Snapshot, decode, decode_entry, encode, progress_key
+from saga.runtime.beginning import begin
 from saga.runtime.pages import ROOM_BYTES, KnownPages
 from saga.runtime.turn import take_turn
 from saga.testing.trials import TrialClock
 from services.payment.events import OrderCancelled, OrderConfirmed, OrderPlaced, PaymentDeclined, PaymentReserved
-from tests.runtime.turns import place
+from tests.runtime.turns import At, place
 from tests.runtime.workplace import SAGA, Workplace, an_order, at_work, workplace
 
 SMALL = spill.Bounds(inbox_max=20, inbox_kept=8, small_pages_max=4, head_max=4, page_max=8)
@@ -331,6 +333,31 @@ async def test_what_waits_goes_to_pages_and_runs_in_order_when_the_other_part_co
         assert [k.message.type for k in p.waiting] == ["OrderPlaced"]
         assert not [page for page in p.pages if page.of != "inbox"]
         assert history.verify(transitions, spill.whole(p, await pages_of(place))) is None
+
+
+async def test_what_pages_said_of_a_message_is_asked_anew_when_the_progress_is_read_anew(tmp_path: Path) -> None:
+    """Another worker has put it in a page since: it would be kept twice, and the second copy never go."""
+    notes = [OrderConfirmed(order_id=SAGA) for _ in range(21)]
+    async with place(tmp_path) as at_hand:
+        one, other = await at_hand.worker(joining()), await at_hand.worker(joining())
+        for n, note in enumerate(notes[:13]):
+            await one.takes(note, id=f"note-{n}")
+        cached = await cached_of(one)
+        assert cached[0].pages
+        assert "note-12" in [k.message.id.rpartition("|")[2] for k in cached[0].waiting]
+        for n, note in enumerate(notes[13:], 13):
+            await other.takes(note, id=f"note-{n}")
+        p, cas = await cached_of(other)
+        assert "note-12" not in [k.message.id.rpartition("|")[2] for k in p.waiting]
+        again = begin(one.participant, one.message(notes[12], id="note-12"), Position("orders", 0, 12), cached)
+        assert (await take_turn(one.participant, again)).over
+        assert (await cached_of(one))[1] == cas, "it is kept already"
+
+
+async def cached_of(worker: At) -> tuple[Snapshot, int]:
+    document = await worker.store.get(PROGRESS, progress_key("payment", SAGA))
+    assert document is not None
+    return decode(document.content), document.cas
 
 
 async def test_a_compensation_closes_what_waits_in_pages_without_reading_them(tmp_path: Path) -> None:
