@@ -9,7 +9,7 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from saga.broker.kafka import prefetch
 from saga.broker.kafka.fetching import Fetching
 from saga.broker.kafka.prefetch import Prefetch
-from saga.messages import Partition, Standstill
+from saga.messages import Partition, Record, Standstill
 from tests.broker.waiting import CLOCK, until
 
 PLACE = TopicPartition("orders", 0)
@@ -65,6 +65,36 @@ class Raising:
 
     def assignment(self) -> set[TopicPartition]:
         return set()
+
+
+class Giving(Raising):
+    """A consumer that gives one record of the partition, at this offset, when it is let."""
+
+    def __init__(self, offset: int) -> None:
+        super().__init__()
+        self.may = asyncio.Event()
+        self._record = Record("orders", 0, offset, b"k", b"v", (), 0)
+
+    async def getmany(self, *_: object, **__: object) -> dict[TopicPartition, list[object]]:
+        await self.may.wait()
+        return {PLACE: [self._record]}
+
+
+async def test_what_came_while_nothing_was_ours_is_not_of_the_assignment_that_begins_then() -> None:
+    """The partition may have been somebody else's meanwhile, and what came be had already."""
+    place, giving = Partition(*PLACE), Giving(5)
+    taken = Prefetch("payment", CLOCK, lambda: None)
+    taken.begin(giving)
+    taken.start({place: 5})
+    taken.ask([place], 10)
+    taken.forget()
+    giving.may.set()
+    await until(lambda: not taken._gets)
+    assert place in taken, "it was under way"
+    taken.start({place: 8})
+    assert place not in taken
+    assert taken._ends == {place: 8}
+    await taken.end()
 
 
 async def test_of_what_nothing_but_exceptions_come_is_told_at_once_and_when_it_is_over(
