@@ -124,12 +124,14 @@ class Page(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """Handlers for which messages are kept in it, sorted."""
 
     def closed(self, now_s: int, until: int) -> "Page":
-        """The same as a page of the inbox: what is kept in it will never be handled."""
+        """The same as a page of the inbox: what is kept in it will never be handled. One that never expires says so
+        still, until the next write puts one in its place that does."""
+        until = min(self.until, until)
         return replace(self, of="inbox", bound=self.had, had="", handlers=(), newest=now_s, until=until)
 
     def is_forgotten(self, now_s: int) -> bool:
         """True if nothing in it is young enough to be asked for."""
-        return 0 < self.until < now_s
+        return self.of == "inbox" and 0 < self.until < now_s
 
 
 class Snapshot(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -175,6 +177,11 @@ class Snapshot(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     def is_open(self) -> bool:
         """True if something of the saga is still to happen here: then the document never expires."""
         return bool(self.intents or self.queue or self.compensating or (self.waiting and self.started is None))
+
+    @property
+    def may_stand(self) -> bool:
+        """True if it is open for no run alone, and so perhaps until a person does something."""
+        return bool(self.queue or self.compensating or (self.waiting and self.started is None))
 
 
 class Emitted(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):

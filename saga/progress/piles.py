@@ -13,7 +13,10 @@ from saga.messages import Message
 from saga.progress import ids
 from saga.progress.document import PAGED, PLAIN, Kept, Page, PageOf, Snapshot
 from saga.progress.roles import Roles
-from saga.progress.spill import Bounds, Leaf, NewPage, new_page
+from saga.progress.spill import ENTRY_BYTES, Bounds, Leaf, NewPage, new_page
+
+YEAR_S = 365 * 86_400
+"""Pages of what is kept outlive their progress by up to so much, and by half of it at least."""
 
 
 class Pile(Struct, frozen=True, gc=False):
@@ -59,10 +62,38 @@ def restored(p: Snapshot, page: Page, leaf: Leaf) -> Snapshot:
     return replace(p, queue=(*dead, *_in_order((*(k for k in p.queue if k.dead is None), *leaf.kept))))
 
 
+def kept_until(p: Snapshot, *, now_s: int, memory_s: int) -> int:
+    """From when on pages of what is kept may expire; 0: never, as a progress that may stand. Else they outlive it by so
+    much that they are seldom renewed, and that a run which was begun and left finds them after months."""
+    return 0 if p.may_stand else now_s + memory_s + YEAR_S
+
+
+def lasting_wrongly(p: Snapshot, *, now_s: int, memory_s: int) -> Sequence[Page]:
+    """Pages that expire though the progress may stand, or too soon, or never though nothing needs them: of each a copy
+    takes its place."""
+    soon = now_s + memory_s + YEAR_S // 2
+
+    def is_wrong(page: Page) -> bool:
+        if page.of == "inbox" or not p.may_stand:
+            return not page.until or (page.of != "inbox" and page.until < soon)
+        return page.until > 0
+
+    return tuple(page for page in p.pages if is_wrong(page))
+
+
+def copied(p: Snapshot, page: Page, leaf: Leaf, until: int) -> tuple[Snapshot, NewPage]:
+    """The progress with a copy in the page's place that expires then. Of one that is the inbox's by now only the
+    entries are copied."""
+    entries = [leaf.entries[at : at + ENTRY_BYTES] for at in range(0, len(leaf.entries), ENTRY_BYTES)]
+    kept = () if page.of == "inbox" else leaf.kept
+    new = new_page(p, page.of, entries, newest=page.newest, until=until, kept=kept)
+    return replace(p, pages=tuple(new.page if other is page else other for other in p.pages)), new
+
+
 def piles_spilled(
-    p: Snapshot, roles: Roles, bounds: Bounds, *, in_hand: Message, now_s: int
+    p: Snapshot, roles: Roles, bounds: Bounds, *, in_hand: Message, now_s: int, until: int = 0
 ) -> tuple[Snapshot, Sequence[NewPage]]:
-    """The progress with the ends of its piles in pages, where they are too long.
+    """The progress with the ends of its piles in pages that may expire then, where they are too long.
 
     The message in hand stays, those of open runs, and what follows them: settling looks at these, and at no page.
     """
@@ -70,7 +101,8 @@ def piles_spilled(
     staying = {in_hand.id} | {part.id for intent in p.intents for part in intent.parts}
     for pile in piles(p, roles):
         for part in _parts(list(_tail(pile, bounds, staying)), bounds):
-            made = _page_of(p, pile, part, now_s)
+            entries = [bytes.fromhex(ids.entry(k.message.id, k.handler)) for k in part]
+            made = new_page(p, pile.of, entries, newest=now_s, until=until, kept=part)
             gone = {id(k) for k in part}
             p = replace(
                 p,
@@ -107,11 +139,6 @@ def _parts(tail: list[Kept], bounds: Bounds) -> Iterator[tuple[Kept, ...]]:
         if len(part) >= bounds.page_max or size >= bounds.page_bytes:
             yield tuple(part)
             part, size = [], 0
-
-
-def _page_of(p: Snapshot, pile: Pile, part: tuple[Kept, ...], now_s: int) -> NewPage:
-    entries = [bytes.fromhex(ids.entry(k.message.id, k.handler)) for k in part]
-    return new_page(p, pile.of, entries, newest=now_s, kept=part)
 
 
 def _in_order(kept: tuple[Kept, ...]) -> tuple[Kept, ...]:

@@ -10,7 +10,15 @@ from saga.messages import Message
 from saga.names import ARCHIVES, PROGRESS
 from saga.progress import ids, spill
 from saga.progress.document import Page, Snapshot, progress_key
-from saga.progress.piles import next_to_restore, piles_spilled, restored
+from saga.progress.piles import (
+    YEAR_S,
+    copied,
+    kept_until,
+    lasting_wrongly,
+    next_to_restore,
+    piles_spilled,
+    restored,
+)
 from saga.progress.spill import NewPage
 from saga.runtime import persistence
 from saga.runtime.errors import Refused
@@ -19,10 +27,10 @@ from saga.runtime.turn_state import TurnState
 from saga.store.port import Document
 
 EXPIRY_S_MORE = 86_400
-"""Pages of the inbox stay for so long after nothing asks for them any more: clocks may differ by so much."""
+"""Pages stay for so long after nothing asks for them any more: clocks may differ by so much."""
 OFF_S_MAX = 10 * 365 * 86_400
-"""Pages of the inbox stay for no longer than this, or the memory: messages may say any time, and no store keeps a
-document for thousands of years."""
+"""Pages of the inbox stay for no longer than this, or than the memory and a year: messages may say any time, and no
+store keeps a document for thousands of years."""
 
 
 async def recalled(service: Participant, turn: TurnState) -> TurnState:
@@ -67,9 +75,16 @@ async def within_bounds(service: Participant, turn: TurnState, p: Snapshot) -> t
         p = restored(p, page, spill.decode_leaf(document.content))
         emptied.append((key, document.cas))
     now_s = service.ports.clock.now_ms() // 1000
-    p, new_pages = piles_spilled(p, service.roles, service.bounds, in_hand=turn.message, now_s=now_s)
+    until = kept_until(p, now_s=now_s, memory_s=service.memory_s)
+    for page in lasting_wrongly(p, now_s=now_s, memory_s=service.memory_s):
+        key, document = await _read(service, turn, page)
+        ends = until if page.of != "inbox" else now_s + service.memory_s
+        p, new = copied(p, page, spill.decode_leaf(document.content), ends)
+        await _inserted(service, turn, new)
+        emptied.append((key, document.cas))
+    p, new_pages = piles_spilled(p, service.roles, service.bounds, in_hand=turn.message, now_s=now_s, until=until)
     for new in new_pages:
-        await _inserted(service, turn, new, expiry_s=None)  # what is open never expires
+        await _inserted(service, turn, new)
     if len(p.inbox) > service.bounds.inbox_max:
         merged = [(page, await _entries_of(service, turn, page)) for page in spill.to_merge(p, service.bounds)]
         spilled = spill.inbox_spilled(
@@ -82,9 +97,7 @@ async def within_bounds(service: Participant, turn: TurnState, p: Snapshot) -> t
         )
         if spilled is not None:
             p, new = spilled
-            left_s = new.page.until - persistence.in_hand(service, turn).surely_s
-            left_s = min(max(0, left_s), max(service.memory_s, OFF_S_MAX))
-            await _inserted(service, turn, new, expiry_s=left_s + EXPIRY_S_MORE)
+            await _inserted(service, turn, new)
     return p, emptied
 
 
@@ -95,9 +108,13 @@ async def removed(service: Participant, emptied: Sequence[tuple[str, int]]) -> N
             await service.ports.store.remove(ARCHIVES, key, cas=cas)
 
 
-async def _inserted(service: Participant, turn: TurnState, new: NewPage, *, expiry_s: float | None) -> None:
+async def _inserted(service: Participant, turn: TurnState, new: NewPage) -> None:
     """Returns when the page is durable. Raises `Refused`."""
     ports, saga = service.ports, turn.message.saga
+    expiry_s = None
+    if new.page.until:
+        left_s = new.page.until - persistence.in_hand(service, turn).surely_s
+        expiry_s = min(max(0, left_s), max(service.memory_s + YEAR_S, OFF_S_MAX)) + EXPIRY_S_MORE
     key = spill.page_key(service.name, saga, new.page)
     try:
         await persistence.patiently(

@@ -14,7 +14,7 @@ from saga.progress.roles import Role
 from saga.runtime import beginning, documents, handling, persistence
 from saga.runtime.participant import Participant
 from saga.runtime.saga import RunningSaga
-from saga.runtime.standing import Turn
+from saga.runtime.turn_state import TurnState
 from verification import services
 from verification.explore import explore
 from verification.others import OTHER
@@ -91,7 +91,7 @@ def only_the_first_update_of_a_batch_is_looked_at(patch: pytest.MonkeyPatch) -> 
 def what_pages_said_outlives_the_progress_that_listed_them(patch: pytest.MonkeyPatch) -> None:
     load = persistence.load
 
-    async def keeping(service: Participant, turn: Turn) -> Turn:
+    async def keeping(service: Participant, turn: TurnState) -> TurnState:
         return replace(await load(service, turn), recalled=turn.recalled, paged=turn.paged)
 
     patch.setattr(persistence, "load", keeping)

@@ -113,3 +113,56 @@ def test_what_waited_comes_back_among_what_waits() -> None:
     before = replace(blank(), waiting=numbered("many", 1, 2, 3, 4, 5))
     p, [leaf] = spilled(before)
     assert piles.restored(p, p.pages[0], leaf) == before
+
+
+MEMORY_S = 86_400
+SOON_S = NOW_S + MEMORY_S + piles.YEAR_S // 2
+
+
+def wrong(p: Snapshot) -> list[str]:
+    return [page.name for page in piles.lasting_wrongly(p, now_s=NOW_S, memory_s=MEMORY_S)]
+
+
+def test_pages_outlive_a_progress_that_expires_by_a_year_and_one_that_may_stand_without_end() -> None:
+    waiting = replace(blank(), waiting=numbered("many", 1))
+    run = replace(waiting, intents=(an_intent("both", a_message("A")),))
+    assert [p.is_open for p in (waiting, run)] == [False, True]
+    for p in (waiting, run):
+        assert piles.kept_until(p, now_s=NOW_S, memory_s=MEMORY_S) == NOW_S + MEMORY_S + piles.YEAR_S
+    for p in (
+        replace(blank(), queue=numbered("both", 1)),
+        replace(blank(), compensating=numbered("both", 1)),
+        replace(blank(started=None), waiting=numbered("many", 1)),
+    ):
+        assert p.is_open
+        assert piles.kept_until(p, now_s=NOW_S, memory_s=MEMORY_S) == 0
+
+
+def test_pages_are_copied_only_when_they_would_go_too_soon_or_never() -> None:
+    def waiting(until: int) -> Page:
+        return replace(a_page(first=until, of="waiting"), until=until)
+
+    pages = (waiting(0), waiting(SOON_S - 1), waiting(SOON_S))
+    inbox = (replace(a_page(first=1, of="inbox"), until=1), replace(a_page(first=2, of="inbox"), until=0))
+    assert wrong(replace(blank(), pages=(*pages, *inbox))) == ["p-0", f"p-{SOON_S - 1}", "p-2"]
+    standing = replace(blank(), queue=numbered("both", 1), pages=(*pages, *inbox))
+    assert wrong(standing) == [f"p-{SOON_S - 1}", f"p-{SOON_S}", "p-2"]
+
+
+def test_a_copy_has_a_name_of_its_own_and_holds_the_same() -> None:
+    p, [leaf, _] = spilled(replace(blank(), waiting=numbered("many", *range(1, 9))))
+    copy, new = piles.copied(p, p.pages[0], leaf, until=7)
+    assert spill.decode_leaf(new.content).kept == leaf.kept
+    assert copy.pages == (new.page, p.pages[1])
+    assert new.page == replace(p.pages[0], name=new.page.name, until=7)
+    assert new.page.name != p.pages[0].name
+
+
+def test_of_a_page_that_the_inbox_has_taken_only_the_entries_are_copied() -> None:
+    p, [leaf] = spilled(replace(blank(), waiting=numbered("many", *range(1, 6))))
+    had = p.pages[0].closed(NOW_S, NOW_S + 9)
+    copy, new = piles.copied(replace(p, pages=(had,)), had, leaf, until=NOW_S + 9)
+    assert spill.decode_leaf(new.content).kept == ()
+    assert spill.decode_leaf(new.content).entries == leaf.entries
+    assert (new.page.of, new.page.bound, new.page.count, new.page.newest) == ("inbox", had.bound, 3, NOW_S)
+    assert copy.pages == (new.page,)

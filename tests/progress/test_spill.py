@@ -154,13 +154,26 @@ def test_the_keys_of_pages_and_archives_do_not_mix() -> None:
 
 
 def test_what_waits_in_pages_for_a_handler_that_is_closed_counts_as_had() -> None:
-    page = Page(of="waiting", name="p", count=3, newest=1, bound="0x1", had="0x2", first=4, last=6, handlers=("many",))
+    page = Page(
+        of="waiting",
+        name="p",
+        count=3,
+        newest=1,
+        until=20,
+        bound="0x1",
+        had="0x2",
+        first=4,
+        last=6,
+        handlers=("many",),
+    )
     had = page.closed(now_s=7, until=9)
     assert (had.of, had.bound, had.had, had.handlers) == ("inbox", "0x2", "", ())
     assert (had.name, had.count, had.newest, had.until) == ("p", 3, 7, 9)
     assert not had.is_forgotten(9)
     assert had.is_forgotten(10)
     assert not page.is_forgotten(10**12), "what is kept is never forgotten"
+    assert page.closed(now_s=7, until=30).until == 20, "no later than its document"
+    assert replace(page, until=0).closed(now_s=7, until=9).until == 0, "it never expires, until it is copied"
 
 
 def test_a_page_that_is_gone_is_told_unless_it_may_have_expired() -> None:

@@ -378,6 +378,88 @@ async def test_a_compensation_closes_what_waits_in_pages_without_reading_them(tm
         assert history.verify(await whole_history(place, p), spill.whole(p, await pages_of(place))) is None
 
 
+def standing(*, undone: bool) -> Service[Any]:
+    """Gives up each order; takes notes that wait for it. `undone`: those can be undone as well, and are first."""
+    payment = Service("payment")
+
+    @payment.handler(many=True)
+    async def note(confirmed: OrderConfirmed, reserved: PaymentReserved) -> PaymentDeclined:
+        return PaymentDeclined(order_id=confirmed.order_id, reason="noted")
+
+    if undone:
+
+        @payment.compensation(note)
+        async def forget(cancelled: OrderCancelled, noted: PaymentDeclined) -> None: ...
+
+    @payment.handler(retry=Retry(attempts_max=1))
+    async def reserve(order: OrderPlaced) -> PaymentReserved:
+        raise ValueError("no")
+
+    @payment.compensation(reserve)
+    async def release(cancelled: OrderCancelled, reserved: PaymentReserved) -> None: ...
+
+    return payment
+
+
+def left_s(folder: Path, clock: TrialClock) -> dict[str, float | None]:
+    """For how long each page stays in the store; `None`: without end."""
+    with closing(sqlite3.connect(folder / "store.db")) as file:
+        rows = file.execute("SELECT key, expires_at_ms FROM documents WHERE collection = ?", (ARCHIVES,)).fetchall()
+    return {key: None if at_ms is None else at_ms / 1000 - clock.monotonic_s() for key, at_ms in rows}
+
+
+@pytest.mark.parametrize("undone", [False, True])
+async def test_pages_of_what_waits_never_expire_while_the_saga_may_stand_and_outlive_it_by_a_year_else(
+    tmp_path: Path, undone: bool
+) -> None:
+    async with place(tmp_path) as at_hand:
+        worker, clock = await at_hand.worker(standing(undone=undone)), at_hand.clock
+        memory_s, year_s, day_s = worker.participant.memory_s, 365 * 86_400, 86_400
+        for n in range(30):
+            await worker.takes(OrderConfirmed(order_id=SAGA), id=f"note-{n}")
+        p = await worker.progress()
+        assert {page.of for page in p.pages} == {"waiting"}
+        made = left_s(tmp_path, clock)
+        assert made.keys() == {spill.page_key("payment", SAGA, page) for page in p.pages}
+        assert all(left is not None and 0 <= left - memory_s - year_s - day_s < 60 for left in made.values())
+
+        await worker.takes(an_order())
+        p = await worker.progress()
+        assert p.queue[0].dead
+        standing_ = left_s(tmp_path, clock)
+        assert standing_.keys() == {spill.page_key("payment", SAGA, page) for page in p.pages}
+        assert list(standing_.values()) == [None] * len(p.pages), "a person may need months"
+
+        await worker.takes(OrderCancelled(order_id=SAGA, reason="no"))
+        p = await worker.progress()
+        assert not p.is_open
+        ended = left_s(tmp_path, clock)
+        assert ended.keys() == {spill.page_key("payment", SAGA, page) for page in p.pages}
+        stays_s = memory_s + day_s if undone else memory_s + year_s + day_s
+        assert all(left is not None and 0 <= left - stays_s < 60 for left in ended.values())
+        assert {page.of for page in p.pages} == {"inbox" if undone else "waiting"}
+        n = p.n
+        await worker.takes(OrderConfirmed(order_id=SAGA), id="note-7")
+        assert (await worker.progress()).n == n, "it is known still"
+
+
+async def test_pages_of_what_waits_are_renewed_when_half_a_year_is_left_of_what_they_have_more(tmp_path: Path) -> None:
+    async with place(tmp_path) as at_hand:
+        worker, clock = await at_hand.worker(joining()), at_hand.clock
+        for n in range(20):
+            await worker.takes(OrderConfirmed(order_id=SAGA), id=f"note-{n}")
+        names: list[list[str]] = []
+        for day in range(0, 200, 20):
+            await worker.takes(OrderConfirmed(order_id=SAGA), id=f"on day {day}")
+            names.append([page.name for page in (await worker.progress()).pages][:1])
+            await clock.sleep(20 * 86_400)
+        assert names == [names[0]] * 10
+        await worker.takes(OrderConfirmed(order_id=SAGA), id="on day 200")
+        assert (await worker.progress()).pages[0].name != names[0][0]
+        soon_s = worker.participant.memory_s + 365 / 2 * 86_400
+        assert all(left is not None and left > soon_s for left in left_s(tmp_path, clock).values())
+
+
 async def whole_history(place: Workplace, p: Snapshot) -> list[Raw]:
     archives = [history.decode_archive(d.content) async for _, d in place.store.scan(ARCHIVES, "payment::")]
     return [raw for archive in archives for raw in archive.transitions] + list(p.transitions)

@@ -55,6 +55,10 @@ class Watched:
         await self._happens(collection, key)
         return await self.store.replace(collection, key, content, cas=cas, expiry_s=expiry_s, keep_expiry=keep_expiry)
 
+    async def remove(self, collection: str, key: str, *, cas: int) -> None:
+        await self._happens(collection, key)
+        await self.store.remove(collection, key, cas=cas)
+
     async def _happens(self, collection: str, key: str) -> None:
         if self.before is not None:
             await self.before(collection, key)
