@@ -1,6 +1,7 @@
 """What people are told of a message: how long it was where, exactly; and what is handed on with what it causes."""
 
 from collections.abc import Sequence
+from decimal import Decimal
 from pathlib import Path
 
 import pytest
@@ -156,3 +157,34 @@ async def test_the_trace_of_a_message_goes_on_in_all_that_it_causes(tmp_path: Pa
         (b"order-2", b"PaymentCaptured"): None,
     }
     assert (letter.key, dict(letter.headers)["traceparent"]) == (b"order-3", one)
+
+
+async def test_what_was_kept_goes_on_with_its_own_trace(tmp_path: Path) -> None:
+    """And not with that of the message that set it off."""
+    place, payment = Workplace(tmp_path), Service("payment")
+    kept, in_hand = (f"00-{letter * 32}-{letter * 16}-01".encode() for letter in "ab")
+
+    @payment.handler
+    async def reserve(order: OrderPlaced) -> PaymentReserved:
+        return PaymentReserved(order_id=order.order_id, charge_id="c", amount=order.total)
+
+    @payment.handler
+    async def note(cancelled: OrderCancelled) -> PaymentReleased:
+        return PaymentReleased(order_id=cancelled.order_id, charge_id="c")
+
+    @payment.handler
+    async def after(released: PaymentReleased) -> PaymentCaptured:
+        return PaymentCaptured(order_id=released.order_id, amount=Decimal(1))
+
+    early = place.record_of(OrderCancelled(order_id=SAGA, reason="-"), started=None)
+    async with place.opened():
+        for record, trace in ((early, kept), (place.record_of(an_order()), in_hand)):
+            await place.broker.publish([record._replace(headers=(*record.headers, ("traceparent", trace)))])
+            async with at_work(place, payment):
+                await place.at_rest(payment)
+        said = [dict(record.headers) for record in await place.records("payments")]
+    assert {(headers["ce_type"], headers["traceparent"]) for headers in said} == {
+        (b"PaymentReserved", in_hand),
+        (b"PaymentReleased", kept),
+        (b"PaymentCaptured", kept),
+    }
