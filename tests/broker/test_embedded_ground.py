@@ -311,23 +311,34 @@ def test_where_the_system_does_not_say_who_holds_a_lock_people_learn_how_to_see(
 # -------------------------------------------------------------------- seats
 
 
-def test_whoever_sweeps_never_removes_the_seat_of_the_living(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """At each moment of sweeping somebody else sits down, under the very name that is being swept."""
+@pytest.mark.parametrize("moment", ["before it is locked", "before it is removed"])
+def test_whoever_sweeps_never_removes_the_seat_of_the_living(
+    path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    """Another one sweeps meanwhile, and somebody sits down, under the very name that is being swept."""
     path.parent.mkdir()
     dead = beside(path, ".member-1-dead")
     seated: list[int] = []
-    unlink = Path.unlink
+    unlink, take = Path.unlink, lock.take
 
     def sits_down() -> None:
         file = os.open(dead, os.O_RDWR | os.O_CREAT)
-        if lock.take(file) and seats._is_at(file, dead):
+        if take(file) and seats._is_at(file, dead):
             seated.append(file)
 
-    def interrupted(self: Path, missing_ok: bool = False) -> None:
+    def removing(self: Path, missing_ok: bool = False) -> None:
         sits_down()
         unlink(self, missing_ok=missing_ok)
 
-    monkeypatch.setattr(Path, "unlink", interrupted)
+    def taking(file: int, kind: int = fcntl.LOCK_EX) -> bool:
+        unlink(dead)
+        sits_down()
+        return take(file, kind)
+
+    if moment == "before it is removed":
+        monkeypatch.setattr(Path, "unlink", removing)
+    else:
+        monkeypatch.setattr(lock, "take", taking)
     for _ in range(3):
         dead.touch()
         sweep(path)
@@ -335,6 +346,43 @@ def test_whoever_sweeps_never_removes_the_seat_of_the_living(path: Path, monkeyp
             assert seats._is_at(file, dead), "it lives, and its seat is gone"
             os.close(file)
         seated.clear()
+
+
+def test_a_seat_that_is_swept_before_it_is_locked_is_not_sat_on(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever sat there would look dead to all others, and be put out again and again."""
+    path.parent.mkdir()
+    take, swept = lock.take, list[str]()
+
+    def taking(file: int, kind: int = fcntl.LOCK_EX) -> bool:
+        if not swept:
+            swept.append("by another process")
+            sweep(path)
+        return take(file, kind)
+
+    monkeypatch.setattr(lock, "take", taking)
+    seat = Seat(path)
+    assert not is_vacant(seat.path)
+    seat.leave()
+
+
+def test_two_who_look_at_an_empty_seat_do_not_take_each_other_for_its_member(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path.parent.mkdir()
+    dead = beside(path, ".member-1-dead")
+    dead.touch()
+    take, seen = lock.take, list[bool]()
+
+    def taking(file: int, kind: int = fcntl.LOCK_EX) -> bool:
+        taken = take(file, kind)
+        if not seen:
+            seen.append(taken)
+            seen.append(is_vacant(dead))
+        return taken
+
+    monkeypatch.setattr(lock, "take", taking)
+    assert is_vacant(dead)
+    assert seen == [True, True]
 
 
 def test_no_two_seats_ever_have_one_name(path: Path) -> None:
