@@ -98,7 +98,6 @@ NETWORK = range(1001, 1129)
 _ODD = Meaning("answers in a way that it should not", _REPORT, False)
 _CUT_OFF = Meaning("cannot be reached", _NETWORK, False)
 _CLOSED = Meaning("is closed", "a closed store stays closed: open another one", True)
-_NO_JSON = Meaning("has a document there that is not ours", "keep other programs out of these collections", True)
 
 CODES: dict[str, int] = {
     "RequestCanceledException": CANCELED,
@@ -133,8 +132,6 @@ def meaning_of(why: Exception) -> Meaning:
     """What to make of what the SDK raised."""
     if isinstance(why, RuntimeError):  # it was closed, or never connected: nothing was sent
         return _CLOSED
-    if type(why).__name__ == "ValueFormatException":
-        return _NO_JSON
     code = code_of(why)
     return MEANINGS.get(code) or (_CUT_OFF if code in NETWORK else _ODD)
 

@@ -58,6 +58,7 @@ class Status(IntEnum):
     SCANNED = 0xA7
 
 
+JSON_FORM = 0x02_00_00_00
 DOCUMENTS = (Op.GET, Op.INSERT, Op.REPLACE, Op.REMOVE, Op.LOOK_UP)
 WRITES = (Op.INSERT, Op.REPLACE, Op.REMOVE)
 HEADER = struct.Struct(">BBHBBHIIQ")
@@ -96,6 +97,8 @@ class Node:
     """The same, for durable writes only."""
     asked: list[Asked] = field(default_factory=list)
     documents: dict[tuple[str, str], tuple[bytes, int]] = field(default_factory=dict)
+    forms: dict[tuple[str, str], int] = field(default_factory=dict)
+    """In which form another program says that a document is; JSON, if nothing is said."""
     expiries: dict[tuple[str, str], int] = field(default_factory=dict)
     """When documents expire, in seconds since 1970."""
     max_ttl_s: int = 0
@@ -269,7 +272,7 @@ class Node:
         if asked.op is Op.GET:
             if there is None:
                 return Status.NOT_FOUND, b"", b"", 0
-            return Status.OK, b"\x02\x00\x00\x00", *there
+            return Status.OK, struct.pack(">I", self.forms.get(place, JSON_FORM)), *there
         if (there is None) != (asked.op is Op.INSERT):
             return (Status.NOT_FOUND if there is None else Status.EXISTS), b"", b"", 0
         if there is not None and asked.cas not in (0, there[1]):

@@ -91,6 +91,23 @@ async def test_content_is_sent_as_it_is(node: Node, settings: CouchbaseSettings,
     assert [asked.key for asked in node.of_documents(Op.INSERT)] == ["saga::a"]
 
 
+@pytest.mark.parametrize("form", [0, 1, 0x01_00_00_00, 0x03_00_00_00, 0x04_00_00_00, 0x7F_00_00_00])
+async def test_what_another_program_wrote_in_another_form_is_given_as_it_is_and_is_no_outage(
+    node: Node, settings: CouchbaseSettings, clock: SettableClock, form: int
+) -> None:
+    """Else one such document would make the whole service look as if its store were away."""
+    async with CouchbaseStore(settings, clock=clock) as store:
+        for key in ("a", "b"):
+            cas = await store.insert("saga", key, b"0")
+        place = next(place for place in node.documents if place[1].endswith("a"))
+        node.documents[place], node.forms[place] = (b"\xff\x00", cas), form
+        assert await store.get("saga", "a") == Document(b"\xff\x00", cas)
+        assert [(key, document.content) async for key, document in store.scan("saga")] == [
+            ("a", b"\xff\x00"),
+            ("b", b"0"),
+        ]
+
+
 async def test_one_operation_is_sent_for_each_of_ours(
     node: Node, settings: CouchbaseSettings, clock: SettableClock
 ) -> None:
