@@ -170,6 +170,13 @@ def test_a_float_has_the_default_that_comes_back_from_a_log(tmp_path: Path) -> N
     assert b'"f"' not in codec.content(event)
 
 
+@pytest.mark.parametrize("text", ["\\", "a\\n", "C:\\new\\x41", "\\\"'", "'\"\\N{x}", "\x00\x85", "{x} %s", "\n"])
+def test_a_text_has_the_very_default_that_its_schema_says(tmp_path: Path, text: str) -> None:
+    write(tmp_path, schema("A", field("said", "string", default=text), field("raw", "bytes", default=text)))
+    made = generated(tmp_path, "A").A(order_id="o-1")
+    assert (made.said, made.raw) == (text, text.encode("latin-1"))
+
+
 def test_only_generated_modules_are_found_and_not_those_of_others(tmp_path: Path) -> None:
     for place in ("a/events.py", "events.py", ".hidden/events.py", "env/lib/events.py", "__pycache__/events.py"):
         put(tmp_path / place, EXPECTED)
