@@ -1,4 +1,4 @@
-"""What SQLite's errors mean for whoever owns the file: one table, and the reasons.
+"""Meaning of SQLite's errors for whoever owns the file: one table, and the reasons.
 
 A file that is damaged, or no SQLite file any more, is broken: the service ends, for waiting mends nothing.
 
@@ -21,7 +21,7 @@ from saga.sqlite.purpose import Purpose
 
 
 class Doing(enum.Enum):
-    """What was under way when the error came."""
+    """Operation that was under way when the error came."""
 
     READ = "read"
     WRITE = "write"
@@ -29,7 +29,7 @@ class Doing(enum.Enum):
 
 
 class Meaning(NamedTuple):
-    """What to make of an error."""
+    """Meaning of an error: what is wrong with the file, and what to do."""
 
     what: str
     remedy: str
@@ -78,10 +78,10 @@ MEANINGS = {
     sqlite3.SQLITE_NOTICE: _FAILS,
     sqlite3.SQLITE_WARNING: _FAILS,
 }
-"""By primary result code. A test compares it with the codes that `sqlite3` knows."""
+"""Meanings by primary result code. A test compares them with the codes that `sqlite3` knows."""
 
 BROKEN = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT})
-"""Waiting does not help: a person has to act."""
+"""Codes that no waiting mends: a person has to act."""
 
 
 class Damage(sqlite3.DatabaseError):
@@ -91,7 +91,7 @@ class Damage(sqlite3.DatabaseError):
 
 
 def meaning(error: sqlite3.Error, doing: Doing, path: Path, purpose: Purpose) -> SagaError:
-    """The error for the owner's callers: which class, what happened, and what to do."""
+    """Make the error for the owner's callers: its class, what happened, and what to do."""
     code, reactions = primary_code(error), purpose.reactions
     known = MEANINGS.get(code, _FAILS)
     said = f"the {purpose.name} {path} {known.what} ({getattr(error, 'sqlite_errorname', 'sqlite3')}: {error})"
@@ -106,12 +106,12 @@ def meaning(error: sqlite3.Error, doing: Doing, path: Path, purpose: Purpose) ->
 
 
 def is_busy(error: BaseException) -> bool:
-    """True if another program is at work, so that it is worth while to wait a moment."""
+    """True if another program is at work, so that it is worthwhile to wait a moment."""
     return isinstance(error, sqlite3.Error) and primary_code(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_PROTOCOL)
 
 
 def primary_code(error: sqlite3.Error) -> int:
-    """The lowest byte of SQLite's code; -1 for errors of the Python module itself, which have none."""
+    """Lowest byte of SQLite's code; -1 for errors of the Python module itself, which have none."""
     code: int | None = getattr(error, "sqlite_errorcode", None)
     if code is None and str(error).startswith("Could not decode"):  # text that is none
         return sqlite3.SQLITE_CORRUPT

@@ -1,4 +1,4 @@
-"""A state file that is open for writing: its connection, its lock, and its errors in its owner's words."""
+"""State file that is open for writing: its connection, its lock, and its errors in its owner's words."""
 
 import sqlite3
 from collections.abc import Iterator
@@ -15,11 +15,11 @@ from saga.sqlite.purpose import Purpose
 from saga.sqlite.rescue import left
 
 LOOK_EVERY_S = 0.002
-"""How often whoever opens a file looks whether another process is done with it."""
+"""Pause before whoever opens a file looks again whether another process is done with it."""
 
 
 class File:
-    """One for each owner. What it raises are its owner's errors, unless a method says otherwise."""
+    """State file of one owner. The errors that it raises are its owner's, unless a method says otherwise."""
 
     guard: FileGuard
     lock: WriteLock
@@ -34,8 +34,8 @@ class File:
         bytes_max: int | None = None,
         factory: type[sqlite3.Connection] = sqlite3.Connection,
     ) -> None:
-        """`lock_s`: how long to wait for another process. `bytes_max`: bounds the file; reaching it is like a full
-        disk. `factory`: the class of the connection, for tests."""
+        """Note the file; nothing is opened yet. `lock_s`: seconds to wait for another process. `bytes_max`: bounds the
+        file; reaching it is like a full disk. `factory`: the class of the connection, for tests."""
         self.path, self.purpose, self.lock_s, self.clock = path, purpose, lock_s, clock
         self._bytes_max, self._factory = bytes_max, factory
         self._connection: sqlite3.Connection | None = None
@@ -75,7 +75,8 @@ class File:
             self.lock.close()
 
     def connection(self) -> sqlite3.Connection:
-        """What all goes through. Once the file is not what it was, it is used no more: what lies there is another one.
+        """Connection that all goes through. Once the file is not what it was, it is used no more: what lies there is
+        another one.
 
         Raises `sqlite3.Error` if the last one was beyond use, and no other can be had."""
         if self.guard.broken is not None:
@@ -113,7 +114,7 @@ class File:
             raise self.error(why, Doing.READ) from why
 
     def error(self, why: sqlite3.Error, doing: Doing) -> SagaError:
-        """The owner's error for one of SQLite's; that the file has lost its name explains most of them."""
+        """Make the owner's error for one of SQLite's; that the file has lost its name explains most of them."""
         try:
             with suppress(OSError):  # it is told as SQLite has it
                 self.guard.check_names()
@@ -122,28 +123,28 @@ class File:
         return meaning(why, doing, self.path, self.purpose)
 
     def held(self) -> SagaError:
-        """Another process has the lock."""
+        """Make the error of a lock that another process has."""
         return self.purpose.reactions.unavailable(
             f"the {self.purpose.name} {self.path}: another process has held its lock for {self.lock_s:g} s; nothing "
             f"was written: {self.lock.holder()} has it: resume it or end it (a stopped process keeps its locks)"
         )
 
     def unlockable(self, why: OSError) -> SagaError:
-        """The lock itself fails."""
+        """Make the error of a lock that fails itself."""
         return self.purpose.reactions.unavailable(
             f"the {self.purpose.name} {self.path}: its lock {self.path}.lock cannot be taken ({why}); nothing was "
             "written: it has to lie on a local disk, and `ulimit -a` and the system's log may tell more"
         )
 
     def unseen(self, why: OSError) -> SagaError:
-        """The file cannot be looked at: nobody knows whether it is still the same."""
+        """Make the error of a file that cannot be looked at: nobody knows whether it is still the same."""
         return self.purpose.reactions.unavailable(
             f"the {self.purpose.name} {self.path} cannot be looked at ({why}); nothing was written: look at the disk, "
             "and see that file and folder can be read"
         )
 
     def _opened(self, lacks: Lacks) -> bool:
-        """False while somebody else is at it."""
+        """Try to open the file once, with the lock held; false while another process or program is at it."""
         path, purpose, lock = self.path, self.purpose, self.lock
         try:
             if not lock.taken():

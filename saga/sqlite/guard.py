@@ -12,20 +12,21 @@ from saga.sqlite.rescue import keep_open, rescued, restore
 from saga.sqlite.tampering import StateFile, next_generation
 
 CHECK_EVERY_S = 0.005
-"""At most so often a transaction looks at the whole: it costs some 30 us, as much as a small write without its sync.
-What is acknowledged in between is saved with the rest when something is found."""
+"""Shortest time between two checks of the whole by transactions: one costs some 30 us, as much as a small write without
+its sync. What is acknowledged in between is saved with the rest when something is found."""
 
 Lacks: TypeAlias = Callable[[sqlite3.Connection, bytes], str | None]
-"""What the file lacks of the write that this mark tells of, in words; `None` if it is there."""
+"""Function that tells what the file lacks of the write that a mark tells of, in words; `None` if it is there."""
 
 
 class FileGuard:
-    """Check of one open file. From the first error on that says it is broken nothing is read or written any more."""
+    """Guard of one open file. From the first error on that says it is broken nothing is read or written any more."""
 
     def __init__(
         self, path: Path, purpose: Purpose, lock: int, connection: sqlite3.Connection, clock: Clock, lacks: Lacks
     ) -> None:
-        """With the lock held. Raises what `purpose` has for a broken file, `sqlite3.Error`, `OSError`."""
+        """Check the file as it was found, with the lock held. Raises what `purpose` has for a broken file,
+        `sqlite3.Error`, `OSError`."""
         self._path, self._purpose, self._connection = path, purpose, connection
         self._clock, self._lacks = clock, lacks
         (tables,) = connection.execute("PRAGMA schema_version").fetchone()
@@ -45,21 +46,23 @@ class FileGuard:
             )
 
     def disconnected(self) -> None:
-        """The connection is closed. If it was the last, log and index were removed, and are made anew."""
+        """Note that the connection is closed. If it was the last, log and index were removed, and are made anew."""
         self._is_new, self._seen, self._check_at_s = True, -1, 0.0
 
     def reconnected(self, connection: sqlite3.Connection) -> None:
-        """There is another one."""
+        """Note that there is another connection."""
         self._connection = connection
 
     def check_names(self) -> None:
-        """Cheap, and without the lock. Raises what `purpose` has for a broken file, `OSError`."""
+        """Check that the file is still the one of its name: cheap, and without the lock. Raises what `purpose` has for
+        a broken file, `OSError`."""
         self.refuse()
         if not self._is_new and (said := self._state.moved()) is not None:
             self._give_up(f"{said}: what is written from here on nobody would see, so nothing is")
 
     def check(self) -> None:
-        """Inside a transaction, before anything is written. Raises as `check_names`, and `sqlite3.Error`."""
+        """Check the whole inside a transaction, before anything is written. Raises as `check_names`, and
+        `sqlite3.Error`."""
         self.refuse()
         now_s = self._clock.monotonic_s()
         if now_s < self._check_at_s:
@@ -85,24 +88,25 @@ class FileGuard:
             self._connection.execute(f"PRAGMA user_version = {next_generation(version)}")
 
     def committed(self, mark: bytes | None) -> None:
-        """A transaction is durable; `mark` tells of its last write, if it had one. The lock must be held."""
+        """Note that a transaction is durable; `mark` tells of its last write, if it had one. The lock must be held."""
         self._state.logged()
         if mark is not None:
             self._last = mark
             self._state.acknowledge(mark)
 
     def closed(self) -> None:
-        """The connection was closed."""
+        """Note that the connection was closed for good."""
         with suppress(OSError):
             self._state.closed()
 
     def refuse(self) -> None:
-        """Raises what `purpose` has for a broken file, each time anew, once something was wrong."""
+        """Raise what `purpose` has for a broken file, each time anew, once something was wrong."""
         if self.broken is not None:
             raise self._purpose.reactions.broken(self.broken)
 
     def _give_up(self, said: str) -> None:
-        """Save what can be saved. The connection is never closed: see `keep_open`."""
+        """Use the file no more, save what can be saved, and raise the error. The connection is never closed: see
+        `keep_open`."""
         said = f"the {self._purpose.name} {said}"
         keep_open(self._connection)
         if self._connection.in_transaction:

@@ -1,4 +1,4 @@
-"""Locks on files, as the operating system has them: gone with their process, and never waited for on the event loop."""
+"""Locks on files that the operating system keeps: gone with their process, and never waited for on the event loop."""
 
 import asyncio
 import fcntl
@@ -13,7 +13,7 @@ LOCKS = Path("/proc/locks")
 
 
 class WriteLock:
-    """Held around each transaction that writes.
+    """Lock that is held around each transaction that writes.
 
     SQLite's own lock makes writers sleep and guess; this one is given in a system call. Its file is never removed.
     When another process has it, a thread waits for it in the kernel's queue, and does nothing else: four busy processes
@@ -37,11 +37,12 @@ class WriteLock:
         return holder(self._path)
 
     def taken(self) -> bool:
-        """Take it if nobody has it; whether it is ours now. Raises `OSError`."""
+        """Take the lock if nobody has it; true if it is ours now. Raises `OSError`."""
         return take(self._file)
 
     def turn(self) -> asyncio.Future[None]:
-        """Done when the lock is ours; fails with `OSError`. Until then nothing else may be asked of this lock."""
+        """Wait for the lock: the future is done when it is ours, and fails with `OSError`. Until then nothing else may
+        be asked of this lock."""
         if self._thread is None:
             # A daemon: whoever holds the lock may be frozen, and must not keep this process from ending.
             self._thread = threading.Thread(target=self._wait, name="state file lock", daemon=True)
@@ -51,11 +52,11 @@ class WriteLock:
         return self._waiting
 
     def release(self) -> None:
-        """Give it up; never raises."""
+        """Give the lock up; never raises."""
         give(self._file, str(self._path))
 
     def close(self) -> None:
-        """Give it up; a turn that is still waited for comes to nothing."""
+        """Give the lock up for good; a turn that is still waited for comes to nothing."""
         if self._thread is None:
             os.close(self._file)
             return
@@ -78,7 +79,7 @@ class WriteLock:
 
 
 def take(file: int, kind: int = fcntl.LOCK_EX) -> bool:
-    """True if it is ours now; `False` if somebody else has it. Raises `OSError` if the lock itself fails."""
+    """Take a lock without waiting; false if somebody else has it. Raises `OSError` if the lock itself fails."""
     try:
         fcntl.flock(file, kind | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -87,8 +88,8 @@ def take(file: int, kind: int = fcntl.LOCK_EX) -> bool:
 
 
 def give(file: int, path: str) -> None:
-    """Give it up. Never raises: whoever has just written must hear so. If the system refuses, the descriptor is made
-    anew in place, which lets go of the lock with the old one."""
+    """Give a lock up. Never raises: whoever has just written must hear so. If the system refuses, the descriptor is
+    made anew in place, which lets go of the lock with the old one."""
     try:
         fcntl.flock(file, fcntl.LOCK_UN)
     except OSError:

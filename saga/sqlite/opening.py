@@ -13,23 +13,25 @@ from saga.sqlite.tampering import format_of
 
 PAGE_BYTES = 4096
 CHECKED_BYTES_MAX = 32 << 20
-"""A file of up to so many bytes is checked as a whole when it is opened, which takes about 0.1 s."""
+"""Largest file that is checked as a whole when it is opened, which takes about 0.1 s."""
 CHECKPOINT_PAGES = 1000
-"""After so many pages (4 MB) the log is copied into the file: seldom enough to cost little, often enough to stall the
+"""Pages (4 MB) after which the log is copied into the file: seldom enough to cost little, often enough to stall the
 loop only for a few milliseconds."""
 CACHE_KIB = 8 * 1024
-"""Pages kept in memory, for each file: so much is taken after some thousand sagas, and no more."""
+"""Memory for pages, for each file: so much is taken after some thousand sagas, and no more."""
 STATEMENTS_KEPT = 1024
-"""The broker has two for each partition: compiling one costs more than running it."""
+"""Compiled statements that are kept: the broker has two for each partition, and compiling one costs more than running
+it."""
 BUSY_S = 0.02
-"""How long SQLite itself may block the loop; only recovery after a crash, and other programs, hold its locks without
-holding ours."""
+"""Longest time that SQLite itself may block the loop; only recovery after a crash, and other programs, hold its locks
+without holding ours."""
 
 
 def open_to_write(
     path: Path, purpose: Purpose, factory: type[sqlite3.Connection], bytes_max: int | None
 ) -> sqlite3.Connection:
-    """A connection to a file that was shown to take writes. The file must be there, if empty, and its lock be held.
+    """Open a connection to a file that was shown to take writes. The file must be there, if empty, and its lock be
+    held.
 
     Raises what `purpose` has for a file that is another's, of another format or in the wrong place, `OSError`, and
     `sqlite3.Error` for the rest.
@@ -56,8 +58,8 @@ def open_to_write(
 
 
 def open_to_read(path: Path, purpose: Purpose, factory: type[sqlite3.Connection]) -> sqlite3.Connection:
-    """A connection that cannot write. Raises what `purpose` has for a file that is not there, another's or of another
-    format, and `sqlite3.Error`."""
+    """Open a connection that cannot write. Raises what `purpose` has for a file that is not there, another's or of
+    another format, and `sqlite3.Error`."""
     if not path.is_file():
         raise purpose.reactions.closed_to_us(
             f"{path}: there is no such file; has the service ever run, and with this {purpose.name}?"
@@ -73,7 +75,7 @@ def open_to_read(path: Path, purpose: Purpose, factory: type[sqlite3.Connection]
 def connect(
     path: Path, purpose: Purpose, factory: type[sqlite3.Connection], bytes_max: int | None
 ) -> sqlite3.Connection:
-    """A connection with our settings. Raises `sqlite3.Error`."""
+    """Open a connection with our settings. Raises `sqlite3.Error`."""
     connection = sqlite3.connect(
         path, isolation_level=None, timeout=BUSY_S, factory=factory, cached_statements=STATEMENTS_KEPT
     )
@@ -92,7 +94,7 @@ def connect(
 
 
 def check_integrity(connection: sqlite3.Connection, purpose: Purpose) -> None:
-    """Raises `Damage` if tables and indexes do not fit together, or what is in them."""
+    """Check that tables and indexes fit together, and what is in them. Raises `Damage`."""
     (said,) = connection.execute("PRAGMA integrity_check(1)").fetchone()
     if said != "ok":
         raise Damage(said)
@@ -144,7 +146,8 @@ def _closing_when_it_fails(connection: sqlite3.Connection) -> Iterator[None]:
 
 
 def make_folder(folder: Path) -> None:
-    """Make it and what is above it, for this user alone. What is there already stays as it is. Raises `OSError`."""
+    """Make a folder and what is above it, for this user alone. What is there already stays as it is. Raises
+    `OSError`."""
     for each in (*reversed(folder.parents), folder):
         if not each.exists():
             with suppress(FileExistsError):
@@ -152,7 +155,7 @@ def make_folder(folder: Path) -> None:
 
 
 def make_file(path: Path) -> None:
-    """Make it, empty, for this user alone, unless it is there; SQLite gives the files beside it the same rights. Raises
-    `OSError`."""
+    """Make a file, empty, for this user alone, unless it is there; SQLite gives the files beside it the same rights.
+    Raises `OSError`."""
     with suppress(FileExistsError):
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))

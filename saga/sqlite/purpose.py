@@ -1,4 +1,5 @@
-"""Purpose of a state file: what its owner calls it, what makes a file its own, and which errors tell of it."""
+"""Purpose of a state file: the name its owner calls it by, the marks that make it its own, and the errors that tell of
+it."""
 
 import sqlite3
 from collections.abc import Callable, Sequence
@@ -12,38 +13,38 @@ class Reactions:
     """Errors of the owner, by what its callers are to do about them; each is made from its text."""
 
     broken: type[Broken]
-    """No waiting mends the file: end."""
+    """Error of a file that no waiting mends: end."""
     unavailable: Callable[[str], SagaError]
-    """Certainly not written: wait."""
+    """Error of what was certainly not written: wait."""
     ambiguous: Callable[[str], SagaError]
-    """COMMIT failed, and may have written."""
+    """Error of a COMMIT that failed, and may have written."""
     defect: Callable[[str], SagaError]
-    """The statement was wrong, or another program has changed the tables."""
+    """Error of a statement that was wrong, or of tables that another program has changed."""
     too_large: Callable[[str], SagaError]
     unfit: Callable[[str], SagaError]
-    """The file is ours, and cannot be used by this version or in this place."""
+    """Error of a file that is ours, and cannot be used by this version or in this place."""
     foreign: Callable[[str], SagaError]
-    """The file is another program's."""
+    """Error of a file that is another program's."""
     closed_to_us: Callable[[str], SagaError]
-    """File or folder cannot be made or opened."""
+    """Error of a file or folder that cannot be made or opened."""
 
 
 def nothing_more(_: sqlite3.Connection) -> None:
-    """The default of `Purpose.check`."""
+    """Check nothing: the default of `Purpose.check`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Purpose:
-    """What an owner says of its file."""
+    """Description of a state file by its owner."""
 
     name: str
-    """As messages call it: `the store /data/payment.db ...`."""
+    """Name in messages: `the store /data/payment.db ...`."""
     setting: str
-    """The variable that says where the file is."""
+    """Variable that says where the file is."""
     application: int
-    """`PRAGMA application_id`: makes the file ours, and of this purpose."""
+    """Number that makes the file ours, and of this purpose: `PRAGMA application_id`."""
     format: int
-    """Raised with every change of the tables; the lowest byte of `PRAGMA user_version`."""
+    """Number of the format, raised with every change of the tables; the lowest byte of `PRAGMA user_version`."""
     tables: Sequence[str]
     """Statements that make an empty file one of this purpose."""
     tables_are_all: bool
@@ -51,5 +52,5 @@ class Purpose:
     trial: Sequence[str] = ()
     """Statements that take up some room and give it back: a full disk is found when the file is opened."""
     check: Callable[[sqlite3.Connection], None] = nothing_more
-    """Raises `saga.sqlite.errors.Damage` for what SQLite's own check does not see."""
+    """Check for what SQLite's own check does not see. Raises `saga.sqlite.errors.Damage`."""
     reactions: Reactions

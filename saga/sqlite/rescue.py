@@ -1,4 +1,4 @@
-"""What people find when a file was removed, replaced or damaged under a running service: a copy, and what to do."""
+"""Rescue of a file that was removed, replaced or damaged under a running service: a copy, and what people are to do."""
 
 import os
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from saga.sqlite.tampering import CONDEMNED, identity, noted
 
 
 def rescued(path: Path, execute: Callable[[str, tuple[str]], object]) -> str:
-    """Save what an open connection sees of a file that has lost its name, beside it; what to tell about it.
+    """Save what an open connection sees of a file that has lost its name, beside it; return what to tell about it.
 
     `execute` is the connection's. Nobody else has what it sees, and it is gone when this process ends.
     """
@@ -36,8 +36,8 @@ def rescued(path: Path, execute: Callable[[str, tuple[str]], object]) -> str:
 
 
 def left(path: Path, lock: int) -> str | None:
-    """What a process found that had this file open, and that a person has to decide about before it is used again;
-    `None` if there is nothing. `lock`: the descriptor of `<path>.lock`. Raises `OSError`."""
+    """Trouble that a process found which had this file open, and that a person has to decide about before it is used
+    again; `None` if there is nothing. `lock`: the descriptor of `<path>.lock`. Raises `OSError`."""
     copies = sorted(path.parent.glob(f"{path.name}.rescued-*"))
     if copies:
         return (
@@ -52,7 +52,7 @@ def left(path: Path, lock: int) -> str | None:
 
 
 def restore(path: Path) -> str:
-    """What to do about a file that holds what it should not."""
+    """Advice about a file that holds what it should not."""
     return (
         f"stop all its services, restore the file from a copy, with no {path.name}-wal and -shm beside it, and remove "
         f"{path}.lock"
@@ -60,6 +60,6 @@ def restore(path: Path) -> str:
 
 
 def keep_open(connection: object) -> None:
-    """Never let go of a connection to a file that has lost its name: to close it would remove the log of that name,
-    which is another's by now. Its end is that of the process."""
+    """Keep a connection to a file that has lost its name for ever: to close it would remove the log of that name, which
+    is another's by now. Its end is that of the process."""
     pythonapi.Py_IncRef(py_object(connection))

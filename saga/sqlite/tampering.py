@@ -1,4 +1,4 @@
-"""A file of state that a process has open: whether it is still the one of that name, and holds what it held.
+"""Tampering with a state file that a process has open: is it still the one of that name, and holds it what it held?
 
 SQLite does not look. Whoever removes its file, or puts another in its place, lets it write on to a file that nobody
 will see again; whoever copies an older one over it mixes the two. So whoever writes asks here first, inside its
@@ -24,17 +24,18 @@ from pathlib import Path
 from typing import NamedTuple
 
 DESCRIPTORS = "/dev/fd"
-"""Lists this process's descriptors, on Linux and macOS."""
+"""Folder that lists this process's descriptors, on Linux and macOS."""
 HEADER_BYTES = 100
 FORMAT_BITS = 8
 GENERATION_MAX = (1 << 31 - FORMAT_BITS) - 1
-"""At four megabytes of log each, thirty terabytes. From there on it stays."""
+"""Highest generation: at four megabytes of log each, thirty terabytes. From there on it stays."""
 MAGIC = b"SQLite format 3\0"
 INDEX = struct.Struct("=16xI4xII8s8x")
-"""The head of the log's index: number of its last frame, that one's checksums, and the log's salts."""
+"""Head of the log's index: number of its last frame, that one's checksums, and the log's salts."""
 LOG_HEAD_BYTES, FRAME_HEAD_BYTES = 32, 24
 MARK = struct.Struct(">8sQQII")
-"""Our magic, which file it was (device, inode), the length of what follows, and its checksum."""
+"""Head of a note in the lock file: our magic, which file it was (device, inode), the length of what follows, and its
+checksum."""
 ACKNOWLEDGED, CONDEMNED = b"SAGA ack", b"SAGA bad"
 MARK_BYTES_MAX = 4096
 
@@ -44,12 +45,12 @@ class Header(NamedTuple):
 
     generation: int
     tables: int
-    """How often tables were made or changed."""
+    """Number of times that tables were made or changed."""
     page_bytes: int
 
 
 def format_of(user_version: int) -> int:
-    """The format of a file with this `user_version`.
+    """Format of a file with this `user_version`.
 
     >>> format_of(next_generation(next_generation(2)))
     2
@@ -58,7 +59,7 @@ def format_of(user_version: int) -> int:
 
 
 def next_generation(user_version: int) -> int:
-    """The `user_version` of the same format, one generation later.
+    """Make the `user_version` of the same format, one generation later.
 
     >>> next_generation(2), next_generation(GENERATION_MAX << FORMAT_BITS | 2) >> FORMAT_BITS == GENERATION_MAX
     (258, True)
@@ -71,9 +72,9 @@ class StateFile:
     """Knowledge of one process about one file, the log and the index beside it, and its lock."""
 
     def __init__(self, path: Path, lock: int, *, tables_max: int | None = None) -> None:
-        """`lock`: the descriptor of `<path>.lock`. The file must be open, its lock held, and its log have been read.
-        `tables_max`: how often its tables were made or changed (`PRAGMA schema_version`), if they will not be any
-        more."""
+        """Note what the file is. It must be open, its lock held, and its log have been read. `lock`: the descriptor of
+        `<path>.lock`. `tables_max`: how often its tables were made or changed (`PRAGMA schema_version`), if they will
+        not be any more."""
         self._path, self._lock, self._tables_max = path, lock, tables_max
         name, real = os.path.abspath(path), os.path.realpath(path)  # SQLite puts its files beside what a link leads to
         self._names = (name, f"{real}-wal", f"{real}-shm", f"{name}.lock")
@@ -86,7 +87,7 @@ class StateFile:
         self._header = self._read_header() if self._file >= 0 else None
 
     def reopened(self) -> None:
-        """There is another connection: if the old one was the last, log and index were made anew. It must have read."""
+        """Note another connection: if the old one was the last, log and index were made anew. It must have read."""
         file, _, _, lock = self._known
         log, index = (identity(os.stat(name)) for name in self._names[1:3])
         self._known = (file, log, index, lock)
@@ -107,8 +108,8 @@ class StateFile:
         return None
 
     def problem(self) -> str | None:
-        """What is wrong with the file; `None` if it is what it was. Inside a transaction, before anything is written.
-        Raises `OSError`."""
+        """Problem of the file; `None` if it is what it was. Inside a transaction, before anything is written. Raises
+        `OSError`."""
         return self.moved() or self._overwritten()
 
     def is_new_log(self) -> bool:
@@ -116,7 +117,7 @@ class StateFile:
         return self._new_log
 
     def logged(self) -> None:
-        """A transaction that raised the generation, if it had to, was committed."""
+        """Note that a transaction was committed, which raised the generation if it had to."""
         self._new_log = False
 
     def _overwritten(self) -> str | None:
@@ -189,7 +190,8 @@ class StateFile:
         return self._noted(ACKNOWLEDGED)
 
     def closed(self) -> None:
-        """The connection was closed. If it was the last, all of the log is in the file, and nothing need be noted."""
+        """Note that the connection was closed. If it was the last, all of the log is in the file, and nothing need be
+        told of it."""
         if self._noted(ACKNOWLEDGED) is not None and not os.path.exists(self._names[1]):
             os.ftruncate(self._lock, 0)
 
@@ -208,7 +210,7 @@ class StateFile:
 
 
 def noted(lock: int, kind: bytes, known: tuple[int, int]) -> bytes | None:
-    """The note of this kind in a lock file, about this very file. Raises `OSError`."""
+    """Read the note of this kind in a lock file, about this very file. Raises `OSError`."""
     said = os.pread(lock, MARK.size + MARK_BYTES_MAX, 0)
     if len(said) < MARK.size:
         return None
@@ -220,5 +222,5 @@ def noted(lock: int, kind: bytes, known: tuple[int, int]) -> bytes | None:
 
 
 def identity(there: os.stat_result) -> tuple[int, int]:
-    """What stays the same of a file while it lives: its device and its number there."""
+    """Identity of a file while it lives: its device and its number there."""
     return there.st_dev, there.st_ino

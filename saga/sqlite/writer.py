@@ -19,36 +19,37 @@ from saga.sqlite.file import File
 T = TypeVar("T")
 
 PAUSE_S = 0.02
-"""Between two attempts while another program, a shell perhaps, is inside a transaction."""
+"""Pause between two attempts while another program, a shell perhaps, is inside a transaction."""
 LOOK_EVERY_S = 0.05
-"""How often whoever waits for the lock looks how late it is: by the loop's timer, for other processes live in real
-time, whatever our clock says."""
+"""Pause before whoever waits for the lock looks again how late it is: by the loop's timer, for other processes live in
+real time, whatever our clock says."""
 
 Change: TypeAlias = tuple[Callable[[], Any], asyncio.Future[Any], int]
-"""What to do inside the transaction, the future of its result, and how much of a transaction's room it takes."""
+"""Function to run inside the transaction, the future of its result, and how much of a transaction's room it takes."""
 
 
 class Contents(Protocol):
-    """What is in the file, as its owner knows it. Called inside each transaction, unless it says otherwise."""
+    """Contents of the file, as its owner knows them. Called inside each transaction, unless a method says otherwise."""
 
     def begin(self) -> None:
-        """Before the first change."""
+        """Begin a transaction, before the first change."""
 
     def finish(self, changes: int) -> None:
-        """After the last of so many."""
+        """Finish a transaction, after the last of so many changes."""
 
     def committed(self) -> bytes | None:
-        """Durable, and the lock still held: the mark of its last write, if it had one. See `saga.sqlite.guard`."""
+        """Note that the transaction is durable, with the lock still held; the mark of its last write, if it had one.
+        See `saga.sqlite.guard`."""
 
     def rolled_back(self) -> None:
-        """Nothing of it is there."""
+        """Note that nothing of the transaction is there."""
 
     def announce(self) -> None:
-        """After a commit, with the lock given up: tell whoever waits for what was written."""
+        """Tell whoever waits for what was written: after a commit, with the lock given up."""
 
 
 class Writer:
-    """The only one of this process who writes to the file."""
+    """Writer to the file, the only one of this process."""
 
     def __init__(
         self,
@@ -59,9 +60,9 @@ class Writer:
         refusals: tuple[type[Exception], ...] = (SagaError,),
         broken: Callable[[Broken], None] | None = None,
     ) -> None:
-        """`room`: how much one transaction takes, so that it holds the loop for a bounded time; the rest goes into the
-        next. `refusals`: what a change may raise, before it has written anything, to fail alone; all else fails the
-        transaction. `broken` is called when nothing can be written any more."""
+        """Begin with nothing queued. `room`: how much one transaction takes, so that it holds the loop for a bounded
+        time; the rest goes into the next. `refusals`: what a change may raise, before it has written anything, to fail
+        alone; all else fails the transaction. `broken` is called when nothing can be written any more."""
         self._file, self._contents, self._clock = file, contents, file.clock
         self._room, self._refusals, self._broken = room, refusals, broken
         self._loop = asyncio.get_running_loop()
@@ -71,8 +72,8 @@ class Writer:
         self._closed = False
 
     def do(self, run: Callable[[], T], takes: int = 1) -> asyncio.Future[T]:
-        """Done, with what `run` returned, when its transaction is durable: even if the caller goes away meanwhile.
-        Fails as `run` did, or with the owner's error."""
+        """Queue a change. The future is done, with what `run` returned, when its transaction is durable: even if the
+        caller goes away meanwhile. It fails as `run` did, or with the owner's error."""
         if self._closed:
             file = self._file
             raise file.purpose.reactions.defect(
@@ -122,7 +123,8 @@ class Writer:
     # ---------------------------------------------------------------- another process writes
 
     async def _wait(self) -> None:
-        """Until the other process is done with its transaction; what is queued fails when that takes too long."""
+        """Wait until the other process is done with its transaction, then write; what is queued fails when that takes
+        too long."""
         deadline_s = self._clock.monotonic_s() + self._file.lock_s
         try:
             while True:
@@ -153,8 +155,8 @@ class Writer:
     # ---------------------------------------------------------------- the transaction
 
     def _written(self) -> bool:
-        """One transaction, with its result told to everybody in it. With the lock held, which is given up. `False` if
-        another program is inside a transaction without having asked for the lock."""
+        """Write one transaction, and tell its result to everybody in it. With the lock held, which is given up. `False`
+        if another program is inside a transaction without having asked for the lock."""
         file, contents = self._file, self._contents
         group: list[Change] = []
         outcomes: list[Any] = []
@@ -206,7 +208,7 @@ class Writer:
         return group
 
     def _fail(self, group: Sequence[Change], why: BaseException, doing: Doing) -> None:
-        """Tell those of a transaction that failed; all that is queued, if it failed before it took any."""
+        """Tell those whose transaction failed; all that is queued, if it failed before it took any."""
         if isinstance(why, sqlite3.Error):
             why = self._file.error(why, doing)
         elif isinstance(why, OSError):

@@ -1,1 +1,1 @@
-"""Versioned documents: the port with its promises, and an adapter beside it for each store."""
+"""Stores of versioned documents: the port with its promises, and an adapter beside it for each store."""

@@ -1,4 +1,5 @@
-"""The store as the runtime sees it: documents with a version, written by compare-and-swap. No query, no transaction.
+"""Port of the store, as the runtime sees it: documents with a version, written by compare-and-swap. No query, no
+transaction.
 
 Promises, each shown by a test of `saga.testing.conformance.store`:
 - `insert` creates exactly one: of several at once, one succeeds and the others raise `Exists`.
@@ -21,20 +22,20 @@ from typing import NamedTuple, Protocol, Self, runtime_checkable
 
 
 class Document(NamedTuple):
-    """A document as read."""
+    """Document as it was read."""
 
     content: bytes
-    """JSON, as it was written."""
+    """Content as it was written, JSON."""
     cas: int
-    """Its version, to be handed to `replace`; opaque."""
+    """Version of the document, to be handed to `replace`; opaque."""
 
 
 class Store(Protocol):
-    """Versioned documents in collections. All keys and collections are non-empty texts."""
+    """Store of versioned documents in collections. All keys and collections are non-empty texts."""
 
     @property
     def document_bytes_max(self) -> int:
-        """The size of the largest content that can be written, in bytes."""
+        """Size of the largest content that can be written, in bytes."""
 
     async def __aenter__(self) -> Self:
         """Open. Raises `SagaError` within 15 s, saying what to do, if it cannot be used as promised."""
@@ -50,10 +51,10 @@ class Store(Protocol):
         """
 
     async def get(self, collection: str, key: str) -> Document | None:
-        """The document as it is now; `None` if absent. Raises `StoreUnavailable`."""
+        """Read a document as it is now; `None` if absent. Raises `StoreUnavailable`."""
 
     async def insert(self, collection: str, key: str, content: bytes, *, expiry_s: float | None = None) -> int:
-        """Create it; its `cas`. Raises `Exists`, `Ambiguous`, `StoreUnavailable`, `TooLarge`."""
+        """Create a document; its `cas`. Raises `Exists`, `Ambiguous`, `StoreUnavailable`, `TooLarge`."""
 
     async def replace(
         self,
@@ -75,7 +76,8 @@ class Store(Protocol):
         """Remove the version `cas`. Raises `Conflict`, `Ambiguous`, `StoreUnavailable`."""
 
     def scan(self, collection: str, prefix: str = "") -> AsyncIterator[tuple[str, Document]]:
-        """All documents of `collection` whose key begins with `prefix`, by key. For tools, never while handling."""
+        """Read all documents of `collection` whose key begins with `prefix`, by key. For tools, never while
+        handling."""
 
 
 @runtime_checkable
@@ -83,6 +85,6 @@ class NewestFirst(Protocol):
     """Ability of stores that know in which order their documents came: not every one does."""
 
     def newest(self, collection: str, prefix: str = "", *, kept: bool = False) -> AsyncIterator[tuple[str, Document]]:
-        """As `Store.scan`, those first that were inserted last: so a look at a few costs a few. `kept`: only those
-        that never expire. One that was inserted meanwhile may be left out. A damaged one is given as it lies there.
-        For tools, never while handling."""
+        """Read documents as `Store.scan`, those first that were inserted last: so a look at a few costs a few. `kept`:
+        only those that never expire. One that was inserted meanwhile may be left out. A damaged one is given as it lies
+        there. For tools, never while handling."""

@@ -1,4 +1,4 @@
-"""The store on one SQLite file: what a service uses unless told otherwise. Several processes may use it at once.
+"""Store on one SQLite file: what a service uses unless told otherwise. Several processes may use it at once.
 
 Statements run where they are called, on the event loop's thread: a `get` takes microseconds, and handing it to a worker
 thread costs up to 5 ms under load. Writes share transactions: see `saga.sqlite.writer`.
@@ -23,22 +23,23 @@ from saga.store.sqlite_listing import by_key, newest
 from saga.store.steady_time import SteadyTime
 
 WRITES_MAX = 256
-"""How many writes share a transaction: more would hold up the loop for more than about 5 ms."""
+"""Most writes that share a transaction: more would hold up the loop for more than about 5 ms."""
 LOOK_EVERY_S = 1.0
-"""How often a read looks whether the file is still the one of its name; a write always does."""
+"""Shortest time between two checks by reads that the file is still the one of its name; a write always checks."""
 LOCK_WAIT_S = 10.0
-"""How long a write waits for other processes before it is refused."""
+"""Longest wait of a write for other processes before it is refused."""
 DOCUMENT_BYTES_MAX = 1_000_000_000 - 65_536
-"""SQLite takes rows of 1,000,000,000 bytes unless compiled otherwise; this leaves room for key and collection."""
+"""Largest document: SQLite takes rows of 1,000,000,000 bytes unless compiled otherwise; this leaves room for key and
+collection."""
 REFUSALS = (StoreError, sqlite3.DataError, ValueError, TypeError, OverflowError)
-"""What a write raises that did nothing: it was refused, or SQLite cannot take its values, which is its caller's fault
-and nobody else's."""
+"""Errors of a write that did nothing: it was refused, or SQLite cannot take its values, which is its caller's fault and
+nobody else's."""
 
 GET = "SELECT content, sum, cas, expires_at_ms FROM documents WHERE collection = ? AND key = ?"
 
 
 class SqliteStore:
-    """See `saga.store.port.Store` for the promises.
+    """Store of documents in one SQLite file. See `saga.store.port.Store` for the promises.
 
     `readonly` is for tools: nothing is created or changed, and writes raise `StoreUnavailable`. `bytes_max` bounds the
     file: beyond it writes raise `StoreUnavailable`. `document_bytes_max` bounds each document. `connection` is the
@@ -61,7 +62,7 @@ class SqliteStore:
         self._time = SteadyTime(clock)
         self._reading: sqlite3.Connection | None = None
         self._file: File | None = None
-        """Of a store that is open for writing, as are these two."""
+        """State file of a store that is open for writing, which alone has the two below."""
         self._documents: Documents
         self._writer: Writer
         self._look_at_s = 0.0
@@ -114,7 +115,7 @@ class SqliteStore:
             raise self._error(why) from why
 
     def _connection(self) -> sqlite3.Connection:
-        """What all reads go through. Raises `StoreBroken`, `StoreUnavailable`, `sqlite3.Error`."""
+        """Connection that all reads go through. Raises `StoreBroken`, `StoreUnavailable`, `sqlite3.Error`."""
         file = self._file
         if file is None:
             if self._reading is None:
@@ -127,11 +128,11 @@ class SqliteStore:
         return file.connection()
 
     def _error(self, why: sqlite3.Error) -> Exception:
-        """Our error for one of SQLite's that a read met."""
+        """Make our error for one of SQLite's that a read met."""
         return self._file.error(why, Doing.READ) if self._file else meaning(why, Doing.READ, self.path, PURPOSE)
 
     def _is_past(self, at_ms: int) -> bool:
-        """The second look costs more, and most of what is there has not expired."""
+        """Return whether an expiry is over. The second look costs more, and most of what is there has not expired."""
         return at_ms <= self._clock.now_ms() and at_ms <= self._time.look().earliest_ms
 
     async def scan(self, collection: str, prefix: str = "") -> AsyncIterator[tuple[str, Document]]:
@@ -144,7 +145,7 @@ class SqliteStore:
     async def newest(
         self, collection: str, prefix: str = "", *, kept: bool = False
     ) -> AsyncIterator[tuple[str, Document]]:
-        """See `saga.store.port.NewestFirst`."""
+        """Read documents as `saga.store.port.NewestFirst` promises."""
         for found in newest(self._rows, self._is_past, collection, prefix, kept):
             yield found
 

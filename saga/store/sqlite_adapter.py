@@ -1,4 +1,4 @@
-"""What there is to say of SQLite as a store: an address is a file for each service, or one for all. Loads no driver."""
+"""Description of SQLite as a store: an address is a file for each service, or one for all. Loads no driver."""
 
 import re
 import string
@@ -15,7 +15,7 @@ from saga.store.port import Store
 
 
 class SqliteAdapter:
-    """SQLite, for `saga.adapters`: see `saga.store.adapter`."""
+    """Description of SQLite for `saga.adapters`: see `saga.store.adapter`."""
 
     schemes = ("sqlite",)
     takes = "sqlite:///FILE"
@@ -54,7 +54,7 @@ SQLITE = SqliteAdapter()
 
 
 def files_of(address: str) -> list[tuple[Path, str | None]]:
-    """The files that an address means, each with its service; `None` where only the content can tell.
+    """Files that an address means, each with its service; `None` where only the content can tell.
 
     Raises `NoStore` if it means none, and `ValueError`.
     """
@@ -75,7 +75,7 @@ def files_of(address: str) -> list[tuple[Path, str | None]]:
 
 
 def sqlite_path(url: str, service: str) -> Path:
-    """The file of a service's SQLite store; `{service}` in the URL becomes its name. Raises `ValueError`.
+    """Path of a service's SQLite store; `{service}` in the URL becomes its name. Raises `ValueError`.
 
     >>> sqlite_path("sqlite:///.saga/{service}.db", "payment")
     PosixPath('.saga/payment.db')
@@ -86,7 +86,7 @@ def sqlite_path(url: str, service: str) -> Path:
 
 
 def sqlite_template(url: str) -> str:
-    """The path in the URL of SQLite stores, `{service}` still in it. Raises `ValueError`."""
+    """Path in the URL of SQLite stores, `{service}` still in it. Raises `ValueError`."""
     path = file_in(url, "sqlite", "store")
     try:
         fields = {field for _, field, _, _ in string.Formatter().parse(path) if field is not None}

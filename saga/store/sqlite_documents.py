@@ -1,4 +1,4 @@
-"""The documents in the SQLite store's file, inside transactions: each write, and purging what has expired.
+"""Documents in the SQLite store's file, inside transactions: each write, and purging what has expired.
 
 Each row has a checksum of its key and content, which SQLite lacks: a disk that gives back other bytes than it was given
 is told, and no saga goes on with them.
@@ -15,9 +15,9 @@ from saga.store import sqlite_file
 from saga.store.steady_time import SteadyTime
 
 EXPIRY_S_MAX = 1000 * 365 * 86_400.0
-"""A document may stay for so long at most, 1000 years, if it is to go at all."""
+"""Longest expiry, 1000 years, of a document that is to go at all."""
 PURGE_EVERY_MS = 60_000
-"""How often a transaction looks for expired documents, when it found no more than it could remove the last time."""
+"""Pause between two looks of transactions for expired documents, when the last found no more than it could remove."""
 
 INSERT = (
     "INSERT INTO documents (collection, key, cas, expires_at_ms, expiry_hour, sum, content)"
@@ -38,7 +38,8 @@ CAS = "SELECT cas FROM documents WHERE collection = ? AND key = ?"
 
 
 class Documents:
-    """See `saga.sqlite.writer.Contents`. Its writes raise what their caller is to be told."""
+    """Writes of documents, one group commit at a time: see `saga.sqlite.writer.Contents`. They raise what their caller
+    is to be told."""
 
     __slots__ = ("_cas_removed", "_connect", "_connection", "_last", "_moment", "_path", "_purge_at_ms", "_time")
 
@@ -68,10 +69,10 @@ class Documents:
         return f"{cas} {removed:d} {collection}\0{key}".encode()
 
     def rolled_back(self) -> None:
-        """Nothing is remembered from one transaction to the next."""
+        """Do nothing: nothing is remembered from one transaction to the next."""
 
     def announce(self) -> None:
-        """Nobody waits for documents."""
+        """Tell nobody: no one waits for documents."""
 
     # ---------------------------------------------------------------- writes
 
@@ -130,7 +131,7 @@ class Documents:
         return len(expired) < count_max
 
     def _expiry(self, expiry_s: float | None) -> tuple[int | None, int | None]:
-        """When it expires, and the hour after which it is looked for to be purged."""
+        """Expiry in milliseconds since 1970, and the hour after which the document is looked for to be purged."""
         if expiry_s is None:
             return None, None
         if not 0 <= expiry_s <= EXPIRY_S_MAX:
@@ -146,8 +147,8 @@ class Documents:
 
 
 def lacks(connection: sqlite3.Connection, mark: bytes) -> str | None:
-    """What the file lacks of the write that this mark tells of; `None` if it is as new as that: versions only grow, and
-    those of removed documents are noted."""
+    """Name what the file lacks of the write that this mark tells of; `None` if the file is as new as that: versions
+    only grow, and those of removed documents are noted."""
     version, removed, where = mark.decode().split(" ", 2)
     collection, _, key = where.partition("\0")
     cas, row = int(version), connection.execute(CAS, (collection, key)).fetchone()
@@ -164,7 +165,7 @@ def checksum(collection: str, key: str, content: bytes) -> int:
 
 
 def checked(collection: str, key: str, content: bytes, sum_: int) -> bytes:
-    """The content of a row. Raises `Damage` if it is not what was written there."""
+    """Check the content of a row, and return it. Raises `Damage` if it is not what was written there."""
     if type(content) is not bytes or checksum(collection, key, content) != sum_:
         raise Damage(f"the document {key!r} in {collection!r} is not what was written")
     return content

@@ -1,4 +1,4 @@
-"""The file below the SQLite store: its tables, which errors tell of it, and the versions of removed documents.
+"""File below the SQLite store: its tables, which errors tell of it, and the versions of removed documents.
 
 Versions: a replacement raises a document's `cas` by one, and an insertion begins above every `cas` that was ever
 removed from this file (table `removed`, one row). So a `cas` never comes again for a key, and only removals pay for it.
@@ -15,7 +15,7 @@ from saga.sqlite.opening import PAGE_BYTES
 from saga.sqlite.purpose import Purpose, Reactions
 
 HOUR_MS = 3_600_000
-"""The grain in which expired documents are looked for; what is expired is judged by the millisecond."""
+"""Grain in which expired documents are looked for; what is expired is judged by the millisecond."""
 
 TABLES = (
     """CREATE TABLE documents (
@@ -62,13 +62,13 @@ PURPOSE = Purpose(
 
 
 def cas_removed(connection: sqlite3.Connection) -> int:
-    """No document that was removed had a higher `cas`."""
+    """Highest `cas` of the documents that were removed."""
     cas_max: int = connection.execute("SELECT cas_max FROM removed").fetchone()[0]
     return cas_max
 
 
 def note_removed(connection: sqlite3.Connection, cas: int) -> None:
-    """Later insertions begin above `cas`."""
+    """Note a removed version: later insertions begin above `cas`."""
     connection.execute("UPDATE removed SET cas_max = ? WHERE cas_max < ?", (cas, cas))
 
 

@@ -1,4 +1,4 @@
-"""The documents of a SQLite store as tools look at them: by key, or those first that were inserted last."""
+"""Listing of a SQLite store's documents for tools: by key, or those first that were inserted last."""
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -8,9 +8,9 @@ from saga.store.port import Document
 from saga.store.sqlite_documents import checked
 
 PAGE_KEYS = 200
-"""How many documents a scan reads at a time."""
+"""Documents that a scan reads at a time."""
 PAGE = 64
-"""How many are read at a time: a look at the newest seldom goes far."""
+"""Documents that `newest` reads at a time: a look at the newest seldom goes far."""
 ID_MAX = 2**63 - 1
 SCAN = (
     "SELECT key, content, sum, cas, expires_at_ms FROM documents"
@@ -29,7 +29,7 @@ KEPT = (
 )
 FEW = "SELECT id FROM documents WHERE collection = ? AND key >= ? AND key < ? LIMIT ?"
 FEW_MAX = 1000
-"""Up to so many that a prefix allows are found by their keys, and not along all the rows."""
+"""Most documents of a prefix that are found by their keys, and not along all the rows."""
 ONE = "SELECT key, CAST(content AS BLOB), cas, expires_at_ms FROM documents WHERE id = ?"
 
 Rows = Callable[[str, Sequence[object]], list[Any]]
@@ -37,8 +37,8 @@ Rows = Callable[[str, Sequence[object]], list[Any]]
 
 
 def by_key(rows: Rows, is_past: Callable[[int], bool], collection: str, prefix: str) -> Iterator[tuple[str, Document]]:
-    """See `scan` of `saga.store.port`. `is_past`: whether a document that expires then has expired. Raises `Damage`
-    for one that is not what was written."""
+    """Read documents by key: see `scan` of `saga.store.port`. `is_past`: whether a document that expires then has
+    expired. Raises `Damage` for one that is not what was written."""
     after = ""
     while page := rows(SCAN, (collection, prefix, after, PAGE_KEYS)):
         for key, content, sum_, cas, expires_at_ms in page:
@@ -54,7 +54,8 @@ def by_key(rows: Rows, is_past: Callable[[int], bool], collection: str, prefix: 
 def newest(
     rows: Rows, is_past: Callable[[int], bool], collection: str, prefix: str, kept: bool
 ) -> Iterator[tuple[str, Document]]:
-    """See `saga.store.port.NewestFirst`. `is_past`: whether a document that expires then has expired."""
+    """Read documents newest first: see `saga.store.port.NewestFirst`. `is_past`: whether a document that expires then
+    has expired."""
     before, within = ID_MAX, (collection, prefix, f"{prefix}{chr(sys.maxunicode)}")
     ids = [row[0] for row in (rows(KEPT, within) if kept else rows(FEW, (*within, FEW_MAX)))]
     if kept or len(ids) < FEW_MAX:

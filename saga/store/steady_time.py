@@ -1,4 +1,4 @@
-"""The time of day, doubted for a while after it has jumped: so that one wrong moment removes no document.
+"""Time of day that is doubted for a while after it has jumped: so that one wrong moment removes no document.
 
 Somebody sets the clock a year ahead, and back. Whatever is written meanwhile must not take all that expires within the
 year for expired and remove it; and what is written while the clock is behind must not be born expired. The monotonic
@@ -11,26 +11,26 @@ from typing import NamedTuple
 from saga.clock import Clock
 
 JUMP_MS = 60_000
-"""The time of day may differ by so much, between two looks, from what the monotonic clock says."""
+"""Most that the time of day may differ, between two looks, from what the monotonic clock says."""
 BELIEVED_AFTER_S = 3600.0
-"""A new time of day that holds for so long is the right one."""
+"""Time for which a new time of day has to hold until it is the right one."""
 
 
 class Moment(NamedTuple):
-    """How late it is: not before the one, and not after the other."""
+    """Bounds of the time: not before the one, and not after the other."""
 
     earliest_ms: int
     latest_ms: int
 
 
 class SteadyTime:
-    """Looks at a clock that may be set."""
+    """Time by a clock that may be set."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._at_ms, self._at_s = clock.now_ms(), clock.monotonic_s()
         self._new_ms, self._new_s = 0, 0.0
-        """The time that it jumped to, and when; 0 if it did not."""
+        """Time that it jumped to, and when; 0 if it did not."""
 
     def look(self) -> Moment:
         now_ms, now_s = self._clock.now_ms(), self._clock.monotonic_s()

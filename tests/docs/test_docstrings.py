@@ -15,6 +15,8 @@ HELD = (
     "saga/observe/*.py",
     "saga/policies/*.py",
     "saga/progress/*.py",
+    "saga/sqlite/*.py",
+    "saga/store/**/*.py",
 )
 """Globs of the modules that are held to it."""
 

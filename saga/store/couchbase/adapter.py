@@ -1,4 +1,4 @@
-"""What there is to say of Couchbase as a store: addresses, settings, opening. Loads no driver."""
+"""Description of Couchbase as a store: addresses, settings, opening. Loads no driver."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 NAME = re.compile(r"(?:_default|[A-Za-z0-9-][A-Za-z0-9_%-]{0,250})")
 """Name of a scope or a collection, as Couchbase has it."""
 CAS_PER_MS = 1_000_000
-"""Couchbase makes a document's version of the node's clock, in nanoseconds."""
+"""Versions per millisecond: Couchbase makes a document's version of the node's clock, in nanoseconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,23 +28,23 @@ class CouchbaseOptions:
     """Settings that only Couchbase has."""
 
     store_durability: Literal["majority", "majorityAndPersistActive", "persistToMajority", "none"] = "majority"
-    """How safe a write to Couchbase is before it counts. With `none` a failover may lose what was written."""
+    """Safety that a write to Couchbase must have before it counts. With `none` a failover may lose what was written."""
     couchbase_username: str = ""
-    """Our name at Couchbase."""
+    """User name at Couchbase."""
     couchbase_password: str = field(default="", repr=False)
-    """Our password at Couchbase. Better in a file: variables are seen by whoever may look at the process."""
+    """Password at Couchbase. Better in a file: variables are seen by whoever may look at the process."""
     couchbase_password_file: str = ""
-    """The file with our password at Couchbase. It is read at each connect."""
+    """File with the password at Couchbase. It is read at each connect."""
     couchbase_ca_file: str = ""
-    """Certificates of who may have signed Couchbase's: nobody else is trusted then."""
+    """File with the authorities that may have signed Couchbase's certificates: nobody else is trusted then."""
     couchbase_cert_file: str = ""
-    """Our certificate, in the place of user and password."""
+    """File with our certificate, in the place of user and password."""
     couchbase_key_file: str = ""
-    """The key of our certificate for Couchbase."""
+    """File with the key of our certificate for Couchbase."""
 
 
 class CouchbaseAdapter:
-    """Couchbase, for `saga.adapters`: see `saga.store.adapter`."""
+    """Description of Couchbase for `saga.adapters`: see `saga.store.adapter`."""
 
     schemes = ("couchbase", "couchbases")
     takes = "couchbase://HOST/BUCKET[/SCOPE[/COLLECTION]], or couchbases:// with TLS"
@@ -125,7 +125,7 @@ COUCHBASE = CouchbaseAdapter()
 
 
 def couchbase_settings(settings: Chosen, service: str) -> "CouchbaseSettings":
-    """What the store of a service has to know."""
+    """Settings of a service's store."""
     from saga.store.couchbase.settings import CouchbaseSettings
 
     place, mine = couchbase_place(settings.store, service), settings.of(CouchbaseOptions)
@@ -144,7 +144,7 @@ def couchbase_settings(settings: Chosen, service: str) -> "CouchbaseSettings":
 
 
 class CouchbasePlace(NamedTuple):
-    """Where in a cluster."""
+    """Place in a cluster."""
 
     connection: str
     bucket: str
@@ -153,7 +153,8 @@ class CouchbasePlace(NamedTuple):
 
 
 def couchbase_place(url: str, service: str) -> CouchbasePlace:
-    """Cluster, bucket, and perhaps scope and collection; `{service}` in them becomes the service's name.
+    """Place that a URL names: cluster, bucket, and perhaps scope and collection; `{service}` in them becomes the
+    service's name.
 
     >>> couchbase_place("couchbase://db1/shop/{service}", "payment").scope
     'payment'

@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class Answer(Generic[T]):
-    """A future for the SDK. It cannot be cancelled; `then`, if it is set, is called the moment the answer is there."""
+    """Future for the SDK. It cannot be cancelled; `then`, if it is set, is called the moment the answer is there."""
 
     __slots__ = ("_asyncio_future_blocking", "_callbacks", "_done", "_loop", "_result", "_why", "then")
 
@@ -57,7 +57,7 @@ class Answer(Generic[T]):
         return False
 
     def cancel(self, msg: object = None) -> bool:
-        """Never: see above."""
+        """Refuse: the SDK would go on all the same."""
         return False
 
     def exception(self) -> BaseException | None:
@@ -85,19 +85,19 @@ class Answer(Generic[T]):
 
 
 class Arrivals:
-    """The loop, as the SDK sees it."""
+    """Event loop as the SDK sees it: it takes answers that come close together in one go."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._arrived: deque[tuple[Callable[..., object], tuple[object, ...]]] = deque()
         self._called = False
-        """Whether the loop has been told, and has not looked yet."""
+        """True if the loop has been told of answers, and has not looked yet."""
 
     def create_future(self) -> Answer[Any]:
         return Answer(self._loop)
 
     def call_soon_threadsafe(self, callback: Callable[..., object], *args: object) -> None:
-        """From the SDK's thread."""
+        """Take an answer over from the SDK's thread."""
         self._arrived.append((callback, args))
         if not self._called:
             self._called = True
@@ -125,18 +125,18 @@ class Calls:
         self._ended: asyncio.Future[None] | None = None
 
     def begin(self, call: Coroutine[Any, Any, T]) -> asyncio.Future[T]:
-        """Begin it now; what comes of it."""
+        """Begin a call now; the future tells what comes of it."""
         answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._under_way += 1
         self._go_on(call, answer)
         return answer
 
     def leave(self, call: Coroutine[Any, Any, object]) -> None:
-        """Begin it; nobody wants to know what comes of it."""
+        """Begin a call of which nobody wants to know what comes of it."""
         self.begin(call).add_done_callback(lambda answer: answer.exception())
 
     async def ended(self) -> None:
-        """Return when none is under way."""
+        """Return when no call is under way."""
         while self._under_way:
             self._ended = self._ended or asyncio.get_running_loop().create_future()
             await asyncio.shield(self._ended)

@@ -1,5 +1,5 @@
-"""All that the store knows of Couchbase's SDK: connecting, one document at a time, and which keys there are. Its calls
-are made by `saga.store.couchbase.calls`.
+"""Driver: all that the store knows of Couchbase's SDK. It connects, works on one document at a time, and lists keys.
+Its calls are made by `saga.store.couchbase.calls`.
 
 The SDK has one thread for its connections, and so it stays: with two or four, an operation takes two to four times the
 CPU time and none gets faster.
@@ -32,20 +32,20 @@ from saga.store.port import Document
 __all__ = ["FAILURES", "Cluster", "Collection"]
 
 BOOTSTRAP_S = 6.0
-"""How long connecting may take, and opening the bucket: both fit into what `Store` allows."""
+"""Longest time that connecting may take, and opening the bucket: both fit into what `Store` allows."""
 BUCKET_S = 2.0
-"""How long the bucket's settings may take to come. Some networks let nobody ask for them."""
+"""Longest wait for the bucket's settings. Some networks let nobody ask for them."""
 EXPTIME = "$document.exptime"
-"""When a document expires, in seconds since 1970; 0 for never."""
+"""Name of a document's expiry, in seconds since 1970; 0 for never."""
 SCAN_S = 30.0
-"""How long a scan waits for the next answer of a node."""
+"""Longest wait of a scan for the next answer of a node."""
 LEVELS = {
     "majority": DurabilityLevel.MAJORITY,
     "majorityAndPersistActive": DurabilityLevel.MAJORITY_AND_PERSIST_TO_ACTIVE,
     "persistToMajority": DurabilityLevel.PERSIST_TO_MAJORITY,
 }
 FAILURES = (CouchbaseException, RuntimeError)
-"""What the SDK raises when it cannot do something; anything else is a mistake of ours."""
+"""Errors of the SDK when it cannot do something; anything else is a mistake of ours."""
 
 
 class AsItIs(RawJSONTranscoder):  # type: ignore[misc]  # the SDK has no types
@@ -57,7 +57,7 @@ class AsItIs(RawJSONTranscoder):  # type: ignore[misc]  # the SDK has no types
 
 
 class Collection:
-    """One collection of Couchbase. Methods are coroutines of the SDK, for `Calls.begin`; they raise `FAILURES`."""
+    """Collection of Couchbase. Methods are coroutines of the SDK, for `Calls.begin`; they raise `FAILURES`."""
 
     def __init__(
         self, collection: Any, durability: Durability, durable_s: float, keeps_expiry: bool, time: ServerTime
@@ -89,7 +89,8 @@ class Collection:
         return int(result.cas)
 
     async def expires_at_s(self, key: str) -> int | None:
-        """When it expires, 0 for never or if the server does not tell; `None` if it is not there."""
+        """Expiry of a document, in seconds since 1970, 0 for never or if the server does not tell; `None` if the
+        document is not there."""
         try:
             result = await self._collection.lookup_in(key, [subdocument.get(EXPTIME, xattr=True)])
             return int(result.content_as[int](0))
@@ -99,27 +100,28 @@ class Collection:
             return None
 
     def _expiry(self, expiry_s: float | None) -> dict[str, object]:
-        """None means never: a write that says nothing clears what was there."""
+        """Expiry as the SDK takes it. None means never: a write that says nothing clears what was there."""
         return {} if expiry_s is None else {"expiry": self.time.expiry(expiry_s)}
 
     def _learnt(self, cas: int, expiry_s: float | None) -> int:
-        """The version of what was written; the next long expiry counts from it."""
+        """Version of what was written; the next long expiry counts from it."""
         if expiry_s is not None and expiry_s >= RELATIVE_S_MAX:
             self.time.learn(cas)
         return cas
 
     async def keys(self, prefix: str) -> AsyncIterator[str]:
-        """All that begin with `prefix`, in no order. It may hold up the process: see `saga.store.couchbase.listing`."""
+        """List the keys that begin with `prefix`, in no order. It may hold up the process: see
+        `saga.store.couchbase.listing`."""
         which = PrefixScan(prefix) if prefix else RangeScan()
         async for found in self._collection.scan(which, ids_only=True, timeout=timedelta(seconds=SCAN_S)):
             yield found.id
 
 
 class Cluster:
-    """A connection to one bucket. It belongs to the loop that made it, and once closed stays closed."""
+    """Connection to one bucket. It belongs to the loop that made it, and once closed stays closed."""
 
     def __init__(self, settings: CouchbaseSettings) -> None:
-        """Begins to connect. Raises `StoreUnavailable` without a password."""
+        """Begin to connect."""
         self._settings = settings
         self._password = settings.password_now() or ""
         arrivals = Arrivals(asyncio.get_running_loop())
@@ -127,23 +129,23 @@ class Cluster:
         self._bucket: Any = None
         self.time = ServerTime()
         self.keeps_expiry = True
-        """Whether the server can replace a document and leave its expiry alone: see `saga.store.couchbase.opening`."""
+        """True if the server can replace a document and leave its expiry alone: see `saga.store.couchbase.opening`."""
 
     async def connected(self) -> None:
         """Return once there is a connection. Raises `FAILURES`."""
         await self._cluster.on_connect()
 
     async def open_bucket(self) -> None:
-        """Raises `FAILURES`."""
+        """Open the bucket of the settings. Raises `FAILURES`."""
         self._bucket = self._cluster.bucket(self._settings.bucket)
         await self._bucket.on_connect()
 
     async def close(self) -> None:
-        """For good."""
+        """Close for good."""
         await self._cluster.close()
 
     def collection(self, name: str, durability: Durability, durable_s: float) -> Collection:
-        """One of the scope that is set."""
+        """Collection of the scope that is set."""
         scope = self._bucket.scope(self._settings.scope or "_default")
         return Collection(scope.collection(name), durability, durable_s, self.keeps_expiry, self.time)
 

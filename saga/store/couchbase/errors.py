@@ -1,4 +1,4 @@
-"""What the SDK's errors mean to us: one table, by error code, because the classes hide what happened.
+"""Meaning of the SDK's errors to us: one table, by error code, because the classes hide what happened.
 
 The SDK looks at why it repeated a request before it looks at what came of it: a write that timed out with an unknown
 end is raised as `DocumentLockedException` or `TemporaryFailException` when the document was locked, or the server
@@ -14,7 +14,7 @@ from saga.errors import Ambiguous, Conflict, Exists, StoreError, StoreUnavailabl
 
 
 class Doing(enum.Enum):
-    """What was under way when the error came."""
+    """Operation that was under way when the error came."""
 
     READ = "read"
     INSERT = "inserted"
@@ -23,12 +23,12 @@ class Doing(enum.Enum):
 
 
 class Meaning(NamedTuple):
-    """What to make of an error."""
+    """Meaning of an error: what the server does, and what people are to do."""
 
     what: str
     remedy: str
     undone: bool
-    """Whether nothing was written, and will not be."""
+    """True if nothing was written, and will not be."""
 
 
 _REPORT = "this is a mistake in saga, or an unusual server: please report it"
@@ -83,7 +83,8 @@ MEANINGS: dict[int, Meaning] = {
     120: Meaning("says that the document is not JSON", "keep other programs from changing it", True),
     INTERNAL_SDK: Meaning("cannot be asked: its SDK failed inside", _REPORT, False),
 }
-"""By error code, for whatever can come of reading or writing a whole document. A test compares it with the SDK's."""
+"""Meanings by error code, for whatever can come of reading or writing a whole document. A test compares them with the
+SDK's."""
 
 ELSEWHERE = frozenset(
     {8, 17, 18, 102, *range(113, 120), 121, 122, 123, 124, *range(126, 129), *range(130, 138)}  # parts of documents
@@ -116,20 +117,20 @@ CODES: dict[str, int] = {
     "DocumentNotFoundException": NOT_FOUND,
     "InternalSDKException": INTERNAL_SDK,
 }
-"""What the SDK raises from its Python part, without a code: by class. Any other class without a code is a riddle, and
-so is a busy server or a locked document without one: see above."""
+"""Codes of errors that the SDK raises from its Python part, without a code: by class. Any other class without a code is
+a riddle, and so is a busy server or a locked document without one: see above."""
 
 WRITE_MISSES = frozenset({CAS_MISMATCH, NOT_FOUND, EXISTS})
 
 
 def code_of(why: Exception) -> int:
-    """What the error says, or its class; 0 if neither does."""
+    """Code that the error says, or its class; 0 if neither does."""
     code: int | None = getattr(why, "error_code", None)
     return code or CODES.get(type(why).__name__, 0)
 
 
 def meaning_of(why: Exception) -> Meaning:
-    """What to make of what the SDK raised."""
+    """Meaning of what the SDK raised."""
     if isinstance(why, RuntimeError):  # it was closed, or never connected: nothing was sent
         return _CLOSED
     code = code_of(why)
@@ -137,7 +138,7 @@ def meaning_of(why: Exception) -> Meaning:
 
 
 def failure(why: Exception, doing: Doing, where: str, document: str) -> StoreError:
-    """The error for the caller: which class, what happened, and what to do."""
+    """Make the error for the caller: its class, what happened, and what to do."""
     code = code_of(why)
     if doing is Doing.INSERT and code in (EXISTS, CAS_MISMATCH):
         return Exists(f"there is a document {document} in the store {where} already")
@@ -153,24 +154,24 @@ def failure(why: Exception, doing: Doing, where: str, document: str) -> StoreErr
 
 
 def conflict(doing: Doing, where: str, document: str) -> Conflict:
-    """The version that was read is no longer there."""
+    """Make the error of a version that was read, and is no longer there."""
     return Conflict(f"document {document} in the store {where} was not {doing.value}: it has changed; read it again")
 
 
 def lacks_collection(why: Exception) -> bool:
-    """Whether the server did not know the collection: the SDK waits for it, and then says that time ran out."""
+    """Return whether the server did not know the collection: the SDK waits for it, and then says that time ran out."""
     if code_of(why) in (NO_COLLECTION, NO_SCOPE):
         return True
     return "key_value_collection_outdated" in _reasons(why)
 
 
 def collection_of(why: Exception) -> str:
-    """Which collection of Couchbase was asked for."""
+    """Name of the collection of Couchbase that was asked for."""
     return getattr(getattr(why, "error_context", None), "collection_name", None) or "?"
 
 
 def brief(why: Exception) -> str:
-    """The error in a line: the SDK's own text is a page."""
+    """Write the error in a line: the SDK's own text is a page."""
     code = code_of(why)
     reasons = sorted(_reasons(why))
     return " ".join(
@@ -179,6 +180,6 @@ def brief(why: Exception) -> str:
 
 
 def _reasons(why: Exception) -> set[str]:
-    """Why the SDK repeated the request."""
+    """Reasons for which the SDK repeated the request."""
     context = getattr(why, "error_context", None)
     return set(getattr(context, "retry_reasons", None) or ())

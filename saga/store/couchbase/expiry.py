@@ -1,4 +1,4 @@
-"""Expiry on Couchbase: how it is sent so that no document goes before its time, and whether a bucket keeps to it.
+"""Expiry on Couchbase: sent so that no document goes before its time, and checked against what a bucket makes of it.
 
 Up to 30 days an expiry is a number of seconds from now, by the server's clock. A longer one is a point in time, in
 seconds since 1970, of 32 bits: it ends in February 2106, and what lies beyond is refused here, because the server
@@ -24,12 +24,12 @@ from saga.store.couchbase.settings import CouchbaseSettings
 from saga.store.couchbase.times import RELATIVE_S_MAX, longest_s
 
 SLACK_S = 120.0
-"""Two clocks may differ by so much before an expiry counts as another than the one that was asked for."""
+"""Most that two clocks may differ before an expiry counts as another than the one that was asked for."""
 DAY_S = 86_400
 
 
 def check(expiry_s: float | None, clock: Clock) -> None:
-    """Raises `StoreError` for an expiry that cannot be expressed: nothing was written."""
+    """Check that an expiry can be expressed. Raises `StoreError` if not: nothing was written."""
     if expiry_s is None or 0 <= expiry_s < RELATIVE_S_MAX:
         return
     if not 0 <= expiry_s <= longest_s(clock):

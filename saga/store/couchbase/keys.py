@@ -1,4 +1,4 @@
-"""Which document of Couchbase a key means, also when it is longer than Couchbase's keys can be.
+"""Names of documents in Couchbase, for each key, also one that is longer than Couchbase's keys can be.
 
 A key of more than 246 bytes is stored under its beginning, `~` and a digest of the whole. As the key cannot be read
 back from that, such a document's content is `{"key": ..., "content": ...}`: a scan gives the key as it was written, and
@@ -14,10 +14,10 @@ import msgspec
 from saga.errors import StoreUnavailable
 
 KEY_BYTES_MAX = 246
-"""Couchbase's limit in a named collection; in the default one it is 250."""
+"""Longest key: Couchbase's limit in a named collection; in the default one it is 250."""
 DIGEST_BYTES = 16
 HEAD_BYTES = KEY_BYTES_MAX - 1 - 2 * DIGEST_BYTES
-"""What a shortened key keeps of its beginning."""
+"""Bytes that a shortened key keeps of its beginning."""
 _SHORTENED = re.compile(rf"~[0-9a-f]{{{2 * DIGEST_BYTES}}}\Z")
 
 
@@ -26,7 +26,7 @@ class _Wrapped(msgspec.Struct):
 
 
 def stored_key(key: str) -> str:
-    """The key in Couchbase.
+    """Name in Couchbase of a key's document.
 
     >>> stored_key("payment::order-1")
     'payment::order-1'
@@ -40,17 +40,17 @@ def stored_key(key: str) -> str:
 
 
 def stored_prefix(prefix: str) -> str:
-    """What all stored keys have in common whose keys begin with `prefix`."""
+    """Common beginning of all stored keys whose keys begin with `prefix`."""
     return prefix.encode()[:HEAD_BYTES].decode(errors="ignore")
 
 
 def is_shortened(stored: str) -> bool:
-    """Whether this is not the key itself."""
+    """Return whether a stored key is a shortened one, and not the key itself."""
     return _SHORTENED.search(stored) is not None
 
 
 def wrapped(key: str, content: bytes) -> bytes:
-    """The content of a document whose key was shortened.
+    """Wrap the content of a document whose key was shortened: the key goes with it.
 
     >>> wrapped("ab", b"[1]")
     b'{"key":"ab","content":[1]}'
@@ -59,7 +59,7 @@ def wrapped(key: str, content: bytes) -> bytes:
 
 
 def unwrapped(key: str, stored: bytes) -> bytes:
-    """What was wrapped. Raises `StoreUnavailable` if the document is not that of `key`."""
+    """Take out the content that was wrapped. Raises `StoreUnavailable` if the document is not that of `key`."""
     beginning = _beginning(key)
     if not stored.startswith(beginning):
         raise StoreUnavailable(f"the document under {stored_key(key)!r} belongs to another key than {key!r}")
@@ -67,7 +67,7 @@ def unwrapped(key: str, stored: bytes) -> bytes:
 
 
 def key_in(stored: bytes) -> str:
-    """The key of a document whose content was wrapped. Raises `StoreUnavailable`."""
+    """Key of a document whose content was wrapped. Raises `StoreUnavailable`."""
     try:
         return msgspec.json.decode(stored, type=_Wrapped).key
     except msgspec.DecodeError as why:

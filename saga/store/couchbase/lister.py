@@ -1,4 +1,4 @@
-"""What the process does that lists keys: it reads on standard input what is wanted, and tells lines of JSON.
+"""Process that lists keys: it reads on standard input what is wanted, and tells lines of JSON.
 
 It is a module that no other one imports: what is started with `-m` and is imported by its own package, too, is there
 twice, and Python warns of it on standard error. Why there is such a process: `saga.store.couchbase.listing`.
@@ -20,7 +20,7 @@ from saga.store.couchbase.opening import OPEN_S_MAX, open_bucket
 from saga.store.couchbase.settings import CouchbaseSettings
 
 SILENCE_S = 0.1
-"""Between connecting and the scan: the SDK's thread has said all that it had to say."""
+"""Pause between connecting and the scan: the SDK's thread has said all that it had to say."""
 
 
 def main() -> None:

@@ -1,4 +1,5 @@
-"""Lists the keys of a collection in a process of its own (`saga.store.couchbase.lister`): starts, hears and ends it.
+"""Listing of a collection's keys in a process of its own (`saga.store.couchbase.lister`), which is started, heard and
+ended here.
 
 The SDK (4.6.3) waits for the first answer to a scan with the interpreter's lock in its hand. If its own thread wants
 that lock at this moment, to say how an earlier operation ended, both stand still for ever, and no signal ends the
@@ -25,9 +26,9 @@ from saga.store.couchbase.opening import OPEN_S_MAX
 from saga.store.couchbase.settings import CouchbaseSettings
 
 ANSWER_S = OPEN_S_MAX + SCAN_S + 5
-"""How long the process may say nothing: it has limits of its own, unless it stands still."""
+"""Longest silence of the process: it has limits of its own, unless it hangs."""
 EVICTS_S = 5.0
-"""How long it may take to say whether the bucket evicts."""
+"""Longest time it may take to say whether the bucket evicts."""
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,14 +48,14 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Told(msgspec.Struct, frozen=True, array_like=True):
-    """One line of the answer."""
+    """Line of the answer."""
 
     what: Literal["key", "failed", "end", "evicts", "keeps"]
     text: str = ""
 
 
 async def keys_of(settings: CouchbaseSettings, name: str, prefix: str, clock: Clock) -> AsyncIterator[str]:
-    """The keys in a collection of Couchbase that begin with `prefix`, in no order. Raises `StoreUnavailable`."""
+    """Keys in a collection of Couchbase that begin with `prefix`, in no order. Raises `StoreUnavailable`."""
     async with _process(_wanted(settings, name, prefix), stderr=None) as process:
         while (told := await _line(process, settings, clock)).what != "end":
             if told.what == "failed":
@@ -74,7 +75,7 @@ async def evicts(settings: CouchbaseSettings, clock: Clock) -> bool | None:
 
 @asynccontextmanager
 async def _process(wanted: Wanted, stderr: int | None) -> AsyncIterator[Process]:
-    """One that has been told what is wanted, and has ended when the block has."""
+    """Start a process, and tell it what is wanted; it has ended when the block has."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "saga.store.couchbase.lister"),
         stdin=PIPE,

@@ -1,4 +1,5 @@
-"""What is asked of Couchbase before the first operation, so that a wrong setting is told at the start and by its name.
+"""Opening of Couchbase: questions before the first operation, so that a wrong setting is told at the start and by its
+name.
 
 A server that cannot write durably does not say so on connecting, a missing collection looks like a slow server, and a
 wrong role shows at the first write: so one document is written and removed.
@@ -17,11 +18,11 @@ from saga.store.couchbase.driver import FAILURES, Cluster, Collection
 from saga.store.couchbase.settings import CouchbaseSettings
 
 OPEN_S_MAX = 12.5
-"""All together; `Store` allows 15, and the command line 14."""
+"""Longest time of opening, all together; `Store` allows 15, and the command line 14."""
 CLOSE_S_MAX = 1.0
-"""What did not open is given so long to close."""
+"""Time for what did not open to close."""
 PROBE_S = 4.0
-"""How long each of the two durable writes may take at the start."""
+"""Longest time of each of the two durable writes at the start."""
 PROBE_EXPIRY_S = 60.0
 REFUSALS = frozenset({errors.AUTHENTICATION, errors.NO_BUCKET, errors.NO_SCOPE, errors.NO_COLLECTION})
 """Errors that no waiting mends."""
@@ -30,7 +31,7 @@ REFUSALS = frozenset({errors.AUTHENTICATION, errors.NO_BUCKET, errors.NO_SCOPE, 
 async def opened(
     settings: CouchbaseSettings, collections: tuple[str, ...], calls: Calls, clock: Clock, *, readonly: bool
 ) -> Cluster:
-    """A connected cluster on which everything works that will be asked: reading these collections and, in the first of
+    """Connect to a cluster on which everything works that will be asked: reading these collections and, in the first of
     them, writing as durably as is set. Raises `SagaError`."""
     try:
         cluster = Cluster(settings)
@@ -94,7 +95,7 @@ async def _readable(collection: Collection, name: str, key: str, settings: Couch
 
 
 def missing(settings: CouchbaseSettings, name: str) -> str:
-    """What to tell of a collection that is not there."""
+    """Advice about a collection that is not there."""
     scope = settings.scope or "_default"
     return (
         f"there is no collection {name!r} in the scope {scope!r} of bucket {settings.bucket!r}: "
@@ -125,7 +126,8 @@ async def _write_and_remove(collection: Collection, key: str, calls: Calls) -> N
 
 
 async def _keeps_expiry(collection: Collection, key: str, calls: Calls) -> bool:
-    """Not if the connection is closed each time that it is asked for, and stays open for a plain write in between."""
+    """Return whether an expiry can be kept: not if the connection is closed each time that it is asked for, and stays
+    open for a plain write in between."""
     cas = await calls.begin(collection.insert(key, b"{}", PROBE_EXPIRY_S))
     keeps = False
     for _ in range(2):

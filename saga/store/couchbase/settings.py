@@ -1,4 +1,4 @@
-"""Where a Couchbase store is, who we are there, and how safe a write must be: values, checked as a whole."""
+"""Settings of a Couchbase store: where it is, who we are there, and how safe a write must be, checked as a whole."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -15,34 +15,36 @@ SAID_MAX = 200
 """Bytes that are told of an exception that is not ours."""
 SCHEMES = ("couchbase://", "couchbases://")
 DURABLE_S_MIN, DURABLE_S_MAX = 1.5, 70.0
-"""The SDK raises less to the first; the server's own limit, of 16 bits of milliseconds, overflows above the second."""
+"""Bounds of a durable write's time: the SDK raises less to the first; the server's own limit, of 16 bits of
+milliseconds, overflows above the second."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CouchbaseSettings:
-    """How to reach a store. Raises `ConfigurationError` with all that cannot work."""
+    """Settings of a store. Raises `ConfigurationError` with all that cannot work."""
 
     connection: str
-    """`couchbase://host1,host2`, or `couchbases://` for TLS."""
+    """Servers, as `couchbase://host1,host2`, or `couchbases://` for TLS."""
     bucket: str
     scope: str | None = None
     collection: str | None = None
-    """Scope without collection: each of the toolkit's collections is one of the scope. Otherwise all are in this one,
-    or in the bucket's default collection, with the collection's name before the key."""
+    """Collection for everything. Without it, but with a scope, each of the toolkit's collections is one of the scope.
+    Otherwise all are in this one, or in the bucket's default collection, with the collection's name before the key."""
     username: str | None = None
     password: Callable[[], str] | None = None
-    """Asked at each connect, and again when the server refuses us: so a file's new content is used."""
+    """Function that gives the password: asked at each connect, and again when the server refuses us, so a file's new
+    content is used."""
     ca_file: Path | None = None
-    """Who may have signed the server's certificate; without it those that the SDK knows."""
+    """File with the authorities that may have signed the server's certificate; without it those that the SDK knows."""
     cert_file: Path | None = None
     key_file: Path | None = None
-    """A client certificate, in the place of user and password."""
+    """Files of a client certificate and its key, in the place of user and password."""
     durability: Durability = "majority"
-    """What a write waits for. `none`: a failover may lose what was acknowledged."""
+    """Safety that a write waits for. `none`: a failover may lose what was acknowledged."""
     kv_s: float = 2.5
-    """How long a read, or a write that is not durable, may take."""
+    """Seconds that a read may take, or a write that is not durable."""
     durable_s: float = 10.0
-    """How long a durable write may take."""
+    """Seconds that a durable write may take."""
 
     def __post_init__(self) -> None:
         if problems := [*self._place_problems(), *self._identity_problems(), *self._limit_problems()]:
@@ -54,12 +56,12 @@ class CouchbaseSettings:
 
     @property
     def where(self) -> str:
-        """For people: the address without secrets."""
+        """Address for people, without secrets."""
         return "/".join(part for part in (self.connection, self.bucket, self.scope, self.collection) if part)
 
     @property
     def by_collection(self) -> bool:
-        """Whether each of the toolkit's collections is a Couchbase collection of its own."""
+        """True if each of the toolkit's collections is a Couchbase collection of its own."""
         return self.scope is not None and self.collection is None
 
     def password_now(self) -> str | None:

@@ -1,4 +1,4 @@
-"""The store on Couchbase: one key-value operation for each of ours, with its version, durability and expiry.
+"""Store on Couchbase: one key-value operation for each of ours, with its version, durability and expiry.
 
 Where documents are. With a scope and no collection, each collection of the toolkit (`saga`, `saga-archive`, those of
 business documents) is a collection of that scope, under the same name, and must be there. Otherwise all are in one
@@ -41,18 +41,19 @@ from saga.store.port import Document
 ALWAYS_THERE = (PROGRESS, ARCHIVES)
 """Collections that every service has. The others are looked for when they are first used."""
 PAGE_KEYS = 64
-"""How many documents a scan reads at a time."""
+"""Documents that a scan reads at a time."""
 RENEW_EVERY_S = 1.0
-"""How often it is looked whether there is another password, while operations fail."""
+"""Shortest time between two looks for another password, while operations fail."""
 CAS_MAX = 2**64 - 1
 DOCUMENT_BYTES_MAX = 20 * 2**20
-"""Bytes of a document, at most, that Couchbase Server takes."""
+"""Largest document that Couchbase Server takes, in bytes."""
 KEY_BYTES_MAX = 65_536
 """Room for what is put around a document whose key is too long to be Couchbase's own."""
 
 
 class CouchbaseStore:
-    """See `saga.store.port.Store` for the promises. Of one event loop, and of one process: connect after a fork.
+    """Store of documents on Couchbase, of one event loop and one process: connect after a fork. See
+    `saga.store.port.Store` for the promises.
 
     `readonly` is for tools: writes raise `StoreUnavailable`.
     """
@@ -65,7 +66,7 @@ class CouchbaseStore:
         self._calls = Calls()
         self._cluster: Cluster | None = None
         self._collections: dict[str, Collection] = {}
-        """Those that are known to be there, by their name in Couchbase."""
+        """Collections that are known to be there, by their name in Couchbase."""
         self._renew_at_s = 0.0
 
     async def __aenter__(self) -> Self:
@@ -123,7 +124,7 @@ class CouchbaseStore:
                     yield full.removeprefix(begins), document
 
     async def _listed(self, within: Collection, name: str, prefix: str) -> AsyncIterator[tuple[str, str]]:
-        """The keys that begin with `prefix`, each with the one it is stored under."""
+        """Keys that begin with `prefix`, each with the one it is stored under."""
         async for stored in self._stored_keys(name, keys.stored_prefix(prefix)):
             full = stored
             if keys.is_shortened(stored):
@@ -135,7 +136,7 @@ class CouchbaseStore:
                 yield full, stored
 
     def _stored_keys(self, name: str, prefix: str) -> AsyncIterator[str]:
-        """What Couchbase lists; tests put something else here, as their server has no lists."""
+        """List what is stored; tests put something else here, as their server has no lists."""
         return keys_of(self.settings, name, prefix, self._clock)
 
     # ---------------------------------------------------------------- writing
@@ -185,26 +186,26 @@ class CouchbaseStore:
             raise self._failed(why, doing, full) from why
 
     def _check(self, cas: int, doing: Doing, full: str) -> None:
-        """To Couchbase 0 means any version: it must never be asked for."""
+        """Check a version: to Couchbase 0 means any, which must never be asked for."""
         if not 0 < cas <= CAS_MAX:
             raise errors.conflict(doing, self.settings.where, repr(full))
 
     # ---------------------------------------------------------------- places
 
     def _home(self, collection: str) -> str:
-        """The Couchbase collection that holds this one."""
+        """Name of the Couchbase collection that holds this one."""
         return collection if self.settings.by_collection else self.settings.collection or "_default"
 
     def _full(self, collection: str, key: str) -> str:
-        """The key with what has to be before it."""
+        """Key with what has to be before it."""
         return key if self.settings.by_collection else f"{collection}::{key}"
 
     def _collection(self, cluster: Cluster, name: str) -> Collection:
         return cluster.collection(name, self.settings.durability, self.settings.durable_s)
 
     async def _found(self, collection: str) -> Collection:
-        """The Couchbase collection for this one, once it is known to be there: a write to one that is not would wait,
-        and end as if nobody knew how."""
+        """Couchbase collection for this one, once it is known to be there: a write to one that is not would wait, and
+        end as if nobody knew how."""
         name, cluster = self._home(collection), self._opened()
         if name not in self._collections:
             within = self._collection(cluster, name)
@@ -228,7 +229,8 @@ class CouchbaseStore:
         return failed
 
     def _renew_password(self) -> None:
-        """It may be that we are refused, which the SDK tells only as an answer that does not come."""
+        """Look for a new password: it may be that we are refused, which the SDK tells only as an answer that does not
+        come."""
         now_s = self._clock.monotonic_s()
         if self._cluster is not None and now_s >= self._renew_at_s:
             self._renew_at_s = now_s + RENEW_EVERY_S
