@@ -1,10 +1,8 @@
 """Commits in the background: the position of each partition moves to the end of what is finished without a gap."""
 
 import asyncio
-from collections.abc import Collection
 from dataclasses import dataclass, field
 
-from saga.broker.port import Membership
 from saga.errors import BrokerUnavailable, Fenced
 from saga.runtime.ports import RunningPorts
 from saga.runtime.sources import Sources
@@ -35,24 +33,21 @@ class Commits:
         """Commit what has moved, as far as it can be committed now."""
         async with self._one_at_a_time:
             for source, membership in self.sources.joined:
-                await self._commit(source.topics, membership)
-
-    async def _commit(self, topics: Collection[str], membership: Membership) -> None:
-        moved = {
-            partition: (prefix, offset)
-            for partition, prefix in self.ports.prefixes.items()
-            if partition.topic in topics and (offset := prefix.to_commit()) is not None
-        }
-        if not moved:
-            return
-        try:
-            await membership.commit({partition: offset for partition, (_, offset) in moved.items()})
-        except Fenced:
-            return  # the partitions are somebody else's by now; `lost` says which
-        except BrokerUnavailable as why:
-            self.ports.unavailable("commit", why)
-            self.due.set()
-            return
-        self.ports.answered("broker")
-        for prefix, offset in moved.values():
-            prefix.committed(offset)
+                moved = {
+                    partition: (prefix, offset)
+                    for partition, prefix in self.ports.prefixes.items()
+                    if partition.topic in source.topics and (offset := prefix.to_commit()) is not None
+                }
+                if not moved:
+                    continue
+                try:
+                    await membership.commit({partition: offset for partition, (_, offset) in moved.items()})
+                except Fenced:
+                    continue  # the partitions are somebody else's by now; `lost` says which
+                except BrokerUnavailable as why:
+                    self.ports.unavailable("commit", why)
+                    self.due.set()
+                    continue
+                self.ports.answered("broker")
+                for prefix, offset in moved.values():
+                    prefix.committed(offset)

@@ -1,4 +1,4 @@
-"""One lane for each saga in flight: its messages one after another; all lanes side by side."""
+"""Lanes: one for each saga in flight. Its messages go one after another, and all lanes side by side."""
 
 import asyncio
 from collections import deque
@@ -16,44 +16,45 @@ class Item:
     message: Message
     position: Position
     prefix: Prefix
-    """Where to tell that it is finished; belongs to the assignment under which it came."""
+    """Told that it is finished; belongs to the assignment under which it came."""
     received_s: float
     left: asyncio.Future[None] | None = None
-    """Done when the message is finished or left; made when somebody waits for it."""
+    """Done when the message is finished or left; made when somebody waits for that."""
 
 
 class Lane:
-    """The messages of one saga that are here."""
+    """Messages of one saga that are here."""
 
     __slots__ = ("current", "task", "waiting")
 
     def __init__(self, first: Item) -> None:
         self.waiting = deque((first,))
         self.current: Item | None = None
-        """The one in hand."""
+        """Message in hand."""
         self.task: asyncio.Task[None] | None = None
 
 
 @dataclass(slots=True)
 class Lanes:
-    """The sagas in flight. `handle` brings one message to its end, or raises `Draining`: then it is left as it is."""
+    """Sagas in flight."""
 
     tasks: asyncio.TaskGroup
     handle: Callable[[Item], Awaitable[bool]]
-    """Whether the message is finished; if not, the lane forgets it: it is somebody else's."""
+    """Brings one message to its end: true if it is finished. Else the lane forgets it: it is somebody else's."""
     inflight: int = 0
+    """Messages taken in and neither finished nor left."""
     inflight_bytes: int = 0
-    """The values of those messages."""
+    """Bytes of the values of those messages."""
     freed: asyncio.Event = field(default_factory=asyncio.Event)
     """Set whenever there may be room for more: a message has left."""
     finished: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set whenever a message is finished: there may be something to commit."""
+    """Set whenever there may be something to commit: a message is finished."""
     _lanes: dict[str, "Lane"] = field(default_factory=dict)
     _late: set[Item] = field(default_factory=set)
-    """Those in hand that are to be left as by a crash."""
+    """Messages in hand that are to be left as by a crash."""
 
     def add(self, item: Item) -> None:
-        """Behind the saga's other messages."""
+        """Put a message behind the others of its saga."""
         self.inflight += 1
         self.inflight_bytes += len(item.message.value)
         saga = item.message.saga
@@ -71,7 +72,7 @@ class Lanes:
                 item = lane.current = waiting.popleft()
                 try:
                     if await self._handled(item):
-                        self.is_finished(item.prefix, item.position.offset)
+                        self.finish(item.prefix, item.position.offset)
                 finally:
                     self._leaves(item)
                     self.freed.set()
@@ -84,7 +85,7 @@ class Lanes:
             del self._lanes[saga]
 
     async def _handled(self, item: Item) -> bool:
-        """Whether the message is finished. One that took too long to drain is left; the lane goes on with others."""
+        """Return whether the message is finished. One that took too long to drain is left, and the lane goes on."""
         task = asyncio.current_task()
         try:
             finished = await self.handle(item)
@@ -103,17 +104,18 @@ class Lanes:
         self.inflight -= 1
         self.inflight_bytes -= len(item.message.value)
 
-    def is_finished(self, prefix: Prefix, offset: int) -> None:
-        """Nothing of this message is left to do."""
+    def finish(self, prefix: Prefix, offset: int) -> None:
+        """Note that nothing of a message is left to do."""
         prefix.finished(offset)
         self.finished.set()
 
     def forget(self, partitions: Collection[Partition]) -> None:
         """Drop what has not begun of these partitions: it is not ours any more."""
         for lane in self._lanes.values():
-            gone = [item for item in lane.waiting if _partition(item) in partitions]
+            # A position's first two are as good as a `Partition`.
+            gone = [item for item in lane.waiting if item.position[:2] in partitions]
             if gone:
-                kept = [item for item in lane.waiting if _partition(item) not in partitions]
+                kept = [item for item in lane.waiting if item.position[:2] not in partitions]
                 for item in gone:
                     self._leaves(item)
                 lane.waiting.clear()
@@ -125,7 +127,7 @@ class Lanes:
         in_hand = [
             (lane.task, item)
             for lane in self._lanes.values()
-            if (item := lane.current) is not None and (partitions is None or _partition(item) in partitions)
+            if (item := lane.current) is not None and (partitions is None or item.position[:2] in partitions)
         ]
         if not in_hand:
             return
@@ -140,7 +142,3 @@ class Lanes:
                     task.cancel()
         if late:
             await asyncio.wait(late)
-
-
-def _partition(item: Item) -> Partition:
-    return Partition(item.position.topic, item.position.partition)

@@ -1,6 +1,6 @@
-"""The life of one running service: what is opened in which order, and closed in which.
+"""Life of one running service: the order in which all is opened, and closed.
 
-Opening: resources, worker, group. Closing, once `stop` is set: intake, lanes (within the limit), commits, group,
+Opening: resources, worker, groups. Closing, once `stop` is set: polls, lanes (within the limit), commits, groups,
 resources. Store and broker belong to the caller, who closes them last.
 """
 
@@ -26,12 +26,12 @@ from saga.runtime.worker import Worker
 from saga.store.port import Store
 
 OPEN_S_MAX = 14.0
-"""Whatever a service needs and is not open after so many seconds, all together, keeps it from starting."""
+"""Seconds for all that a service needs to open: what is not open by then keeps it from starting."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """How a service is run, whatever service it is."""
+    """Ways to run a service, whatever service it is."""
 
     clock: Clock
     report: Report
@@ -39,11 +39,11 @@ class Options:
     stop: asyncio.Event
     """Ends it: what runs then is drained."""
     open_by_s: float | None = None
-    """When, by the clock's monotonic time, the resources have to be open."""
+    """Time of the monotonic clock by which the resources have to be open."""
     through: Outside | None = None
-    """How the calls of steps reach the outside."""
+    """Way of the calls of steps to the outside."""
     watch: Watch | None = None
-    """Who looks at the worker while it runs."""
+    """Told of the worker, to look at it while it runs."""
 
 
 async def serve(
@@ -99,7 +99,7 @@ async def work(worker: Worker, stop: asyncio.Event) -> float:
 
 
 async def _nothing_new_after(stop: asyncio.Event, worker: Worker) -> None:
-    """From the very moment on: a poll loop, which may be polling, is seldom the first to see it."""
+    """See to it from the very moment on: a poll loop, which may be polling, is seldom the first to notice."""
     await stop.wait()
     worker.ports.stop()
     worker.listener.look_again()
@@ -113,7 +113,7 @@ def collections_of(declared: Declared) -> Sequence[str]:
 async def open_resources(
     declared: Declared, stack: AsyncExitStack, clock: Clock, open_by_s: float, use: Sequence[object] = ()
 ) -> Mapping[type, object]:
-    """What each resource gives, by its type: a fake of `use`, else what its opener yields. All problems at once."""
+    """Open the resources: by type, a fake of `use`, else what the opener yields. All problems are told at once."""
     fakes = {resource.gives: _fake(resource, use) for resource in declared.resources}
     unused = [fake for fake in use if not any(fake is given for given in fakes.values())]
     if unused:
@@ -146,7 +146,7 @@ def _fake(resource: Resource, use: Sequence[object]) -> object | None:
 
 @asynccontextmanager
 async def _opened(resource: Resource) -> AsyncIterator[object]:
-    """The opener as a context manager, as a fixture of pytest."""
+    """Use the opener as a context manager, as pytest does with a fixture."""
     opener = asynccontextmanager(resource.opener)
     async with opener() as given:
         yield given

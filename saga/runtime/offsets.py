@@ -1,4 +1,4 @@
-"""Which offsets may be committed: the contiguous prefix of finished messages of one partition. Pure.
+"""Offsets that may be committed: the contiguous prefix of finished messages of one partition. Pure.
 
 >>> prefix = Prefix(5)
 >>> for offset in (5, 6, 9):
@@ -16,7 +16,7 @@ True
 
 
 class Prefix:
-    """The messages of one partition during one assignment; another assignment gets another one."""
+    """Messages of one partition during one assignment; another assignment gets another prefix."""
 
     __slots__ = ("_committed", "_done", "_end", "unfinished")
 
@@ -24,16 +24,16 @@ class Prefix:
         """`committed`: the group's position at the assignment."""
         self._committed = self._end = committed
         self.unfinished = 0
-        """How many are begun and not finished."""
+        """Number of messages begun and not finished."""
         self._done: dict[int, bool] = {}
-        """Offsets begun and not below the prefix, in order; whether each is finished."""
+        """Offsets begun and not below the prefix, in order; true for those that are finished."""
 
     def __len__(self) -> int:
-        """How many are begun and cannot be committed yet."""
+        """Number of messages begun that cannot be committed yet."""
         return len(self._done)
 
     def begun(self, offset: int) -> None:
-        """A message was taken. Offsets may have gaps; they never go back."""
+        """Note that a message was taken. Offsets may have gaps; they never go back."""
         self._done[offset] = False
         self._end = offset + 1
         self.unfinished += 1
@@ -43,13 +43,13 @@ class Prefix:
         self._end = max(self._end, after)
 
     def finished(self, offset: int) -> None:
-        """Nothing of the message is left to do."""
+        """Note that nothing of the message is left to do."""
         if not self._done[offset]:
             self._done[offset] = True
             self.unfinished -= 1
 
     def to_commit(self) -> int | None:
-        """The position to commit, if it has moved since the last `committed`."""
+        """Position to commit, if it has moved since the last `committed`."""
         for offset in list(self._done):
             if not self._done[offset]:
                 return offset if offset > self._committed else None
@@ -57,9 +57,9 @@ class Prefix:
         return self._end if self._end > self._committed else None
 
     def committed(self, offset: int) -> None:
-        """The broker has acknowledged this position."""
+        """Note that the broker has acknowledged this position."""
         self._committed = max(self._committed, offset)
 
     def is_committed(self, offset: int) -> bool:
-        """Whether the offset lies below the acknowledged position."""
+        """Return whether the offset lies below the acknowledged position."""
         return offset < self._committed

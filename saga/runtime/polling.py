@@ -54,7 +54,7 @@ class Polling:
                 self.ports.unavailable("poll", why)
                 await self.ports.clock.sleep(AGAIN_S)
                 continue
-            standstills.are(membership.standstills())
+            standstills.update(membership.standstills())
             if away:  # else nothing is said: a log that can be read may be full
                 away = False
                 self.ports.answered("broker")
@@ -77,4 +77,4 @@ class Polling:
         elif isinstance(taken, Letter):
             self.unreadable.give_up(record, prefix, taken.reason)
         else:
-            self.lanes.is_finished(prefix, record.offset)
+            self.lanes.finish(prefix, record.offset)

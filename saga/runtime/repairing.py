@@ -19,7 +19,7 @@ from saga.runtime.turn import take_turn
 from saga.runtime.turn_state import Stages, TurnState
 
 NOWHERE = Position("(repair)", 0, 0)
-"""In the place of the position of a message."""
+"""Position of a turn that no message set off."""
 
 
 def may_act(ports: RunningPorts) -> None:

@@ -1,4 +1,4 @@
-"""How much a worker may have in flight: what it may still take in, and from which partitions."""
+"""Room for more messages: how many a worker may still take in, and from which partitions."""
 
 from dataclasses import dataclass, field
 
@@ -21,23 +21,23 @@ to handle it."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """The bounds of one worker."""
+    """Bounds of one worker."""
 
     inflight_max: int = 1000
     """Messages begun and not finished, at most."""
     inflight_min: int = INFLIGHT_MIN
-    """How many of them a slow store leaves; more than the most counts as the most."""
+    """Messages that may be in flight however slow the store is; more than the most counts as the most."""
     inflight_bytes_max: int = 64 << 20
-    """Of their values together; one poll may go beyond it."""
+    """Bytes of their values together; one poll may go beyond it."""
     cache_max: int = 2000
     """Progresses kept in memory."""
     drain_s: float = 20
-    """How long what runs may go on when the worker stops or loses a partition."""
+    """Seconds that what runs may go on when the worker stops or loses a partition."""
 
 
 @dataclass(slots=True)
 class Room:
-    """What is in flight now, against its bounds.
+    """Messages in flight, against their bounds.
 
     The bound that follows store and log counts those messages alone that may be waiting for them. One whose step waits
     for the outside, or that pauses until it is tried again, does them no harm, and may take long: were it counted, a
@@ -48,7 +48,7 @@ class Room:
     ports: RunningPorts
     lanes: Lanes
     now: InFlight = field(init=False)
-    """The bound that follows store and log."""
+    """Bound that follows store and log."""
 
     def __post_init__(self) -> None:
         self.now = InFlight(self.limits.inflight_min, self.limits.inflight_max)
@@ -56,11 +56,11 @@ class Room:
 
     @property
     def busy(self) -> int:
-        """How many messages may be waiting for store or log."""
+        """Messages that may be waiting for store or log."""
         return self.lanes.inflight - self.ports.idle
 
     def open(self) -> tuple[list[Partition], int]:
-        """The partitions that may be read now, and how many records. None of them fills the worker alone: a saga that
+        """Partitions that may be read now, and how many records. None of them fills the worker alone: a saga that
         is tried again and again, with a thousand messages behind it, holds up its partition and no other."""
         limit, most = self.now.limit, self.limits.inflight_max
         room = limit - self.busy

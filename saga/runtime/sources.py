@@ -1,4 +1,4 @@
-"""Sources of a worker: whatever it takes from, each as a member of a group, and all of them as one."""
+"""Sources of a worker: all that it takes from, each as a member of a group."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
@@ -37,7 +37,7 @@ class Sources:
 
     all: Sequence[Source]
     joined: list[tuple[Source, Membership]] = field(default_factory=list)
-    """Those that the worker has joined, also after it has left them."""
+    """Sources that the worker has joined, also after it has left them."""
 
     async def join(self, source: Source, listener: Listener, groups: AsyncExitStack) -> Membership:
         """Be a member of its group until `groups` are left."""

@@ -9,15 +9,15 @@ from saga.observe.moments import GoesOn, Report, StandsStill
 
 @dataclass(slots=True)
 class Standstills:
-    """Those that people know of."""
+    """Standstills that people know of."""
 
     service: str
     report: Report
     _told: dict[tuple[str, int | None], Standstill] = field(default_factory=dict)
 
-    def are(self, standing: Iterable[Standstill]) -> None:
-        """These stand now: tell what is new, and what is over."""
-        before, now = self._told, {(each.topic, each.partition): each for each in standing}
+    def update(self, standstills: Iterable[Standstill]) -> None:
+        """Tell of what stands still from now on, and of what goes on again."""
+        before, now = self._told, {(each.topic, each.partition): each for each in standstills}
         if now == before:
             return
         self._told = now

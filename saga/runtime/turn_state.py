@@ -31,7 +31,7 @@ class TurnState(Trigger, frozen=True, kw_only=True, gc=False):
 
     position: Position
     progress: Snapshot | None = None
-    """As it was read or written last; `None`: to be read."""
+    """Progress as read or written last; `None`: to be read."""
     cas: int = 0
     """Version of the progress; 0: the store holds none."""
     certain: bool = False

@@ -41,7 +41,7 @@ class Unreadable:
             await persistence.send_letter(self.service, position, letter)
         except Draining:
             return
-        self.lanes.is_finished(prefix, record.offset)
+        self.lanes.finish(prefix, record.offset)
         self.service.ports.report(
             DeadLettered(
                 service=self.service.name,

@@ -61,7 +61,7 @@ def commits_before_publishing(patch: pytest.MonkeyPatch) -> None:
 
     async def after_committing(service: Participant, position: Position, p: Snapshot, entry: Any) -> None:
         item = _hand.get()
-        _lanes.get().is_finished(item.prefix, item.position.offset)
+        _lanes.get().finish(item.prefix, item.position.offset)
         await publish(service, position, p, entry)
 
     def once(self: Prefix, offset: int) -> None:
