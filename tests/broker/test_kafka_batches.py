@@ -125,6 +125,12 @@ def test_a_batch_that_lies_where_another_one_has_to_be_is_told() -> None:
         assert (records, told) == (RECORDS[:3], [(3, False)])
 
 
+@pytest.mark.parametrize("bytes_left", [1, 11, 60, len(batch(0, 3)) - 1])
+def test_a_first_batch_that_is_not_whole_is_told(bytes_left: int) -> None:
+    """Brokers send it whole, however large it is: to ask again would give the same, for ever and without a word."""
+    assert read(WHOLE[:bytes_left]) == ([], [(0, False)])
+
+
 def test_what_compaction_has_removed_is_no_damage() -> None:
     records, told = read(batch(0, 3) + batch(6, 3))
     assert [record.offset for record in records] == [0, 1, 2, 6, 7, 8]

@@ -111,6 +111,24 @@ def test_the_fields_of_events_are_shown_with_what_is_sensitive_hidden(
     assert all("values" in line for line in timeline)
 
 
+@pytest.mark.parametrize("when", ["written", "shown"])
+def test_a_field_is_hidden_if_it_was_sensitive_when_it_was_written_or_is_now(
+    shop: Path, saga: Call, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    contracts = shop / "contracts"
+    shutil.copytree(ROOT / "contracts", contracts)
+    monkeypatch.setenv("SAGA_CONTRACTS", str(contracts))
+    first = contracts / "payments" / "PaymentReserved.v1.avsc"
+    schema = json.loads(first.read_text())
+    [charge] = [field for field in schema["fields"] if field["name"] == "charge_id"]
+    for number, is_sensitive in ((1, when == "written"), (2, when == "shown")):
+        charge["sensitive"] = is_sensitive
+        first.with_name(f"PaymentReserved.v{number}.avsc").write_text(json.dumps(schema))
+        schema["fields"].append({"name": "note", "type": "string", "default": ""})
+    text = saga("show", "order-1", "--values").stdout
+    assert '    PaymentReserved {"order_id": "order-1", "charge_id": "***", "amount": "9.80", "note": ""}\n' in text
+
+
 def test_without_contracts_no_value_is_shown_and_it_is_said_why(
     shop: Path, saga: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,7 +1,7 @@
 """What a running worker tells those who look at it."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
@@ -9,7 +9,7 @@ import pytest
 
 from saga import Saga, Service
 from saga.errors import BrokerUnavailable, SagaError, StoreUnavailable
-from saga.messages import Partition
+from saga.messages import Outgoing, Partition
 from saga.observe.moments import Moment, Recovered, Unavailable
 from saga.observe.worker_view import WorkerView
 from saga.runtime.lifecycle import Options, serve
@@ -88,6 +88,25 @@ async def test_a_worker_tells_what_it_has_in_hand_and_how_far_it_is_behind(place
         await place.until(lambda: worker.inflight == 3)
         may_end.set()
         await place.until(lambda: worker.inflight == 0)
+
+
+async def test_what_cannot_be_read_is_in_hand_until_its_letter_is_durable(place: Workplace) -> None:
+    may_end, publish = asyncio.Event(), place.broker.publish
+
+    async def slowly(messages: Sequence[Outgoing]) -> None:
+        if messages[0].topic == "payment.dead":
+            await may_end.wait()
+        await publish(messages)
+
+    place.broker.publish = slowly  # type: ignore[method-assign] # a slow disk
+    service = service_that_waits_for(may_end)
+    async with watched(place, service) as worker:
+        await publish([Outgoing("orders", b"order-1", b"", ())] * 3)
+        await place.until(lambda: worker.inflight == 3)
+        may_end.set()
+        await place.at_rest(service)
+        await place.until(lambda: worker.inflight == 0)
+    assert len(await place.dead(service)) == 3
 
 
 async def test_what_a_full_worker_does_not_take_is_its_lag(place: Workplace) -> None:

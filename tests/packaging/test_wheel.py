@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from saga.broker.kafka.batches import CODECS
 from tests.packaging.environment import ROOT, built
 
 APACHE_2_SHA256 = "cfc7749b96f63bd31c3c42b5c471bf756814053e847c10f3eb003417bc523d30"
@@ -44,6 +45,14 @@ def test_the_wheel_says_what_it_needs_and_for_whom_it_is(metadata: Message) -> N
     tested = re.search(r"^PYTHONS \?= (.+)$", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE)
     assert tested is not None
     assert told == set(tested[1].split())
+
+
+def test_who_reads_from_kafka_gets_every_codec_with_it(metadata: Message) -> None:
+    """Others choose how what is read here is compressed. gzip is Python's own."""
+    [driver] = [text for text in metadata.get_all("Requires-Dist", []) if text.startswith("aiokafka")]
+    named = re.match(r"aiokafka\[([\w,]+)\].*; extra == .kafka.$", driver)
+    assert named is not None
+    assert {*named[1].split(","), "gzip"} == {decode.__name__.removesuffix("_decode") for decode in CODECS.values()}
 
 
 @pytest.mark.parametrize("name", ["pyproject.toml", "CONTRIBUTING.md", "SECURITY.md", ".pre-commit-config.yaml"])

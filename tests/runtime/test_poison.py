@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from saga import Saga, Service, envelope
+from saga.broker.embedded.membership import Member
 from saga.contracts import codec
+from saga.errors import BadInput
 from saga.messages import Message, Outgoing, Record
 from saga.observe.moments import DeadLettered, Handled, Stuck
 from saga.runtime.room import Limits
@@ -171,14 +173,41 @@ async def test_a_dead_letter_under_way_is_acknowledged_before_the_worker_ends(tm
         assert not place.is_behind(payment)
 
 
-async def test_an_unreadable_record_dies_once_however_often_it_is_read(tmp_path: Path) -> None:
+async def test_an_unreadable_record_dies_once_however_often_it_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with workplace(tmp_path) as place:
-        for _ in range(2):
+        await place.broker.publish([bare(b"")])
+        with monkeypatch.context() as dying:
+            dying.setattr(Member, "commit", never)
             async with at_work(place, payment):
-                await place.broker.publish([bare(b"")])
-                await place.at_rest(payment)
+                await place.until(lambda: len(place.told_dead()) == 1)
+        async with at_work(place, payment):
+            await place.at_rest(payment)
         letters = await place.dead(payment)
-        assert len({headers["dead_id"] for _, headers in letters}) == len(letters) == 2
+        assert len(letters) == 2, "it was read twice"
+        assert len({headers["dead_id"] for _, headers in letters}) == 1
+
+
+async def never(member: Member, offsets: object) -> None:
+    """As by a death before it."""
+
+
+async def test_of_a_record_that_cannot_be_read_people_are_told_in_bounded_printable_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def reads(record: Record, **given: Any) -> Message:
+        raise BadInput("\x1b[2J\n" + "x" * 10_000)
+
+    monkeypatch.setattr(envelope, "to_message", reads)
+    async with workplace(tmp_path) as place, at_work(place, payment):
+        await place.publish(ORDER)
+        await place.at_rest(payment)
+        ((_, headers),) = await place.dead(payment)
+        (moment,) = place.told_dead()
+    assert moment.reason == headers["dead_reason"]
+    assert moment.reason.startswith(r"\x1b[2J\nxxx")
+    assert len(moment.reason.encode()) <= 2000
 
 
 QUARANTINING: Cases = {
