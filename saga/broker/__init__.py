@@ -1,1 +1,1 @@
-"""An ordered, replayable log: the port with its promises, and an adapter beside it for each broker."""
+"""Brokers of an ordered, replayable log: the port with its promises, and an adapter beside it for each broker."""

@@ -1,4 +1,4 @@
-"""What a kind of broker says of itself: addresses, settings, opening, and what tools may look at."""
+"""Description of a kind of broker: addresses, settings, opening, and what tools may look at."""
 
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -14,24 +14,25 @@ class Copies(NamedTuple):
 
     replication: int = 3
     in_sync: int = 2
-    """With fewer of them nothing counts as written."""
+    """Copies with fewer than which nothing counts as written."""
 
 
 class BrokerAdapter(Adapter, Protocol):
-    """One kind of broker. Nothing of this opens or makes one, and a driver is loaded by `at` and `administration`."""
+    """Kind of broker. Nothing of this opens or makes one, and a driver is loaded by `at` and `administration`."""
 
     @property
     def makes_topics(self) -> bool:
-        """True if services make the topics that they miss: as the broker itself says, of `saga.broker.port`."""
+        """True if services make the topics that they miss, as `Broker.makes_topics` of `saga.broker.port` says."""
 
     def at(self, settings: Chosen, clock: Clock) -> Broker:
-        """The broker, not yet open. Raises `ConfigurationError` for a driver that is not installed."""
+        """Make the broker, not yet open. Raises `ConfigurationError` for a driver that is not installed."""
 
     def administration(self, settings: Chosen, clock: Clock) -> Administration:
-        """The same broker, for tools. Raises `ConfigurationError` for a driver that is not installed."""
+        """Make the same broker for tools, not yet open. Raises `ConfigurationError` for a driver that is not
+        installed."""
 
     def unmade(self, settings: Chosen) -> Path | None:
-        """The file that the first service will make, and looking must not; `None` if there is nothing to be made."""
+        """File that the first service will make, and looking must not; `None` if there is nothing to be made."""
 
     def copies(self, settings: Chosen) -> Copies:
-        """The demands of the settings on each topic."""
+        """Copies that the settings demand of each topic."""

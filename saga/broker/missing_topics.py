@@ -1,11 +1,11 @@
-"""Whether the topics that services and clients rely on are there, before they rely on them."""
+"""Check that the topics are there on which services and clients rely, before they rely on them."""
 
 from collections.abc import Collection, Sequence
 
 from saga.broker.port import Broker, Topic
 
 APPLY = "saga topics apply"
-"""The command that makes topics where nobody else does."""
+"""Command that makes topics where nobody else does."""
 
 
 async def topic_problems(
@@ -14,7 +14,7 @@ async def topic_problems(
     reads: Collection[str] = (),
     writes: Collection[str] = (),
 ) -> list[str]:
-    """What is wrong with these topics, each in a line; none if they are as the contracts want them.
+    """Problems of these topics, each in a line; none if they are as the contracts want them.
 
     Missing ones are made where the broker lets everybody make them: see `Broker.makes_topics`. Then one with other
     partitions raises `SagaError`. `reads`, `writes`: what is to be done with them, for one that is there and that we

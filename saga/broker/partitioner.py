@@ -1,4 +1,4 @@
-"""Which partition a key belongs to: the same one that Kafka's default partitioner chooses."""
+"""Partition of a key: the same one that Kafka's default partitioner chooses."""
 
 import struct
 from functools import lru_cache
@@ -7,12 +7,12 @@ SEED = 0x9747B28C
 FACTOR = 0x5BD1E995
 MASK = 0xFFFFFFFF
 REMEMBERED = 16_384
-"""Keys whose hash is kept: a saga's key comes back with each of its messages, and hashing costs microseconds."""
+"""Most keys whose hash is kept: a saga's key comes back with each of its messages, and hashing costs microseconds."""
 
 
 @lru_cache(maxsize=REMEMBERED)
 def murmur2(key: bytes) -> int:
-    """Kafka's 32-bit murmur2, unsigned (`org.apache.kafka.common.utils.Utils.murmur2`).
+    """Hash a key by Kafka's 32-bit murmur2, unsigned (`org.apache.kafka.common.utils.Utils.murmur2`).
 
     >>> murmur2(b"foobar") - 2**32
     -790332482
@@ -29,7 +29,7 @@ def murmur2(key: bytes) -> int:
 
 
 def partition_of(key: bytes, partitions: int) -> int:
-    """The number of the partition, from 0.
+    """Number of the partition, from 0.
 
     >>> partition_of(b"foobar", 12)
     6

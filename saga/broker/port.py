@@ -1,4 +1,5 @@
-"""The broker as the runtime sees it: an ordered, replayable log of partitioned topics, read by groups of members.
+"""Port of the broker, as the runtime sees it: an ordered, replayable log of partitioned topics, read by groups of
+members.
 
 Promises, each shown by a test of `saga.testing.conformance.broker`:
 - Records of one key lie in one partition, in the order in which they were published; equal keys of topics with equal
@@ -22,18 +23,18 @@ from typing import Any, NamedTuple, Protocol, Self
 from saga.messages import Outgoing, Partition, Record, Standstill
 
 RECORD_BYTES_MAX = 1_000_000
-"""Bytes of one record, at most, unless a setting says otherwise: a topic of Kafka takes as much by default."""
+"""Largest record, in bytes, unless a setting says otherwise: a topic of Kafka takes as much by default."""
 RECORD_BYTES_LEAST, RECORD_BYTES_LIMIT = 100_000, 1 << 24
 """Bounds of that setting: less leaves no room beside an event for a dead letter's headers, more holds up everybody."""
 BESIDE_BYTES = 1 << 15
-"""Kept free beside an event's value: for its key and headers, and for those that it gets as a dead letter, all of which
-have bounds of their own."""
+"""Bytes kept free beside an event's value: for its key and headers, and for those that it gets as a dead letter, all of
+which have bounds of their own."""
 FRAME_BYTES = 100
-"""Bytes that a log adds to a record, at most: the frames of the record and of a batch that holds it alone."""
+"""Most bytes that a log adds to a record: the frames of the record and of a batch that holds it alone."""
 
 
 def size_of(message: Outgoing) -> int:
-    """The bytes that count against `Broker.record_bytes_max`."""
+    """Bytes that count against `Broker.record_bytes_max`."""
     size = len(message.key) + len(message.value or b"") + FRAME_BYTES
     for name, content in message.headers:
         size += len(name.encode()) + len(content or b"") + 10
@@ -41,67 +42,70 @@ def size_of(message: Outgoing) -> int:
 
 
 def value_bytes_max(record_bytes_max: int) -> int:
-    """How large an event's value may be, so that with headers it is a record, and one day a dead letter."""
+    """Largest value of an event, so that with headers it is a record, and one day a dead letter."""
     return record_bytes_max - BESIDE_BYTES
 
 
 class Topic(NamedTuple):
-    """A topic as contracts want it."""
+    """Topic as contracts want it."""
 
     name: str
     partitions: int = 12
     retention_days: float | None = 7
-    """How long records are kept; `None`: for ever."""
+    """Days for which records are kept; `None`: for ever."""
 
 
 class Listener(Protocol):
-    """Told by a membership which partitions it has."""
+    """Listener that a membership tells which partitions it has."""
 
     async def assigned(self, partitions: Mapping[Partition, int]) -> None:
-        """These are ours from now on; each with the offset of the first record that is not committed."""
+        """Take on partitions that are ours from now on; each with the offset of the first record that is not
+        committed."""
 
     async def revoked(self, partitions: Collection[Partition]) -> None:
-        """These are about to go to another member: bring to an end what runs, and commit, before returning."""
+        """Give up partitions that are about to go to another member: bring to an end what runs, and commit, before
+        returning."""
 
     def lost(self, partitions: Collection[Partition]) -> None:
-        """These are gone already, without warning (this member was taken for dead). Commits would be refused."""
+        """Forget partitions that are gone already, without warning (this member was taken for dead). Commits would be
+        refused."""
 
     def expired(self, partition: Partition, first: int, after: int) -> None:
-        """Records of this partition, which is ours, were removed before this group had them, by retention or by people:
-        those from offset `first` to before `after`, where reading goes on. They never come."""
+        """Take note of records of a partition of ours that were removed before this group had them, by retention or by
+        people: those from offset `first` to before `after`, where reading goes on. They never come."""
 
 
 class Membership(Protocol):
-    """One member of a group, while it is joined."""
+    """Member of a group, while it is joined."""
 
     async def poll(self, partitions: Collection[Partition], *, records_max: int, timeout_s: float) -> Sequence[Record]:
-        """The next records of those of `partitions` that are ours; empty after `timeout_s`. A partition that is left
-        out is paused, and nothing of it is lost. Never called concurrently. Raises `BrokerUnavailable`."""
+        """Wait for the next records of those of `partitions` that are ours; empty after `timeout_s`. A partition that
+        is left out is paused, and nothing of it is lost. Never called concurrently. Raises `BrokerUnavailable`."""
 
     def wake(self) -> None:
         """Have the poll that is under way, or else the next one, return at once."""
 
     async def commit(self, offsets: Mapping[Partition, int]) -> None:
-        """Everything below these offsets is done. Raises `Fenced`, `BrokerUnavailable`."""
+        """Commit that everything below these offsets is done. Raises `Fenced`, `BrokerUnavailable`."""
 
     def lag(self) -> Mapping[Partition, int] | None:
-        """How many records of each of our partitions lie behind what `poll` has given: as last heard, for nobody is
-        asked; a partition of which nothing was heard yet is left out. `None`: the group has not said yet what is ours,
-        which may be nothing."""
+        """Count the records of each of our partitions that lie behind what `poll` has given: as last heard, for nobody
+        is asked; a partition of which nothing was heard yet is left out. `None`: the group has not said yet what is
+        ours, which may be nothing."""
 
     def standstills(self) -> Sequence[Standstill]:
-        """What of that which is ours, or ought to be, cannot be read now. It is tried again; and whenever this becomes
-        different, the poll under way, or else the next one, returns."""
+        """Parts of what is ours, or ought to be, that cannot be read now. They are tried again; and whenever they
+        become different, the poll under way, or else the next one, returns."""
 
 
 class Broker(Protocol):
-    """The log."""
+    """Log of partitioned topics."""
 
     record_bytes_max: int
-    """What one record may hold, by `size_of`: `publish` refuses a larger one with a `BrokerError` before anything is
-    sent. A topic may take less, where somebody has configured it so: `saga doctor` compares."""
+    """Largest record, by `size_of`: `publish` refuses a larger one with a `BrokerError` before anything is sent. A
+    topic may take less, where somebody has configured it so: `saga doctor` compares."""
     makes_topics: bool
-    """Whether those who run services or publish make the topics that they miss. So it is where the log is theirs alone:
+    """True if those who run services or publish make the topics that they miss. So it is where the log is theirs alone:
     a file. On servers that others use as well, people make them, by `saga topics apply`, with rights that no service
     needs: else a wrong address would give new, empty topics, and nobody would notice that it is the wrong log."""
 
@@ -112,25 +116,25 @@ class Broker(Protocol):
         """Disconnect after everything handed to `publish` has come to its end."""
 
     async def ensure(self, topics: Sequence[Topic]) -> None:
-        """Create those that are missing. Raises `SagaError` for one that is there with other partitions."""
+        """Create the topics that are missing. Raises `SagaError` for one that is there with other partitions."""
 
     async def partitions(self, topics: Collection[str]) -> Mapping[str, int]:
-        """How many each of these topics has; those that are not there are left out. Asking makes none. Raises
-        `BrokerError`."""
+        """Count the partitions of each of these topics; those that are not there are left out. Asking makes none.
+        Raises `BrokerError`."""
 
     async def forbidden(
         self, reads: Collection[str], writes: Collection[str], groups: Collection[str] = ()
     ) -> Sequence[str]:
-        """What we may not do of this, each in a line with what to allow: read these topics, write those, join these
+        """Say what we may not do of this, each in a line with what to allow: read these topics, write those, join these
         groups. Nothing where nobody asks who we are, or where it cannot be known beforehand; nor of a topic that is not
         there. Raises `BrokerError`."""
 
     def publish(self, messages: Sequence[Outgoing]) -> Coroutine[Any, Any, None]:
-        """Append all, in this order per key. Raises `BrokerUnavailable`; `BrokerError` for a topic that is not there, a
-        record that is too large: then nothing was appended."""
+        """Append all messages, in this order per key. Raises `BrokerUnavailable`; `BrokerError` for a topic that is not
+        there, a record that is too large: then nothing was appended."""
 
     def join(self, group: str, topics: Sequence[str], listener: Listener) -> AbstractAsyncContextManager[Membership]:
         """Be a member of `group`, which reads `topics`, inside the block. Leaving it revokes what the member has."""
 
     def scan(self, topic: str) -> AsyncIterator[Record]:
-        """All records of a topic that are there now, partition by partition. For tools only."""
+        """Read all records of a topic that are there now, partition by partition. For tools only."""

@@ -252,7 +252,7 @@ def _set_defaults(schema: Any, type_: Type) -> None:
                 if branch != "null":
                     _set_defaults(branch, inner)
         case _:
-            pass  # a primitive, or a record met before, of which only the name stands here
+            pass  # a primitive, or a record met before, of which only the name is here
 
 
 def _unwritable(raw: Any) -> str | None:

@@ -32,7 +32,7 @@ def docstring(doc: str) -> list[str]:
     width = LINE_LENGTH - len(INDENT) - 3
     lines = _wrapped(safe, width)
     if len(lines) == 1:
-        lines = _wrapped(safe, width - 3)  # the quotes at its end stand in the same line
+        lines = _wrapped(safe, width - 3)  # the quotes at its end are in the same line
     made = [f'{INDENT}"""{lines[0]}', *((INDENT + line).rstrip() for line in lines[1:])]
     if len(lines) == 1:
         made[0] += '"""'

@@ -245,7 +245,7 @@ class _Reading:
 
 def _doc(schema: Mapping[str, Any]) -> str:
     doc = schema.get("doc")
-    # Half of a surrogate pair can stand in JSON, but in no class's docstring.
+    # Half of a surrogate pair can be in JSON, but in no class's docstring.
     return doc.encode("utf-8", "replace").decode() if isinstance(doc, str) else ""
 
 

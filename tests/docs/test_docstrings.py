@@ -10,6 +10,7 @@ from tests.docs.markdown import MODULES, ROOT
 
 HELD = (
     "saga/*.py",
+    "saga/broker/**/*.py",
     "saga/contracts/*.py",
     "saga/declarations/*.py",
     "saga/observe/*.py",

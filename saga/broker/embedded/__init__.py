@@ -1,4 +1,4 @@
-"""The embedded broker: one SQLite file on a local disk, shared by the processes of one machine. Nothing to install.
+"""Embedded broker: one SQLite file on a local disk, shared by the processes of one machine. Nothing to install.
 
 Reading order: `adapter` (addresses and opening), `file` (tables), `log` (records), `transaction` (each group commit of
 `saga.sqlite`), `seats` (a lock for each member), `groups` (who has which partition), `liveness` (who is alive),

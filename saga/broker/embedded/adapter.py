@@ -1,4 +1,4 @@
-"""What there is to say of the embedded broker: its address is a file. Loads no driver."""
+"""Description of the embedded broker: its address is a file. Loads no driver."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +12,7 @@ from saga.describing import Chosen, Problem
 
 
 class EmbeddedAdapter:
-    """The embedded broker, for `saga.adapters`: see `saga.broker.adapter`."""
+    """Description of the embedded broker for `saga.adapters`: see `saga.broker.adapter`."""
 
     schemes = ("embedded",)
     takes = "embedded:///FILE"
@@ -49,7 +49,8 @@ EMBEDDED = EmbeddedAdapter()
 
 
 def embedded_path(url: str) -> Path:
-    """The file of an embedded broker; three slashes begin a path relative to the current folder. Raises `ValueError`.
+    """Path of an embedded broker's file; three slashes begin a path relative to the current folder. Raises
+    `ValueError`.
 
     >>> embedded_path("embedded:///.saga/broker.db")
     PosixPath('.saga/broker.db')

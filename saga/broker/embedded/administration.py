@@ -1,4 +1,4 @@
-"""The embedded broker for tools: what its tables say, and the changes that people make, each one transaction."""
+"""Embedded broker for tools: what its tables say, and the changes that people make, each one transaction."""
 
 from collections.abc import Collection, Mapping
 from typing import Any
@@ -13,11 +13,11 @@ from saga.messages import Partition
 
 
 class EmbeddedAdministration(EmbeddedBroker):
-    """See `saga.broker.administration.Administration` for the promises. It is a broker that can do more: both change
-    the file through one writer."""
+    """Embedded broker that can do more: both change the file through one writer. See
+    `saga.broker.administration.Administration` for the promises."""
 
     can_grow = False
-    """A topic's partitions are neighbours in the file."""
+    """False: a topic's partitions are neighbours in the file."""
 
     async def found(self, topics: Collection[str]) -> Mapping[str, Found]:
         kept = self._kept()
@@ -31,7 +31,7 @@ class EmbeddedAdministration(EmbeddedBroker):
         await self.ensure([Topic(topic, self._one(topic).partitions, days)])
 
     async def grow(self, topic: str, partitions: int) -> None:
-        """Refused: keys would change their partition, and there is no room beside those that are there."""
+        """Refuse: keys would change their partition, and there is no room beside those that are there."""
         raise BrokerError(
             f"topic {topic!r} of the embedded broker keeps its {self._one(topic).partitions} partitions: to have "
             f"{partitions}, let the services handle what is there, then begin with another file"
@@ -76,7 +76,7 @@ class EmbeddedAdministration(EmbeddedBroker):
         await self._open.writer.do(lambda: self._move(group, rows))
 
     def _move(self, group: str, rows: list[tuple[str, int, int]]) -> None:
-        """Inside a transaction: nobody joins meanwhile."""
+        """Move positions inside a transaction: nobody joins meanwhile."""
         if members := self._members_of(group):
             raise BrokerError(f"group {group!r} has members ({', '.join(members)}): stop the service first")
         self.connection.executemany(
@@ -93,7 +93,8 @@ class EmbeddedAdministration(EmbeddedBroker):
     # ---------------------------------------------------------------- what the tables say
 
     def _kept(self) -> Mapping[str, Kept]:
-        """Not what the log remembers: another process may have changed a topic's retention."""
+        """Topics as the file has them, not as the log remembers them: another process may have changed a topic's
+        retention."""
         rows = self._rows("SELECT name, first_log, partitions, retention_ms FROM topics ORDER BY name")
         return {name: Kept(*rest) for name, *rest in rows}
 
@@ -104,7 +105,7 @@ class EmbeddedAdministration(EmbeddedBroker):
         return kept[topic]
 
     def _members_of(self, group: str) -> tuple[str, ...]:
-        """Those that may be alive: a frozen one holds its seat, a dead one does not, and is in nobody's way."""
+        """Members that may be alive: a frozen one holds its seat, a dead one does not, and is in nobody's way."""
         fellows = self._open.groups.fellows(group)
         return tuple(fellow.seat for fellow in fellows if not is_vacant(self.path.parent / fellow.seat))
 
@@ -117,6 +118,6 @@ class EmbeddedAdministration(EmbeddedBroker):
         return {Partition(topic, number): at for topic, number, at in rows}
 
     def _rows(self, statement: str, given: tuple[object, ...] = ()) -> list[Any]:
-        """What SQLite finds."""
+        """Rows that SQLite finds."""
         with self._open.file.telling():
             return self.connection.execute(statement, given).fetchall()

@@ -1,4 +1,4 @@
-"""The embedded broker behind the port: opening and closing, publishing, joining, and learning what others wrote."""
+"""Embedded broker behind the port: opening and closing, publishing, joining, and learning what others wrote."""
 
 import asyncio
 import sqlite3
@@ -23,19 +23,20 @@ from saga.sqlite.file import File
 from saga.sqlite.writer import Writer
 
 RECORDS_MAX = 2000
-"""Records that one transaction takes."""
+"""Most records that one transaction takes."""
 LOOK_S_FIRST, LOOK_S_MAX = 0.002, 0.02
-"""How often to look whether another process wrote: at first and after it did, and when nothing happens for long."""
+"""Pauses before looking again whether another process wrote: at first and after it did, and when nothing happens for
+long."""
 LOOK_GROWTH = 1.1
 NAMES_EVERY_S = 0.25
-"""How often to look whether the file is still the one of its name."""
+"""Pause before looking again whether the file is still the one of its name."""
 TRIM_EVERY_S = 60.0
 PAGE = 500
 """Records that `scan` reads at a time."""
 
 
 class EmbeddedBroker:
-    """See `saga.broker.port.Broker` for the promises. Linux and macOS; local disks only.
+    """Broker on one SQLite file. Linux and macOS; local disks only. See `saga.broker.port.Broker` for the promises.
 
     One instance serves all services of a process, and any number of processes one file. What `publish` acknowledged
     survives the machine's power failure as far as the disk keeps what it has synced.
@@ -53,9 +54,9 @@ class EmbeddedBroker:
         bytes_max: int | None = None,
         record_bytes_max: int = RECORD_BYTES_MAX,
     ) -> None:
-        """`path`: the file, made with its folder if missing. `lock_s`: how long to wait for another process that holds
-        the write lock, before `BrokerUnavailable`. `bytes_max`: a bound on the file's size; reaching it is like a full
-        disk."""
+        """Note the file; nothing is opened yet. `path`: the file, made with its folder if missing. `lock_s`: how long
+        to wait for another process that holds the write lock, before `BrokerUnavailable`. `bytes_max`: a bound on the
+        file's size; reaching it is like a full disk."""
         self.path = path.absolute()
         self._clock, self._lock_s, self._bytes_max = clock, lock_s, bytes_max
         self.record_bytes_max = record_bytes_max
@@ -101,7 +102,7 @@ class EmbeddedBroker:
     # ---------------------------------------------------------------- the port
 
     async def ensure(self, topics: Sequence[Topic]) -> None:
-        """As promised; retention follows whoever said it last."""
+        """Create topics as promised; retention follows whoever said it last."""
         log = self._open.log
         await self._open.writer.do(lambda: log.ensure(topics))
 
@@ -117,7 +118,8 @@ class EmbeddedBroker:
         return ()
 
     async def publish(self, messages: Sequence[Outgoing]) -> None:
-        """As promised; what is handed over (at a time: 2,000 records) is appended even if the caller is cancelled."""
+        """Publish as promised; what is handed over (at a time: 2,000 records) is appended even if the caller is
+        cancelled."""
         shared = self._open
         try:
             entries = shared.log.entries(messages)
@@ -129,7 +131,7 @@ class EmbeddedBroker:
 
     @asynccontextmanager
     async def join(self, group: str, topics: Sequence[str], listener: Listener) -> AsyncIterator[Membership]:
-        """As promised. An error that the listener raises comes out of the next `poll` or `commit`."""
+        """Join as promised. An error that the listener raises comes out of the next `poll` or `commit`."""
         shared = self._open
         try:
             seat = Seat(self.path)
@@ -176,7 +178,7 @@ class EmbeddedBroker:
 
     @property
     def connection(self) -> sqlite3.Connection:
-        """What all goes through, for tests and for looking; never in the middle of a transaction."""
+        """Connection that all goes through, for tests and for looking; never in the middle of a transaction."""
         return self._open.file.connection()
 
     async def trim(self) -> None:
@@ -192,7 +194,7 @@ class EmbeddedBroker:
             member.advanced(heads)
 
     def _caught_up(self) -> None:
-        """Another process wrote, and what `log` knows is new."""
+        """Tell members that another process wrote, and that what `log` knows is new."""
         log = self._open.log
         self._appended(log.heads)
         for member in self._members:
@@ -201,7 +203,7 @@ class EmbeddedBroker:
         self._versions = dict(log.versions)
 
     def _broken(self, why: Broken) -> None:
-        """Whoever polls is told, too."""
+        """Tell whoever polls that the file is broken."""
         for member in self._members:
             member.fail(why)
 
@@ -230,7 +232,7 @@ class EmbeddedBroker:
             pause_s = LOOK_S_FIRST if others else min(pause_s * LOOK_GROWTH, LOOK_S_MAX)
 
     def _check_names(self) -> None:
-        """Somebody may have removed the file while nothing is written."""
+        """Check the file's name: somebody may have removed the file while nothing is written."""
         try:
             self._open.file.check_names()
         except Broken as why:
@@ -247,7 +249,7 @@ class EmbeddedBroker:
 
 @asynccontextmanager
 async def _running(*work: Coroutine[object, object, None]) -> AsyncIterator[None]:
-    """The work goes on in the background inside the block, and has ended when the block has.
+    """Run the work in the background inside the block; it has ended when the block has.
 
     No TaskGroup: it would wrap the block's own exceptions, and it would cancel the task that entered, which for a
     fixture is not the one that leaves.

@@ -1,4 +1,4 @@
-"""The broker's file: its tables, what makes it ours, and which errors tell of it."""
+"""File of the broker: its tables, what makes it ours, and which errors tell of it."""
 
 import sqlite3
 
@@ -23,7 +23,7 @@ TABLES = (
 
 
 def log_table(log: int) -> str:
-    """The statement that makes the table of one partition's records."""
+    """Statement that makes the table of one partition's records."""
     return (
         f"CREATE TABLE log_{log} (offset INTEGER PRIMARY KEY, key BLOB, value BLOB, headers BLOB, time_ms INTEGER,"
         " sum INTEGER)"
@@ -31,7 +31,7 @@ def log_table(log: int) -> str:
 
 
 def check_records(connection: sqlite3.Connection) -> None:
-    """Raises `Damage` if records are missing between others, or positions are beyond them."""
+    """Check that no records are missing between others, and no positions are beyond them. Raises `Damage`."""
     for log, oldest, end in connection.execute("SELECT id, oldest, next FROM logs").fetchall():
         found = connection.execute(f"SELECT count(*), min(offset), max(offset) FROM log_{log}").fetchone()
         if found != ((end - oldest, oldest, end - 1) if end > oldest else (0, None, None)):

@@ -1,4 +1,5 @@
-"""Who has which partition: the transitions of a group, each one transaction on tables that all members share.
+"""Groups, and who has which partition: the transitions of a group, each one transaction on tables that all members
+share.
 
 Nobody coordinates. A change of membership makes a generation, and with it everybody's target; a member gives up what is
 not its target any more, and takes for itself what is. So a partition has one owner in the file at any time, and a
@@ -15,7 +16,7 @@ from saga.errors import Fenced
 
 
 class Holding(NamedTuple):
-    """A log that this member has or shall have."""
+    """Log that this member has or shall have."""
 
     log: int
     owner: int | None
@@ -24,16 +25,16 @@ class Holding(NamedTuple):
 
 
 class View(NamedTuple):
-    """A group as one of its members sees it."""
+    """Group as one of its members sees it."""
 
     alive: bool
-    """Whether the member is still in."""
+    """True if the member is still in."""
     generation: int
     holdings: tuple[Holding, ...]
 
 
 class Fellow(NamedTuple):
-    """Another member of the group, or oneself."""
+    """Member of the group, another one or oneself."""
 
     id: int
     seat: str
@@ -41,7 +42,7 @@ class Fellow(NamedTuple):
 
 
 class Grant(NamedTuple):
-    """A log that has been taken: from which offset on, and under which generation."""
+    """Log that has been taken: from which offset on, and under which generation."""
 
     log: int
     granted: int
@@ -49,8 +50,8 @@ class Grant(NamedTuple):
 
 
 def ranges(members: Sequence[int], topics: Mapping[int, Collection[str]], kept: Mapping[str, Kept]) -> dict[int, int]:
-    """Log -> the member that shall have it: of each topic a range of its partitions to each member that reads it, so
-    that partitions of equal number of equally divided topics go to the same member.
+    """Choose the member that shall have each log: of each topic a range of its partitions to each member that reads it,
+    so that partitions of equal number of equally divided topics go to the same member.
 
     >>> ranges([7, 9], {7: ["a"], 9: ["a"]}, {"a": Kept(1, 3, None)})
     {1: 7, 2: 7, 3: 9}
@@ -69,13 +70,13 @@ def ranges(members: Sequence[int], topics: Mapping[int, Collection[str]], kept: 
 
 
 class Groups:
-    """The statements. `view` and `fellows` only read; all others are called inside a transaction."""
+    """Statements on groups. `view` and `fellows` only read; all others are called inside a transaction."""
 
     def __init__(self, connection: Callable[[], sqlite3.Connection]) -> None:
         self._connection = connection
 
     def view(self, group: str, member: int) -> View:
-        """What concerns `member`."""
+        """Read what concerns `member`."""
         found = self._connection().execute("SELECT generation FROM groups WHERE name = ?", (group,)).fetchone()
         alive = self._connection().execute("SELECT 1 FROM members WHERE id = ?", (member,)).fetchone()
         rows = self._connection().execute(
@@ -85,7 +86,7 @@ class Groups:
         return View(alive is not None, found[0] if found else 0, tuple(Holding(*row) for row in rows))
 
     def fellows(self, group: str) -> list[Fellow]:
-        """All members, oneself among them."""
+        """Read all members, oneself among them."""
         rows = self._connection().execute("SELECT id, seat, beats FROM members WHERE grp = ? ORDER BY id", (group,))
         return [Fellow(*row) for row in rows]
 
@@ -98,7 +99,7 @@ class Groups:
         *,
         instead_of: Collection[Fellow] = (),
     ) -> int:
-        """A new member, and those dead ones out, in a new generation; its id, which never comes back."""
+        """Take in a new member, and put those dead ones out, in a new generation; its id, which never comes back."""
         self._connection().executemany("DELETE FROM members WHERE id = ?", [(fellow.id,) for fellow in instead_of])
         cursor = self._connection().execute(
             "INSERT INTO members (grp, seat, topics, beats) VALUES (?, ?, ?, 0)", (group, seat, json.dumps(topics))
@@ -109,7 +110,7 @@ class Groups:
         return member
 
     def evict(self, group: str, fellows: Collection[Fellow], kept: Mapping[str, Kept]) -> None:
-        """Take these for dead, unless they are gone or have stirred since they were seen."""
+        """Put these members out as dead, unless they are gone or have stirred since they were seen."""
         cursor = self._connection().executemany(
             "DELETE FROM members WHERE id = ? AND beats = ?", [(fellow.id, fellow.beats) for fellow in fellows]
         )
@@ -122,11 +123,11 @@ class Groups:
             self._regroup(group, kept)
 
     def beat(self, member: int) -> bool:
-        """A sign of life; whether the member is still in."""
+        """Give a sign of life; true if the member is still in."""
         return self._connection().execute("UPDATE members SET beats = beats + 1 WHERE id = ?", (member,)).rowcount == 1
 
     def release(self, group: str, member: int, logs: Collection[int]) -> None:
-        """These are brought to an end here, and free for their targets."""
+        """Release logs that are brought to an end here: they are free for their targets."""
         self._connection().executemany(
             "UPDATE positions SET owner = NULL, granted = NULL"
             " WHERE grp = ? AND log = ? AND owner = ? AND target IS NOT owner",
@@ -135,9 +136,8 @@ class Groups:
         self._connection().execute("UPDATE groups SET version = version + 1 WHERE name = ?", (group,))
 
     def take(self, group: str, member: int, generation: int, logs: Collection[int]) -> list[Grant]:
-        """Those of `logs` that are the member's target in `generation`, whoever had them: all, or none if it is over.
-
-        Whoever had them sees it at once, and has its commits refused."""
+        """Take those of `logs` that are the member's target in `generation`, whoever had them: all, or none if it is
+        over. Whoever had them sees it at once, and has its commits refused."""
         execute = self._connection().execute
         (current,) = execute("SELECT generation FROM groups WHERE name = ?", (group,)).fetchone()
         if current != generation:
@@ -158,7 +158,8 @@ class Groups:
         return taken
 
     def commit(self, group: str, member: int, offsets: Sequence[tuple[int, int, int]]) -> None:
-        """Log, generation of its grant, offset. Raises `Fenced`, with nothing moved, if any is not the member's."""
+        """Commit offsets, each with its log and the generation of its grant. Raises `Fenced`, with nothing moved, if
+        any is not the member's."""
         rows = self._connection().execute(
             "SELECT log, granted FROM positions WHERE grp = ? AND owner = ?", (group, member)
         )
@@ -174,7 +175,7 @@ class Groups:
         )
 
     def _regroup(self, group: str, kept: Mapping[str, Kept]) -> None:
-        """A new generation: targets for all logs, and those of members that are gone are free.
+        """Begin a new generation: targets for all logs, and those of members that are gone are free.
 
         A log gets its position here, at the oldest record, before anybody reads it: from now on retention spares what
         the group has not committed.

@@ -1,4 +1,5 @@
-"""The records: which topics there are, where each partition ends, appending, reading, and retention."""
+"""Records of the embedded broker: which topics there are, where each partition ends, appending, reading, and
+retention."""
 
 import sqlite3
 import zlib
@@ -17,17 +18,17 @@ from saga.sqlite.errors import Damage
 
 DAY_MS = 86_400_000
 TRIMMED_MAX = 200
-"""Records of one partition that one transaction of retention removes."""
+"""Most records of one partition that one transaction of retention removes."""
 
 _pack = msgspec.msgpack.Encoder().encode
 _unpack = msgspec.msgpack.Decoder(Headers).decode
 
 Entry: TypeAlias = tuple[int, bytes, bytes | None, bytes | None]
-"""Log, key, value, packed headers."""
+"""Entry to append: log, key, value, packed headers."""
 
 
 class Kept(NamedTuple):
-    """A topic as the file has it."""
+    """Topic as the file has it."""
 
     first_log: int
     partitions: int
@@ -35,7 +36,7 @@ class Kept(NamedTuple):
 
 
 class Undecodable(Exception):
-    """A record that is not as we write them: somebody else has, or the file is damaged."""
+    """Error of a record that is not as we write them: somebody else has, or the file is damaged."""
 
     def __init__(self, offset: int, why: Exception) -> None:
         super().__init__(str(why))
@@ -51,20 +52,20 @@ class Undecodable(Exception):
 
 
 class Log:
-    """What this process knows of the log, and its statements. Nothing here waits."""
+    """Knowledge of this process about the log, and its statements. Nothing here waits."""
 
     def __init__(self, connection: Callable[[], sqlite3.Connection], record_bytes_max: int = RECORD_BYTES_MAX) -> None:
         self._connection, self._record_bytes_max = connection, record_bytes_max
         self._seen = -1
         self.topics: dict[str, Kept] = {}
         self.heads: dict[int, int] = {}
-        """For each log the offset that its next record gets, as last committed."""
+        """Offset that the next record of each log gets, as last committed."""
         self.versions: dict[str, int] = {}
-        """For each group its version."""
+        """Version of each group."""
         self._moved: dict[int, int] = {}
 
     def catch_up(self) -> bool:
-        """Read again what others may have changed; whether anything of the file did change by another's hand."""
+        """Read again what others may have changed; true if anything of the file did change by another's hand."""
         (seen,) = self._connection().execute("PRAGMA data_version").fetchone()
         if seen == self._seen:
             return False
@@ -84,7 +85,8 @@ class Log:
         self.versions = dict(self._connection().execute("SELECT name, version FROM groups"))
 
     def entries(self, messages: Sequence[Outgoing]) -> list[Entry]:
-        """Ready to append: each with its log. Raises `BrokerError`: an unknown topic, a record that is too large."""
+        """Make messages ready to append: each with its log. Raises `BrokerError`: an unknown topic, a record that is
+        too large."""
         made: list[Entry] = []
         for message in messages:
             topic, key, value, headers = message
@@ -102,7 +104,7 @@ class Log:
             raise BrokerError(f"a record of {size} bytes for {message.topic} is too large: {limit} bytes at most")
 
     def kept(self, topic: str) -> Kept:
-        """Raises `BrokerError` for a topic that nobody has made."""
+        """Find a topic. Raises `BrokerError` for one that nobody has made."""
         if topic not in self.topics:
             self.reload()  # another process may have made it
         if topic not in self.topics:
@@ -110,7 +112,8 @@ class Log:
         return self.topics[topic]
 
     def append(self, entries: Iterable[Entry], now_ms: int) -> None:
-        """Inside a transaction: give each its offset and write it. `committed` or `rolled_back` follows."""
+        """Append entries inside a transaction: give each its offset and write it. `committed` or `rolled_back`
+        follows."""
         moved: dict[int, list[tuple[int, bytes, bytes | None, bytes | None, int, int]]] = {}
         heads, connection = self.heads, self._connection()
         for log, key, value, headers in entries:
@@ -125,17 +128,19 @@ class Log:
         connection.executemany("UPDATE logs SET next = ? WHERE id = ?", [(n, log) for log, n in self._moved.items()])
 
     def committed(self) -> Mapping[int, int]:
-        """What the transaction appended is there: the new ends of the logs it touched."""
+        """Take note that what the transaction appended is there: the new ends of the logs it touched."""
         moved, self._moved = self._moved, {}
         self.heads.update(moved)
         return moved
 
     def rolled_back(self) -> None:
-        """It is not there; and what `catch_up` learnt inside may have been undone with it."""
+        """Forget what the transaction appended: it is not there; and what `catch_up` learnt inside may have been undone
+        with it."""
         self._moved, self._seen = {}, -1
 
     def read(self, log: int, partition: Partition, offset: int, records_max: int) -> list[Record]:
-        """The next records from `offset` on, up to one that cannot be read: that is raised when it is the first."""
+        """Read the next records from `offset` on, up to one that cannot be read: that is raised when it is the
+        first."""
         topic, number = partition
         cursor = self._connection().execute(
             f"SELECT offset, key, value, headers, time_ms, sum FROM log_{log}"
@@ -158,7 +163,7 @@ class Log:
         return records
 
     def _check_gap(self, log: int, offset: int, found: Sequence[int]) -> None:
-        """True if what is not there was removed by retention. Raises `Damage`."""
+        """Check that what is not there was removed by retention. Raises `Damage`."""
         oldest, end = self._connection().execute("SELECT oldest, next FROM logs WHERE id = ?", (log,)).fetchone()
         first = max(offset, oldest)
         if list(found) != list(range(first, first + len(found))) or (not found and first < end):
@@ -167,7 +172,7 @@ class Log:
     # ---------------------------------------------------------------- topics and retention, inside a transaction
 
     def ensure(self, topics: Sequence[Topic]) -> None:
-        """Make the missing ones. All are checked before anything is written."""
+        """Make the missing topics. All are checked before anything is written."""
         rows = self._connection().execute("SELECT name, first_log, partitions, retention_ms FROM topics")
         there = {name: Kept(*rest) for name, *rest in rows}
         for topic in topics:
@@ -200,7 +205,7 @@ class Log:
 
     def trim(self, now_ms: int) -> bool:
         """Remove records past their topic's retention, never one that a known group has not committed, and of each
-        partition a bounded number; whether there may be more to remove."""
+        partition a bounded number; true if there may be more to remove."""
         more = False
         execute = self._connection().execute
         rows = execute(
@@ -225,7 +230,7 @@ class Log:
 
 
 def lacks(connection: sqlite3.Connection, mark: bytes) -> str | None:
-    """What the file lacks of the write that this mark tells of: a log, and its end. `None` if it is so long."""
+    """Name what the file lacks of the write that this mark tells of: a log, and its end. `None` if it is so long."""
     log, end = (int(part) for part in mark.split())
     found = connection.execute("SELECT next FROM logs WHERE id = ?", (log,)).fetchone()
     return None if found is not None and found[0] >= end else f"record {end - 1} of log {log}"

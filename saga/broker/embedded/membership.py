@@ -1,4 +1,4 @@
-"""One member of a group, from joining to leaving: what it has, what it reads, and how it learns what others do."""
+"""Member of a group, from joining to leaving: what it has, what it reads, and how it learns what others do."""
 
 import asyncio
 import sqlite3
@@ -19,37 +19,37 @@ from saga.sqlite.file import File
 from saga.sqlite.writer import Writer
 
 AGAIN_S = 0.1
-"""Before a transition that the file refused is tried again."""
+"""Pause before a transition that the file refused is tried again."""
 UNDECODABLE_S = 1.0
-"""How often a record is looked at again that could not be read."""
+"""Pause before a record is looked at again that could not be read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timing:
-    """How long members bear with one another."""
+    """Times for which members bear with one another."""
 
     silence_s: float = 10
-    """A member that lives but has not stirred for so long is a zombie: it loses what it has."""
+    """Silence after which a member that lives but has not stirred is a zombie: it loses what it has."""
     drain_s: float = 5
-    """How long a partition waits for `Listener.revoked` of the member that is to lose it."""
+    """Longest wait of a partition for `Listener.revoked` of the member that is to lose it."""
     watch_s: float = 0.1
-    """How often a member looks whether the others live."""
+    """Pause before a member looks again whether the others live."""
 
 
 @dataclass(slots=True)
 class Owned:
-    """A partition that is ours."""
+    """Partition that is ours."""
 
     log: int
     granted: int
-    """The generation under which it was taken."""
+    """Generation under which it was taken."""
     position: int
-    """The offset to read next."""
+    """Offset to read next."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """What the members of one process work with."""
+    """Objects that the members of one process share."""
 
     file: File
     writer: Writer
@@ -59,7 +59,7 @@ class Shared:
     clock: Clock
     timing: Timing
     changed: Callable[[str], None]
-    """To be called when we have changed that group: its members in this process have to look."""
+    """Function to call when we have changed that group: its members in this process have to look."""
 
     def partition_of(self, log: int) -> Partition | None:
         for topic, (first, partitions, _) in self.log.topics.items():
@@ -69,27 +69,27 @@ class Shared:
 
 
 class Member:
-    """See `saga.broker.port.Membership` for the promises."""
+    """Member of a group on the broker's file. See `saga.broker.port.Membership` for the promises."""
 
     def __init__(self, group: str, topics: Sequence[str], listener: Listener, seat: Seat, shared: Shared) -> None:
         self.group = group
         self.changed = asyncio.Event()
-        """Set when the group is not what it was."""
+        """Event that is set when the group is not what it was."""
         self._topics, self._listener, self._seat, self._shared = list(topics), listener, seat, shared
         self._id = 0
         self._owned: dict[Partition, Owned] = {}
         self._by_log: dict[int, Partition] = {}
-        """Those that may be read; a partition that is being revoked is owned, but not in here."""
+        """Partitions that may be read, by log; one that is being revoked is owned, but not in here."""
         self._behind: dict[Partition, Owned] = {}
-        """Those with something to read, longest unread first."""
+        """Partitions with something to read, longest unread first."""
         self._standstills: dict[Partition, tuple[float, Standstill]] = {}
-        """Those whose next record cannot be read, and since when it was not looked at again."""
+        """Partitions whose next record cannot be read, and since when it was not looked at again."""
         self._news = asyncio.Event()
         self._generation, self._since_s = 0, 0.0
         self._broken: BaseException | None = None
         self._woken = False
         self._placed = False
-        """Whether we have had all that was free for us once: it may be nothing."""
+        """True if we have had all that was free for us once: it may be nothing."""
 
     # ---------------------------------------------------------------- the port
 
@@ -177,7 +177,7 @@ class Member:
         return records
 
     def _stands(self, partition: Partition, why: Undecodable) -> None:
-        """Whatever lies behind that record waits, and nothing else does."""
+        """Note that a partition stands still: whatever lies behind that record waits, and nothing else does."""
         told = self._standstills.get(partition)
         standstill = Standstill(*partition, why.offset, why.told(partition, self._shared.file.path))
         self._standstills[partition] = self._shared.clock.monotonic_s(), standstill
@@ -187,7 +187,7 @@ class Member:
     # ---------------------------------------------------------------- what the broker tells
 
     def advanced(self, heads: Mapping[int, int]) -> None:
-        """The logs end there now."""
+        """Take note of the logs' new ends."""
         found = False
         for log in self._by_log.keys() & heads.keys():
             partition = self._by_log[log]
@@ -241,7 +241,7 @@ class Member:
             self.fail(why)
 
     async def pulse(self) -> None:
-        """Stir, and see who does not, until cancelled."""
+        """Give signs of life, and see who does not, until cancelled."""
         try:
             shared = self._shared
             others = Liveness(shared.file.path.parent, shared.clock, shared.timing.silence_s)
@@ -255,7 +255,7 @@ class Member:
             self.fail(why)
 
     def fail(self, why: BaseException) -> None:
-        """Whoever polls or commits is told so from now on."""
+        """Tell whoever polls or commits so, from now on."""
         self._broken = self._broken or why
         self._news.set()
 
@@ -264,7 +264,7 @@ class Member:
         await self._revoke(list(self._owned))
 
     async def leave(self) -> None:
-        """Out of the group, at the latest when the seat is empty."""
+        """Leave the group, at the latest when the seat is empty."""
         groups, log, member = self._shared.groups, self._shared.log, self._id
         self._lose(list(self._owned))
         try:
@@ -282,7 +282,7 @@ class Member:
     # ---------------------------------------------------------------- steps of `follow`
 
     async def _step(self) -> float | None:
-        """Bring what is ours in line with the file; after how long to look again, `None`: when something changes."""
+        """Bring what is ours in line with the file; the seconds until the next look, `None`: when something changes."""
         shared, now_s = self._shared, self._shared.clock.monotonic_s()
         view = shared.groups.view(self.group, self._id)
         if not view.alive:
@@ -337,7 +337,7 @@ class Member:
             self._owned.pop(partition, None)
 
     def _lose(self, partitions: Collection[Partition]) -> None:
-        """They are somebody else's, or will be: without a warning."""
+        """Forget partitions that are somebody else's, or will be: without a warning."""
         if not partitions:
             return
         for partition in partitions:

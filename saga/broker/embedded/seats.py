@@ -1,4 +1,4 @@
-"""Seats: a lock of the operating system for each member, which is gone the moment its process is."""
+"""Seats of members: a lock of the operating system for each, which is gone the moment its process is."""
 
 import errno
 import fcntl
@@ -8,11 +8,11 @@ from pathlib import Path
 from saga.sqlite import lock
 
 TRIES_MAX = 100
-"""How often a seat is tried for, before something must be wrong."""
+"""Most tries for a seat, before something must be wrong."""
 
 
 class Seat:
-    """A lock that a member holds while its process lives, in a file of its own beside the broker's.
+    """Lock that a member holds while its process lives, in a file of its own beside the broker's.
 
     Its name never comes again: with the process id alone a new process could take the name of a dead member, who would
     then seem to live, or have its file swept for being the dead one's.
@@ -46,7 +46,7 @@ class Seat:
 
 
 def is_vacant(seat: Path) -> bool:
-    """Whether nobody lives behind it any more."""
+    """Return whether nobody lives behind a seat any more."""
     try:
         file = os.open(seat, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -58,7 +58,7 @@ def is_vacant(seat: Path) -> bool:
 
 
 def sweep(broker: Path) -> None:
-    """Remove the seats that dead processes left. Each with its lock in our hands: nobody can sit down meanwhile."""
+    """Remove the seats that dead processes left, each with its lock in our hands: nobody can sit down meanwhile."""
     for seat in broker.parent.glob(f"{broker.name}.member-*"):
         try:
             file = os.open(seat, os.O_RDWR | os.O_CLOEXEC)
@@ -74,7 +74,7 @@ def sweep(broker: Path) -> None:
 
 
 def _is_at(file: int, path: Path) -> bool:
-    """Whether the file that was locked is still the one of that name: it may have been swept in between."""
+    """Return whether the file that was locked is still the one of that name: it may have been swept in between."""
     try:
         there = path.stat()
     except FileNotFoundError:

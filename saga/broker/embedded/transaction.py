@@ -1,4 +1,4 @@
-"""One transaction on the broker's file: what others wrote is learnt first, and what is published comes last."""
+"""Transaction on the broker's file: what others wrote is learnt first, and what is published comes last."""
 
 from collections.abc import Callable, Mapping
 
@@ -7,7 +7,7 @@ from saga.clock import Clock
 
 
 class Transaction:
-    """See `saga.sqlite.writer.Contents`."""
+    """Writes of records, one group commit at a time: see `saga.sqlite.writer.Contents`."""
 
     def __init__(
         self,
@@ -17,7 +17,8 @@ class Transaction:
         caught_up: Callable[[], None],
         appended: Callable[[Mapping[int, int]], None],
     ) -> None:
-        """`caught_up` is called when others had written, `appended` with the new ends of logs that we wrote to."""
+        """Begin with nothing to append. `caught_up` is called when others had written, `appended` with the new ends of
+        logs that we wrote to."""
         self._log, self._clock = log, clock
         self._caught_up, self._appended = caught_up, appended
         self._others = False
@@ -25,7 +26,7 @@ class Transaction:
         self._moved: Mapping[int, int] = {}
 
     def append(self, entries: list[Entry]) -> None:
-        """Have them written with all others of this transaction: one statement for each log."""
+        """Have entries written with all others of this transaction: one statement for each log."""
         self._entries += entries
 
     def begin(self) -> None:

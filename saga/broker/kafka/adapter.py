@@ -1,4 +1,4 @@
-"""What there is to say of Kafka as a broker: addresses, settings, opening. Loads no driver."""
+"""Description of Kafka as a broker: addresses, settings, opening. Loads no driver."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 PORT = 9092
 INSTANCE = re.compile(r"[A-Za-z0-9._-]{1,200}")
-"""What Kafka takes as the id of a member of a group, with room for what is added to it."""
+"""Form of the id of a member of a group that Kafka takes, with room for what is added to it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,51 +29,51 @@ class KafkaOptions:
     """Settings that only Kafka has."""
 
     kafka_tls: bool = False
-    """TLS to Kafka."""
+    """True for connections to Kafka by TLS."""
     kafka_ca_file: str = ""
-    """Certificates of who may have signed Kafka's: nobody else is trusted then. Without it those whom the system
-    trusts."""
+    """File with the authorities that may have signed Kafka's certificates: nobody else is trusted then. Without it
+    those whom the system trusts."""
     kafka_cert_file: str = ""
-    """Our certificate, where Kafka asks for one."""
+    """File with our certificate, where Kafka asks for one."""
     kafka_key_file: str = ""
-    """The key of our certificate for Kafka."""
+    """File with the key of our certificate for Kafka."""
     kafka_sasl: Literal["none", "plain", "scram-sha-256", "scram-sha-512", "oauthbearer"] = "none"
-    """How we say who we are to Kafka. `plain` and `oauthbearer` show password or token to whoever listens on the
-    network: they need TLS, or SAGA_KAFKA_CLEARTEXT."""
+    """Mechanism by which we say to Kafka who we are. `plain` and `oauthbearer` show password or token to whoever
+    listens on the network: they need TLS, or SAGA_KAFKA_CLEARTEXT."""
     kafka_cleartext: bool = False
     """Consent to send a password or token to Kafka without TLS, readable by everybody on the network."""
     kafka_username: str = ""
-    """Our name at Kafka."""
+    """User name at Kafka."""
     kafka_password: str = field(default="", repr=False)
-    """Our password at Kafka. Better in a file: variables are seen by whoever may look at the process."""
+    """Password at Kafka. Better in a file: variables are seen by whoever may look at the process."""
     kafka_password_file: str = ""
-    """The file with our password at Kafka. It is read at each connect, so a new password needs no restart."""
+    """File with the password at Kafka. It is read at each connect, so a new password needs no restart."""
     kafka_token: str = ""
-    """A function that returns a token for `oauthbearer`. It is not async, and is called in a thread at each connect."""
+    """Function that returns a token for `oauthbearer`. It is not async, and is called in a thread at each connect."""
     kafka_instance: str = ""
-    """The id of this process, the same after a restart, and that of no other process of the same services: it keeps its
+    """Id of this process, the same after a restart, and that of no other process of the same services: it keeps its
     partitions while it restarts. Without one whoever stops hands them on at once."""
     kafka_replication: int = 3
     """Copies of each record on different brokers, of the topics that `saga topics apply` makes."""
     kafka_min_insync: int = 2
-    """How many of these copies there must be before a record counts as written."""
+    """Copies that there must be of a record before it counts as written."""
 
 
 def check_hook(text: str) -> None:
-    """Raises `ValueError` for what cannot name a function of a module: `shop.tokens:kafka_token`."""
+    """Check the name of a function of a module: `shop.tokens:kafka_token`. Raises `ValueError`."""
     module, _, function = text.partition(":")
     if not function.isidentifier() or not all(part.isidentifier() for part in module.split(".")):
         raise ValueError("it must be module:function, as in shop.tokens:kafka_token")
 
 
 def check_instance(text: str) -> None:
-    """Raises `ValueError` for what cannot say which process this is: `payment-0`."""
+    """Check an id that says which process this is: `payment-0`. Raises `ValueError`."""
     if not INSTANCE.fullmatch(text):
         raise ValueError("it must be letters, digits, '.', '_' and '-', at most 200, as in payment-0")
 
 
 class KafkaAdapter:
-    """Kafka, for `saga.adapters`: see `saga.broker.adapter`."""
+    """Description of Kafka for `saga.adapters`: see `saga.broker.adapter`."""
 
     schemes = ("kafka",)
     takes = "kafka://HOST:PORT,..."
@@ -127,7 +127,7 @@ KAFKA = KafkaAdapter()
 
 
 def kafka_settings(settings: Chosen) -> "KafkaSettings":
-    """What the broker and its administration have to know."""
+    """Settings of the broker and its administration."""
     from saga.broker.kafka.settings import KafkaSettings
 
     mine = settings.of(KafkaOptions)
@@ -150,7 +150,7 @@ def kafka_settings(settings: Chosen) -> "KafkaSettings":
 
 
 def kafka_servers(url: str) -> tuple[str, ...]:
-    """The servers to ask first, each as host and port.
+    """Servers to ask first, each as host and port.
 
     >>> kafka_servers("kafka://broker-1:9092,broker-2")
     ('broker-1:9092', 'broker-2:9092')
@@ -208,7 +208,7 @@ def _identity_problems(mine: KafkaOptions) -> Iterator[Problem]:
 
 
 def _hook(name: str) -> Callable[[], str]:
-    """The function that `module:function` names. Raises `ConfigurationError`."""
+    """Function that `module:function` names. Raises `ConfigurationError`."""
     module, _, function = name.partition(":")
     try:
         found: Callable[[], str] = getattr(import_module(module), function)

@@ -37,22 +37,22 @@ from saga.names import PROBED
 T = TypeVar("T")
 
 ASK_S = 10.0
-"""How long each question may take, all its requests together."""
+"""Longest time of each question, all its requests together."""
 BROKER = 4
-"""What settings are asked of, as `TOPIC` is."""
+"""Code of brokers as what settings are asked of, beside `TOPIC`."""
 END_S = 2.0
 SEARCH_S = 180.0
-"""How long may be looked for what can be read behind what cannot."""
+"""Longest search for what can be read behind what cannot."""
 HIDDEN = frozenset({TopicAuthorizationFailedError.errno, ClusterAuthorizationFailedError.errno})
-"""Codes of refusing to tell us settings."""
+"""Codes by which brokers refuse to tell us settings."""
 LOOK_S, AGAIN_S = 0.1, 0.2
 PROBE = Topic(PROBED, partitions=1, retention_days=1)
-"""Where `stamp` writes."""
+"""Topic to which `stamp` writes."""
 
 
 class KafkaAdministration(KafkaBroker):
-    """See `saga.broker.administration.Administration` for the promises. It is a broker that can do more: it is let in
-    as services are."""
+    """Broker on Kafka that can do more: it is let in as services are. See `saga.broker.administration.Administration`
+    for the promises."""
 
     can_grow = True
 
@@ -89,7 +89,7 @@ class KafkaAdministration(KafkaBroker):
         await self._asked(lambda: self._grown(topic, partitions), doing)
 
     async def _grown(self, topic: str, partitions: int) -> None:
-        """Return when the brokers that we ask know."""
+        """Return when the brokers that we ask know of the new partitions."""
         while (await self._found([topic]))[topic].partitions != partitions:
             await self._clock.sleep(LOOK_S)
 
@@ -115,7 +115,7 @@ class KafkaAdministration(KafkaBroker):
         return await self._groups(sorted(names))
 
     async def _groups(self, names: Iterable[str]) -> Mapping[str, tuple[Group, frozenset[str]]]:
-        """Each with the topics that its members read."""
+        """Groups by name, each with the topics that its members read."""
         found: dict[str, tuple[Group, frozenset[str]]] = {}
         for name in names:
             node = await self._client.coordinator_lookup(0, name)
@@ -156,7 +156,7 @@ class KafkaAdministration(KafkaBroker):
         return {Partition(*place): ends[place] if firsts[place] is None else firsts[place].offset for place in places}
 
     async def unreadable(self, partition: Partition, offset: int) -> Unreadable | None:
-        """What is behind it is looked for, further and further, then nearer: brokers find a record by those before."""
+        """Search what is behind it, further and further, then nearer: brokers find a record by those before."""
         try:
             return await self._clock.within(SEARCH_S, self._unreadable(TopicPartition(*partition), offset))
         except FAILED as why:
@@ -182,7 +182,7 @@ class KafkaAdministration(KafkaBroker):
             return Unreadable(offset, found, await probe.size(offset), first)
 
     async def move(self, group: str, positions: Mapping[Partition, int]) -> None:
-        """As promised: Kafka takes positions from outside only for a group that is empty."""
+        """Move positions as promised: Kafka takes them from outside only for a group that is empty."""
         await self._asked(lambda: self._move(group, positions), f"group {group!r}: moving positions")
 
     async def _move(self, group: str, positions: Mapping[Partition, int]) -> None:
@@ -226,8 +226,8 @@ class KafkaAdministration(KafkaBroker):
         return None if controller is None else int(controller.nodeId)
 
     async def _asked(self, ask: Callable[[], Awaitable[T]], doing: str, *, again: bool = True) -> T:
-        """The answer, asked for until there is one: a cluster that is new has nobody who knows of groups yet.
-        `again`: whether to ask more than once."""
+        """Ask until there is an answer: a cluster that is new has nobody who knows of groups yet. `again`: whether to
+        ask more than once."""
         deadline_s = self._clock.monotonic_s() + ASK_S
         while True:
             try:
@@ -240,7 +240,7 @@ class KafkaAdministration(KafkaBroker):
             await self._clock.sleep(AGAIN_S)
 
     async def _send(self, request: Request, node: int | None = None) -> Any:
-        """The answer, whose fields only aiokafka knows."""
+        """Send a request; the fields of its answer only aiokafka knows."""
         client = self._client
         try:
             return await client.send(client.get_random_node() if node is None else node, request)
@@ -253,7 +253,7 @@ class KafkaAdministration(KafkaBroker):
     async def _settings_of(
         self, kind: int, names: Collection[str], node: int | None = None
     ) -> Mapping[str, Mapping[str, str]]:
-        """Of those whose settings we may see."""
+        """Settings of those whose settings we may see."""
         if not names:
             return {}
         answer = await self._send(DescribeConfigsRequest([(kind, name, None) for name in names], False), node)
@@ -269,7 +269,7 @@ class KafkaAdministration(KafkaBroker):
 
     @asynccontextmanager
     async def _consumer(self) -> AsyncIterator[AIOKafkaConsumer]:
-        """Of no group."""
+        """Consumer of no group, inside the block."""
         consumer = of_nobody(self._settings, self._open[1], ASK_S)
         try:
             await consumer.start()
@@ -297,7 +297,7 @@ def _member(client: str, host: str) -> str:
 
 
 def _subscribed(told: bytes) -> Iterable[str]:
-    """The topics that a member said it reads; nothing for one that has not said anything yet."""
+    """Topics that a member said it reads; nothing for one that has not said anything yet."""
     return ConsumerProtocol.METADATA.decode(told).subscription if told else ()
 
 

@@ -1,4 +1,5 @@
-"""Record batches of one partition, read so that the first offset that cannot be read is known, and nothing is skipped.
+"""Batches of one partition's records, read so that the first offset that cannot be read is known, and nothing is
+skipped.
 
 Bytes come from disks and networks. The checksum of a batch covers its records, and neither its place nor its length;
 records inside may be garbage with a good checksum, if a program wrote them so. aiokafka's own reading ends with an
@@ -21,17 +22,17 @@ from saga.messages import Record
 HEADER = struct.Struct(">qiibIhiqqqhii")
 """Header of a batch: its first offset, length, and ten fields more; see the protocol guide of Apache Kafka."""
 PLACE_BYTES = 12
-"""Offset and length, which the length does not count."""
+"""Bytes of a batch's offset and length, which the length does not count."""
 OFFSET_BYTES = 8
 CODECS: dict[int, Callable[[bytes], bytes]] = {1: gzip_decode, 2: snappy_decode, 3: lz4_decode, 4: zstd_decode}
 CODEC_MASK, APPEND_TIME = 0x07, 0x08
 
 Tell: TypeAlias = Callable[[int, Exception | None], None]
-"""How far a fetch could be read, and what is wrong there; `None`: it was read to its end."""
+"""Function that is told how far a fetch could be read, and what is wrong there; `None`: it was read to its end."""
 
 
 class Entry(NamedTuple):
-    """A record of a batch, with the names that aiokafka gives to the fields."""
+    """Record of a batch, with the names that aiokafka gives to the fields."""
 
     offset: int
     timestamp: int
@@ -41,7 +42,7 @@ class Entry(NamedTuple):
 
 
 class Batches:
-    """What one fetch has brought of one partition, as an iterator that never raises.
+    """Batches that one fetch has brought of one partition, as an iterator of records that never raises.
 
     It has what aiokafka wants of its `PartitionRecords`. Records of aborted transactions are left out.
     """
@@ -55,10 +56,11 @@ class Batches:
         end: int,
         tell: Tell,
     ) -> None:
-        """`offset`: what was asked for. `aborted`: producers, and where their transactions began. `end`: of the
-        partition."""
+        """Begin to read. `offset`: what was asked for. `aborted`: producers, and where their transactions began. `end`:
+        of the partition."""
         self.next_fetch_offset = offset
-        """All below has been read, or is no record: where transactions ended, or what compaction removed."""
+        """Offset below which all has been read, or is no record: where transactions ended, or what compaction
+        removed."""
         self._place, self._data, self._end, self._tell = place, data, end, tell
         self._aborted = sorted(aborted, key=lambda each: each[1], reverse=True)
         self._aborting: set[int] = set()
@@ -116,12 +118,12 @@ class Batches:
         self._tell(self.next_fetch_offset, None)
 
     def _begin_aborted(self, offset: int) -> None:
-        """From that offset on records of these producers are of transactions that were aborted."""
+        """Take note that from that offset on records of some producers are of transactions that were aborted."""
         while self._aborted and self._aborted[-1][1] <= offset:
             self._aborting.add(self._aborted.pop()[0])
 
     def _check_place(self, begin: int, after: int, *, first: bool) -> None:
-        """Raises `CorruptRecordException` for a batch that cannot lie there: its offset is under no checksum."""
+        """Check that a batch can lie there: its offset is under no checksum. Raises `CorruptRecordException`."""
         at = self.next_fetch_offset
         if after <= at or (begin < at and not first):
             raise CorruptRecordException(f"a batch of offsets {begin} to {after - 1} cannot lie behind {at - 1}")
@@ -131,7 +133,7 @@ class Batches:
                 raise CorruptRecordException(f"a batch of offsets {begin} to {after - 1} lies where {at} has to be")
 
     def _following(self, begin: int) -> int | None:
-        """The offset of the batch after the one that begins there, as far as it has come."""
+        """Offset of the batch after the one that begins there, as far as it has come."""
         at, length = next((at, length) for at, offset, length in laid_out(self._data) if offset == begin)
         after = self._data[at + length : at + length + OFFSET_BYTES]
         return int.from_bytes(after, signed=True) if len(after) == OFFSET_BYTES else None
@@ -142,7 +144,7 @@ class Batches:
 
 
 def laid_out(data: bytes) -> Iterator[tuple[int, int, int]]:
-    """Of each whole batch where it lies in `data`, its first offset, and how many bytes it takes."""
+    """Layout of the whole batches: of each where it lies in `data`, its first offset, and how many bytes it takes."""
     at = 0
     while at + PLACE_BYTES <= len(data):
         offset, length = struct.unpack_from(">qi", data, at)
@@ -153,7 +155,7 @@ def laid_out(data: bytes) -> Iterator[tuple[int, int, int]]:
 
 
 def entries(batch: bytes) -> Iterator[Entry]:
-    """The records of a batch, whatever its headers are called: what is not UTF-8 in a name is written as `\\xff`.
+    """Records of a batch, whatever its headers are called: what is not UTF-8 in a name is written as `\\xff`.
 
     Brokers take any bytes as a name, so such a record is not damaged. Slower than aiokafka's reading.
     """
@@ -177,7 +179,7 @@ def entries(batch: bytes) -> Iterator[Entry]:
 
 
 class _Reading:
-    """A place in the bytes of a batch."""
+    """Position in the bytes of a batch, and reading from there."""
 
     def __init__(self, data: bytes) -> None:
         self.at = 0

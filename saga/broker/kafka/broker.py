@@ -1,4 +1,4 @@
-"""Kafka behind the port: connecting, publishing, joining, and secrets that change."""
+"""Broker on Kafka behind the port: connecting, publishing, joining, and secrets that change."""
 
 import asyncio
 from collections.abc import AsyncIterator, Collection, Coroutine, Mapping, Sequence
@@ -18,11 +18,12 @@ from saga.errors import BrokerError
 from saga.messages import Outgoing, Record
 
 RENEW_S = 5.0
-"""How often secrets and certificates are looked at. Only new connections use them."""
+"""Pause before secrets and certificates are looked at again. Only new connections use them."""
 
 
 class KafkaBroker:
-    """See `saga.broker.port.Broker` for the promises. One instance serves all services of a process."""
+    """Broker on Kafka; one instance serves all services of a process. See `saga.broker.port.Broker` for the
+    promises."""
 
     makes_topics = False
 
@@ -66,7 +67,7 @@ class KafkaBroker:
     # ---------------------------------------------------------------- the port
 
     async def ensure(self, topics: Sequence[Topic]) -> None:
-        """As promised; what is there stays as it is, its retention too."""
+        """Create topics as promised; what is there stays as it is, its retention too."""
         publisher, access = self._open
         await kafka_topics.ensure(topics, publisher.producer.client, self._settings, access, self._clock)
 
@@ -79,12 +80,12 @@ class KafkaBroker:
         return await rights.forbidden(reads, writes, groups, self._open[0].producer.client)
 
     def publish(self, messages: Sequence[Outgoing]) -> Coroutine[Any, Any, None]:
-        """As promised. Raises `BrokerError` for a record that is too large, or a topic that is not there."""
+        """Publish as promised. Raises `BrokerError` for a record that is too large, or a topic that is not there."""
         return self._open[0].publish(messages)
 
     @asynccontextmanager
     async def join(self, group: str, topics: Sequence[str], listener: Listener) -> AsyncIterator[Membership]:
-        """As promised. An error that the listener raises comes out of the next `poll` or `commit`."""
+        """Join as promised. An error that the listener raises comes out of the next `poll` or `commit`."""
         _, access = self._open
         member = Member(group, topics, listener, self._settings, access, self._clock)
         await member.enter()

@@ -1,4 +1,4 @@
-"""What we need of aiokafka that is not public, in one place; a test says when a new version of it has become different.
+"""Private parts of aiokafka that we need, in one place; a test says when a new version of it has become different.
 
 aiokafka's background tasks may die or hang without anybody being told, and its `stop` may wait for a broker that never
 answers. So we look at the tasks ourselves, and end what does not end.
@@ -23,10 +23,10 @@ from saga.errors import BrokerError, BrokerUnavailable
 from saga.messages import Partition, Standstill
 
 LOOKS, LOOK_S = 4, 0.15
-"""How often, and after how long, a topic is looked for: a new one is known to all brokers after a moment."""
+"""Looks for a topic, and the pause between them: a new one is known to all brokers after a moment."""
 END_S = 0.5
 FAILED = (KafkaError, OSError, TimeoutError, AssertionError, AttributeError)
-"""What aiokafka raises: the last two when what it has closed is used."""
+"""Errors that aiokafka raises: the last two when what it has closed is used."""
 
 logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # all that matters comes as an exception, once
 
@@ -35,20 +35,20 @@ logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # all that matters com
 
 
 def given_up(why: BaseException) -> bool:
-    """Whether this is a cancellation that nobody asked for: of something in aiokafka that was waited for. Let through,
-    it would look like one of whoever waits, and end it without a word."""
+    """Return whether this is a cancellation that nobody asked for: of something in aiokafka that was waited for. Let
+    through, it would look like one of whoever waits, and end it without a word."""
     task = asyncio.current_task()
     return isinstance(why, asyncio.CancelledError) and task is not None and not task.cancelling()
 
 
 def let_through(why: BaseException) -> None:
-    """Raise it again if it is a cancellation that somebody asked for."""
+    """Raise an error again if it is a cancellation that somebody asked for."""
     if isinstance(why, asyncio.CancelledError) and not given_up(why):
         raise why
 
 
 async def partitions_of(client: AIOKafkaClient, topic: str, clock: Clock) -> int:
-    """How many partitions it has; from now on the client knows the topic. Raises `BrokerError` if it is not there.
+    """Count a topic's partitions; from now on the client knows the topic. Raises `BrokerError` if it is not there.
 
     All topics are asked for, because asking for one that is missing creates it, unless the brokers forbid that; and it
     is added, because a client forgets those that it was not told of as soon as it was told of one.
@@ -69,7 +69,7 @@ async def partitions_of(client: AIOKafkaClient, topic: str, clock: Clock) -> int
 
 
 async def topics_of(client: AIOKafkaClient) -> Mapping[str, int]:
-    """All topics, and how many partitions each has. Raises `BrokerUnavailable`."""
+    """Count the partitions of all topics. Raises `BrokerUnavailable`."""
     try:
         cluster = await client.fetch_all_metadata()
     except FAILED as why:
@@ -78,7 +78,7 @@ async def topics_of(client: AIOKafkaClient) -> Mapping[str, int]:
 
 
 def renew_password(client: AIOKafkaClient, password: str | None) -> None:
-    """Use that one for connections that are made from now on."""
+    """Use that password for connections that are made from now on."""
     client._sasl_plain_password = password
 
 
@@ -101,7 +101,7 @@ async def _ended(tasks: Iterable[asyncio.Task[object] | None], client: AIOKafkaC
 
 
 def is_dead(producer: AIOKafkaProducer) -> bool:
-    """Whether nothing that is handed to it will ever be sent."""
+    """Return whether nothing that is handed to the producer will ever be sent."""
     task = producer._sender.sender_task
     return task is None or task.done() or _is_over(producer.client._sync_task)
 
@@ -113,7 +113,7 @@ def hand_over(
     value: bytes | None,
     headers: list[tuple[str, bytes | None]],
 ) -> asyncio.Future[RecordMetadata] | None:
-    """Give it a record of a topic that it knows, without waiting; `None` if a full batch has to go first.
+    """Give the producer a record of a topic that it knows, without waiting; `None` if a full batch has to go first.
 
     `send` of aiokafka asks for the topic and its partitions each time, which costs more than the rest of it.
     """
@@ -128,7 +128,7 @@ def hand_over(
 
 
 async def end_producer(producer: AIOKafkaProducer, clock: Clock, seconds: float) -> None:
-    """Let it send what it has, for so long; then end it. What is left fails with `KafkaTimeoutError`."""
+    """Let a producer send what it has, for so long; then end it. What is left fails with `KafkaTimeoutError`."""
     if seconds > 0:
         try:
             await clock.within(seconds, producer.stop())
@@ -149,15 +149,15 @@ async def end_producer(producer: AIOKafkaProducer, clock: Clock, seconds: float)
 
 
 class _Batches(set[object]):
-    """aiokafka takes each batch out when it fails, also one that is to be sent again and so is not in here: in a
-    callback, whose failure asyncio would write into the log."""
+    """Set of batches that lets any be taken out. aiokafka takes each out when it fails, also one that is to be sent
+    again and so is not in here: in a callback, whose failure asyncio would write into the log."""
 
     def remove(self, batch: object) -> None:
         self.discard(batch)
 
 
 def _over(batch: object) -> Never:
-    """In the place of having it sent again: it ends the task that asks for it."""
+    """End the task that asks for a batch to be sent again: put in the place of what would send it."""
     raise asyncio.CancelledError
 
 
@@ -165,7 +165,7 @@ def _over(batch: object) -> Never:
 
 
 def check(consumer: AIOKafkaConsumer) -> None:
-    """Raise what broke it, if something did: aiokafka itself tells only who polls, and not always."""
+    """Raise what broke the consumer, if something did: aiokafka itself tells only who polls, and not always."""
     coordinator = consumer._coordinator
     for task in (coordinator._coordination_task, consumer._fetcher.error_future, consumer._client._sync_task):
         if _is_over(task):
@@ -175,17 +175,17 @@ def check(consumer: AIOKafkaConsumer) -> None:
 
 
 def is_alone(consumer: AIOKafkaConsumer) -> bool:
-    """Whether it knows no broker that coordinates its group: nothing can be committed."""
+    """Return whether a consumer knows no broker that coordinates its group: nothing can be committed."""
     return consumer._coordinator.coordinator_id is None
 
 
 def is_out(consumer: AIOKafkaConsumer) -> bool:
-    """Whether the group does not know it any more: what it had may be another member's already."""
+    """Return whether the group does not know the consumer any more: what it had may be another member's already."""
     return bool(consumer._coordinator.generation < 0)
 
 
 def unseen(consumer: AIOKafkaConsumer, topics: Iterable[str]) -> list[str]:
-    """Those that are not there, or that we may not see. If there are any they are asked for again: aiokafka would wait
+    """Topics that are not there, or that we may not see. If there are any they are asked for again: aiokafka would wait
     for minutes, in which the member has none of their partitions, and nobody is told."""
     found = [topic for topic in topics if not consumer._client.cluster.partitions_for_topic(topic)]
     if found:
@@ -200,7 +200,7 @@ def hidden(topics: Iterable[str]) -> list[Standstill]:
 
 
 def refused_topics(why: BaseException) -> frozenset[str]:
-    """The topics of which a commit was refused for want of rights; it counts for those of the others."""
+    """Topics of which a commit was refused for want of rights; it counts for those of the others."""
     cause = why.__cause__
     if cause is None or not isinstance(cause, TopicAuthorizationFailedError):
         return frozenset()
@@ -208,7 +208,7 @@ def refused_topics(why: BaseException) -> frozenset[str]:
 
 
 def position(consumer: AIOKafkaConsumer, partition: Partition) -> int | None:
-    """The offset that it reads next; `None` if the partition is not its own, or it does not know yet."""
+    """Offset that the consumer reads next; `None` if the partition is not its own, or it does not know yet."""
     subscription = consumer._subscription.subscription
     place = TopicPartition(*partition)
     if subscription is None or subscription.assignment is None or place not in subscription.assignment.tps:
@@ -220,19 +220,20 @@ def position(consumer: AIOKafkaConsumer, partition: Partition) -> int | None:
 async def bounds(
     consumer: AIOKafkaConsumer, places: Collection[TopicPartition]
 ) -> Mapping[TopicPartition, tuple[int, int]]:
-    """Of each the offset of its oldest record, and after its last one that can be read. Goes on until answered."""
+    """Bounds of each partition: the offset of its oldest record, and after its last one that can be read. Goes on until
+    answered."""
     begins, ends = await consumer.beginning_offsets(places), await consumer.end_offsets(places)
     return {place: (int(begins[place]), int(ends[place])) for place in places}
 
 
 async def committed(consumer: AIOKafkaConsumer, partitions: Collection[TopicPartition]) -> Mapping[Partition, int]:
-    """The group's positions, in one request; those without one are left out. Goes on until it is answered."""
+    """Positions of the group, in one request; those without one are left out. Goes on until it is answered."""
     found = await consumer._coordinator.fetch_committed_offsets(list(partitions))
     return {Partition(*partition): position.offset for partition, position in found.items()}
 
 
 async def positions(consumer: AIOKafkaConsumer, places: Collection[TopicPartition]) -> Mapping[Partition, int]:
-    """The group's, and of the others where they begin."""
+    """Positions of the group, and of the other partitions where they begin."""
     found = dict(await committed(consumer, places)) if places else {}
     new = [place for place in places if Partition(*place) not in found]
     if new:
@@ -260,7 +261,7 @@ async def end_consumer(consumer: AIOKafkaConsumer, clock: Clock, seconds: float)
 
 
 async def _leave(coordinator: GroupCoordinator, client: AIOKafkaClient, clock: Clock) -> None:
-    """Out of the group by another connection: on its own one, joining may have to wait for all other members."""
+    """Leave the group by another connection: on its own one, joining may have to wait for all other members."""
     keeps_its_place = coordinator._group_instance_id is not None
     if keeps_its_place or coordinator.coordinator_id is None or not coordinator.member_id:
         return
@@ -274,7 +275,7 @@ def _is_over(task: asyncio.Task[object] | None) -> bool:
 
 
 def failed(why: BaseException, doing: str, right: str = "Read, Write or Create", *, waits: bool = False) -> BrokerError:
-    """What to raise instead of something that came out of aiokafka; `right`, `waits`: see `translated`."""
+    """Make the error to raise instead of something that came out of aiokafka; `right`, `waits`: see `translated`."""
     if isinstance(why, KafkaError):
         return translated(why, doing, right, waits=waits)
     said = "no answer in time" if isinstance(why, TimeoutError) else repr(why)

@@ -1,4 +1,4 @@
-"""Whether Kafka can be reached and lets us in: asked once before anything else, to say clearly what is wrong.
+"""Check that Kafka can be reached and lets us in: made once before anything else, to say clearly what is wrong.
 
 aiokafka's own answer to a wrong password is the same as to a wrong address.
 """
@@ -98,7 +98,7 @@ def _told(why: OSError | KafkaError, server: str, settings: KafkaSettings) -> Br
 
 
 def _certificate(settings: KafkaSettings) -> str:
-    """What to do about ours."""
+    """Advice about our certificate."""
     if settings.cert_file is None:
         return "give SAGA_KAFKA_CERT_FILE and SAGA_KAFKA_KEY_FILE"
     return (

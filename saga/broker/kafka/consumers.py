@@ -11,12 +11,13 @@ from saga.broker.kafka.client import failed
 from saga.broker.kafka.settings import Access, KafkaSettings
 
 FETCH_BYTES = 1 << 23
-"""Bytes that one broker sends at once, at most; of one partition an eighth of it."""
+"""Most bytes that one broker sends at once; of one partition an eighth of it."""
 FOREVER_MS = (1 << 31) - 1
 
 
 def of_group(group: str, topics: Sequence[str], settings: KafkaSettings, access: Access) -> AIOKafkaConsumer:
-    """A member that is to be, of a group that reads these topics. Raises `BrokerUnavailable` without a password."""
+    """Make a consumer that is to be a member of a group that reads these topics. Raises `BrokerUnavailable` without a
+    password."""
     return _consumer(
         access,
         group_id=group,
@@ -35,7 +36,7 @@ def of_group(group: str, topics: Sequence[str], settings: KafkaSettings, access:
 
 
 def of_nobody(settings: KafkaSettings, access: Access, request_s: float) -> AIOKafkaConsumer:
-    """For tools: it has no positions but those that it is told. Raises as `of_group`."""
+    """Make a consumer for tools: it has no positions but those that it is told. Raises as `of_group`."""
     return _consumer(
         access,
         group_id=None,

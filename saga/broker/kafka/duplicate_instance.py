@@ -1,4 +1,4 @@
-"""Two processes with one id, of which no broker tells: seen by how often a group forgets a member."""
+"""Processes that share one id, of which no broker tells: seen by how often a group forgets a member."""
 
 import logging
 from collections import deque
@@ -6,13 +6,13 @@ from collections import deque
 from saga.clock import Clock
 
 OFTEN = 3
-"""So many times within one session: silence makes a group forget a member once in a session, and not more."""
+"""Times within one session that are too many: silence makes a group forget a member once in a session, and not more."""
 
 log = logging.getLogger("saga.broker.kafka")
 
 
 class DuplicateInstance:
-    """Says once that somebody else must have the id of this member.
+    """Watch for another process that has the id of this member; it says so once.
 
     A broker gives the place of a member to whoever comes with the same id. The one before hears at its next heartbeat
     that it is not known, and comes again: so they take the place from one another for ever.
@@ -24,7 +24,7 @@ class DuplicateInstance:
         self._said = False
 
     def forgotten(self) -> None:
-        """The group does not know the member any more."""
+        """Note that the group does not know the member any more."""
         self._forgotten_s.append(self._clock.monotonic_s())
         often = len(self._forgotten_s) == OFTEN and self._forgotten_s[-1] - self._forgotten_s[0] < self._session_s
         if not self._instance or self._said or not often:

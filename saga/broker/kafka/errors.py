@@ -1,4 +1,4 @@
-"""What each failure of aiokafka means here, and what to do about it: the one table."""
+"""Meaning of each failure of aiokafka, and what to do about it: the one table."""
 
 from collections.abc import Mapping
 
@@ -53,7 +53,7 @@ AGAIN: frozenset[type[Exception]] = frozenset(
         kafka.UnknownProducerId,
     }
 )
-"""These pass, or a person makes them pass: wait and try again. What they interrupted may have happened."""
+"""Errors that pass, or that a person makes pass: wait and try again. What they interrupted may have happened."""
 
 FENCED: frozenset[type[Exception]] = frozenset(
     {
@@ -65,7 +65,7 @@ FENCED: frozenset[type[Exception]] = frozenset(
         kafka.UnknownMemberIdError,
     }
 )
-"""Said of a commit: the partitions are another member's by now, or will be."""
+"""Errors of a commit that say: the partitions are another member's by now, or will be."""
 
 _PASSWORD = "check user and password, and that the brokers have this user"
 _MECHANISM = "ask which SASL mechanism the brokers' listener has, and give that one"
@@ -134,7 +134,7 @@ PERSON: Mapping[type[Exception], str] = {
     kafka.UnsupportedSaslMechanismError: _MECHANISM,
     kafka.UnsupportedVersionError: _VERSION,
 }
-"""Waiting alone does not help: what a person has to do."""
+"""Errors that waiting alone does not mend, each with what a person has to do."""
 
 
 RIGHTS: frozenset[type[Exception]] = frozenset(
@@ -144,14 +144,14 @@ RIGHTS: frozenset[type[Exception]] = frozenset(
         kafka.TopicAuthorizationFailedError,
     }
 )
-"""Of these those that are rights: one that was taken away can be given back."""
+"""Errors of these that are of rights: one that was taken away can be given back."""
 
 
 def translated(
     why: BaseException, doing: str, right: str = "Read, Write or Create", *, waits: bool = False
 ) -> BrokerError:
-    """The error to raise instead of one of aiokafka's; `doing`: what failed, and where; `right`: which one it takes on
-    a topic. `waits`: whether a right that is missing is waited for, as those do who are running."""
+    """Make the error to raise instead of one of aiokafka's; `doing`: what failed, and where; `right`: which one it
+    takes on a topic. `waits`: whether a right that is missing is waited for, as those do who are running."""
     said = f"{doing}: {type(why).__name__}: {_words(why)}"
     for kind in type(why).__mro__:
         if kind in AGAIN:
@@ -167,7 +167,7 @@ def translated(
 
 
 def _words(why: BaseException) -> str:
-    """What it says, without its name, and without aiokafka's own advice of many lines."""
+    """Text of an error, without its name, and without aiokafka's own advice of many lines."""
     text = (
         " ".join(str(part) for part in why.args if isinstance(part, str | int | dict | tuple))
         or getattr(why, "description", "")

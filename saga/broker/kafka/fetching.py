@@ -29,7 +29,7 @@ from saga.clock import Clock
 from saga.messages import Standstill
 
 AGAIN_S_FIRST, AGAIN_S_MAX = 0.1, 5.0
-"""The pauses of a partition that cannot be read. All others go on meanwhile."""
+"""Pauses before a partition is read again that cannot be read. All others go on meanwhile."""
 PATIENCE_S = 2.0
 """Seconds that trouble has to last before it is told: most passes by itself, as a change of leader."""
 OF_TOPICS: tuple[type[KafkaError], ...] = (TopicAuthorizationFailedError, UnknownTopicOrPartitionError)
@@ -38,7 +38,7 @@ OF_TOPICS: tuple[type[KafkaError], ...] = (TopicAuthorizationFailedError, Unknow
 
 @dataclass(slots=True)
 class StandingStill:
-    """A partition that cannot be read."""
+    """Partition that cannot be read, and stands still."""
 
     offset: int
     reason: str
@@ -46,14 +46,14 @@ class StandingStill:
     patience_s: float
     of_topic: bool
     again_s: float = AGAIN_S_FIRST
-    """The pause before it is read again."""
+    """Pause before it is read again."""
 
 
 class Fetching(Fetcher):  # type: ignore[misc]  # aiokafka has no types
-    """Takes the place of a consumer's own fetcher, as long as the consumer runs."""
+    """Fetcher that takes the place of a consumer's own, as long as the consumer runs."""
 
     def __init__(self, consumer: AIOKafkaConsumer, clock: Clock, tell: Callable[[], None]) -> None:
-        """`tell`: called when something that people are told of may have changed."""
+        """Begin without partitions. `tell`: called when something that people are told of may have changed."""
         super().__init__(
             consumer._client,
             consumer._subscription,
@@ -74,11 +74,11 @@ class Fetching(Fetcher):  # type: ignore[misc]  # aiokafka has no types
         self._told: list[Standstill] = []
 
     def begin(self) -> None:
-        """Another assignment has begun: nothing is known of its partitions."""
+        """Begin another assignment: nothing is known of its partitions."""
         for timer in self._timers.values():
             timer.cancel()
         self._timers, self._standstills, self.out_of_range = {}, {}, {}
-        self._tell_news()  # or what stands there again would be taken for told
+        self._tell_news()  # or what stands still again would be taken for told
 
     def standstills(self) -> list[Standstill]:
         """Standstills to be told to people; one for a whole topic."""
@@ -97,7 +97,7 @@ class Fetching(Fetcher):  # type: ignore[misc]  # aiokafka has no types
     # ---------------------------------------------------------------- what comes
 
     async def _proc_fetch_request(self, assignment: Assignment, node_id: int, request: FetchRequest) -> bool:
-        """One request to one broker; whether there is something to take."""
+        """Send one request to one broker; true if there is something to take."""
         try:
             response = await self._client.send(node_id, request)
         except KafkaError:
@@ -153,13 +153,13 @@ class Fetching(Fetcher):  # type: ignore[misc]  # aiokafka has no types
     # ---------------------------------------------------------------- what does not come
 
     def go_on_at(self, place: TopicPartition, offset: int) -> None:
-        """Read it from there on."""
+        """Read a partition from there on."""
         self.out_of_range.pop(place, None)
         self.seek_to(place, offset)
         self._subscriptions.subscription.assignment.state_value(place).resume()
 
     def _refused(self, assignment: Assignment, place: TopicPartition, offset: int, kind: type[KafkaError]) -> None:
-        """The broker says why nothing comes of it."""
+        """Note why the broker says that nothing comes of a partition."""
         if kind is OffsetOutOfRangeError:
             assignment.state_value(place).pause()
             self.out_of_range[place] = offset
@@ -175,8 +175,8 @@ class Fetching(Fetcher):  # type: ignore[misc]  # aiokafka has no types
     def _is_empty(
         self, assignment: Assignment, place: TopicPartition, offset: int, stable: int, *, alone: bool
     ) -> None:
-        """Nothing came of it, though there is something. That may be once, if others took all the room: so it is left
-        alone only if they did not."""
+        """Note that nothing came of a partition, though there is something. That may be once, if others took all the
+        room: so it is left alone only if they did not."""
         reason = (
             f"{place.topic}/{place.partition} stands at offset {offset}: the brokers have records up to {stable - 1}, "
             "and hand out none of them, as they do if what they have stored is damaged: have it restored, or step over "
@@ -188,7 +188,7 @@ class Fetching(Fetcher):  # type: ignore[misc]  # aiokafka has no types
         return StandingStill(offset, reason, self._clock.monotonic_s(), patience_s, of_topic)
 
     def _stands(self, assignment: Assignment, place: TopicPartition, new: StandingStill, *, rests: bool = True) -> None:
-        """Leave it alone for a while, and nothing else."""
+        """Leave a partition alone for a while, and nothing else."""
         before = self._standstills.get(place)
         if before is not None and before.offset == new.offset:
             new.since_s, new.again_s = before.since_s, min(2 * before.again_s, AGAIN_S_MAX)
@@ -204,7 +204,7 @@ class Fetching(Fetcher):  # type: ignore[misc]  # aiokafka has no types
             self._tell_news()
 
     def _tell_news(self) -> None:
-        """If there are any: a partition is tried again and again."""
+        """Tell news, if there are any: a partition is tried again and again."""
         now = self.standstills()
         if now != self._told:
             self._told = now
@@ -212,7 +212,7 @@ class Fetching(Fetcher):  # type: ignore[misc]  # aiokafka has no types
 
 
 def keep_apart(consumer: AIOKafkaConsumer, clock: Clock, tell: Callable[[], None]) -> Fetching:
-    """Give it a fetcher of this kind. To be called as soon as it has started, before it has partitions."""
+    """Give a consumer a fetcher of this kind. To be called as soon as it has started, before it has partitions."""
     old = consumer._fetcher
     old._fetch_task.cancel()  # it has not begun to wait for anything but partitions
     consumer._fetcher = fetching = Fetching(consumer, clock, tell)

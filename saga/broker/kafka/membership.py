@@ -1,4 +1,4 @@
-"""One member of a group, from joining to leaving, around one consumer of aiokafka at a time.
+"""Member of a group, from joining to leaving, around one consumer of aiokafka at a time.
 
 A rebalance takes everything from everybody and gives it anew: aiokafka tells us so from a task of its own, and waits.
 What that task waits for must never wait for a `getmany`, which itself waits for the rebalance to be over: so `poll`
@@ -27,18 +27,18 @@ from saga.errors import BrokerError, BrokerUnavailable, Fenced
 from saga.messages import Partition, Record, Standstill
 
 WATCH_S, AGAIN_S = 0.25, 0.5
-"""How often to look whether aiokafka is well, and the pause before another consumer is tried."""
+"""Pause before looking again whether aiokafka is well, and the one before another consumer is tried."""
 ALONE_S = 2.0
-"""A member that finds no coordinator for so long says that the broker is unavailable."""
+"""Time without a coordinator after which a member says that the broker is unavailable."""
 LEAVE_S = 5.0
 BOUNDS_S = 1.0
-"""How long a broker is waited for that is asked where a partition begins and ends."""
+"""Longest wait for a broker that is asked where a partition begins and ends."""
 
 log = logging.getLogger("saga.broker.kafka")
 
 
 class Member:
-    """See `saga.broker.port.Membership` for the promises."""
+    """Member of a group on Kafka. See `saga.broker.port.Membership` for the promises."""
 
     def __init__(
         self,
@@ -54,25 +54,25 @@ class Member:
         self._consumer: AIOKafkaConsumer | None = None
         self._owned: dict[Partition, Owned] = {}
         self._open: set[Partition] = set()
-        """Those that may be read: not before the listener knows of them, and not while they are given up."""
+        """Partitions that may be read: not before the listener knows of them, and not while they are given up."""
         self._fetching: Fetching | None = None
         self._prefetch = Prefetch(group, clock, self.wake)
         self._duplicate_instance = DuplicateInstance(group, settings.instance, settings.session_s, clock)
         self._woken = False
         self._changing = asyncio.Lock()
-        """Held by whoever tells the listener."""
+        """Lock of whoever tells the listener."""
         self._told = self._was_in = False
-        """Whether the group has said what is ours, which may be nothing; and whether it ever has: from then on whatever
+        """True if the group has said what is ours, which may be nothing; and if it ever has: from then on whatever
         people can mend is waited for."""
         self._unseen: list[str] = []  # topics that are gone or hidden: the others are read
         self._leaving = asyncio.Event()
         self._life: asyncio.Task[None] | None = None
         self._broken: BaseException | None = None
-        """Raised from now on."""
+        """Error that is raised from now on."""
         self._away: BrokerError | None = None
-        """Raised as long as it lasts."""
+        """Error that is raised as long as it lasts."""
         self._untold: BaseException | None = None
-        """Why the listener could not be told of an assignment."""
+        """Reason why the listener could not be told of an assignment."""
 
     # ---------------------------------------------------------------- the port
 
@@ -128,7 +128,8 @@ class Member:
         return sorted({(each.topic, each.partition): each for each in found}.values(), key=str)
 
     def _read_to(self, partition: Partition) -> int:
-        """After the last record that was handed out, and what lies behind it and is none: where transactions end."""
+        """Offset after the last record that was handed out, and what lies behind it and is none: where transactions
+        end."""
         owned = self._owned[partition]
         if self._consumer is None or partition in self._prefetch:
             return owned.next
@@ -153,8 +154,8 @@ class Member:
         return records
 
     async def _find(self, consumer: AIOKafkaConsumer, fetching: Fetching) -> None:
-        """Where to go on in partitions that have nothing at our offset. A gap in front of it was removed before it was
-        read; if even their end is in front of it the log has lost what we have read, and all of it begins anew."""
+        """Find where to go on in partitions that have nothing at our offset. A gap in front of it was removed before it
+        was read; if even their end is in front of it the log has lost what we have read, and all of it begins anew."""
         for place, offset in list(fetching.out_of_range.items()):
             try:
                 begin, end = (await self._clock.within(BOUNDS_S, client.bounds(consumer, [place])))[place]
@@ -179,7 +180,8 @@ class Member:
                 fetching.go_on_at(place, offset if begin <= offset <= end else begin)
 
     async def _commit_ends(self) -> None:
-        """Where transactions have ended, or were aborted, positions move though no record has come."""
+        """Commit the ends of transactions: where they have ended, or were aborted, positions move though no record has
+        come."""
         moved = {
             partition: (owned, read_to)
             for partition, owned in self._owned.items()
@@ -193,7 +195,7 @@ class Member:
     # ---------------------------------------------------------------- what the group tells
 
     async def given_up(self, consumer: AIOKafkaConsumer) -> None:
-        """Everything goes, before another assignment."""
+        """Give up everything before another assignment."""
         async with self._changing:
             if consumer is self._consumer and not self._leaving.is_set():
                 if is_out := client.is_out(consumer):
@@ -201,7 +203,7 @@ class Member:
                 await self._give_up(with_warning=not is_out)
 
     async def given(self, consumer: AIOKafkaConsumer, places: Collection[TopicPartition]) -> None:
-        """These are ours. Nobody hears of this member meanwhile, so it has to be quick."""
+        """Take on partitions that are ours. Nobody hears of this member meanwhile, so it has to be quick."""
         async with self._changing:
             if consumer is not self._consumer or self._leaving.is_set():
                 return
@@ -223,7 +225,7 @@ class Member:
             self._prefetch.news.set()
 
     def _start(self, consumer: AIOKafkaConsumer, offsets: Mapping[Partition, int]) -> None:
-        """Have these read, from these offsets on, whatever aiokafka thinks of them."""
+        """Have these partitions read, from these offsets on, whatever aiokafka thinks of them."""
         if self._fetching is not None:
             self._fetching.begin()
         self._prefetch.start(offsets)
@@ -299,7 +301,8 @@ class Member:
         consumer.subscribe(topics=self._topics, listener=Rebalances(consumer, self.given_up, self.given))
 
     async def _see(self, consumer: AIOKafkaConsumer) -> None:
-        """Have it know our topics. One that is missing is an error at the beginning, and waited for later on."""
+        """Have the consumer know our topics. One that is missing is an error at the beginning, and waited for later
+        on."""
         for topic in self._topics:
             try:
                 await partitions_of(consumer._client, topic, self._clock)
@@ -361,7 +364,7 @@ class Member:
             self._set_away(f"group {self._group!r}: {trouble}" if trouble else "")
 
     def _set_away(self, trouble: str) -> None:
-        """What whoever polls is told, until it is over."""
+        """Note the trouble that whoever polls is told of, until it is over."""
         self._away = self._access.explained(BrokerUnavailable(trouble)) if trouble else None
         if trouble:
             self._prefetch.news.set()

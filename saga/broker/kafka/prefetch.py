@@ -1,4 +1,5 @@
-"""What a consumer has fetched and nobody has taken yet: asked for side by side, kept in order, never cancelled."""
+"""Records that a consumer has fetched and nobody has taken yet: asked for side by side, kept in order, never
+cancelled."""
 
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -11,13 +12,13 @@ from saga.errors import BrokerError
 from saga.messages import Partition, Record, Standstill
 
 GET_MS = 100
-"""How long one `getmany` waits; one for other partitions can go on beside it."""
+"""Longest wait of one `getmany`; one for other partitions can go on beside it."""
 REST_S = 1.0
-"""How long a partition is left alone of which aiokafka makes nothing but exceptions."""
+"""Time for which a partition is left alone of which aiokafka makes nothing but exceptions."""
 
 
 class Prefetch:
-    """Between `getmany` and `poll`.
+    """Buffer of records between `getmany` and `poll`.
 
     A `getmany` that is cancelled would count as under way for ever, and while the group is rebalanced it waits without
     limit. So each runs in a task of its own. There are never two for one partition, and none for a partition of which
@@ -28,30 +29,30 @@ class Prefetch:
     """
 
     def __init__(self, group: str, clock: Clock, tell: Callable[[], None]) -> None:
-        """`tell`: called when what stands still is different."""
+        """Begin with nothing fetched. `tell`: called when what stands still is different."""
         self.news = asyncio.Event()
-        """Set when something has come, or failed, or may be asked for again."""
+        """Event that is set when something has come, or failed, or may be asked for again."""
         self.failure: BrokerError | None = None
-        """The last one; whoever tells it puts it away."""
+        """Last failure; whoever tells it puts it away."""
         self.standstills: dict[Partition, Standstill] = {}
         """Partitions of which aiokafka makes nothing but exceptions."""
         self._group, self._clock, self._tell = group, clock, tell
         self._consumer: AIOKafkaConsumer | None = None
         self._buffer: dict[Partition, list[Record]] = {}
         self._ends: dict[Partition, int] = {}
-        """After what has come of each."""
+        """Offset after what has come, of each partition."""
         self._apart = False
-        """True if they are asked for one by one."""
+        """True if partitions are asked for one by one."""
         self._asked: set[Partition] = set()
         self._gets: set[asyncio.Task[None]] = set()
 
     def begin(self, consumer: AIOKafkaConsumer) -> None:
-        """Take from this one from now on. What one before it may still give is dropped."""
+        """Take from this consumer from now on. What one before it may still give is dropped."""
         self._consumer = consumer
         self._asked = set()
 
     def start(self, offsets: Mapping[Partition, int]) -> None:
-        """An assignment begins, at these offsets. What a `getmany` has brought since all was forgotten is of the one
+        """Begin an assignment, at these offsets. What a `getmany` has brought since all was forgotten is of the one
         before, and comes again if it is ours."""
         self.forget()
         self._ends = dict(offsets)
@@ -59,11 +60,12 @@ class Prefetch:
         self._set_standstills({})
 
     def forget(self) -> None:
-        """Everything is given up: what comes from now on is of the next assignment."""
+        """Give everything up: what comes from now on is of the next assignment."""
         self._buffer.clear()
 
     async def end(self) -> None:
-        """To be called when the consumer has stopped: then nobody minds what is cancelled."""
+        """End all that is under way. To be called when the consumer has stopped: then nobody minds what is
+        cancelled."""
         self._consumer = None
         self.forget()
         for get in self._gets:
@@ -75,11 +77,11 @@ class Prefetch:
         return partition in self._buffer
 
     def waiting(self, partitions: Collection[Partition]) -> list[Partition]:
-        """Those of which something lies here, longest first."""
+        """Partitions of which something lies here, longest first."""
         return [partition for partition in self._buffer if partition in partitions]
 
     def take(self, partition: Partition, records_max: int) -> list[Record]:
-        """The next records of it."""
+        """Take the next records of a partition."""
         queue = self._buffer.pop(partition)
         if len(queue) > records_max:
             self._buffer[partition] = queue[records_max:]
@@ -87,7 +89,7 @@ class Prefetch:
         return queue
 
     def ask(self, partitions: Iterable[Partition], records_max: int) -> None:
-        """Have records of these fetched, where that is not under way."""
+        """Have records of these partitions fetched, where that is not under way."""
         wanted = [p for p in partitions if p not in self._asked and p not in self._buffer]
         consumer = self._consumer
         if not wanted or consumer is None:
@@ -99,7 +101,8 @@ class Prefetch:
             get.add_done_callback(self._gets.discard)
 
     async def _get(self, consumer: AIOKafkaConsumer, partitions: Sequence[Partition], records_max: int) -> None:
-        """It may be under way while an assignment ends and another begins; what it gets then is of the other one."""
+        """Fetch once. It may be under way while an assignment ends and another begins; what it gets then is of the
+        other one."""
         try:
             got = await consumer.getmany(
                 *(TopicPartition(*partition) for partition in partitions), timeout_ms=GET_MS, max_records=records_max
@@ -135,7 +138,7 @@ class Prefetch:
                 consumer.seek(place, self._ends[partition])
 
     async def _rests(self, partition: Partition, why: Exception) -> None:
-        """It alone has failed: leave it alone for a while."""
+        """Leave a partition alone for a while that has failed by itself."""
         at = self._ends.get(partition)
         if at is None:  # it is somebody else's by now
             return
@@ -146,12 +149,12 @@ class Prefetch:
         await self._clock.sleep(REST_S)
 
     def _works(self, partitions: Collection[Partition]) -> None:
-        """All together again, when each has been found to work."""
+        """Ask for all together again, when each has been found to work."""
         self._set_standstills({other: each for other, each in self.standstills.items() if other not in partitions})
         self._apart = bool(self.standstills)
 
     def _set_standstills(self, standstills: dict[Partition, Standstill]) -> None:
-        """These stand from here on, and no others."""
+        """Note the standstills there are from here on, and no others."""
         if standstills != self.standstills:
             self.standstills = standstills
             self._tell()

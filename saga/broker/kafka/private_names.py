@@ -46,7 +46,7 @@ TAKES: tuple[tuple[Callable[..., object], tuple[str, ...]], ...] = (
 
 
 def check_producer(producer: AIOKafkaProducer) -> None:
-    """Raises `BrokerError` if it has become another one."""
+    """Check a producer, and its client. Raises `BrokerError` if aiokafka has become another one."""
     _check([*_missing(producer, PRODUCER), *_missing(producer.client, CLIENT)])
 
 

@@ -1,4 +1,4 @@
-"""Reading one partition here and there, to see what of it can be read at all."""
+"""Probes of one partition, read here and there, to see what of it can be read at all."""
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.protocol.fetch import FetchRequest
@@ -12,18 +12,18 @@ from saga.errors import BrokerUnavailable
 
 GET_MS = 100
 TRIAL_S = 8.0
-"""How long one place may take: a broker that hands out nothing is asked several times."""
+"""Longest time of one place: a broker that hands out nothing is asked several times."""
 
 
 class Probe:
-    """A consumer of no group, and the partition that it tries."""
+    """Probe: a consumer of no group, and the partition that it tries."""
 
     def __init__(self, consumer: AIOKafkaConsumer, place: TopicPartition, clock: Clock) -> None:
         self._consumer, self._place, self._clock = consumer, place, clock
         self._fetching: Fetching = keep_apart(consumer, clock, lambda: None)
 
     async def at(self, offset: int) -> int | str:
-        """The offset of the first record from there on, or of the end; or why it cannot be read. Raises
+        """Offset of the first record from there on, or of the end; or why it cannot be read. Raises
         `BrokerUnavailable`."""
         _, end = (await bounds(self._consumer, [self._place]))[self._place]
         self._consumer.assign([self._place])
@@ -34,14 +34,14 @@ class Probe:
             got = await self._consumer.getmany(self._place, timeout_ms=GET_MS, max_records=1)
             for (record,) in got.values():
                 return int(record.offset)
-            if standing := self._fetching.standstills():
-                return standing[0].reason
+            if standstills := self._fetching.standstills():
+                return standstills[0].reason
             if (position := await self._consumer.position(self._place)) >= end:
                 return int(position)
         raise BrokerUnavailable(f"Kafka: nothing of {self._place.topic}/{self._place.partition} comes from {offset} on")
 
     async def size(self, offset: int) -> int | None:
-        """Of the batch that lies there, as it says itself, if the broker hands it out."""
+        """Size of the batch that lies there, as it says itself, if the broker hands it out."""
         client, (topic, number) = self._consumer._client, self._place
         request = FetchRequest(GET_MS, 1, FETCH_BYTES, 0, [(topic, [(number, offset, FETCH_BYTES)])])
         response = await client.send(client.cluster.leader_for_partition(self._place), request)

@@ -31,49 +31,50 @@ from saga.errors import BrokerError, BrokerUnavailable
 from saga.messages import Outgoing
 
 BATCH_BYTES = 1 << 17
-"""What is sent to a partition at once. Less than any topic takes: a batch that is too large holds one record."""
+"""Largest batch that is sent to a partition. Less than any topic takes: a batch that is too large holds one record."""
 AGAIN_S = 0.2
 REFUSED_S = 1.0
-"""How long a topic that we may not write is left alone."""
+"""Time for which a topic that we may not write is left alone."""
 LOOK_S = 0.2
-"""How often to look for what was not acknowledged in time. A timer for each call would cost as much as the call."""
+"""Pause before looking again for what was not acknowledged in time. A timer for each call would cost as much as the
+call."""
 END_S = 5.0
 
 
 @dataclass(slots=True, eq=False)
 class Sending:
-    """One call of `publish` under way."""
+    """Call of `publish` under way."""
 
     messages: Sequence[Outgoing]
     due_s: float
-    """When to give up."""
+    """Time at which it is given up."""
     producer: AIOKafkaProducer | None = None
     acknowledged: list[asyncio.Future[RecordMetadata]] = field(default_factory=list)
 
 
 class Publisher:
-    """Appends to the log, as `Broker.publish` of `saga.broker.port` promises."""
+    """Publisher that appends to the log, as `Broker.publish` of `saga.broker.port` promises."""
 
     def __init__(self, settings: KafkaSettings, access: Access, clock: Clock) -> None:
         self._settings, self._access, self._clock = settings, access, clock
         self._producer: AIOKafkaProducer | None = None
         self._partitions: dict[str, int] = {}
-        """Of topics that the producer knows."""
+        """Partitions of the topics that the producer knows."""
         self._asked: dict[str, asyncio.Task[int]] = {}
-        """About topics that the producer is to know."""
+        """Questions about topics that the producer is to know."""
         self._asking: set[asyncio.Task[int]] = set()
-        """Those, and the ones that asked for a producer before: nobody need wait for them any more."""
+        """All questions, with the ones that asked for a producer before: nobody need wait for them any more."""
         self._seen: set[str] = set()
         """Topics that were there at any time: one that is gone, or hidden, is waited for."""
         self._refused: dict[str, tuple[float, BrokerUnavailable]] = {}
-        """Topics that we may not write -> until when nobody tries, and why: each trial costs a producer."""
+        """Topics that we may not write: until when nobody tries, and why: each trial costs a producer."""
         self._trouble: BrokerError | None = None
-        """Why there is no producer."""
+        """Reason why there is no producer."""
         self._ready = asyncio.Event()
         self._replacing: set[asyncio.Task[None]] = set()
         self._looking: asyncio.Task[None] | None = None
         self._under_way: dict[Sending, None] = {}
-        """In the order in which they are due."""
+        """Calls under way, in the order in which they are due."""
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -100,7 +101,7 @@ class Publisher:
 
     @property
     def producer(self) -> AIOKafkaProducer:
-        """The one that is used now. Raises `BrokerUnavailable` while there is none."""
+        """Producer that is used now. Raises `BrokerUnavailable` while there is none."""
         if self._producer is None:
             raise BrokerUnavailable("Kafka: not connected at the moment")
         return self._producer
@@ -113,7 +114,7 @@ class Publisher:
     # ---------------------------------------------------------------- publishing
 
     async def publish(self, messages: Sequence[Outgoing]) -> None:
-        """See the port."""
+        """Publish as the port promises."""
         self._check_sizes(messages)
         if self._refused:
             self._check_refused(messages)
@@ -137,7 +138,7 @@ class Publisher:
                 self._idle.set()
 
     def _handed_over(self, sending: Sending) -> bool:
-        """Hand over as much as can be without waiting; whether that was all. Then `_look` ends it in time."""
+        """Hand over as much as can be without waiting; true if that was all. Then `_look` ends it in time."""
         producer, known = self._producer, self._partitions
         if producer is None:
             return False
@@ -177,7 +178,7 @@ class Publisher:
         await _all(sending.acknowledged)
 
     async def _look(self) -> None:
-        """End those whose time is up: whoever waits for them is told that no answer came."""
+        """End calls whose time is up: whoever waits for them is told that no answer came."""
         while True:
             await self._clock.sleep(LOOK_S)
             now_s = self._clock.monotonic_s()
@@ -189,7 +190,7 @@ class Publisher:
                         future.set_exception(TimeoutError())
 
     async def _learn(self, producer: AIOKafkaProducer, topic: str) -> int:
-        """How many partitions it has: asked once, when a thousand lanes want to know it at the same time."""
+        """Count a topic's partitions: asked once, when a thousand lanes want to know it at the same time."""
         asking = self._asked.get(topic)
         if asking is None:
             asked = self._asked
@@ -210,7 +211,7 @@ class Publisher:
         return partitions
 
     def _failure(self, sending: Sending, why: BaseException) -> BrokerError:
-        """What to tell; a right that is missing is waited for, as everything that passes."""
+        """Make the error to tell; a right that is missing is waited for, as everything that passes."""
         doing = f"publishing to {_topics(sending.messages)}"
         if isinstance(why, TopicAuthorizationFailedError):
             trouble = failed(why, doing, "Write", waits=True)
@@ -244,7 +245,7 @@ class Publisher:
     # ---------------------------------------------------------------- replacing the producer
 
     def _give_up(self, sending: Sending, why: BaseException) -> None:
-        """Whether another producer is needed; and if nothing was acknowledged in time, at once."""
+        """Replace the producer if another one is needed; and if nothing was acknowledged in time, at once."""
         producer = sending.producer
         if producer is None or producer is not self._producer:
             return
@@ -258,7 +259,8 @@ class Publisher:
             task.add_done_callback(self._replacing.discard)
 
     async def _replace(self, old: AIOKafkaProducer, flush_s: float) -> None:
-        """Another one; the old one may send what it has for so long. What it cannot send was not acknowledged."""
+        """Start another producer; the old one may send what it has for so long. What it cannot send was not
+        acknowledged."""
         try:
             if not flush_s:
                 await end_producer(old, self._clock, 0)
@@ -303,7 +305,8 @@ class Publisher:
 
 
 def _let_be(acknowledged: Collection[asyncio.Future[RecordMetadata]]) -> None:
-    """Nobody waits for them any more: whatever comes of them is seen, or Python would complain."""
+    """Let acknowledgements be that nobody waits for any more: whatever comes of them is seen, or Python would
+    complain."""
     for future in acknowledged:
         if not future.done():
             future.add_done_callback(_seen)

@@ -7,7 +7,7 @@ from aiokafka.abc import ConsumerRebalanceListener
 
 
 class Rebalances(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no types
-    """Hands it on, with the consumer to which it was said."""
+    """Listener that hands on what the group has decided, with the consumer to which it was said."""
 
     def __init__(
         self,

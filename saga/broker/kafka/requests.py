@@ -9,17 +9,17 @@ from aiokafka.protocol.api import Request, RequestStruct, Response
 from aiokafka.protocol.types import Array, Boolean, Int8, Int16, Int32, Schema, String
 
 TOPIC, SET = 2, 0
-"""What is changed, and how."""
+"""Codes of what is changed, and how: a topic's setting is set."""
 READ, WRITE = 1 << 3, 1 << 4
 """Bits of what is allowed."""
 UNKNOWN = -(1 << 31)
-"""What a broker says is allowed if it was not asked."""
+"""Rights that a broker names if it was not asked."""
 
 _TEXT = String("utf-8")
 
 
 class ChangedResponse(Response):  # type: ignore[misc]  # aiokafka has no types
-    """Of each topic whether it was changed."""
+    """Answer for each topic whether it was changed."""
 
     API_KEY = 44
     API_VERSION = 0
@@ -33,7 +33,7 @@ class ChangedResponse(Response):  # type: ignore[misc]  # aiokafka has no types
 
 
 class ChangeStruct(RequestStruct):  # type: ignore[misc]  # aiokafka has no types
-    """On the wire: IncrementalAlterConfigs."""
+    """Form on the wire: IncrementalAlterConfigs."""
 
     API_KEY = 44
     API_VERSION = 0
@@ -52,7 +52,7 @@ class ChangeStruct(RequestStruct):  # type: ignore[misc]  # aiokafka has no type
 
 
 class Change(Request[ChangeStruct]):  # type: ignore[misc]  # aiokafka has no types
-    """Give one setting of a topic another value; all others stay."""
+    """Request to give one setting of a topic another value; all others stay."""
 
     API_KEY = 44
 
@@ -64,7 +64,7 @@ class Change(Request[ChangeStruct]):  # type: ignore[misc]  # aiokafka has no ty
 
 
 class TopicsResponse(Response):  # type: ignore[misc]  # aiokafka has no types
-    """All topics, with what we are allowed on each."""
+    """Answer with all topics, and what we are allowed on each."""
 
     API_KEY = 3
     API_VERSION = 8
@@ -99,7 +99,7 @@ class TopicsResponse(Response):  # type: ignore[misc]  # aiokafka has no types
 
 
 class TopicsStruct(RequestStruct):  # type: ignore[misc]  # aiokafka has no types
-    """On the wire: Metadata."""
+    """Form on the wire: Metadata."""
 
     API_KEY = 3
     API_VERSION = 8
@@ -113,7 +113,7 @@ class TopicsStruct(RequestStruct):  # type: ignore[misc]  # aiokafka has no type
 
 
 class Topics(Request[TopicsStruct]):  # type: ignore[misc]  # aiokafka has no types
-    """Ask for all topics, without making any."""
+    """Request for all topics that makes none."""
 
     API_KEY = 3
 

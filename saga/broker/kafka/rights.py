@@ -1,4 +1,4 @@
-"""What we may do: asked before anybody relies on it, so that all that is missing is told at once."""
+"""Rights that we have: asked for before anybody relies on them, so that all that is missing is told at once."""
 
 from collections.abc import Collection
 from typing import Any
@@ -12,13 +12,13 @@ from saga.broker.kafka.client import FAILED, failed
 from saga.broker.kafka.requests import READ, UNKNOWN, WRITE, Topics
 
 UNKNOWN_THERE = (NotImplementedError, IncompatibleBrokerVersion)
-"""Brokers do not know the request."""
+"""Errors of brokers that do not know the request."""
 
 
 async def forbidden(
     reads: Collection[str], writes: Collection[str], groups: Collection[str], client: AIOKafkaClient
 ) -> list[str]:
-    """What we may not do of this, each in a line with what to allow. Raises `BrokerError`."""
+    """Say what we may not do of this, each in a line with what to allow. Raises `BrokerError`."""
     try:
         return [*await _of_topics(reads, writes, client), *await _of_groups(groups, client)]
     except FAILED as why:
@@ -39,7 +39,8 @@ async def _of_topics(reads: Collection[str], writes: Collection[str], client: AI
 
 
 async def _of_groups(groups: Collection[str], client: AIOKafkaClient) -> list[str]:
-    """Asked by a sign of life of a member that there is not: brokers look at rights before they look for members."""
+    """Ask for rights on groups by a sign of life of a member that there is not: brokers look at rights before they look
+    for members."""
     problems = []
     for group in sorted(groups):
         answer = await _answered(HeartbeatRequest(group, -1, ""), client)
@@ -49,7 +50,7 @@ async def _of_groups(groups: Collection[str], client: AIOKafkaClient) -> list[st
 
 
 async def _answered(request: Request, client: AIOKafkaClient) -> Any:
-    """By the first broker that does: one of them may be down. Its fields only aiokafka knows."""
+    """Ask the first broker that answers: one of them may be down. The answer's fields only aiokafka knows."""
     trouble: Exception = NoBrokersAvailable()
     for broker in client.cluster.brokers():
         try:

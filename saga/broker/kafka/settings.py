@@ -1,4 +1,4 @@
-"""Where Kafka is, who we are there, and how long everything may take."""
+"""Settings of Kafka: where it is, who we are there, and how long everything may take."""
 
 import asyncio
 import ssl
@@ -18,56 +18,58 @@ from saga.printable import printable, shortened
 
 Sasl = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"]
 SAID_MAX = 200
-"""Bytes that are told of an exception that is not ours."""
+"""Most bytes that are told of an exception that is not ours."""
 Compression = Literal["gzip", "snappy", "lz4", "zstd"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KafkaSettings:
-    """All that a `KafkaBroker` has to know. Raises `ConfigurationError` for what cannot be together."""
+    """Settings of a `KafkaBroker`. Raises `ConfigurationError` for what cannot be together."""
 
     servers: tuple[str, ...]
-    """`host:port` of some of the cluster's brokers; they tell of the others."""
+    """Addresses, as `host:port`, of some of the cluster's brokers; they tell of the others."""
     client_id: str = "saga"
     tls: bool = False
     ca_file: Path | None = None
     """Authorities that signed the brokers' certificates: no others are trusted. Without it those of the system."""
     cert_file: Path | None = None
     key_file: Path | None = None
-    """Our certificate and its key, where the brokers want one. Read again when they change."""
+    """Files of our certificate and its key, where the brokers want one. Read again when they change."""
     sasl: Sasl | None = None
     username: str = ""
     password: Callable[[], str] | None = None
-    """Asked again and again, so that a new one is used for the next connection."""
+    """Function that gives the password, asked again and again, so that a new one is used for the next connection."""
     token: Callable[[], str] | None = None
-    """For OAUTHBEARER; asked for each connection, in a thread of its own."""
+    """Function that gives a token for OAUTHBEARER; asked for each connection, in a thread of its own."""
 
     instance: str = ""
-    """Who this process is among those of the same services, also after a restart: its members keep their partitions
+    """Id of this process among those of the same services, also after a restart: its members keep their partitions
     while it is away for less than `session_s`. Two processes must never have the same; without one, whoever stops
     leaves."""
 
     replication_factor: int = 3
     min_insync_replicas: int = 2
-    """Of topics that `ensure` creates. One broker alone can only do 1 and 1, which has to be said."""
+    """Copies, and the fewest in sync, of topics that `ensure` creates. One broker alone can only do 1 and 1, which has
+    to be said."""
 
     session_s: float = 10
-    """A member that has not been heard of for so long is taken for dead."""
+    """Silence after which a member is taken for dead."""
     heartbeat_s: float = 0.5
-    """How often members are heard of, and learn that partitions are to move."""
+    """Pause between two signs of life of a member, by which it also learns that partitions are to move."""
     rebalance_s: float = 30
-    """How long the group waits for its members when partitions are to move."""
+    """Longest wait of the group for its members when partitions are to move."""
     publish_s: float = 20
-    """Before a publication that was not acknowledged is given up."""
+    """Time after which a publication that was not acknowledged is given up."""
     commit_s: float = 10
     connect_s: float = 15
     fetch_wait_s: float = 0.1
-    """How long brokers wait for something to come before they answer that nothing has."""
+    """Longest wait of brokers for something to come before they answer that nothing has."""
     linger_s: float = 0
-    """How long to wait for more to publish at once. What comes while something is on its way is sent at once anyway."""
+    """Time to wait for more to publish at once. What comes while something is on its way is sent at once anyway."""
     compression: Compression | None = None
     record_bytes_max: int = RECORD_BYTES_MAX
-    """See `Broker.record_bytes_max`. Topics that others made may take less: see their `max.message.bytes`."""
+    """Largest record: see `Broker.record_bytes_max`. Topics that others made may take less: see their
+    `max.message.bytes`."""
 
     def __post_init__(self) -> None:
         problems = list(self._problems())
@@ -95,24 +97,24 @@ class KafkaSettings:
         return [problem for problem, is_so in wrong.items() if is_so]
 
     def instance_for(self, topics: Collection[str]) -> str | None:
-        """The id, in its group, of a member that reads these. With other topics it is another member: to one that they
-        know brokers give what it had before, and nothing of a topic that it has begun to read since."""
+        """Id, in its group, of a member that reads these topics. With other topics it is another member: to one that
+        they know brokers give what it had before, and nothing of a topic that it has begun to read since."""
         return f"{self.instance}-{zlib.crc32(','.join(sorted(topics)).encode()):08x}" if self.instance else None
 
     @property
     def drain_s(self) -> float:
-        """How long a partition waits for `Listener.revoked` of the member that is to lose it. The group has begun to
+        """Longest wait of a partition for `Listener.revoked` of the member that is to lose it. The group has begun to
         wait up to a heartbeat earlier, and the member has to be back in time."""
         return self.rebalance_s - 4 * self.heartbeat_s - 2
 
     @property
     def request_s(self) -> float:
-        """Of one request. That to join a group is answered only when all members are back."""
+        """Longest time of one request. That to join a group is answered only when all members are back."""
         return self.rebalance_s + 5
 
 
 class ClientOptions(TypedDict):
-    """What every client of aiokafka is given."""
+    """Options that every client of aiokafka is given."""
 
     bootstrap_servers: list[str]
     client_id: str
@@ -125,12 +127,12 @@ class ClientOptions(TypedDict):
 
 
 class Access:
-    """How to show who we are, now: secrets and certificates change while we run."""
+    """Access to Kafka: how to show who we are, now. Secrets and certificates change while we run."""
 
     def __init__(self, settings: KafkaSettings) -> None:
-        """Raises `ConfigurationError` for a certificate that cannot be used."""
+        """Read the certificates. Raises `ConfigurationError` for one that cannot be used."""
         self.trouble = ""
-        """Why the password or the token could not be had the last time; empty if it could."""
+        """Reason why the password or the token could not be had the last time; empty if it could."""
         self._settings = settings
         self._context = _context(settings) if settings.tls else None
         self._read_at: tuple[int, ...] = ()
@@ -138,7 +140,7 @@ class Access:
 
     @property
     def options(self) -> ClientOptions:
-        """For a client that is made now. Raises `KafkaConnectionError` if the password cannot be had."""
+        """Options for a client that is made now. Raises `KafkaConnectionError` if the password cannot be had."""
         settings = self._settings
         security = ("SASL_" if settings.sasl else "") + ("SSL" if settings.tls else "PLAINTEXT")
         return ClientOptions(
@@ -154,11 +156,12 @@ class Access:
 
     @property
     def password(self) -> str | None:
-        """As it is now. Raises `KafkaConnectionError`."""
+        """Password as it is now. Raises `KafkaConnectionError`."""
         return None if self._settings.password is None else self._given("password", self._settings.password)
 
     def explained(self, trouble: BrokerError) -> BrokerError:
-        """With what is wrong with our password or token: aiokafka only tells that there is no connection."""
+        """Explain an outage by what is wrong with our password or token: aiokafka only tells that there is no
+        connection."""
         if not self.trouble or not isinstance(trouble, BrokerUnavailable) or self.trouble in str(trouble):
             return trouble
         return BrokerUnavailable(f"{trouble}; {self.trouble}")
@@ -168,8 +171,8 @@ class Access:
         return self._given("token", self._settings.token)
 
     def _given(self, what: str, secret: Callable[[], str]) -> str:
-        """Whatever the function raises is an outage: as of a broker, which aiokafka tries to reach again. Anything else
-        would end its background tasks for good; and to end the process is not for such a function."""
+        """Ask for a secret. Whatever the function raises is an outage: as of a broker, which aiokafka tries to reach
+        again. Anything else would end its background tasks for good."""
         try:
             given: object = secret()
             if not isinstance(given, str):
@@ -203,8 +206,8 @@ class Access:
 
 
 def _context(settings: KafkaSettings) -> ssl.SSLContext:
-    """With an authority of one's own those that the system trusts are not trusted: any of them could sign for a host of
-    the brokers' names."""
+    """Make a context for TLS. With an authority of one's own those that the system trusts are not trusted: any of them
+    could sign for a host of the brokers' names."""
     return ssl.create_default_context() if settings.ca_file is None else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
 

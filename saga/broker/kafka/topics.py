@@ -1,4 +1,4 @@
-"""Topics: made as contracts want them, looked for, and read from end to end by tools."""
+"""Topics on Kafka: made as contracts want them, looked for, and read from end to end by tools."""
 
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 
@@ -19,7 +19,7 @@ from saga.messages import Record
 
 DAY_MS = 86_400_000
 MESSAGE_BYTES = 1_048_588
-"""What brokers take unless told otherwise."""
+"""Largest record that brokers take unless told otherwise."""
 CREATE_S = 15.0
 PAGE_S = 0.5
 END_S = 2.0
@@ -28,7 +28,7 @@ END_S = 2.0
 async def ensure(
     topics: Sequence[Topic], client: AIOKafkaClient, settings: KafkaSettings, access: Access, clock: Clock
 ) -> None:
-    """Create those that are missing, and return when all brokers that we ask know them. Raises `BrokerError`."""
+    """Create the topics that are missing, and return when all brokers that we ask know them. Raises `BrokerError`."""
     known = await topics_of(client)
     for topic in topics:
         if topic.name in known and known[topic.name] != topic.partitions:
@@ -47,7 +47,7 @@ async def ensure(
 
 
 async def partitions(topics: Collection[str], client: AIOKafkaClient, clock: Clock) -> Mapping[str, int]:
-    """How many each has that is there and that we may see. Raises `BrokerUnavailable`."""
+    """Count the partitions of each topic that is there and that we may see. Raises `BrokerUnavailable`."""
     found: Mapping[str, int] = {}
     for look in range(LOOKS):
         if look:
@@ -103,7 +103,8 @@ async def _visible(topics: Sequence[Topic], client: AIOKafkaClient, clock: Clock
 
 
 async def scan(topic: str, settings: KafkaSettings, access: Access, clock: Clock) -> AsyncIterator[Record]:
-    """All that is there now, partition by partition. Raises `BrokerError`, also for a record that cannot be read."""
+    """Read all records that are there now, partition by partition. Raises `BrokerError`, also for a record that cannot
+    be read."""
     consumer = of_nobody(settings, access, settings.connect_s)
     try:
         await clock.within(settings.connect_s, consumer.start())
@@ -141,8 +142,8 @@ async def _read(
         reached = await consumer.position(place)
         if reached > at:
             moved_s, at = clock.monotonic_s(), reached
-        elif standing := fetching.standstills():
-            raise BrokerError(standing[0].reason)
+        elif standstills := fetching.standstills():
+            raise BrokerError(standstills[0].reason)
         elif fetching.out_of_range:
             fetching.go_on_at(place, at := (await bounds(consumer, [place]))[place][0])  # removed in this very moment
         elif clock.monotonic_s() - moved_s > settings.connect_s:

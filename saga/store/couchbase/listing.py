@@ -2,7 +2,7 @@
 ended here.
 
 The SDK (4.6.3) waits for the first answer to a scan with the interpreter's lock in its hand. If its own thread wants
-that lock at this moment, to say how an earlier operation ended, both stand still for ever, and no signal ends the
+that lock at this moment, to say how an earlier operation ended, both hang for ever, and no signal ends the
 process. So the process that scans does nothing else, has been silent for a moment, and can be killed.
 
 It is also asked whether the bucket evicts: the SDK ends its whole process where the answer is not quite what a
