@@ -145,7 +145,17 @@ class World:
         results = msgspec.json.encode(turn.results)
         key = (
             (turn.message.id, turn.message.source, turn.position, release, passed),
-            (progress, turn.cas, turn.certain, _frozen(turn.recalled), turn.paged, turn.over, results, turn.attempts),
+            (
+                progress,
+                turn.cas,
+                turn.certain,
+                _frozen(turn.recalled),
+                turn.paged,
+                turn.over,
+                results,
+                turn.attempts,
+                turn.unsaid,
+            ),
         )
         number = self._numbers.get(key)
         if number is None:

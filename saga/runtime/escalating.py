@@ -7,13 +7,13 @@ undone and of the count of attempts: a worker that begins to count anew says the
 from msgspec.structs import replace
 
 from saga.clock import iso
-from saga.messages import Message
+from saga.messages import Message, Outgoing
 from saga.observe.moments import Escalated
 from saga.progress import ids
 from saga.progress.document import Call, DeadLetter
 from saga.runtime import deadletters
 from saga.runtime.participant import Participant
-from saga.runtime.persistence import send_letter
+from saga.runtime.persistence import OFFERING, REFUSED, offer
 from saga.runtime.turn_state import TurnState
 
 REMEDY = "put right what it calls, or mend it: it is tried without end, and goes on as soon as it can"
@@ -33,17 +33,17 @@ def failing(turn: TurnState, handler: str, outcome: Message, undoes: Message, at
     )
 
 
-async def escalate(
+def escalated(
     service: Participant, turn: TurnState, letter: DeadLetter, undoes: Message, *, rounds: int, calls: tuple[Call, ...]
-) -> None:
-    """Tell people. The record follows after 1, 2, 4, 8 ... `rounds` of attempts: what fails for days says little new.
+) -> Outgoing | None:
+    """Tell people. The record is due after 1, 2, 4, 8 ... `rounds` of attempts: what fails for days says little new.
     `calls`: what ran already."""
     ports, saga = service.ports, turn.known.saga
     ports.report(Escalated(service=service.name, saga=saga, handler=letter.handler, reason=letter.reason, steps=()))
     if rounds & (rounds - 1):
-        return
+        return None
     whole = f"event {undoes.id} of {service.name} in saga {saga}"
-    said = deadletters.failing(
+    return deadletters.failing(
         service.name,
         replace(letter, calls=tuple(f"{call.kind} {call.name} ran" for call in calls)),
         iso(ports.clock.now_ms()),
@@ -51,4 +51,18 @@ async def escalate(
         whole,
         service.contracts.get(letter.message.type),
     )
-    await send_letter(service, turn.position, said)
+
+
+async def say(service: Participant, turn: TurnState, due: Outgoing | None) -> TurnState:
+    """Offer the log the record that is due, or the last one that it has refused. While it refuses it people are told,
+    and it is offered again after the next attempt: attempts do not wait for it."""
+    ports, letter = service.ports, due or turn.unsaid
+    if letter is None:
+        return turn
+    refusal = await offer(service, letter, lambda form: ports.publish([form]))
+    if refusal is not None:
+        ports.unavailable(OFFERING, refusal)
+        return replace(turn, unsaid=letter)
+    if turn.unsaid is not None:
+        ports.recovered(REFUSED)
+    return replace(turn, unsaid=None)

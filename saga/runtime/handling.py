@@ -245,12 +245,13 @@ async def _failed(service: Participant, saga: RunningSaga, ask: Ask, why: Except
             where=raised_at(why),
         )
     )
-    if (
-        isinstance(ask.action, Undo) and attempt % retry.attempts_max == 0
-    ):  # it is tried without end, and people are told
-        undoes, name = ask.action.result.event, ask.handler.name
-        letter = escalating.failing(turn, name, ask.action.message, undoes, attempt, said_by(why))
-        await escalating.escalate(service, turn, letter, undoes, rounds=attempt // retry.attempts_max, calls=calls)
+    if isinstance(ask.action, Undo):  # it is tried without end, and people are told
+        due = None
+        if attempt % retry.attempts_max == 0:
+            undoes, rounds = ask.action.result.event, attempt // retry.attempts_max
+            letter = escalating.failing(turn, ask.handler.name, ask.action.message, undoes, attempt, said_by(why))
+            due = escalating.escalated(service, turn, letter, undoes, rounds=rounds, calls=calls)
+        turn = await escalating.say(service, turn, due)
     await ports.pause(wait_s, turn.position)
     return turn.unread().carrying(ask.run, calls, attempt)
 

@@ -38,6 +38,8 @@ WAIT_S_FIRST, WAIT_S_MAX = 0.05, 5.0
 """The pauses between two tries while store or broker cannot be reached."""
 REFUSED_S_MAX = 30.0
 """The longest pause between two tries of a dead letter that the log refuses."""
+REFUSED = BrokerUnavailable("a dead letter is refused in every form")
+OFFERING = "publish a dead letter"
 
 
 async def patiently(
@@ -288,21 +290,32 @@ def send(service: Participant, position: Position, outgoing: Sequence[Outgoing])
 async def send_letter(service: Participant, position: Position, whole: Outgoing) -> None:
     """Return when the dead letter is acknowledged: whole, or with as much of the original as the log takes. While it is
     refused in every form it waits, and people are told."""
-    ports, pause_s, refusal = service.ports, WAIT_S_FIRST, None
-    while True:
-        for form in deadletters.forms(whole, ports.record_bytes_max):
-            try:
-                await send(service, position, [form])
-            except Exception as why:  # noqa: BLE001 - whatever it is: what cannot be handled must not end who handles
-                refusal = BrokerUnavailable(f"a dead letter is refused in every form: {type(why).__name__}: {why}")
-                continue
-            if refusal is not None:
-                ports.recovered(refusal)
-            return
-        assert refusal is not None
-        ports.unavailable("publish a dead letter", refusal)
+    ports, pause_s, was_refused = service.ports, WAIT_S_FIRST, False
+    while (refusal := await offer(service, whole, lambda form: send(service, position, [form]))) is not None:
+        was_refused = True
+        ports.unavailable(OFFERING, refusal)
         await ports.pause(pause_s, position)
         pause_s = min(pause_s * 2, REFUSED_S_MAX)
+    if was_refused:
+        ports.recovered(REFUSED)
+
+
+async def offer(
+    service: Participant, whole: Outgoing, publish: Callable[[Outgoing], Awaitable[None]]
+) -> BrokerUnavailable | None:
+    """Offer the dead letter to the log once: whole, then in ever smaller forms. `None` once it is acknowledged, else
+    why it is not."""
+    refusal = REFUSED
+    for form in deadletters.forms(whole, service.ports.record_bytes_max):
+        try:
+            await publish(form)
+        except BrokerUnavailable as why:  # for a smaller one, too
+            return why
+        except Exception as why:  # noqa: BLE001 - whatever it is: what cannot be handled must not end who handles
+            refusal = BrokerUnavailable(f"{REFUSED}: {type(why).__name__}: {why}")
+        else:
+            return None
+    return refusal
 
 
 def tell(service: Participant, saga: str, letter: DeadLetter) -> None:

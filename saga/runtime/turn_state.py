@@ -5,7 +5,7 @@ from typing import TypeAlias
 from msgspec import Struct
 from msgspec.structs import replace
 
-from saga.messages import Position
+from saga.messages import Outgoing, Position
 from saga.progress.actions import Trigger
 from saga.progress.document import Call, Kind, Snapshot
 
@@ -44,6 +44,8 @@ class TurnState(Trigger, frozen=True, kw_only=True, gc=False):
     """Results of runs that were refused their write, or failed: not asked for again."""
     attempts: tuple[tuple[RunKey, int], ...] = ()
     """Attempts that failed, by run."""
+    unsaid: Outgoing | None = None
+    """Dead letter about a failing compensation that the log has refused up to now; dropped when the run ends."""
     stages: Stages
 
     @property
@@ -74,4 +76,6 @@ class TurnState(Trigger, frozen=True, kw_only=True, gc=False):
 
     def forgetting(self, run: RunKey) -> "TurnState":
         """Drop what a run has left: it came to its end."""
-        return self.carrying(run, (), 0) if self.results or self.attempts else self
+        if not (self.results or self.attempts):
+            return self
+        return replace(self.carrying(run, (), 0), unsaid=None)

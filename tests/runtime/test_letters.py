@@ -16,7 +16,7 @@ from saga.messages import Outgoing, Partition, Record, texts_of
 from saga.observe.moments import DeadLettered, Recovered, Unavailable
 from saga.progress.document import DeadLetter
 from saga.runtime import deadletters
-from services.payment.events import OrderPlaced, PaymentReserved
+from services.payment.events import OrderCancelled, OrderPlaced, PaymentReserved
 from tests.runtime.workplace import SAGA, Workplace, an_order, at_work, message_of, workplace
 
 payment = Service("payment")
@@ -106,6 +106,43 @@ async def test_a_dead_letter_fits_whatever_the_log_takes(tmp_path: Path, bytes_m
                 assert len(record.value or b"") > bytes_max / 8, "as much as there is room for"
         assert [e.outcome for e in await place.history(service, "order-2")] == ["handled"]
         assert not place.told(Unavailable)
+
+
+async def test_a_compensation_is_tried_on_while_the_log_refuses_what_is_told_of_it(tmp_path: Path) -> None:
+    undoing, taken = Service("payment"), asyncio.Event()
+    attempts = list[int]()
+
+    @undoing.handler
+    async def reserve(order: OrderPlaced) -> PaymentReserved:
+        return PaymentReserved(order_id=order.order_id, charge_id="c", amount=order.total)
+
+    @undoing.compensation(reserve)
+    async def release(cancelled: OrderCancelled, reserved: PaymentReserved) -> None:
+        attempts.append(len(attempts) + 1)
+        if len(attempts) < 45:
+            raise LookupError("nobody")
+
+    def refuses(letter: Outgoing) -> Exception | None:
+        if len(attempts) == 41:
+            taken.set()
+        return None if taken.is_set() else BrokerError("not now")
+
+    async with workplace(tmp_path) as place:
+        handed = refusing(place, refuses)
+        async with at_work(place, undoing):
+            place.clock.faster = 5000
+            await place.publish(an_order(), OrderCancelled(order_id=SAGA, reason="-"))
+            await place.until(lambda: len(attempts) > 40)
+            (refused,) = place.told(Unavailable)
+            assert refused.error == "a dead letter is refused in every form: BrokerError: not now"
+            await place.at_rest(undoing)
+        assert len(attempts) == 45
+        said = [headers["dead_attempts"] for _, headers in await place.dead(undoing)]
+        assert said == ["32"], "the last that was due, once"
+        offered = dict.fromkeys(texts_of(each.headers).get("dead_attempts") for each in handed)
+        assert list(offered) == ["16", None, "32"], "whole, then without"
+        assert len(place.told(Recovered)) == 1
+        assert [entry.outcome for entry in await place.history(undoing)] == ["handled", "compensated"]
 
 
 def test_what_we_say_is_bounded_whatever_a_handler_said() -> None:
