@@ -7,6 +7,7 @@ undone and of the count of attempts: a worker that begins to count anew says the
 from msgspec.structs import replace
 
 from saga.clock import iso
+from saga.errors import SagaError
 from saga.messages import Message, Outgoing
 from saga.observe.moments import Escalated
 from saga.progress import ids
@@ -30,6 +31,14 @@ def failing(turn: TurnState, handler: str, outcome: Message, undoes: Message, at
         remedy=REMEDY,
         message=outcome,
         attempts=attempt,
+    )
+
+
+def left(handler: str, attempt: int, error: str) -> SagaError:
+    """Error with which a repair leaves a saga whose compensation fails."""
+    return SagaError(
+        f"{handler} failed {attempt} times, the last with {error}; "
+        "put right what it calls, or mend it, and repair it again"
     )
 
 

@@ -252,6 +252,8 @@ async def _failed(service: Participant, saga: RunningSaga, ask: Ask, why: Except
             letter = escalating.failing(turn, ask.handler.name, ask.action.message, undoes, attempt, said_by(why))
             due = escalating.escalated(service, turn, letter, undoes, rounds=rounds, calls=calls)
         turn = await escalating.say(service, turn, due)
+        if not turn.message.type and attempt >= retry.attempts_max:  # of a repair, which has other sagas before it
+            raise escalating.left(ask.handler.name, attempt, said_by(why))
     await ports.pause(wait_s, turn.position)
     return turn.unread().carrying(ask.run, calls, attempt)
 

@@ -10,8 +10,9 @@ import pytest
 from msgspec.structs import replace as with_
 
 from saga import Retry, Saga, Service, envelope
-from saga.errors import Ambiguous, BadInput, Conflict
+from saga.errors import Ambiguous, BadInput, Conflict, SagaError
 from saga.messages import Event, Message, Outgoing, Position
+from saga.observe.moments import Escalated
 from saga.progress import history, spill
 from saga.progress.document import decode, encode
 from saga.progress.takeover import is_due
@@ -586,6 +587,59 @@ async def test_a_repair_does_for_a_saga_what_no_message_sets_off(tmp_path: Path)
         assert ended == [], "the other part went to another handler, before there was this one"
         p = await new.progress()
         assert (p.heard, [own.event.type for own in p.own]) == (("PaymentReserved",), ["PaymentReserved"])
+
+
+def undoing(attempts: list[str], *, fails: bool, longer: bool = True) -> Service:
+    """Undoes what it has reserved, or fails to. The newer one takes what it says itself."""
+    payment = Service("payment")
+
+    async def charge() -> str:
+        return "c"
+
+    @payment.handler
+    async def reserve(order: OrderPlaced, saga: Saga[None]) -> PaymentReserved:
+        return PaymentReserved(order_id=order.order_id, charge_id=await saga.step(charge), amount=order.total)
+
+    @payment.compensation(reserve)
+    async def release(cancelled: OrderCancelled, reserved: PaymentReserved) -> None:
+        attempts.append("release")
+        if fails:
+            raise LookupError("nobody there")
+
+    if longer:
+
+        @payment.handler
+        async def note(reserved: PaymentReserved) -> None: ...
+
+    return payment
+
+
+async def test_a_repair_does_not_wait_in_a_compensation_that_fails(tmp_path: Path) -> None:
+    attempts: list[str] = []
+    async with place(tmp_path) as at:
+        old = await at.worker(undoing(attempts, fails=False, longer=False))
+        written: list[str] = []
+
+        async def before(collection: str, key: str) -> None:
+            written.append(key)
+            if len(written) == 2:
+                raise Draining
+
+        at.watched.before = before
+        with pytest.raises(Draining):
+            await old.takes(an_order())  # it has begun
+        at.watched.before = None
+        await old.takes(CANCELLED)
+        await old.takes(an_order(), writes_max=1)  # it ends, and the worker dies before what is ready by now
+        failing = await at.worker(undoing(attempts, fails=True))
+        with pytest.raises(SagaError, match="release failed 16 times, the last with LookupError") as told:
+            await repaired(failing.participant, SAGA)
+        assert "repair it again" in str(told.value)
+        assert len(attempts) == 16
+        assert [moment.handler for moment in failing.ports.moments if isinstance(moment, Escalated)] == ["release"]
+        assert [letter["dead_what"] for letter in failing.dead] == ["escalation"]
+        mended = await at.worker(undoing(attempts, fails=False))
+        assert ("release", "compensated", None) in await repaired(mended.participant, SAGA)
 
 
 def chain(ran: list[str], *, longer: bool) -> Service:
