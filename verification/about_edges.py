@@ -38,6 +38,7 @@ many_steps = Reacts(name="pay", to=(("N",),), does=STEP, emits=("n",), many=True
 many_places = Reacts(name="place", to=(("N",),), emits=("P",), many=True)
 many_on_own = Reacts(name="each", to=(("P",),), does=STEP, many=True)
 with_own = Reacts(name="log", to=(("O",), ("P",)))
+held = Reacts(name="hold", to=(("Q",),), emits=("H",), undo=())
 
 
 def edges() -> Iterator[Scenario]:
@@ -155,6 +156,20 @@ def age() -> Iterator[Scenario]:
         a=(ORD, message("x1", "X", started=False)),
         crash=1,
         age=2,
+    )
+    yield Scenario(
+        name="a failure outcome that waits, for two handlers: two owners",
+        service=of(reserve, held),
+        a=(message("x1", "X", started=False),),
+        b=(Q, ORD),
+        move=1,
+        crash=1,
+    )
+    yield Scenario(
+        name="a failure outcome that waits, and a later release",
+        service=of(reserve, added=(held,)),
+        a=(message("x1", "X", started=False), ORD),
+        b=(Q,),
     )
     for name, log in (("ahead", (ORD, N)), ("ahead, of many", (N, message("n2", "N"), N))):
         yield Scenario(
