@@ -7,6 +7,7 @@ from decimal import Decimal
 from pathlib import Path
 
 from saga import Service
+from services.inventory import inventory
 from services.inventory.events import InventoryReserved
 from services.order.events import OrderCancelled, OrderConfirmed, OrderPlaced
 from services.payment import payment
@@ -75,6 +76,16 @@ async def test_a_handler_with_one_step_costs_two_writes_and_no_read(tmp_path: Pa
     assert first == {"insert": 1, "replace": 1}
     assert second == {"replace": 2}
     assert outcomes == ["handled", "handled"]
+
+
+async def test_a_handler_with_one_update_costs_three_writes_and_two_reads(tmp_path: Path) -> None:
+    """Intent, document, transition; the document is read, and then the progress, whether the run still stands."""
+    async with house_of(tmp_path, [inventory]) as house:
+        async with counted(house, "inventory") as first:
+            await house.publish(ORDER)
+        outcomes = [entry.outcome for entry in await house.history("inventory", ID)]
+    assert first == {"insert": 1, "get": 2, "replace": 2}
+    assert outcomes == ["handled"]
 
 
 async def test_a_part_that_waits_costs_one_write_and_the_fan_in_that_it_completes_two(tmp_path: Path) -> None:
