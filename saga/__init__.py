@@ -1,8 +1,10 @@
-"""Choreographed sagas: independent services, no coordinator, every effect recorded once. What a service imports.
+"""Choreographed sagas: independent services, no coordinator, every effect recorded once. Names that a service imports.
 
-Reading order: `Event`, `Retry`, `Service`, `Saga`; then `Client`, `Progress`, the errors. Behind them: `saga.service`
-and `saga.declarations` (what is declared), `saga.contracts` (schemas), `saga.progress` (every decision, pure),
-`saga.runtime` (what carries them out, from `saga.runtime.turn`), the ports `saga.broker.port` and `saga.store.port`.
+Reading order: `Event`, `Retry`, `Service`, `Saga`; then `Client`, `Progress`, the errors. Behind them: `saga.messages`
+(values that travel), `saga.service` and `saga.declarations` (declarations, checked), `saga.contracts` (schemas),
+`saga.progress` (every decision, pure), `saga.runtime` (carries decisions out, from `saga.runtime.turn`), the ports
+`saga.broker.port` and `saga.store.port` with their adapters beside them, `saga.observe` (moments, logs, metrics); then
+`saga.wiring` (from settings to running services) and, for people, `saga.inspection` and `saga.administration`.
 
 Importing this loads nothing; each name is loaded when it is asked for. None of them but `Client` loads a driver, and
 none opens anything.

@@ -11,12 +11,13 @@ from typing import Literal, NamedTuple, Self, TypeVar
 
 import msgspec
 
-from saga import adapters, readers
+from saga import adapters, setting_readers
 from saga.addresses import check_http, scheme_of
 from saga.broker.port import RECORD_BYTES_LEAST, RECORD_BYTES_LIMIT, RECORD_BYTES_MAX
 from saga.describing import Problem
 from saga.errors import ConfigurationError
 from saga.policies.concurrency import INFLIGHT_MIN
+from saga.setting_readers import SettingReader
 
 T = TypeVar("T")
 
@@ -195,25 +196,25 @@ def _in_file(path: str) -> tuple[dict[str, Given], list[str]]:
     )
 
 
-READERS: Mapping[str, readers.SettingReader] = {
-    "SAGA_HTTP": readers.address(check_http, "HOST:PORT"),
-    "SAGA_INFLIGHT_MAX": readers.number(int, 1, 100_000, "messages"),
-    "SAGA_INFLIGHT_MIN": readers.number(int, 1, 100_000, "messages"),
-    "SAGA_INFLIGHT_BYTES_MAX": readers.number(int, 1, 1 << 40, "bytes"),
-    "SAGA_RECORD_BYTES_MAX": readers.number(int, RECORD_BYTES_LEAST, RECORD_BYTES_LIMIT, "bytes"),
-    "SAGA_CACHE_MAX": readers.number(int, 0, 10_000_000, "documents"),
-    "SAGA_DRAIN_S": readers.number(float, 0, 3600, "seconds"),
-    "SAGA_LOG": readers.word("auto", "json", "text"),
-    "SAGA_LOG_LEVEL": readers.word("debug", "info", "warning", "error"),
+READERS: Mapping[str, SettingReader] = {
+    "SAGA_HTTP": setting_readers.address(check_http, "HOST:PORT"),
+    "SAGA_INFLIGHT_MAX": setting_readers.number(int, 1, 100_000, "messages"),
+    "SAGA_INFLIGHT_MIN": setting_readers.number(int, 1, 100_000, "messages"),
+    "SAGA_INFLIGHT_BYTES_MAX": setting_readers.number(int, 1, 1 << 40, "bytes"),
+    "SAGA_RECORD_BYTES_MAX": setting_readers.number(int, RECORD_BYTES_LEAST, RECORD_BYTES_LIMIT, "bytes"),
+    "SAGA_CACHE_MAX": setting_readers.number(int, 0, 10_000_000, "documents"),
+    "SAGA_DRAIN_S": setting_readers.number(float, 0, 3600, "seconds"),
+    "SAGA_LOG": setting_readers.word("auto", "json", "text"),
+    "SAGA_LOG_LEVEL": setting_readers.word("debug", "info", "warning", "error"),
 }
 """Readers of the settings that have nothing to do with adapters, by variable."""
 
 
-def known() -> dict[str, readers.SettingReader]:
+def known() -> dict[str, SettingReader]:
     """Readers of all settings by variable, in the order in which people are told of them."""
     kinds = {
-        "SAGA_BROKER": readers.address(_check_broker, " or ".join(each.takes for each in adapters.BROKERS)),
-        "SAGA_STORE": readers.address(_check_store, ", ".join(each.takes for each in adapters.STORES)),
+        "SAGA_BROKER": setting_readers.address(_check_broker, " or ".join(each.takes for each in adapters.BROKERS)),
+        "SAGA_STORE": setting_readers.address(_check_store, ", ".join(each.takes for each in adapters.STORES)),
     }
     for options in adapters.options():
         kinds |= options.readers

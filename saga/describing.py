@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import Literal, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from saga.errors import ConfigurationError
-from saga.readers import SettingReader
+from saga.setting_readers import SettingReader
 
 T = TypeVar("T")
 

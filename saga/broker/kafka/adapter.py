@@ -7,7 +7,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, cast
 
-from saga import readers
+from saga import setting_readers
 from saga.addresses import HOST, is_plain
 from saga.broker.adapter import Copies
 from saga.broker.administration import Administration
@@ -82,19 +82,21 @@ class KafkaAdapter:
     options = Options(
         KafkaOptions,
         {
-            "SAGA_KAFKA_TLS": readers.yes_or_no(),
-            "SAGA_KAFKA_CA_FILE": readers.file(),
-            "SAGA_KAFKA_CERT_FILE": readers.file(),
-            "SAGA_KAFKA_KEY_FILE": readers.secret_file(),
-            "SAGA_KAFKA_SASL": readers.word("none", "plain", "scram-sha-256", "scram-sha-512", "oauthbearer"),
-            "SAGA_KAFKA_CLEARTEXT": readers.yes_or_no(),
-            "SAGA_KAFKA_USERNAME": readers.text("a name"),
-            "SAGA_KAFKA_PASSWORD": readers.secret("a password"),
-            "SAGA_KAFKA_PASSWORD_FILE": readers.secret_file(),
-            "SAGA_KAFKA_TOKEN": readers.checked(check_hook, "module:function", lambda _: False),
-            "SAGA_KAFKA_INSTANCE": readers.checked(check_instance, "letters, digits, `.`, `_` and `-`, at most 200"),
-            "SAGA_KAFKA_REPLICATION": readers.number(int, 1, 100, "brokers"),
-            "SAGA_KAFKA_MIN_INSYNC": readers.number(int, 1, 100, "brokers"),
+            "SAGA_KAFKA_TLS": setting_readers.yes_or_no(),
+            "SAGA_KAFKA_CA_FILE": setting_readers.file(),
+            "SAGA_KAFKA_CERT_FILE": setting_readers.file(),
+            "SAGA_KAFKA_KEY_FILE": setting_readers.secret_file(),
+            "SAGA_KAFKA_SASL": setting_readers.word("none", "plain", "scram-sha-256", "scram-sha-512", "oauthbearer"),
+            "SAGA_KAFKA_CLEARTEXT": setting_readers.yes_or_no(),
+            "SAGA_KAFKA_USERNAME": setting_readers.text("a name"),
+            "SAGA_KAFKA_PASSWORD": setting_readers.secret("a password"),
+            "SAGA_KAFKA_PASSWORD_FILE": setting_readers.secret_file(),
+            "SAGA_KAFKA_TOKEN": setting_readers.checked(check_hook, "module:function", lambda _: False),
+            "SAGA_KAFKA_INSTANCE": setting_readers.checked(
+                check_instance, "letters, digits, `.`, `_` and `-`, at most 200"
+            ),
+            "SAGA_KAFKA_REPLICATION": setting_readers.number(int, 1, 100, "brokers"),
+            "SAGA_KAFKA_MIN_INSYNC": setting_readers.number(int, 1, 100, "brokers"),
         },
     )
 

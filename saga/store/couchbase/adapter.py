@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple, cast
 
-from saga import readers
+from saga import setting_readers
 from saga.addresses import HOST, scheme_of
 from saga.clock import Clock
 from saga.describing import Chosen, Finding, Options, Problem, driver, path, secret, secret_problems
@@ -52,13 +52,15 @@ class CouchbaseAdapter:
     options = Options(
         CouchbaseOptions,
         {
-            "SAGA_STORE_DURABILITY": readers.word("majority", "majorityAndPersistActive", "persistToMajority", "none"),
-            "SAGA_COUCHBASE_USERNAME": readers.text("a name"),
-            "SAGA_COUCHBASE_PASSWORD": readers.secret("a password"),
-            "SAGA_COUCHBASE_PASSWORD_FILE": readers.secret_file(),
-            "SAGA_COUCHBASE_CA_FILE": readers.file(),
-            "SAGA_COUCHBASE_CERT_FILE": readers.file(),
-            "SAGA_COUCHBASE_KEY_FILE": readers.secret_file(),
+            "SAGA_STORE_DURABILITY": setting_readers.word(
+                "majority", "majorityAndPersistActive", "persistToMajority", "none"
+            ),
+            "SAGA_COUCHBASE_USERNAME": setting_readers.text("a name"),
+            "SAGA_COUCHBASE_PASSWORD": setting_readers.secret("a password"),
+            "SAGA_COUCHBASE_PASSWORD_FILE": setting_readers.secret_file(),
+            "SAGA_COUCHBASE_CA_FILE": setting_readers.file(),
+            "SAGA_COUCHBASE_CERT_FILE": setting_readers.file(),
+            "SAGA_COUCHBASE_KEY_FILE": setting_readers.secret_file(),
         },
     )
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, cast
 
-from saga import readers
+from saga import setting_readers
 from saga.addresses import scheme_of
 from saga.clock import Clock
 from saga.describing import Chosen, Finding, Options, Problem, driver, secret
@@ -33,7 +33,10 @@ class DrawerAdapter:
     example = "drawer://cupboard/drawer"
     options = Options(
         DrawerOptions,
-        {"SAGA_DRAWER_LOCK": readers.word("open", "locked"), "SAGA_DRAWER_KEY": readers.secret("a key")},
+        {
+            "SAGA_DRAWER_LOCK": setting_readers.word("open", "locked"),
+            "SAGA_DRAWER_KEY": setting_readers.secret("a key"),
+        },
     )
 
     def check(self, address: str) -> None:
