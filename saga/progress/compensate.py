@@ -62,13 +62,13 @@ def sealed(p: Snapshot, role: Role) -> Intent:
     return replace(original, kind="lieu")
 
 
-def closed_for_good(p: Snapshot, hand: Hand, role: Role, outcome: Message, *, stands: Sequence[str]) -> Written:
+def closed_for_good(p: Snapshot, hand: Hand, role: Role, outcome: Message, *, remains: Sequence[str]) -> Written:
     """Record that the dead original is closed; what it did and nobody can undo is shown to a person."""
     intent = next(i for i in p.intents if i.handler == role.name and i.kind == "lieu")
     p = replace(p, intents=tuple(i for i in p.intents if i is not intent))
     p, letters = _close(p, hand, role, outcome)
     reason = f"{role.name} can never finish: it is a dead letter"
-    if stands:
+    if remains:
         reason += "; what it did stands and has to be put right by hand"
         escalation = DeadLetter(
             id=ids.dead_id(p.service, p.saga, f"{role.name}|escalation", outcome.id, p.replays),
@@ -77,7 +77,7 @@ def closed_for_good(p: Snapshot, hand: Hand, role: Role, outcome: Message, *, st
             reason=reason,
             remedy="put right each of these calls by hand",
             message=intent.message,
-            calls=tuple(stands),
+            calls=tuple(remains),
         )
         letters = (escalation, *letters)
     return record.append(p, hand, "compensated", _name(role), Ended(message=outcome, reason=reason, letters=letters))

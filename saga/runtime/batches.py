@@ -1,4 +1,4 @@
-"""Batches: what several lanes want done to one thing is done together, by one of them, while the others wait."""
+"""Batches: one lane does for several what they want done to one thing, while the others wait."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -9,18 +9,18 @@ Item = TypeVar("Item")
 T = TypeVar("T")
 
 BATCH_MAX = 100
-"""How many items are acted on together."""
+"""Items that are acted on together, at most."""
 
 
 @dataclass(slots=True)
 class Batches:
-    """For each thing that is acted on, those who wait for their turn. Nothing is kept of a thing at rest."""
+    """Lanes that wait, for each thing that is acted on. Nothing is kept of a thing at rest."""
 
     _waiting: dict[str, list[tuple[Any, asyncio.Future[Any]]]] = field(default_factory=dict)
     """Being in here means that somebody acts on it."""
 
     async def together(self, what: str, item: Item, act: Callable[[Sequence[Item]], Awaitable[Sequence[T]]]) -> T:
-        """What `act` gives for `item`; with it go the items that came up while the batch before was under way.
+        """Return what `act` gives for `item`; with it go the items that came up while the batch before was under way.
 
         Raises what `act` raises to the one who called it; the others of its batch then act by themselves.
         """
@@ -50,7 +50,7 @@ class Batches:
             self._hand_over(what)
 
     def _hand_over(self, what: str) -> None:
-        """The next one acts; without one the thing is at rest."""
+        """Have the next one act; without one the thing is at rest."""
         waiting = self._waiting[what]
         while waiting:
             _, answer = waiting.pop(0)

@@ -19,9 +19,9 @@ from saga.progress import ids
 from saga.progress.document import DeadLetter
 
 TOO_LARGE = "the progress cannot be written"
-"""How the reason of a letter begins that no progress holds, because the store takes none that is larger."""
+"""Beginning of the reason of a letter that no progress holds, because the store takes none that is larger."""
 TOO_OLD = "older than memory"
-"""How the reason of such a letter begins."""
+"""Beginning of the reason of a letter for a message of a forgotten saga."""
 
 REASON_BYTES_MAX, REMEDY_BYTES_MAX, WHERE_BYTES_MAX, CALL_BYTES_MAX = 2000, 500, 500, 300
 CALLS_BYTES_MAX = 8000
@@ -83,7 +83,7 @@ def older_than_memory(service: str, message: Message, position: Position, contra
 
 
 def id_of_older(service: str, message: Message) -> str:
-    """The id of such a letter."""
+    """Id of such a letter."""
     return ids.dead_id(service, message.saga, "-", message.id, 0)
 
 
@@ -158,7 +158,7 @@ def _told(what: str, content: bytes) -> tuple[str, bytes]:
 
 
 def _least(whole: Outgoing) -> Outgoing:
-    """Without anything of the original: what any log takes."""
+    """Letter without anything of the original: any log takes it."""
     given = dict(whole.headers)
     ours = tuple(
         (name, shortened((given[name] or b"").decode(), LEAST_BYTES_MAX).encode()) for name in _LEAST if name in given

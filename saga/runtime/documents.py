@@ -64,7 +64,7 @@ class _OpenIntent(Struct):
 
 
 class _Open(Struct):
-    """Of a progress, only what says which runs are open."""
+    """Part of a progress that says which runs are open."""
 
     intents: tuple[_OpenIntent, ...] = ()
 
@@ -128,7 +128,7 @@ async def apply(service: Participant, position: Position, update: Update) -> Mar
 async def apply_all(
     service: Participant, position: Position, updates: Sequence[Update]
 ) -> Sequence[Marker | Exception | Refused]:
-    """What became of each of these updates of one document: its marker, or what it raises."""
+    """Make these updates of one document: for each its marker, or what it raises."""
     collection, key = updates[0].declared.collection, updates[0].key
     store, pause_s, refused = service.ports.store, PAUSE_S, False
     while True:
@@ -145,7 +145,7 @@ async def apply_all(
             # After the document: a worker that has lost its intent meanwhile must not replace what it read before.
             if refused and known is None and service.ports.clock.monotonic_s() >= update.until_s:
                 made.append(_too_hot(update))
-            elif known is None and not await _stands(service, position, update.saga, update.run):
+            elif known is None and not await _is_open(service, position, update.saga, update.run):
                 made.append(Refused())
             elif known is not None:
                 made.append(Refused() if known.never else known)
@@ -303,8 +303,8 @@ async def _put(  # what is written, where, and in the place of what
     return True
 
 
-async def _stands(service: Participant, position: Position, saga: str, run: RunKey) -> bool:
-    """Whether the run's intent is open in the progress as it is now."""
+async def _is_open(service: Participant, position: Position, saga: str, run: RunKey) -> bool:
+    """Return whether the run's intent is open in the progress as it is now."""
     return any((i.kind, i.handler, i.cause) == run for i in await _intents(service, position, saga))
 
 

@@ -21,7 +21,7 @@ REMEDY = "put right what it calls, or mend it: it is tried without end, and goes
 
 
 def failing(turn: TurnState, handler: str, outcome: Message, undoes: Message, attempt: int, error: str) -> DeadLetter:
-    """What there is to tell of `handler`, which is to undo what `undoes` says because of `outcome`."""
+    """Tidings of `handler`, which is to undo what `undoes` says because of `outcome`."""
     p = turn.known
     return DeadLetter(
         id=ids.dead_id(p.service, p.saga, f"{handler}|failing|{attempt}", undoes.id, p.replays),
@@ -45,8 +45,8 @@ def left(handler: str, attempt: int, error: str) -> SagaError:
 def escalated(
     service: Participant, turn: TurnState, letter: DeadLetter, undoes: Message, *, rounds: int, calls: tuple[Call, ...]
 ) -> Outgoing | None:
-    """Tell people. The record is due after 1, 2, 4, 8 ... `rounds` of attempts: what fails for days says little new.
-    `calls`: what ran already."""
+    """Tell people at once. The record is due after 1, 2, 4, 8 ... `rounds` of attempts: what fails for days says little
+    new. `calls`: what ran already."""
     ports, saga = service.ports, turn.known.saga
     ports.report(Escalated(service=service.name, saga=saga, handler=letter.handler, reason=letter.reason, steps=()))
     if rounds & (rounds - 1):

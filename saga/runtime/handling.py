@@ -96,15 +96,15 @@ async def _to_its_write(service: Participant, turn: TurnState, ask: Ask, saga: R
 
 
 def _answered(saga: RunningSaga) -> tuple[Call, ...]:
-    """What a rerun need not ask for. Without a written intent nothing is promised to it: it reads documents anew, and
-    another worker's state may lead it another way."""
+    """Answers that a rerun need not ask for. Without a written intent nothing is promised to it: it reads documents
+    anew, and another worker's state may lead it another way."""
     return tuple(saga.calls) if saga.intent.begins is not None else ()
 
 
 async def _called(
     service: Participant, ask: Ask, parts: Sequence[Message], saga: RunningSaga
 ) -> tuple[list[tuple[str, str, bytes]], dict[str, Any]]:
-    """What the handler emits, encoded, and what it changed of the state. Raises whatever fails the attempt."""
+    """Call the handler: what it emits, encoded, and what it changed of the state. Raises whatever fails the attempt."""
     handler, ports = ask.handler, service.ports
     try:
         arguments = _arguments(service, ask, parts, saga)

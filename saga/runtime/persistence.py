@@ -50,7 +50,7 @@ async def patiently(
     *args: P.args,
     **kwargs: P.kwargs,
 ) -> T:
-    """What `act` gives for the arguments. While store or broker cannot be reached the lane waits: no attempt of
+    """Return what `act` gives for the arguments. While store or broker cannot be reached the lane waits: no attempt of
     anything is counted."""
     pause_s, away, ports = WAIT_S_FIRST, None, service.ports
     while True:
@@ -75,7 +75,7 @@ async def patiently(
 
 
 def in_hand(service: Participant, turn: TurnState) -> Hand:
-    """What the next write of this turn is made under."""
+    """Circumstances of the next write of this turn."""
     message, p = turn.message, turn.known
     new = message.type != "" and not turn.paged and not knows(p, service.roles, message)
     return Hand(
@@ -160,7 +160,7 @@ async def _too_old(service: Participant, turn: TurnState) -> None:
 
 
 def is_older_than_memory(service: Participant, message: Message) -> bool:
-    """Whether the message's saga began before what this service remembers: then it cannot be taken for a new one."""
+    """Return whether the message's saga began before what this service remembers: then it is not a new one."""
     if message.started is None:
         return False
     return message.started < now(service).forgotten

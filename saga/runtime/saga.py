@@ -1,4 +1,4 @@
-"""What a handler sees of its run: steps, updates and reads, each recorded, each answered by a rerun without a call."""
+"""Saga as a running handler sees it: steps, updates and reads are recorded, and answered to a rerun without a call."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
@@ -44,7 +44,7 @@ class RunningSaga(Saga[Any]):
         """A step has failed, and with it this attempt, even if the handler catches it."""
         self.halt: Halted | None = None
         self.outages = service.ports.outages
-        """How many there were when it began."""
+        """Outages that had been told when it began."""
         self.until_s = service.ports.clock.monotonic_s() + handler.timeout_s
         self.left = False
         """It is left as by a crash: then nobody waits for what the handler did not wait for, except for writes."""
@@ -58,7 +58,7 @@ class RunningSaga(Saga[Any]):
 
     @property
     def has_begun(self) -> bool:
-        """Whether it has asked for a step, an update or a read."""
+        """True if it has asked for a step, an update or a read."""
         return self._one_run is not None
 
     @property
@@ -204,7 +204,7 @@ class RunningSaga(Saga[Any]):
         return answered, declared.kind | None
 
     async def _or_failed(self, work: Coroutine[object, object, T]) -> T:
-        """What is no answer fails this attempt, even if the handler catches it."""
+        """Await an answer. All else fails this attempt, even if the handler catches it."""
         try:
             return await work
         except Halted as halt:
@@ -294,7 +294,7 @@ class RunningSaga(Saga[Any]):
         return self.calls[self._next - 1] if self._next <= len(self.calls) else None
 
     def _expected(self) -> Call | None:
-        """What is recorded, and has to be asked for next."""
+        """Call that is recorded, and has to be asked for next."""
         if self._next < len(self.calls):
             return self.calls[self._next]
         begun = self.intent.begins
@@ -327,7 +327,7 @@ class RunningSaga(Saga[Any]):
             raise
 
     def _given_back(self, call: Call, type_: Any, answers: tuple[type[Exception], ...]) -> Any:
-        """What is recorded, as the first run and every rerun see it."""
+        """Give a recorded result, as the first run and every rerun see it."""
         if call.answer is not None:
             for answer in answers:
                 if answer.__name__ == call.answer:
@@ -374,7 +374,7 @@ def recorded(value: object, name: str, what: str) -> Raw:
 
 
 def _digest(name: str, args: Sequence[object], kwargs: Mapping[str, object]) -> str:
-    """What tells two inputs of a call apart. Raises `Permanent` naming the argument that cannot be recorded."""
+    """Digest that tells two inputs of a call apart. Raises `Permanent` naming the argument that cannot be recorded."""
     for where, argument in (*enumerate(args, 1), *kwargs.items()):
         try:
             _encoder.encode(argument)

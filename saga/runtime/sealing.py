@@ -9,20 +9,20 @@ from saga.runtime.turn_state import TurnState
 
 
 async def close_sealed(service: Participant, turn: TurnState, action: CloseSealed) -> TurnState:
-    """Close its documents to the dead original, and write down what stands."""
-    stands = []
+    """Close its documents to the dead original, and write down what remains of it."""
+    remains = []
     for call, sure in _begun_calls(action.intent):
         if call.kind == "step":
-            stands.append(_describe(call, "ran" if sure else "may have happened"))
+            remains.append(_describe(call, "ran" if sure else "may have happened"))
         elif call.kind == "update" and await _applied(service, turn, action.intent, call):
-            stands.append(_describe(call, "was applied"))
+            remains.append(_describe(call, "was applied"))
     hand = persistence.in_hand(service, turn)
-    written = compensate.closed_for_good(turn.known, hand, action.role, action.message, stands=stands)
+    written = compensate.closed_for_good(turn.known, hand, action.role, action.message, remains=remains)
     return await persistence.write(service, turn, written)
 
 
 def _begun_calls(intent: Intent) -> list[tuple[Call, bool]]:
-    """What the original began, newest first; whether its answer is known."""
+    """Calls that the original began, newest first; true for those whose answer is known."""
     calls = [(call, True) for call in intent.calls if call.answer is None]
     if intent.begins is not None and not any(
         (c.name, c.number) == (intent.begins.name, intent.begins.number) for c in intent.calls
@@ -32,7 +32,7 @@ def _begun_calls(intent: Intent) -> list[tuple[Call, bool]]:
 
 
 async def _applied(service: Participant, turn: TurnState, intent: Intent, call: Call) -> bool:
-    """Whether an update took effect; if not, it never will."""
+    """Return whether an update took effect; if not, it never will."""
     assert call.document is not None
     saga = turn.message.saga
     collection, _, key = call.document.partition("/")

@@ -1,4 +1,4 @@
-"""What annotations say about the functions that handlers hand to the runtime. Read once for each function."""
+"""Annotations of the functions that handlers hand to the runtime. Read once for each function."""
 
 from collections.abc import Callable
 from functools import lru_cache
@@ -27,7 +27,7 @@ def _returns(function: Callable[..., object]) -> Any:
 
 @lru_cache(maxsize=4096)
 def accepts_none(change: Callable[..., object]) -> bool:
-    """Whether the first parameter takes `None`: then an absent document may be created."""
+    """Return whether the first parameter takes `None`: then an absent document may be created."""
     try:
         hints = get_type_hints(change)
     except (NameError, TypeError):

@@ -34,7 +34,7 @@ store keeps a document for thousands of years."""
 
 
 async def recalled(service: Participant, turn: TurnState) -> TurnState:
-    """With what pages hold of the message in hand: from here on `turn.known` says of it what a whole one would."""
+    """Look up what pages hold of the message in hand: from here on `turn.known` says of it what a whole one would."""
     had, kept = await _in_pages(service, turn, turn.known, [turn.message])
     return replace(turn, recalled=had, paged=tuple(sorted(kept)))
 
@@ -49,7 +49,7 @@ async def entries_in_pages(
 async def _in_pages(
     service: Participant, turn: TurnState, p: Snapshot, messages: Sequence[Message]
 ) -> tuple[dict[str, int], set[str]]:
-    """Which entries of these messages are in pages of the inbox; and the handlers for which pages keep them."""
+    """Entries of these messages that are in pages of the inbox, and the handlers for which pages keep them."""
     missing = {ids.entry(m.id, name): name for m in messages for name in service.roles.names_for(m.type)}
     missing = {entry: name for entry, name in missing.items() if entry not in p.inbox}
     had, kept = dict[str, int](), set[str]()
@@ -163,7 +163,7 @@ async def _read(service: Participant, turn: TurnState, page: Page) -> tuple[str,
 
 
 async def _gone(service: Participant, turn: TurnState, key: str) -> Exception | Refused:
-    """Why a page that was listed is not there: the progress is another one by now, or somebody removed it."""
+    """Reason why a page that was listed is not there: the progress is another one by now, or somebody removed it."""
     where = progress_key(service.name, turn.message.saga)
     there = await persistence.patiently(service, turn.position, "get", service.ports.store.get, PROGRESS, where)
     if there is None or there.cas != turn.cas:

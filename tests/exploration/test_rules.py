@@ -141,7 +141,7 @@ def updates_do_not_look_at_the_progress(patch: pytest.MonkeyPatch) -> None:
     async def stands(*_: Any) -> bool:
         return True
 
-    patch.setattr(documents, "_stands", stands)
+    patch.setattr(documents, "_is_open", stands)
 
 
 def refusals_leave_no_marker(patch: pytest.MonkeyPatch) -> None:

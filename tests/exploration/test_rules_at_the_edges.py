@@ -80,12 +80,12 @@ def what_one_handler_cannot_decode_none_can(patch: pytest.MonkeyPatch) -> None:
 
 
 def only_the_first_update_of_a_batch_is_looked_at(patch: pytest.MonkeyPatch) -> None:
-    stands = documents._stands
+    stands = documents._is_open
 
     async def only_for_mine(service: Participant, position: Any, saga: str, run: Any) -> bool:
         return saga == OTHER or await stands(service, position, saga, run)
 
-    patch.setattr(documents, "_stands", only_for_mine)
+    patch.setattr(documents, "_is_open", only_for_mine)
 
 
 def what_pages_said_outlives_the_progress_that_listed_them(patch: pytest.MonkeyPatch) -> None:

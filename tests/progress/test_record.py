@@ -311,7 +311,7 @@ def test_of_what_can_never_finish_a_person_is_shown_what_stands(stands: list[str
     p = replace(blank(), queue=(kept("alone", A, dead="d"),), intents=(an_intent("alone", A), an_intent("both", A, B)))
     p = record.begun(p, a_hand(FAILED), compensate.sealed(p, ALONE)).snapshot
     assert [i.kind for i in p.intents] == ["do", "lieu"]
-    written = compensate.closed_for_good(p, a_hand(FAILED), ALONE, FAILED, stands=stands)
+    written = compensate.closed_for_good(p, a_hand(FAILED), ALONE, FAILED, remains=stands)
     assert [i.handler for i in written.snapshot.intents] == ["both"]
     assert written.snapshot.closed == ("alone",)
     assert written.entry is not None

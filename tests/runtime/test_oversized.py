@@ -186,7 +186,7 @@ async def test_of_updates_that_go_together_only_the_one_that_is_too_large_fails(
     async def stands(*_: object) -> bool:
         return True
 
-    monkeypatch.setattr(documents, "_stands", stands)
+    monkeypatch.setattr(documents, "_is_open", stands)
     payment = notes()
     payment.document(Ledger, "ledger")
     declared, clock = payment.declared, TrialClock()
