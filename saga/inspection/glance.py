@@ -85,7 +85,7 @@ def glance(content: bytes) -> Glance:
         seen = _glances.decode(content)
         if seen.transitions:
             glance_entry(seen.transitions[-1])
-    except (*UNREADABLE, TypeError, RecursionError) as why:
+    except (*UNREADABLE, TypeError) as why:
         raise SagaError(f"it cannot be read: {why}") from why
     if seen.format > FORMAT:
         raise SagaError(f"it has format {seen.format}, and this version reads up to {FORMAT}: use the newer one")

@@ -246,8 +246,8 @@ UNENCODABLE = (TypeError, ValueError, OverflowError, RecursionError, msgspec.Msg
 """Errors raised for a value that cannot be written as JSON."""
 
 
-UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError)
-"""Errors raised for bytes that are no JSON, or not of the type."""
+UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""Errors raised for bytes that are no JSON, not of the type, or nested without end."""
 
 
 def decode(content: bytes) -> Snapshot:

@@ -128,6 +128,7 @@ def damaged(content: bytes) -> Iterator[object]:
     yield from (7, 7.5, content.decode(), "\udc80".encode("utf-8", "surrogatepass"))
     yield content.replace(b'"outcome":"', b'"outcome":"\xff')
     yield content.replace(b'{"service"', b'{"format":99,"service"')
+    yield content.replace(b'{"service"', b'{"deep":%b,"service"' % (b"[" * 10_000 + b"]" * 10_000))
     for i in range(200):
         changed = bytearray(content)
         for j in range((1, 1, 3, 20)[i % 4]):
@@ -151,6 +152,19 @@ def test_no_damaged_document_ends_a_list(shop: Path, saga: Call, options: tuple[
         assert found["bad-0000"]["services"]["payment"]["state"] == "damaged"
         assert found["bad-0000"]["services"]["payment"]["key"] == "payment::bad-0000"
     assert all(line.startswith(("saga: ", "  ")) for line in listed.stderr.splitlines())
+
+
+def test_no_damaged_document_ends_a_verification(shop: Path, saga: Call) -> None:
+    file = shop / ".saga" / "payment.db"
+    with sqlite3.connect(file) as connection:
+        [(content,)] = connection.execute("SELECT content FROM documents WHERE key = 'payment::order-3'").fetchall()
+    connection.close()
+    put(file, *((f"payment::bad-{i:04}", value) for i, value in enumerate(damaged(content))))
+    verified = saga("verify-history", "--json")
+    assert verified.exit_code == 1
+    found = json.loads(verified.stdout)
+    assert {each["saga"] for each in found["broken"]} == {f"bad-{i:04}" for i, _ in enumerate(damaged(content))}
+    assert verified.stderr == ""
 
 
 # ---------------------------------------------------------------- open
