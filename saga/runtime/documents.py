@@ -305,13 +305,20 @@ async def _put(  # what is written, where, and in the place of what
 
 async def _is_open(service: Participant, position: Position, saga: str, run: RunKey) -> bool:
     """Return whether the run's intent is open in the progress as it is now."""
-    return any((i.kind, i.handler, i.cause) == run for i in await _intents(service, position, saga))
+    intents = await _intents(service, position, saga)
+    if intents is None:
+        raise SagaError(f"the progress of saga {saga!r} cannot be read any more: nobody knows what it has begun")
+    return any((i.kind, i.handler, i.cause) == run for i in intents)
 
 
-async def _intents(service: Participant, position: Position, saga: str) -> tuple[_OpenIntent, ...]:
+async def _intents(service: Participant, position: Position, saga: str) -> tuple[_OpenIntent, ...] | None:
+    """Open intents of a saga; `None` if its progress cannot be read."""
     key = progress_key(service.name, saga)
     document = await patiently(service, position, "get", service.ports.store.get, PROGRESS, key)
-    return () if document is None else _open.decode(document.content).intents
+    try:
+        return () if document is None else _open.decode(document.content).intents
+    except UNREADABLE:
+        return None
 
 
 async def _needed(service: Participant, position: Position, markers: Mapping[str, Marker]) -> dict[str, Marker]:
@@ -319,7 +326,12 @@ async def _needed(service: Participant, position: Position, markers: Mapping[str
     if len(markers) <= PRUNE_FROM:
         return dict(markers)
     open_ = {saga: await _intents(service, position, saga) for saga in sorted({m.saga for m in markers.values()})}
-    needed = {key: m for key, m in markers.items() if any(i.cause == m.cause for i in open_[m.saga])}
+    needed = {key: m for key, m in markers.items() if _is_needed(m, open_[m.saga])}
     if len(needed) >= MARKERS_MAX:
         raise SagaError(f"{len(needed)} updates of one document are under way: it is too hot, or its sagas are stuck")
     return needed
+
+
+def _is_needed(marker: Marker, intents: tuple[_OpenIntent, ...] | None) -> bool:
+    """True if its run may be open: of a saga that cannot be read nobody knows, and others go on."""
+    return intents is None or any(i.cause == marker.cause for i in intents)

@@ -11,6 +11,8 @@ import msgspec
 import pytest
 
 from saga import Retry, Saga, Service
+from saga.declarations.values import Declared
+from saga.errors import SagaError
 from saga.messages import Position
 from saga.observe.moments import Escalated, Retrying
 from saga.runtime import documents
@@ -19,6 +21,7 @@ from saga.runtime.errors import Refused
 from saga.runtime.participant import participant_of
 from saga.runtime.prepared import prepare
 from saga.runtime.room import Limits
+from saga.store.port import Document
 from saga.store.sqlite import SqliteStore
 from saga.testing.trials import TrialClock, TrialPorts
 from services.inventory.events import InventoryRejected, InventoryReserved
@@ -341,6 +344,20 @@ async def test_an_update_that_somebody_else_was_faster_than_is_made_on_what_is_t
         assert not place.told(Retrying), "it is no attempt"
 
 
+def an_update(declared: Declared) -> documents.Update:
+    return documents.Update(
+        declared=declared.documents[0],
+        key="tea",
+        marker="m",
+        saga=SAGA,
+        run=("do", "set_aside", "c"),
+        change=Stock.set_aside,
+        args=(1,),
+        kwargs={},
+        until_s=1e12,
+    )
+
+
 async def test_an_update_that_was_ruled_out_is_refused_and_leaves_the_document_as_it_is(tmp_path: Path) -> None:
     declared, clock = inventory_of().declared, TrialClock()
     async with SqliteStore(tmp_path / "store.db", clock=clock) as store:
@@ -348,22 +365,23 @@ async def test_an_update_that_was_ruled_out_is_refused_and_leaves_the_document_a
         never = Marker(saga=SAGA, handler="set_aside", kind="do", cause="c", never=True)
         content = msgspec.json.encode({"left": 5, "_saga": documents.Head(markers={"m": never})})
         await store.insert("stock", "tea", content)
-        update = documents.Update(
-            declared=declared.documents[0],
-            key="tea",
-            marker="m",
-            saga=SAGA,
-            run=("do", "set_aside", "c"),
-            change=Stock.set_aside,
-            args=(1,),
-            kwargs={},
-            until_s=1e12,
-        )
+        update = an_update(declared)
         with pytest.raises(Refused):
             await documents.apply(service, Position("orders", 0, 0), update)
         found = await store.get("stock", "tea")
         assert found is not None
         assert found.content == content
+
+
+async def test_an_update_of_a_saga_whose_progress_cannot_be_read_any_more_is_not_made(tmp_path: Path) -> None:
+    declared, clock = inventory_of().declared, TrialClock()
+    async with SqliteStore(tmp_path / "store.db", clock=clock) as store:
+        service = participant_of(prepare(declared), {}, TrialPorts(store, clock))
+        await store.insert("saga", f"inventory::{SAGA}", b'{"intents":[{"handler')
+        cas = await store.insert("stock", "tea", b'{"left":5}')
+        with pytest.raises(SagaError, match="the progress of saga 'order-1' cannot be read any more"):
+            await documents.apply(service, Position("orders", 0, 0), an_update(declared))
+        assert await store.get("stock", "tea") == Document(b'{"left":5}', cas)
 
 
 async def test_markers_that_nobody_needs_are_pruned_when_there_are_many(tmp_path: Path) -> None:
@@ -373,14 +391,16 @@ async def test_markers_that_nobody_needs_are_pruned_when_there_are_many(tmp_path
     intents = {"intents": [{"handler": "set_aside", "kind": "do", "cause": "c"}]}
     async with workplace(tmp_path) as place:
         await place.store.insert("saga", "inventory::open", msgspec.json.encode(intents))
-        content = {"left": 5, "_saga": documents.Head(markers={**markers, "open": open_})}
+        await place.store.insert("saga", "inventory::damaged", b'{"intents":[{"handler')
+        kept = {"open": open_, "damaged": msgspec.structs.replace(open_, saga="damaged")}
+        content = {"left": 5, "_saga": documents.Head(markers={**markers, **kept})}
         await place.store.insert("stock", "many", msgspec.json.encode(content))
         content = {"left": 5, "_saga": documents.Head(markers=markers)}
         await place.store.insert("stock", "few", msgspec.json.encode(content))
         async with at_work(place, inventory):
             await place.publish(an_order(sku="many"), an_order("order-2", sku="few"))
             await place.at_rest(inventory)
-        assert [marker.saga for marker in (await markers_of(place, "many")).values()] == ["open", SAGA]
+        assert [marker.saga for marker in (await markers_of(place, "many")).values()] == ["open", "damaged", SAGA]
         assert len(await markers_of(place, "few")) == PRUNE_FROM + 1, "few are not worth the reads"
 
 
