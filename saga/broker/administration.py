@@ -17,7 +17,7 @@ DAY_MS = 86_400_000
 
 
 class Found(NamedTuple):
-    """Topic as it is there."""
+    """Topic as the broker has it."""
 
     partitions: int
     retention_ms: int | None

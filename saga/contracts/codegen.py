@@ -125,7 +125,7 @@ def _begins_generated(path: Path) -> bool:
 
 
 class _Module:
-    """Module that is being written."""
+    """Generated module while it is written."""
 
     def __init__(self, versions: Sequence[Version]) -> None:
         self.versions = versions

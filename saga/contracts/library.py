@@ -27,9 +27,9 @@ class Library:
 
     folder: Path
     contracts: Mapping[str, Contract] = field(repr=False)
-    """Values by name."""
+    """Contracts by name."""
     topics: Mapping[str, Topic] = field(repr=False)
-    """Values by name."""
+    """Topics by name."""
     _versions: Mapping[str, Version] = field(repr=False, compare=False)
     _fingerprints: Mapping[bytes, Version] = field(repr=False, compare=False)
 

@@ -43,7 +43,7 @@ class Handled(Moment, frozen=True, kw_only=True, gc=False):
 
 
 class StepDone(Moment, frozen=True, kw_only=True, gc=False):
-    """Answer to a step."""
+    """Answer that a step has got."""
 
     saga: str
     handler: str

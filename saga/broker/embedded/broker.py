@@ -140,7 +140,7 @@ class EmbeddedBroker:
         member = Member(group, topics, listener, seat, shared)
         try:
             await member.enter()
-        except BaseException:
+        except BaseException:  # who is cancelled while he joins, too, leaves his seat
             seat.leave()
             raise
         self._members.append(member)

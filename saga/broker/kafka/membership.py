@@ -285,7 +285,7 @@ class Member:
         try:
             await self._clock.within(settings.connect_s, consumer.start())
             await self._see(consumer)
-        except BaseException as why:
+        except BaseException as why:  # a cancelled join, too, must leave no consumer behind
             await client.end_consumer(consumer, self._clock, 0)
             if isinstance(why, FAILED) or client.given_up(why):
                 raise failed(why, f"group {self._group!r}: joining", "Read") from why

@@ -126,7 +126,7 @@ class Publisher:
                 await _all(sending.acknowledged)
             else:
                 await self._clock.within(self._settings.publish_s, self._sent(sending))
-        except BaseException as why:
+        except BaseException as why:  # a cancelled caller, too, reads no acknowledgement any more
             _let_be(sending.acknowledged)
             if not (isinstance(why, FAILED) or given_up(why)):
                 raise
@@ -291,7 +291,7 @@ class Publisher:
         )
         try:
             await self._clock.within(settings.connect_s, producer.start())
-        except BaseException as why:
+        except BaseException as why:  # a cancelled start, too, must leave no producer behind
             await end_producer(producer, self._clock, 0)
             if given_up(why):
                 raise KafkaConnectionError("given up while it started") from why

@@ -11,7 +11,7 @@ from aiokafka.protocol.types import Array, Boolean, Int8, Int16, Int32, Schema, 
 TOPIC, SET = 2, 0
 """Codes of what is changed, and how: a topic's setting is set."""
 READ, WRITE = 1 << 3, 1 << 4
-"""Bits of what is allowed."""
+"""Bits of rights on a topic: to read it, to write it."""
 UNKNOWN = -(1 << 31)
 """Rights that a broker names if it was not asked."""
 

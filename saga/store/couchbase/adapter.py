@@ -146,7 +146,7 @@ def couchbase_settings(settings: Chosen, service: str) -> "CouchbaseSettings":
 
 
 class CouchbasePlace(NamedTuple):
-    """Place in a cluster."""
+    """Place of a store's documents in a cluster."""
 
     connection: str
     bucket: str

@@ -41,7 +41,7 @@ async def opened(
         raise _cannot(settings, f"the SDK does not take the settings ({why})") from why
     try:
         await clock.within(OPEN_S_MAX, _open(cluster, settings, collections, calls, clock, readonly))
-    except BaseException as why:
+    except BaseException as why:  # a cancelled start, too, must leave no threads of the SDK behind
         calls.leave(cluster.close())
         await _let_go(calls, clock)
         if isinstance(why, TimeoutError):
