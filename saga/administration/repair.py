@@ -12,7 +12,7 @@ from saga.errors import SagaError
 from saga.names import PROGRESS
 from saga.observe.moments import Report
 from saga.progress import takeover
-from saga.progress.document import decode, progress_key
+from saga.progress.document import UNREADABLE, decode, progress_key
 from saga.runtime.lifecycle import OPEN_S_MAX, open_resources
 from saga.runtime.participant import Participant, participant_of
 from saga.runtime.ports import RunningPorts
@@ -59,7 +59,7 @@ async def repair(
 async def _done(service: Participant, saga: str, heard: tuple[str, ...]) -> Repaired:
     try:
         did = await repaired(service, saga)
-    except SagaError as why:
+    except (SagaError, *UNREADABLE) as why:
         return Repaired(service=service.name, saga=saga, heard=heard, problem=str(why))
     return Repaired(service=service.name, saga=saga, heard=heard, did=tuple(did))
 

@@ -6,8 +6,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from msgspec import Raw
+from msgspec.structs import replace
 
 from saga.clock import SystemClock
+from saga.progress.document import decode, encode
 from saga.store.sqlite import SqliteStore
 from saga.wiring import load_services
 from tests.cli.conftest import Call
@@ -78,20 +81,28 @@ def test_all_sagas_hear_what_earlier_releases_said(released: Path, saga: Call) -
     assert saga("repair", "second_release").stdout == "no sagas gone on with, no problems\n"
 
 
-def test_a_saga_that_cannot_be_gone_on_with_is_told_and_the_others_are_done(released: Path, saga: Call) -> None:
-    asyncio.run(_damaged(released))
+@pytest.mark.parametrize("damaged", ["progress", "transition"])
+def test_a_saga_that_cannot_be_gone_on_with_is_told_and_the_others_are_done(
+    released: Path, saga: Call, damaged: str
+) -> None:
+    asyncio.run(_damaged(released, damaged))
     done = saga("repair", "second_release", "--json")
     assert done.exit_code == 1
     lines = {line["saga"]: line for line in map(json.loads, done.stdout.splitlines())}
-    assert "cannot be read" in lines["order-2"]["problem"]
+    assert {"progress": "cannot be read", "transition": "Expected `object`, got `int`"}[damaged] in lines["order-2"][
+        "problem"
+    ]
     assert [lines[f"order-{n}"]["did"] for n in (1, 3)] == [[["capture", "handled", None]]] * 2
 
 
-async def _damaged(folder: Path) -> None:
+async def _damaged(folder: Path, what: str) -> None:
     async with SqliteStore(folder / ".saga/payment.db", clock=SystemClock()) as store:
         document = await store.get("saga", "payment::order-2")
         assert document is not None
-        await store.replace("saga", "payment::order-2", b"{}"[:1], cas=document.cas)
+        damaged = b"{"
+        if what == "transition":
+            damaged = encode(replace(decode(document.content), transitions=(Raw(b"7"),)))
+        await store.replace("saga", "payment::order-2", damaged, cas=document.cas)
 
 
 def test_a_release_that_takes_nothing_new_has_nothing_to_do(released: Path, saga: Call) -> None:
