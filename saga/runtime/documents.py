@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from saga.declarations.values import DocumentKind
-from saga.errors import Ambiguous, Conflict, Exists, Permanent, SagaError, TooLarge
+from saga.errors import Ambiguous, Conflict, Exists, Permanent, SagaError, StoreError, TooLarge
 from saga.messages import Position
 from saga.names import PROGRESS
 from saga.progress.document import UNENCODABLE, UNREADABLE, Kind, progress_key
@@ -145,8 +145,8 @@ async def apply_all(
             # After the document: a worker that has lost its intent meanwhile must not replace what it read before.
             if refused and known is None and service.ports.clock.monotonic_s() >= update.until_s:
                 made.append(_too_hot(update))
-            elif known is None and not await _is_open(service, position, update.saga, update.run):
-                made.append(Refused())
+            elif known is None and (refusal := await _refusal(service, position, update)) is not None:
+                made.append(refusal)
             elif known is not None:
                 made.append(Refused() if known.never else known)
             else:
@@ -303,11 +303,19 @@ async def _put(  # what is written, where, and in the place of what
     return True
 
 
+async def _refusal(service: Participant, position: Position, update: Update) -> StoreError | Refused | None:
+    """Why an update that has left no mark is not made: nobody asks for it any more, or nobody can tell."""
+    try:
+        return None if await _is_open(service, position, update.saga, update.run) else Refused()
+    except StoreError as why:
+        return why
+
+
 async def _is_open(service: Participant, position: Position, saga: str, run: RunKey) -> bool:
     """Return whether the run's intent is open in the progress as it is now."""
     intents = await _intents(service, position, saga)
     if intents is None:
-        raise SagaError(f"the progress of saga {saga!r} cannot be read any more: nobody knows what it has begun")
+        raise StoreError(f"the progress of saga {saga!r} cannot be read any more: nobody knows what it has begun")
     return any((i.kind, i.handler, i.cause) == run for i in intents)
 
 

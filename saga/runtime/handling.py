@@ -82,6 +82,8 @@ async def _to_its_write(service: Participant, turn: TurnState, ask: Ask, saga: R
     try:
         events, delta = await _called(service, ask, saga.intent.parts, saga)
     except Exception as why:
+        if saga.halt is why:
+            raise
         if saga.halt is not None:
             raise saga.halt from why
         turn.stages.handler_s += clock.monotonic_s() - began

@@ -20,7 +20,17 @@ from saga.observe.moments import DeadLettered, Escalated, WriteRefused
 from saga.progress import history, record, spill, takeover
 from saga.progress.actions import Now
 from saga.progress.decide import knows
-from saga.progress.document import DeadLetter, Entry, Snapshot, decode, decode_entry, encode, messages_of, progress_key
+from saga.progress.document import (
+    UNREADABLE,
+    DeadLetter,
+    Entry,
+    Snapshot,
+    decode,
+    decode_entry,
+    encode,
+    messages_of,
+    progress_key,
+)
 from saga.progress.history import Archive
 from saga.progress.record import Hand, Written
 from saga.progress.room import check_room
@@ -30,6 +40,7 @@ from saga.runtime.errors import Refused
 from saga.runtime.participant import Participant
 from saga.runtime.prepared import Prepared
 from saga.runtime.turn_state import TurnState
+from saga.store.port import Document
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -122,9 +133,16 @@ async def _archived(service: Participant, position: Position, p: Snapshot) -> li
         key = history.archive_key(service.name, p.saga, len(entries))
         document = await patiently(service, position, "get", service.ports.store.get, ARCHIVES, key)
         if document is None:
-            raise SagaError(f"the archive {key!r} is gone: somebody removes documents by hand; restore it")
-        entries += map(decode_entry, history.decode_archive(document.content).transitions)
+            raise StoreError(f"the archive {key!r} is gone: somebody removes documents by hand; restore it")
+        entries += map(decode_entry, _archive(key, document).transitions)
     return entries
+
+
+def _archive(key: str, document: Document) -> Archive:
+    try:
+        return history.decode_archive(document.content)
+    except UNREADABLE as why:
+        raise StoreError(f"the archive {key!r} cannot be read: {why}; restore it") from why
 
 
 def _check_declared(service: Prepared, p: Snapshot, unpublished: Sequence[Entry]) -> None:
@@ -242,8 +260,8 @@ async def archived(service: Participant, position: Position, p: Snapshot, archiv
     except Exists:
         there = await patiently(service, position, "get", store.get, ARCHIVES, key)
         if there is None:
-            raise SagaError(f"the archive {key!r} was there and is gone: somebody removes documents by hand") from None
-        earlier = history.decode_archive(there.content)
+            raise StoreError(f"the archive {key!r} was there and is gone: somebody removes documents by hand") from None
+        earlier = _archive(key, there)
         if history.is_of_another_saga(p, earlier):  # it had this id before the memory: nobody knows it any more
             await _taken_over(service, position, p.saga, key, content, there.cas)
         else:

@@ -12,7 +12,7 @@ from msgspec import Raw
 from msgspec.structs import replace as with_
 
 from saga.declarations.values import DocumentKind, Reaction
-from saga.errors import Permanent
+from saga.errors import Permanent, StoreError, TooLarge
 from saga.observe.moments import StepDone
 from saga.progress import ids, record
 from saga.progress.document import UNENCODABLE, Call, Intent
@@ -42,7 +42,7 @@ class RunningSaga(Saga[Any]):
         """All answers so far, recorded or carried over."""
         self.failure: Exception | None = None
         """A step has failed, and with it this attempt, even if the handler catches it."""
-        self.halt: Halted | None = None
+        self.halt: BaseException | None = None
         self.outages = service.ports.outages
         """Outages that had been told when it began."""
         self.until_s = service.ports.clock.monotonic_s() + handler.timeout_s
@@ -198,7 +198,7 @@ class RunningSaga(Saga[Any]):
         asked = self._asked("read", declared.collection, (), {}, document=f"{declared.collection}/{key}")
         answered = self._recalled(asked)
         if answered is None:
-            value = await documents.read(self.service, self.turn.position, declared, key)
+            value = await self._of_store(documents.read(self.service, self.turn.position, declared, key))
             answered = with_(asked, value=recorded(value, declared.collection, "the document read by"))
             self.calls.append(answered)
         return answered, declared.kind | None
@@ -317,14 +317,20 @@ class RunningSaga(Saga[Any]):
         self.turn = await persistence.save(self.service, self.turn, written)
         self.intent = intent  # only now: what is not written binds no rerun
 
+    async def _of_store(self, work: Awaitable[T]) -> T:
+        """Trouble of the store is no failure of the handler: the turn ends as by a crash, and the lane tells."""
+        try:
+            return await work
+        except TooLarge:
+            raise
+        except (Halted, StoreError) as why:
+            self.halt = why
+            raise
+
     async def _shielded(self, work: Coroutine[object, object, Any]) -> Any:
         """A timeout abandons the await, never a store write."""
         assert self._one_run is not None
-        try:
-            return await self._one_run.write(work)
-        except Halted as halt:
-            self.halt = halt
-            raise
+        return await self._of_store(self._one_run.write(work))
 
     def _given_back(self, call: Call, type_: Any, answers: tuple[type[Exception], ...]) -> Any:
         """Give a recorded result, as the first run and every rerun see it."""

@@ -5,11 +5,11 @@ from contextlib import suppress
 
 from msgspec.structs import replace
 
-from saga.errors import Ambiguous, Exists, SagaError, StoreError
+from saga.errors import Ambiguous, Exists, StoreError
 from saga.messages import Message
 from saga.names import ARCHIVES, PROGRESS
 from saga.progress import ids, spill
-from saga.progress.document import Page, Snapshot, progress_key
+from saga.progress.document import UNREADABLE, Page, Snapshot, progress_key
 from saga.progress.piles import (
     YEAR_S,
     copied,
@@ -19,7 +19,7 @@ from saga.progress.piles import (
     piles_spilled,
     restored,
 )
-from saga.progress.spill import NewPage
+from saga.progress.spill import Leaf, NewPage
 from saga.runtime import persistence
 from saga.runtime.errors import Refused
 from saga.runtime.participant import Participant
@@ -72,14 +72,14 @@ async def within_bounds(service: Participant, turn: TurnState, p: Snapshot) -> t
     emptied: list[tuple[str, int]] = []
     while (page := next_to_restore(p, service.roles)) is not None:
         key, document = await _read(service, turn, page)
-        p = restored(p, page, spill.decode_leaf(document.content))
+        p = restored(p, page, _leaf(key, document))
         emptied.append((key, document.cas))
     now_s = service.ports.clock.now_ms() // 1000
     until = kept_until(p, now_s=now_s, memory_s=service.memory_s)
     for page in lasting_wrongly(p, now_s=now_s, memory_s=service.memory_s):
         key, document = await _read(service, turn, page)
         ends = until if page.of != "inbox" else now_s + service.memory_s
-        p, new = copied(p, page, spill.decode_leaf(document.content), ends)
+        p, new = copied(p, page, _leaf(key, document), ends)
         await _inserted(service, turn, new)
         emptied.append((key, document.cas))
     p, new_pages = piles_spilled(p, service.roles, service.bounds, in_hand=turn.message, now_s=now_s, until=until)
@@ -144,7 +144,7 @@ async def _entries_of(service: Participant, turn: TurnState, page: Page) -> byte
         return entries
     document = await persistence.patiently(service, turn.position, "get", ports.store.get, ARCHIVES, key)
     if document is not None:
-        entries = spill.decode_leaf(document.content).entries
+        entries = _leaf(key, document).entries
     elif page.is_forgotten(ports.clock.now_ms() // 1000):
         entries = b""  # expired, as whatever is in it would be
     else:
@@ -162,13 +162,20 @@ async def _read(service: Participant, turn: TurnState, page: Page) -> tuple[str,
     return key, document
 
 
+def _leaf(key: str, document: Document) -> Leaf:
+    try:
+        return spill.decode_leaf(document.content)
+    except UNREADABLE as why:
+        raise StoreError(f"the page {key!r} in {ARCHIVES!r} cannot be read: {why}; restore it") from why
+
+
 async def _gone(service: Participant, turn: TurnState, key: str) -> Exception | Refused:
     """Reason why a page that was listed is not there: the progress is another one by now, or somebody removed it."""
     where = progress_key(service.name, turn.message.saga)
     there = await persistence.patiently(service, turn.position, "get", service.ports.store.get, PROGRESS, where)
     if there is None or there.cas != turn.cas:
         return Refused()
-    return SagaError(
+    return StoreError(
         f"the progress {where!r} lists the page {key!r}, which is not in {ARCHIVES!r}: "
         "somebody removes documents by hand; put it back"
     )

@@ -12,7 +12,7 @@ import pytest
 
 from saga import Retry, Saga, Service
 from saga.declarations.values import Declared
-from saga.errors import SagaError
+from saga.errors import SagaError, StoreError
 from saga.messages import Position
 from saga.observe.moments import Escalated, Retrying
 from saga.runtime import documents
@@ -382,6 +382,23 @@ async def test_an_update_of_a_saga_whose_progress_cannot_be_read_any_more_is_not
         with pytest.raises(SagaError, match="the progress of saga 'order-1' cannot be read any more"):
             await documents.apply(service, Position("orders", 0, 0), an_update(declared))
         assert await store.get("stock", "tea") == Document(b'{"left":5}', cas)
+
+
+async def test_of_updates_that_go_together_one_whose_progress_cannot_be_read_fails_no_other(tmp_path: Path) -> None:
+    declared, clock = inventory_of().declared, TrialClock()
+    async with SqliteStore(tmp_path / "store.db", clock=clock) as store:
+        service = participant_of(prepare(declared), {}, TrialPorts(store, clock))
+        await store.insert("saga", f"inventory::{SAGA}", b'{"intents":[{"handler')
+        intents = {"intents": [{"handler": "set_aside", "kind": "do", "cause": "c"}]}
+        await store.insert("saga", "inventory::sound", msgspec.json.encode(intents))
+        await store.insert("stock", "tea", b'{"left":5}')
+        updates = [an_update(declared), replace(an_update(declared), saga="sound", marker="n")]
+        damaged, sound = await documents.apply_all(service, Position("orders", 0, 0), updates)
+        assert isinstance(damaged, StoreError)
+        assert isinstance(sound, Marker)
+        found = await store.get("stock", "tea")
+        assert found is not None
+        assert documents.as_kind(found.content, Stock) == Stock(left=4, aside=1)
 
 
 async def test_markers_that_nobody_needs_are_pruned_when_there_are_many(tmp_path: Path) -> None:

@@ -10,13 +10,13 @@ import pytest
 from msgspec.structs import replace as with_
 
 from saga import Retry, Saga, Service, envelope
-from saga.errors import Ambiguous, BadInput, Conflict, SagaError
+from saga.errors import Ambiguous, BadInput, Conflict, SagaError, StoreError
 from saga.messages import Event, Message, Outgoing, Position
 from saga.observe.moments import Escalated
 from saga.progress import history, spill
 from saga.progress.document import decode, encode
 from saga.progress.takeover import is_due
-from saga.runtime import documents, participant
+from saga.runtime import documents
 from saga.runtime.beginning import begin
 from saga.runtime.delivery import Delivery
 from saga.runtime.documents import Update
@@ -339,7 +339,6 @@ async def test_what_a_page_says_of_an_own_event_counts_when_a_version_takes_it_a
 ) -> None:
     """A version between forgot the event, and so many messages came that what it was had by is in a page."""
     monkeypatch.setattr(spill, "BOUNDS", spill.Bounds(inbox_max=4, inbox_kept=1))
-    monkeypatch.setattr(participant, "_prepared", {})
     ran: list[str] = []
     async with place(tmp_path) as at:
         old, new = await at.worker(version(ran, joins=False)), await at.worker(version(ran, joins=True, many=True))
@@ -572,6 +571,55 @@ async def test_one_write_by_a_clock_that_is_wrong_makes_no_handler_run_twice(tmp
         for id_ in (*(f"n{n}" for n in range(70)), "wrong"):
             await worker.takes(CONFIRMED, id=id_)
         assert len(ran) == count
+
+
+# ---------------------------------------------------------------- trouble of the store
+
+
+def stocking(calls: list[str]) -> Service:
+    """Does something outside, changes a document, reads it; gives up at the first attempt that fails."""
+    payment = Service("payment")
+    payment.document(Stock, "stock")
+
+    def open_(stock: Stock | None) -> Stock:
+        return stock or Stock(left=9)
+
+    async def charge() -> str:
+        calls.append("charge")
+        return "c"
+
+    @payment.handler(retry=Retry(attempts_max=1))
+    async def reserve(order: OrderPlaced, saga: Saga[None]) -> PaymentReserved:
+        charge_id = await saga.step(charge)
+        await saga.update(Stock, order.sku, open_)
+        assert await saga.read(Stock, order.sku) is not None
+        return PaymentReserved(order_id=order.order_id, charge_id=charge_id, amount=order.total)
+
+    return payment
+
+
+@pytest.mark.parametrize("fails", ["the intent", "the document", "the transition"])
+async def test_trouble_of_the_store_is_no_attempt_of_the_handler(tmp_path: Path, fails: str) -> None:
+    calls, trouble = list[str](), StoreError("no rights")
+    async with place(tmp_path) as at:
+        worker, writes = await at.worker(stocking(calls)), list[str]()
+
+        async def before(collection: str, key: str) -> None:
+            writes.append(collection)
+            if (fails, writes.count("saga")) in (("the intent", 1), ("the transition", 3)):
+                raise trouble
+            if fails == "the document" and collection == "stock":
+                raise trouble
+
+        at.watched.before = before
+        with pytest.raises(StoreError, match="no rights"):
+            await worker.takes(an_order())
+        at.watched.before = None
+        assert worker.dead == []
+        assert [entry.outcome for entry in await worker.history()] == []
+        await worker.takes(an_order())
+        assert [entry.outcome for entry in await worker.history()] == ["handled"]
+        assert len(calls) <= 2, "what was not recorded is called again, with its key"
 
 
 # ---------------------------------------------------------------- repair

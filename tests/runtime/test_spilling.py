@@ -11,13 +11,14 @@ import pytest
 from msgspec import Raw
 from msgspec.structs import replace
 
-from saga import Retry, Service
+from saga import Retry, Saga, Service
+from saga.errors import StoreError
 from saga.inspection.histories import Unreadable
 from saga.inspection.histories import whole_history as whole_history_of
 from saga.inspection.sources import Source
 from saga.messages import Position
 from saga.names import ARCHIVES, PROGRESS
-from saga.observe.moments import Handled, Stuck
+from saga.observe.moments import Handled, Retrying, Stuck
 from saga.progress import history, spill
 from saga.progress.document import Snapshot, decode, decode_entry, encode, progress_key
 from saga.runtime.beginning import begin
@@ -458,6 +459,45 @@ async def test_pages_of_what_waits_are_renewed_when_half_a_year_is_left_of_what_
         assert (await worker.progress()).pages[0].name != names[0][0]
         soon_s = worker.participant.memory_s + 365 / 2 * 86_400
         assert all(left is not None and left > soon_s for left in left_s(tmp_path, clock).values())
+
+
+async def test_a_page_that_is_gone_or_damaged_is_no_attempt_of_the_handler_that_asks_for_a_step(tmp_path: Path) -> None:
+    payment, calls = joining(), list[str]()
+
+    async def ring() -> None:
+        calls.append("ring")
+
+    @payment.handler
+    async def tell(declined: PaymentDeclined, saga: Saga[None]) -> None:
+        await saga.step(ring)
+
+    async with place(tmp_path) as at_hand:
+        worker = await at_hand.worker(payment)
+        worker.ports.pages = KnownPages()  # as a worker that has seen what it holds
+        for n in range(20):
+            await worker.takes(OrderConfirmed(order_id=SAGA), id=f"note-{n}")
+        key = spill.page_key("payment", SAGA, (await worker.progress()).pages[0])
+        page = await worker.store.get(ARCHIVES, key)
+        assert page is not None
+        for day in range(0, 200, 20):
+            await worker.takes(OrderConfirmed(order_id=SAGA), id=f"on day {day}")
+            await at_hand.clock.sleep(20 * 86_400)
+        # It is to be renewed by the next write, which is an intent.
+        for content, why in ((None, "which is not in 'saga-archive'"), (b"{", "in 'saga-archive' cannot be read")):
+            there = await worker.store.get(ARCHIVES, key)
+            if there is not None:
+                await worker.store.remove(ARCHIVES, key, cas=there.cas)
+            if content is not None:
+                await worker.store.insert(ARCHIVES, key, content)
+            with pytest.raises(StoreError, match=why):
+                await worker.takes(PaymentDeclined(order_id=SAGA, reason="no"))
+            assert (worker.dead, calls) == ([], [])
+            assert not [moment for moment in worker.ports.moments if isinstance(moment, Retrying)]
+        there = await worker.store.get(ARCHIVES, key)
+        assert there is not None
+        await worker.store.replace(ARCHIVES, key, page.content, cas=there.cas)
+        await worker.takes(PaymentDeclined(order_id=SAGA, reason="no"))
+        assert calls == ["ring"]
 
 
 async def whole_history(place: Workplace, p: Snapshot) -> list[Raw]:
