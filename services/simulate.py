@@ -18,10 +18,10 @@ from typing import NamedTuple
 import click
 
 from saga.testing import World, faults
-from saga.testing.scenarios import Seeds
+from saga.testing.decorators import Seeds
+from saga.testing.simulation.all_runs import Tally, run_all
 from saga.testing.simulation.reports import report
 from saga.testing.simulation.run import Care
-from saga.testing.simulation.runs import Tally, run_all
 from services.inventory import inventory
 from services.inventory.stock import Stock
 from services.order import order

@@ -18,7 +18,7 @@ from saga.errors import BadInput, DeclarationError
 from saga.identity import id_in, identity, identity_of_place
 from saga.messages import Headers, Message, Outgoing, Record
 from services.payment.events import OrderPlaced, PaymentReserved
-from tests.runtime.workplace import SAGA, an_order, message_of
+from tests.runtime.real_worker import SAGA, an_order, message_of
 
 ROOT = Path(__file__).parents[1]
 NOW_MS = 1_795_270_000_123

@@ -1,8 +1,9 @@
 """The protocol, explored on the shipped code: all interleavings of two workers on one saga, with every fault.
 
-Reading order: `operations` (what a turn asks of the outside), `handlers` and `services` (the small services that are
-explored), `state` (everything, as a value), `world` (how it moves on) and `others` (what happens beside the workers),
-`scenario` (what can be chosen), `cast`, `scenarios` and the `about_*` beside them (what is explored), `promises` and
-`books` (what must hold), `explore` (the search); `seeds` (scenarios made by chance), `walks` (how they are searched),
-`shrinking` (what is told of a find), `side_by_side` (on all cores).
+Reading order: `operations` (requests of a turn to the outside), `handlers` and `services` (the small services that are
+explored), `state` (everything, as a value), `successors` (the states that can follow one) and `environment` (events
+beside the workers), `scenario` (services, messages and faults to choose), `building_blocks`, `scenarios` and the
+`*_scenarios` beside them (all that is explored), `promises` and `books` (what must hold), `explore` (the search);
+`generated_scenarios` (scenarios made by chance), `random_walks` (searches that visit a part), `shrinking` (a small
+scenario of a large one), `parallel` (on all cores).
 """

@@ -6,7 +6,7 @@ The scenarios whose name holds PART, then COUNT that are made by chance; all on 
 import argparse
 import sys
 
-from verification.side_by_side import explore_all, search_seeds, searched
+from verification.parallel import explore_all, search_seeds, searched
 
 DEEP_SEEDS = 3000
 

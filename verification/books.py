@@ -7,11 +7,11 @@ from saga.messages import Message
 from saga.progress.decide import why_over
 from saga.progress.document import Entry, Snapshot
 from saga.progress.roles import Role, Roles
-from saga.testing.invariants import alone
-from verification.others import BY
+from saga.testing.invariants import progress_checks
+from verification.environment import BY
 from verification.scenario import Scenario
 from verification.state import State
-from verification.world import World
+from verification.successors import World
 
 
 def wrong(world: World, scenario: Scenario, s: State, told: Sequence[Message]) -> str | None:
@@ -47,7 +47,7 @@ class Books:
     def _lost_message(self) -> str | None:
         for m in self._messages:
             if not self._told and not self._s.passed and not self._world.explored.tight:
-                handler = alone.unaccounted(self._p, self._roles, m.type, m.id)
+                handler = progress_checks.unaccounted(self._p, self._roles, m.type, m.id)
                 if handler is not None and handler not in self._added:
                     return f"LOST MESSAGE {m.type}:{m.id} for {handler}"
             for handler in self._nothing_of(m):
@@ -65,7 +65,7 @@ class Books:
             if (k.message.id, k.message.source) == (m.id, m.source)
         }
         named = {t.handler for t in self._entries if (t.message, t.source) == (m.id, m.source) and _is_an_end(t)}
-        parts = ((t, alone.causes(t)) for t in self._entries if t.outcome == "handled")
+        parts = ((t, progress_checks.causes(t)) for t in self._entries if t.outcome == "handled")
         named |= {t.handler for t, causes in parts if len(causes) > 1 and m.id in causes}
         shelved = {t.handler for t in self._entries if (t.message, t.source) == (m.id, m.source) and not _is_an_end(t)}
         for role in self._roles.by_type.get(m.type, ()):
@@ -176,7 +176,10 @@ def _is_an_end(t: Entry) -> bool:
 
 def _took(entries: Sequence[Entry], role: Role, event: str) -> bool:
     ends = ("handled", "ignored", "dead")
-    return any(t.handler == role.name and t.outcome in ends and event in (t.message, *alone.causes(t)) for t in entries)
+    return any(
+        t.handler == role.name and t.outcome in ends and event in (t.message, *progress_checks.causes(t))
+        for t in entries
+    )
 
 
 def _own_parts(roles: Roles, entries: Sequence[Entry]) -> dict[str, str]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from verification.promises import Promises
 from verification.scenario import Scenario
 from verification.state import State
-from verification.world import World
+from verification.successors import World
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ from saga.errors import Ambiguous, BrokerUnavailable, Conflict, Exists, SagaErro
 from saga.messages import Outgoing, Position
 from saga.observe.moments import Moment
 from saga.store.port import Document
-from saga.testing.stillness import StillPorts
+from saga.testing.idle_ports import IdlePorts
 
 T = TypeVar("T")
 Item = TypeVar("Item")
@@ -186,7 +186,7 @@ class PlainRun:
 
 
 @dataclass
-class ExploredPorts(StillPorts):
+class ExploredPorts(IdlePorts):
     """The ports of a turn, each await a choice point."""
 
     store: Any = field(default_factory=ExploredStore)

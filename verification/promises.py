@@ -9,13 +9,13 @@ from saga.progress.spill import page_key
 from saga.runtime import deadletters
 from saga.runtime.errors import NotDeterministic
 from saga.runtime.failures import said_by
-from saga.testing.invariants import alone
+from saga.testing.invariants import progress_checks
 from verification import books
 from verification.handlers import MISPLACED, SAGA, SERVICE
 from verification.scenario import Scenario
 from verification.services import BAD
 from verification.state import State
-from verification.world import World
+from verification.successors import World
 
 TRANSITIONS_MAX = 30
 """No scenario needs more: beyond it something is decided again and again."""
@@ -60,9 +60,13 @@ class Promises:
     def _unsound(self, s: State) -> str | None:
         """What the progress alone shows."""
         p, entries = self._world.snapshot(s.progress), self._world.entries(s, s.progress)
-        found = alone.unsound(self._roles, p, entries[p.first :]) or self._out_of_log_order(entries)
+        found = progress_checks.unsound(self._roles, p, entries[p.first :]) or self._out_of_log_order(entries)
         if p.first:
-            found = found or alone.recorded_twice(self._roles, entries) or alone.undone_wrongly(self._roles, entries)
+            found = (
+                found
+                or progress_checks.recorded_twice(self._roles, entries)
+                or progress_checks.undone_wrongly(self._roles, entries)
+            )
         found = found or books.ignored_without_reason(self._roles, entries) or self._ran_in_its_undoing(p, entries)
         if found is not None:
             return found
@@ -102,7 +106,7 @@ class Promises:
 
     def _out_of_log_order(self, entries: tuple[Entry, ...]) -> str | None:
         for places in self._places:
-            found = alone.out_of_log_order(self._roles, entries, places, apart=self._apart)
+            found = progress_checks.out_of_log_order(self._roles, entries, places, apart=self._apart)
             if found is not None:
                 return found
         return None
@@ -138,7 +142,7 @@ class Promises:
             return f"DOCUMENT UPDATE TWICE {s.ledger}"
         if s.progress not in self._updates:
             entries = self._world.entries(s, s.progress)
-            self._updates[s.progress] = tuple(alone.updates(SERVICE, SAGA, entries))
+            self._updates[s.progress] = tuple(progress_checks.updates(SERVICE, SAGA, entries))
         for t, call, marker in self._updates[s.progress]:
             if (call.answer is None) != any(entry.endswith(marker) for entry in s.ledger):
                 return f"RECORD AND DOCUMENT DIFFER {t.handler} {call.name} {call.number}: {call.answer}, {s.ledger}"
@@ -147,12 +151,12 @@ class Promises:
     def _in_order(self, s: State) -> str | None:
         lives = (*s.past, s.progress)
         if lives not in self._recorded:
-            recorded = [i for version in lives for i in alone.recorded(self._world.entries(s, version))]
+            recorded = [i for version in lives for i in progress_checks.recorded(self._world.entries(s, version))]
             self._recorded[lives] = tuple(recorded)
         out = s.out
         if self._aged(s):  # of sagas that are forgotten, and so in no progress
             out = tuple(i for i in s.out if i not in self._too_old)
-        return alone.out_of_recorded_order(self._recorded[lives], out)
+        return progress_checks.out_of_recorded_order(self._recorded[lives], out)
 
     def _aged(self, s: State) -> bool:
         """True if time has passed, as far as one of the workers could tell."""
@@ -163,13 +167,15 @@ class Promises:
     def broken_at_the_end(self, s: State) -> str | None:
         """What is broken when nothing more can happen."""
         p, entries = self._world.whole(s), self._world.entries(s, s.progress)
-        lost = [i for version in (*s.past, s.progress) for i in alone.recorded(self._world.entries(s, version))]
+        lost = [
+            i for version in (*s.past, s.progress) for i in progress_checks.recorded(self._world.entries(s, version))
+        ]
         lost = [i for i in lost if i not in s.out]
         if lost:
             return f"LOST EVENT {lost}"
         told = [m for id_, m in self._too_old.items() if self._aged(s) and id_ in s.out]
         return (
-            alone.stranded(p, self._roles)
+            progress_checks.stranded(p, self._roles)
             or books.wrong(self._world, self._scenario, s, told)
             or self._scenario.at_the_end(p, entries)
         )

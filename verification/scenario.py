@@ -7,10 +7,10 @@ import msgspec
 
 from saga.messages import Message
 from saga.progress.document import Entry, Snapshot
-from verification.others import OTHERS, others_progress
+from verification.environment import OTHERS, others_progress
 from verification.services import Explored
 from verification.state import State
-from verification.world import World
+from verification.successors import World
 
 AtTheEnd = Callable[[Snapshot, tuple[Entry, ...]], str | None]
 

@@ -2,12 +2,7 @@
 
 from collections.abc import Iterator
 
-from verification.about_documents import dead_letters, documents
-from verification.about_edges import edges
-from verification.about_outcomes import deciding, outcomes
-from verification.about_pages import inbox_pages, piles
-from verification.about_parts import fan_ins, repetitions, several_events
-from verification.cast import (
+from verification.building_blocks import (
     ORD,
     M,
     N,
@@ -17,7 +12,12 @@ from verification.cast import (
     reserve,
     two_steps,
 )
+from verification.document_scenarios import dead_letters, documents
+from verification.edge_scenarios import edges
+from verification.fan_in_scenarios import fan_ins, repetitions, several_events
 from verification.handlers import Reacts
+from verification.outcome_scenarios import deciding, outcomes
+from verification.page_scenarios import inbox_pages, piles
 from verification.scenario import Scenario, has_run
 from verification.services import message
 

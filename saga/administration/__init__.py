@@ -1,5 +1,6 @@
-"""What people ask of brokers and stores that services use: topics as the contracts want them, health, positions.
+"""Tools on brokers and stores that services use: topics as the contracts want them, health, positions.
 
-Pure: `wanted` (topics that services want), `plans` (what is to be done about them), `findings` (what is not as it
-should be), `moves` (which positions may move). `positions` and `doctor` ask the broker, and `doctor` the stores too.
+Pure: `wanted_topics` (topics that services want), `topic_plans` (changes that bring topics there), `findings` (anything
+not as it should be), `position_moves` (which positions may move). `positions` and `doctor` ask the broker, and `doctor`
+the stores too.
 """

@@ -8,15 +8,15 @@ from pathlib import Path
 
 from saga import adapters
 from saga.administration import findings
-from saga.administration.moves import places_of
-from saga.administration.wanted import Wanted, wanted_by
+from saga.administration.position_moves import partition_states
+from saga.administration.wanted_topics import Wanted, wanted_by
 from saga.broker.administration import Administration, Found
 from saga.clock import Clock
 from saga.config import Settings
 from saga.declarations.values import Declared
 from saga.describing import Finding, Severity
 from saga.errors import BrokerError, ConfigurationError, Problems, SagaError, StoreError
-from saga.inspection.opening import administration_of, unmade
+from saga.inspection.open_broker import administration_of, unmade
 from saga.names import PROBE, PROBED, PROGRESS, is_dead_letters
 from saga.runtime.lifecycle import OPEN_S_MAX, collections_of
 from saga.runtime.spilling import EXPIRY_S_MORE
@@ -93,8 +93,8 @@ async def _seen(
         reads = reads_of(service)
         for finding in findings.about_partitions(service, found, reads):
             yield finding
-        places = places_of(await broker.group(service.name), await broker.bounds(sorted(reads & set(found))))
-        for finding in findings.about_positions(service, places):
+        states = partition_states(await broker.group(service.name), await broker.bounds(sorted(reads & set(found))))
+        for finding in findings.about_positions(service, states):
             yield finding
     async for finding in _servers(found, broker):
         yield finding

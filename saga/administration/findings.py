@@ -3,9 +3,9 @@
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from saga.administration.moves import Place
-from saga.administration.plans import is_kept_as_wanted, kept, retention_ms, span
-from saga.administration.wanted import Wanted
+from saga.administration.position_moves import PartitionState
+from saga.administration.topic_plans import is_kept_as_wanted, kept, retention_ms, span
+from saga.administration.wanted_topics import Wanted
 from saga.broker.adapter import Copies
 from saga.broker.administration import DAY_MS, Found
 from saga.broker.port import RECORD_BYTES_LEAST, RECORD_BYTES_MAX
@@ -253,9 +253,9 @@ def about_partitions(service: Declared, found: Mapping[str, Found], reads: froze
         )
 
 
-def about_positions(service: Declared, places: Mapping[Partition, Place]) -> Iterator[Finding]:
+def about_positions(service: Declared, states: Mapping[Partition, PartitionState]) -> Iterator[Finding]:
     """Whether a group's positions are in what the log holds."""
-    for (topic, number), (bounds, position) in places.items():
+    for (topic, number), (bounds, position) in states.items():
         if position is not None and position < bounds.begin:
             yield Finding(
                 "error",

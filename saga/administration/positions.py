@@ -1,16 +1,17 @@
-"""How far services are in the log, and moving that: `moves` decides, and the broker does it if nothing is refused."""
+"""Positions of services in the log, shown and moved: `position_moves` decides, the broker moves if nothing is
+refused."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from saga.administration import moves
-from saga.administration.moves import Move, Place, places_of
+from saga.administration import position_moves
+from saga.administration.position_moves import Move, PartitionState, partition_states
 from saga.broker.administration import Administration, Unreadable
 from saga.clock import Clock, from_iso
 from saga.config import Settings
 from saga.errors import BrokerError, ConfigurationError
-from saga.inspection.opening import administration_of, unmade
+from saga.inspection.open_broker import administration_of, unmade
 from saga.messages import Partition
 
 
@@ -20,17 +21,17 @@ class Shown:
 
     service: str
     members: tuple[str, ...]
-    places: Mapping[Partition, Place]
+    states: Mapping[Partition, PartitionState]
 
     @property
     def is_known(self) -> bool:
         """Whether it has ever read anything."""
-        return bool(self.places or self.members)
+        return bool(self.states or self.members)
 
     @property
     def lag(self) -> int:
         """How many records it has not handled."""
-        return sum(place.lag for place in self.places.values())
+        return sum(state.lag for state in self.states.values())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +77,7 @@ async def shown_of(services: Sequence[str], settings: Settings, clock: Clock) ->
 async def _shown(service: str, broker: Administration) -> Shown:
     group = await broker.group(service)
     bounds = await broker.bounds(sorted({partition.topic for partition in group.positions}))
-    return Shown(service, group.members, places_of(group, bounds))
+    return Shown(service, group.members, partition_states(group, bounds))
 
 
 async def moved(wish: Wish, settings: Settings, clock: Clock) -> Answer:
@@ -85,24 +86,24 @@ async def moved(wish: Wish, settings: Settings, clock: Clock) -> Answer:
     _check_there(settings)
     async with administration_of(settings, clock) as broker:
         group = await broker.group(wish.service)
-        places = places_of(group, await broker.bounds([wish.topic]))
-        places = {partition: each for partition, each in places.items() if wish.partition in (None, partition.number)}
-        if not places:
+        states = partition_states(group, await broker.bounds([wish.topic]))
+        states = {partition: each for partition, each in states.items() if wish.partition in (None, partition.number)}
+        if not states:
             where = wish.topic if wish.partition is None else f"{wish.topic}/{wish.partition}"
             raise _senseless(f"there is no {where}; is its name right?")
         if group.members:
             runs = f"{wish.service} runs ({', '.join(group.members)}): stop all its processes first"
-            return Answer((), dict.fromkeys(places, runs))
-        targets = await _targets(wish, places, broker)
-        refused = await _refused(wish, places, targets, broker, clock)
-        moving = moves.moves_of(places, targets)
+            return Answer((), dict.fromkeys(states, runs))
+        targets = await _targets(wish, states, broker)
+        refused = await _refused(wish, states, targets, broker, clock)
+        moving = position_moves.moves_of(states, targets)
         if refused or not moving:
             return Answer((), refused)
         try:
-            await moves.move(wish.service, moving, who=wish.who, why=wish.why, broker=broker, clock=clock)
+            await position_moves.move(wish.service, moving, who=wish.who, why=wish.why, broker=broker, clock=clock)
         except BrokerError as why:
             if (await broker.group(wish.service)).members:  # it began in the very moment
-                return Answer((), dict.fromkeys(places, str(why)))
+                return Answer((), dict.fromkeys(states, str(why)))
             raise
         return Answer(moving, {})
 
@@ -113,18 +114,18 @@ async def skipped(wish: Skip, settings: Settings, clock: Clock) -> tuple[Answer,
     _check_there(settings)
     async with administration_of(settings, clock) as broker:
         group = await broker.group(wish.service)
-        place = places_of(group, await broker.bounds([wish.partition.topic])).get(wish.partition)
-        if place is None:
+        state = partition_states(group, await broker.bounds([wish.partition.topic])).get(wish.partition)
+        if state is None:
             raise _senseless(f"there is no {wish.partition.topic}/{wish.partition.number}; is its name right?")
         if group.members:
             return _refusal(wish, f"{wish.service} runs ({', '.join(group.members)}): stop all its processes first")
-        unreadable = await broker.unreadable(wish.partition, place.next)
+        unreadable = await broker.unreadable(wish.partition, state.next)
         if unreadable is None:
-            return _refusal(wish, f"offset {place.next}, where {wish.service} stands, can be read: start it to go on")
-        moving = [Move(wish.partition, place.position, unreadable.end)]
+            return _refusal(wish, f"offset {state.next}, where {wish.service} stands, can be read: start it to go on")
+        moving = [Move(wish.partition, state.position, unreadable.end)]
         why = f"{wish.why} (could not be read: {unreadable})"
         try:
-            await moves.move(wish.service, moving, who=wish.who, why=why, broker=broker, clock=clock)
+            await position_moves.move(wish.service, moving, who=wish.who, why=why, broker=broker, clock=clock)
         except BrokerError as failed:
             if (await broker.group(wish.service)).members:  # it began in the very moment
                 return _refusal(wish, str(failed))
@@ -136,15 +137,17 @@ def _refusal(wish: Skip, why: str) -> tuple[Answer, None]:
     return Answer((), {wish.partition: why}), None
 
 
-async def _targets(wish: Wish, places: Mapping[Partition, Place], broker: Administration) -> Mapping[Partition, int]:
+async def _targets(
+    wish: Wish, states: Mapping[Partition, PartitionState], broker: Administration
+) -> Mapping[Partition, int]:
     if wish.to == "earliest":
-        return {partition: place.bounds.begin for partition, place in places.items()}
+        return {partition: state.bounds.begin for partition, state in states.items()}
     if wish.to == "latest":
-        return {partition: place.bounds.end for partition, place in places.items()}
+        return {partition: state.bounds.end for partition, state in states.items()}
     if wish.to.isdecimal():
         if wish.partition is None:
             raise _senseless("an offset means a record of one partition: say --partition")
-        return dict.fromkeys(places, int(wish.to))
+        return dict.fromkeys(states, int(wish.to))
     try:
         time_ms = from_iso(wish.to)
     except ValueError as why:
@@ -156,7 +159,7 @@ async def _targets(wish: Wish, places: Mapping[Partition, Place], broker: Admini
 
 async def _refused(
     wish: Wish,
-    places: Mapping[Partition, Place],
+    states: Mapping[Partition, PartitionState],
     targets: Mapping[Partition, int],
     broker: Administration,
     clock: Clock,
@@ -165,9 +168,9 @@ async def _refused(
     floors: Mapping[Partition, int] = {}
     if wish.memory_ms is not None:
         floors = await broker.since(wish.topic, clock.now_ms() - wish.memory_ms)
-    elif any(moves.goes_back(place, targets[partition]) for partition, place in places.items()):
+    elif any(position_moves.goes_back(state, targets[partition]) for partition, state in states.items()):
         raise _senseless("this goes back: say --module, so that it is known how far the service remembers")
-    reasons = {p: moves.refusal(place, targets[p], floors.get(p, 0)) for p, place in places.items()}
+    reasons = {p: position_moves.refusal(state, targets[p], floors.get(p, 0)) for p, state in states.items()}
     return {partition: reason for partition, reason in reasons.items() if reason is not None}
 
 

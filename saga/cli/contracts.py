@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from saga.cli.telling import tell
+from saga.cli.printing import tell
 from saga.contracts.codegen import classes_in, generate, generated_below, is_generated
 from saga.contracts.library import Library, find
 from saga.errors import ContractError, DeclarationError

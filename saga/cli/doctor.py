@@ -8,7 +8,7 @@ import click
 from saga import wiring
 from saga.administration.doctor import Diagnosis, examined
 from saga.cli.options import broker_option, stores_option
-from saga.cli.telling import tell, tell_json
+from saga.cli.printing import tell, tell_json
 from saga.clock import SystemClock
 from saga.config import Settings
 from saga.printable import printable_lines

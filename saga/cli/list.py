@@ -7,7 +7,7 @@ from dataclasses import asdict
 import click
 
 from saga.cli.options import broker_option, read_stores_option
-from saga.cli.telling import tell, tell_json, tell_trouble
+from saga.cli.printing import tell, tell_json, tell_trouble
 from saga.clock import SystemClock
 from saga.config import Settings
 from saga.inspection.attention import Told, attention
@@ -110,7 +110,7 @@ async def _tell_dead(choice: Choice, settings: Settings, as_json: bool) -> None:
 
 def _cells(each: Listed) -> Sequence[str]:
     still_open = " ".join(f"{sort}:{count}" for sort, count in each.open.items())
-    states = [f"{s.service}:{s.state}" for s in each.standings] + [f"{d.source.service}:damaged" for d in each.damaged]
+    states = [f"{s.service}:{s.state}" for s in each.statuses] + [f"{d.source.service}:damaged" for d in each.damaged]
     return (
         each.saga,
         each.outcome or "-",
@@ -155,7 +155,7 @@ def _as_json(each: Listed) -> dict[str, object]:
                 "left": s.left,
                 **{sort: getattr(s, sort) for sort in OPEN},
             }
-            for s in each.standings
+            for s in each.statuses
         }
         | {d.source.service: {"state": "damaged", "key": d.key, "what": d.damage} for d in each.damaged},
     }

@@ -6,7 +6,7 @@ from importlib import import_module
 
 import click
 
-from saga.cli.telling import hook_in, in_any_encoding, tell_trouble
+from saga.cli.printing import hook_in, in_any_encoding, tell_trouble
 from saga.errors import SagaError
 from saga.printable import printable_lines
 

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 import click
 
 from saga import wiring
-from saga.administration.moves import Move
+from saga.administration.position_moves import Move
 from saga.administration.positions import Answer, Shown, Skip, Wish, moved, shown_of, skipped
 from saga.cli.options import broker_option
-from saga.cli.telling import tell, tell_json
+from saga.cli.printing import tell, tell_json
 from saga.clock import SystemClock
 from saga.config import Settings
 from saga.messages import Partition
@@ -64,9 +64,9 @@ def _table(shown: Shown) -> list[str]:
     count = len(shown.members)
     heading = f"{shown.service}: {count or 'no'} member{'' if count == 1 else 's'}, {shown.lag} not handled"
     rows = [("TOPIC", "PARTITION", "POSITION", "END", "LAG")]
-    for (topic, number), place in shown.places.items():
-        at = "-" if place.position is None else str(place.position)
-        rows.append((topic, str(number), at, str(place.bounds.end), str(place.lag)))
+    for (topic, number), state in shown.states.items():
+        at = "-" if state.position is None else str(state.position)
+        rows.append((topic, str(number), at, str(state.bounds.end), str(state.lag)))
     widths = [max(len(row[column]) for row in rows) for column in range(5)]
     table = ["  ".join([f"{row[0]:<{widths[0]}}", *(f"{row[i]:>{widths[i]}}" for i in range(1, 5))]) for row in rows]
     return [heading, *(f"  member {member}" for member in shown.members), *table]
@@ -81,12 +81,12 @@ def _as_json(shown: Shown) -> dict[str, object]:
             {
                 "topic": topic,
                 "partition": number,
-                "position": place.position,
-                "begin": place.bounds.begin,
-                "end": place.bounds.end,
-                "lag": place.lag,
+                "position": state.position,
+                "begin": state.bounds.begin,
+                "end": state.bounds.end,
+                "lag": state.lag,
             }
-            for (topic, number), place in shown.places.items()
+            for (topic, number), state in shown.states.items()
         ],
     }
 

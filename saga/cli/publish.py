@@ -13,7 +13,7 @@ from typing import IO, NamedTuple, Never
 import click
 
 from saga.cli.options import broker_option
-from saga.cli.telling import tell, tell_json, tell_trouble
+from saga.cli.printing import tell, tell_json, tell_trouble
 from saga.client import Client
 from saga.client_events import to_value
 from saga.config import Settings

@@ -10,7 +10,7 @@ from saga import wiring
 from saga.administration import repair as repairing
 from saga.administration.repair import Repaired
 from saga.cli.options import broker_option, stores_option
-from saga.cli.telling import tell, tell_json
+from saga.cli.printing import tell, tell_json
 from saga.clock import SystemClock
 from saga.config import Settings
 from saga.declarations.values import Declared

@@ -11,7 +11,7 @@ import click
 
 from saga import wiring
 from saga.cli.options import broker_option, stores_option
-from saga.cli.telling import tell
+from saga.cli.printing import tell
 from saga.config import Settings
 from saga.declarations.values import Declared
 from saga.observe.logs import Log

@@ -12,12 +12,12 @@ import click
 from msgspec import to_builtins
 
 from saga.cli.options import broker_option, read_stores_option
-from saga.cli.telling import tell, tell_json, tell_trouble
+from saga.cli.printing import tell, tell_json, tell_trouble
 from saga.clock import SystemClock
 from saga.config import Settings
+from saga.inspection.event_fields import Said, values_of
 from saga.inspection.showing import Shown, followed, shown, with_reasons
 from saga.inspection.timeline import History, Line, as_of, is_left
-from saga.inspection.values import Said, values_of
 from saga.progress.document import Intent, Snapshot
 
 
@@ -126,7 +126,7 @@ def _as_json(saga: str, seen: Shown, values: Values | None) -> dict[str, object]
         "saga": saga,
         "services": {
             s.service: {**asdict(s), "transitions": h.snapshot.n, "fields": h.snapshot.state}
-            for h, s in zip(seen.histories, seen.standings, strict=True)
+            for h, s in zip(seen.histories, seen.statuses, strict=True)
         },
         "timeline": [
             asdict(line)
@@ -139,11 +139,11 @@ def _as_json(saga: str, seen: Shown, values: Values | None) -> dict[str, object]
 
 
 def _heading(saga: str, seen: Shown, service: str | None) -> list[str]:
-    outcome = next((s.outcome for s in seen.standings if s.outcome), None)
+    outcome = next((s.outcome for s in seen.statuses if s.outcome), None)
     if service is not None:  # the outcome may stand in another one
         return [f"saga {saga} in {service}"]
     ended = f"ended with {outcome}" if outcome else "no outcome yet"
-    return [f"saga {saga}: {ended}; known to {', '.join(s.service for s in seen.standings)}"]
+    return [f"saga {saga}: {ended}; known to {', '.join(s.service for s in seen.statuses)}"]
 
 
 def _table(lines: Sequence[Line], values: Values | None) -> list[str]:

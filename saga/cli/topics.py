@@ -6,14 +6,14 @@ from collections.abc import Sequence
 import click
 
 from saga import wiring
-from saga.administration import plans
-from saga.administration.plans import Step
-from saga.administration.wanted import Wanted, wanted_by
+from saga.administration import topic_plans
+from saga.administration.topic_plans import Step
+from saga.administration.wanted_topics import Wanted, wanted_by
 from saga.cli.options import broker_option
-from saga.cli.telling import tell, tell_json
+from saga.cli.printing import tell, tell_json
 from saga.clock import SystemClock
 from saga.config import Settings
-from saga.inspection.opening import administration_of, unmade
+from saga.inspection.open_broker import administration_of, unmade
 
 WORDS = {"create": "create", "retention": "change", "partitions": "change", "nothing": "as it is"}
 DONE = {"create": "created", "retention": "changed", "partitions": "changed", "nothing": "as it is"}
@@ -75,15 +75,15 @@ def apply_(modules: tuple[str, ...], broker: str | None, as_json: bool) -> None:
 
 async def _planned(wanted: dict[str, Wanted], settings: Settings) -> list[Step]:
     if unmade(settings) is not None:  # to ask it would make it
-        return plans.plan([each.topic for each in wanted.values()], {}, {}, can_grow=False)
+        return topic_plans.plan([each.topic for each in wanted.values()], {}, {}, can_grow=False)
     async with administration_of(settings, SystemClock()) as broker:
-        return await plans.planned(wanted, broker)
+        return await topic_plans.planned(wanted, broker)
 
 
 async def _applied(wanted: dict[str, Wanted], settings: Settings) -> list[Step]:
     async with administration_of(settings, SystemClock()) as broker:
-        steps = await plans.planned(wanted, broker)
-        await plans.apply(steps, broker)
+        steps = await topic_plans.planned(wanted, broker)
+        await topic_plans.apply(steps, broker)
         return steps
 
 

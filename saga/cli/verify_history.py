@@ -7,7 +7,7 @@ from dataclasses import asdict
 import click
 
 from saga.cli.options import read_stores_option
-from saga.cli.telling import tell, tell_json
+from saga.cli.printing import tell, tell_json
 from saga.clock import SystemClock
 from saga.inspection.verifying import Verified, verified
 

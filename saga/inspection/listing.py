@@ -9,7 +9,7 @@ from saga.errors import SagaError
 from saga.inspection.glance import Glance, glance
 from saga.inspection.histories import Unreadable, document_of
 from saga.inspection.sources import Source, Warn, sources_of
-from saga.inspection.timeline import Standing, standing
+from saga.inspection.timeline import ServiceStatus, status_of
 from saga.names import PROGRESS
 from saga.progress.document import progress_key
 from saga.store.port import Document, NewestFirst
@@ -58,40 +58,40 @@ class Listed:
     """One saga, as the services that know it see it."""
 
     saga: str
-    standings: tuple[Standing, ...]
+    statuses: tuple[ServiceStatus, ...]
     damaged: tuple[Seen, ...] = ()
     """Progresses of it that cannot be read."""
     now_ms: int = 0
 
     @property
     def outcome(self) -> str | None:
-        return next((s.outcome for s in self.standings if s.outcome), None)
+        return next((s.outcome for s in self.statuses if s.outcome), None)
 
     @property
     def started(self) -> str | None:
-        return min((s.started for s in self.standings if s.started), default=None)
+        return min((s.started for s in self.statuses if s.started), default=None)
 
     @property
     def changed(self) -> str:
-        return max((s.changed for s in self.standings), default="")
+        return max((s.changed for s in self.statuses), default="")
 
     @property
     def open(self) -> dict[str, int]:
         """What is kept and to which something can still happen, of each sort, over all services."""
-        counts = {sort: sum(getattr(s, sort) for s in self.standings) for sort in OPEN}
+        counts = {sort: sum(getattr(s, sort) for s in self.statuses) for sort in OPEN}
         counts["waiting"] -= self._left_over(any(counts[sort] for sort in OPEN if sort != "waiting"))
         return {sort: count for sort, count in counts.items() if count}
 
     @property
     def left(self) -> int:
         """Parts of fan-ins to which nothing can happen any more: they are forgotten with the memory."""
-        return sum(s.left + s.waiting for s in self.standings) - self.open.get("waiting", 0)
+        return sum(s.left + s.waiting for s in self.statuses) - self.open.get("waiting", 0)
 
     def _left_over(self, others: bool) -> int:
         """Of the parts that wait, those of a saga that is over. What waits to hear when its saga began is none."""
         if self.outcome is None or others or self.changed > iso(self.now_ms - QUIET_MS):
             return 0
-        return sum(s.waiting for s in self.standings if s.started is not None)
+        return sum(s.waiting for s in self.statuses if s.started is not None)
 
 
 async def listed(choice: Choice, clock: Clock, warn: Warn) -> AsyncIterator[Listed | None]:
@@ -126,8 +126,8 @@ def _may_be_chosen(choice: Choice, seen: Seen) -> bool:
     """True if it is worth while to ask the other services. What is damaged may be anything."""
     if seen.progress is None:
         return not choice.only_dead
-    stands = standing(seen.progress) if choice.only_open or choice.only_dead else None
-    return stands is None or (bool(stands.dead) if choice.only_dead else stands.is_open)
+    status = status_of(seen.progress) if choice.only_open or choice.only_dead else None
+    return status is None or (bool(status.dead) if choice.only_dead else status.is_open)
 
 
 async def _whole(seen: Seen, sources: Sequence[Source], clock: Clock, warn: Warn) -> Listed:
@@ -143,8 +143,8 @@ async def _whole(seen: Seen, sources: Sequence[Source], clock: Clock, warn: Warn
     damaged = tuple(each for each in every if each.progress is None)
     for each in damaged:
         warn(f"saga {each.saga} in {each.source.service} (document {each.key}): {each.damage}")
-    standings = tuple(standing(each.progress) for each in every if each.progress is not None)
-    return Listed(seen.saga, standings, damaged, clock.now_ms())
+    statuses = tuple(status_of(each.progress) for each in every if each.progress is not None)
+    return Listed(seen.saga, statuses, damaged, clock.now_ms())
 
 
 def _seen_in(source: Source, saga: str, document: Document) -> Seen:

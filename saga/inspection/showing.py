@@ -11,7 +11,7 @@ from saga.errors import NoStore, SagaError
 from saga.inspection.histories import Unreadable, history_of
 from saga.inspection.letters import letters_of
 from saga.inspection.sources import Warn, sources_of
-from saga.inspection.timeline import History, Line, Standing, standing, timeline
+from saga.inspection.timeline import History, Line, ServiceStatus, status_of, timeline
 
 FOLLOW_S = 0.5
 """How often `followed` looks."""
@@ -24,7 +24,7 @@ class Shown:
     histories: tuple[History, ...]
     """One for each service that knows it."""
     lines: tuple[Line, ...]
-    standings: tuple[Standing, ...]
+    statuses: tuple[ServiceStatus, ...]
     failing: Mapping[str, str] = field(default_factory=dict)
     """Of events that cannot be undone, by id, what was said last of why."""
 
@@ -60,7 +60,7 @@ async def shown(
             if found is not None:
                 histories.append(found)
     try:
-        return Shown(tuple(histories), tuple(timeline(histories)), tuple(standing(h.snapshot) for h in histories))
+        return Shown(tuple(histories), tuple(timeline(histories)), tuple(status_of(h.snapshot) for h in histories))
     except msgspec.DecodeError as why:
         raise SagaError(
             f"a transition of saga {saga} cannot be read: {why}; `saga verify-history {saga}` says where it was changed"

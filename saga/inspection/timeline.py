@@ -56,7 +56,7 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class ServiceStatus:
     """How a saga stands in one service."""
 
     service: str
@@ -96,7 +96,7 @@ def is_left(p: Snapshot | Glance, kept: Kept | GlanceKept) -> bool:
     return kept.decides and p.outcome is not None
 
 
-def standing(p: Snapshot | Glance) -> Standing:
+def status_of(p: Snapshot | Glance) -> ServiceStatus:
     """How the saga stands in the service whose progress this is."""
     last = glance_entry(p.transitions[-1]) if p.transitions else None
     left = sum(1 for kept in p.waiting if is_left(p, kept))
@@ -107,7 +107,7 @@ def standing(p: Snapshot | Glance) -> Standing:
         state = "begun"
     else:
         state = last.outcome
-    return Standing(
+    return ServiceStatus(
         service=p.service,
         saga=p.saga,
         state=state,

@@ -12,10 +12,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from saga.testing.decorators import crash_everywhere, replay, simulate
     from saga.testing.fault_kinds import faults
     from saga.testing.idempotence import check_idempotent
-    from saga.testing.plain import a_saga
-    from saga.testing.scenarios import crash_everywhere, replay, simulate
+    from saga.testing.plain_saga import a_saga
     from saga.testing.trials import Trial, trial
     from saga.testing.world import World
 
@@ -34,12 +34,12 @@ __all__ = [
 _HOMES = {
     "Trial": "saga.testing.trials",
     "World": "saga.testing.world",
-    "a_saga": "saga.testing.plain",
+    "a_saga": "saga.testing.plain_saga",
     "check_idempotent": "saga.testing.idempotence",
-    "crash_everywhere": "saga.testing.scenarios",
+    "crash_everywhere": "saga.testing.decorators",
     "faults": "saga.testing.fault_kinds",
-    "replay": "saga.testing.scenarios",
-    "simulate": "saga.testing.scenarios",
+    "replay": "saga.testing.decorators",
+    "simulate": "saga.testing.decorators",
     "trial": "saga.testing.trials",
 }
 """The module of each name: none may be called as a name of this package is, for it would hide it."""

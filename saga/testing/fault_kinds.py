@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias, get_args
 
 from saga.errors import SagaError
 
-Kind: TypeAlias = Literal[
+FaultKind: TypeAlias = Literal[
     "crash",
     "lost answer",
     "late answer",
@@ -24,9 +24,9 @@ Kind: TypeAlias = Literal[
     "newer schema",
     "poison",
 ]
-KINDS: tuple[Kind, ...] = get_args(Kind)
+KINDS: tuple[FaultKind, ...] = get_args(FaultKind)
 
-EVERYTHING: dict[Kind, float] = {
+EVERYTHING: dict[FaultKind, float] = {
     "crash": 0.010,
     "lost answer": 0.010,
     "late answer": 0.010,
@@ -49,7 +49,7 @@ letters can be replayed."""
 class Rule:
     """One kind of fault, as asked for."""
 
-    kind: Kind
+    kind: FaultKind
     rate: float
     target: str
     window_s: tuple[float, float] | None
@@ -96,7 +96,7 @@ class faults:
 
     @staticmethod
     def of(
-        *kinds: Kind, rate: float = 0.01, target: str = "*", window: tuple[timedelta, timedelta] | None = None
+        *kinds: FaultKind, rate: float = 0.01, target: str = "*", window: tuple[timedelta, timedelta] | None = None
     ) -> Faults:
         """`rate`: chance for each operation, 0 to 1. `target`: service, topic or `service.handler` (its steps), `*` any
         of them. `window`: from when to when, in virtual time since the start; `None`: always.

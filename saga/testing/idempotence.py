@@ -26,9 +26,9 @@ from saga.runtime.turn import take_turn
 from saga.service import Service
 from saga.store.port import Document
 from saga.testing.differences import BEGUN, Asked, Comparison, Made, picture
+from saga.testing.example_events import Script, scripts_of
 from saga.testing.fakes import check_fakes
 from saga.testing.invariants.rerun import RerunStore, Written
-from saga.testing.scripts import Script, scripts_of
 from saga.testing.trials import TrialClock, TrialPorts, arriving
 from saga.testing.world import NO_DOCUMENTS
 

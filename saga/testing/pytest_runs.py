@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 from saga.errors import SagaError
+from saga.testing.decorators import Seeds, mode_of
 from saga.testing.plugin import REPORTED, SIMULATED
-from saga.testing.scenarios import Seeds, mode_of
+from saga.testing.simulation.all_runs import Failed, Tally, run_all
 from saga.testing.simulation.reports import report, summary
 from saga.testing.simulation.run import FAILURES, Care, Run
-from saga.testing.simulation.runs import Failed, Tally, run_all
 from saga.testing.simulation.saving import saved
 from saga.testing.simulation.shrinking import Shrunk
-from saga.testing.simulation.world import SimulatedWorld
+from saga.testing.simulation.simulated_world import SimulatedWorld
 from saga.testing.world import World
 
 CARE = Care(failures=(*FAILURES, pytest.fail.Exception))

@@ -23,12 +23,12 @@ from saga.errors import SagaError
 from saga.messages import Event
 from saga.observe.moments import DeadLettered
 from saga.service import Service
-from saga.testing.fault_kinds import KINDS, Faults, Kind, faults
+from saga.testing.fault_kinds import KINDS, FaultKind, Faults, faults
 from saga.testing.simulation.plan import POSSIBLE, WAYS, Operation, Planned
+from saga.testing.simulation.simulated_world import WORKERS, Broken, SimulatedWorld
 from saga.testing.simulation.timeline import timeline
 from saga.testing.simulation.trace import Noted
 from saga.testing.simulation.workers import Accident
-from saga.testing.simulation.world import WORKERS, Broken, SimulatedWorld
 from saga.testing.world import NO_DOCUMENTS
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ FAULTS_MAX = 4
 """No more faults than this are planted at the beginning."""
 SECONDS = st.integers(1, 200).map(lambda ms: ms / 1000) | st.sampled_from((1.0, 5.0, 30.0, 600.0, 86_400.0))
 """How long the world runs between two steps: moments in the middle of everything, and pauses."""
-MANNERS: Final[Mapping[str, tuple[Kind, bool]]] = {
+MANNERS: Final[Mapping[str, tuple[FaultKind, bool]]] = {
     f"{kind}{way}": (kind, bool(after)) for kind in KINDS for after, way in enumerate(WAYS.get(kind, ("",)))
 }
 """What a fault is called, as in a schedule, and what a plan makes of it."""
@@ -258,7 +258,7 @@ class Waiting:
     """A fault that is yet to come."""
 
     service: str
-    kind: Kind
+    kind: FaultKind
     after: bool
     left: int
     """So many operations that it can meet, the one that it meets counted."""
@@ -290,7 +290,7 @@ class Ahead:
         self._waiting = [waiting for waiting in self._waiting if waiting.left]
         return Planned(operation.process, operation.number, due[0].kind, due[0].after)
 
-    def _can_meet(self, kind: Kind, operation: Operation, now_s: float) -> bool:
+    def _can_meet(self, kind: FaultKind, operation: Operation, now_s: float) -> bool:
         names = (operation.service, *operation.names)
         return operation.what in POSSIBLE[kind] and any(
             rule.kind == kind

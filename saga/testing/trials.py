@@ -32,7 +32,7 @@ from saga.runtime.turn import take_turn
 from saga.service import Service
 from saga.store.sqlite import SqliteStore
 from saga.testing.fakes import check_fakes
-from saga.testing.stillness import StillPorts
+from saga.testing.idle_ports import IdlePorts
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -71,7 +71,7 @@ class TrialClock:
 
 
 @dataclass
-class TrialPorts(StillPorts):
+class TrialPorts(IdlePorts):
     """The ports of a trial: a real store, and a broker's place where what is published is collected."""
 
     store: SqliteStore

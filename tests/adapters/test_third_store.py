@@ -17,7 +17,7 @@ from saga.testing.conformance.store import Opens, Passes, StoreConformance
 from tests.adapters.drawers import store as drawers
 from tests.adapters.drawers.adapter import DRAWERS, DrawerOptions
 from tests.cli.conftest import Call, embedded_pottery, folder, saga
-from tests.cli.pottery import Pottery
+from tests.cli.pottery_service import Pottery
 from tests.store.conftest import SettableClock
 
 __all__ = ["embedded_pottery", "folder", "saga"]

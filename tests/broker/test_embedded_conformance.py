@@ -10,8 +10,8 @@ from saga.broker.embedded.broker import EmbeddedBroker
 from saga.clock import SystemClock
 from saga.messages import Partition, Record
 from saga.testing.conformance.broker import BrokerConformance
-from saga.testing.conformance.ground import Connect, Remove
-from saga.testing.conformance.unreadable import Damage
+from saga.testing.conformance.broker_suite import Connect, Remove
+from saga.testing.conformance.unreadable_records import Damage
 
 
 class TestEmbeddedBroker(BrokerConformance):

@@ -15,7 +15,7 @@ from saga.clock import SystemClock
 from saga.messages import Partition
 from saga.testing.conformance.broker import BrokerConformance
 from saga.testing.conformance.listening import Listening
-from tests.broker.child import GROUP, TOPIC
+from tests.broker.embedded_child import GROUP, TOPIC
 
 CLOCK = SystemClock()
 ROOT = Path(__file__).parents[2]
@@ -45,7 +45,7 @@ async def child(*arguments: object) -> AsyncIterator[Child]:
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
-        "tests.broker.child",
+        "tests.broker.embedded_child",
         *map(str, arguments),
         cwd=ROOT,
         stdin=asyncio.subprocess.PIPE,

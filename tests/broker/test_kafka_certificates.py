@@ -10,7 +10,7 @@ from saga.broker.kafka.settings import KafkaSettings
 from saga.errors import BrokerError
 from tests.broker.test_kafka_connecting import everything_works, refusal
 from tests.cli.conftest import Call, embedded_pottery, folder, saga
-from tests.cli.pottery import Pottery
+from tests.cli.pottery_service import Pottery
 from tests.cli.test_missing_topics import refused
 from tests.servers.certificates import Authority, Certificate
 from tests.servers.kafka import KafkaServer

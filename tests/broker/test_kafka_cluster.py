@@ -17,10 +17,10 @@ from saga.broker.port import Broker, Topic
 from saga.clock import SystemClock
 from saga.errors import BrokerUnavailable
 from saga.testing.conformance.listening import Listening, event, values
-from tests.broker.persisting import Reader, put
+from tests.broker.retrying import Reader, put
 from tests.broker.waiting import until
 from tests.cli.conftest import Call, embedded_pottery, folder, saga
-from tests.cli.pottery import Pottery
+from tests.cli.pottery_service import Pottery
 from tests.servers.cluster import NODES, KafkaCluster, kafka_cluster
 
 __all__ = ["embedded_pottery", "folder", "saga"]

@@ -14,8 +14,8 @@ from saga.broker.kafka.settings import KafkaSettings
 from saga.clock import SystemClock
 from saga.messages import Partition
 from saga.testing.conformance.broker import BrokerConformance
-from saga.testing.conformance.ground import Connect, Remove
-from saga.testing.conformance.unreadable import Damage
+from saga.testing.conformance.broker_suite import Connect, Remove
+from saga.testing.conformance.unreadable_records import Damage
 from tests.servers.damage import WAYS, spoil
 
 NUMBERS = itertools.count()

@@ -21,7 +21,7 @@ from saga.broker.port import Membership, Topic
 from saga.clock import SystemClock
 from saga.errors import BrokerError, BrokerUnavailable, ConfigurationError, SagaError
 from saga.testing.conformance.listening import Listening, event, values
-from tests.broker.persisting import put
+from tests.broker.retrying import put
 from tests.servers.kafka import KafkaServer
 from tests.servers.server import free_ports
 

@@ -20,7 +20,7 @@ from saga.clock import SystemClock
 from saga.errors import BrokerError, BrokerUnavailable
 from saga.messages import Partition
 from saga.testing.conformance.listening import Listening, event, values
-from tests.broker.persisting import Reader, put
+from tests.broker.retrying import Reader, put
 from tests.servers.kafka import KafkaServer
 
 CLOCK = SystemClock()

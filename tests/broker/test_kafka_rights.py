@@ -16,7 +16,7 @@ from saga.clock import SystemClock
 from saga.errors import BrokerError, BrokerUnavailable
 from saga.messages import Partition
 from saga.testing.conformance.listening import Listening, event, values
-from tests.broker.persisting import Reader, put
+from tests.broker.retrying import Reader, put
 from tests.broker.waiting import until
 from tests.servers.rights import DESCRIBE, GROUP, PASSWORD, READ, TOPIC, USER, WRITE, Guarded, Right, guarded_kafka
 

@@ -9,8 +9,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from saga.cli.main import main
-from tests.cli.pottery import Pottery, a_pottery
-from tests.cli.shop import an_order, open_shop
+from tests.cli.example_runs import an_order, open_shop
+from tests.cli.pottery_service import Pottery, a_pottery
 
 Call = Callable[..., Result]
 ROOT = Path(__file__).parents[2]

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from saga.administration import findings
-from saga.administration.moves import Place
-from saga.administration.wanted import Wanted
+from saga.administration.position_moves import PartitionState
+from saga.administration.wanted_topics import Wanted
 from saga.broker.adapter import Copies
 from saga.broker.administration import DAY_MS, Bounds, Found
 from saga.broker.port import Topic
@@ -22,7 +22,7 @@ from saga.messages import Partition
 from saga.store.couchbase.adapter import COUCHBASE, CouchbaseOptions
 from saga.store.sqlite import SqliteStore
 from tests.cli.conftest import Call
-from tests.cli.pottery import CLOCK, Pottery, the_broker
+from tests.cli.pottery_service import CLOCK, Pottery, the_broker
 from tests.servers.couchbase import BUCKET, CouchbaseMock
 from tests.servers.kafka import KafkaServer
 from tests.servers.server import free_ports
@@ -356,7 +356,7 @@ def test_topics_of_different_numbers_of_partitions_are_told() -> None:
 
 def test_positions_outside_the_log_are_errors() -> None:
     def told(position: int | None) -> list[str]:
-        places = {Partition("cups", 1): Place(Bounds(10, 20), position)}
+        places = {Partition("cups", 1): PartitionState(Bounds(10, 20), position)}
         return [f"{each.severity} {each.what}" for each in findings.about_positions(POTTER, places)]
 
     assert told(None) == told(10) == told(20) == []

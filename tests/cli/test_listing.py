@@ -15,7 +15,7 @@ from saga.clock import SystemClock, iso
 from saga.inspection import listing
 from saga.inspection.glance import glance
 from saga.inspection.letters import letter_in
-from saga.inspection.timeline import standing
+from saga.inspection.timeline import status_of
 from saga.messages import Message, Outgoing, Position, Record
 from saga.progress.document import DeadLetter, Snapshot, decode, encode
 from saga.runtime import deadletters
@@ -187,7 +187,7 @@ def parts(*, decides: bool = False, **fields: object) -> Snapshot:
     ],
 )
 def test_a_part_is_open_until_its_handler_can_never_run(p: Snapshot, waiting: int, left: int) -> None:
-    for each in (standing(p), standing(glance(encode(p)))):
+    for each in (status_of(p), status_of(glance(encode(p)))):
         assert (each.waiting, each.left) == (waiting, left)
         assert each.is_open == bool(waiting)
 

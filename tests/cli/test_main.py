@@ -37,7 +37,7 @@ def test_the_help_lists_every_command_without_importing_one(saga: Call) -> None:
         "print('LOADED', *(m for m in sys.modules if m.startswith(('saga.cli.', 'saga.store.', 'sqlite3'))))"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
-    assert run.stdout.splitlines()[-1] == "LOADED saga.cli.telling saga.cli.main"
+    assert run.stdout.splitlines()[-1] == "LOADED saga.cli.printing saga.cli.main"
 
 
 def test_a_command_that_is_not_there_was_asked_wrongly(saga: Call) -> None:

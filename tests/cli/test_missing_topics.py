@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 from saga.broker.administration import Found
 from tests.cli.conftest import Call
-from tests.cli.pottery import CLOCK, Pottery, the_broker
+from tests.cli.pottery_service import CLOCK, Pottery, the_broker
 
 START_S_MAX = 15.0
 WITHIN_S = 30.0

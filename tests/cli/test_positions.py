@@ -9,14 +9,23 @@ from pathlib import Path
 import pytest
 from click.testing import Result
 
-from saga.administration import moves
-from saga.administration.moves import MOVED, STAYED, Move, Place, goes_back, moves_of, record_of, refusal
+from saga.administration import position_moves
+from saga.administration.position_moves import (
+    MOVED,
+    STAYED,
+    Move,
+    PartitionState,
+    goes_back,
+    moves_of,
+    record_of,
+    refusal,
+)
 from saga.broker.administration import Bounds
 from saga.broker.embedded.administration import EmbeddedAdministration
 from saga.errors import BrokerError, BrokerUnavailable
 from saga.messages import Partition, Record, texts_of
 from tests.cli.conftest import Call
-from tests.cli.pottery import CLOCK, Pottery, a_worker, handled, the_broker
+from tests.cli.pottery_service import CLOCK, Pottery, a_worker, handled, the_broker
 
 WHO = ("--who", "ada", "--why", "the kiln was cold")
 
@@ -188,7 +197,7 @@ async def test_a_service_that_begins_in_the_very_moment_keeps_its_positions(pott
     going = [Move(Partition(pottery_on.topic, 0), 2, 0)]
     async with a_worker(pottery_on, {}), the_broker() as broker:
         with pytest.raises(BrokerError, match="has members"):
-            await moves.move(pottery_on.service, going, who="ada", why="cold", broker=broker, clock=CLOCK)
+            await position_moves.move(pottery_on.service, going, who="ada", why="cold", broker=broker, clock=CLOCK)
         assert (await broker.group(pottery_on.service)).positions[going[0].partition] == 2
         recorded = [texts_of(record.headers)["dead_what"] async for record in broker.scan(pottery_on.dead)]
     assert recorded == [MOVED, STAYED]
@@ -213,7 +222,9 @@ async def test_of_a_move_without_an_answer_what_stayed_is_recorded(
     async with Interrupted(Path(".saga/broker.db"), clock=CLOCK) as broker:
         broker.moved = moved
         with pytest.raises(BrokerUnavailable) if stayed else nullcontext():
-            await moves.move(embedded_pottery.service, going, who="ada", why="cold", broker=broker, clock=CLOCK)
+            await position_moves.move(
+                embedded_pottery.service, going, who="ada", why="cold", broker=broker, clock=CLOCK
+            )
         first, *rest = [record async for record in broker.scan(embedded_pottery.dead)]
     assert texts_of(first.headers)["dead_what"] == MOVED
     assert [texts_of(record.headers)["dead_what"] for record in rest] == [STAYED][: len(stayed)]
@@ -267,21 +278,21 @@ def test_the_module_has_to_declare_the_service(saga: Call, pottery: Pottery) -> 
 def test_each_reason_to_refuse(
     bounds: tuple[int, int], position: int | None, floor: int, to: int, says: str | None
 ) -> None:
-    reason = refusal(Place(Bounds(*bounds), position), to, floor)
+    reason = refusal(PartitionState(Bounds(*bounds), position), to, floor)
     assert reason is None if says is None else says in (reason or "")
 
 
 def test_only_who_was_further_goes_back() -> None:
-    assert goes_back(Place(Bounds(0, 10), 5), 4)
-    assert not goes_back(Place(Bounds(0, 10), 5), 5)
-    assert not goes_back(Place(Bounds(0, 10), None), 0)
+    assert goes_back(PartitionState(Bounds(0, 10), 5), 4)
+    assert not goes_back(PartitionState(Bounds(0, 10), 5), 5)
+    assert not goes_back(PartitionState(Bounds(0, 10), None), 0)
 
 
 def test_what_is_there_already_does_not_move() -> None:
     places = {
-        Partition("cups", 0): Place(Bounds(0, 10), 5),
-        Partition("cups", 1): Place(Bounds(3, 10), None),
-        Partition("cups", 2): Place(Bounds(3, 10), 1),
+        Partition("cups", 0): PartitionState(Bounds(0, 10), 5),
+        Partition("cups", 1): PartitionState(Bounds(3, 10), None),
+        Partition("cups", 2): PartitionState(Bounds(3, 10), 1),
     }
     assert moves_of(places, {Partition("cups", 0): 5, Partition("cups", 1): 3, Partition("cups", 2): 3}) == [
         Move(Partition("cups", 2), 1, 3)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from saga.cli.main import COMMANDS
-from saga.cli.telling import SAID_MAX, tell, tell_trouble
+from saga.cli.printing import SAID_MAX, tell, tell_trouble
 from saga.clock import SystemClock
 from saga.names import PROGRESS
 from saga.progress.document import progress_key
@@ -114,7 +114,7 @@ def test_only_one_module_of_the_commands_prints() -> None:
         if isinstance(node, ast.Attribute) and node.attr in ("echo", "secho", "write", "echo_via_pager")
         if not (path.name == "publish.py" and ast.unparse(node) == "spool.write")
     }
-    assert prints == {"telling.py"}
+    assert prints == {"printing.py"}
 
 
 def test_the_traceback_of_a_defect_is_escaped_too() -> None:

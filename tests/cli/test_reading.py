@@ -25,7 +25,7 @@ from saga.progress.history import decode_archive
 from saga.store.sqlite import SqliteStore
 from saga.store.sqlite_adapter import files_of
 from tests.cli.conftest import Call
-from tests.cli.shop import ShopClock, an_order, open_shop
+from tests.cli.example_runs import ShopClock, an_order, open_shop
 
 ALL = ["inventory", "order", "payment", "shipping", "tally"]
 

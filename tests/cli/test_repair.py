@@ -14,8 +14,8 @@ from saga.progress.document import decode, encode
 from saga.store.sqlite import SqliteStore
 from saga.wiring import load_services
 from tests.cli.conftest import Call
-from tests.runtime.turns import place
-from tests.runtime.workplace import an_order
+from tests.runtime.driven_workers import place
+from tests.runtime.real_worker import an_order
 
 BEGIN = """
 from saga import Service

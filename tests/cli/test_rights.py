@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Call
-from tests.cli.pottery import CLOCK, Pottery, the_broker
+from tests.cli.pottery_service import CLOCK, Pottery, the_broker
 from tests.cli.test_missing_topics import A_CUP, WITHIN_S, refused, running
 from tests.servers.rights import DESCRIBE, GROUP, PASSWORD, READ, TOPIC, USER, WRITE, Guarded, Right, guarded_kafka
 

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 
 import pytest
 
-from saga.administration.plans import Reader, Step, apply, is_kept_as_wanted, plan, span
+from saga.administration.topic_plans import Reader, Step, apply, is_kept_as_wanted, plan, span
 from saga.broker.administration import DAY_MS, Administration, Found
 from saga.broker.port import Topic
 from tests.cli.conftest import Call
-from tests.cli.pottery import Pottery, a_worker, handled, the_broker
+from tests.cli.pottery_service import Pottery, a_worker, handled, the_broker
 
 HOUR_MS = 3_600_000
 

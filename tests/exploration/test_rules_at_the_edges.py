@@ -16,8 +16,8 @@ from saga.runtime.participant import Participant
 from saga.runtime.saga import RunningSaga
 from saga.runtime.turn_state import TurnState
 from verification import services
+from verification.environment import OTHER
 from verification.explore import explore
-from verification.others import OTHER
 from verification.scenarios import scenarios
 
 Take = Callable[[pytest.MonkeyPatch], None]

@@ -12,7 +12,7 @@ from services.audit.books import read_books
 from services.audit.checks import audit
 from services.inventory.items import items
 from services.order.events import OrderPlaced
-from tests.failure.house import Fault, House, house_of
+from tests.failure.failing_calls import Fault, House, house_of
 
 POINTS_MIN = 60
 """For each way in which an order can go."""

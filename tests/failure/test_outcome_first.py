@@ -14,7 +14,7 @@ from services.inventory import inventory
 from services.order.events import OrderCancelled, OrderConfirmed, OrderPlaced
 from services.payment import payment
 from services.shipping import shipping
-from tests.failure.house import House, house_of
+from tests.failure.failing_calls import House, house_of
 
 ID = "order-first-last"
 ORDER = OrderPlaced(

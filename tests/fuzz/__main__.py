@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from tests.fuzz.grounds import Ground, InMemory, embedded, kafka
+from tests.fuzz.logs import FuzzedLog, InMemory, embedded, kafka
 from tests.fuzz.records import records
 from tests.fuzz.run import Figures, run
 from tests.servers.jars import ServersMissing, jars
@@ -19,7 +19,7 @@ async def _in_memory(folder: Path) -> AsyncIterator[InMemory]:
     yield InMemory()
 
 
-GROUNDS: Mapping[str, Callable[[Path], AbstractAsyncContextManager[Ground]]] = {
+GROUNDS: Mapping[str, Callable[[Path], AbstractAsyncContextManager[FuzzedLog]]] = {
     "memory": _in_memory,
     "embedded": embedded,
     "kafka": kafka,

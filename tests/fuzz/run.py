@@ -19,10 +19,10 @@ from saga.runtime.prepared import Prepared, prepare
 from saga.runtime.room import Limits
 from saga.store.port import Store
 from saga.store.sqlite import SqliteStore
-from saga.testing.invariants.alone import unaccounted
+from saga.testing.invariants.progress_checks import unaccounted
 from services.order.events import OrderCancelled, OrderConfirmed
 from services.payment.events import OrderPlaced, PaymentReserved
-from tests.fuzz.grounds import CLOCK, DEAD, Ground
+from tests.fuzz.logs import CLOCK, DEAD, FuzzedLog
 from tests.fuzz.records import TOPIC, Written
 
 BATCH = 250
@@ -76,7 +76,7 @@ class Figures:
         )
 
 
-async def run(ground: Ground, written: Sequence[Written], folder: Path) -> Figures:
+async def run(ground: FuzzedLog, written: Sequence[Written], folder: Path) -> Figures:
     """Put them into the log while the service runs; then account for each."""
     figures, moments, stop = Figures(inputs=len(written)), list[Moment](), asyncio.Event()
     async with SqliteStore(folder / "store.db", clock=CLOCK) as store:
@@ -104,7 +104,9 @@ async def run(ground: Ground, written: Sequence[Written], folder: Path) -> Figur
     return figures
 
 
-async def _at_rest(ground: Ground, records: Sequence[Record], serving: "asyncio.Task[None]", figures: Figures) -> None:
+async def _at_rest(
+    ground: FuzzedLog, records: Sequence[Record], serving: "asyncio.Task[None]", figures: Figures
+) -> None:
     """Return when everything is committed, or nothing has moved for long."""
     ends = Counter(Partition(record.topic, record.partition) for record in records)
     seen, since_s = dict[Partition, int](), CLOCK.monotonic_s()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fuzz.grounds import InMemory, embedded, kafka
+from tests.fuzz.logs import InMemory, embedded, kafka
 from tests.fuzz.records import records
 from tests.fuzz.run import Figures, run
 

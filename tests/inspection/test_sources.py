@@ -51,7 +51,7 @@ async def test_what_cannot_be_read_is_told_and_the_rest_is_given(tmp_path: Path)
     await damage(address, "payment")
     told = list[object]()
     found = [each async for each in listed(Choice(addresses=[address], limit=5), CLOCK, told.append)]
-    assert [[s.service for s in each.standings] for each in found if isinstance(each, Listed)] == [["order"]]
+    assert [[s.service for s in each.statuses] for each in found if isinstance(each, Listed)] == [["order"]]
     [what] = told
     assert str(what).startswith("saga order-1 in payment (document payment::order-1): it cannot be read")
     told.clear()

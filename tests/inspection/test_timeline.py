@@ -7,7 +7,7 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from saga.inspection.glance import glance
-from saga.inspection.timeline import History, as_of, standing, timeline
+from saga.inspection.timeline import History, as_of, status_of, timeline
 from saga.messages import Message
 from saga.progress.document import Call, Emitted, Entry, Intent, Kept, Page, PageOf, Ran, Snapshot, encode
 
@@ -94,7 +94,7 @@ def test_a_handler_that_has_begun_before_any_transition_is_open() -> None:
         state={},
         time="2026-01-01T00:00:00.000Z",
     )
-    begun = standing(Snapshot(service="a", saga="s", intents=(intent,)))
+    begun = status_of(Snapshot(service="a", saga="s", intents=(intent,)))
     assert (begun.state, begun.is_open, begun.changed) == ("begun", True, intent.time)
 
 
@@ -102,18 +102,18 @@ def test_a_dead_letter_quarantines_and_is_counted_once() -> None:
     kept = Kept(handler="react", message=a_message("m"), n=0)
     dead = Kept(handler="react", message=a_message("n"), n=0, dead="dead-1")
     p = Snapshot(service="a", saga="s", queue=(dead, kept), compensating=(kept,))
-    stands = standing(p)
-    assert (stands.state, stands.dead, stands.queue, stands.compensating) == ("quarantined", 1, 1, 1)
+    status = status_of(p)
+    assert (status.state, status.dead, status.queue, status.compensating) == ("quarantined", 1, 1, 1)
 
 
 def test_a_saga_of_which_nothing_is_open_stands_as_its_last_transition() -> None:
     waits = Kept(handler="both", message=a_message("m"), n=0)
     entry = an_entry(0, 1, "m")
-    stands = standing(
+    status = status_of(
         Snapshot(service="a", saga="s", started="then", waiting=(waits,), transitions=(Raw(encode(entry)),))
     )
-    assert (stands.state, stands.changed, stands.waiting, stands.left) == ("handled", entry.time, 1, 0)
-    assert stands.is_open
+    assert (status.state, status.changed, status.waiting, status.left) == ("handled", entry.time, 1, 0)
+    assert status.is_open
 
 
 @pytest.mark.parametrize(
@@ -130,14 +130,14 @@ def test_a_saga_of_which_nothing_is_open_stands_as_its_last_transition() -> None
 def test_what_waits_for_a_handler_that_never_runs_any_more_is_left(what: dict[str, Any], left: int) -> None:
     waits = Kept(handler="both", message=a_message("m"), n=0, decides=True)
     p = Snapshot(service="a", saga="s", waiting=(waits,), **what)
-    assert standing(p).left == standing(glance(encode(p))).left == left
-    assert standing(p).waiting == 1 - left
+    assert status_of(p).left == status_of(glance(encode(p))).left == left
+    assert status_of(p).waiting == 1 - left
 
 
 def test_messages_in_pages_are_counted_as_what_they_are() -> None:
     pages = tuple(Page(of=of, name=of, count=count, newest=0) for of, count in COUNTS.items())
-    stands = standing(Snapshot(service="a", saga="s", pages=pages))
-    assert (stands.queue, stands.waiting) == (COUNTS["queue"], COUNTS["waiting"])
+    status = status_of(Snapshot(service="a", saga="s", pages=pages))
+    assert (status.queue, status.waiting) == (COUNTS["queue"], COUNTS["waiting"])
 
 
 def test_a_line_says_what_a_handler_called_as_people_read_it() -> None:

@@ -19,7 +19,7 @@ from saga.runtime.documents import PRUNE_FROM
 from saga.testing.fault_kinds import Faults, faults
 from saga.testing.simulation.chance import Chance
 from saga.testing.simulation.plan import Drawn
-from saga.testing.simulation.world import SimulatedWorld
+from saga.testing.simulation.simulated_world import SimulatedWorld
 from services.inventory import inventory
 from services.inventory.stock import Stock
 from services.order import order
@@ -29,8 +29,8 @@ from services.payment.bank import Bank
 from services.shipping import shipping
 from services.shipping.carrier import Carrier
 from tests.mutants.events import MenuChosen, PartyHeld, PartyPlanned, PartyWithdrawn
-from tests.mutants.outside import Rooms
-from tests.mutants.party import LARDER, PAD, Larder, Pad, hall, host, kitchen
+from tests.mutants.fake_rooms import Rooms
+from tests.mutants.party_services import LARDER, PAD, Larder, Pad, hall, host, kitchen
 
 SEEDS = 300
 """So many seeds a mutant may hide from."""

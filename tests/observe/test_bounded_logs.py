@@ -25,7 +25,7 @@ STUCK = Stuck(service="payment", saga="order-1", message="m-1", error="x", retry
 CONFLICT = WriteRefused(service="payment", saga="order-1", operation="write", why="conflict")
 
 
-class Place:
+class LogInMemory:
     """A log in memory, and a clock that moves when a test says so."""
 
     def __init__(self, level: str = "debug", form: str = "json") -> None:
@@ -37,12 +37,12 @@ class Place:
 
 
 @pytest.fixture
-def place() -> Place:
-    return Place()
+def place() -> LogInMemory:
+    return LogInMemory()
 
 
 @pytest.fixture
-def of_python(place: Place) -> Iterator[Place]:
+def of_python(place: LogInMemory) -> Iterator[LogInMemory]:
     """What libraries say goes there; what the test runner has set up is put aside."""
     root = logging.getLogger()
     there, root.handlers = root.handlers, []
@@ -57,7 +57,7 @@ def of_python(place: Place) -> Iterator[Place]:
 
 
 @pytest.mark.parametrize("moment", [RETRYING, DEAD, STUCK, CONFLICT], ids=lambda moment: type(moment).__name__)
-def test_what_repeats_is_written_a_few_times_and_then_counted(moment: Moment, place: Place) -> None:
+def test_what_repeats_is_written_a_few_times_and_then_counted(moment: Moment, place: LogInMemory) -> None:
     for number in range(5000):
         place.log.report(replace(moment, **({"saga": f"order-{number}"} if "saga" in moment.__struct_fields__ else {})))
     assert len(lines(place.stream)) == LINES_MAX
@@ -72,14 +72,14 @@ def test_what_repeats_is_written_a_few_times_and_then_counted(moment: Moment, pl
     assert told["service"] == "payment"
 
 
-def test_the_canonical_line_of_each_message_and_step_is_always_written(place: Place) -> None:
+def test_the_canonical_line_of_each_message_and_step_is_always_written(place: LogInMemory) -> None:
     for _ in range(5000):
         place.log.report(HANDLED)
         place.log.report(STEP)
     assert (len(place.events("handled")), len(place.events("step_done"))) == (5000, 5000)
 
 
-def test_other_services_handlers_and_types_are_told_apart(place: Place) -> None:
+def test_other_services_handlers_and_types_are_told_apart(place: LogInMemory) -> None:
     for number in range(3):
         for _ in range(100):
             place.log.report(replace(RETRYING, handler=f"h{number}"))
@@ -88,7 +88,7 @@ def test_other_services_handlers_and_types_are_told_apart(place: Place) -> None:
     assert len(lines(place.stream)) == 9 * LINES_MAX
 
 
-def test_what_was_held_back_is_told_before_the_service_has_stopped(place: Place) -> None:
+def test_what_was_held_back_is_told_before_the_service_has_stopped(place: LogInMemory) -> None:
     for _ in range(100):
         place.log.report(STUCK)
     place.log.report(Stopped(service="payment", drained_s=0.1))
@@ -96,9 +96,9 @@ def test_what_was_held_back_is_told_before_the_service_has_stopped(place: Place)
     assert place.events("suppressed")[0]["count"] == 100 - LINES_MAX
 
 
-def test_every_kind_of_moment_but_the_canonical_one_is_bounded(place: Place) -> None:
+def test_every_kind_of_moment_but_the_canonical_one_is_bounded(place: LogInMemory) -> None:
     for kind in LEVELS:
-        stream = Place()
+        stream = LogInMemory()
         for _ in range(1000):
             stream.log.report(an_example(kind))
         assert len(lines(stream.stream)) == (1000 if kind in ALWAYS else LINES_MAX), kind
@@ -123,7 +123,7 @@ def an_example(kind: type[Moment], text: str = "x") -> Moment:
 @pytest.mark.parametrize("form", ["text", "json"])
 @pytest.mark.parametrize("kind", LEVELS, ids=lambda kind: kind.__name__)
 def test_a_long_text_is_cut_and_says_how_long_it_was(kind: type[Moment], form: str) -> None:
-    place = Place(form=form)
+    place = LogInMemory(form=form)
     place.log.report(an_example(kind, "x" * 1_000_000))
     written = place.stream.getvalue()
     assert "x" * TEXT_MAX + "... (1000000 characters)" in written
@@ -135,7 +135,7 @@ def test_a_long_text_is_cut_and_says_how_long_it_was(kind: type[Moment], form: s
 # ---------------------------------------------------------------- what libraries say
 
 
-def test_what_a_library_says_is_a_line_like_all_others_and_bounded(of_python: Place) -> None:
+def test_what_a_library_says_is_a_line_like_all_others_and_bounded(of_python: LogInMemory) -> None:
     for number in range(5000):
         logging.getLogger("asyncio.somewhere").error("fetch %d of %s failed", number, "orders")
     told = of_python.events("log")
@@ -148,7 +148,7 @@ def test_what_a_library_says_is_a_line_like_all_others_and_bounded(of_python: Pl
     assert of_python.events("log")[-1]["level"] == "error"
 
 
-def test_what_asyncio_says_of_tasks_that_nobody_waits_for_is_bounded(of_python: Place) -> None:
+def test_what_asyncio_says_of_tasks_that_nobody_waits_for_is_bounded(of_python: LogInMemory) -> None:
     async def fails() -> None:
         raise ValueError("a" * 100_000)
 
@@ -166,7 +166,7 @@ def test_what_asyncio_says_of_tasks_that_nobody_waits_for_is_bounded(of_python: 
     assert any("test_bounded_logs.py" in frame for frame in told[0]["trace"])  # type: ignore[attr-defined]  # a list
 
 
-def test_what_was_held_back_of_libraries_is_told_at_the_end(place: Place) -> None:
+def test_what_was_held_back_of_libraries_is_told_at_the_end(place: LogInMemory) -> None:
     root = logging.getLogger()
     there, root.handlers = root.handlers, []
     with place.log.of_python():
@@ -178,7 +178,7 @@ def test_what_was_held_back_of_libraries_is_told_at_the_end(place: Place) -> Non
     assert (told["of"], told["count"], told["logger"]) == ("log", 100 - LINES_MAX, "aiohttp")
 
 
-def test_arguments_that_do_not_fit_and_several_threads_end_nobody(of_python: Place) -> None:
+def test_arguments_that_do_not_fit_and_several_threads_end_nobody(of_python: LogInMemory) -> None:
     of_python.log.say(logging.LogRecord("odd", logging.ERROR, "f", 1, "%d", ("no number",), None))
     assert of_python.events("log")[0]["message"] == "%d"
     threads = [threading.Thread(target=lambda: logging.getLogger("t").error("hello")) for _ in range(50)]
@@ -189,7 +189,7 @@ def test_arguments_that_do_not_fit_and_several_threads_end_nobody(of_python: Pla
     assert len([line for line in of_python.events("log") if line["logger"] == "t"]) == LINES_MAX
 
 
-def test_who_has_set_up_logging_keeps_it(place: Place) -> None:
+def test_who_has_set_up_logging_keeps_it(place: LogInMemory) -> None:
     assert logging.getLogger().handlers, "the test runner has"
     with place.log.of_python():
         logging.getLogger("mine").error("hello")
@@ -197,7 +197,7 @@ def test_who_has_set_up_logging_keeps_it(place: Place) -> None:
 
 
 def test_less_than_the_level_is_not_written_of_libraries_either() -> None:
-    place = Place(level="error")
+    place = LogInMemory(level="error")
     place.log.say(logging.LogRecord("x", logging.WARNING, "f", 1, "hello", (), None))
     assert place.stream.getvalue() == ""
 
@@ -213,7 +213,7 @@ def test_less_than_the_level_is_not_written_of_libraries_either() -> None:
 @pytest.mark.parametrize("kind", LEVELS, ids=lambda kind: kind.__name__)
 @pytest.mark.parametrize("form", ["text", "json"])
 def test_no_text_of_a_moment_reaches_a_terminal_as_it_is(form: str, kind: type[Moment], text: str) -> None:
-    place = Place(form=form)
+    place = LogInMemory(form=form)
     place.log.report(an_example(kind, text))
     is_one_safe_line(place.stream.getvalue())
     if form == "json":
@@ -222,7 +222,7 @@ def test_no_text_of_a_moment_reaches_a_terminal_as_it_is(form: str, kind: type[M
 
 @pytest.mark.parametrize("form", ["text", "json"])
 def test_nothing_that_a_library_says_does_either(form: str) -> None:
-    place = Place(form=form)
+    place = LogInMemory(form=form)
     try:
         raise ValueError(HOSTILE)
     except ValueError as why:

@@ -20,7 +20,7 @@ from saga.observe.http import answering
 from saga.observe.moments import Handled, Moment
 from services.order.events import OrderPlaced
 from tests.observe.test_http import port, settings, until
-from tests.runtime.workplace import an_order, message_of
+from tests.runtime.real_worker import an_order, message_of
 
 __all__ = ["port", "settings"]
 

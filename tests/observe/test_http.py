@@ -22,7 +22,7 @@ from saga.observe.http import answering
 from saga.observe.moments import Moment, Started
 from services.order.events import OrderPlaced
 from tests.observe.workers import P0, Stand
-from tests.runtime.workplace import an_order, message_of
+from tests.runtime.real_worker import an_order, message_of
 
 CLOCK = SystemClock()
 WITHIN_S = 8.0

@@ -25,7 +25,7 @@ from saga.progress.roles import Undo
 from saga.progress.spill import Bounds
 from saga.testing.fault_kinds import faults
 from tests.progress.pieces import NOW_MS, a_message, a_role, an_intent, blank, kept, roles_of
-from tests.testing.invariants import runs
+from tests.testing.invariants import order_runs
 from tests.testing.simulation import orders
 
 NOT_FOUND = {
@@ -72,10 +72,10 @@ def test_every_field_of_a_snapshot_is_bound_or_it_is_said_why_not() -> None:
 async def versions() -> list[Snapshot]:
     """Every version of every progress of orders that ended in several ways, with one of each sort of thing."""
     ended = [
-        await runs.a_run(runs.an_order()),
-        await runs.a_run(runs.an_order(card="declined")),
-        await runs.a_run(runs.an_order(), carrier=runs.BrokenCarrier()),
-        await runs.a_run(runs.an_order(), runs.an_order(address="Bonn")),
+        await order_runs.a_run(order_runs.an_order()),
+        await order_runs.a_run(order_runs.an_order(card="declined")),
+        await order_runs.a_run(order_runs.an_order(), carrier=order_runs.BrokenCarrier()),
+        await order_runs.a_run(order_runs.an_order(), order_runs.an_order(address="Bonn")),
     ]
     found = [
         decode(content)
@@ -317,7 +317,7 @@ async def test_what_has_begun_is_compared_with_what_the_transitions_tell() -> No
 
 
 async def test_the_intent_of_a_compensation_names_it() -> None:
-    evidence = await runs.a_run(runs.an_order(card="declined"))
+    evidence = await order_runs.a_run(order_runs.an_order(card="declined"))
     contents = [c for w in evidence.services.values() for versions in w.versions.values() for c in versions]
     names = {(i.handler, i.name) for p in map(decode, contents) for i in p.intents if i.kind == "undo"}
     assert names == {("set_aside", "put_back")}

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.pythons.found import interpreter
+from tests.pythons.interpreters import interpreter
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "build" / "pythons"

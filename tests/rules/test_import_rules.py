@@ -24,9 +24,9 @@ PLANTED = {
     ],
     "Imports point down in the kit": [
         ("saga.testing.invariants.check", "saga.testing.simulation.loop"),
-        ("saga.testing.invariants.order", "saga.testing.processes.world"),
+        ("saga.testing.invariants.said_and_recorded", "saga.testing.processes.process_world"),
         ("saga.testing.conformance.store", "saga.testing.invariants.check"),
-        ("saga.testing.simulation.network", "saga.testing.processes.world"),
+        ("saga.testing.simulation.network", "saga.testing.processes.process_world"),
     ],
     "sqlite3": [("saga.messages", "sqlite3"), ("saga.store.port", "sqlite3")],
     "State files are for": [("saga.runtime.turn", "saga.sqlite.file"), ("saga.store.port", "saga.sqlite.errors")],

@@ -9,7 +9,7 @@ from saga import Saga, Service
 from services.inventory.events import InventoryRejected, InventoryReserved
 from services.inventory.stock import Stock
 from services.payment.events import OrderPlaced
-from tests.runtime.workplace import an_order, at_work, workplace
+from tests.runtime.real_worker import an_order, at_work, workplace
 
 LOST = (
     "Permanent: {what!r} answered Full, which cannot be made again from its args, with which it is recorded: its left "

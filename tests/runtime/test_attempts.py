@@ -9,7 +9,7 @@ from saga.errors import Permanent
 from saga.observe.moments import DeadLettered, Escalated, Handled, Retrying, Stuck
 from services.order.events import OrderCancelled, OrderConfirmed
 from services.payment.events import OrderPlaced, PaymentReserved
-from tests.runtime.workplace import SAGA, an_order, at_work, workplace
+from tests.runtime.real_worker import SAGA, an_order, at_work, workplace
 
 REPLAY = "mend the cause; a dead letter cannot be replayed yet: the saga stays quarantined until it can"
 

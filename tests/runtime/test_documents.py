@@ -28,7 +28,7 @@ from services.inventory.events import InventoryRejected, InventoryReserved
 from services.inventory.stock import OutOfStock, Stock
 from services.order.events import OrderCancelled
 from services.payment.events import OrderPlaced
-from tests.runtime.workplace import SAGA, Workplace, an_order, at_work, workplace
+from tests.runtime.real_worker import SAGA, Workplace, an_order, at_work, workplace
 
 Reaction = InventoryReserved | InventoryRejected
 

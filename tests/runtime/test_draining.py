@@ -11,7 +11,7 @@ from saga.observe.moments import Retrying, Revoked, Stopped
 from saga.runtime.room import Limits
 from services.order.events import OrderConfirmed
 from services.payment.events import OrderPlaced, PaymentReserved
-from tests.runtime.workplace import SAGA, an_order, at_work, workplace
+from tests.runtime.real_worker import SAGA, an_order, at_work, workplace
 
 
 @dataclass

@@ -8,7 +8,7 @@ from saga.broker.partitioner import partition_of
 from saga.observe.moments import Handled
 from saga.runtime.room import Limits
 from services.payment.events import OrderPlaced, PaymentReserved
-from tests.runtime.workplace import an_order, at_work, workplace
+from tests.runtime.real_worker import an_order, at_work, workplace
 
 
 async def test_a_hot_saga_that_is_held_up_holds_up_its_partition_and_no_other(tmp_path: Path) -> None:

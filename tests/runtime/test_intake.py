@@ -14,7 +14,7 @@ from saga.runtime.intake import OWN, UNKNOWN, Letter, received
 from saga.runtime.prepared import prepare
 from services.order.events import OrderConfirmed
 from services.payment.events import OrderPlaced
-from tests.runtime.workplace import SAGA, an_order, message_of
+from tests.runtime.real_worker import SAGA, an_order, message_of
 
 payment = Service("payment")
 

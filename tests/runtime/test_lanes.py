@@ -5,7 +5,7 @@ import asyncio
 from saga.messages import Partition, Position
 from saga.runtime.lanes import Item, Lanes
 from saga.runtime.offsets import Prefix
-from tests.runtime.workplace import an_order, message_of
+from tests.runtime.real_worker import an_order, message_of
 
 
 class Handles:

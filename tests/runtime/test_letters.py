@@ -17,7 +17,7 @@ from saga.observe.moments import DeadLettered, Recovered, Unavailable
 from saga.progress.document import DeadLetter
 from saga.runtime import deadletters
 from services.payment.events import OrderCancelled, OrderPlaced, PaymentReserved
-from tests.runtime.workplace import SAGA, Workplace, an_order, at_work, message_of, workplace
+from tests.runtime.real_worker import SAGA, Workplace, an_order, at_work, message_of, workplace
 
 payment = Service("payment")
 

@@ -18,7 +18,7 @@ from saga.runtime.prepared import prepare
 from saga.store.sqlite import SqliteStore
 from saga.testing.trials import TrialClock, TrialPorts
 from services.payment.events import OrderCancelled, OrderPlaced, PaymentReserved
-from tests.runtime.workplace import Workplace, an_order, at_work, workplace
+from tests.runtime.real_worker import Workplace, an_order, at_work, workplace
 
 BYTES_MAX = 600_000
 LARGE = "x" * 50_000

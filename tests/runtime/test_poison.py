@@ -16,7 +16,7 @@ from saga.observe.moments import DeadLettered, Handled, Stuck
 from saga.runtime.room import Limits
 from services.order.events import OrderCancelled, OrderConfirmed
 from services.payment.events import OrderPlaced, PaymentReserved
-from tests.runtime.workplace import SAGA, Workplace, an_order, at_work, workplace
+from tests.runtime.real_worker import SAGA, Workplace, an_order, at_work, workplace
 
 payment = Service("payment")
 

@@ -14,7 +14,7 @@ from saga.runtime.offsets import Prefix
 from saga.runtime.ports import RunningPorts
 from saga.store.sqlite import SqliteStore
 from saga.testing.trials import TrialClock
-from tests.runtime.workplace import Impatient
+from tests.runtime.real_worker import Impatient
 
 HERE, THERE = Position("orders", 0, 5), Position("orders", 1, 5)
 

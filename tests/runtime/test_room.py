@@ -22,7 +22,7 @@ from saga.runtime.offsets import Prefix
 from saga.runtime.ports import RunningPorts
 from saga.runtime.room import POLL_MAX, WINDOW, Limits, Room
 from services.payment.events import OrderPlaced, PaymentReserved
-from tests.runtime.workplace import Workplace, an_order, at_work, workplace
+from tests.runtime.real_worker import Workplace, an_order, at_work, workplace
 
 A, B = Partition("orders", 0), Partition("orders", 1)
 NOWHERE: Any = None

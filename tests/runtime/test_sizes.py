@@ -21,7 +21,7 @@ from saga.names import dead_letters_of
 from saga.progress.document import progress_key
 from services.inventory.events import InventoryRejected, InventoryReserved
 from services.payment.events import OrderPlaced
-from tests.runtime.workplace import Workplace, an_order, at_work, workplace
+from tests.runtime.real_worker import Workplace, an_order, at_work, workplace
 
 E = TypeVar("E", bound=Event)
 SMALL = 120_000

@@ -21,7 +21,7 @@ from saga.runtime.room import Limits
 from saga.runtime.sources import EventTopics, Source, Sources
 from saga.runtime.worker import Worker
 from services.payment.events import OrderPlaced, PaymentReserved
-from tests.runtime.workplace import SAGA, Workplace, an_order, workplace
+from tests.runtime.real_worker import SAGA, Workplace, an_order, workplace
 
 RESERVED = PaymentReserved(order_id=SAGA, charge_id="c", amount=an_order().total)
 billing = Service("billing")

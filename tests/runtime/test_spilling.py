@@ -26,8 +26,8 @@ from saga.runtime.pages import ROOM_BYTES, KnownPages
 from saga.runtime.turn import take_turn
 from saga.testing.trials import TrialClock
 from services.payment.events import OrderCancelled, OrderConfirmed, OrderPlaced, PaymentDeclined, PaymentReserved
-from tests.runtime.turns import At, place
-from tests.runtime.workplace import SAGA, Workplace, an_order, at_work, workplace
+from tests.runtime.driven_workers import At, place
+from tests.runtime.real_worker import SAGA, Workplace, an_order, at_work, workplace
 
 SMALL = spill.Bounds(inbox_max=20, inbox_kept=8, small_pages_max=4, head_max=4, page_max=8)
 

@@ -13,7 +13,7 @@ from saga.messages import Outgoing
 from saga.observe.moments import Handled, StepDone
 from saga.store.sqlite import SqliteStore
 from services.payment.events import OrderCancelled, OrderPlaced, PaymentCaptured, PaymentReleased, PaymentReserved
-from tests.runtime.workplace import SAGA, Impatient, Workplace, an_order, at_work
+from tests.runtime.real_worker import SAGA, Impatient, Workplace, an_order, at_work
 
 FIRST_S, HANDLER_S, STEP_S, STORE_S, BROKER_S = 7.0, 20.0, 50.0, 300.0, 4000.0
 """How long each takes: none is made of the others, and all are much more than a machine needs for the rest."""

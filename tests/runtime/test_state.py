@@ -12,7 +12,7 @@ from saga.observe.moments import Stuck
 from saga.testing.trials import trial
 from services.order.events import OrderConfirmed
 from services.payment.events import OrderPlaced
-from tests.runtime.workplace import SAGA, an_order, at_work, workplace
+from tests.runtime.real_worker import SAGA, an_order, at_work, workplace
 
 
 @dataclass(frozen=True)

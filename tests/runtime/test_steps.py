@@ -11,7 +11,7 @@ import pytest
 from saga import Retry, Saga, Service
 from saga.observe.moments import Retrying, Stuck
 from services.payment.events import OrderPlaced, PaymentDeclined, PaymentReserved
-from tests.runtime.workplace import Workplace, an_order, at_work, workplace
+from tests.runtime.real_worker import Workplace, an_order, at_work, workplace
 
 Reaction = PaymentReserved | PaymentDeclined
 

@@ -6,7 +6,7 @@ from saga import Service
 from saga.observe.moments import Handled, Stuck
 from services.order.events import OrderCancelled, OrderConfirmed
 from services.payment.events import OrderPlaced, PaymentReserved
-from tests.runtime.workplace import SAGA, an_order, at_work, workplace
+from tests.runtime.real_worker import SAGA, an_order, at_work, workplace
 
 newer = Service("payment")
 

@@ -23,7 +23,7 @@ from saga.runtime.cache import Cache
 from saga.runtime.room import Limits
 from services.order.events import OrderCancelled, OrderConfirmed
 from services.payment.events import OrderPlaced, PaymentCaptured, PaymentDeclined, PaymentReleased, PaymentReserved
-from tests.runtime.workplace import SAGA, an_order, at_work, workplace
+from tests.runtime.real_worker import SAGA, an_order, at_work, workplace
 
 
 @dataclass

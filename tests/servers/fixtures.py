@@ -13,7 +13,7 @@ from xdist.scheduler import LoadScopeScheduling
 
 from tests.servers.couchbase import CouchbaseMock
 from tests.servers.jars import ServersMissing, jars
-from tests.servers.shared import shared_couchbase, shared_kafka
+from tests.servers.shared_servers import shared_couchbase, shared_kafka
 
 LEFT_OUT = "real servers are missing"
 REQUIRED = "SAGA_SERVERS"

@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 USER = textwrap.dedent("""
     import sys
     from pathlib import Path
-    from tests.servers.shared import shared_couchbase
+    from tests.servers.shared_servers import shared_couchbase
 
     with shared_couchbase(Path(sys.argv[1])) as mock:
         print(mock.http, flush=True)

@@ -18,7 +18,7 @@ from services.payment.events import (
     PaymentDeclined,
     PaymentReserved,
 )
-from tests.service import postponed
+from tests.service import postponed_annotations
 from tests.service.events import TripBooked
 
 
@@ -98,7 +98,11 @@ def test_order_and_kind_of_parameters_do_not_matter() -> None:
 
 
 def test_annotations_may_be_evaluated_late() -> None:
-    assert [p.role for p in postponed.payment.declared.handlers[0].parameters] == ["event", "resource", "saga"]
+    assert [p.role for p in postponed_annotations.payment.declared.handlers[0].parameters] == [
+        "event",
+        "resource",
+        "saga",
+    ]
 
 
 def test_fan_ins_may_share_the_event_of_a_handler() -> None:
@@ -167,7 +171,7 @@ def test_a_signature_without_annotations_is_refused() -> None:
 
 
 def test_an_annotation_that_names_what_is_not_there_is_refused() -> None:
-    told = refusal(a_service(), postponed.lost)
+    told = refusal(a_service(), postponed_annotations.lost)
     assert "the annotations of payment.lost cannot be read while its module is imported" in told
     assert "name 'Decimal' is not defined" in told
     assert "not under TYPE_CHECKING" in told

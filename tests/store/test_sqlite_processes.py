@@ -16,7 +16,7 @@ from tests.store.conftest import Held, SettableClock
 
 async def contender(path: Path, *arguments: str) -> Process:
     return await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "tests.store.contender", str(path), *arguments, stdout=PIPE
+        sys.executable, "-m", "tests.store.store_process", str(path), *arguments, stdout=PIPE
     )
 
 

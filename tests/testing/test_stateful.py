@@ -13,8 +13,8 @@ from saga.errors import SagaError
 from saga.testing import faults
 from saga.testing.fault_kinds import Faults
 from saga.testing.simulation.plan import STORE
+from saga.testing.simulation.simulated_world import SimulatedWorld
 from saga.testing.simulation.trace import Asked, Noted
-from saga.testing.simulation.world import SimulatedWorld
 from saga.testing.stateful import OPERATION_MAX, SETTINGS, Choreography, possible_accidents, possible_faults
 from saga.testing.strategies import events
 from services.inventory import inventory

@@ -18,8 +18,8 @@ from saga.clock import Clock
 from services.audit.books import SERVICES
 from tests.servers.couchbase import CouchbaseMock
 from tests.servers.kafka import KafkaServer
+from tests.torture.aborted_transactions import Foreigners
 from tests.torture.customers import Customers, Recovery
-from tests.torture.foreigners import Foreigners
 from tests.torture.workers import Worker, Workers
 
 DEAD_S_MAX = 3.0

@@ -23,7 +23,7 @@ from tests.servers.kafka import KafkaServer
 from tests.torture.accidents import Accidents, Kind
 from tests.torture.books import READ, Readings, Shelves, log
 from tests.torture.customers import Customers, NotRecovered
-from tests.torture.strangers import Strangers, told
+from tests.torture.unreadable_records import Strangers, told
 from tests.torture.workers import Workers
 
 WORKERS = {"payment": 3, "order": 2, "inventory": 1, "shipping": 1}

@@ -21,15 +21,15 @@ import pytest
 from saga.broker.port import Broker, Topic
 from saga.errors import Fenced, SagaError
 from saga.messages import Outgoing, Partition, Record
-from saga.testing.conformance.ground import CLOCK, LOOK_S, Connect
+from saga.testing.conformance.broker_suite import CLOCK, LOOK_S, Connect
 from saga.testing.conformance.listening import Listening, event, values
-from saga.testing.conformance.refusals import RefusalsConformance
-from saga.testing.conformance.removal import RemovalConformance
-from saga.testing.conformance.unreadable import UnreadableConformance
+from saga.testing.conformance.refused_records import RefusalsConformance
+from saga.testing.conformance.removed_records import RemovalConformance
+from saga.testing.conformance.unreadable_records import UnreadableConformance
 
 
 class BrokerConformance(RemovalConformance, RefusalsConformance, UnreadableConformance):
-    """One test per promise. Abilities that honestly differ are attributes of `saga.testing.conformance.ground`."""
+    """One test per promise. Abilities that honestly differ are attributes of `BrokerSuite`."""
 
     # ---------------------------------------------------------------- publish and read
 

@@ -7,24 +7,31 @@ import msgspec
 from saga.errors import SagaError
 from saga.progress.document import decode, decode_entry
 from saga.runtime.prepared import Prepared
-from saga.testing.invariants import alone, begun, markers, order, outcomes, rest
-from saga.testing.invariants.cases import cases_of, frame_of
+from saga.testing.invariants import (
+    begun_calls,
+    business_documents,
+    nothing_waits,
+    outcomes,
+    progress_checks,
+    said_and_recorded,
+)
 from saga.testing.invariants.evidence import Evidence, Violation
+from saga.testing.invariants.saga_cases import cases_of, frame_of
 
 OF_A_SAGA = (
-    begun.asked_for_the_same,
-    begun.as_begun,
-    order.once,
+    begun_calls.asked_for_the_same,
+    begun_calls.as_begun,
+    said_and_recorded.once,
     outcomes.one_outcome,
     outcomes.undone,
     outcomes.not_early,
-    order.said_as_recorded,
-    order.in_order,
-    rest.nothing_waits,
+    said_and_recorded.said_as_recorded,
+    said_and_recorded.in_order,
+    nothing_waits.nothing_waits,
 )
 """What is asked of each saga whose history holds, the causes before the consequences."""
 
-OF_ALL_VERSIONS = (begun.as_begun,)
+OF_ALL_VERSIONS = (begun_calls.as_begun,)
 """Those of them that need every version of a progress."""
 UNSEEN_IN_PARTIAL = (
     "calls made before they were written down",
@@ -41,13 +48,13 @@ def violations(evidence: Evidence) -> list[Violation]:
     asked = [check for check in OF_A_SAGA if not (evidence.partial and check in OF_ALL_VERSIONS)]
     found = list(cases.broken)
     for case in cases.cases.values():
-        broken = list(order.history(case))
+        broken = list(said_and_recorded.history(case))
         found += broken
         for check in asked if not broken else ():  # else they would speak of what nobody has done
             found += check(case)
-    found += markers.documents(evidence, cases)
-    found += rest.all_unreadable_told(evidence, cases)
-    found += rest.all_committed(evidence)
+    found += business_documents.documents(evidence, cases)
+    found += nothing_waits.all_unreadable_told(evidence, cases)
+    found += nothing_waits.all_committed(evidence)
     return found
 
 
@@ -58,4 +65,4 @@ def unsound(service: Prepared, contents: Sequence[bytes]) -> str | None:
         entries = tuple(map(decode_entry, p.transitions))
     except (SagaError, msgspec.DecodeError) as why:
         return str(why)
-    return alone.unsound(service.roles, p, entries)
+    return progress_checks.unsound(service.roles, p, entries)

@@ -4,13 +4,13 @@ from collections.abc import Iterator
 
 from saga.progress.document import Entry
 from saga.progress.roles import Role
-from saga.testing.invariants import alone
-from saga.testing.invariants.cases import Case
+from saga.testing.invariants import progress_checks
 from saga.testing.invariants.evidence import Violation
-from saga.testing.invariants.lives import Life
+from saga.testing.invariants.progress_lives import ProgressLife
+from saga.testing.invariants.saga_cases import SagaCase
 
 
-def one_outcome(case: Case) -> Iterator[Violation]:
+def one_outcome(case: SagaCase) -> Iterator[Violation]:
     """Every saga has one outcome, or stands still because of a dead letter, or because somebody outside is silent.
 
     Asked of sagas whose start is in the log, and of whose kind some service here may say an outcome.
@@ -29,7 +29,7 @@ def one_outcome(case: Case) -> Iterator[Violation]:
         yield case.violation("one outcome", f"it has begun and has no outcome, and no dead letter; {known} knows of it")
 
 
-def _awaited_from_outside(case: Case, kinds: set[str]) -> bool:
+def _awaited_from_outside(case: SagaCase, kinds: set[str]) -> bool:
     """Whether an event that somebody outside may say, and that does not begin a saga, was not said."""
     contracts, said = case.frame.contracts, {s.type for s in case.said}
     return any(
@@ -38,12 +38,12 @@ def _awaited_from_outside(case: Case, kinds: set[str]) -> bool:
     )
 
 
-def undone(case: Case) -> Iterator[Violation]:
+def undone(case: SagaCase) -> Iterator[Violation]:
     """After a failure no result of a handler with a compensation stands, unless a dead letter names the handler; what
     such a handler did before it died is told to a person. After a success none was undone. What is undone was there, is
     undone once, and nothing runs on it any more."""
     for service, life in case.last_lives():
-        wrong = alone.undone_wrongly(service.roles, life.entries)
+        wrong = progress_checks.undone_wrongly(service.roles, life.entries)
         if wrong is not None:
             yield case.violation("undone", wrong, service.name)
         for role in service.roles.handlers.values():
@@ -66,7 +66,7 @@ def undone(case: Case) -> Iterator[Violation]:
                     yield case.violation("undone", what, service.name)
 
 
-def _never_shown(role: Role, life: Life) -> Iterator[str]:
+def _never_shown(role: Role, life: ProgressLife) -> Iterator[str]:
     """What a dead run of a handler did that was closed since: a person has to know of each call."""
     if role.name not in life.p.closed:
         return
@@ -79,7 +79,7 @@ def _never_shown(role: Role, life: Life) -> Iterator[str]:
                     yield f"{call.kind} {call.name} of {role.name} stands since transition {t.n}, and nobody was told"
 
 
-def _told(role: Role, life: Life) -> bool:
+def _told(role: Role, life: ProgressLife) -> bool:
     """Whether a person was told of this handler, or of its compensation."""
     names = {role.name, role.undo.name if role.undo else role.name}
     if any(k.dead and k.handler == role.name for k in (*life.p.queue, *life.p.compensating)):
@@ -87,7 +87,7 @@ def _told(role: Role, life: Life) -> bool:
     return any(letter.handler in names for t in life.entries for letter in t.letters)
 
 
-def _standing(role: Role, life: Life) -> Iterator[str]:
+def _standing(role: Role, life: ProgressLife) -> Iterator[str]:
     assert role.undo is not None
     gone = {t.cause for t in life.entries if t.outcome == "compensated"}
     for t in life.entries:
@@ -103,7 +103,7 @@ def _standing(role: Role, life: Life) -> Iterator[str]:
         yield f"it failed, and {role.name} is not closed: it may still run"
 
 
-def not_early(case: Case) -> Iterator[Violation]:
+def not_early(case: SagaCase) -> Iterator[Violation]:
     """What is done because of a success ran only where that success is in the log; compensations only where a failure
     is that they act on."""
     if case.spoiled:
@@ -128,7 +128,7 @@ def not_early(case: Case) -> Iterator[Violation]:
                 yield case.violation("not early", what, life.service.name)
 
 
-def _because_of(entry: Entry, case: Case, successes: set[str]) -> bool:
+def _because_of(entry: Entry, case: SagaCase, successes: set[str]) -> bool:
     """Whether a success that is in the log is among what the handler ran on."""
-    ran_on = set(alone.causes(entry))
+    ran_on = set(progress_checks.causes(entry))
     return any(s.id in ran_on and s.type in successes for s in case.said)

@@ -34,9 +34,9 @@ from saga.runtime.prepared import Prepared
 from saga.runtime.turn import advance
 from saga.runtime.turn_state import RunKey, TurnState
 from saga.store.port import Document
+from saga.testing.idle_ports import IdlePorts
 from saga.testing.invariants.evidence import Violation, Witnessed
-from saga.testing.invariants.lives import parted
-from saga.testing.stillness import StillPorts
+from saga.testing.invariants.progress_lives import parted
 
 T = TypeVar("T")
 Item = TypeVar("Item")
@@ -87,7 +87,7 @@ class RerunStore:
 
 
 @dataclass
-class RerunPorts(StillPorts):
+class RerunPorts(IdlePorts):
     """The ports of a rerun: nothing but its store and the time is to be asked."""
 
     now: int = 0

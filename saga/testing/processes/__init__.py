@@ -5,6 +5,6 @@ cannot be repeated byte for byte, and what would need a simulated disk, network 
 """
 
 from saga.testing.processes.accidents import LEFT_OUT
-from saga.testing.processes.world import ProcessWorld
+from saga.testing.processes.process_world import ProcessWorld
 
 __all__ = ["LEFT_OUT", "ProcessWorld"]

@@ -14,7 +14,7 @@ from saga.errors import SagaError
 from saga.testing.processes.crew import Crew, Member
 from saga.testing.processes.servers import Trouble
 
-Kind = Literal["crash", "duplicate", "freeze", "rebalance"]
+AccidentKind = Literal["crash", "duplicate", "freeze", "rebalance"]
 """`crash`: a worker is killed by SIGKILL and started again. `duplicate`: an event of a client is published once more.
 `freeze`: a worker stands still by SIGSTOP, for so long sometimes that it loses its partitions. `rebalance`: a third
 worker joins a service and leaves it again."""
@@ -27,7 +27,7 @@ GAP_S_MAX = 0.1
 """Between two faults: about as long as a saga is under way."""
 FROZEN_S_MAX, FROZEN_S_MAX_SERVERS = 2.0, 8.0
 """More than the silence after which a member is taken for dead: by the embedded broker (`TIMING` of
-`saga.testing.processes.ground`), and by a server (`SESSION_S` of `saga.testing.processes.servers`)."""
+`saga.testing.processes.shared_files`), and by a server (`SESSION_S` of `saga.testing.processes.servers`)."""
 BUSY_S = 0.1
 """How long a trouble of servers is put off while there is another."""
 STAYS_S_MAX = 0.3
@@ -66,8 +66,10 @@ def left_out(kinds: Iterable[str], why: Mapping[str, str] = LEFT_OUT) -> list[st
     for kind in kinds:
         if kind in why:
             sentences.append(f"{kind}: left out in a world of real processes: {why[kind]}")
-        elif kind not in get_args(Kind) and kind not in LEFT_OUT:
-            raise SagaError(f"there is no fault {kind!r}: choose from {', '.join([*get_args(Kind), *LEFT_OUT])}")
+        elif kind not in get_args(AccidentKind) and kind not in LEFT_OUT:
+            raise SagaError(
+                f"there is no fault {kind!r}: choose from {', '.join([*get_args(AccidentKind), *LEFT_OUT])}"
+            )
     return sentences
 
 
@@ -131,7 +133,9 @@ class Accidents:
 
     def begin(self) -> None:
         """Something was published: draw what goes wrong from here on."""
-        kinds = [kind for kind in (*get_args(Kind), *self.troubles) for _ in range(count_of(self.rates.get(kind, 0)))]
+        kinds = [
+            kind for kind in (*get_args(AccidentKind), *self.troubles) for _ in range(count_of(self.rates.get(kind, 0)))
+        ]
         self._chance.shuffle(kinds)
         kinds = kinds[: FAULTS_MAX - self._drawn]
         self._drawn += len(kinds)

@@ -14,7 +14,7 @@ from typing import Self
 
 from saga.clock import Clock
 from saga.errors import SagaError
-from saga.testing.processes.assignment import Assignment
+from saga.testing.processes.worker_setup import WorkerSetup
 
 WORKERS = 2
 """Of each service, from the start."""
@@ -90,12 +90,12 @@ class Crew:
         """How many workers each service has."""
         return Counter(member.service for member in self.members)
 
-    def hire(self, service: str, assignment: Assignment) -> Member:
+    def hire(self, service: str, setup: WorkerSetup) -> Member:
         """Start one more worker."""
         self._started[service] += 1
         file = self._folder / f"{service}.json"
         if not file.exists():
-            assignment.write(file)
+            setup.write(file)
         member = Member(service, self._started[service], self._process(service, self._started[service]))
         self._members.append(member)
         return member

@@ -5,10 +5,10 @@ from contextlib import contextmanager
 
 import pytest
 
+from saga.testing.decorators import Crashes, Mode, Replayed, Seeds
 from saga.testing.plugin import REPORTED
+from saga.testing.processes.process_world import ProcessWorld
 from saga.testing.processes.servers import Giver, giver_of
-from saga.testing.processes.world import ProcessWorld
-from saga.testing.scenarios import Crashes, Mode, Replayed, Seeds
 from saga.testing.simulation.reports import counted
 from saga.testing.world import World
 

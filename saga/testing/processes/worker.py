@@ -22,10 +22,10 @@ from saga.runtime.prepared import prepare
 from saga.runtime.room import Limits
 from saga.store.port import Store
 from saga.store.sqlite import SqliteStore
-from saga.testing.processes.assignment import Assignment
 from saga.testing.processes.crew import COULD_NOT_START
-from saga.testing.processes.ground import TIMING
-from saga.testing.processes.outside import stand_in
+from saga.testing.processes.remote_fakes import remote_fake
+from saga.testing.processes.shared_files import TIMING
+from saga.testing.processes.worker_setup import WorkerSetup
 
 DRAIN_S = 2.0
 """How long a worker that is taken away may finish what it has begun."""
@@ -34,10 +34,10 @@ DRAIN_S = 2.0
 def main(file: Path) -> int:
     """Run what the file says; the exit code."""
     threading.Thread(target=_end_with_the_test, name="end with the test", daemon=True).start()
-    assignment = Assignment.read(file)
+    setup = WorkerSetup.read(file)
     code = 0
     try:
-        asyncio.run(_run(assignment))
+        asyncio.run(_run(setup))
     except* SagaError as several:  # in a group, where the task of a service raised it
         code = COULD_NOT_START
         for line in _words(several):
@@ -53,12 +53,12 @@ def _words(several: BaseExceptionGroup[SagaError]) -> Iterator[str]:
             yield str(why)
 
 
-async def _run(assignment: Assignment) -> None:
-    declared, clock, stop = assignment.service(), SystemClock(), asyncio.Event()
+async def _run(setup: WorkerSetup) -> None:
+    declared, clock, stop = setup.service(), SystemClock(), asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     gives = {resource.name: resource.gives for resource in declared.resources}
-    use = [stand_in(gives[s.resource], s.number, s.calls, Path(assignment.outside)) for s in assignment.stand_ins]
-    async with _broker(assignment, clock) as broker, _store(assignment, clock) as store:
+    use = [remote_fake(gives[s.resource], s.number, s.calls, Path(setup.outside)) for s in setup.fakes]
+    async with _broker(setup, clock) as broker, _store(setup, clock) as store:
         await serve(
             prepare(declared),
             store=store,
@@ -70,16 +70,16 @@ async def _run(assignment: Assignment) -> None:
         )
 
 
-def _broker(assignment: Assignment, clock: Clock) -> Broker:
-    if assignment.place is not None:
-        return assignment.place.broker(clock)
-    return EmbeddedBroker(Path(assignment.broker), clock=clock, timing=TIMING)
+def _broker(setup: WorkerSetup, clock: Clock) -> Broker:
+    if setup.place is not None:
+        return setup.place.broker(clock)
+    return EmbeddedBroker(Path(setup.broker), clock=clock, timing=TIMING)
 
 
-def _store(assignment: Assignment, clock: Clock) -> Store:
-    if assignment.place is not None:
-        return assignment.place.store(clock)
-    return SqliteStore(Path(assignment.store), clock=clock)
+def _store(setup: WorkerSetup, clock: Clock) -> Store:
+    if setup.place is not None:
+        return setup.place.store(clock)
+    return SqliteStore(Path(setup.store), clock=clock)
 
 
 def _end_with_the_test() -> None:

@@ -15,10 +15,10 @@ from saga.messages import Outgoing, Partition, Record
 from saga.testing.simulation.clock import BEGINNING_MS
 from saga.testing.simulation.groups import DRAIN_S, Group
 from saga.testing.simulation.members import SimulatedMember
-from saga.testing.simulation.network import Effect, Network, Place
+from saga.testing.simulation.network import Backend, Effect, Network
 from saga.testing.simulation.plan import Planned, What
 from saga.testing.simulation.processes import Process
-from saga.testing.simulation.spoiling import spoiled
+from saga.testing.simulation.spoiled_messages import spoiled
 
 DELIVERED_S = 0.002
 """How long a record is on its way to those who read, at most, without faults."""
@@ -154,7 +154,7 @@ class SimulatedBroker:
         self.cluster, self.process, self.network = cluster, process, network
         self.members: list[SimulatedMember] = []
         self._memory_s = memory_s
-        self._place = Place("broker", BrokerUnavailable, BrokerUnavailable)
+        self._backend = Backend("broker", BrokerUnavailable, BrokerUnavailable)
         self._open = False
         self._publishing: list[Future[Any]] = []
 
@@ -213,7 +213,7 @@ class SimulatedBroker:
         """Ask the cluster. Raises `SagaError` when this is not open."""
         if not self._open:
             raise SagaError("the broker is not open: use it inside `async with`")
-        return self.network.ask(self.process, self._place, what, where, names, effect)
+        return self.network.ask(self.process, self._backend, what, where, names, effect)
 
     def _appended(
         self, batch: Sequence[Outgoing], planned: Planned | None, draws: tuple[float, float, float, float]

@@ -12,7 +12,7 @@ from saga.testing.invariants.evidence import Evidence, Witnessed
 from saga.testing.simulation.store import Disk
 
 if TYPE_CHECKING:
-    from saga.testing.simulation.world import SimulatedWorld
+    from saga.testing.simulation.simulated_world import SimulatedWorld
 
 
 def evidence_of(world: "SimulatedWorld") -> Evidence:

@@ -34,7 +34,7 @@ CAUGHT_MAX = 20
 """So many are told; one is enough to fail a test."""
 
 
-class Kind(NamedTuple):
+class StrayKind(NamedTuple):
     """Something that a simulated world gives otherwise, or not at all."""
 
     why: str
@@ -42,15 +42,15 @@ class Kind(NamedTuple):
 
 
 _FAKE = "make it a resource and give the world a fake"
-TIME = Kind("has a time of its own", "take the event's own time, or hand a clock to the resource")
-SLEEP = Kind("has a time of its own", "await asyncio.sleep: there it is the world's time that passes")
-CHANCE = Kind(
+TIME = StrayKind("has a time of its own", "take the event's own time, or hand a clock to the resource")
+SLEEP = StrayKind("has a time of its own", "await asyncio.sleep: there it is the world's time that passes")
+CHANCE = StrayKind(
     "runs the same again from the same seed",
     "saga.key(name) gives an id, and random.Random(saga.key(name)) chance, that a rerun gives again",
 )
-THREAD = Kind("has one thread", "await it, or make it a resource and give a fake")
-PROCESS = Kind("has one process", _FAKE)
-NETWORK = Kind("has no network", _FAKE)
+THREAD = StrayKind("has one thread", "await it, or make it a resource and give a fake")
+PROCESS = StrayKind("has one process", _FAKE)
+NETWORK = StrayKind("has no network", _FAKE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,10 +139,10 @@ class Call(NamedTuple):
     """What a C function is to be called in a message, and of which kind it is."""
 
     what: str
-    kind: Kind
+    kind: StrayKind
 
 
-_IN_MODULES: tuple[tuple[Kind, str, str], ...] = (
+_IN_MODULES: tuple[tuple[StrayKind, str, str], ...] = (
     (TIME, "time", "time time_ns monotonic monotonic_ns perf_counter perf_counter_ns process_time process_time_ns"),
     (TIME, "time", "thread_time thread_time_ns clock_gettime clock_gettime_ns"),
     (SLEEP, "time", "sleep"),
@@ -211,7 +211,7 @@ def _seeding(owner: object, frame: FrameType) -> Call | None:
 # ---------------------------------------------------------------- who calls it
 
 
-class Place(Enum):
+class CodeOwner(Enum):
     """Whose code a file is."""
 
     THEIRS = auto()
@@ -237,27 +237,27 @@ _INNOCENT = frozenset({"hypothesis", "importlib", "linecache", "logging", "struc
 seed of their own."""
 _SAGA = Path(__file__).parents[2]
 _FOLDERS = (
-    *((str(_SAGA / "testing") + os.sep, Place.TESTING), (str(_SAGA) + os.sep, Place.OURS)),
-    *((sysconfig.get_path(name) + os.sep, Place.THIRD_PARTY) for name in ("purelib", "platlib")),
-    *((sysconfig.get_path(name) + os.sep, Place.STANDARD) for name in ("stdlib", "platstdlib")),
-    (os.path.dirname(os.__file__) + os.sep, Place.STANDARD),
+    *((str(_SAGA / "testing") + os.sep, CodeOwner.TESTING), (str(_SAGA) + os.sep, CodeOwner.OURS)),
+    *((sysconfig.get_path(name) + os.sep, CodeOwner.THIRD_PARTY) for name in ("purelib", "platlib")),
+    *((sysconfig.get_path(name) + os.sep, CodeOwner.STANDARD) for name in ("stdlib", "platstdlib")),
+    (os.path.dirname(os.__file__) + os.sep, CodeOwner.STANDARD),
 )
 
 
 @lru_cache(maxsize=1024)
-def _place(file: str) -> Place:
+def _owner_of(file: str) -> CodeOwner:
     """Whose code it is; the first folder counts, as site-packages lie inside the standard library's."""
     if file.startswith("<frozen "):
-        return Place.STANDARD
+        return CodeOwner.STANDARD
     if file == "<string>" or file.startswith("<attrs "):
-        return Place.GENERATED
+        return CodeOwner.GENERATED
     if file == str(_SAGA / "clock.py"):
-        return Place.OUR_CLOCK
-    for folder, place in _FOLDERS:
+        return CodeOwner.OUR_CLOCK
+    for folder, owner in _FOLDERS:
         if file.startswith(folder):
-            return place
+            return owner
     installed = {"site-packages", "dist-packages"} & set(Path(file).parts)
-    return Place.THIRD_PARTY if installed else Place.THEIRS
+    return CodeOwner.THIRD_PARTY if installed else CodeOwner.THEIRS
 
 
 def _culprit(frame: FrameType | None) -> Caller | None:
@@ -267,15 +267,15 @@ def _culprit(frame: FrameType | None) -> Caller | None:
     is one of a library of theirs, or a mistake of the toolkit.
     """
     hooks = [getattr(hook, "__code__", None) for hook in gc.callbacks]  # run in the middle of anything
-    path: list[tuple[FrameType, Place]] = []
+    path: list[tuple[FrameType, CodeOwner]] = []
     while frame is not None:
-        place = _place(frame.f_code.co_filename)
-        path.append((frame, place))
+        owner = _owner_of(frame.f_code.co_filename)
+        path.append((frame, owner))
         if any(frame.f_code is hook for hook in hooks):
             return None
-        if place is Place.THEIRS:
+        if owner is CodeOwner.THEIRS:
             return _caller(path, len(path) - 1)
-        if place is Place.TESTING:
+        if owner is CodeOwner.TESTING:
             break
         if str(frame.f_globals.get("__name__")).partition(".")[0] in _INNOCENT:
             return None
@@ -284,23 +284,23 @@ def _culprit(frame: FrameType | None) -> Caller | None:
     return None if index is None else _caller(path, index)
 
 
-def _next_best(path: Sequence[tuple[FrameType, Place]]) -> int | None:
+def _next_best(path: Sequence[tuple[FrameType, CodeOwner]]) -> int | None:
     """Which frame to name where none is theirs: the nearest first, and outermost in what a library calls of itself."""
-    of = {place: [i for i, (_, there) in enumerate(path) if there is place] for place in Place}
-    for i in of[Place.GENERATED]:
-        if _place(str(path[i][0].f_globals.get("__file__", "<string>"))) is Place.THEIRS:
+    of = {owner: [i for i, (_, there) in enumerate(path) if there is owner] for owner in CodeOwner}
+    for i in of[CodeOwner.GENERATED]:
+        if _owner_of(str(path[i][0].f_globals.get("__file__", "<string>"))) is CodeOwner.THEIRS:
             return i
-    ours = of[Place.OURS] or of[Place.OUR_CLOCK]
-    if libraries := [i for i in of[Place.THIRD_PARTY] if not ours or i < ours[0]]:
+    ours = of[CodeOwner.OURS] or of[CodeOwner.OUR_CLOCK]
+    if libraries := [i for i in of[CodeOwner.THIRD_PARTY] if not ours or i < ours[0]]:
         return libraries[-1]
     return ours[0] if ours else None
 
 
-def _caller(path: Sequence[tuple[FrameType, Place]], index: int) -> Caller:
-    frame, place = path[index]
+def _caller(path: Sequence[tuple[FrameType, CodeOwner]], index: int) -> Caller:
+    frame, owner = path[index]
     through = None if index == 0 else _name_of(path[index - 1][0])
     file, line, function = frame.f_code.co_filename, frame.f_lineno or 0, _short(frame.f_code)
-    if place is Place.GENERATED:
+    if owner is CodeOwner.GENERATED:
         # `__init__` of a dataclass, for `field(default_factory=time.time)`: the class is all that can be found.
         made = type(frame.f_locals.get("self"))
         file, function = str(frame.f_globals["__file__"]), f"{made.__qualname__}.{frame.f_code.co_name}"

@@ -16,7 +16,7 @@ from typing import Any, NoReturn, TypeVar, TypeVarTuple, Unpack
 
 from saga.errors import SagaError
 from saga.testing.simulation.processes import CURRENT, Process
-from saga.testing.simulation.refusals import WithoutSystem
+from saga.testing.simulation.unsupported import WithoutSystem
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")

@@ -31,7 +31,7 @@ Effect: TypeAlias = Callable[[Planned | None, tuple[float, float, float, float]]
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Backend:
     """Something that processes use: the broker, a service's store, the outside."""
 
     name: str
@@ -71,15 +71,15 @@ class Network:
         """The world's own: what lands in it goes on whoever dies."""
         self._numbers: dict[str, int] = {}
         self._cut: dict[tuple[str, str], float] = {}
-        """Process or service, and place: until when one does not reach the other."""
+        """Process or service, and backend: until when one does not reach the other."""
         self._full: dict[str, float] = {}
         self._slow: dict[str, tuple[float, float]] = {}
-        """Place: until when, and how many seconds each operation takes more."""
+        """Backend: until when, and how many seconds each operation takes more."""
 
     # ---------------------------------------------------------------- asking
 
     def ask(
-        self, process: Process, place: Place, what: What, where: str, names: tuple[str, ...], effect: Effect
+        self, process: Process, backend: Backend, what: What, where: str, names: tuple[str, ...], effect: Effect
     ) -> "Future[Any]":
         """Send an operation; what it gives or raises. The future of one who died meanwhile is never done."""
         loop = asyncio.get_running_loop()
@@ -88,21 +88,21 @@ class Network:
         draws = self.chance.draws(f"{process.name}#{operation.number}")
         planned = None if self.plan is None else self.plan.at(operation, loop.time())
         if planned is not None:
-            self._disrupt(process, place, operation, planned, draws)
+            self._disrupt(process, backend, operation, planned, draws)
             if planned.kind == "crash" and not planned.after:
                 return answer
-        there_s, back_s = self._hop_s(draws[0], place), self._hop_s(draws[1], place)
+        there_s, back_s = self._hop_s(draws[0], backend), self._hop_s(draws[1], backend)
         if planned is not None and planned.kind == "delay":
             there_s, back_s = (there_s + 3 * draws[2], back_s) if draws[3] < 0.5 else (there_s, back_s + 3 * draws[2])
-        refused = self._refusal(process, place, what, planned)
+        refused = self._refusal(process, backend, what, planned)
         if refused is not None:
             self.trace.lines.append(Asked(loop.time(), operation, refused))
-            error = place.unavailable(f"planted: {refused}")
+            error = backend.unavailable(f"planted: {refused}")
             self.later(there_s + (draws[2] if refused == OUT_OF_REACH else back_s), lambda: _raise(answer, error))
             return answer
         lost = planned is not None and planned.kind in ("lost answer", "late answer")
         if planned is not None and planned.kind == "late answer":
-            self.later(there_s + back_s, lambda: _raise(answer, place.unsure("planted: no answer came")))
+            self.later(there_s + back_s, lambda: _raise(answer, backend.unsure("planted: no answer came")))
             there_s += 5 * draws[2] ** 2
 
         def land() -> None:
@@ -112,10 +112,10 @@ class Network:
                 self._crash(process, draws)
             elif isinstance(given, Future):
                 given.add_done_callback(
-                    lambda done: self._answers(process, place, operation, answer, back_s, lost, done)
+                    lambda done: self._answers(process, backend, operation, answer, back_s, lost, done)
                 )
             else:
-                self._comes_back(process, place, operation, answer, back_s, lost, given)
+                self._comes_back(process, backend, operation, answer, back_s, lost, given)
 
         self.later(there_s, land)
         return answer
@@ -153,11 +153,11 @@ class Network:
         """For the timeline."""
         self.trace.lines.append(Noted(asyncio.get_running_loop().time(), process, what))
 
-    def cut_for_s(self, process: Process, place: str) -> float:
-        """How long the process does not reach the place; 0: it does."""
+    def cut_for_s(self, process: Process, backend: str) -> float:
+        """How long the process does not reach the backend; 0: it does."""
         if not self._cut:
             return 0.0
-        until_s = max(self._cut.get((name, place), 0.0) for name in (process.name, process.service))
+        until_s = max(self._cut.get((name, backend), 0.0) for name in (process.name, process.service))
         return max(0.0, until_s - asyncio.get_running_loop().time())
 
     # ---------------------------------------------------------------- landing and coming back
@@ -168,7 +168,7 @@ class Network:
         """What the operation gives; an exception is given, too."""
         try:
             given, said = effect(planned, draws), "done"
-        except Exception as why:  # noqa: BLE001 - whatever the place answers is on its way back
+        except Exception as why:  # noqa: BLE001 - whatever the backend answers is on its way back
             given, said = why, type(why).__name__
         self.trace.lines.append(Asked(asyncio.get_running_loop().time(), operation, said))
         return given
@@ -176,7 +176,7 @@ class Network:
     def _answers(  # an operation on its way: who asked whom for what
         self,
         process: Process,
-        place: Place,
+        backend: Backend,
         operation: Operation,
         answer: "Future[Any]",
         back_s: float,
@@ -187,12 +187,12 @@ class Network:
         given: Any = ConnectionError("it was cancelled") if done.cancelled() else done.exception() or done.result()
         said = type(given).__name__ if isinstance(given, Exception) else "answered"
         self.trace.lines.append(Asked(asyncio.get_running_loop().time(), operation, said))
-        self._comes_back(process, place, operation, answer, back_s, lost, given)
+        self._comes_back(process, backend, operation, answer, back_s, lost, given)
 
     def _comes_back(  # an operation on its way: who asked whom for what
         self,
         process: Process,
-        place: Place,
+        backend: Backend,
         operation: Operation,
         answer: "Future[Any]",
         back_s: float,
@@ -202,8 +202,8 @@ class Network:
         def arrives() -> None:
             if answer.done():
                 return
-            if lost or self.cut_for_s(process, place.name):
-                error = place.unavailable if operation.what == "get" else place.unsure  # a read has changed nothing
+            if lost or self.cut_for_s(process, backend.name):
+                error = backend.unavailable if operation.what == "get" else backend.unsure  # a read has changed nothing
                 answer.set_exception(error("planted: the answer was lost"))
             elif isinstance(given, Exception):
                 answer.set_exception(given)
@@ -212,33 +212,33 @@ class Network:
 
         self.later(back_s, arrives)
 
-    def _hop_s(self, drawn: float, place: Place) -> float:
+    def _hop_s(self, drawn: float, backend: Backend) -> float:
         hop_s = HOP_S_FIRST + HOP_S_SPREAD * drawn
         if drawn > 0.98:
             hop_s += SLOW_HOP_S * (drawn - 0.98) * 50
-        if self._slow and place.name in self._slow:
-            until_s, more_s = self._slow[place.name]
+        if self._slow and backend.name in self._slow:
+            until_s, more_s = self._slow[backend.name]
             if asyncio.get_running_loop().time() < until_s:
                 hop_s += more_s * (0.5 + drawn)
         return hop_s
 
     # ---------------------------------------------------------------- faults
 
-    def _refusal(self, process: Process, place: Place, what: What, planned: Planned | None) -> str | None:
+    def _refusal(self, process: Process, backend: Backend, what: What, planned: Planned | None) -> str | None:
         """Why the operation has not happened and will not."""
         if planned is not None and planned.kind == "throttle":
             return "too many requests"
-        if self._cut and self.cut_for_s(process, place.name):
+        if self._cut and self.cut_for_s(process, backend.name):
             return OUT_OF_REACH
         written = self._full and (what in WRITES or what == "publish")
-        if written and asyncio.get_running_loop().time() < self._full.get(place.name, 0.0):
+        if written and asyncio.get_running_loop().time() < self._full.get(backend.name, 0.0):
             return "no space left on device"
         return None
 
     def _disrupt(
         self,
         process: Process,
-        place: Place | None,
+        backend: Backend | None,
         operation: Operation,
         planned: Planned,
         draws: tuple[float, float, float, float],
@@ -247,7 +247,7 @@ class Network:
         if planned.kind == "crash" and planned.after:
             return  # once it has taken effect
         now_s, details = asyncio.get_running_loop().time(), ""
-        where = "broker" if place is None else place.name
+        where = "broker" if backend is None else backend.name
         match planned.kind:
             case "crash":
                 self._crash(process, draws)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, Protocol, TypeAlias, get_args
 
 from saga.errors import SagaError
-from saga.testing.fault_kinds import KINDS, Faults, Kind, Rule
+from saga.testing.fault_kinds import KINDS, FaultKind, Faults, Rule
 from saga.testing.simulation.chance import Chance
 
 What: TypeAlias = Literal["get", "insert", "replace", "remove", "publish", "poll", "commit", "step"]
@@ -14,7 +14,7 @@ WRITES = frozenset[What]({"insert", "replace", "remove"})
 STORE = frozenset[What]({*WRITES, "get"})
 PUBLISH = frozenset[What]({"publish"})
 EVERY = frozenset[What](get_args(What))
-POSSIBLE: Mapping[Kind, frozenset[What]] = {
+POSSIBLE: Mapping[FaultKind, frozenset[What]] = {
     "crash": EVERY,
     "lost answer": EVERY - {"get", "poll"},
     "late answer": EVERY - {"get", "poll", "commit"},
@@ -32,7 +32,7 @@ POSSIBLE: Mapping[Kind, frozenset[What]] = {
     "poison": PUBLISH,
 }
 """What each kind can happen to."""
-WAYS: Mapping[Kind, tuple[str, str]] = {
+WAYS: Mapping[FaultKind, tuple[str, str]] = {
     "crash": (" before", " after"),
     "partition": (" of the service", " of the process"),
 }
@@ -60,7 +60,7 @@ class Planned(NamedTuple):
 
     process: str
     number: int
-    kind: Kind
+    kind: FaultKind
     after: bool = False
     """Of a crash: the operation has taken effect. Of a partition: it is of this process alone."""
 

@@ -2,10 +2,10 @@
 
 from collections.abc import Collection
 
+from saga.testing.simulation.all_runs import Failed, Tally
 from saga.testing.simulation.run import Run
-from saga.testing.simulation.runs import Failed, Tally
+from saga.testing.simulation.simulated_world import Broken
 from saga.testing.simulation.timeline import timeline
-from saga.testing.simulation.world import Broken
 
 DEAD_MAX, REASON_MAX = 3, 160
 """Of the dead letters so many reasons are told, each cut after so many characters."""

@@ -9,8 +9,8 @@ from typing import TypeAlias
 
 from saga.errors import SagaError
 from saga.testing.simulation.schedules import Schedule
+from saga.testing.simulation.simulated_world import Broken, SimulatedWorld
 from saga.testing.simulation.trace import Asked, Injected, Noted
-from saga.testing.simulation.world import Broken, SimulatedWorld
 
 Scenario: TypeAlias = Callable[[SimulatedWorld], None]
 Line: TypeAlias = Asked | Injected | Noted

@@ -8,8 +8,8 @@ from typing import TypeAlias, TypeVar
 from saga.testing.simulation.plan import POSSIBLE, Operation, Plan, Planned
 from saga.testing.simulation.run import Care, Run, Scenario, run
 from saga.testing.simulation.schedules import Schedule
+from saga.testing.simulation.simulated_world import Broken
 from saga.testing.simulation.trace import Injected, Noted
-from saga.testing.simulation.world import Broken
 
 Item = TypeVar("Item")
 Sought: TypeAlias = tuple[str, str, str]

@@ -17,7 +17,7 @@ from saga.errors import (
     TooLarge,
 )
 from saga.store.port import Document
-from saga.testing.simulation.network import Effect, Network, Place
+from saga.testing.simulation.network import Backend, Effect, Network
 from saga.testing.simulation.plan import What
 from saga.testing.simulation.processes import Process
 
@@ -70,7 +70,7 @@ class SimulatedStore:
 
     def __init__(self, disk: Disk, process: Process, network: Network) -> None:
         self._disk, self._process, self._network = disk, process, network
-        self._place = Place(f"{process.service}'s store", StoreUnavailable, Ambiguous)
+        self._backend = Backend(f"{process.service}'s store", StoreUnavailable, Ambiguous)
         self._open = False
         self._writing: list[Future[Any]] = []
 
@@ -155,7 +155,7 @@ class SimulatedStore:
     def _ask(self, what: What, collection: str, key: str, land: Effect) -> "Future[Any]":
         if not self._open:
             raise SagaError("the store is not open: use it inside `async with`")
-        asked = self._network.ask(self._process, self._place, what, f"{collection}/{key}", (), land)
+        asked = self._network.ask(self._process, self._backend, what, f"{collection}/{key}", (), land)
         if what == "get":
             return asked
         if len(self._writing) > WRITES_MAX:

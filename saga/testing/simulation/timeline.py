@@ -6,8 +6,8 @@ from saga.names import PROGRESS
 from saga.observe.moments import DeadLettered, Escalated, Moment, Retrying, Stuck, Unavailable
 from saga.progress.document import Intent, Snapshot, decode, decode_entry
 from saga.testing.simulation.plan import APPLICATION
+from saga.testing.simulation.simulated_world import SimulatedWorld
 from saga.testing.simulation.trace import Asked, Injected, Noted
-from saga.testing.simulation.world import SimulatedWorld
 
 LINES_MAX = 200
 

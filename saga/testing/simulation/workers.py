@@ -17,7 +17,7 @@ from saga.testing.simulation.broker import Cluster, SimulatedBroker
 from saga.testing.simulation.chance import Chance
 from saga.testing.simulation.clock import SimulatedClock
 from saga.testing.simulation.loop import SimulatedLoop
-from saga.testing.simulation.network import RESTART_S, Disruptions, Network, Place
+from saga.testing.simulation.network import RESTART_S, Backend, Disruptions, Network
 from saga.testing.simulation.processes import CURRENT, Process
 from saga.testing.simulation.store import Disk, SimulatedStore
 from saga.testing.simulation.trace import Noted
@@ -26,14 +26,14 @@ NOTICED_S = 10.0
 """How long it takes at most until a group sees that a member has died."""
 EVERYDAY = (Handled, StepDone, Assigned, Revoked, Started, Stopped)
 """Moments that a timeline leaves out."""
-OUTSIDE = Place("outside", ConnectionError, ConnectionError)
+OUTSIDE = Backend("outside", ConnectionError, ConnectionError)
 
 Accident: TypeAlias = Literal["crash", "freeze", "rebalance"]
 """What can happen to a worker at any moment, whatever it does."""
 
 
 @dataclass(eq=False, slots=True)
-class Life:
+class WorkerLife:
     """One life of a worker."""
 
     process: Process
@@ -60,7 +60,7 @@ class Workers(Disruptions):
         self.prepared: dict[str, Prepared] = {}
         """Each service once, for all its lives."""
         self.fakes: dict[str, Sequence[object]] = {}
-        self._lives: dict[str, Life] = {}
+        self._lives: dict[str, WorkerLife] = {}
         """By the process's name: its life now."""
 
     def add(self, declared: Declared, use: Sequence[object], count: int) -> None:
@@ -78,11 +78,11 @@ class Workers(Disruptions):
         broker = SimulatedBroker(self._cluster, process, self._network, self.prepared[service].memory_s)
         context = copy_context()
         context.run(CURRENT.set, process)
-        lived = self._lives[name] = Life(process, broker, context.run(asyncio.Event))
+        lived = self._lives[name] = WorkerLife(process, broker, context.run(asyncio.Event))
         lived.task = self._loop.create_task(self._serve(lived), name=name, context=context)
         lived.task.add_done_callback(lambda task: self._ended(lived, task), context=self._network.context)
 
-    async def _serve(self, life: Life) -> None:
+    async def _serve(self, life: WorkerLife) -> None:
         process, prepared = life.process, self.prepared[life.process.service]
         async with SimulatedStore(self.disks[process.service], process, self._network) as store, life.broker as broker:
             await serve(
@@ -99,14 +99,14 @@ class Workers(Disruptions):
                 ),
             )
 
-    def _ended(self, life: Life, task: "asyncio.Task[None]") -> None:
+    def _ended(self, life: WorkerLife, task: "asyncio.Task[None]") -> None:
         why = asyncio.CancelledError() if task.cancelled() else task.exception()
         if why is not None:
             self._failed(why)
         else:
             self._again(life, 0.5)
 
-    def _again(self, life: Life, after_s: float) -> None:
+    def _again(self, life: WorkerLife, after_s: float) -> None:
         """Another life begins after a while."""
         process = life.process
 

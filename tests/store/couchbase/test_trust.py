@@ -14,7 +14,7 @@ from saga.errors import SagaError
 from saga.store.couchbase.settings import CouchbaseSettings
 from saga.store.couchbase.store import CouchbaseStore
 from tests.servers.listening import listening
-from tests.servers.trusted import impostor
+from tests.servers.trusted_tls import impostor
 
 PASSWORD = "s3cr3t-hunter2"
 HEADER = ">BBHBBHIIQ"

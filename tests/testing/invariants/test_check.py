@@ -19,7 +19,7 @@ from services.order import order
 from services.payment import payment
 from services.shipping import shipping
 from services.shipping.carrier import Carrier, Refused
-from tests.testing.invariants.runs import (
+from tests.testing.invariants.order_runs import (
     BrokenCarrier,
     Shop,
     a_run,

@@ -14,7 +14,7 @@ from saga.testing.invariants.rerun import rerun_differences
 from services.order.events import InventoryRejected, OrderCancelled, OrderPlaced, PaymentDeclined, ShipmentRefused
 from services.payment.bank import Bank
 from services.payment.events import PaymentReserved
-from tests.testing.invariants.runs import rewritten, with_service, with_versions
+from tests.testing.invariants.order_runs import rewritten, with_service, with_versions
 from tests.testing.invariants.test_check import (
     RUNS,
     cancelled,

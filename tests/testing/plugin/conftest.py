@@ -6,9 +6,9 @@ from typing import Protocol
 import pytest
 
 from saga.testing import pytest_runs
-from tests.testing.plugin import till
+from tests.testing.plugin import buggy_service
 
-LOADED = pytest_runs, till
+LOADED = pytest_runs, buggy_service
 """Loaded before a run in this process, which forgets the modules that it loads itself, and takes its time for them."""
 
 ROOT = Path(__file__).parents[3]
@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[3]
 HEAD = """
 import pytest
 from saga.testing import World, crash_everywhere, faults, replay, simulate
-from tests.testing.plugin.till import Drawer, an_order, scenario, till
+from tests.testing.plugin.buggy_service import Drawer, an_order, scenario, till
 
 BREAKING = faults.of("crash", "delay", rate=0.1)
 """

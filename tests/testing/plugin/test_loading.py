@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[3]
 LEAF = {"saga", "saga.testing", "saga.testing.plugin"}
 PLAIN = "def test_plain() -> None: ...\n"
 WORLD = """
-from tests.testing.plugin.till import scenario
+from tests.testing.plugin.buggy_service import scenario
 
 def test_in_a_world(world) -> None:
     scenario(orders=1, asked_max=1)(world)
@@ -56,7 +56,7 @@ def test_a_run_without_a_world_loads_the_plugin_alone(tmp_path: Path) -> None:
 
 def test_a_run_with_a_simulated_world_loads_no_other_kind_of_test(tmp_path: Path) -> None:
     names = loaded(tmp_path, WORLD)
-    assert "saga.testing.simulation.world" in names
+    assert "saga.testing.simulation.simulated_world" in names
     assert "saga.runtime.turn" in names
     assert folders(names).isdisjoint({"processes", "conformance", "idempotence", "trials", "stateful", "strategies"})
     assert not [name for name in names if name.startswith(("saga.cli", "saga.broker.kafka", "saga.store.couchbase"))]

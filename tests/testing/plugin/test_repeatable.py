@@ -7,11 +7,11 @@ import pytest
 
 from saga import SagaError
 from saga.testing import World
+from saga.testing.decorators import Seeds
 from saga.testing.fault_kinds import Faults
-from saga.testing.scenarios import Seeds
+from saga.testing.simulation.all_runs import Tally, run_all
 from saga.testing.simulation.run import Care
-from saga.testing.simulation.runs import Tally, run_all
-from tests.testing.plugin.till import Drawer, an_order, scenario, till
+from tests.testing.plugin.buggy_service import Drawer, an_order, scenario, till
 
 numbers = count()
 """What no fake should depend on: it outlives the world."""

@@ -4,12 +4,12 @@ import re
 from collections.abc import Callable
 
 from saga.testing import World, faults
+from saga.testing.decorators import Crashes, Seeds
 from saga.testing.fault_kinds import Faults
-from saga.testing.scenarios import Crashes, Seeds
+from saga.testing.simulation.all_runs import Tally, run_all
 from saga.testing.simulation.plan import Planned
 from saga.testing.simulation.reports import report, summary
 from saga.testing.simulation.run import Care, Run, run
-from saga.testing.simulation.runs import Tally, run_all
 from saga.testing.simulation.schedules import Schedule
 from saga.testing.simulation.timeline import LINES_MAX, timeline
 from saga.testing.simulation.trace import Asked
@@ -21,7 +21,7 @@ from services.payment import payment
 from services.payment.bank import Bank
 from services.shipping import shipping
 from services.shipping.carrier import Carrier
-from tests.testing.plugin.till import an_order, scenario
+from tests.testing.plugin.buggy_service import an_order, scenario
 
 
 def orders(count: int) -> Callable[[World], None]:

@@ -8,7 +8,7 @@ import pytest
 
 from saga.testing.processes.accidents import FAULTS_MAX, FROZEN_S_MAX, Accidents, count_of, left_out
 from saga.testing.processes.crew import Crew
-from tests.testing.processes.hands import HandClock, Hands
+from tests.testing.processes.noted_crew import HandClock, Hands
 
 
 def accidents(rates: Mapping[str, float], *, seed: int = 0) -> tuple[Accidents, Hands, HandClock]:

@@ -5,21 +5,21 @@ from dataclasses import replace
 
 from saga.names import ARCHIVES, PROGRESS
 from saga.progress.document import progress_key
-from saga.testing.fault_kinds import EVERYTHING, Faults, Kind, faults
+from saga.testing.fault_kinds import EVERYTHING, FaultKind, Faults, faults
 from saga.testing.invariants.check import violations
 from saga.testing.invariants.evidence import Evidence
 from saga.testing.processes.evidence import Left, witnessed_at_the_end
-from saga.testing.processes.world import outcomes_of
+from saga.testing.processes.process_world import outcomes_of
 from saga.testing.simulation.evidence import evidence_of
-from saga.testing.simulation.world import SimulatedWorld
+from saga.testing.simulation.simulated_world import SimulatedWorld
 from services.order import order
 from services.order.events import OrderCancelled, OrderConfirmed
 from services.payment import payment
-from tests.testing.invariants.runs import at_the_end
+from tests.testing.invariants.order_runs import at_the_end
 from tests.testing.simulation.orders import drawn, ran
 
 SEEDS = 40
-FOREIGN: tuple[Kind, ...] = ("expiry",)
+FOREIGN: tuple[FaultKind, ...] = ("expiry",)
 """Real processes forget no saga while a test looks on."""
 
 

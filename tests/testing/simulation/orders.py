@@ -7,7 +7,7 @@ from saga.messages import Event
 from saga.testing.fault_kinds import Faults, faults
 from saga.testing.simulation.chance import Chance
 from saga.testing.simulation.plan import Drawn, Plan
-from saga.testing.simulation.world import SimulatedWorld
+from saga.testing.simulation.simulated_world import SimulatedWorld
 from services.inventory import inventory
 from services.inventory.stock import Stock
 from services.order import order

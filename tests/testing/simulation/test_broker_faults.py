@@ -5,11 +5,11 @@ import asyncio
 import pytest
 
 from saga.errors import BrokerUnavailable
-from saga.testing.fault_kinds import Kind
-from tests.testing.simulation.ground import (
+from saga.testing.fault_kinds import FaultKind
+from tests.testing.simulation.planted_faults import (
     NAME,
     SEEDS,
-    Ground,
+    FaultGround,
     by_seed,
     fault,
     joined,
@@ -21,9 +21,9 @@ from tests.testing.simulation.ground import (
 each_seed = pytest.mark.parametrize("seed", SEEDS)
 
 
-def published(seed: int, kind: Kind, count: int = 1) -> tuple[Ground, str]:
+def published(seed: int, kind: FaultKind, count: int = 1) -> tuple[FaultGround, str]:
     """The ground after so many records were published at once, with that fault; and what was said."""
-    ground = Ground.with_(seed, fault(1, kind))
+    ground = FaultGround.with_(seed, fault(1, kind))
 
     async def work() -> str:
         async with ground.broker() as broker:
@@ -52,7 +52,7 @@ def test_of_a_lost_answer_to_many_the_first_ones_are_there() -> None:
 
 def test_a_late_answer_is_told_before_the_record_is_there() -> None:
     def there_when_told(seed: int) -> bool:
-        ground = Ground.with_(seed, fault(1, "late answer"))
+        ground = FaultGround.with_(seed, fault(1, "late answer"))
 
         async def work() -> bool:
             async with ground.broker() as broker:
@@ -82,7 +82,7 @@ def test_a_duplicate_is_the_same_record_once_more(seed: int) -> None:
 
 def test_a_delayed_record_or_answer_comes_seconds_later() -> None:
     def visible_s(seed: int) -> float:
-        ground = Ground.with_(seed, fault(1, "delay"))
+        ground = FaultGround.with_(seed, fault(1, "delay"))
 
         async def work() -> float:
             async with ground.broker() as broker:
@@ -107,7 +107,7 @@ def test_an_expired_record_comes_again_when_its_saga_is_forgotten(seed: int) -> 
 
 @pytest.mark.parametrize("kind", ["poison", "newer schema"])
 @each_seed
-def test_a_spoiled_record_comes_beside_a_good_one(seed: int, kind: Kind) -> None:
+def test_a_spoiled_record_comes_beside_a_good_one(seed: int, kind: FaultKind) -> None:
     ground, said = published(seed, kind)
     assert said == "done"
     assert len(ground.values()) == 2
@@ -120,7 +120,7 @@ def test_a_spoiled_record_comes_beside_a_good_one(seed: int, kind: Kind) -> None
 
 @each_seed
 def test_a_full_disk_refuses_records_but_no_positions(seed: int) -> None:
-    ground = Ground.with_(seed, fault(1, "full disk"))
+    ground = FaultGround.with_(seed, fault(1, "full disk"))
 
     async def work() -> None:
         async with ground.broker() as broker, joined(ground, broker) as (member, hears):
@@ -138,9 +138,9 @@ def test_a_full_disk_refuses_records_but_no_positions(seed: int) -> None:
 @each_seed
 def test_a_crash_before_a_publish_leaves_nothing_and_one_after_it_the_record(seed: int) -> None:
     for way in ("", "after"):
-        ground = Ground.with_(seed, fault(1, "crash", "after") if way else fault(1, "crash"))
+        ground = FaultGround.with_(seed, fault(1, "crash", "after") if way else fault(1, "crash"))
 
-        async def work(ground: Ground = ground) -> None:
+        async def work(ground: FaultGround = ground) -> None:
             async with ground.broker() as broker:
                 await broker.publish([record("k", "0")])
 
@@ -151,7 +151,7 @@ def test_a_crash_before_a_publish_leaves_nothing_and_one_after_it_the_record(see
 
 @each_seed
 def test_closing_waits_for_records_whose_publisher_went_away(seed: int) -> None:
-    ground = Ground.with_(seed, fault(1, "delay"))
+    ground = FaultGround.with_(seed, fault(1, "delay"))
 
     async def work() -> None:
         async with ground.broker() as broker:

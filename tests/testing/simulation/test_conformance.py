@@ -8,9 +8,9 @@ import pytest
 from saga.clock import SystemClock
 from saga.messages import Partition, Record
 from saga.testing.conformance.broker import BrokerConformance
-from saga.testing.conformance.ground import Connect, Remove
+from saga.testing.conformance.broker_suite import Connect, Remove
 from saga.testing.conformance.store import Opens, Passes, StoreConformance
-from saga.testing.conformance.unreadable import Damage
+from saga.testing.conformance.unreadable_records import Damage
 from saga.testing.simulation.broker import Cluster, SimulatedBroker
 from saga.testing.simulation.chance import Chance
 from saga.testing.simulation.network import Network

@@ -10,7 +10,7 @@ import pytest
 
 from saga.clock import SystemClock
 from saga.testing.simulation.guard import Guard
-from tests.testing.simulation.strays import LIBRARIES, SAGA, caught_in, first_of, placed
+from tests.testing.simulation.guarded_code import LIBRARIES, SAGA, caught_in, first_of, placed
 
 ASKS = "import time\ndef called():\n    return time.time()"
 HANDS_ON = "def called(call):\n    return call()"

@@ -8,10 +8,10 @@ import pytest
 
 from saga.messages import Event, texts_of
 from saga.observe.moments import Lost
-from saga.testing.fault_kinds import EVERYTHING, Kind
+from saga.testing.fault_kinds import EVERYTHING, FaultKind
 from saga.testing.simulation.plan import APPLICATION, POSSIBLE, WAYS, Operation, Planned, Scheduled
+from saga.testing.simulation.simulated_world import SimulatedWorld
 from saga.testing.simulation.trace import Asked, Noted
-from saga.testing.simulation.world import SimulatedWorld
 from services.inventory import inventory
 from services.inventory.stock import Stock
 from services.order.events import OrderConfirmed
@@ -72,18 +72,18 @@ def operation(service: str, what: str, seed: int = SEED) -> Operation:
     return next(each for each in operations(seed) if (each.service, each.what) == (service, what))
 
 
-def fault(met: Operation, kind: Kind, after: bool = False) -> Planned:
+def fault(met: Operation, kind: FaultKind, after: bool = False) -> Planned:
     return Planned(met.process, met.number, kind, after)
 
 
-def some_of(kind: Kind) -> Iterator[Planned]:
+def some_of(kind: FaultKind) -> Iterator[Planned]:
     """The kind on every eighth operation that it can happen to, in each of its ways."""
     possible = [o for o in operations() if o.what in POSSIBLE[kind] and (o.service != APPLICATION or kind == "expiry")]
     for met in possible[::8]:
         yield from (fault(met, kind, bool(after)) for after in range(len(WAYS.get(kind, ("",)))))
 
 
-def any_seed(met: Callable[[Order], bool], service: str, what: str, kind: Kind, after: bool = False) -> Order:
+def any_seed(met: Callable[[Order], bool], service: str, what: str, kind: FaultKind, after: bool = False) -> Order:
     """The fault on the first operation of that kind, with the first seed that makes it what is asked for."""
     for seed in range(60):
         found = ordered(fault(operation(service, what, seed), kind, after), seed=seed)
@@ -93,7 +93,7 @@ def any_seed(met: Callable[[Order], bool], service: str, what: str, kind: Kind, 
 
 
 @pytest.mark.parametrize("kind", EVERYTHING)
-def test_an_order_ends_as_without_the_fault_and_its_money_is_taken_once(kind: Kind) -> None:
+def test_an_order_ends_as_without_the_fault_and_its_money_is_taken_once(kind: FaultKind) -> None:
     planted = list(some_of(kind))
     assert planted
     for planned in planted:

@@ -31,7 +31,7 @@ from saga.clock import SystemClock
 from saga.errors import SagaError
 from saga.testing.simulation.guard import CAUGHT_MAX, Guard
 from saga.testing.simulation.loop import SimulatedLoop
-from tests.testing.simulation.strays import LIBRARIES, caught_in, first_of, placed
+from tests.testing.simulation.guarded_code import LIBRARIES, caught_in, first_of, placed
 
 
 @pytest.fixture(autouse=True)

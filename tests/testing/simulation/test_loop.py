@@ -9,7 +9,7 @@ import pytest
 
 from saga.errors import SagaError
 from saga.testing.simulation.loop import SimulatedLoop
-from tests.testing.simulation.ground import begin, passes, ticks
+from tests.testing.simulation.planted_faults import begin, passes, ticks
 
 DAY_S = 86_400.0
 

@@ -11,7 +11,7 @@ from saga.errors import SagaError
 from saga.testing.simulation import loop as loop_module
 from saga.testing.simulation.loop import NotQuiet, SimulatedLoop
 from saga.testing.simulation.processes import Process
-from tests.testing.simulation.ground import begin, passes, ticks
+from tests.testing.simulation.planted_faults import begin, passes, ticks
 
 DAY_S = 86_400.0
 

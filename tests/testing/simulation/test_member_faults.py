@@ -6,13 +6,13 @@ from saga.errors import BrokerUnavailable, Fenced
 from saga.messages import Partition
 from saga.testing.simulation.groups import DRAIN_S, SILENCE_S
 from saga.testing.simulation.members import SimulatedMember
-from tests.testing.simulation.ground import (
+from tests.testing.simulation.planted_faults import (
     NAME,
     OTHER,
     SEEDS,
     SERVICE,
     TOPIC,
-    Ground,
+    FaultGround,
     Hears,
     by_seed,
     fault,
@@ -28,7 +28,7 @@ each_seed = pytest.mark.parametrize("seed", SEEDS)
 
 @each_seed
 def test_of_a_lost_answer_to_a_commit_the_position_has_moved(seed: int) -> None:
-    ground = Ground.with_(seed, fault(1, "lost answer"))
+    ground = FaultGround.with_(seed, fault(1, "lost answer"))
 
     async def work() -> None:
         async with ground.broker() as broker, joined(ground, broker) as (member, _):
@@ -41,7 +41,7 @@ def test_of_a_lost_answer_to_a_commit_the_position_has_moved(seed: int) -> None:
 
 @each_seed
 def test_who_is_cut_off_can_neither_read_nor_publish_nor_commit(seed: int) -> None:
-    ground = Ground.with_(seed, fault(1, "partition"))
+    ground = FaultGround.with_(seed, fault(1, "partition"))
 
     async def work() -> None:
         async with ground.broker() as broker, joined(ground, broker) as (member, hears):
@@ -61,7 +61,7 @@ def test_who_is_cut_off_can_neither_read_nor_publish_nor_commit(seed: int) -> No
 
 @each_seed
 def test_who_is_not_heard_of_for_ten_seconds_loses_its_partitions_and_is_told(seed: int) -> None:
-    ground = Ground.with_(seed)
+    ground = FaultGround.with_(seed)
     frozen: list[tuple[SimulatedMember, Hears]] = []
 
     async def freezes() -> str:
@@ -98,7 +98,7 @@ def test_who_is_not_heard_of_for_ten_seconds_loses_its_partitions_and_is_told(se
 
 @each_seed
 def test_who_is_silent_for_less_than_ten_seconds_loses_nothing(seed: int) -> None:
-    ground = Ground.with_(seed)
+    ground = FaultGround.with_(seed)
 
     async def work() -> None:
         async with (
@@ -118,7 +118,7 @@ def test_who_is_silent_for_less_than_ten_seconds_loses_nothing(seed: int) -> Non
 
 @each_seed
 def test_who_does_not_let_go_in_time_is_told_that_it_has_lost(seed: int) -> None:
-    ground = Ground.with_(seed)
+    ground = FaultGround.with_(seed)
 
     async def work() -> None:
         async with ground.broker() as broker, ground.broker(OTHER) as other, joined(ground, broker) as (member, hears):
@@ -139,7 +139,7 @@ def test_who_does_not_let_go_in_time_is_told_that_it_has_lost(seed: int) -> None
 
 @each_seed
 def test_nobody_waits_longer_than_the_drain_for_one_that_stands_still(seed: int) -> None:
-    ground = Ground.with_(seed)
+    ground = FaultGround.with_(seed)
     frozen: list[Hears] = []
 
     async def freezes() -> None:
@@ -173,7 +173,7 @@ def test_nobody_waits_longer_than_the_drain_for_one_that_stands_still(seed: int)
 
 @each_seed
 def test_who_is_taken_for_dead_is_fenced_before_anybody_else_has_its_partitions(seed: int) -> None:
-    ground = Ground.with_(seed)
+    ground = FaultGround.with_(seed)
 
     async def work() -> None:
         async with ground.broker() as broker, joined(ground, broker) as (member, hears):
@@ -191,7 +191,7 @@ def test_who_is_taken_for_dead_is_fenced_before_anybody_else_has_its_partitions(
 
 @each_seed
 def test_partitions_that_move_are_revoked_first_and_nothing_is_read_twice(seed: int) -> None:
-    ground = Ground.with_(seed)
+    ground = FaultGround.with_(seed)
 
     async def work() -> None:
         async with ground.broker() as broker, ground.broker(OTHER) as other:
@@ -215,7 +215,7 @@ def test_partitions_that_move_are_revoked_first_and_nothing_is_read_twice(seed: 
 
 def test_a_commit_that_was_sent_before_the_partition_went_and_came_back_is_fenced() -> None:
     def said_of_it(seed: int) -> str:
-        ground = Ground.with_(seed, fault(1, "delay"))
+        ground = FaultGround.with_(seed, fault(1, "delay"))
 
         async def work() -> str:
             async with (
@@ -244,7 +244,7 @@ def test_a_commit_that_was_sent_before_the_partition_went_and_came_back_is_fence
 
 @each_seed
 def test_an_error_of_the_block_comes_out_as_it_is(seed: int) -> None:
-    ground = Ground.with_(seed)
+    ground = FaultGround.with_(seed)
 
     async def work() -> None:
         async with ground.broker() as broker, joined(ground, broker):
@@ -257,7 +257,7 @@ def test_an_error_of_the_block_comes_out_as_it_is(seed: int) -> None:
 
 @each_seed
 def test_a_crash_at_a_poll_gives_nothing_to_the_dead(seed: int) -> None:
-    ground = Ground.with_(seed, fault(2, "crash"))
+    ground = FaultGround.with_(seed, fault(2, "crash"))
 
     async def work() -> None:
         async with ground.broker() as broker:

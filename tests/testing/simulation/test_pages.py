@@ -13,7 +13,7 @@ from saga.testing.fault_kinds import faults
 from saga.testing.invariants.rerun import rerun_differences
 from saga.testing.simulation.evidence import evidence_of
 from saga.testing.simulation.loop import SimulatedLoop
-from saga.testing.simulation.world import SimulatedWorld
+from saga.testing.simulation.simulated_world import SimulatedWorld
 from services.order.events import OrderCancelled, OrderPlaced
 from services.payment.events import PaymentReserved
 from services.shipping.events import ShipmentRefused

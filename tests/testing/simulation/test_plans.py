@@ -6,7 +6,7 @@ from typing import cast, get_args
 import pytest
 
 from saga.errors import SagaError
-from saga.testing.fault_kinds import EVERYTHING, KINDS, Faults, Kind, faults
+from saga.testing.fault_kinds import EVERYTHING, KINDS, FaultKind, Faults, faults
 from saga.testing.simulation.chance import Chance
 from saga.testing.simulation.plan import APPLICATION, POSSIBLE, Drawn, Operation, Planned, Scheduled, What
 
@@ -28,7 +28,7 @@ def hits(asked: Faults, *, what: What = "publish", service: str = "payment", nam
 
 def test_a_kind_that_there_is_not_is_refused() -> None:
     with pytest.raises(SagaError, match="no fault 'earthquake': crash, lost answer"):
-        faults.of("crash", cast(Kind, "earthquake"))
+        faults.of("crash", cast(FaultKind, "earthquake"))
 
 
 def test_no_kind_at_all_is_refused() -> None:
@@ -112,7 +112,7 @@ def test_a_window_says_from_when_to_when() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_kind_meets_only_what_it_can_happen_to(kind: Kind) -> None:
+def test_a_kind_meets_only_what_it_can_happen_to(kind: FaultKind) -> None:
     met = {what for what in ALL if hits(faults.of(kind, rate=1), what=what)}
     assert met == POSSIBLE[kind] != set()
 
@@ -130,7 +130,7 @@ def test_the_application_does_not_crash_but_what_it_says_may_come_twice() -> Non
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_fault_that_was_drawn_reads_as_it_was_written(kind: Kind) -> None:
+def test_a_fault_that_was_drawn_reads_as_it_was_written(kind: FaultKind) -> None:
     plan = Drawn(faults.of(kind, rate=1), Chance(1))
     drawn = {p for what in ALL for number in range(20) if (p := plan.at(operation(number, what), 0)) is not None}
     assert {Planned.parsed(str(planned)) for planned in drawn} == drawn

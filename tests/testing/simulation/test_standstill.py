@@ -2,8 +2,8 @@
 
 from saga.messages import Partition
 from saga.observe.moments import GoesOn, Moment, StandsStill
+from saga.testing.simulation.simulated_world import SimulatedWorld
 from saga.testing.simulation.trace import Noted
-from saga.testing.simulation.world import SimulatedWorld
 from services.order.events import OrderConfirmed
 from tests.testing.simulation.orders import an_order, begun
 

@@ -11,7 +11,17 @@ from saga.errors import Ambiguous, Exists, StoreUnavailable
 from saga.testing.simulation.clock import SimulatedClock
 from saga.testing.simulation.network import HOP_S_FIRST
 from saga.testing.simulation.store import SimulatedStore
-from tests.testing.simulation.ground import NAME, OTHER, SEEDS, Ground, by_seed, fault, passes, told, until_done
+from tests.testing.simulation.planted_faults import (
+    NAME,
+    OTHER,
+    SEEDS,
+    FaultGround,
+    by_seed,
+    fault,
+    passes,
+    told,
+    until_done,
+)
 
 ELSEWHERE = "shipping-1"
 
@@ -35,7 +45,7 @@ async def cas_of(store: SimulatedStore, key: str = "a") -> int:
 
 @each_seed
 def test_without_faults_an_operation_takes_milliseconds(seed: int) -> None:
-    ground = Ground.with_(seed)
+    ground = FaultGround.with_(seed)
 
     async def work() -> float:
         async with ground.store() as store:
@@ -52,7 +62,7 @@ def test_without_faults_an_operation_takes_milliseconds(seed: int) -> None:
 
 @each_seed
 def test_of_a_lost_answer_the_effect_is_there(seed: int) -> None:
-    ground = Ground.with_(seed, fault(1, "lost answer"), fault(3, "lost answer"), fault(5, "lost answer"))
+    ground = FaultGround.with_(seed, fault(1, "lost answer"), fault(3, "lost answer"), fault(5, "lost answer"))
 
     async def work() -> None:
         async with ground.store() as store:
@@ -73,7 +83,7 @@ def test_of_a_lost_answer_the_effect_is_there(seed: int) -> None:
 
 def test_a_late_answer_is_told_before_its_effect_is_there() -> None:
     def there_when_told(seed: int) -> bool:
-        ground = Ground.with_(seed, fault(1, "late answer"))
+        ground = FaultGround.with_(seed, fault(1, "late answer"))
 
         async def work() -> bool:
             async with ground.store() as store:
@@ -91,7 +101,7 @@ def test_a_late_answer_is_told_before_its_effect_is_there() -> None:
 
 @each_seed
 def test_a_late_write_whose_version_has_gone_by_changes_nothing(seed: int) -> None:
-    ground = Ground.with_(seed, fault(2, "late answer"))
+    ground = FaultGround.with_(seed, fault(2, "late answer"))
 
     async def work() -> None:
         async with ground.store() as store, ground.store(OTHER) as other:
@@ -108,7 +118,7 @@ def test_a_late_write_whose_version_has_gone_by_changes_nothing(seed: int) -> No
 
 @each_seed
 def test_closing_does_not_wait_for_an_answer_that_is_late_but_what_was_sent_lands(seed: int) -> None:
-    ground = Ground.with_(seed, fault(1, "late answer"))
+    ground = FaultGround.with_(seed, fault(1, "late answer"))
 
     async def work() -> None:
         async with ground.store() as store:
@@ -121,7 +131,7 @@ def test_closing_does_not_wait_for_an_answer_that_is_late_but_what_was_sent_land
 
 @each_seed
 def test_closing_waits_for_a_write_whose_caller_went_away(seed: int) -> None:
-    ground = Ground.with_(seed, fault(1, "delay"))
+    ground = FaultGround.with_(seed, fault(1, "delay"))
 
     async def work() -> None:
         async with ground.store() as store:
@@ -139,7 +149,7 @@ def test_closing_waits_for_a_write_whose_caller_went_away(seed: int) -> None:
 
 def test_a_delayed_operation_takes_up_to_three_seconds_more() -> None:
     def took_s(seed: int) -> float:
-        ground = Ground.with_(seed, fault(1, "delay"))
+        ground = FaultGround.with_(seed, fault(1, "delay"))
 
         async def work() -> None:
             async with ground.store() as store:
@@ -155,7 +165,7 @@ def test_a_delayed_operation_takes_up_to_three_seconds_more() -> None:
 
 @each_seed
 def test_a_throttled_operation_is_refused_once(seed: int) -> None:
-    ground = Ground.with_(seed, fault(1, "throttle"), fault(3, "throttle"))
+    ground = FaultGround.with_(seed, fault(1, "throttle"), fault(3, "throttle"))
 
     async def work() -> None:
         async with ground.store() as store:
@@ -172,7 +182,7 @@ def test_a_throttled_operation_is_refused_once(seed: int) -> None:
 
 @each_seed
 def test_a_full_disk_refuses_what_is_written_and_nothing_else_until_there_is_room(seed: int) -> None:
-    ground = Ground.with_(seed, fault(2, "full disk"))
+    ground = FaultGround.with_(seed, fault(2, "full disk"))
 
     async def work() -> None:
         async with ground.store() as store, ground.store(OTHER) as other, ground.store(ELSEWHERE) as elsewhere:
@@ -193,7 +203,7 @@ def test_a_full_disk_refuses_what_is_written_and_nothing_else_until_there_is_roo
 
 @each_seed
 def test_a_slow_store_takes_longer_for_everything_and_everybody_of_its_service(seed: int) -> None:
-    ground = Ground.with_(seed, fault(1, "slow store"))
+    ground = FaultGround.with_(seed, fault(1, "slow store"))
 
     async def took_s(store: SimulatedStore) -> float:
         began_s = ground.now_s()
@@ -218,7 +228,7 @@ def test_a_slow_store_takes_longer_for_everything_and_everybody_of_its_service(s
 
 @each_seed
 def test_a_service_that_is_cut_off_does_not_reach_its_store_for_a_while(seed: int) -> None:
-    ground = Ground.with_(seed, fault(1, "partition"))
+    ground = FaultGround.with_(seed, fault(1, "partition"))
 
     async def work() -> None:
         async with ground.store() as store, ground.store(OTHER) as other, ground.store(ELSEWHERE) as elsewhere:
@@ -236,7 +246,7 @@ def test_a_service_that_is_cut_off_does_not_reach_its_store_for_a_while(seed: in
 
 @each_seed
 def test_a_process_that_is_cut_off_is_so_alone(seed: int) -> None:
-    ground = Ground.with_(seed, fault(1, "partition", "of the process"))
+    ground = FaultGround.with_(seed, fault(1, "partition", "of the process"))
 
     async def work() -> None:
         async with ground.store() as store, ground.store(OTHER) as other:
@@ -249,7 +259,7 @@ def test_a_process_that_is_cut_off_is_so_alone(seed: int) -> None:
 
 @each_seed
 def test_an_answer_that_is_under_way_when_the_process_is_cut_off_is_lost(seed: int) -> None:
-    ground = Ground.with_(seed, fault(3, "partition", "of the process"))
+    ground = FaultGround.with_(seed, fault(3, "partition", "of the process"))
 
     async def work() -> None:
         async with ground.store() as store:
@@ -266,7 +276,7 @@ def test_an_answer_that_is_under_way_when_the_process_is_cut_off_is_lost(seed: i
 
 @each_seed
 def test_a_crash_before_an_operation_leaves_nothing(seed: int) -> None:
-    ground = Ground.with_(seed, fault(1, "crash"))
+    ground = FaultGround.with_(seed, fault(1, "crash"))
 
     async def work() -> None:
         async with ground.store() as store:
@@ -279,7 +289,7 @@ def test_a_crash_before_an_operation_leaves_nothing(seed: int) -> None:
 
 @each_seed
 def test_a_crash_after_an_operation_leaves_its_effect(seed: int) -> None:
-    ground = Ground.with_(seed, fault(1, "crash", "after"))
+    ground = FaultGround.with_(seed, fault(1, "crash", "after"))
 
     async def work() -> None:
         async with ground.store() as store:
@@ -293,7 +303,7 @@ def test_a_crash_after_an_operation_leaves_its_effect(seed: int) -> None:
 
 @each_seed
 def test_what_is_on_its_way_lands_although_its_process_dies(seed: int) -> None:
-    ground = Ground.with_(seed, fault(2, "crash"))
+    ground = FaultGround.with_(seed, fault(2, "crash"))
 
     async def work() -> None:
         async with ground.store() as store:
@@ -305,7 +315,7 @@ def test_what_is_on_its_way_lands_although_its_process_dies(seed: int) -> None:
 
 @each_seed
 def test_a_freeze_and_a_rebalance_leave_the_operation_as_it_is(seed: int) -> None:
-    ground = Ground.with_(seed, fault(1, "freeze"), fault(2, "rebalance"))
+    ground = FaultGround.with_(seed, fault(1, "freeze"), fault(2, "rebalance"))
 
     async def work() -> None:
         async with ground.store() as store:
@@ -319,7 +329,7 @@ def test_a_freeze_and_a_rebalance_leave_the_operation_as_it_is(seed: int) -> Non
 
 def test_a_clock_goes_wrong_by_up_to_ten_minutes_either_way() -> None:
     def wrong_ms(seed: int) -> int:
-        ground = Ground.with_(seed, fault(1, "clock"))
+        ground = FaultGround.with_(seed, fault(1, "clock"))
         wrong, right = (SimulatedClock(ground.process(name), ground.network.chance) for name in (NAME, OTHER))
 
         async def work() -> int:
@@ -343,7 +353,7 @@ def test_a_clock_goes_wrong_by_up_to_ten_minutes_either_way() -> None:
 @each_seed
 def test_what_was_planted_is_in_the_trace(seed: int) -> None:
     planned = [fault(1, "lost answer"), fault(2, "throttle"), fault(3, "crash", "after")]
-    ground = Ground.with_(seed, *planned)
+    ground = FaultGround.with_(seed, *planned)
 
     async def work() -> None:
         async with ground.store() as store:

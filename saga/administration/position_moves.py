@@ -1,0 +1,133 @@
+"""Which positions of a group may move where, and the record of it.
+
+A position says what is handled. Moved forward, it would skip what is not, and sagas would stand still for ever. Moved
+back behind the service's memory, messages would come again of which nobody knows that they were handled.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from saga.broker.administration import Administration, Bounds, Group
+from saga.broker.port import Topic
+from saga.clock import Clock, iso
+from saga.errors import BrokerError
+from saga.messages import Outgoing, Partition
+from saga.names import dead_letters_of
+from saga.progress import ids
+
+MOVED, STAYED = "position moved", "position not moved"
+"""What the record on `<service>.dead` is called, in its header `dead_what`."""
+
+
+class PartitionState(NamedTuple):
+    """A partition as a group has it."""
+
+    bounds: Bounds
+    position: int | None
+    """`None`: nothing was ever committed."""
+
+    @property
+    def next(self) -> int:
+        """The first record that is not handled and still there."""
+        return max(self.bounds.begin, self.bounds.begin if self.position is None else self.position)
+
+    @property
+    def lag(self) -> int:
+        """How many records are not handled."""
+        return max(0, self.bounds.end - self.next)
+
+
+class Move(NamedTuple):
+    """One position that is to move."""
+
+    partition: Partition
+    from_: int | None
+    to: int
+
+
+def partition_states(group: Group, bounds: Mapping[Partition, Bounds]) -> dict[Partition, PartitionState]:
+    """All partitions, with how far the group is."""
+    return {
+        partition: PartitionState(each, group.positions.get(partition)) for partition, each in sorted(bounds.items())
+    }
+
+
+def goes_back(state: PartitionState, to: int) -> bool:
+    """Whether records would come again that were handled."""
+    return state.position is not None and to < state.position
+
+
+def refusal(state: PartitionState, to: int, floor: int) -> str | None:
+    """Why a position must not move to `to`. `floor`: the first record that is younger than the service's memory."""
+    begin, end = state.bounds
+    if to < begin:
+        return f"its oldest record is {begin}"
+    if to > end:
+        return f"it ends at {end}"
+    if to > state.next:
+        return (
+            f"{to - state.next} records from {state.next} on are not handled, and would be skipped: have the service "
+            "handle them; a message that it cannot handle becomes a dead letter"
+        )
+    if goes_back(state, to) and to < floor:
+        return (
+            f"{to} is older than the service's memory: what was handled then is not known any more, and would be "
+            f"handled again; the earliest is {floor}"
+        )
+    return None
+
+
+def moves_of(states: Mapping[Partition, PartitionState], targets: Mapping[Partition, int]) -> list[Move]:
+    """Those that are not there already."""
+    return [
+        Move(partition, state.position, targets[partition])
+        for partition, state in states.items()
+        if partition in targets and targets[partition] != (state.next if state.position is None else state.position)
+    ]
+
+
+async def move(
+    service: str, moves: Sequence[Move], *, who: str, why: str, broker: Administration, clock: Clock
+) -> None:
+    """Record it, then do it. Raises `BrokerError`, and records what has not moved, if the group has come to life
+    meanwhile."""
+    dead = dead_letters_of(service)
+    if dead not in await broker.found([dead]):
+        await broker.ensure([Topic(dead, retention_days=None)])
+    now_ms = clock.now_ms()
+    # Before, so that no position moves without a trace.
+    await broker.publish([record_of(MOVED, service, moves, who, why, now_ms)])
+    try:
+        await broker.move(service, {each.partition: each.to for each in moves})
+    except BrokerError as failed:
+        positions = (await broker.group(service)).positions  # it may only be the answer that was lost
+        stayed = [each for each in moves if positions.get(each.partition) != each.to]
+        if stayed:
+            await broker.publish([record_of(STAYED, service, stayed, who, str(failed), now_ms)])
+            raise
+
+
+def record_of(what: str, service: str, moves: Sequence[Move], who: str, why: str, now_ms: int) -> Outgoing:
+    """As a dead letter: where people look for what was done by hand. It belongs to no saga."""
+    told = {
+        "service": service,
+        "who": who,
+        "why": why,
+        "moves": [{"topic": p.topic, "partition": p.number, "from": from_, "to": to} for p, from_, to in moves],
+    }
+    value = msgspec.json.encode(told)
+    headers = {
+        "dead_id": ids.dead_id(service, "", what, f"{now_ms}|{value.decode()}", 0),
+        "dead_what": what,
+        "dead_service": service,
+        "dead_reason": why,
+        "dead_remedy": "nothing: a person did this on purpose"
+        if what == MOVED
+        else "stop the service, then move again",
+        "dead_time": iso(now_ms),
+        "dead_who": who,
+    }
+    encoded = tuple((name, text.encode()) for name, text in headers.items())
+    return Outgoing(dead_letters_of(service), b"", value, encoded)

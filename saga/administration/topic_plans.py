@@ -1,0 +1,157 @@
+"""What is to be done so that topics are as the contracts want them: decided without doing anything, then done."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, TypeAlias
+
+from saga.administration.wanted_topics import Wanted
+from saga.broker.administration import DAY_MS, Administration, Bounds, Found, Group
+from saga.broker.port import Topic
+from saga.errors import BrokerError
+from saga.messages import Partition
+
+Doing: TypeAlias = Literal["create", "retention", "partitions", "nothing"]
+
+
+UNITS = (("day", DAY_MS), ("hour", 3_600_000), ("minute", 60_000), ("second", 1000), ("millisecond", 1))
+
+
+class Reader(NamedTuple):
+    """What stands in the way of other partitions: a group that is at work on the topic."""
+
+    members: int
+    behind: int
+    """Records of the topic that it has not handled."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One thing to do about one topic."""
+
+    topic: Topic
+    doing: Doing
+    says: str
+    refused: str | None = None
+    """Why it cannot be done now."""
+
+
+def retention_ms(topic: Topic) -> int | None:
+    """How long the contracts want its records kept."""
+    return None if topic.retention_days is None else int(topic.retention_days * DAY_MS)
+
+
+def is_kept_as_wanted(topic: Topic, found: Found) -> bool:
+    """Brokers round to milliseconds, each in its way."""
+    wanted_ms = retention_ms(topic)
+    if wanted_ms is None or found.retention_ms is None:
+        return wanted_ms is found.retention_ms
+    return abs(wanted_ms - found.retention_ms) <= 1
+
+
+def kept(ms: int | None) -> str:
+    """For people.
+
+    >>> kept(7 * 86_400_000), kept(5_400_000), kept(None)
+    ('kept 7 days', 'kept 1.5 hours', 'kept for ever')
+    """
+    return "kept for ever" if ms is None else f"kept {span(ms)}"
+
+
+def span(ms: float) -> str:
+    """A time in the largest unit that it fills.
+
+    >>> span(86_400_000), span(1_500), span(20)
+    ('1 day', '1.5 seconds', '20 milliseconds')
+    """
+    unit, size = next((unit, size) for unit, size in UNITS if ms >= size or size == 1)
+    count = f"{round(ms / size, 2):g}"
+    return f"{count} {unit}{'' if count == '1' else 's'}"
+
+
+def plan(
+    wanted: Iterable[Topic],
+    found: Mapping[str, Found],
+    readers: Mapping[str, Mapping[str, Reader]],
+    *,
+    can_grow: bool,
+) -> list[Step]:
+    """What `apply` would do. `readers`: for topics whose number of partitions differs, who is at work on them."""
+    steps: list[Step] = []
+    for topic in wanted:
+        there = found.get(topic.name)
+        if there is None:
+            says = f"{topic.partitions} partitions, {kept(retention_ms(topic))}"
+            steps.append(Step(topic=topic, doing="create", says=says))
+            continue
+        differing: list[Step] = []
+        if not is_kept_as_wanted(topic, there):
+            says = f"{kept(retention_ms(topic))} instead of {kept(there.retention_ms).removeprefix('kept ')}"
+            differing.append(Step(topic=topic, doing="retention", says=says))
+        if there.partitions != topic.partitions:
+            says = f"{topic.partitions} partitions instead of {there.partitions}, only with the group drained"
+            why = _refusal(topic, there, readers.get(topic.name, {}), can_grow)
+            differing.append(Step(topic=topic, doing="partitions", says=says, refused=why))
+        as_it_is = f"{there.partitions} partitions, {kept(there.retention_ms)}"
+        steps += differing or [Step(topic=topic, doing="nothing", says=as_it_is)]
+    return steps
+
+
+def _refusal(topic: Topic, there: Found, readers: Mapping[str, Reader], can_grow: bool) -> str | None:
+    if topic.partitions < there.partitions:
+        return "a topic never gets fewer partitions: put the number in its contracts back"
+    if not can_grow:
+        return (
+            "topics of the embedded broker keep their partitions: put the number in its contracts back, or let the "
+            "services handle what is there and begin with another file"
+        )
+    busy = [f"{name} has {_several(reader.members, 'member')}" for name, reader in readers.items() if reader.members]
+    behind = [f"{name} has not handled {_several(r.behind, 'record')}" for name, r in readers.items() if r.behind]
+    if behind:
+        return f"{', '.join(behind)}: have all handled, then stop whoever reads or publishes here"
+    return f"{', '.join(busy)}: stop whoever reads or publishes here" if busy else None
+
+
+def _several(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"
+
+
+def behind(group: Group, bounds: Mapping[Partition, Bounds]) -> int:
+    """How many records it has not handled."""
+    return sum(max(0, end - max(group.positions.get(p, begin), begin)) for p, (begin, end) in bounds.items())
+
+
+async def planned(wanted: Mapping[str, Wanted], broker: Administration) -> list[Step]:
+    """The plan for what is there now. Raises `BrokerError` if this user may not see what is there."""
+    found = await broker.found(list(wanted))
+    if hidden := [name for name, each in found.items() if each.hidden]:
+        raise BrokerError(
+            f"this user may not see how long records of {', '.join(hidden)} are kept: have it allowed DescribeConfigs "
+            "on these topics, or ask as an administrator"
+        )
+    differing = [name for name in wanted if name in found and found[name].partitions != wanted[name].topic.partitions]
+    readers = {name: await _at_work(wanted[name], broker) for name in differing if broker.can_grow}
+    return plan([each.topic for each in wanted.values()], found, readers, can_grow=broker.can_grow)
+
+
+async def _at_work(wanted: Wanted, broker: Administration) -> dict[str, Reader]:
+    """Who reads the topic, and those services that write it: they know how many partitions it had."""
+    topic = wanted.topic.name
+    reading = await broker.readers(topic)
+    writing = {name: await broker.group(name) for name in wanted.users if name not in reading}
+    bounds = await broker.bounds([topic])
+    readers = {name: Reader(len(group.members), behind(group, bounds)) for name, group in reading.items()}
+    return {**readers, **{name: Reader(len(group.members), 0) for name, group in writing.items()}}
+
+
+async def apply(steps: Sequence[Step], broker: Administration) -> None:
+    """Do what is to be done; nothing at all if any step is refused."""
+    if any(step.refused for step in steps):
+        return
+    if missing := [step.topic for step in steps if step.doing == "create"]:
+        await broker.ensure(missing)
+    for step in steps:
+        if step.doing == "retention":
+            await broker.retain(step.topic.name, retention_ms(step.topic))
+    for step in steps:
+        if step.doing == "partitions":
+            await broker.grow(step.topic.name, step.topic.partitions)

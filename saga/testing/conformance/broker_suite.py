@@ -1,0 +1,109 @@
+"""BrokerSuite of every suite for brokers: fixtures to be given, and what tests do again and again."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
+from contextlib import asynccontextmanager
+from typing import TypeAlias
+
+import pytest
+
+from saga.broker.port import Broker, Membership, Topic
+from saga.clock import SystemClock
+from saga.messages import Partition, Record
+from saga.testing.conformance.listening import Listening
+
+Connect: TypeAlias = Callable[[], Broker]
+Remove: TypeAlias = Callable[[Mapping[Partition, int]], Awaitable[None]]
+"""Removes from the log what lies below these offsets, handled or not."""
+
+CLOCK = SystemClock()
+LOOK_S = 0.005
+
+
+class BrokerSuite:
+    """A log of a topic, and members of groups. Abilities that honestly differ are these attributes."""
+
+    partitions = 4
+    within_s = 10.0
+    """How long anything that has to happen may take."""
+    drain_s = 5.0
+    """How long a partition waits at least for `revoked` of the member that is to lose it."""
+
+    @pytest.fixture
+    def connect(self) -> Connect:
+        """A new, closed broker on this test's log."""
+        raise NotImplementedError("give the fixture `connect` in the subclass")
+
+    @pytest.fixture
+    def remove(self) -> Remove:
+        """Give what removes records of this test's log, as retention or a person does."""
+        raise NotImplementedError("give the fixture `remove` in the subclass")
+
+    @pytest.fixture
+    def prefix(self) -> str:
+        """Prefix that makes this test's names its own, where the log outlives it."""
+        return ""
+
+    @pytest.fixture
+    def topic(self, prefix: str) -> str:
+        return f"{prefix}orders"
+
+    @pytest.fixture
+    def group(self, prefix: str) -> str:
+        return f"{prefix}payment"
+
+    @pytest.fixture
+    async def broker(self, connect: Connect, topic: str) -> AsyncIterator[Broker]:
+        async with connect() as broker:
+            await broker.ensure([Topic(topic, self.partitions)])
+            yield broker
+
+    # ---------------------------------------------------------------- what tests do
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Return once it holds; fail after `within_s`."""
+
+        async def holds() -> None:
+            while not condition():
+                await CLOCK.sleep(LOOK_S)
+
+        await CLOCK.within(self.within_s, holds())
+
+    async def complete(self, listener: Listening) -> None:
+        """Return once it has all partitions of one topic."""
+        await self.until(lambda: len(listener.has) == self.partitions)
+
+    @asynccontextmanager
+    async def member(self, broker: Broker, group: str, *topics: str) -> AsyncIterator[tuple[Membership, Listening]]:
+        """Join, and wait until all partitions that are free have come."""
+        listener = Listening()
+        async with broker.join(group, topics, listener) as membership:
+            await self.until(lambda: bool(listener.has))
+            yield membership, listener
+
+    async def read(
+        self,
+        membership: Membership,
+        count: int,
+        partitions: Collection[Partition] | None = None,
+        *,
+        listener: Listening,
+    ) -> list[Record]:
+        """The next `count` records, and no more than come with them."""
+        records: list[Record] = []
+
+        async def fill() -> None:
+            while len(records) < count:
+                wanted = list(listener.has) if partitions is None else partitions
+                records.extend(await membership.poll(wanted, records_max=100, timeout_s=0.1))
+
+        await CLOCK.within(self.within_s, fill())
+        return records
+
+    async def read_until(self, membership: Membership, listener: Listening, condition: Callable[[], bool]) -> None:
+        """Poll until it holds; nothing is to come."""
+
+        async def holds() -> None:
+            while not condition():
+                assert not await membership.poll(list(listener.has), records_max=100, timeout_s=0.1)
+
+        await CLOCK.within(self.within_s, holds())

@@ -1,0 +1,115 @@
+"""What a run began is what it ended with: every call is written down before it is made, and stays as it was."""
+
+from collections.abc import Iterator, Mapping
+
+from saga.progress.document import Call, Entry
+from saga.progress.roles import Roles
+from saga.runtime.errors import NotDeterministic
+from saga.runtime.failures import said_by
+from saga.runtime.turn_state import RunKey
+from saga.testing.invariants.evidence import Violation
+from saga.testing.invariants.progress_lives import Begun, ProgressLife
+from saga.testing.invariants.saga_cases import SagaCase
+
+_NOT_DETERMINISTIC = said_by(NotDeterministic(""))
+
+
+def as_begun(case: SagaCase) -> Iterator[Violation]:
+    """Each step and update stood in an intent, with all answers before it, before it was made; what an intent holds
+    neither changes nor is forgotten, to the transition that ends the run."""
+    for life in case.every_life():
+        wrong = _wrong(life)
+        if wrong is not None:
+            yield case.violation("history", wrong, life.service.name)
+
+
+def asked_for_the_same(case: SagaCase) -> Iterator[Violation]:
+    """No handler was given up because its rerun asked for something else: with one that asks for the same in every
+    rerun, whatever breaks, that cannot be."""
+    for life in case.every_life():
+        for t in life.entries:
+            if t.outcome == "dead" and t.reason is not None and t.reason.startswith(_NOT_DETERMINISTIC):
+                yield case.violation("rerun", f"{t.handler} in transition {t.n}: {t.reason}", life.service.name)
+
+
+def _wrong(life: ProgressLife) -> str | None:
+    """The first thing of which the versions do not say the same."""
+    runs: dict[RunKey, Begun] = {}
+    begun: set[tuple[RunKey, int]] = set()
+    n = 0
+    for head in life.heads:
+        if head.n == n + 1:
+            wrong = _ended_otherwise(life.service.roles, life.entries[n], runs, begun)
+            if wrong is not None:
+                return wrong
+        n = head.n
+        for intent in head.intents:
+            run = _run_of(intent)
+            before = runs.get(run)
+            if before is not None:
+                asked = (*intent.calls, intent.begins) if intent.begins is not None else intent.calls
+                wrong = _changed(before, asked, f"the intent of {intent.handler} with {n} transitions")
+                if wrong is not None:
+                    return wrong
+            runs[run] = intent
+            if _open_call(intent) is not None:
+                begun.add((run, len(intent.calls)))
+    return None
+
+
+def _run_of(intent: Begun) -> RunKey:
+    """What a compensation does in lieu of a run is the same run still."""
+    return "do" if intent.kind == "lieu" else intent.kind, intent.handler, intent.cause
+
+
+def _ended_otherwise(
+    roles: Roles, entry: Entry, runs: Mapping[RunKey, Begun], begun: set[tuple[RunKey, int]]
+) -> str | None:
+    """What the transition that ends a run has of it, and its intents have not."""
+    if entry.outcome == "handled":
+        run: RunKey = ("do", entry.handler, entry.cause or entry.message)
+    elif entry.outcome == "compensated" and entry.cause:
+        run = (
+            "undo",
+            next(r.name for r in roles.handlers.values() if r.undo and r.undo.name == entry.handler),
+            entry.cause,
+        )
+    else:
+        return None
+    where = f"transition {entry.n} of {entry.handler}"
+    for i, call in enumerate(entry.calls):
+        if call.kind != "read" and (run, i) not in begun:
+            return f"NEVER BEGUN {_in_words(call)} is in {where}, and was in no intent before it was made"
+    return _changed(runs[run], entry.calls, where) if run in runs else None
+
+
+def _changed(before: Begun, calls: tuple[Call, ...], where: str) -> str | None:
+    """What a later word on a run has otherwise than an intent of it. `calls`: with what has begun."""
+    for i, known in enumerate(before.calls):
+        if i >= len(calls) or calls[i] != known:
+            now = _in_words(calls[i]) if i < len(calls) else "nothing"
+            return f"CALL CHANGED {_in_words(known)} was recorded, and {where} has {now} in its place"
+    begins, i = _open_call(before), len(before.calls)
+    if begins is not None and (i >= len(calls) or _asked(calls[i]) != _asked(begins)):
+        now = _in_words(calls[i]) if i < len(calls) else "nothing"
+        return f"CALL CHANGED {_in_words(begins)} had begun, and {where} has {now} in its place"
+    return None
+
+
+def _open_call(intent: Begun) -> Call | None:
+    """What has begun and is without an answer."""
+    begins = intent.begins
+    if begins is None or any((c.name, c.number) == (begins.name, begins.number) for c in intent.calls):
+        return None
+    return begins
+
+
+def _asked(call: Call) -> tuple[str, str, int, str, str | None]:
+    return call.kind, call.name, call.number, call.input, call.document
+
+
+def _in_words(call: Call) -> str:
+    answer = (
+        f" -> {call.answer or ''}{bytes(call.value).decode()}" if call.answer or bytes(call.value) != b"null" else ""
+    )
+    return f"{call.kind} {call.name} (number {call.number}, input {call.input}){answer}"

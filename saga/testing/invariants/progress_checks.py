@@ -1,0 +1,177 @@
+"""What the progress of one saga in one service shows alone, or beside what was published: for explorer and simulator.
+
+Each function gives the first thing that is wrong, in words; `None` if nothing is.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from saga.progress import ids
+from saga.progress.decide import next_ready
+from saga.progress.document import Call, Entry, Intent, Kept, Snapshot
+from saga.progress.roles import Roles, undo_name
+from saga.testing.invariants import progress_lives
+
+
+def unsound(roles: Roles, p: Snapshot, entries: Sequence[Entry]) -> str | None:
+    """What a version of a progress shows without anything beside it. `entries`: its transitions."""
+    return (
+        progress_lives.unsound_chain(p, entries)
+        or recorded_twice(roles, entries)
+        or ran_behind_a_dead_letter(roles, entries)
+        or (None if p.first else undone_wrongly(roles, entries))  # what was undone may be archived
+    )
+
+
+def recorded(entries: Sequence[Entry]) -> list[str]:
+    """The ids of all that the transitions have to publish, in order."""
+    return [i for t in entries for i in (*(e.id for e in t.events), *(letter.id for letter in t.letters))]
+
+
+def causes(entry: Entry) -> list[str]:
+    """The ids of the messages that a handler ran on."""
+    return (entry.cause or entry.message).split("+")
+
+
+def recorded_twice(roles: Roles, entries: Sequence[Entry]) -> str | None:
+    """Each handler records a cause once, each id is recorded once, and one outcome at most."""
+    ids_ = recorded(entries)
+    if len(set(ids_)) != len(ids_):
+        return f"ONE ID TWICE among what is recorded: {ids_}"
+    outcomes = [e.type for t in entries for e in t.events if e.type in roles.outcomes]
+    if len(outcomes) > 1:
+        return f"TWO OUTCOMES {outcomes}"
+    handled = [(t.handler, t.cause or t.message) for t in entries if t.outcome == "handled"]
+    once = [name for name, _ in handled if not roles.handlers[name].many]
+    if len(set(once)) != len(once):
+        return f"HANDLER TWICE {next(name for name in once if once.count(name) > 1)}"
+    if len(set(handled)) != len(handled):
+        return f"RECORDED TWICE {handled}"
+    return None
+
+
+def undone_wrongly(roles: Roles, entries: Sequence[Entry]) -> str | None:
+    """Each result is undone once, after it was recorded, and those of one handler newest first; nothing runs on what is
+    withdrawn, or when closed."""
+    results: set[str] = set()
+    gone: set[str] = set()
+    standing: dict[str, list[str]] = {}
+    for t in entries:
+        if t.outcome == "handled":
+            undo = roles.handlers[t.handler].undo
+            results.update(e.id for e in t.events)
+            if undo is not None:
+                standing.setdefault(undo.name, []).extend(e.id for e in t.events if e.type in undo.results)
+            if gone.intersection(causes(t)) and not t.calls:
+                return f"RAN ON A WITHDRAWN PART {t.handler} on {t.cause or t.message}"
+        elif t.outcome == "compensated" and t.cause:
+            if t.cause in gone:
+                return f"UNDONE TWICE {t.cause} by {t.handler}"
+            if t.cause not in results:
+                return f"UNDONE WHAT NEVER WAS {t.cause} by {t.handler}"
+            newest = standing[t.handler].pop() if standing.get(t.handler) else t.cause
+            if t.cause != newest:
+                return f"UNDONE OUT OF ORDER {t.cause} by {t.handler}, and {newest} is newer"
+            gone.add(t.cause)
+    return _ran_when_closed(roles, entries) if gone or any(t.outcome == "compensated" for t in entries) else None
+
+
+def _ran_when_closed(roles: Roles, entries: Sequence[Entry]) -> str | None:
+    for role in roles.handlers.values():
+        if role.undo is None:
+            continue
+        undone = [t.n for t in entries if t.outcome == "compensated" and t.handler == role.undo.name]
+        ran = [t.n for t in entries if t.outcome == "handled" and t.handler == role.name]
+        if undone and ran and ran[-1] > undone[-1]:
+            return f"RAN WHEN CLOSED {role.name}, in transition {ran[-1]} after {undone[-1]}"
+    return None
+
+
+def ran_behind_a_dead_letter(roles: Roles, entries: Sequence[Entry]) -> str | None:
+    """With a dead letter in its way nothing of the saga is handled, until that is dropped: only compensations pass."""
+    undoing = {role.undo.name for role in roles.handlers.values() if role.undo is not None}
+    dead: dict[str, str] = {}
+    for t in entries:
+        # What has begun before the compensation of another handler died is brought to its end.
+        if t.outcome == "handled" and (set(dead.values()) - undoing or (dead and not t.calls)):
+            return f"RAN BEHIND A DEAD LETTER {t.handler} in transition {t.n}, behind {' and '.join(dead)}"
+        for letter in t.letters:
+            if letter.what == "dead letter" and letter.attempts:  # what was never due to run is in nobody's way
+                dead[letter.id] = letter.handler
+            elif letter.what == "dropped":
+                dead.pop(letter.id.removesuffix("-dropped"), None)
+    return None
+
+
+def stranded(p: Snapshot, roles: Roles) -> str | None:
+    """At rest nothing is begun, queued or to be undone unless a dead letter is in its way, and nothing is ready. A
+    failure outcome that is kept until it is known when its saga began waits as any other message, and what is queued
+    behind it with it."""
+    dead = any(k.dead for k in (*p.queue, *p.compensating))
+    unknown = p.started is None and bool(p.compensating)
+    if not dead and (((p.queue or p.compensating) and not unknown) or p.intents):
+        left: Mapping[str, tuple[Intent | Kept, ...]]
+        left = {"begun": p.intents, "queued": p.queue, "to be undone": p.compensating}
+        told = (f"{what} ({', '.join(item.handler for item in items)})" for what, items in left.items() if items)
+        return f"STRANDED {', '.join(told)}"
+    ready = next_ready(p, roles)
+    return f"READY AND NOT DONE {ready}" if ready is not None else None
+
+
+def unaccounted(p: Snapshot, roles: Roles, type_: str, message: str) -> str | None:
+    """The handler or original for which the progress has no word of a message that was finished."""
+    for role in roles.by_type.get(type_, ()):
+        if ids.entry(message, role.name) not in p.inbox and not any(
+            k.handler == role.name and k.message.id == message for k in (*p.queue, *p.waiting)
+        ):
+            return role.name
+    for role in roles.undone_by.get(type_, ()):
+        if ids.entry(message, undo_name(role.name)) not in p.inbox and not any(
+            k.handler == role.name and k.message.id == message for k in p.compensating
+        ):
+            return role.name
+    return None
+
+
+def out_of_log_order(
+    roles: Roles, entries: Sequence[Entry], places: Mapping[str, int], *, apart: bool = False
+) -> str | None:
+    """Handlers see messages in the order in which they lie in a log: those of one event all together or, `apart`, each
+    for itself; those of several with `many`, which wait for each other, each for itself. `places`: of messages, in one
+    log."""
+    own = {e.id for t in entries for e in t.events}  # handled when it is recorded, not when it is read
+    types = {t.message: t.type for t in entries}  # whatever a handler ran on came by itself, or was kept before
+    seen: dict[str, list[str]] = {}
+    for t in (t for t in entries if t.outcome == "handled"):
+        role = roles.handlers[t.handler]
+        if len(role.takes) == 1:
+            seen.setdefault(t.handler if apart else "", []).append(t.message)
+        elif role.many:  # the other parts stay, wherever they lie
+            seen.setdefault(t.handler, []).extend(cause for cause in causes(t) if types.get(cause) in role.takes[0])
+    for messages in seen.values():
+        there = [message for message in messages if message in places and message not in own]
+        order = [places[message] for message in there]
+        if order != sorted(order):
+            return f"OUT OF LOG ORDER {there}"
+    return None
+
+
+def out_of_recorded_order(order: Sequence[str], published: Iterable[str]) -> str | None:
+    """What was published is recorded, and came out first in the order in which it was recorded."""
+    published = tuple(published)
+    if published == tuple(order[: len(published)]):  # nearly always: the explorer asks in every state
+        return None
+    places = {id_: place for place, id_ in enumerate(order)}
+    strange = [id_ for id_ in published if id_ not in places]
+    if strange:
+        return f"PUBLISHED BUT NOT RECORDED {strange}"
+    came = [places[id_] for id_ in published]
+    return f"ORDER: published {published}, recorded {order}" if came != sorted(came) else None
+
+
+def updates(service: str, saga: str, entries: Sequence[Entry]) -> Iterator[tuple[Entry, Call, str]]:
+    """Each update of a document that transitions record as made or refused, with the id of its marker."""
+    for t in entries:
+        for call in t.calls:
+            if call.kind == "update" and t.outcome != "dead":
+                cause = t.cause or t.message
+                yield t, call, ids.update_id(service, saga, t.handler, cause, call.name, call.number)

@@ -1,0 +1,220 @@
+"""All that is known of one saga: what was said in it, its dead letters, and its lives in each service."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import NamedTuple
+
+import msgspec
+
+from saga import envelope
+from saga.contracts import codec
+from saga.contracts.contract import Contract
+from saga.contracts.library import Library
+from saga.errors import BadInput, SagaError
+from saga.identity import identity
+from saga.messages import Record, texts_of
+from saga.names import dead_letters_of
+from saga.runtime.prepared import Prepared
+from saga.testing.invariants.evidence import Evidence, Invariant, Violation
+from saga.testing.invariants.progress_lives import ProgressLife, lives_of
+
+
+class Said(NamedTuple):
+    """An event in the log."""
+
+    saga: str
+    id: str
+    type: str
+    source: str
+    started: str | None
+    record: Record
+
+
+class Letter(NamedTuple):
+    """A record on `<service>.dead`."""
+
+    id: str
+    service: str
+    handler: str | None
+    """`None`: the progress knows nothing of it."""
+    message: str
+    position: str | None
+    """Of a record of which not even the saga could be told."""
+    goes_on: bool
+    """True if it tells of a compensation that fails and is tried again: that explains nothing that is left at rest."""
+    record: Record
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """What all sagas of a run have in common."""
+
+    services: Mapping[str, Prepared]
+    contracts: Mapping[str, Contract]
+    """By record name: all that any of the services consumes or emits."""
+    ending: frozenset[str]
+    """The kinds of saga that some service here may end."""
+    heard: frozenset[str]
+    """The types that some service here consumes."""
+    spoiled: frozenset[bytes]
+    """The keys of sagas in which anybody may have said anything, in the name of a service too."""
+
+    @property
+    def library(self) -> Library | None:
+        return next((service.library for service in self.services.values()), None)
+
+
+@dataclass(slots=True)
+class SagaCase:
+    """One saga."""
+
+    frame: Frame
+    saga: str
+    spoiled: bool
+    said: list[Said] = field(default_factory=list)
+    """In the order of the log."""
+    letters: list[Letter] = field(default_factory=list)
+    lives: dict[str, list[ProgressLife]] = field(default_factory=dict)
+    """Of each service that knows the saga, oldest first."""
+
+    @property
+    def again(self) -> bool:
+        """Whether some service forgot the saga and began it anew."""
+        return any(len(lives) > 1 for lives in self.lives.values())
+
+    def outcomes(self) -> dict[str, Said]:
+        """The outcomes in the log, by id. In a spoiled saga only those that a service has recorded: anybody may say
+        something that cannot be read."""
+        found = {s.id: s for s in self.said if s.type in self.frame.contracts and self.frame.contracts[s.type].outcome}
+        if found and self.spoiled:
+            known = {e.id for life in self.every_life() for t in life.entries for e in t.events}
+            return {id_: said for id_, said in found.items() if id_ in known}
+        return found
+
+    def every_life(self) -> Iterator[ProgressLife]:
+        return chain.from_iterable(self.lives.values())
+
+    def last_lives(self) -> Iterator[tuple[Prepared, ProgressLife]]:
+        """Each service that knows the saga, with what it knows now."""
+        return ((lives[-1].service, lives[-1]) for lives in self.lives.values())
+
+    def is_forgotten(self, service: str) -> bool:
+        """Whether a message came to a service that knew nothing of the saga any more."""
+        return any(letter.service == service and letter.handler is None for letter in self.letters)
+
+    def violation(self, invariant: Invariant, what: str, service: str | None = None) -> Violation:
+        return Violation(invariant, self.saga, service, what)
+
+
+@dataclass(frozen=True, slots=True)
+class SagaCases:
+    """All sagas of a run."""
+
+    cases: Mapping[str, SagaCase]
+    unreadable: Sequence[tuple[Record, str | None]]
+    """Records of which not even the saga can be told; with their type where that can."""
+    letters: Sequence[Letter]
+    """All dead letters, also those of no saga."""
+    broken: Sequence[Violation]
+    """Documents that are no progress."""
+
+
+def frame_of(evidence: Evidence) -> Frame:
+    """What the services declare together."""
+    services = {name: witnessed.service for name, witnessed in evidence.services.items()}
+    contracts = {name: contract for service in services.values() for name, contract in service.contracts.items()}
+    ending = {contracts[name].key for service in services.values() for name in service.roles.outcomes}
+    heard = frozenset[str]().union(*(service.consumed for service in services.values()))
+    spoiled = frozenset(saga.encode() for saga in evidence.spoiled)
+    return Frame(services, contracts, frozenset(ending), heard, spoiled)
+
+
+def cases_of(evidence: Evidence, frame: Frame) -> SagaCases:
+    """The log and the documents, put together by saga."""
+    cases: dict[str, SagaCase] = {}
+    unreadable: list[tuple[Record, str | None]] = []
+    letters: list[Letter] = []
+    dead = {dead_letters_of(name): name for name in frame.services}
+
+    def case(saga: str) -> SagaCase:
+        if saga not in cases:
+            cases[saga] = SagaCase(frame, saga, saga in evidence.spoiled)
+        return cases[saga]
+
+    for record in evidence.log:
+        if record.topic in dead:
+            letter = _letter(dead[record.topic], record)
+            letters.append(letter)
+            if record.key and letter.position is None and not letter.goes_on:
+                case(record.key.decode()).letters.append(letter)
+            continue
+        type_, schema = _identified(record, frame)
+        said = None if type_ is None else _said(record, type_, schema, frame)
+        if said is None:
+            unreadable.append((record, type_))
+        else:
+            case(said.saga).said.append(said)
+    broken = []
+    for name, witnessed in evidence.services.items():
+        for saga, contents in witnessed.versions.items():
+            try:
+                lives = lives_of(witnessed.service, contents, witnessed.archives.get(saga, ()))
+            except (SagaError, msgspec.DecodeError) as why:
+                broken.append(Violation("history", saga, name, str(why)))
+                lives = []
+            case(saga).lives[name] = lives
+    for one in cases.values():
+        one.lives = {name: lives for name, lives in one.lives.items() if lives}
+    return SagaCases(cases, unreadable, letters, broken)
+
+
+def _identified(record: Record, frame: Frame) -> tuple[str | None, str]:
+    """Type and schema, as a worker tells them; no type if it cannot be told."""
+    type_ = envelope.type_of(record)
+    if type_ is not None or frame.library is None:
+        return type_, ""
+    try:
+        version = codec.identify(record.value, frame.library)
+    except BadInput:
+        return None, ""
+    return version.name, version.path
+
+
+def _said(record: Record, type_: str, schema: str, frame: Frame) -> Said | None:
+    """The event in a record; `None` if a worker cannot make a message of it."""
+    try:
+        return _said_by_service(record, type_, frame) or _said_by_anybody(record, type_, schema, frame)
+    except (BadInput, UnicodeDecodeError):
+        return None
+
+
+def _said_by_service(record: Record, type_: str, frame: Frame) -> Said | None:
+    """What a service said is whole, and needs no second look: most of a log is that."""
+    if not record.value or not record.key or record.key in frame.spoiled:
+        return None
+    headers = {name: (value or b"").decode() for name, value in record.headers}
+    source, id_, contract = headers.get("ce_source", ""), headers.get("ce_id"), frame.contracts.get(type_)
+    if source not in frame.services or contract is None or not id_ or record.key.decode() != headers.get("ce_subject"):
+        return None
+    name = identity(source, id_, type_, contract.owner)
+    return Said(headers["ce_subject"], name, type_, source, headers.get("ce_sagastart"), record)
+
+
+def _said_by_anybody(record: Record, type_: str, schema: str, frame: Frame) -> Said:
+    contract = frame.contracts.get(type_)
+    message = envelope.to_message(record, type_=type_, schema=schema, contract=contract)
+    return Said(message.saga, message.id, message.type, message.source, message.started, record)
+
+
+def _letter(service: str, record: Record) -> Letter:
+    given = texts_of(record.headers)
+    return Letter(
+        id=given.get("dead_id", ""),
+        service=service,
+        handler=given.get("dead_handler"),
+        message=given.get("dead_message", ""),
+        position=given.get("dead_position"),
+        goes_on="dead_undoes" in given,
+        record=record,
+    )

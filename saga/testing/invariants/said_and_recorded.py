@@ -1,0 +1,105 @@
+"""What was said and what was recorded are the same; in order; and each thing once."""
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+from saga.messages import Record
+from saga.testing.invariants import progress_checks, progress_lives
+from saga.testing.invariants.evidence import Violation
+from saga.testing.invariants.saga_cases import SagaCase
+
+
+def history(case: SagaCase) -> Iterator[Violation]:
+    """The chain of hashes holds, the state is what the transitions make of it, nothing was written over, and no version
+    was larger than it may be."""
+    for name, several in case.lives.items():
+        for i, life in enumerate(several):
+            if life.p.first and i < len(several) - 1:
+                continue  # its archives may be another life's by now
+            wrong = progress_lives.out_of_bounds(life) or progress_lives.broken_chain(life)
+            if wrong is not None:
+                yield case.violation("history", wrong, name)
+        for before, after in pairwise(several):
+            wrong = progress_lives.again_too_soon(before, after)
+            if wrong is not None:
+                yield case.violation("history", wrong, name)
+
+
+def once(case: SagaCase) -> Iterator[Violation]:
+    """Each id is recorded once; a handler has run once, or once for each cause; a service says one outcome."""
+    for life in case.every_life():
+        wrong = progress_checks.recorded_twice(life.service.roles, life.entries)
+        if wrong is not None:
+            yield case.violation("once", wrong, life.service.name)
+
+
+def said_as_recorded(case: SagaCase) -> Iterator[Violation]:
+    """What is recorded is in the log, with these bytes; what a service has said there it has recorded.
+
+    In a spoiled saga anybody may have said anything: there only the first is asked for.
+    """
+    said, letters = {s.id for s in case.said}, {letter.id for letter in case.letters}
+    for life in case.every_life():
+        for t in life.entries:
+            for event in t.events:
+                if event.id not in said:
+                    what = f"LOST EVENT {event.type} {event.id} of transition {t.n} of {t.handler} is not in the log"
+                    yield case.violation("said as recorded", what, life.service.name)
+            for letter in t.letters:
+                if letter.id not in letters:
+                    what = f"LOST DEAD LETTER {letter.id} of transition {t.n} of {t.handler} is not in the log"
+                    yield case.violation("said as recorded", what, life.service.name)
+    if not case.spoiled:
+        yield from _recorded_as_said(case)
+
+
+def _recorded_as_said(case: SagaCase) -> Iterator[Violation]:
+    values: dict[tuple[str, str], list[bytes]] = {}  # several where a saga began anew: its ids come again
+    for life in case.every_life():
+        for event in (e for t in life.entries for e in t.events):
+            values.setdefault((life.service.name, event.id), []).append(event.value)
+    first: dict[tuple[str, str], Record] = {}
+    for said in case.said:
+        if said.source not in case.frame.services:
+            continue
+        key = (said.source, said.id)
+        if key not in values:
+            what = f"{said.type} {said.id} is in the log and in no transition"
+            yield case.violation("said as recorded", what, said.source)
+        elif said.record.value not in values[key]:
+            what = f"{said.type} {said.id} is in the log with other bytes than in its transition"
+            yield case.violation("said as recorded", what, said.source)
+        elif not case.again and first.setdefault(key, said.record)[3:6] != said.record[3:6]:
+            what = f"{said.type} {said.id} is in the log twice, with different bytes or headers"
+            yield case.violation("said as recorded", what, said.source)
+    known = {(life.service.name, letter.id) for life in case.every_life() for t in life.entries for letter in t.letters}
+    for letter in case.letters:
+        if letter.handler is not None and (letter.service, letter.id) not in known:
+            what = f"the dead letter {letter.id} of {letter.handler} is in the log and in no transition"
+            yield case.violation("said as recorded", what, letter.service)
+
+
+def in_order(case: SagaCase) -> Iterator[Violation]:
+    """In each topic, events first appear in the order in which they are recorded, and handlers of one event see them in
+    the order in which they first appeared, which is not asked of spoiled sagas; nothing overtakes a dead letter."""
+    for life in case.every_life():
+        wrong = progress_checks.ran_behind_a_dead_letter(life.service.roles, life.entries)
+        if wrong is not None:
+            yield case.violation("in order", wrong, life.service.name)
+    if case.spoiled or case.again:
+        return
+    first: dict[str, dict[str, int]] = {}
+    for s in case.said:
+        places = first.setdefault(s.record.topic, {})
+        places.setdefault(s.id, len(places))
+    # One that does not tell when its saga began may have to wait until another does, and holds up its own handler only.
+    apart = any(s.started is None for s in case.said)
+    for service, life in case.last_lives():
+        order = progress_checks.recorded(life.entries)
+        known = set(order)
+        for places in first.values():
+            wrong = progress_checks.out_of_recorded_order(order, [id_ for id_ in places if id_ in known])
+            if wrong is None:
+                wrong = progress_checks.out_of_log_order(service.roles, life.entries, places, apart=apart)
+            if wrong is not None:
+                yield case.violation("in order", wrong, service.name)

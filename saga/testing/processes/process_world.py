@@ -1,0 +1,351 @@
+"""A world of real processes: two workers of each service on one embedded broker, while the test looks on."""
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from datetime import timedelta
+from math import inf
+from pathlib import Path
+from random import Random  # noqa: TID251 - the type of what the seed gives; nothing is drawn from the module
+from tempfile import TemporaryDirectory
+from types import MappingProxyType, TracebackType
+from typing import TYPE_CHECKING, NamedTuple, Self, TypeVar
+
+import msgspec
+
+from saga.broker.port import Topic
+from saga.client_events import to_record
+from saga.clock import SystemClock
+from saga.contracts.library import binding_of, contract_of
+from saga.declarations.values import Declared
+from saga.errors import SagaError
+from saga.messages import Event, Outgoing, name_of
+from saga.names import PROGRESS
+from saga.progress.document import decode, progress_key
+from saga.runtime.documents import as_kind
+from saga.runtime.topics import topic_of
+from saga.service import Service
+from saga.testing.fakes import check_fakes
+from saga.testing.invariants.check import UNSEEN_IN_PARTIAL, violations
+from saga.testing.processes.accidents import (
+    FROZEN_S_MAX,
+    FROZEN_S_MAX_SERVERS,
+    LEFT_OUT,
+    LEFT_OUT_ON_SERVERS,
+    Accidents,
+    left_out,
+)
+from saga.testing.processes.crew import WORKERS, Crew, Member
+from saga.testing.processes.remote_fakes import Outside
+from saga.testing.processes.servers import Giver, Place, Trouble
+from saga.testing.processes.shared_files import Group, SharedFiles
+from saga.testing.processes.shared_servers import SharedServers
+from saga.testing.processes.worker_setup import WorkerSetup, declarations_of, module_and_name, remote_fakes_of
+from saga.testing.world import NO_DOCUMENTS, NOTHING_STARTED, World
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+_D = TypeVar("_D", bound="DataclassInstance")
+
+NO_FAULTS: Mapping[str, float] = MappingProxyType({})
+DEADLINE_S, DEADLINE_S_SERVERS = 60.0, 120.0
+"""How long `run_until_quiet` waits: on servers a dead worker is missed for longer."""
+STARTS_MAX = 5
+"""How often a worker is started that could not, on servers that may not answer."""
+QUIET_LOOKS = 3
+"""So many looks in a row have to find nothing under way."""
+UNNAMED = "documents that no progress names"
+"""Not looked at on servers, of which not every one lists its keys."""
+RUN_FOR_MAX = timedelta(seconds=10)
+"""More time than this has to be simulated."""
+
+
+class Employed(NamedTuple):
+    """A service in this world."""
+
+    declared: Declared
+    setup: WorkerSetup
+
+
+class ProcessWorld(World):
+    """A world whose services run as real processes, with the real clock, on an embedded broker and SQLite stores, or on
+    servers: `servers` then gives them, see `saga.testing.processes.servers`.
+
+    `seed`, `faults`: from the kind of a fault to its rate, as in the simulation. Here, of each kind with a rate,
+    `round(rate * 100)` faults happen after something was published, at least one, at most 20 in all; `left_out` says
+    which kinds this world does not have, and why.
+
+    Promises: what survives here has survived `kill -9`. Not promised: the same seed hits the same places. Leaving the
+    `with` block ends all processes and removes all files. Fakes of `use` stay objects of the test; services call
+    their async methods from other processes, one call after another.
+    """
+
+    def __init__(
+        self,
+        seed: int = 0,
+        faults: Mapping[str, float] = NO_FAULTS,
+        *,
+        deadline_s: float | None = None,
+        servers: Giver | None = None,
+    ) -> None:
+        left_out(faults)
+        self._seed, self._faults, self._giver = seed, faults, servers
+        self._deadline_s = deadline_s or (DEADLINE_S_SERVERS if servers else DEADLINE_S)
+        self._place: Place | None = None
+        self._troubles: Mapping[str, Sequence[Trouble]] = {}
+        self._clock = SystemClock()
+        self._employed: dict[str, Employed] = {}
+        self._topics: dict[str, Topic] = {}
+        """All to which something was published."""
+        self._pending: list[Outgoing] = []
+        self._published: list[Outgoing] = []
+        self._always: list[tuple[str, Callable[[], bool]]] = []
+
+    def __enter__(self) -> Self:
+        with suppress(RuntimeError):
+            asyncio.get_running_loop()
+            raise SagaError("a test in a world is a plain function: write `def`, not `async def`")
+        with ExitStack() as stack:
+            folder = Path(stack.enter_context(TemporaryDirectory(prefix="saga-world-")))
+            self._shared = stack.enter_context(self._shared_in(folder, stack))
+            self._outside = stack.enter_context(Outside(folder / "outside.sock"))
+            self._crew = stack.enter_context(Crew(folder, self._clock, starts_max=STARTS_MAX if self._place else 1))
+            self._stack = stack.pop_all()
+        self._accidents = Accidents(
+            seed=self._seed,
+            rates=self._faults,
+            crew=self._crew,
+            clock=self._clock,
+            hire=self._hire,
+            publish_again=self._publish_again,
+            troubles=self._troubles,
+            frozen_s_max=FROZEN_S_MAX_SERVERS if self._place else FROZEN_S_MAX,
+        )
+        return self
+
+    def _shared_in(self, folder: Path, stack: ExitStack) -> SharedFiles:
+        if self._giver is None:
+            return SharedFiles(folder, self._clock)
+        servers = stack.enter_context(self._giver(folder / "servers"))
+        self._place, self._troubles = servers.place, servers.troubles
+        return SharedServers(folder, self._clock, servers)
+
+    def __exit__(self, kind: type[BaseException] | None, why: BaseException | None, at: TracebackType | None) -> None:
+        self._stack.close()
+
+    def left_out(self, kinds: Iterable[str]) -> list[str]:
+        """A sentence for each of these kinds of faults that this world does not have: why it is left out."""
+        why = LEFT_OUT if self._giver is None else LEFT_OUT_ON_SERVERS
+        return left_out(kinds, {kind: of for kind, of in why.items() if kind not in self._troubles})
+
+    @property
+    def happened(self) -> Sequence[str]:
+        """The faults that have happened, in words."""
+        return self._accidents.happened
+
+    @property
+    def pids(self) -> Sequence[int]:
+        """The worker processes, by their ids."""
+        return [member.process.pid for member in self._crew.members]
+
+    # ---------------------------------------------------------------- the world
+
+    def start(
+        self,
+        *services: "Service[DataclassInstance | None]",
+        use: Sequence[object] = (),
+        real: Sequence[type] = (),
+        documents: "Mapping[str, DataclassInstance]" = NO_DOCUMENTS,
+    ) -> None:
+        """As promised. Raises `SagaError` too for a service that another process could not import."""
+        all_ = [service.declared for service in services]
+        check_fakes(all_, use, real)
+        _check_declared(all_, documents)
+        employed = [self._employ(service, use) for service in services]
+        self._outside.fakes += use
+        for each in employed:
+            self._shared.prepare(each.declared, documents)
+            self._employed[each.declared.name] = each
+        for each in employed * WORKERS:
+            self._hire(each.declared.name)
+
+    def read(self, service: "Service[DataclassInstance | None]", kind: type[_D], key: str, /) -> _D | None:
+        """As promised. Raises `SagaError` for a kind that the service does not declare."""
+        name = service.declared.name
+        collection = next((d.collection for d in service.declared.documents if d.kind is kind), None)
+        if name not in self._employed or collection is None:
+            raise SagaError(f"no service {name!r} of this world declares a document {kind.__name__}")
+        content = self._shared.get(name, collection, key)
+        return None if content is None else as_kind(content, kind)
+
+    def publish(self, *events: Event) -> None:
+        self._pending += [to_record(event, self._clock.now_ms()) for event in events]
+        for binding in map(binding_of, map(type, events)):
+            self._topics[binding.contract.topic] = topic_of(binding.library.topics[binding.contract.topic])
+
+    def run_until_quiet(self) -> None:
+        """As promised. The time is real: at most 60 s, unless the world was made with another `deadline_s`."""
+        self._check_started()
+        until_s = self._clock.monotonic_s() + self._deadline_s
+        self._run(self._is_whole, until_s)
+        self._say_what_is_pending()
+        self._run(self._is_quiet, until_s)
+
+    def run_for(self, time: timedelta, /) -> None:
+        """As promised, in real time. Raises `SagaError` for more than ten seconds."""
+        if time > RUN_FOR_MAX:
+            raise SagaError(
+                f"run_for({time}): this world has the real clock, and waits for {RUN_FOR_MAX} at most: let the "
+                "simulation pass more time"
+            )
+        self._check_started()
+        until_s = self._clock.monotonic_s() + time.total_seconds()
+        self._say_what_is_pending()
+        while self._clock.monotonic_s() < until_s:
+            self._look()
+
+    def outcome(self, saga_id: str) -> type[Event] | None:
+        for name, (declared, _) in self._employed.items():
+            content = self._shared.get(name, PROGRESS, progress_key(name, saga_id))
+            said = None if content is None else decode(content).outcome
+            if said is not None:
+                return outcomes_of(declared)[said]
+        return None
+
+    def always(self, what: str, holds: Callable[[], bool]) -> None:
+        """As promised, as far as it can be seen from outside: looked at every 20 ms (on
+        servers every 200), and at the end."""
+        self._always.append((what, holds))
+
+    def save_schedule(self) -> Path:
+        """Raises `SagaError`: there is none."""
+        raise SagaError(
+            "a run of real processes cannot be replayed, so it has no schedule: find a seed of the simulation that "
+            "fails in the same way"
+        )
+
+    def verify(self) -> None:
+        """Look at the invariants of the kit in all that the services have written down and said, once nothing goes on
+        any more; `unseen` says which parts of them that does not show.
+
+        Raises `AssertionError` naming saga and service of all that does not hold, and what is not as `always` demands.
+        """
+        self._check_started()
+        self._check_always()
+        found = violations(self._shared.evidence([each.declared for each in self._employed.values()]))
+        if found:
+            lines = [*map(str, found), f"what went wrong before: {self._faults_in_words()}"]
+            raise AssertionError("\n".join(lines))
+
+    @property
+    def unseen(self) -> Sequence[str]:
+        """The parts of the invariants that `verify` cannot look at in this world."""
+        return UNSEEN_IN_PARTIAL if self._giver is None else (*UNSEEN_IN_PARTIAL, UNNAMED)
+
+    # ---------------------------------------------------------------- starting
+
+    def _check_started(self) -> None:
+        if not self._employed:
+            raise SagaError(NOTHING_STARTED)
+
+    def _employ(self, service: "Service[DataclassInstance | None]", use: Sequence[object]) -> Employed:
+        declared = service.declared
+        if declared.name in self._employed:
+            raise SagaError(f"service {declared.name!r} runs in this world already: start each once")
+        modules, attribute = module_and_name(service)
+        before = len(self._outside.fakes)
+        fakes = [
+            msgspec.structs.replace(remote_fake, number=before + remote_fake.number)
+            for remote_fake in remote_fakes_of(declared, use)
+        ]
+        setup = WorkerSetup(
+            modules=modules,
+            attribute=attribute,
+            declarations=declarations_of(declared),
+            broker="" if self._place else str(self._shared.broker_file),
+            store="" if self._place else str(self._shared.store_file(declared.name)),
+            place=self._place,
+            outside=str(self._outside.socket),
+            fakes=tuple(fakes),
+        )
+        return Employed(declared, setup)
+
+    def _hire(self, service: str) -> Member:
+        return self._crew.hire(service, self._employed[service].setup)
+
+    # ---------------------------------------------------------------- running
+
+    def _say_what_is_pending(self) -> None:
+        if self._pending:
+            said, self._pending = self._pending, []
+            self._shared.publish(said, tuple(self._topics.values()))
+            self._published += said
+            self._accidents.begin()
+
+    def _publish_again(self, chance: Random) -> None:
+        self._shared.publish([chance.choice(self._published)])
+
+    def _run(self, is_over: Callable[[], bool], until_s: float) -> None:
+        """Until it is over, seen several times in a row."""
+        seen = 0
+        while seen < QUIET_LOOKS:
+            if self._clock.monotonic_s() > until_s:
+                raise SagaError(self._what_goes_on())
+            self._look()
+            seen = seen + 1 if is_over() else 0
+
+    def _look(self) -> None:
+        self._shared.wait(self._shared.look_s)
+        self._crew.check()
+        self._accidents.happen(self._is_whole_of)
+        self._check_always()
+
+    def _check_always(self) -> None:
+        if not self._always:
+            return
+        with self._outside.still():
+            broken = [what for what, holds in self._always if not holds()]
+        if broken:
+            raise AssertionError(f"not always: {'; '.join(broken)} (before: {self._faults_in_words()})")
+
+    def _is_whole(self, *, lag_max: float = inf) -> bool:
+        """Whether every worker is a member of its group and has its share, and no group is further behind."""
+        groups = self._shared.groups()  # once: what is read together was true together
+        return all(
+            (group := groups.get(service, Group())).is_whole(size) and group.lag <= lag_max
+            for service, size in self._crew.sizes.items()
+        )
+
+    def _is_whole_of(self, service: str) -> bool:
+        return self._shared.groups().get(service, Group()).is_whole(self._crew.sizes[service])
+
+    def _is_quiet(self) -> bool:
+        """Whether no fault is to come or still felt, and everything that is in the log is handled and committed."""
+        return self._accidents.are_over and not self._shared.is_publishing and self._is_whole(lag_max=0)
+
+    def _faults_in_words(self) -> str:
+        return "; ".join(self._accidents.happened) or "no fault"
+
+    def _what_goes_on(self) -> str:
+        groups = self._shared.groups()
+        lines = [f"the world has not become quiet within {self._deadline_s:g} s (faults: {self._faults_in_words()}):"]
+        for service in self._employed:
+            group = groups.get(service, Group())
+            lines.append(f"  {service}: {group.lag} records not committed, {group.members} members in its group")
+        lines += [f"  {member}; {self._crew.last_words(member)}" for member in self._crew.members]
+        return "\n".join(lines)
+
+
+def _check_declared(services: Sequence[Declared], documents: "Mapping[str, DataclassInstance]") -> None:
+    """Raises `SagaError` for a document that nobody declares."""
+    kinds = {document.kind for declared in services for document in declared.documents}
+    for key, document in documents.items():
+        if type(document) not in kinds:
+            raise SagaError(f"no service of this world declares a document {type(document).__name__} (key {key!r})")
+
+
+def outcomes_of(declared: Declared) -> dict[str, type[Event]]:
+    """The outcomes that a service may say, by name."""
+    emitted = {event for handler in declared.handlers for event in handler.emits}
+    return {name_of(event): event for event in emitted if contract_of(event).outcome is not None}

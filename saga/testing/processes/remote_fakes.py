@@ -1,0 +1,230 @@
+"""Fakes called across processes: they stay objects of the test, and workers call them through a socket.
+
+Between our own processes, in a folder that only this user can enter: so requests and answers are pickled.
+"""
+
+import asyncio
+import inspect
+import pickle
+import threading
+import types
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from functools import cached_property, partial, wraps
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+from saga.errors import SagaError
+
+HEADER_BYTES = 8
+"""How long what follows is."""
+READY_S_MAX = 10.0
+"""A fake that keeps its thread for longer hangs."""
+PICKLING = (pickle.PickleError, TypeError, AttributeError, ImportError, RecursionError, EOFError)
+"""What is raised for a value that cannot go from one process to another."""
+
+
+ON_SELF = (types.FunctionType, property, cached_property)
+"""What would look at an instance that has nothing in it."""
+
+
+class Request(NamedTuple):
+    """One call of a fake."""
+
+    number: int
+    """Which fake of the test."""
+    method: str
+    args: tuple[object, ...]
+    kwargs: Mapping[str, object]
+
+
+class Reply(NamedTuple):
+    """How the call ended: with a value, or by an exception."""
+
+    value: object = None
+    raised: Exception | None = None
+
+
+class Outside:
+    """Answers for the fakes of the test, one call after another, on a thread with a loop of its own.
+
+    A call whose caller has gone, by a timeout or by `kill -9`, is cancelled where it waits, as it would be in the
+    test's own process; what it did before stays.
+    """
+
+    def __init__(self, socket: Path) -> None:
+        self.socket = socket
+        self.fakes: list[object] = []
+        """By number. Fakes are added, never taken away."""
+        self._thread = threading.Thread(target=self._live, name="outside", daemon=True)
+        self._ready = threading.Event()
+        self._refused: OSError | None = None
+        self._connections: set[asyncio.Task[None]] = set()
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        self._ready.wait()
+        if self._refused is not None:
+            self._thread.join()
+            raise SagaError(
+                f"no socket at {self.socket} ({self._refused}): choose a shorter path for temporary files, by TMPDIR"
+            ) from self._refused
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, why: BaseException | None, at: TracebackType | None) -> None:
+        self._loop.call_soon_threadsafe(self._over.set)
+        self._thread.join(READY_S_MAX)
+
+    @contextmanager
+    def still(self) -> Iterator[None]:
+        """No fake does anything inside the block: what they keep can be looked at. Raises `SagaError` for one that
+        does not come to a rest."""
+        held, go_on = threading.Event(), threading.Event()
+
+        def hold() -> None:
+            held.set()
+            go_on.wait()
+
+        self._loop.call_soon_threadsafe(hold)
+        try:
+            if not held.wait(READY_S_MAX):
+                raise SagaError(f"a fake has kept its thread for {READY_S_MAX:.0f} s: let it wait by `await`")
+            yield
+        finally:
+            go_on.set()
+
+    # ---------------------------------------------------------------- on the thread
+
+    def _live(self) -> None:
+        asyncio.run(self._answering())
+
+    async def _answering(self) -> None:
+        self._loop, self._over, self._turn = asyncio.get_running_loop(), asyncio.Event(), asyncio.Lock()
+        try:
+            server = await asyncio.start_unix_server(self._connected, self.socket)
+        except OSError as why:
+            self._refused = why
+            return
+        finally:
+            self._ready.set()
+        async with server:
+            await self._over.wait()
+            if self._connections:  # nobody waits for these any more, so each ends as soon as it sees that
+                await asyncio.wait(self._connections)
+
+    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connection = asyncio.current_task()
+        assert connection is not None, "the server calls this in a task"
+        self._connections.add(connection)
+        try:
+            with suppress(ConnectionError, asyncio.IncompleteReadError):  # whoever asked is gone
+                await self._answer(await _received(reader), reader, writer)
+        finally:
+            self._connections.remove(connection)
+            writer.close()
+
+    async def _answer(self, request: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        call = self._loop.create_task(self._called(request))
+        gone = self._loop.create_task(reader.read())  # nothing more is sent, so it returns when the caller has gone
+        try:
+            await asyncio.wait({call, gone}, return_when=asyncio.FIRST_COMPLETED)
+            if call.done():
+                _send(writer, _reply_as_bytes(call.result()))
+                await writer.drain()
+        finally:
+            call.cancel()
+            gone.cancel()
+            await asyncio.gather(call, gone, return_exceptions=True)
+
+    async def _called(self, request: bytes) -> Reply:
+        async with self._turn:
+            try:
+                number, method, args, kwargs = pickle.loads(request)
+                return Reply(await getattr(self.fakes[number], method)(*args, **kwargs))
+            except Exception as why:  # noqa: BLE001 - whatever a fake raises is for the handler that called it
+                return Reply(raised=why)
+
+
+def remote_fake(gives: type, number: int, calls: Sequence[str], socket: Path) -> object:
+    """In a worker process: an instance of a subclass of `gives` whose async methods call a fake of the test."""
+
+    def fill(namespace: dict[str, Any]) -> None:
+        public = {name: inspect.getattr_static(gives, name) for name in dir(gives) if not name.startswith("_")}
+        namespace |= {n: property(partial(_not_here, name=n)) for n, of in public.items() if isinstance(of, ON_SELF)}
+        namespace |= {name: _calling(gives, number, name, socket) for name in calls}
+        namespace["__getattr__"] = _not_here
+        namespace["__init__"] = _made_as_it_is
+
+    kind = types.new_class(f"{gives.__name__}OfTheTest", (gives,), {}, fill)
+    if hasattr(kind, "__abstractmethods__"):  # what the fake does not have either is an error when it is called
+        kind.__abstractmethods__ = frozenset()
+    return kind()
+
+
+def _calling(gives: type, number: int, name: str, socket: Path) -> Callable[..., Awaitable[object]]:
+    async def call(self: object, /, *args: object, **kwargs: object) -> object:
+        try:
+            request = pickle.dumps(Request(number, name, args, kwargs))
+        except PICKLING as why:
+            raise SagaError(
+                f"the arguments of {gives.__name__}.{name} cannot go to the fake in the test's process ({why}): pass "
+                "plain values, and instances of classes at the top level of a module"
+            ) from why
+        reader, writer = await asyncio.open_unix_connection(socket)
+        try:
+            _send(writer, request)
+            await writer.drain()
+            reply = _reply_of_bytes(await _received(reader), f"{gives.__name__}.{name}")
+        finally:
+            writer.close()
+        if reply.raised is not None:
+            raise reply.raised
+        return reply.value
+
+    original = getattr(gives, name, None)
+    if original is not None:
+        return wraps(original)(call)  # name and annotations are what `saga.step` records by, and reads answers back by
+    call.__name__ = name
+    return call
+
+
+def _not_here(self: object, name: str) -> object:
+    raise AttributeError(
+        f"{type(self).__bases__[0].__name__}.{name}: the fake is in the test's process, and only calls of its async "
+        "methods reach it from a service"
+    )
+
+
+def _made_as_it_is(self: object) -> None:
+    """No `__init__` of the real one: that would connect, or begin books of its own."""
+
+
+# ---------------------------------------------------------------- bytes
+
+
+def _send(writer: asyncio.StreamWriter, content: bytes) -> None:
+    writer.write(len(content).to_bytes(HEADER_BYTES, "big") + content)
+
+
+async def _received(reader: asyncio.StreamReader) -> bytes:
+    return await reader.readexactly(int.from_bytes(await reader.readexactly(HEADER_BYTES), "big"))
+
+
+def _reply_as_bytes(reply: Reply) -> bytes:
+    try:
+        return pickle.dumps(reply)
+    except PICKLING as why:
+        what = "what it returned" if reply.raised is None else f"{type(reply.raised).__name__}: {reply.raised}"
+        return pickle.dumps(Reply(raised=SagaError(f"{what} cannot go to another process: {why}")))
+
+
+def _reply_of_bytes(content: bytes, where: str) -> Reply:
+    try:
+        reply: Reply = pickle.loads(content)
+    except PICKLING as why:
+        raise SagaError(
+            f"what the fake of {where} answered cannot be read here ({type(why).__name__}: {why}): an exception needs "
+            "to be made of its `args`, and a class to be at the top level of a module"
+        ) from why
+    return reply

@@ -1,0 +1,179 @@
+"""The files below a world of processes: the broker's, and a store for each service."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, NamedTuple, Self
+
+import msgspec
+
+from saga.broker.administration import Administration
+from saga.broker.embedded.administration import EmbeddedAdministration
+from saga.broker.embedded.membership import Timing
+from saga.broker.port import Topic
+from saga.clock import Clock
+from saga.declarations.values import Declared
+from saga.messages import Outgoing, Record
+from saga.names import ARCHIVES, PROGRESS
+from saga.runtime.topics import topics_of
+from saga.store.port import Document
+from saga.store.sqlite import SqliteStore
+from saga.testing.invariants.evidence import Evidence
+from saga.testing.processes.evidence import Left, witnessed_at_the_end
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+TIMING = Timing(silence_s=1.5, drain_s=1.0, watch_s=0.05)
+"""Shorter than for real use: what a dead or frozen worker had is taken over while a test looks on."""
+
+GROUPS = """
+SELECT groups.name,
+    (SELECT count(*) FROM members WHERE grp = groups.name),
+    sum(next - offset),
+    sum(owner IS NOT target)
+FROM groups JOIN positions ON grp = groups.name JOIN logs ON logs.id = log
+GROUP BY groups.name
+"""
+
+
+class Group(NamedTuple):
+    """The consumer group of a service."""
+
+    members: int = 0
+    lag: int = 0
+    """Records that are not committed."""
+    moving: int = 0
+    """Partitions that are not with the member that shall have them."""
+
+    def is_whole(self, size: int) -> bool:
+        """Whether there are so many members, and each has its share."""
+        return self.members == size and self.moving == 0
+
+
+class SharedFiles:
+    """Everything that the processes share. Open inside its `with` block."""
+
+    look_s = 0.02
+    """How often it can be looked at."""
+
+    _broker: Administration
+
+    def __init__(self, folder: Path, clock: Clock) -> None:
+        self._folder, self._clock = folder, clock
+        self._make()
+        self._runner = asyncio.Runner()
+        self._publishing: list[asyncio.Task[None]] = []
+
+    def __enter__(self) -> Self:
+        self._stack = AsyncExitStack()
+        try:
+            self._runner.run(self._open())
+        except BaseException:
+            self._runner.run(self._stack.aclose())
+            self._runner.close()
+            raise
+        return self
+
+    def _make(self) -> None:
+        """Whatever has to be opened."""
+        self._broker = self._embedded = EmbeddedAdministration(self.broker_file, clock=self._clock)
+
+    async def _open(self) -> None:
+        await self._stack.enter_async_context(self._broker)
+
+    def __exit__(self, kind: type[BaseException] | None, why: BaseException | None, at: TracebackType | None) -> None:
+        try:
+            self._runner.run(self._stack.aclose())
+        finally:
+            self._runner.close()
+
+    @property
+    def broker_file(self) -> Path:
+        """Where the log is."""
+        return self._folder / "broker.db"
+
+    def store_file(self, service: str) -> Path:
+        """Where a service keeps its documents."""
+        return self._folder / f"{service}.db"
+
+    def wait(self, seconds: float) -> None:
+        """Let real time pass. Raises what publishing has raised meanwhile."""
+        self._runner.run(self._clock.sleep(seconds))
+        for done in [task for task in self._publishing if task.done()]:
+            self._publishing.remove(done)
+            done.result()
+
+    # ---------------------------------------------------------------- writing
+
+    def prepare(self, declared: Declared, documents: "Mapping[str, DataclassInstance]") -> None:
+        """Topics and store of a service, with the documents that are of its kinds."""
+        self._runner.run(self._prepare(declared, documents))
+
+    async def _prepare(self, declared: Declared, documents: "Mapping[str, DataclassInstance]") -> None:
+        await self._broker.ensure(topics_of(declared))
+        collections = {document.kind: document.collection for document in declared.documents}
+        async with SqliteStore(self.store_file(declared.name), clock=self._clock) as store:
+            for key, document in documents.items():
+                if type(document) in collections:
+                    await store.insert(collections[type(document)], key, msgspec.json.encode(document))
+
+    def publish(self, records: Sequence[Outgoing], topics: Sequence[Topic] = ()) -> None:
+        """Begin to publish, in this order; `topics`: those that may be missing. It goes on while the world waits: a
+        frozen process may hold the lock, and only we can let it go on."""
+        self._publishing.append(self._runner.get_loop().create_task(self._publish(records, topics)))
+
+    async def _publish(self, records: Sequence[Outgoing], topics: Sequence[Topic]) -> None:
+        await self._broker.ensure(topics)
+        await self._broker.publish(records)
+
+    @property
+    def is_publishing(self) -> bool:
+        """Whether something of it is not durable yet."""
+        return bool(self._publishing)
+
+    # ---------------------------------------------------------------- reading
+
+    def groups(self) -> dict[str, Group]:
+        """The groups of all services that have had a member, all at one moment."""
+        rows = self._embedded.connection.execute(GROUPS).fetchall()
+        return {name: Group(*numbers) for name, *numbers in rows}
+
+    def get(self, service: str, collection: str, key: str) -> bytes | None:
+        """A document as it is now."""
+        document = self._runner.run(self._get(service, collection, key))
+        return None if document is None else document.content
+
+    async def _get(self, service: str, collection: str, key: str) -> Document | None:
+        async with self._to_read(service) as store:
+            return await store.get(collection, key)
+
+    def evidence(self, services: Sequence[Declared]) -> Evidence:
+        """All that these services have left behind, as it is now."""
+        return self._runner.run(self._evidence(services))
+
+    async def _evidence(self, services: Sequence[Declared]) -> Evidence:
+        topics = sorted({topic.name for declared in services for topic in topics_of(declared)})
+        bounds = await self._broker.bounds(topics)
+        log = [record for topic in topics async for record in self._broker.scan(topic)]
+        witnessed = {}
+        for declared in services:
+            positions = (await self._broker.group(declared.name)).positions
+            committed = {partition: positions.get(partition, at.begin) for partition, at in bounds.items()}
+            witnessed[declared.name] = witnessed_at_the_end(declared, await self._left(declared, log), committed)
+        ends = {partition: at.end for partition, at in bounds.items()}
+        return Evidence(services=witnessed, log=log, ends=ends, spoiled=frozenset(), partial=True)
+
+    async def _left(self, declared: Declared, log: Sequence[Record]) -> Left:
+        """All documents of a service."""
+        async with self._to_read(declared.name) as store:
+            return {
+                (collection, key): document.content
+                for collection in (PROGRESS, ARCHIVES, *(kind.collection for kind in declared.documents))
+                async for key, document in store.scan(collection)
+            }
+
+    def _to_read(self, service: str) -> SqliteStore:
+        return SqliteStore(self.store_file(service), clock=self._clock, readonly=True)

@@ -1,0 +1,133 @@
+"""What a worker process is told: which service it runs, on which files, and what stands in for its resources."""
+
+import importlib
+import inspect
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+from msgspec import Struct
+
+from saga.declarations.values import Declared
+from saga.errors import SagaError
+from saga.service import Service
+from saga.testing.processes.servers import Place
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+
+class RemoteFake(Struct, frozen=True, kw_only=True):
+    """A fake of the test, as a worker sees it: calls that go to the test's process."""
+
+    resource: str
+    """In whose place it stands."""
+    number: int
+    """Which fake of the test it is."""
+    calls: tuple[str, ...]
+    """Its public async methods."""
+
+
+class WorkerSetup(Struct, frozen=True, kw_only=True):
+    """What one worker process is told, in a JSON file."""
+
+    modules: tuple[str, ...]
+    """All that have to be imported for the service to be whole, the one that holds it first."""
+    attribute: str
+    declarations: tuple[str, ...]
+    """What the service has declared in the test's process, to be compared."""
+    broker: str = ""
+    store: str = ""
+    """Their files; none where there are servers."""
+    place: Place | None = None
+    """Where servers are."""
+    outside: str
+    """The socket on which the test's process answers for its fakes."""
+    fakes: tuple[RemoteFake, ...]
+
+    def write(self, file: Path) -> None:
+        """To be read by a process that is about to start."""
+        file.write_bytes(msgspec.json.encode(self))
+
+    @classmethod
+    def read(cls, file: Path) -> "WorkerSetup":
+        """As `write` wrote it."""
+        return msgspec.json.decode(file.read_bytes(), type=cls)
+
+    def service(self) -> Declared:
+        """Import it. Raises `SagaError` for one that is another one here than in the test's process."""
+        module, *_ = [importlib.import_module(name) for name in self.modules]
+        service = getattr(module, self.attribute, None)
+        if not isinstance(service, Service):
+            raise SagaError(
+                f"{self.modules[0]}.{self.attribute} is no service when the module is imported afresh: declare it at "
+                "the module's top level"
+            )
+        if declarations_of(service.declared) != self.declarations:
+            raise SagaError(
+                f"service {service.declared.name!r} declares {_listed(declarations_of(service.declared))} when "
+                f"{', '.join(self.modules)} are imported afresh, and {_listed(self.declarations)} in the test: "
+                "let its declarations depend on nothing but these modules"
+            )
+        return service.declared
+
+
+def module_and_name(service: "Service[DataclassInstance | None]") -> tuple[tuple[str, ...], str]:
+    """The modules that declare a service, the one that holds it first, and its name there.
+
+    Raises `SagaError` for a service that another process could not import.
+    """
+    declared = service.declared
+    functions = [
+        *(handler.function for handler in declared.reactions),
+        *(resource.opener for resource in declared.resources),
+    ]
+    modules = dict.fromkeys(function.__module__ for function in functions)
+    for name in modules:
+        for attribute, value in vars(sys.modules[name]).items() if name in sys.modules else ():
+            if value is service and name != "__main__":
+                return (name, *(other for other in modules if other not in (name, "__main__"))), attribute
+    where = f" (looked for in {', '.join(modules)})" if modules else ""
+    raise SagaError(
+        f"service {declared.name!r} cannot be run by another process, for no module of its handlers holds it{where}: "
+        "move it to the top level of a module that can be imported, with its handlers"
+    )
+
+
+def declarations_of(declared: Declared) -> tuple[str, ...]:
+    """The names of all that a service declares, sorted: modules may be imported in another order elsewhere."""
+    return tuple(
+        sorted(
+            [
+                *(handler.name for handler in declared.reactions),
+                *(resource.name for resource in declared.resources),
+                *(document.collection for document in declared.documents),
+            ]
+        )
+    )
+
+
+def remote_fakes_of(declared: Declared, use: Sequence[object]) -> tuple[RemoteFake, ...]:
+    """Which fakes of `use` stand in for the resources of a service: of each the first that is an instance."""
+    found = []
+    for resource in declared.resources:
+        number = next((n for n, fake in enumerate(use) if isinstance(fake, resource.gives)), None)
+        if number is not None:
+            found.append(RemoteFake(resource=resource.name, number=number, calls=_calls_of(use[number])))
+    return tuple(found)
+
+
+def _calls_of(fake: object) -> tuple[str, ...]:
+    public = (name for name in dir(fake) if not name.startswith("_"))
+    return tuple(name for name in public if _is_async(inspect.getattr_static(fake, name, None)))
+
+
+def _is_async(method: object) -> bool:
+    """Behind decorators too that tell what they wrap."""
+    return callable(method) and inspect.iscoroutinefunction(inspect.unwrap(method))
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names) or "nothing"

@@ -1,0 +1,76 @@
+"""A process at a broker file: `python -m tests.broker.embedded_child member|publish FILE ...`, told by its output.
+
+A member says each thing that its listener hears as one line, `assigned 0 1 2`, and commits when it is told to by a line
+on its input: `commit PARTITION OFFSET` is answered with `committed` or `fenced`.
+"""
+
+import asyncio
+import sys
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+from saga.broker.embedded.broker import EmbeddedBroker
+from saga.broker.embedded.membership import Timing
+from saga.broker.port import Membership, Topic
+from saga.clock import SystemClock
+from saga.errors import Fenced
+from saga.messages import Outgoing, Partition
+
+TOPIC = Topic("orders", 4)
+GROUP = "payment"
+CLOCK = SystemClock()
+
+
+def say(what: str, *details: object) -> None:
+    sys.stdout.write(" ".join([what, *map(str, details)]) + "\n")
+    sys.stdout.flush()
+
+
+class Telling:
+    async def assigned(self, partitions: Mapping[Partition, int]) -> None:
+        say("assigned", *sorted(p.number for p in partitions))
+
+    async def revoked(self, partitions: Collection[Partition]) -> None:
+        say("revoked", *sorted(p.number for p in partitions))
+
+    def lost(self, partitions: Collection[Partition]) -> None:
+        say("lost", *sorted(p.number for p in partitions))
+
+    def expired(self, partition: Partition, first: int, after: int) -> None:
+        say("expired", partition.number, first, after)
+
+
+async def member(path: Path, silence_s: float) -> None:
+    async with EmbeddedBroker(path, clock=CLOCK, timing=Timing(silence_s=silence_s)) as broker:
+        await broker.ensure([TOPIC])
+        async with broker.join(GROUP, [TOPIC.name], Telling()) as membership:
+            reader = asyncio.StreamReader()
+            loop = asyncio.get_running_loop()
+            await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+            while line := await reader.readline():
+                await commit(membership, *line.decode().split()[1:])
+
+
+async def commit(membership: Membership, number: str, offset: str) -> None:
+    try:
+        await membership.commit({Partition(TOPIC.name, int(number)): int(offset)})
+    except Fenced:
+        say("fenced")
+    else:
+        say("committed")
+
+
+async def publish(path: Path, name: str, count: int) -> None:
+    async with EmbeddedBroker(path, clock=CLOCK) as broker:
+        await broker.ensure([TOPIC])
+        for number in range(count):
+            await broker.publish([Outgoing(TOPIC.name, f"{name} {number % 7}".encode(), f"{number}".encode(), ())])
+            say("published", number)
+
+
+if __name__ == "__main__":
+    role, file, *rest = sys.argv[1:]
+    if role == "member":
+        asyncio.run(member(Path(file), float(rest[0])))
+    else:
+        asyncio.run(publish(Path(file), rest[0], int(rest[1])))

@@ -1,0 +1,58 @@
+"""A topic that is gone stops what needs it, and nothing else; it is asked for again."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+from aiokafka.admin import AIOKafkaAdminClient
+
+from saga.broker.kafka.broker import KafkaBroker
+from saga.broker.kafka.settings import KafkaSettings
+from saga.broker.port import Topic
+from saga.errors import BrokerUnavailable
+from saga.testing.conformance.listening import Listening, event, values
+from tests.broker.retrying import Reader, put
+from tests.broker.waiting import CLOCK, until
+
+WITHIN_S = 30.0
+
+
+@pytest.mark.timeout(120)
+async def test_a_topic_that_is_gone_stops_nothing_else_and_is_written_and_read_when_it_is_back(
+    kafka_settings: KafkaSettings, kafka_topic: str
+) -> None:
+    settings, free = replace(kafka_settings, publish_s=4), f"{kafka_topic}.free"
+    topics = [Topic(kafka_topic, 1), Topic(free, 1)]
+    async with KafkaBroker(settings, clock=CLOCK) as broker:
+        await broker.ensure(topics)
+        async with broker.join(kafka_topic, [kafka_topic, free], listening := Listening()) as membership:
+            await until(lambda: len(listening.has) == 2)
+            reader = Reader(membership, listening)
+            reading = asyncio.get_running_loop().create_task(reader.read())
+            try:
+                await broker.publish([event(kafka_topic, "k", "before"), event(free, "k", "free before")])
+                await reader.until({"before", "free before"})
+                await remove(settings, kafka_topic)
+                with pytest.raises(BrokerUnavailable, match=kafka_topic):
+                    await broker.publish([event(kafka_topic, "k", "nowhere")])
+                for number in range(20):  # each at once, however often the other one is tried
+                    with pytest.raises(BrokerUnavailable, match=f"no topic '{kafka_topic}'"):
+                        await broker.publish([event(kafka_topic, "k", "nowhere")])
+                    await broker.publish([event(free, "k", f"free {number}")])
+                await reader.until({f"free {number}" for number in range(20)})
+                await until(membership.standstills)
+                assert {each.topic for each in membership.standstills()} == {kafka_topic}
+                await broker.ensure(topics)
+                await CLOCK.within(WITHIN_S, put(broker, kafka_topic, "k", "after"))
+                await until(lambda: "after" in values(reader.records))
+                await until(lambda: not membership.standstills())
+            finally:
+                reading.cancel()
+                await asyncio.wait([reading])
+
+
+async def remove(settings: KafkaSettings, topic: str) -> None:
+    admin = AIOKafkaAdminClient(bootstrap_servers=list(settings.servers))
+    await admin.start()
+    await admin.delete_topics([topic])
+    await admin.close()

@@ -1,0 +1,248 @@
+"""Where fuzzed records are put and taken: a log in memory, the embedded broker, Kafka."""
+
+import asyncio
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol, Self
+
+from aiokafka import AIOKafkaProducer, TopicPartition, codec
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+
+from saga.broker.embedded.broker import EmbeddedBroker
+from saga.broker.kafka.broker import KafkaBroker
+from saga.broker.kafka.settings import KafkaSettings
+from saga.broker.partitioner import partition_of
+from saga.broker.port import RECORD_BYTES_MAX, Broker, Listener, Membership, Topic, size_of
+from saga.clock import SystemClock
+from saga.errors import BrokerError
+from saga.messages import Outgoing, Partition, Record, Standstill
+from saga.names import dead_letters_of
+from tests.fuzz.records import TOPIC, Written
+from tests.servers.kafka import KafkaServer
+
+CLOCK = SystemClock()
+PARTITIONS = 4
+CODECS = [None, *(name for name in ("gzip", "snappy", "lz4", "zstd") if getattr(codec, f"has_{name}")())]
+"""How batches can be compressed with what is installed."""
+PAYMENTS = "payments"
+DEAD = dead_letters_of("payment")
+
+
+class FuzzedLog(Protocol):
+    """A log with the topics of the service."""
+
+    @property
+    def broker(self) -> Broker: ...
+
+    @property
+    def bytes_max(self) -> int:
+        """What the topic of the records takes as one."""
+
+    async def put(self, written: Sequence[Written]) -> None:
+        """Into the log, each as it is as far as the log can have it."""
+
+    async def positions(self) -> Mapping[Partition, int]:
+        """How far the service is, in each partition of the topic."""
+
+
+# -------------------------------------------------------------------- in memory
+
+
+@dataclass
+class InMemory:
+    """A log that holds whatever it is given; dead letters may be no larger than half of that."""
+
+    record_bytes_max: int = RECORD_BYTES_MAX
+    bytes_max: int = RECORD_BYTES_MAX
+    letters_bytes_max: int = RECORD_BYTES_MAX // 2
+    makes_topics: bool = True
+    logs: dict[str, list[list[Record]]] = field(default_factory=dict)
+    done: dict[Partition, int] = field(default_factory=dict)
+    news: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __post_init__(self) -> None:
+        self.logs = {topic: [[] for _ in range(PARTITIONS)] for topic in (TOPIC, PAYMENTS, DEAD)}
+
+    @property
+    def broker(self) -> Broker:
+        return self
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None: ...
+
+    async def put(self, written: Sequence[Written]) -> None:
+        for each in written:
+            self._append(TOPIC, each)
+
+    def _append(self, topic: str, each: Written) -> None:
+        number = partition_of(each.key or b"", PARTITIONS)
+        log = self.logs[topic][number]
+        log.append(Record(topic, number, len(log), each.key, each.value, each.headers, each.time_ms))
+        self.news.set()
+
+    async def positions(self) -> Mapping[Partition, int]:
+        return self.done
+
+    async def ensure(self, topics: Sequence[Topic]) -> None: ...
+
+    async def partitions(self, topics: Collection[str]) -> Mapping[str, int]:
+        return dict.fromkeys(topics, PARTITIONS)
+
+    async def forbidden(
+        self, reads: Collection[str], writes: Collection[str], groups: Collection[str] = ()
+    ) -> Sequence[str]:
+        return ()
+
+    async def publish(self, messages: Sequence[Outgoing]) -> None:
+        for topic, *_ in messages:
+            limit = self.letters_bytes_max if topic == DEAD else self.record_bytes_max
+            if any(size_of(message) > limit for message in messages if message.topic == topic):
+                raise BrokerError("a record is too large")
+        for message in messages:
+            self._append(message.topic, Written(message.key, message.value, message.headers, CLOCK.now_ms()))
+
+    @asynccontextmanager
+    async def join(self, group: str, topics: Sequence[str], listener: Listener) -> AsyncIterator[Membership]:
+        ours = [Partition(topic, number) for topic in topics for number in range(PARTITIONS)]
+        await listener.assigned({partition: self.done.get(partition, 0) for partition in ours})
+        yield _Member(self, dict.fromkeys(ours, 0))
+        await listener.revoked(ours)
+
+    async def scan(self, topic: str) -> AsyncIterator[Record]:
+        for log in self.logs[topic]:
+            for record in log:
+                yield record
+
+
+@dataclass
+class _Member:
+    ground: InMemory
+    next: dict[Partition, int]
+
+    async def poll(self, partitions: Collection[Partition], *, records_max: int, timeout_s: float) -> Sequence[Record]:
+        for partition in partitions:
+            log, at = self.ground.logs[partition.topic][partition.number], self.next[partition]
+            if at < len(log):
+                taken = log[at : at + records_max]
+                self.next[partition] += len(taken)
+                return taken
+        self.ground.news.clear()
+        with suppress(TimeoutError):
+            await CLOCK.within(timeout_s, self.ground.news.wait())
+        return ()
+
+    def wake(self) -> None:
+        self.ground.news.set()
+
+    async def commit(self, offsets: Mapping[Partition, int]) -> None:
+        self.ground.done |= offsets
+
+    def lag(self) -> Mapping[Partition, int] | None:
+        return None
+
+    def standstills(self) -> Sequence[Standstill]:
+        return ()
+
+
+# -------------------------------------------------------------------- brokers
+
+
+@dataclass
+class Embedded:
+    """The embedded broker: it gives records their times, and every record a key."""
+
+    broker: EmbeddedBroker
+    bytes_max: int = RECORD_BYTES_MAX
+
+    async def put(self, written: Sequence[Written]) -> None:
+        await self.broker.publish([Outgoing(TOPIC, each.key or b"", each.value, each.headers) for each in written])
+
+    async def positions(self) -> Mapping[Partition, int]:
+        rows = self.broker.connection.execute(
+            "SELECT log - first_log, offset FROM positions JOIN topics ON log >= first_log"
+            " AND log < first_log + partitions WHERE name = ?",
+            (TOPIC,),
+        )
+        return {Partition(TOPIC, number): offset for number, offset in rows}
+
+
+@asynccontextmanager
+async def embedded(folder: Path) -> AsyncIterator[Embedded]:
+    """In a file of its own."""
+    async with EmbeddedBroker(folder / "broker.db", clock=CLOCK) as broker:
+        await broker.ensure([Topic(topic, PARTITIONS) for topic in (TOPIC, PAYMENTS, DEAD)])
+        yield Embedded(broker)
+
+
+@dataclass
+class Kafka:
+    """Kafka: times and codecs as their sender has them; dead letters may be far smaller than records."""
+
+    broker: KafkaBroker
+    address: str
+    bytes_max: int = 1_500_000
+
+    async def put(self, written: Sequence[Written]) -> None:
+        for compression in CODECS:
+            async with AIOKafkaProducer(
+                bootstrap_servers=self.address,
+                compression_type=compression,
+                max_request_size=2 * self.bytes_max,
+                linger_ms=5,
+            ) as producer:
+                sent = [
+                    await producer.send(
+                        TOPIC,
+                        b"" if each.key is None and each.value is None else each.value,  # aiokafka wants one
+                        each.key,
+                        partition_of(each.key or b"", PARTITIONS),
+                        timestamp_ms=each.time_ms if each.time_ms >= 0 else None,
+                        headers=list(each.headers),
+                    )
+                    for each in written
+                    if CODECS[each.codec % len(CODECS)] == compression
+                ]
+                await asyncio.gather(*sent)
+
+    async def positions(self) -> Mapping[Partition, int]:
+        admin = AIOKafkaAdminClient(bootstrap_servers=self.address)
+        await admin.start()
+        try:
+            found = await admin.list_consumer_group_offsets("payment")
+        finally:
+            await admin.close()
+        return {
+            Partition(*place): position.offset
+            for place, position in found.items()
+            if isinstance(place, TopicPartition) and place.topic == TOPIC
+        }
+
+
+@asynccontextmanager
+async def kafka(folder: Path) -> AsyncIterator[Kafka]:
+    """A new one, with topics that other people have made."""
+    server = KafkaServer.start(folder / "kafka")
+    try:
+        admin = AIOKafkaAdminClient(bootstrap_servers=server.address)
+        await admin.start()
+        theirs = {
+            "message.timestamp.type": "CreateTime",
+            "message.timestamp.after.max.ms": str((1 << 63) - 1),
+            "message.timestamp.before.max.ms": str((1 << 63) - 1),
+            "max.message.bytes": "1600000",
+            "retention.ms": "-1",
+        }
+        limits = {TOPIC: theirs, PAYMENTS: {}, DEAD: {"max.message.bytes": "300000"}}
+        await admin.create_topics([NewTopic(t, PARTITIONS, 1, topic_configs=configs) for t, configs in limits.items()])
+        await admin.close()
+        settings = KafkaSettings(
+            servers=(server.address,), replication_factor=1, min_insync_replicas=1, heartbeat_s=0.2, rebalance_s=10
+        )
+        async with KafkaBroker(settings, clock=CLOCK) as broker:
+            yield Kafka(broker, server.address)
+    finally:
+        server.stop()

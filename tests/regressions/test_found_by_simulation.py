@@ -1,0 +1,326 @@
+"""What nastier choreographies than the orders have shown in the simulated world, each as small as it could be made."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, replace
+from datetime import timedelta
+
+import pytest
+from msgspec.structs import replace as struct_replace
+
+from saga import Retry, Saga, Service, envelope
+from saga.progress import decide, record
+from saga.progress.compensate import undone
+from saga.progress.document import Intent, Own, Result
+from saga.progress.record import Ended, Hand
+from saga.progress.roles import Roles, Undo
+from saga.testing import World, faults, simulate, trial
+from saga.testing.fault_kinds import Faults
+from saga.testing.simulation.chance import Chance
+from saga.testing.simulation.plan import Drawn
+from saga.testing.simulation.simulated_world import Broken, SimulatedWorld
+from saga.testing.simulation.timeline import timeline
+from services.payment.events import OrderPlaced
+from tests.mutants.events import Kneaded, MenuChosen, PartyCalledOff, PartyPlanned, PartyWithdrawn, Tasted
+from tests.mutants.fake_rooms import Rooms
+from tests.mutants.party_services import LARDER, Larder
+from tests.progress.pieces import a_message, a_role, blank
+from tests.runtime.real_worker import an_order
+
+DISHES = ("soup", "fish", "cake", "figs", "wine")
+
+
+@dataclass(frozen=True)
+class Menus:
+    """In the order in which they were handled."""
+
+    dishes: tuple[str, ...] = ()
+
+
+cook = Service("cook", state=Menus)
+
+
+@cook.handler
+async def plan(planned: PartyPlanned) -> None:
+    return None
+
+
+@cook.handler(many=True)
+async def choose(menu: MenuChosen, saga: Saga[Menus]) -> None:
+    saga.state = replace(saga.state, dishes=(*saga.state.dishes, menu.dish))
+
+
+def a_party(id_: str = "p") -> PartyPlanned:
+    return PartyPlanned(party_id=id_, guests=1, notes=0, flour=1, hall="ball", menu="")
+
+
+def some_dishes_before_the_party(world: World) -> None:
+    """The menus lie in another topic than the party: two workers have them."""
+    world.start(cook)
+    world.publish(*(MenuChosen(party_id="p", dish=dish) for dish in DISHES[:3]))
+    world.run_for(timedelta(seconds=1))
+    world.publish(a_party(), *(MenuChosen(party_id="p", dish=dish) for dish in DISHES[3:]))
+    world.run_until_quiet()
+
+
+@simulate(seeds=60)
+def test_a_message_does_not_overtake_those_that_wait_until_the_saga_is_known(world: World) -> None:
+    some_dishes_before_the_party(world)
+    assert isinstance(world, SimulatedWorld)
+    progress = world.progress("cook", "p")
+    assert progress is not None
+    assert progress.state == {"dishes": list(DISHES)}
+
+
+def test_the_kit_sees_a_message_that_overtakes_those_that_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decide, "waits_before", lambda p, role, message: False)
+
+    def seen(seed: int) -> str:
+        with SimulatedWorld(seed, guarded=False) as world:
+            some_dishes_before_the_party(world)
+            try:
+                world.verify()
+            except Broken as why:
+                return why.invariant
+            return ""
+
+    assert {seen(seed) for seed in range(60)} == {"", "in order"}
+
+
+@pytest.mark.parametrize("planned", [Faults(), faults.of("full disk", rate=0.3)], ids=["calm", "full disk"])
+def test_what_is_published_after_a_while_lies_behind_what_was_published_before(planned: Faults) -> None:
+    for seed in range(10):
+        with SimulatedWorld(seed, Drawn(planned, Chance(seed)), guarded=False) as world:
+            world.start(cook)
+            world.publish(a_party(), *(MenuChosen(party_id="p", dish=dish) for dish in DISHES[:3]))
+            world.run_for(timedelta(milliseconds=1))
+            world.publish(*(MenuChosen(party_id="p", dish=dish) for dish in DISHES[3:]))
+            world.run_until_quiet()
+            progress = world.progress("cook", "p")
+            assert progress is not None
+            assert progress.state == {"dishes": list(DISHES)}
+
+
+baker = Service("kitchen", memory=timedelta(minutes=30))
+
+
+@baker.resource
+async def mill() -> AsyncIterator[Rooms]:
+    yield Rooms()
+
+
+@baker.handler
+async def knead(planned: PartyPlanned, mill: Rooms, saga: Saga) -> Kneaded:
+    return Kneaded(party_id=planned.party_id, flour=await saga.step(mill.price, "flour"))
+
+
+def a_saga_that_begins_anew(world: SimulatedWorld) -> None:
+    world.start(baker, use=[Rooms()])
+    world.publish(a_party())
+    world.run_for(timedelta(hours=2))
+    for worker in ("kitchen-1", "kitchen-2"):  # else they may still have it in their caches
+        world.disturb(worker, "crash")
+    world.run_for(timedelta(minutes=1))
+    world.publish(a_party())
+    world.run_until_quiet()
+
+
+def test_a_saga_that_begins_anew_after_the_memory_may_say_something_else(world: World) -> None:
+    assert isinstance(world, SimulatedWorld)
+    a_saga_that_begins_anew(world)
+    world.verify()
+    said = [r for r in world.cluster.log if envelope.type_of(r) == "Kneaded"]
+    assert len(said) == len({r.value for r in said}) == 2
+
+
+host, pastry = Service("host"), Service("kitchen")
+
+
+@host.handler
+async def call_off(planned: PartyPlanned, withdrawn: PartyWithdrawn) -> PartyCalledOff:
+    return PartyCalledOff(party_id=withdrawn.party_id, reason=withdrawn.reason)
+
+
+@pastry.resource
+async def oven() -> AsyncIterator[Rooms]:
+    yield Rooms()
+
+
+@pastry.handler
+async def mix(planned: PartyPlanned) -> Kneaded:
+    return Kneaded(party_id=planned.party_id, flour=planned.flour)
+
+
+@pastry.handler(many=True, retry=Retry(attempts_max=1))
+async def fold(kneaded: Kneaded, oven: Rooms, saga: Saga) -> Kneaded:
+    """Takes what it says itself."""
+    await saga.step(oven.rent, saga.key("tray"), f"tray {kneaded.flour}", 1, "")
+    if not kneaded.flour:
+        raise OSError("nothing left to fold")
+    return Kneaded(party_id=kneaded.party_id, flour=kneaded.flour - 1)
+
+
+@pastry.compensation(fold)
+async def unfold(called_off: PartyCalledOff, kneaded: Kneaded, oven: Rooms, saga: Saga) -> None:
+    await saga.step(oven.announce, saga.key("unfold"), str(kneaded.flour))
+
+
+def a_party_whose_last_dough_is_a_dead_letter(world: World) -> None:
+    world.start(host, pastry, use=[Rooms()])
+    world.publish(replace(a_party(), flour=2))
+    world.run_for(timedelta(seconds=1))
+    world.publish(PartyWithdrawn(party_id="p", reason="rain"))
+    world.run_until_quiet()
+
+
+@simulate(seeds=20, faults=faults.of("crash", rate=0.05))
+def test_what_a_dead_run_did_is_told_where_a_handler_takes_what_it_says(world: World) -> None:
+    a_party_whose_last_dough_is_a_dead_letter(world)
+    assert isinstance(world, SimulatedWorld)
+    told = [dict(r.headers) for r in world.cluster.log if r.topic == "kitchen.dead"]
+    assert {letter["dead_call"] for letter in told if letter["dead_what"] == b"escalation"} == {b"step rent ran"}
+
+
+def test_a_timeline_names_the_compensation_that_runs_and_the_run_that_is_dead() -> None:
+    with SimulatedWorld(guarded=False) as world:
+        a_party_whose_last_dough_is_a_dead_letter(world)
+        told = [line.split("  p: ")[-1] for line in timeline(world)]
+    assert told.count("fold begins step rent") == 3
+    assert told.count("unfold begins step announce") == 2
+    assert told.count("fold is dead: what it did is put right, or shown to a person") == 1
+
+
+def test_a_timeline_tells_how_a_forgotten_saga_begins_anew() -> None:
+    with SimulatedWorld(guarded=False) as world:
+        a_saga_that_begins_anew(world)
+        assert sum("knead begins step price" in line for line in timeline(world)) == 2
+
+
+def test_the_kit_sees_that_nobody_was_told_what_a_dead_run_did(monkeypatch: pytest.MonkeyPatch) -> None:
+    def either(intent: Intent, handler: str, cause: str, *, undo: bool) -> bool:
+        return intent.handler == handler and intent.cause == cause
+
+    monkeypatch.setattr(record, "_is_of", either)
+    with SimulatedWorld(guarded=False) as world:
+        a_party_whose_last_dough_is_a_dead_letter(world)
+        with pytest.raises(Broken, match="undone: step rent of fold stands since transition 3, and nobody was told"):
+            world.verify()
+
+
+grill = Service("kitchen")
+grill.document(Larder, "larders")
+
+
+@grill.resource
+async def fire() -> AsyncIterator[Rooms]:
+    yield Rooms()
+
+
+@grill.handler(many=True, retry=Retry(attempts_max=1))
+async def cook_it(menu: MenuChosen, planned: PartyPlanned, fire: Rooms, saga: Saga) -> Tasted:
+    await saga.step(fire.rent, saga.key("spit"), menu.dish, 1, "")
+    await saga.update(Larder, LARDER, Larder.pour)
+    if menu.dish == "figs":
+        raise OSError("they burn")
+    return Tasted(party_id=menu.party_id, dish=menu.dish)
+
+
+@grill.compensation(cook_it)
+async def throw_away(called_off: PartyCalledOff, tasted: Tasted) -> None:
+    return None
+
+
+@simulate(seeds=60, faults=faults.of("crash", "lost answer", "delay", rate=0.03, target="kitchen"))
+def test_no_message_is_lost_that_comes_while_a_dead_run_is_put_right(world: World) -> None:
+    world.start(host, grill, use=[Rooms()], documents={LARDER: Larder(flour=0)})
+    world.publish(a_party(), MenuChosen(party_id="p", dish="figs"))
+    world.run_for(timedelta(seconds=1))
+    world.publish(PartyWithdrawn(party_id="p", reason="rain"))
+    world.publish(*(MenuChosen(party_id="p", dish=f"{number} cakes") for number in range(12)))
+    world.run_until_quiet()
+
+
+def test_a_saga_begins_anew_after_the_memory_whatever_a_worker_has_in_its_cache(world: World) -> None:
+    """Else its messages, which have the ids of before, are nothing to one worker and begin something at the other."""
+    assert isinstance(world, SimulatedWorld)
+    world.start(baker, use=[Rooms()])
+    for _ in range(3):
+        world.publish(a_party())
+        world.run_for(timedelta(hours=2))
+    assert len([r for r in world.cluster.log if envelope.type_of(r) == "Kneaded"]) == 3
+
+
+painter = Service("host")
+
+
+@painter.handler
+async def write_menu(planned: PartyPlanned) -> MenuChosen:
+    return MenuChosen(party_id=planned.party_id, dish="soup")
+
+
+@painter.compensation(write_menu)
+async def wipe(called_off: PartyCalledOff, menu: MenuChosen) -> None:
+    return None
+
+
+@painter.handler
+async def say_no(withdrawn: PartyWithdrawn) -> PartyCalledOff:
+    return PartyCalledOff(party_id=withdrawn.party_id, reason=withdrawn.reason)
+
+
+def test_a_result_that_somebody_outside_says_too_is_no_message_for_a_compensation(world: World) -> None:
+    assert isinstance(world, SimulatedWorld)
+    world.start(painter)
+    world.publish(MenuChosen(party_id="p", dish="figs"))
+    world.run_until_quiet()
+    world.verify()
+    assert not {record.topic for record in world.cluster.log} & {"host.dead"}
+
+
+def test_what_is_undone_is_no_part_any_more_though_the_run_had_other_results() -> None:
+    x, y = (a_message(type_) for type_ in "XY")
+    role = replace(a_role("chain", "X Y", many=True), undo=Undo(name="undo", outcomes=frozenset(), results=frozenset()))
+    p = struct_replace(
+        blank(),
+        results=tuple(Result(handler="chain", cause="A-1", event=e, own=(x.id, y.id)) for e in (x, y)),
+        own=(Own(event=x, n=0), Own(event=y, n=0)),
+    )
+    roles = Roles("s", [role], outcomes=frozenset(), emitted=frozenset("XY"))
+    hand = Hand(message=a_message(), position=None, roles=roles, heard=(), now_ms=0, memory_s=1)
+    once = undone(p, hand, role, p.results[1], Ended(message=hand.message))
+    assert [own.event for own in once.snapshot.own] == [x]
+
+
+class Desk:
+    """Remembers what was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    async def ask(self, what: str) -> None:
+        self.asked.append(what)
+        await asyncio.to_thread(int)
+
+    async def tell(self, what: str) -> None:
+        await self.ask(what)
+
+
+async def test_steps_in_a_task_group_die_of_what_was_wrong_with_them_and_at_once() -> None:
+    payment, desk, runs = Service("payment"), Desk(), list[int]()
+
+    @payment.resource
+    async def a_desk() -> AsyncIterator[Desk]:
+        yield desk
+
+    @payment.handler(retry=Retry(attempts_max=5, delay_s_first=0.001))
+    async def first(order: OrderPlaced, a_desk: Desk, saga: Saga) -> None:
+        runs.append(1)
+        async with asyncio.TaskGroup() as tasks:
+            for call in (desk.ask, desk.tell)[:: 1 if len(runs) == 1 else -1]:
+                tasks.create_task(saga.step(call, "tea"))
+        raise OSError("once more")
+
+    done = await trial(payment, an_order(), real=[Desk])
+    (dead,) = done.progress.transitions
+    assert (dead.outcome, len(runs)) == ("dead", 2)
+    assert str(dead.reason).startswith("NotDeterministic: not deterministic: first recorded step 'ask' (number 1)")

@@ -1,0 +1,35 @@
+"""A saga id that comes again after the memory: a new saga, whose archives are not those of the old one."""
+
+from datetime import timedelta
+from pathlib import Path
+
+from saga import Service
+from saga.inspection.histories import history_of
+from saga.inspection.sources import Source
+from saga.observe.moments import Stuck
+from saga.progress import history
+from saga.progress.document import progress_key
+from services.payment.events import OrderPlaced
+from tests.runtime.real_worker import SAGA, an_order, at_work, workplace
+
+
+async def test_a_long_saga_of_an_id_that_was_forgotten_is_archived_and_verified_as_a_whole(tmp_path: Path) -> None:
+    inventory = Service("inventory", memory=timedelta(days=1))
+
+    @inventory.handler(many=True)
+    async def note(order: OrderPlaced) -> None:
+        return None
+
+    async with workplace(tmp_path) as place:
+        for life, messages in (("first", 190), ("second", 130)):
+            async with at_work(place, inventory):
+                await place.broker.publish([place.record_of(an_order(), id=f"{life}-{n}") for n in range(messages)])
+                await place.at_rest(inventory)
+            assert not place.told(Stuck)
+            whole = await history_of(Source("inventory", place.store), SAGA)
+            assert whole is not None
+            assert len(whole.transitions) == messages
+            assert history.verify(whole.transitions, whole.snapshot) is None
+            document = await place.store.get("saga", progress_key("inventory", SAGA))
+            assert document is not None
+            await place.store.remove("saga", progress_key("inventory", SAGA), cas=document.cas)  # as expiry does

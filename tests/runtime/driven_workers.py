@@ -1,0 +1,143 @@
+"""Workers of one service on one store, each driven message by message: for schedules that a real log seldom gives."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from saga import Event, Service
+from saga.clock import iso
+from saga.messages import Message, Position, texts_of
+from saga.progress.document import Entry, Snapshot, decode, decode_entry, progress_key
+from saga.runtime.beginning import begin
+from saga.runtime.lifecycle import open_resources
+from saga.runtime.participant import Participant, participant_of
+from saga.runtime.prepared import prepare
+from saga.runtime.turn import advance
+from saga.runtime.turn_state import TurnState
+from saga.store.port import Document
+from saga.store.sqlite import SqliteStore
+from saga.testing.trials import TrialClock, TrialPorts
+from tests.runtime.real_worker import SAGA, message_of, topic_of
+
+Before = Callable[[str, str], Awaitable[None]]
+
+
+class Watched:
+    """The store, with something that happens before a write: `before(collection, key)`."""
+
+    def __init__(self, store: SqliteStore) -> None:
+        self.store = store
+        self.document_bytes_max = store.document_bytes_max
+        self.before: Before | None = None
+        self.instead: Callable[[str, str, bytes], Awaitable[None]] | None = None
+        """What happens to the first thing that is inserted."""
+
+    async def get(self, collection: str, key: str) -> Document | None:
+        return await self.store.get(collection, key)
+
+    async def insert(self, collection: str, key: str, content: bytes, *, expiry_s: float | None = None) -> int:
+        await self._happens(collection, key)
+        if self.instead is not None:
+            await self.instead(collection, key, content)
+        return await self.store.insert(collection, key, content, expiry_s=expiry_s)
+
+    async def replace(
+        self,
+        collection: str,
+        key: str,
+        content: bytes,
+        *,
+        cas: int,
+        expiry_s: float | None = None,
+        keep_expiry: bool = False,
+    ) -> int:
+        await self._happens(collection, key)
+        return await self.store.replace(collection, key, content, cas=cas, expiry_s=expiry_s, keep_expiry=keep_expiry)
+
+    async def remove(self, collection: str, key: str, *, cas: int) -> None:
+        await self._happens(collection, key)
+        await self.store.remove(collection, key, cas=cas)
+
+    async def _happens(self, collection: str, key: str) -> None:
+        if self.before is not None:
+            await self.before(collection, key)
+
+
+class At:
+    """One worker of a service. What it has cached is what the test hands it."""
+
+    def __init__(self, participant: Participant, ports: TrialPorts, store: SqliteStore) -> None:
+        self.participant, self.ports, self.store = participant, ports, store
+        self.offset = 0
+
+    def message(self, event: Event, *, started: str | None = "now", id: str = "", source: str = "somebody") -> Message:
+        """As another service says it."""
+        now = iso(self.ports.clock.now_ms())
+        started = now if started == "now" else started
+        return message_of(event, time=now, started=started, id=id, source=source)
+
+    def begun(self, event: Event, message: Message) -> TurnState:
+        """The turn on a message, on nothing cached."""
+        self.offset += 1
+        return begin(self.participant, message, Position(topic_of(event), 0, self.offset), None)
+
+    async def takes(
+        self,
+        event: Event,
+        *,
+        writes_max: int = 100,
+        started: str | None = "now",
+        id: str = "",
+        source: str = "somebody",
+    ) -> TurnState:
+        """The message to its end; or, as by a crash, only to so many writes."""
+        turn = self.begun(event, self.message(event, started=started, id=id, source=source))
+        while not turn.over:
+            cas, was_read = turn.cas, turn.progress is not None
+            turn = await advance(self.participant, turn)
+            writes_max -= was_read and turn.cas not in (cas, 0)
+            if not writes_max:
+                break
+        return turn
+
+    async def progress(self, saga: str = SAGA) -> Snapshot:
+        """As it is in the store."""
+        document = await self.store.get("saga", progress_key(self.participant.name, saga))
+        return Snapshot(service=self.participant.name, saga=saga) if document is None else decode(document.content)
+
+    async def history(self) -> list[Entry]:
+        """What was done with the saga, as far as it is in the progress."""
+        return [decode_entry(raw) for raw in (await self.progress()).transitions]
+
+    async def told(self) -> list[tuple[str, str]]:
+        """Handler and outcome of each transition."""
+        return [(entry.handler, entry.outcome) for entry in await self.history()]
+
+    @property
+    def dead(self) -> list[dict[str, str]]:
+        """The headers of what it left on `<service>.dead`, each letter once."""
+        letters = [texts_of(r.headers) for r in self.ports.published if r.topic.endswith(".dead")]
+        return list({headers["dead_id"]: headers for headers in letters}.values())
+
+
+class Workers:
+    """The store, the time, and the workers on them."""
+
+    def __init__(self, store: SqliteStore, clock: TrialClock, stack: AsyncExitStack) -> None:
+        self.store, self.clock, self._stack = store, clock, stack
+        self.watched = Watched(store)
+
+    async def worker(self, service: Service[Any], *, use: Sequence[object] = ()) -> At:
+        """One more worker, of this version of the service."""
+        ports = TrialPorts(self.watched, self.clock)  # type: ignore[arg-type] # what a turn uses of a store
+        resources = await open_resources(service.declared, self._stack, self.clock, self.clock.monotonic_s() + 9, use)
+        return At(participant_of(prepare(service.declared), resources, ports), ports, self.store)
+
+
+@asynccontextmanager
+async def place(folder: Path) -> AsyncIterator[Workers]:
+    """With an empty store."""
+    clock = TrialClock()
+    async with AsyncExitStack() as stack:
+        yield Workers(await stack.enter_async_context(SqliteStore(folder / "store.db", clock=clock)), clock, stack)

@@ -1,0 +1,294 @@
+"""The four example services, run one message after another in memory; what they leave behind, as evidence."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field, replace
+from decimal import Decimal
+from hashlib import sha256
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec import Raw
+from msgspec.structs import replace as with_
+
+from saga import Service, envelope
+from saga.client_events import to_record
+from saga.errors import BadInput, Conflict, Exists, SagaError
+from saga.messages import Event, Outgoing, Partition, Position, Record
+from saga.progress.document import Entry, Snapshot, decode, decode_entry, encode, progress_key
+from saga.progress.spill import saga_of
+from saga.runtime import deadletters
+from saga.runtime.beginning import begin
+from saga.runtime.participant import Participant, participant_of
+from saga.runtime.prepared import prepare
+from saga.runtime.turn import take_turn
+from saga.store.port import Document
+from saga.testing.idle_ports import IdlePorts
+from saga.testing.invariants.evidence import Evidence, Witnessed
+from services.inventory import inventory
+from services.inventory.stock import Stock
+from services.order import order
+from services.order.events import OrderPlaced
+from services.payment import payment
+from services.payment.bank import Bank
+from services.shipping import shipping
+from services.shipping.carrier import Carrier
+from verification.operations import PlainRun
+
+T = TypeVar("T")
+
+SKU = "tea"
+
+
+class Disk:
+    """Documents in memory, and every content that they ever had."""
+
+    document_bytes_max = 1 << 30
+
+    def __init__(self) -> None:
+        self.now: dict[tuple[str, str], Document] = {}
+        self.ever: dict[tuple[str, str], list[bytes]] = {}
+
+    async def get(self, collection: str, key: str) -> Document | None:
+        return self.now.get((collection, key))
+
+    async def insert(self, collection: str, key: str, content: bytes, *, expiry_s: float | None = None) -> int:
+        if (collection, key) in self.now:
+            raise Exists(key)
+        return self._put(collection, key, content)
+
+    async def replace(self, collection: str, key: str, content: bytes, *, cas: int, **_: object) -> int:
+        if self.now[collection, key].cas != cas:
+            raise Conflict(key)
+        return self._put(collection, key, content)
+
+    def _put(self, collection: str, key: str, content: bytes) -> int:
+        versions = self.ever.setdefault((collection, key), [])
+        versions.append(content)
+        self.now[collection, key] = Document(content, len(versions))
+        return len(versions)
+
+
+@dataclass
+class Ports(IdlePorts):
+    """Everything at once, nothing ever away."""
+
+    shop: "Shop"
+    store: Any = field(default_factory=Disk)
+
+    @property
+    def clock(self) -> Any:
+        return self
+
+    def now_ms(self) -> int:
+        self.shop.now_ms += 1
+        return self.shop.now_ms
+
+    def monotonic_s(self) -> float:
+        return 0.0
+
+    def chance(self) -> float:
+        return 0.5
+
+    async def within(self, seconds: float, what: Awaitable[T]) -> T:
+        return await what
+
+    async def publish(self, messages: Sequence[Outgoing]) -> None:
+        for message in messages:
+            self.shop.append(message)
+
+    def unavailable(self, operation: str, why: SagaError) -> None:
+        raise why
+
+    def report(self, moment: object) -> None:
+        return None
+
+    def is_news(self, id_: str) -> bool:
+        return False
+
+    def one_run(self) -> PlainRun:
+        return PlainRun()
+
+
+class BrokenCarrier(Carrier):
+    """Takes no booking, and does not say no either."""
+
+    async def book(self, key: str, address: str, parcels: int) -> str:
+        raise ConnectionError("nobody answers")
+
+
+class Shop:
+    """The services, the log, and how far each has read."""
+
+    def __init__(
+        self,
+        *,
+        left: int = 5,
+        carrier: Carrier | None = None,
+        services: Sequence[Service[Any]] = (order, payment, inventory, shipping),
+    ) -> None:
+        self.now_ms = 1_800_000_000_000
+        self.log: list[Record] = []
+        self.ends: dict[Partition, int] = {}
+        self.services: dict[str, Participant] = {}
+        self.ports: dict[str, Ports] = {}
+        self.read: dict[str, int] = {}
+        given: dict[type, object] = {Bank: Bank(), Carrier: carrier or Carrier()}
+        for service in services:
+            declared = service.declared
+            self.ports[declared.name] = Ports(self)
+            resources = {r.gives: given[r.gives] for r in declared.resources}
+            self.services[declared.name] = participant_of(prepare(declared), resources, self.ports[declared.name])
+            self.read[declared.name] = 0
+        self.stock = msgspec.json.encode(Stock(left=left))
+
+    def append(self, message: Outgoing) -> None:
+        partition = Partition(message.topic, 0)
+        offset = self.ends.get(partition, 0)
+        self.ends[partition] = offset + 1
+        self.log.append(Record(*partition, offset, message.key, message.value, message.headers, self.now_ms))
+
+    def publish(self, event: Event) -> None:
+        self.append(to_record(event, self.now_ms))
+
+    def again(self, index: int) -> None:
+        """The same record once more, as by a sender that is in doubt."""
+        record = self.log[index]
+        assert record.key is not None
+        self.append(Outgoing(record.topic, record.key, record.value, record.headers))
+
+    async def run(self, stock: bool = True) -> None:
+        """Until everybody has read everything."""
+        inventory_store = self.ports.get("inventory")
+        if stock and inventory_store is not None and ("stock", SKU) not in inventory_store.store.now:
+            await inventory_store.store.insert("stock", SKU, self.stock)
+        while any(read < len(self.log) for read in self.read.values()):
+            for name, service in self.services.items():
+                if self.read[name] < len(self.log):
+                    self.read[name] += 1
+                    await self._take(service, self.log[self.read[name] - 1])
+
+    async def _take(self, service: Participant, record: Record) -> None:
+        """As `saga.runtime.worker` does."""
+        if record.topic not in {service.contracts[type_].topic for type_ in service.consumed}:
+            return
+        type_ = envelope.type_of(record)
+        if type_ is not None and type_ not in service.consumed:
+            return
+        try:
+            if type_ is None:
+                raise BadInput("nobody knows what it is")
+            contract = service.contracts[type_]
+            message = envelope.to_message(record, type_=type_, schema="", contract=contract)
+        except BadInput as why:
+            self.append(deadletters.unreadable(service.name, record, str(why), self.now_ms))
+        else:
+            if message.source != service.name:
+                position = Position(record.topic, record.partition, record.offset)
+                await take_turn(service, begin(service, message, position, None))
+
+    def evidence(self, spoiled: frozenset[str] = frozenset()) -> Evidence:
+        witnessed = {}
+        for name, service in self.services.items():
+            ever = self.ports[name].store.ever
+            topics = {service.contracts[type_].topic for type_ in service.consumed}
+            prefix = progress_key(name, "")
+            archives: dict[str, list[tuple[str, bytes]]] = {}
+            for (collection, key), contents in ever.items():
+                if collection == "saga-archive":
+                    archives.setdefault(saga_of(key), []).append((key, contents[-1]))
+            witnessed[name] = Witnessed(
+                service=service,
+                resources=service.resources,
+                versions={key.removeprefix(prefix): tuple(v) for (c, key), v in ever.items() if c == "saga"},
+                archives=archives,
+                documents={where: tuple(v) for where, v in ever.items() if where[0] not in ("saga", "saga-archive")},
+                committed={partition: end for partition, end in self.ends.items() if partition.topic in topics},
+            )
+        return Evidence(services=witnessed, log=tuple(self.log), ends=dict(self.ends), spoiled=spoiled)
+
+
+def an_order(id_: str = "o-1", *, card: str = "visa", quantity: int = 1, address: str = "Kiel") -> OrderPlaced:
+    return OrderPlaced(
+        order_id=id_,
+        customer_id="c-1",
+        sku=SKU,
+        quantity=quantity,
+        total=Decimal("9.80"),
+        card=card,
+        address=address,
+    )
+
+
+async def a_run(*events: Event, left: int = 5, carrier: Carrier | None = None) -> Evidence:
+    """What the shop leaves behind after these events."""
+    shop = Shop(left=left, carrier=carrier)
+    for event in events:
+        shop.publish(event)
+    await shop.run()
+    return shop.evidence()
+
+
+def at_the_end(evidence: Evidence) -> Evidence:
+    """What is left of it for those who come when all is over: of each progress and document the last content."""
+    services = {
+        name: replace(
+            witnessed,
+            versions={saga: contents[-1:] for saga, contents in witnessed.versions.items()},
+            documents={where: contents[-1:] for where, contents in witnessed.documents.items()},
+        )
+        for name, witnessed in evidence.services.items()
+    }
+    return replace(evidence, services=services, partial=True)
+
+
+# -------------------------------------------------------------------- changing evidence
+
+
+def with_service(evidence: Evidence, name: str, **changes: Any) -> Evidence:
+    changed = replace(evidence.services[name], **changes)
+    return replace(evidence, services={**evidence.services, name: changed})
+
+
+def with_versions(evidence: Evidence, name: str, saga: str, versions: Sequence[bytes]) -> Evidence:
+    there = evidence.services[name].versions
+    return with_service(evidence, name, versions={**there, saga: tuple(versions)})
+
+
+def with_last(evidence: Evidence, name: str, change: Callable[[Snapshot], Snapshot], saga: str = "o-1") -> Evidence:
+    """The last version of a progress, changed."""
+    versions = evidence.services[name].versions[saga]
+    return with_versions(evidence, name, saga, [*versions[:-1], encode(change(decode(versions[-1])))])
+
+
+def rewritten(p: Snapshot, change: Callable[[Entry], Entry | None], *more: Entry) -> Snapshot:
+    """A progress with other transitions and a chain of hashes that holds: as by a runtime that does other things."""
+    entries = [e for e in (*map(change, map(decode_entry, p.transitions)), *more) if e is not None]
+    previous, raws = "", []
+    for n, entry in enumerate(entries):
+        raw = encode(with_(entry, n=n, previous=previous))
+        previous = sha256(raw).hexdigest()
+        raws.append(Raw(raw))
+    return with_(p, n=len(raws), published=len(raws) - 1, hash=previous, transitions=tuple(raws))
+
+
+def with_snapshot(evidence: Evidence, name: str, change: Callable[[Snapshot], Snapshot], saga: str = "o-1") -> Evidence:
+    """As if a runtime with other rules had written it, and bound the snapshot to no transition."""
+    p = rewritten(change(decode(evidence.services[name].versions[saga][-1])), lambda entry: entry)
+    return with_versions(evidence, name, saga, [encode(p)])
+
+
+def with_transitions(
+    evidence: Evidence, name: str, change: Callable[[Entry], Entry | None], *more: Entry, saga: str = "o-1"
+) -> Evidence:
+    """As if the progress had always been written that way: one version is left of it."""
+    p = rewritten(decode(evidence.services[name].versions[saga][-1]), change, *more)
+    return with_versions(evidence, name, saga, [encode(p)])
+
+
+def entries_of(evidence: Evidence, name: str, saga: str = "o-1") -> list[Entry]:
+    return [decode_entry(raw) for raw in decode(evidence.services[name].versions[saga][-1]).transitions]
+
+
+def without_records(evidence: Evidence, *types: str) -> Evidence:
+    """A log in which events of these types never were. Where it ends stays as it was."""
+    return replace(evidence, log=tuple(r for r in evidence.log if envelope.type_of(r) not in types))

@@ -1,0 +1,192 @@
+"""A fake called through a socket, as from another process."""
+
+import asyncio
+import os
+import tempfile
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+from typing import Protocol, get_type_hints
+
+import pytest
+
+from saga.errors import SagaError
+from saga.testing.processes.remote_fakes import Outside, remote_fake
+
+
+class Refused(Exception):
+    """A declared answer."""
+
+
+@dataclass(frozen=True)
+class Offer:
+    price: Decimal
+
+
+class Shop(ABC):
+    """What a resource gives."""
+
+    def __init__(self, address: str) -> None:
+        raise ConnectionError(f"there is no {address}")
+
+    @abstractmethod
+    async def ask(self, what: str, *, pieces: int = 1) -> Offer: ...
+
+    @abstractmethod
+    async def count(self) -> int: ...
+
+    @abstractmethod
+    async def hang(self) -> None: ...
+
+    @abstractmethod
+    def close(self) -> None: ...
+
+
+class FakeShop(Shop):
+    """Notes what it is asked for."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.at_once = self.at_once_max = 0
+        self.cancelled = False
+
+    async def ask(self, what: str, *, pieces: int = 1) -> Offer:
+        if what == "lead":
+            raise Refused("no lead", pieces)
+        self.asked.append(what)
+        return Offer(Decimal("1.50") * pieces)
+
+    async def count(self) -> int:
+        self.at_once += 1
+        self.at_once_max = max(self.at_once, self.at_once_max)
+        await asyncio.sleep(0)  # noqa: TID251 - lets another call in, if it were let in
+        self.at_once -= 1
+        return len(self.asked)
+
+    async def hang(self) -> None:
+        self.asked.append("hang")
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            self.cancelled = True
+            raise
+
+    def close(self) -> None:
+        raise NotImplementedError
+
+
+CALLS = ("ask", "count", "hang")
+
+
+@pytest.fixture
+def outside() -> Iterator[Outside]:
+    with tempfile.TemporaryDirectory() as folder, Outside(Path(folder) / "s") as outside:
+        yield outside
+
+
+@pytest.fixture
+def fake(outside: Outside) -> FakeShop:
+    fake = FakeShop()
+    outside.fakes += [object(), fake]
+    return fake
+
+
+@pytest.fixture
+def shop(outside: Outside, fake: FakeShop) -> Shop:
+    made = remote_fake(Shop, 1, CALLS, outside.socket)
+    assert isinstance(made, Shop)
+    return made
+
+
+async def test_a_call_reaches_the_fake_and_its_answer_comes_back(shop: Shop, fake: FakeShop) -> None:
+    assert await shop.ask("tea", pieces=2) == Offer(Decimal("3.00"))
+    assert fake.asked == ["tea"]
+
+
+async def test_an_exception_comes_back_as_the_same_class_with_its_arguments(shop: Shop) -> None:
+    with pytest.raises(Refused) as raised:
+        await shop.ask("lead", pieces=3)
+    assert raised.value.args == ("no lead", 3)
+
+
+def test_a_step_records_it_by_the_name_and_type_of_the_real_method(shop: Shop) -> None:
+    assert shop.ask.__name__ == "ask"
+    assert get_type_hints(shop.ask)["return"] is Offer
+
+
+class Counter(Protocol):
+    """What a resource gives that has no class of its own."""
+
+    async def count(self) -> int: ...
+
+
+async def test_a_fake_of_a_protocol_is_called_too(outside: Outside, fake: FakeShop) -> None:
+    counter = remote_fake(Counter, 1, ("count",), outside.socket)
+    assert await counter.count() == 0  # type: ignore[attr-defined] # made of its name
+
+
+async def test_calls_are_answered_one_after_another(shop: Shop, fake: FakeShop) -> None:
+    assert await asyncio.gather(*(shop.count() for _ in range(20))) == [0] * 20
+    assert fake.at_once_max == 1
+
+
+async def test_a_call_whose_caller_gives_up_holds_nobody_up(shop: Shop, fake: FakeShop) -> None:
+    call = asyncio.ensure_future(shop.hang())  # noqa: TID251 - it is to be cancelled
+    async with asyncio.timeout(10):
+        while not fake.asked:  # noqa: ASYNC110 - the other thread tells nobody
+            await asyncio.sleep(0)  # noqa: TID251 - until it has come so far
+        call.cancel()
+        assert await shop.count() == 1
+    assert fake.cancelled
+
+
+async def test_what_is_no_async_method_is_refused_with_the_reason(shop: Shop) -> None:
+    with pytest.raises(AttributeError, match=r"Shop\.asked: .* only calls of its async methods reach it"):
+        shop.asked  # type: ignore[attr-defined] # noqa: B018 - it is not there
+    with pytest.raises(AttributeError, match=r"Shop\.close: .* only calls of its async methods reach it"):
+        shop.close()
+
+
+async def test_what_cannot_go_to_another_process_is_told(shop: Shop, fake: FakeShop) -> None:
+    with pytest.raises(SagaError, match=r"the arguments of Shop\.ask cannot go to the fake"):
+        await shop.ask(lambda: None)  # type: ignore[arg-type] # on purpose
+
+    async def ask(what: str) -> object:
+        return lambda: None
+
+    fake.ask = ask  # type: ignore[method-assign, assignment] # on purpose
+    with pytest.raises(SagaError, match="what it returned cannot go to another process"):
+        await shop.ask("tea")
+
+
+async def test_an_exception_that_cannot_be_made_again_is_told(shop: Shop, fake: FakeShop) -> None:
+    class Local(Exception):
+        pass
+
+    async def ask(what: str) -> Offer:
+        raise Local("here only")
+
+    fake.ask = ask  # type: ignore[method-assign, assignment] # on purpose
+    with pytest.raises(SagaError, match="Local: here only cannot go to another process"):
+        await shop.ask("tea")
+
+
+async def test_nothing_changes_while_it_is_looked_at(outside: Outside, shop: Shop, fake: FakeShop) -> None:
+    with outside.still():
+        call = asyncio.ensure_future(shop.ask("tea"))  # noqa: TID251 - it is to wait
+        for _ in range(100):
+            await asyncio.sleep(0)  # noqa: TID251 - the call is on its way
+            os.sched_yield()
+        assert not fake.asked
+    assert await call == Offer(Decimal("1.50"))
+
+
+def test_a_path_that_is_too_long_for_a_socket_is_told() -> None:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        pytest.raises(SagaError, match="choose a shorter path for temporary files"),
+        Outside(Path(folder) / ("s" * 120)),
+    ):
+        pass

@@ -1,0 +1,105 @@
+"""The files below a world: read as they are, and written though somebody holds a lock."""
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+
+from saga.broker.port import Topic
+from saga.clock import SystemClock
+from saga.errors import SagaError
+from saga.messages import Outgoing, Position
+from saga.names import ARCHIVES, PROGRESS
+from saga.progress import history, record
+from saga.progress.document import Snapshot, encode, progress_key
+from saga.progress.history import Archive
+from saga.progress.record import Ended, Hand
+from saga.sqlite.lock import WriteLock
+from saga.store.sqlite import SqliteStore
+from saga.testing.invariants.progress_lives import broken_chain, lives_of
+from saga.testing.processes.shared_files import SharedFiles
+from services.order import order
+from tests.progress.pieces import NOW_MS, a_message, a_role, blank, roles_of
+
+A_TOPIC = Topic("things", partitions=2)
+A_RECORD = Outgoing("things", b"s", b"1", ())
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Iterator[SharedFiles]:
+    with SharedFiles(tmp_path, SystemClock()) as files:
+        yield files
+
+
+def test_publishing_waits_for_the_lock_while_the_world_goes_on(files: SharedFiles) -> None:
+    lock = WriteLock(files.broker_file.with_name("broker.db.lock"))
+    assert lock.taken()
+    try:
+        files.publish([A_RECORD], [A_TOPIC])
+        assert waits(files, looks=5) == 5
+    finally:
+        lock.release()
+        lock.close()
+    assert waits(files, looks=200) < 200
+
+
+def waits(files: SharedFiles, *, looks: int) -> int:
+    """At how many of so many looks something is not published yet."""
+    for look in range(looks):
+        files.wait(0.02)
+        if not files.is_publishing:
+            return look
+    return looks
+
+
+def test_what_cannot_be_published_is_raised_while_the_world_waits(files: SharedFiles) -> None:
+    files.publish([A_RECORD])
+    with pytest.raises(SagaError, match="things"):
+        files.wait(0.1)
+    assert not files.is_publishing
+
+
+def test_what_is_left_behind_is_read_with_its_archives_and_the_log(files: SharedFiles) -> None:
+    files.prepare(order.declared, {})
+    p = replace(blank(), service="order")
+    for _ in range(history.TRANSITIONS_MAX + 1):
+        p = handled(p)
+    archive = history.to_archive(p)
+    assert archive is not None
+    trimmed = history.trimmed(p, archive)
+    earlier = replace(archive, first=5)  # of another saga that had the same id
+    asyncio.run(write(files.store_file("order"), trimmed, archive, earlier))
+    files.publish([A_RECORD._replace(topic="orders")])
+    waits(files, looks=50)
+    evidence = files.evidence([order.declared])
+    assert evidence.partial
+    assert [(record.topic, record.key) for record in evidence.log] == [("orders", b"s")]
+    assert sorted(evidence.ends.values())[-2:] == [0, 1]
+    assert {topic for topic, _ in evidence.ends} >= {"orders", "order.dead"}
+    left = evidence.services["order"]
+    assert set(left.committed.values()) == {0}
+    (life,) = lives_of(left.service, left.versions["s"], left.archives["s"])
+    assert life.raws == p.transitions
+    assert life.p.first == len(archive.transitions)
+    assert broken_chain(life) is None
+
+
+def handled(p: Snapshot) -> Snapshot:
+    """With one transition more."""
+    message, role = a_message("A", id=f"m-{p.n}"), a_role("confirm", "A", many=True)
+    hand = Hand(
+        message=message, position=Position("things", 0, p.n), roles=roles_of(), heard=(), now_ms=NOW_MS, memory_s=1000
+    )
+    ended = Ended(cause=message.id, message=message, parts=(message,), delta={"x": p.n})
+    return record.handled(p, hand, role, ended).snapshot
+
+
+async def write(file: Path, p: Snapshot, *archives: Archive) -> None:
+    async with SqliteStore(file, clock=SystemClock()) as store:
+        await store.insert(PROGRESS, progress_key(p.service, p.saga), encode(p))
+        for archive in archives:
+            key = history.archive_key(p.service, p.saga, archive.first)
+            await store.insert(ARCHIVES, key, msgspec.json.encode(archive))

@@ -1,0 +1,397 @@
+"""How the state of everything moves on: one operation, one fault at a time.
+
+Two workers of one service, two topics of one partition, one saga. States are values without history: documents and
+turns are interned, and a document's number is its version.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any, NamedTuple
+
+import msgspec
+
+from saga.errors import SagaError
+from saga.messages import Message, Position
+from saga.names import ARCHIVES
+from saga.progress import history as transitions
+from saga.progress import record
+from saga.progress.decide import next_ready
+from saga.progress.document import Entry, Snapshot, decode, decode_entry, encode
+from saga.progress.history import archive_key, decode_archive
+from saga.progress.spill import whole
+from saga.runtime.beginning import begin
+from saga.runtime.participant import Participant
+from saga.runtime.turn import advance
+from saga.runtime.turn_state import TurnState
+from saga.store.port import Document
+from saga.testing.invariants import progress_checks
+from verification import environment
+from verification.handlers import SAGA, SERVICE
+from verification.operations import (
+    AGES_OF_MEMORY,
+    Answer,
+    Batched,
+    Done,
+    ExploredPorts,
+    Failed,
+    Found,
+    Get,
+    Operation,
+    Outside,
+    Publish,
+    Put,
+    Remove,
+    Together,
+)
+from verification.services import Explored, ages_at, participant
+from verification.state import PROGRESS, STOCK, TOPICS, History, Move, State, Worker, applied, id_of
+
+TIGHT = {(record, "INBOX_MAX"): 1, (transitions, "TRANSITIONS_MAX"): 2, (transitions, "TRANSITIONS_KEPT"): 1}
+"""Bounds that are reached within a scenario."""
+
+
+class Under(NamedTuple):
+    """A turn, and under what it goes on."""
+
+    turn: TurnState
+    release: int
+    passed: int
+    """How often `AGE_MS` has passed."""
+
+
+class World:
+    """One scenario's service and logs, and the memory of the search."""
+
+    def __init__(
+        self, explored: Explored, logs: tuple[tuple[Message, ...], tuple[Message, ...]], *, batched: bool = False
+    ) -> None:
+        """`batched`: whether another saga's lane uses the business document too."""
+        self.explored, self.logs, self.batched = explored, logs, batched
+        self.ports = ExploredPorts()
+        self.services: list[Participant] = [
+            participant(explored, self.ports, release) for release in range(len(explored.releases))
+        ]
+        self.ports.theirs = environment.others_update(self) if batched else None
+        self._contents: list[bytes] = [b""]
+        self._versions: dict[bytes, int] = {}
+        self._turns: list[Under] = []
+        self._numbers: dict[Any, int] = {}
+        self._next: dict[tuple[int, History], Operation | int] = {}
+        self._snapshots: dict[int, Snapshot] = {}
+        self._entries: dict[int, tuple[Entry, ...]] = {}
+
+    @property
+    def service(self) -> Participant:
+        """The newest release."""
+        return self.services[-1]
+
+    # ---------------------------------------------------------------- interning
+
+    def version(self, content: bytes) -> int:
+        """The number of a document's content, which is its version: no content comes again."""
+        number = self._versions.get(content)
+        if number is None:
+            number = self._versions[content] = len(self._contents)
+            self._contents.append(content)
+        return number
+
+    def content(self, version: int) -> bytes:
+        return self._contents[version]
+
+    def document(self, version: int) -> Document | None:
+        return Document(self._contents[version], version) if version else None
+
+    def snapshot(self, version: int) -> Snapshot:
+        """The progress of that version."""
+        known = self._snapshots.get(version)
+        if known is None:
+            content = self._contents[version]
+            known = decode(content) if version else Snapshot(service=SERVICE, saga=SAGA)
+            self._snapshots[version] = known
+        return known
+
+    def entries(self, s: State, version: int) -> tuple[Entry, ...]:
+        """The transitions of that version of the progress, archived ones with them."""
+        known = self._entries.get(version)
+        if known is None:
+            p, first = self.snapshot(version), 0
+            raws: list[msgspec.Raw] = []
+            while first < p.first:
+                archive = decode_archive(self._contents[s.version_of(ARCHIVES, archive_key(SERVICE, SAGA, first))])
+                raws += archive.transitions
+                first += len(archive.transitions)
+            known = self._entries[version] = tuple(map(decode_entry, (*raws[: p.first], *p.transitions)))
+        return known
+
+    def whole(self, s: State) -> Snapshot:
+        """The progress with all that its pages hold. Raises `SagaError` for one that is not there."""
+        p = self.snapshot(s.progress)
+        return whole(p, {key: self._contents[v] for (_, key), v in s.rest}) if p.pages else p
+
+    def is_settled(self, s: State) -> bool:
+        """True if all that is recorded is in the log, and nothing of the saga is ready."""
+        said = all(i in s.out for i in progress_checks.recorded(self.entries(s, s.progress)))
+        return said and next_ready(self.whole(s), self.service.roles) is None
+
+    def stock_left(self, version: int) -> int | None:
+        """How much the business document says is left; `None` if it is absent."""
+        if not version:
+            return None
+        document = msgspec.json.decode(self._contents[version])
+        return None if document.get("_saga", {}).get("absent") else document["left"]
+
+    def _turn(self, turn: TurnState, release: int, passed: int) -> int:
+        progress = None if turn.progress is None else encode(turn.progress)
+        results = msgspec.json.encode(turn.results)
+        key = (
+            (turn.message.id, turn.message.source, turn.position, release, passed),
+            (
+                progress,
+                turn.cas,
+                turn.certain,
+                _frozen(turn.recalled),
+                turn.paged,
+                turn.over,
+                results,
+                turn.attempts,
+                turn.unsaid,
+            ),
+        )
+        number = self._numbers.get(key)
+        if number is None:
+            number = self._numbers[key] = len(self._turns)
+            self._turns.append(Under(turn, release, passed))
+        return number
+
+    # ---------------------------------------------------------------- running the real turn
+
+    def next(self, turn: int, history: History) -> Operation | int:
+        """What a turn asks for after these answers; or, at the next write, the turn that it has become."""
+        known = self._next.get((turn, history))
+        if known is None:
+            with _tight() if self.explored.tight else nullcontext():
+                known = self._next[turn, history] = self._run(self._turns[turn], history)
+        return known
+
+    def _run(self, under: Under, history: History) -> Operation | int:
+        self.ports.store.committed = frozenset()
+        self.ports.clock.passed = under.passed
+        coroutine = advance(self.services[under.release], under.turn)
+        try:
+            operation = coroutine.send(None)
+            for answer in history:
+                operation = coroutine.send(answer)
+        except StopIteration as stop:
+            return self._turn(stop.value, under.release, under.passed)
+        except SagaError:  # a later release has been here: the lane waits, and looks again
+            return self._turn(under.turn.unread(), under.release, under.passed)
+        coroutine.close()
+        asked: Operation = operation
+        return asked
+
+    def _settled(self, worker: Worker) -> tuple[Worker, Operation | None]:
+        """The worker at its next operation; without one when its turn is over."""
+        while True:
+            step = self.next(worker.turn, worker.history)
+            if not isinstance(step, int):
+                return worker, step
+            turn = self._turns[step].turn
+            if turn.over:
+                content = self.version(encode(turn.progress)) if turn.cas and len(self.services) > 1 else turn.cas
+                return worker._replace(turn=-1, history=(), cache=turn.cas, content=content), None
+            worker = worker._replace(turn=step, history=())
+
+    # ---------------------------------------------------------------- moves
+
+    def moves(self, s: State) -> Iterator[Move]:
+        """Each thing that can happen next, in words, and the state after it."""
+        for w in (0, 1):
+            yield from self._commits(s, w)
+            if s.workers[w].turn < 0:
+                yield from self._takes(s, w)
+            else:
+                yield from self._goes_on(s, w)
+                if s.crash:
+                    yield f"w{w} CRASHES", self._crashed(s, w)
+        yield from self._late(s)
+        yield from self._rebalances(s)
+        yield from environment.moves(self, s)
+
+    def _commits(self, s: State, w: int) -> Iterator[Move]:
+        worker = s.workers[w]
+        for t in (0, 1):
+            upto = worker.at[t]
+            if worker.turn >= 0:
+                position = self._turns[worker.turn].turn.position
+                if TOPICS.index(position.topic) == t:
+                    upto = position.offset
+            if s.owner[t] == w and s.committed[t] < upto:
+                committed = (upto, s.committed[1]) if t == 0 else (s.committed[0], upto)
+                yield f"w{w} commits {TOPICS[t]} to {upto}", s._replace(committed=committed)
+
+    def _takes(self, s: State, w: int) -> Iterator[Move]:
+        worker = s.workers[w]
+        for t in (0, 1):
+            offset = worker.at[t]
+            if s.owner[t] != w or offset >= len(self.logs[t]):
+                continue
+            message = self.logs[t][offset]
+            if s.age and ages_at(message.time) > s.passed:
+                continue  # it has not been said yet
+            at = (offset + 1, worker.at[1]) if t == 0 else (worker.at[0], offset + 1)
+            what = f"w{w} takes {TOPICS[t]}[{offset}] {message.type}:{message.id}"
+            if message.type not in self.services[worker.release].consumed:
+                yield f"{what}, which nobody there names", s.with_worker(w, worker._replace(at=at))
+                continue
+            worker = worker._replace(at=at)
+            yield what, s.with_worker(w, self._begun(worker, Position(TOPICS[t], 0, offset), s.passed))
+            if s.ahead:
+                begun = self._begun(worker, Position(TOPICS[t], 0, offset), s.passed + AGES_OF_MEMORY)
+                yield f"{what}, ITS CLOCK FAR AHEAD", s.with_worker(w, begun, ahead=s.ahead - 1)
+            worker = s.workers[w]
+        if s.evict and worker.cache:
+            yield f"w{w} drops its cache", s.with_worker(w, worker._replace(cache=0, content=0), evict=s.evict - 1)
+
+    def _begun(self, worker: Worker, position: Position, passed: int) -> Worker:
+        """The worker with the message in hand that lies there, at its first operation."""
+        message = self.logs[TOPICS.index(position.topic)][position.offset]
+        cached = (self.snapshot(worker.content), worker.cache) if worker.cache else None
+        self.ports.clock.passed = passed
+        turn = begin(self.services[worker.release], message, position, cached)
+        begun, _ = self._settled(worker._replace(turn=self._turn(turn, worker.release, passed)))
+        return begun
+
+    def _goes_on(self, s: State, w: int) -> Iterator[Move]:
+        worker = s.workers[w]
+        operation = self.next(worker.turn, worker.history)
+        assert not isinstance(operation, int)
+        match operation:
+            case Get():
+                yield f"w{w} reads {operation.collection}", self._answered(s, w, self._read(s, w, operation))
+            case Put():
+                yield from self._puts(s, w, operation)
+            case Remove():
+                there = s.version_of(operation.collection, operation.key) == operation.cas
+                removed = s.keeping(operation.collection, operation.key, 0) if there else s
+                answer = Done() if there else Failed("conflict")
+                yield f"w{w} removes from {operation.collection}", self._answered(removed, w, answer)
+            case Publish():
+                yield from self._publishes(s, w, operation)
+            case Outside():
+                yield from self._calls(s, w, operation)
+            case Together():
+                yield from self._goes_together(s, w)
+
+    def _read(self, s: State, w: int, operation: Get) -> Found:
+        version = s.version_of(operation.collection, operation.key)
+        if (operation.collection, operation.key) != PROGRESS:
+            return Found(self.document(version), frozenset())
+        below = {Position(TOPICS[t], 0, o) for t in (0, 1) if s.owner[t] == w for o in range(s.committed[t])}
+        return Found(self.document(version), frozenset(below))
+
+    def _puts(self, s: State, w: int, put: Put) -> Iterator[Move]:
+        what = f"w{w} writes {put.collection}"
+        landed = self._landed(s, put)
+        if landed is None:
+            yield f"{what}: REFUSED", self._answered(s, w, Failed("conflict"))
+            return
+        yield what, self._answered(landed, w, Done(self.version(put.content)))
+        if s.lost:
+            s, landed = s._replace(lost=s.lost - 1), landed._replace(lost=s.lost - 1)
+            yield f"{what}, ANSWER LOST", self._answered(landed, w, Failed("ambiguous"))
+            late = s._replace(late=(*s.late, put))
+            yield f"{what}, ON ITS WAY, ANSWER LOST", self._answered(late, w, Failed("ambiguous"))
+
+    def _landed(self, s: State, put: Put) -> State | None:
+        """The state after the write; `None` if it is refused."""
+        if (put.collection, put.key) == STOCK:
+            if put.cas != s.stock:
+                return None
+            new = applied(put.content) - applied(self._contents[s.stock])
+            return s._replace(stock=self.version(put.content), ledger=(*s.ledger, *sorted(new)))
+        if put.cas != s.version_of(put.collection, put.key):
+            return None
+        version = self.version(put.content)
+        if (put.collection, put.key) == PROGRESS:
+            return s._replace(progress=version, expires=s.passed + AGES_OF_MEMORY if put.expires else 0)
+        return s.keeping(put.collection, put.key, version)
+
+    def _goes_together(self, s: State, w: int) -> Iterator[Move]:
+        """An update is made alone, or in one replace with another lane's, which may be a zombie's by now."""
+        yield f"w{w} updates alone", self._answered(s, w, Batched(("mine",)))
+        if s.batch:
+            s = s._replace(batch=s.batch - 1)
+            yield f"w{w} updates, then another lane", self._answered(s, w, Batched(("mine", "theirs")))
+            yield f"w{w} updates after another lane", self._answered(s, w, Batched(("theirs", "mine")))
+
+    def _publishes(self, s: State, w: int, publish: Publish) -> Iterator[Move]:
+        what = f"w{w} publishes {', '.join(map(id_of, publish.records))}"
+        yield what, self._answered(s.saying(publish), w, Done())
+        parts = [Publish(publish.records[:count]) for count in range(1, len(publish.records))]
+        for part in parts if s.crash else ():
+            yield f"{what}: the first {len(part.records)} only, CRASHES", self._crashed(s.saying(part), w)
+        if s.lost:
+            s = s._replace(lost=s.lost - 1)
+            for part in (*parts, publish):
+                landed = f"the first {len(part.records)} landed, ANSWER LOST"
+                yield f"{what}: {landed}", self._answered(s.saying(part), w, Failed("unavailable"))
+            late = s._replace(late=(*s.late, publish))
+            yield f"{what}, ON ITS WAY, ANSWER LOST", self._answered(late, w, Failed("unavailable"))
+
+    def _crashed(self, s: State, w: int) -> State:
+        """A worker has died: it begins again at what is committed, or where another one has left it."""
+        at = tuple(s.committed[t] if s.owner[t] == w else s.workers[w].at[t] for t in (0, 1))
+        return s.with_worker(w, Worker(at=(at[0], at[1]), release=s.workers[w].release), crash=s.crash - 1)
+
+    def _calls(self, s: State, w: int, call: Outside) -> Iterator[Move]:
+        what = f"w{w} calls {call.what}"
+        done = s if call in s.outside else s._replace(outside=(*s.outside, call))
+        yield what, self._answered(done, w, Done())
+        if s.fail:
+            failed = s._replace(fail=s.fail - 1)
+            yield f"{what}: FAILS, nothing done", self._answered(failed, w, Failed("broken"))
+            yield f"{what}: done, ANSWER LOST", self._answered(done._replace(fail=s.fail - 1), w, Failed("broken"))
+
+    def _answered(self, s: State, w: int, answer: Answer) -> State:
+        worker = s.workers[w]
+        worker, _ = self._settled(worker._replace(history=(*worker.history, answer)))
+        return s.with_worker(w, worker)
+
+    def _late(self, s: State) -> Iterator[Move]:
+        for i, operation in enumerate(s.late):
+            rest = s._replace(late=s.late[:i] + s.late[i + 1 :])
+            if isinstance(operation, Publish):
+                yield "a late publish lands", rest.saying(operation)
+            else:
+                yield "a late write lands, or is refused", self._landed(rest, operation) or rest
+
+    def _rebalances(self, s: State) -> Iterator[Move]:
+        for t in (0, 1):
+            if not s.move or s.committed[t] >= len(self.logs[t]):
+                continue
+            old, new = s.owner[t], 1 - s.owner[t]
+            at = s.workers[new].at
+            moved = s.with_worker(
+                new,
+                s.workers[new]._replace(at=(s.committed[0], at[1]) if t == 0 else (at[0], s.committed[1])),
+                owner=(new, s.owner[1]) if t == 0 else (s.owner[0], new),
+                move=s.move - 1,
+            )
+            yield f"REBALANCE: {TOPICS[t]} from w{old} to w{new}, w{old} goes on with what it has", moved
+
+
+def _frozen(recalled: dict[str, int] | None) -> tuple[str, ...] | None:
+    return None if recalled is None else tuple(sorted(recalled))
+
+
+@contextmanager
+def _tight() -> Iterator[None]:
+    """Within it inbox and history have small bounds."""
+    before = {where: getattr(*where) for where in TIGHT}
+    for (module, name), bound in TIGHT.items():
+        setattr(module, name, bound)
+    try:
+        yield
+    finally:
+        for (module, name), bound in before.items():
+            setattr(module, name, bound)
