@@ -2,15 +2,14 @@
 
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import coroutine
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
+from saga.broker.port import RECORD_BYTES_MAX
 from saga.errors import Ambiguous, BrokerUnavailable, Conflict, Exists, SagaError
 from saga.messages import Outgoing, Position
-from saga.observe.moments import Moment
 from saga.store.port import Document
-from saga.testing.idle_ports import IdlePorts
 
 T = TypeVar("T")
 Item = TypeVar("Item")
@@ -148,29 +147,6 @@ AGE_MS = 18 * 86400 * 1000
 AGES_OF_MEMORY = 2
 
 
-@dataclass
-class StandingClock:
-    """No time passes, but where a scenario says so: what is recorded does not depend on the schedule."""
-
-    passed: int = 0
-    """How often `AGE_MS` has."""
-
-    def now_ms(self) -> int:
-        return NOW_MS + self.passed * AGE_MS
-
-    def monotonic_s(self) -> float:
-        return 0.0
-
-    def chance(self) -> float:
-        return 0.0
-
-    async def sleep(self, seconds: float) -> None:
-        return None
-
-    async def within(self, seconds: float, what: Awaitable[T]) -> T:
-        return await what
-
-
 class PlainRun:
     """Handlers that are explored make one step after another, and nothing times out."""
 
@@ -185,35 +161,31 @@ class PlainRun:
         return None
 
 
-@dataclass
-class ExploredPorts(IdlePorts):
-    """The ports of a turn, each await a choice point."""
+class ExploredLog:
+    """The log: each publish is a choice point."""
 
-    store: Any = field(default_factory=ExploredStore)
-    clock: StandingClock = field(default_factory=StandingClock)
-    report: Callable[[Moment], None] = lambda moment: None
-    theirs: Any = None
-    """An update of another lane, which may go into one replace with one that is explored."""
-
-    async def together(self, what: str, item: Item, act: Callable[[Sequence[Item]], Awaitable[Sequence[Any]]]) -> Any:
-        if self.theirs is None:
-            (made,) = await act([item])
-            return made
-        answer = await ask(Together())
-        assert isinstance(answer, Batched)
-        made_together = await act([item if whose == "mine" else self.theirs for whose in answer.whose])
-        return made_together[answer.whose.index("mine")]
+    record_bytes_max = RECORD_BYTES_MAX
 
     async def publish(self, messages: Sequence[Outgoing]) -> None:
         answer = await ask(Publish(tuple(messages)))
         if isinstance(answer, Failed):
             raise BrokerUnavailable(answer.how)
 
-    def is_committed(self, position: Position) -> bool:
-        return position in self.store.committed
 
-    def one_run(self) -> PlainRun:
-        return PlainRun()
+@dataclass
+class OtherLane:
+    """Another lane of the worker, whose update may go into one replace with one that is explored."""
+
+    update: Any = None
+
+    async def together(self, what: str, item: Item, act: Callable[[Sequence[Item]], Awaitable[Sequence[Any]]]) -> Any:
+        if self.update is None:
+            (made,) = await act([item])
+            return made
+        answer = await ask(Together())
+        assert isinstance(answer, Batched)
+        made_together = await act([item if whose == "mine" else self.update for whose in answer.whose])
+        return made_together[answer.whose.index("mine")]
 
 
 async def call_outside(key: str, given: str, what: str) -> str:

@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, make_dataclass
 from datetime import timedelta
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from saga.clock import from_iso, iso
 from saga.contracts.library import Contract
@@ -14,7 +14,12 @@ from saga.identity import identity
 from saga.messages import Event, Message
 from saga.progress.roles import Role, Roles, Undo
 from saga.progress.spill import BOUNDS, Bounds
+from saga.runtime.pages import KnownPages
 from saga.runtime.participant import Participant
+from saga.runtime.ports import Ports
+from saga.runtime.watching import Watching
+from saga.store.port import Store
+from saga.testing.single_turns import StandingClock, Undisturbed
 from verification.handlers import (
     SAGA,
     SERVICE,
@@ -25,7 +30,7 @@ from verification.handlers import (
     compensation_of,
     handler_of,
 )
-from verification.operations import AGE_MS, NOW_MS, ExploredPorts
+from verification.operations import AGE_MS, NOW_MS, ExploredLog, ExploredStore, OtherLane, PlainRun
 
 MEMORY_S = 30 * 86400
 BAD = "it cannot be decoded"
@@ -108,7 +113,12 @@ def message(  # what a message consists of
 
 def time_after(ages: int) -> str:
     """The time at which `AGE_MS` has passed so often."""
-    return iso(NOW_MS + ages * AGE_MS)
+    return iso(ms_after(ages))
+
+
+def ms_after(ages: int) -> int:
+    """That time, in milliseconds."""
+    return NOW_MS + ages * AGE_MS
 
 
 def ages_at(time: str) -> int:
@@ -116,7 +126,21 @@ def ages_at(time: str) -> int:
     return (from_iso(time) - NOW_MS) // AGE_MS
 
 
-def participant(explored: Explored, ports: ExploredPorts, release: int = 0) -> Participant:
+def explored_ports(store: ExploredStore, clock: StandingClock, other: OtherLane) -> Ports:
+    """The ports of a turn, each await a choice point."""
+    return Ports(
+        store=cast(Store, store),
+        log=ExploredLog(),
+        clock=clock,
+        watching=Watching(SERVICE, clock, lambda moment: None),
+        assignment=Undisturbed(is_committed=lambda position: position in store.committed),
+        together=other.together,
+        pages=KnownPages(bytes_max=0),
+        one_run=PlainRun,
+    )
+
+
+def participant(explored: Explored, ports: Ports, release: int = 0) -> Participant:
     """The service, ready to handle messages."""
     reacts = explored.releases[release]
     types = {t for h in reacts for ts in (*h.to, h.types) for t in ts}

@@ -25,6 +25,7 @@ from saga.runtime.turn import advance
 from saga.runtime.turn_state import TurnState
 from saga.store.port import Document
 from saga.testing.invariants import progress_checks
+from saga.testing.single_turns import StandingClock
 from verification import environment
 from verification.handlers import SAGA, SERVICE
 from verification.operations import (
@@ -32,18 +33,19 @@ from verification.operations import (
     Answer,
     Batched,
     Done,
-    ExploredPorts,
+    ExploredStore,
     Failed,
     Found,
     Get,
     Operation,
+    OtherLane,
     Outside,
     Publish,
     Put,
     Remove,
     Together,
 )
-from verification.services import Explored, ages_at, participant
+from verification.services import Explored, ages_at, explored_ports, ms_after, participant
 from verification.state import PROGRESS, STOCK, TOPICS, History, Move, State, Worker, applied, id_of
 
 TIGHT = {(record, "INBOX_MAX"): 1, (transitions, "TRANSITIONS_MAX"): 2, (transitions, "TRANSITIONS_KEPT"): 1}
@@ -67,11 +69,12 @@ class World:
     ) -> None:
         """`batched`: whether another saga's lane uses the business document too."""
         self.explored, self.logs, self.batched = explored, logs, batched
-        self.ports = ExploredPorts()
+        self.store, self.clock, other = ExploredStore(), StandingClock(ms_after(0)), OtherLane()
+        ports = explored_ports(self.store, self.clock, other)
         self.services: list[Participant] = [
-            participant(explored, self.ports, release) for release in range(len(explored.releases))
+            participant(explored, ports, release) for release in range(len(explored.releases))
         ]
-        self.ports.theirs = environment.others_update(self) if batched else None
+        other.update = environment.others_update(self) if batched else None
         self._contents: list[bytes] = [b""]
         self._versions: dict[bytes, int] = {}
         self._turns: list[Under] = []
@@ -174,8 +177,8 @@ class World:
         return known
 
     def _run(self, under: Under, history: History) -> Operation | int:
-        self.ports.store.committed = frozenset()
-        self.ports.clock.passed = under.passed
+        self.store.committed = frozenset()
+        self.clock.now = ms_after(under.passed)
         coroutine = advance(self.services[under.release], under.turn)
         try:
             operation = coroutine.send(None)
@@ -256,7 +259,7 @@ class World:
         """The worker with the message in hand that lies there, at its first operation."""
         message = self.logs[TOPICS.index(position.topic)][position.offset]
         cached = (self.snapshot(worker.content), worker.cache) if worker.cache else None
-        self.ports.clock.passed = passed
+        self.clock.now = ms_after(passed)
         turn = begin(self.services[worker.release], message, position, cached)
         begun, _ = self._settled(worker._replace(turn=self._turn(turn, worker.release, passed)))
         return begun

@@ -15,9 +15,10 @@ from saga.progress import takeover
 from saga.progress.document import UNREADABLE, decode, progress_key
 from saga.runtime.lifecycle import OPEN_S_MAX, open_resources
 from saga.runtime.participant import Participant, participant_of
-from saga.runtime.ports import RunningPorts
 from saga.runtime.prepared import prepare
 from saga.runtime.repairing import may_act, repaired
+from saga.runtime.watching import Watching
+from saga.runtime.worker_ports import WorkerAssignment, worker_ports
 from saga.store.port import Store
 
 
@@ -94,7 +95,7 @@ async def _at_work(
         broker = await stack.enter_async_context(wiring.broker_of(None, clock, settings, open_by_s))
         if not dry_run:
             await wiring.with_topics([declared], broker, (), clock, open_by_s)
-        ports = RunningPorts(declared.name, store, broker, clock, report)
-        may_act(ports)
+        assignment = WorkerAssignment(Watching(declared.name, clock, report))
+        may_act(assignment)
         resources = {} if dry_run else await open_resources(declared, stack, clock, open_by_s)
-        yield participant_of(prepare(declared), resources, ports), store
+        yield participant_of(prepare(declared), resources, worker_ports(store, broker, assignment)), store

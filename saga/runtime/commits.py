@@ -4,8 +4,8 @@ import asyncio
 from dataclasses import dataclass, field
 
 from saga.errors import BrokerUnavailable, Fenced
-from saga.runtime.ports import RunningPorts
 from saga.runtime.sources import Sources
+from saga.runtime.worker_ports import WorkerAssignment
 
 COMMIT_S = 0.05
 """Pause before a commit, so that it commits what many lanes have finished."""
@@ -15,7 +15,7 @@ COMMIT_S = 0.05
 class Commits:
     """Positions of a worker's groups."""
 
-    ports: RunningPorts
+    assignment: WorkerAssignment
     sources: Sources
     due: asyncio.Event
     """Set when there may be something to commit."""
@@ -25,17 +25,18 @@ class Commits:
         """Commit whenever something is finished, until cancelled."""
         while True:
             await self.due.wait()
-            await self.ports.clock.sleep(COMMIT_S)
+            await self.assignment.watching.clock.sleep(COMMIT_S)
             self.due.clear()
             await self.commit()
 
     async def commit(self) -> None:
         """Commit what has moved, as far as it can be committed now."""
+        watching = self.assignment.watching
         async with self._one_at_a_time:
             for source, membership in self.sources.joined:
                 moved = {
                     partition: (prefix, offset)
-                    for partition, prefix in self.ports.prefixes.items()
+                    for partition, prefix in self.assignment.prefixes.items()
                     if partition.topic in source.topics and (offset := prefix.to_commit()) is not None
                 }
                 if not moved:
@@ -45,9 +46,9 @@ class Commits:
                 except Fenced:
                     continue  # the partitions are somebody else's by now; `lost` says which
                 except BrokerUnavailable as why:
-                    self.ports.unavailable("commit", why)
+                    watching.unavailable("commit", why)
                     self.due.set()
                     continue
-                self.ports.answered("broker")
+                watching.answered("broker")
                 for prefix, offset in moved.values():
                     prefix.committed(offset)

@@ -11,7 +11,6 @@ from saga.runtime.cache import Cache
 from saga.runtime.errors import Draining
 from saga.runtime.lanes import Item
 from saga.runtime.participant import Participant
-from saga.runtime.ports import RunningPorts
 from saga.runtime.turn import take_turn
 from saga.runtime.turn_state import Stages
 
@@ -24,7 +23,6 @@ class Delivery:
     """Brings messages to their end, on progresses that it remembers."""
 
     service: Participant
-    ports: RunningPorts
     cache_max: InitVar[int]
     cache: Cache = field(init=False)
 
@@ -33,17 +31,17 @@ class Delivery:
 
     async def deliver(self, item: Item) -> bool:
         """Return whether the message is finished: if not, it is left to whoever has its partition next."""
-        pause_s = STUCK_S_FIRST
+        pause_s, ports = STUCK_S_FIRST, self.service.ports
         while True:
             try:
-                self.ports.check_running(item.position)
+                ports.assignment.check_running(item.position)
                 stages = await self.turn(item)
             except Draining:
                 return False
             except Broken:
                 raise  # ends the service
             except Exception as why:  # noqa: BLE001 - a lane that cannot decide waits and tells; it never skips a message
-                self.ports.report(
+                ports.watching.report(
                     Stuck(
                         service=self.service.name,
                         saga=item.message.saga,
@@ -53,7 +51,7 @@ class Delivery:
                     )
                 )
                 try:
-                    await self.ports.pause(pause_s, item.position)
+                    await ports.assignment.pause(pause_s, item.position)
                 except Draining:
                     return False
                 pause_s = min(pause_s * 2, STUCK_S_MAX)
@@ -64,7 +62,7 @@ class Delivery:
     async def turn(self, item: Item) -> Stages:
         """Take the message's turn, on the progress as it is remembered."""
         saga = item.message.saga
-        stages = Stages(received_s=item.received_s, begun_s=self.ports.clock.monotonic_s())
+        stages = Stages(received_s=item.received_s, begun_s=self.service.ports.clock.monotonic_s())
         cached = self.cache.take(saga, stages.begun_s)
         known = None if cached is None else cached[:2]
         turn = await take_turn(self.service, begin(self.service, item.message, item.position, known, stages))
@@ -80,11 +78,12 @@ class Delivery:
         """Seconds since a progress was written that was only read now."""
         if not p.transitions:
             return 0.0
-        return max(0.0, (self.ports.clock.now_ms() - from_iso(decode_entry(p.transitions[-1]).time)) / 1000)
+        return max(0.0, (self.service.ports.clock.now_ms() - from_iso(decode_entry(p.transitions[-1]).time)) / 1000)
 
     def _tell(self, item: Item, stages: Stages) -> None:
-        now = self.ports.clock.monotonic_s()
-        self.ports.report(
+        ports = self.service.ports
+        now = ports.clock.monotonic_s()
+        ports.watching.report(
             Handled(
                 service=self.service.name,
                 saga=item.message.saga,

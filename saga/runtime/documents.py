@@ -175,7 +175,7 @@ async def apply_all(
             # One of them may be at fault: the others go on without it.
             return [(await apply_all(service, position, [update]))[0] for update in updates]
         refused = True
-        await service.ports.pause(pause_s * service.ports.clock.chance(), position)
+        await service.ports.assignment.pause(pause_s * service.ports.clock.chance(), position)
         pause_s = min(pause_s * 2, PAUSE_S_MAX)
 
 
@@ -200,7 +200,7 @@ async def never(
         markers = {**head.markers, marker: mark}
         if await _put(service, position, collection, key, document, None, Head(markers=markers, absent=absent)):
             return mark
-        await service.ports.pause(pause_s * service.ports.clock.chance(), position)
+        await service.ports.assignment.pause(pause_s * service.ports.clock.chance(), position)
         pause_s = min(pause_s * 2, PAUSE_S_MAX)
 
 

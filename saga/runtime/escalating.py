@@ -48,7 +48,9 @@ def escalated(
     """Tell people at once. The record is due after 1, 2, 4, 8 ... `rounds` of attempts: what fails for days says little
     new. `calls`: what ran already."""
     ports, saga = service.ports, turn.known.saga
-    ports.report(Escalated(service=service.name, saga=saga, handler=letter.handler, reason=letter.reason, steps=()))
+    ports.watching.report(
+        Escalated(service=service.name, saga=saga, handler=letter.handler, reason=letter.reason, steps=())
+    )
     if rounds & (rounds - 1):
         return None
     whole = f"event {undoes.id} of {service.name} in saga {saga}"
@@ -68,10 +70,10 @@ async def say(service: Participant, turn: TurnState, due: Outgoing | None) -> Tu
     ports, letter = service.ports, due or turn.unsaid
     if letter is None:
         return turn
-    refusal = await offer(service, letter, lambda form: ports.publish([form]))
+    refusal = await offer(service, letter, lambda form: ports.log.publish([form]))
     if refusal is not None:
-        ports.unavailable(OFFERING, refusal)
+        ports.watching.unavailable(OFFERING, refusal)
         return replace(turn, unsaid=letter)
     if turn.unsaid is not None:
-        ports.recovered(REFUSED)
+        ports.watching.recovered(REFUSED)
     return replace(turn, unsaid=None)

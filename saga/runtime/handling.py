@@ -215,7 +215,9 @@ async def _failed(service: Participant, saga: RunningSaga, ask: Ask, why: Except
     """An attempt has failed: again, with what it has got so far, or a dead letter after the last one."""
     turn, retry, ports = saga.turn, ask.handler.retry, service.ports
     calls = _answered(saga)
-    held_up = isinstance(why, TimeoutError) and ports.outages > saga.outages  # its time went by while the lane waited
+    held_up = (
+        isinstance(why, TimeoutError) and ports.watching.outages > saga.outages
+    )  # its time went by while the lane waited
     if held_up or not turn.certain:  # on an old progress anything may fail: it counts after a rerun on a certain one
         return turn.unread().carrying(ask.run, calls, turn.attempts_of(ask.run))
     attempt = turn.attempts_of(ask.run) + 1
@@ -234,7 +236,7 @@ async def _failed(service: Participant, saga: RunningSaga, ask: Ask, why: Except
         )
         return (await persistence.write(service, turn, written)).forgetting(ask.run)
     wait_s = delay_s(retry, attempt, ports.clock.chance(), limit_s=DELAY_S_MAX)
-    ports.report(
+    ports.watching.report(
         Retrying(
             service=service.name,
             saga=turn.message.saga,
@@ -256,7 +258,7 @@ async def _failed(service: Participant, saga: RunningSaga, ask: Ask, why: Except
         turn = await escalating.say(service, turn, due)
         if not turn.message.type and attempt >= retry.attempts_max:  # of a repair, which has other sagas before it
             raise escalating.left(ask.handler.name, attempt, said_by(why))
-    await ports.pause(wait_s, turn.position)
+    await ports.assignment.pause(wait_s, turn.position)
     return turn.unread().carrying(ask.run, calls, attempt)
 
 

@@ -17,12 +17,14 @@ from saga.names import ARCHIVES, PROGRESS
 from saga.observe.moments import Report, Started, Stopped
 from saga.observe.worker_view import Watch
 from saga.runtime.participant import participant_of
-from saga.runtime.ports import Outside, RunningPorts
+from saga.runtime.ports import Outside, Step
 from saga.runtime.prepared import Prepared
 from saga.runtime.room import Limits
 from saga.runtime.sources import EventTopics, Sources
 from saga.runtime.spilling import EXPIRY_S_MORE
+from saga.runtime.watching import Watching
 from saga.runtime.worker import Worker
+from saga.runtime.worker_ports import WorkerAssignment, worker_ports
 from saga.store.port import Store
 
 OPEN_S_MAX = 14.0
@@ -40,7 +42,7 @@ class Options:
     """Ends it: what runs then is drained."""
     open_by_s: float | None = None
     """Time of the monotonic clock by which the resources have to be open."""
-    through: Outside | None = None
+    through: Outside = Step.make
     """Way of the calls of steps to the outside."""
     watch: Watch | None = None
     """Told of the worker, to look at it while it runs."""
@@ -59,11 +61,11 @@ async def serve(
         open_by_s = options.open_by_s or clock.monotonic_s() + OPEN_S_MAX
         resources = await open_resources(declared, stack, clock, open_by_s, use)
         await store.check_expiry(collections_of(declared), declared.memory.total_seconds() + EXPIRY_S_MORE)
-        ports = RunningPorts(declared.name, store, broker, clock, report, options.through)
-        service = participant_of(prepared, resources, ports)
+        assignment = WorkerAssignment(Watching(declared.name, clock, report))
+        service = participant_of(prepared, resources, worker_ports(store, broker, assignment, options.through))
         async with asyncio.TaskGroup() as tasks:
             sources = Sources([EventTopics(broker, declared.name, sorted(service.topics))])
-            worker = Worker(service, ports, options.limits, tasks, sources)
+            worker = Worker(service, assignment, options.limits, tasks, sources)
             report(Started(service=declared.name, topics=tuple(sorted(service.topics))))
             with nullcontext() if options.watch is None else options.watch(worker):
                 drained_s = await work(worker, options.stop)
@@ -76,7 +78,7 @@ async def work(worker: Worker, stop: asyncio.Event) -> float:
 
     The order of the end: polls, lanes, dead letters, commits, groups.
     """
-    ports, tasks, drain_s = worker.ports, worker.tasks, worker.limits.drain_s
+    clock, tasks, drain_s = worker.service.ports.clock, worker.tasks, worker.limits.drain_s
     async with AsyncExitStack() as groups:
         memberships = [await worker.sources.join(source, worker.listener, groups) for source in worker.sources.all]
         commits = tasks.create_task(worker.commits.run(), name=f"{worker.name} commits")
@@ -87,21 +89,21 @@ async def work(worker: Worker, stop: asyncio.Event) -> float:
                     beside.create_task(worker.polling.run(membership, stop), name=f"{worker.name} poll")
                 await worker.polling.run(memberships[0], stop)
         finally:
-            began = ports.clock.monotonic_s()
-            ports.stop()
+            began = clock.monotonic_s()
+            worker.assignment.stop()
             await worker.lanes.drained(None, drain_s)
             await worker.polling.unreadable.drained(drain_s)
             commits.cancel()
             ending.cancel()
             await asyncio.wait([commits, ending])
             await worker.commits.commit()
-        return ports.clock.monotonic_s() - began
+        return clock.monotonic_s() - began
 
 
 async def _nothing_new_after(stop: asyncio.Event, worker: Worker) -> None:
     """See to it from the very moment on: a poll loop, which may be polling, is seldom the first to notice."""
     await stop.wait()
-    worker.ports.stop()
+    worker.assignment.stop()
     worker.listener.look_again()
 
 

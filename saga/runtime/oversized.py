@@ -40,8 +40,8 @@ async def given_up(service: Participant, turn: TurnState, action: Act, why: TooL
     contract = service.contracts.get(message.type)
     letter = deadletters.letter(service.name, dead, message.time, whole, contract)
     await persistence.send_letter(service, turn.position, letter)
-    if service.ports.is_news(f"too large {saga}"):
-        service.ports.report(
+    if service.ports.watching.is_news(f"too large {saga}"):
+        service.ports.watching.report(
             DeadLettered(
                 service=service.name,
                 saga=saga,

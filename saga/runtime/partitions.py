@@ -9,14 +9,16 @@ from saga.runtime.cache import Cache
 from saga.runtime.commits import Commits
 from saga.runtime.lanes import Lanes
 from saga.runtime.offsets import Prefix
-from saga.runtime.ports import RunningPorts
+from saga.runtime.watching import Watching
+from saga.runtime.worker_ports import WorkerAssignment
 
 
 @dataclass(slots=True)
 class Partitions:
     """Listener of all memberships of a worker: see `saga.broker.port.Listener` for the promises."""
 
-    ports: RunningPorts
+    assignment: WorkerAssignment
+    watching: Watching
     lanes: Lanes
     cache: Cache
     commits: Commits
@@ -25,10 +27,10 @@ class Partitions:
 
     async def assigned(self, partitions: Mapping[Partition, int]) -> None:
         for partition, offset in partitions.items():
-            self.ports.prefixes[partition] = Prefix(offset)
-            self.ports.leaving.discard(partition)
+            self.assignment.prefixes[partition] = Prefix(offset)
+            self.assignment.leaving.discard(partition)
         self.look_again()
-        self.ports.report(Assigned(service=self.ports.service, partitions=tuple(partitions)))
+        self.watching.report(Assigned(service=self.watching.service, partitions=tuple(partitions)))
 
     async def revoked(self, partitions: Collection[Partition]) -> None:
         """No new message and no new step begins; what runs may end until the limit, then is left as by a crash."""
@@ -36,21 +38,21 @@ class Partitions:
         await self.lanes.drained(partitions, self.drain_s)
         await self.commits.commit()
         self._drop(partitions)
-        self.ports.report(Revoked(service=self.ports.service, partitions=tuple(partitions)))
+        self.watching.report(Revoked(service=self.watching.service, partitions=tuple(partitions)))
 
     def lost(self, partitions: Collection[Partition]) -> None:
         self._leave(partitions)
         self._drop(partitions)
-        self.ports.report(Lost(service=self.ports.service, partitions=tuple(partitions)))
+        self.watching.report(Lost(service=self.watching.service, partitions=tuple(partitions)))
 
     def expired(self, partition: Partition, first: int, after: int) -> None:
-        prefix = self.ports.prefixes.get(partition)
+        prefix = self.assignment.prefixes.get(partition)
         if prefix is not None:
             prefix.skipped(after)
         self.commits.due.set()  # the position moves behind them, so that this is told once
-        self.ports.report(
+        self.watching.report(
             Expired(
-                service=self.ports.service,
+                service=self.watching.service,
                 topic=partition.topic,
                 partition=partition.number,
                 first=first,
@@ -65,11 +67,11 @@ class Partitions:
         self.commits.sources.wake()
 
     def _leave(self, partitions: Collection[Partition]) -> None:
-        self.ports.leave(partitions)
+        self.assignment.leave(partitions)
         self.lanes.forget(partitions)
 
     def _drop(self, partitions: Collection[Partition]) -> None:
         for partition in partitions:
-            self.ports.prefixes.pop(partition, None)
+            self.assignment.prefixes.pop(partition, None)
         self.cache.clear()
         self.look_again()

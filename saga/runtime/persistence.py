@@ -70,18 +70,18 @@ async def patiently(
             value = await act(*args, **kwargs)
         except (StoreUnavailable, BrokerUnavailable) as why:
             away = why
-            ports.unavailable(operation, why)
-            await ports.pause(pause_s * (0.5 + ports.clock.chance()), position)
+            ports.watching.unavailable(operation, why)
+            await ports.assignment.pause(pause_s * (0.5 + ports.clock.chance()), position)
             pause_s = min(pause_s * 2, WAIT_S_MAX)
         except Ambiguous:
-            ports.answer_lost()
+            ports.watching.answer_lost()
             raise
         else:
             if operation != "get":
                 now = ports.clock.monotonic_s()
-                ports.took(now - began, now)
+                ports.watching.took(now - began, now)
             if away is not None:
-                ports.recovered(away)
+                ports.watching.recovered(away)
             return value
 
 
@@ -107,7 +107,7 @@ async def load(service: Participant, turn: TurnState) -> TurnState:
     key = progress_key(service.name, saga)
     document = await patiently(service, turn.position, "get", service.ports.store.get, PROGRESS, key)
     p = record.empty(service.name, saga) if document is None else decode(document.content)
-    unpublished = list(history.unpublished(p, service.ports.is_committed))
+    unpublished = list(history.unpublished(p, service.ports.assignment.is_committed))
     _check_declared(service, p, unpublished)
     for entry in unpublished:
         await publish(service, turn.position, p, entry)
@@ -164,8 +164,8 @@ async def _too_old(service: Participant, turn: TurnState) -> None:
     letter = deadletters.older_than_memory(service.name, message, turn.position, service.contracts[message.type])
     await send_letter(service, turn.position, letter)
     headers = texts_of(letter.headers)
-    if service.ports.is_news(headers["dead_id"]):
-        service.ports.report(
+    if service.ports.watching.is_news(headers["dead_id"]):
+        service.ports.watching.report(
             DeadLettered(
                 service=service.name,
                 saga=message.saga,
@@ -247,7 +247,7 @@ def tell_refused(
 ) -> None:
     """The moment for those who count."""
     kind: Literal["conflict", "ambiguous"] = "ambiguous" if isinstance(why, Ambiguous) else "conflict"
-    service.ports.report(WriteRefused(service=service.name, saga=saga, operation=operation, why=kind))
+    service.ports.watching.report(WriteRefused(service=service.name, saga=saga, operation=operation, why=kind))
 
 
 async def archived(service: Participant, position: Position, p: Snapshot, archive: Archive) -> Snapshot:
@@ -296,13 +296,13 @@ async def publish(service: Participant, position: Position, p: Snapshot, entry: 
         for letter in outgoing[len(entry.events) :]:
             await send_letter(service, position, letter)
     for dead in entry.letters:
-        if service.ports.is_news(dead.id):
+        if service.ports.watching.is_news(dead.id):
             tell(service, p.saga, dead)
 
 
 def send(service: Participant, position: Position, outgoing: Sequence[Outgoing]) -> Coroutine[object, object, None]:
     """Return when all is acknowledged."""
-    return patiently(service, position, "publish", service.ports.publish, outgoing)
+    return patiently(service, position, "publish", service.ports.log.publish, outgoing)
 
 
 async def send_letter(service: Participant, position: Position, whole: Outgoing) -> None:
@@ -311,11 +311,11 @@ async def send_letter(service: Participant, position: Position, whole: Outgoing)
     ports, pause_s, was_refused = service.ports, WAIT_S_FIRST, False
     while (refusal := await offer(service, whole, lambda form: send(service, position, [form]))) is not None:
         was_refused = True
-        ports.unavailable(OFFERING, refusal)
-        await ports.pause(pause_s, position)
+        ports.watching.unavailable(OFFERING, refusal)
+        await ports.assignment.pause(pause_s, position)
         pause_s = min(pause_s * 2, REFUSED_S_MAX)
     if was_refused:
-        ports.recovered(REFUSED)
+        ports.watching.recovered(REFUSED)
 
 
 async def offer(
@@ -324,7 +324,7 @@ async def offer(
     """Offer the dead letter to the log once: whole, then in ever smaller forms. `None` once it is acknowledged, else
     why it is not."""
     refusal = REFUSED
-    for form in deadletters.forms(whole, service.ports.record_bytes_max):
+    for form in deadletters.forms(whole, service.ports.log.record_bytes_max):
         try:
             await publish(form)
         except BrokerUnavailable as why:  # for a smaller one, too
@@ -339,11 +339,11 @@ async def offer(
 def tell(service: Participant, saga: str, letter: DeadLetter) -> None:
     """The moment for people."""
     if letter.what == "escalation":
-        service.ports.report(
+        service.ports.watching.report(
             Escalated(service=service.name, saga=saga, handler=letter.handler, reason=letter.reason, steps=letter.calls)
         )
     elif letter.what == "dead letter":
-        service.ports.report(
+        service.ports.watching.report(
             DeadLettered(
                 service=service.name,
                 saga=saga,

@@ -9,10 +9,10 @@ from saga.messages import Message, Partition, Position, Record
 from saga.runtime.intake import Letter, received
 from saga.runtime.lanes import Item, Lanes
 from saga.runtime.participant import Participant
-from saga.runtime.ports import RunningPorts
 from saga.runtime.room import Room
 from saga.runtime.standstills import Standstills
 from saga.runtime.unreadable import Unreadable
+from saga.runtime.worker_ports import WorkerAssignment
 
 POLL_S = 86_400.0
 """Longest wait of an idle poll: whatever changes wakes it."""
@@ -29,35 +29,36 @@ class Polling:
     """Takes records from where they come to where they go."""
 
     service: Participant
-    ports: RunningPorts
+    assignment: WorkerAssignment
     room: Room
     lanes: Lanes
     unreadable: Unreadable
 
     async def run(self, membership: Membership, stop: asyncio.Event) -> None:
         """Take from one source until `stop`."""
-        away, standstills = False, Standstills(self.service.name, self.ports.report)
+        ports, prefixes, leaving = self.service.ports, self.assignment.prefixes, self.assignment.leaving
+        away, standstills = False, Standstills(self.service.name, ports.watching.report)
         while not stop.is_set():
             open_, room = self.room.open()
-            if not open_ and self.ports.prefixes:  # without any, what keeps it so comes out of the poll
+            if not open_ and prefixes:  # without any, what keeps it so comes out of the poll
                 self.lanes.freed.clear()
                 await self.lanes.freed.wait()
                 if not stop.is_set():
-                    await self.ports.clock.sleep(GATHER_S)
+                    await ports.clock.sleep(GATHER_S)
                 continue
             try:
                 # One that has its share may have room again in a moment: then the others are not waited for for long.
-                timeout_s = POLL_S if len(open_) == len(self.ports.prefixes.keys() - self.ports.leaving) else FULL_S
+                timeout_s = POLL_S if len(open_) == len(prefixes.keys() - leaving) else FULL_S
                 records = await membership.poll(open_, records_max=max(1, room), timeout_s=timeout_s)
             except BrokerUnavailable as why:
                 away = True
-                self.ports.unavailable("poll", why)
-                await self.ports.clock.sleep(AGAIN_S)
+                ports.watching.unavailable("poll", why)
+                await ports.clock.sleep(AGAIN_S)
                 continue
             standstills.update(membership.standstills())
             if away:  # else nothing is said: a log that can be read may be full
                 away = False
-                self.ports.answered("broker")
+                ports.watching.answered("broker")
             partition = None
             for record in records:  # those of one partition come together
                 if partition is None or record.partition != partition.number or record.topic != partition.topic:
@@ -66,14 +67,14 @@ class Polling:
 
     def _take(self, record: Record, partition: Partition) -> None:
         """Begin a record, and see it to where it goes."""
-        prefix = self.ports.prefixes.get(partition)
-        if prefix is None or partition in self.ports.leaving:
+        prefix = self.assignment.prefixes.get(partition)
+        if prefix is None or partition in self.assignment.leaving:
             return
         prefix.begun(record.offset)
         taken = received(record, self.service)
         if isinstance(taken, Message):
             position = Position(record.topic, record.partition, record.offset)
-            self.lanes.add(Item(taken, position, prefix, self.ports.clock.monotonic_s()))
+            self.lanes.add(Item(taken, position, prefix, self.service.ports.clock.monotonic_s()))
         elif isinstance(taken, Letter):
             self.unreadable.give_up(record, prefix, taken.reason)
         else:

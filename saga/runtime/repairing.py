@@ -14,17 +14,17 @@ from saga.runtime import persistence
 from saga.runtime.errors import Refused
 from saga.runtime.offsets import Prefix
 from saga.runtime.participant import Participant
-from saga.runtime.ports import RunningPorts
 from saga.runtime.turn import take_turn
 from saga.runtime.turn_state import Stages, TurnState
+from saga.runtime.worker_ports import WorkerAssignment
 
 NOWHERE = Position("(repair)", 0, 0)
 """Position of a turn that no message set off."""
 
 
-def may_act(ports: RunningPorts) -> None:
-    """Let these ports, which belong to no group, run turns that no message sets off."""
-    ports.prefixes[Partition(NOWHERE.topic, NOWHERE.partition)] = Prefix(0)
+def may_act(assignment: WorkerAssignment) -> None:
+    """Let whoever belongs to no group run turns that no message sets off."""
+    assignment.prefixes[Partition(NOWHERE.topic, NOWHERE.partition)] = Prefix(0)
 
 
 async def repaired(service: Participant, saga: str) -> list[tuple[str, str, str | None]]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from saga.messages import Partition
 from saga.policies.concurrency import INFLIGHT_MIN, InFlight
 from saga.runtime.lanes import Lanes
-from saga.runtime.ports import RunningPorts
+from saga.runtime.worker_ports import WorkerAssignment
 
 POLL_MAX = 500
 """Records taken at a time."""
@@ -45,19 +45,19 @@ class Room:
     """
 
     limits: Limits
-    ports: RunningPorts
+    assignment: WorkerAssignment
     lanes: Lanes
     now: InFlight = field(init=False)
     """Bound that follows store and log."""
 
     def __post_init__(self) -> None:
         self.now = InFlight(self.limits.inflight_min, self.limits.inflight_max)
-        self.ports.load = self
+        self.assignment.watching.load = self
 
     @property
     def busy(self) -> int:
         """Messages that may be waiting for store or log."""
-        return self.lanes.inflight - self.ports.idle
+        return self.lanes.inflight - self.assignment.watching.idle
 
     def open(self) -> tuple[list[Partition], int]:
         """Partitions that may be read now, and how many records. None of them fills the worker alone: a saga that
@@ -70,8 +70,8 @@ class Room:
         share = max(1, most // SHARES)
         open_ = [
             (partition, share - prefix.unfinished)
-            for partition, prefix in self.ports.prefixes.items()
-            if prefix.unfinished < share and len(prefix) < WINDOW * most and partition not in self.ports.leaving
+            for partition, prefix in self.assignment.prefixes.items()
+            if prefix.unfinished < share and len(prefix) < WINDOW * most and partition not in self.assignment.leaving
         ]
         room = min(room, most - self.lanes.inflight, POLL_MAX)
         if room <= 0 or not open_ or self.lanes.inflight_bytes >= self.limits.inflight_bytes_max:
@@ -79,13 +79,13 @@ class Room:
         # One that has nearly its share may go beyond it by a little, so that the others are not read one by one.
         return [partition for partition, _ in open_], min(room, max(share // GATHERED, min(left for _, left in open_)))
 
-    # ---------------------------------------------------------------- see `saga.runtime.ports.Load`
+    # ---------------------------------------------------------------- see `saga.runtime.watching.Load`
 
     def took(self, seconds: float, now_s: float) -> None:
-        self.now.observe(seconds, self.lanes.inflight - self.ports.idle, now_s)
+        self.now.observe(seconds, self.lanes.inflight - self.assignment.watching.idle, now_s)
 
     def failed(self) -> None:
-        self.now.failed(self.ports.clock.monotonic_s())
+        self.now.failed(self.assignment.watching.clock.monotonic_s())
 
     def eased(self) -> None:
         self.lanes.freed.set()

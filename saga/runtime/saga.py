@@ -19,7 +19,8 @@ from saga.progress.document import UNENCODABLE, Call, Intent
 from saga.runtime import documents, persistence
 from saga.runtime.answers import check_made_again, declared_answer
 from saga.runtime.errors import Halted, NotDeterministic
-from saga.runtime.participant import OneRun, Participant
+from saga.runtime.participant import Participant
+from saga.runtime.ports import OneRun, Step
 from saga.runtime.signatures import returns_of
 from saga.runtime.turn_state import RunKey, TurnState
 from saga.view import Saga
@@ -43,7 +44,7 @@ class RunningSaga(Saga[Any]):
         self.failure: Exception | None = None
         """A step has failed, and with it this attempt, even if the handler catches it."""
         self.halt: BaseException | None = None
-        self.outages = service.ports.outages
+        self.outages = service.ports.watching.outages
         """Outages that had been told when it began."""
         self.until_s = service.ports.clock.monotonic_s() + handler.timeout_s
         self.left = False
@@ -123,7 +124,9 @@ class RunningSaga(Saga[Any]):
         clock, began = self.service.ports.clock, self.service.ports.clock.monotonic_s()
         timeout_s = self.service.timeouts.get(type(getattr(call, "__self__", None)), self.handler.timeout_s)
         try:
-            called = self.service.ports.outside(self.turn.message.saga, self.handler.name, asked, call, args, kwargs)
+            called = self.service.ports.outside(
+                Step(self.turn.message.saga, self.handler.name, asked, call, args, kwargs)
+            )
             value = await clock.within(timeout_s, called)
         except self.service.answers[self.handler.name] as why:
             answer = declared_answer(why, self.service.answers[self.handler.name])
@@ -134,7 +137,7 @@ class RunningSaga(Saga[Any]):
             raise TimeoutError(f"step {asked.name} gave no answer within {timeout_s} s") from why
         else:
             answered = with_(asked, value=recorded(value, asked.name, "what it returned by"))
-        self.service.ports.report(
+        self.service.ports.watching.report(
             StepDone(
                 service=self.service.name,
                 saga=self.turn.message.saga,
@@ -303,7 +306,7 @@ class RunningSaga(Saga[Any]):
     async def _begin(self, asked: Call) -> None:
         """Nothing new begins before its intent is durable, with all answers so far."""
         try:
-            self.service.ports.check_running(self.turn.position)
+            self.service.ports.assignment.check_running(self.turn.position)
         except Halted as halt:
             self.halt = halt
             raise

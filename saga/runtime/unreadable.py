@@ -42,7 +42,7 @@ class Unreadable:
         except Draining:
             return
         self.lanes.finish(prefix, record.offset)
-        self.service.ports.report(
+        self.service.ports.watching.report(
             DeadLettered(
                 service=self.service.name,
                 reason=shortened(printable(reason), deadletters.REASON_BYTES_MAX),

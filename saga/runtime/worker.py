@@ -14,10 +14,10 @@ from saga.runtime.lanes import Lanes
 from saga.runtime.participant import Participant
 from saga.runtime.partitions import Partitions
 from saga.runtime.polling import Polling
-from saga.runtime.ports import RunningPorts
 from saga.runtime.room import Limits, Room
 from saga.runtime.sources import Sources
 from saga.runtime.unreadable import Unreadable
+from saga.runtime.worker_ports import WorkerAssignment
 
 
 @dataclass(slots=True)
@@ -25,7 +25,7 @@ class Worker:
     """Handles what its sources give. It is a `saga.observe.worker_view.WorkerView`."""
 
     service: Participant
-    ports: RunningPorts
+    assignment: WorkerAssignment
     limits: Limits
     tasks: asyncio.TaskGroup
     """Tasks of all that goes on beside the polls: lanes, commits, dead letters."""
@@ -36,12 +36,14 @@ class Worker:
     listener: Partitions = field(init=False)
 
     def __post_init__(self) -> None:
-        delivery = Delivery(self.service, self.ports, self.limits.cache_max)
+        delivery = Delivery(self.service, self.limits.cache_max)
         self.lanes = Lanes(self.tasks, delivery.deliver)
-        room = Room(self.limits, self.ports, self.lanes)
-        self.polling = Polling(self.service, self.ports, room, self.lanes, Unreadable(self.service, self.lanes))
-        self.commits = Commits(self.ports, self.sources, self.lanes.finished)
-        self.listener = Partitions(self.ports, self.lanes, delivery.cache, self.commits, self.limits.drain_s)
+        room = Room(self.limits, self.assignment, self.lanes)
+        self.polling = Polling(self.service, self.assignment, room, self.lanes, Unreadable(self.service, self.lanes))
+        self.commits = Commits(self.assignment, self.sources, self.lanes.finished)
+        self.listener = Partitions(
+            self.assignment, self.service.ports.watching, self.lanes, delivery.cache, self.commits, self.limits.drain_s
+        )
 
     @property
     def name(self) -> str:
@@ -65,29 +67,30 @@ class Worker:
 
     @property
     def partitions(self) -> int:
-        return len(self.ports.prefixes)
+        return len(self.assignment.prefixes)
 
     def lag(self) -> Mapping[Partition, int] | None:
         return self.sources.lag()
 
     def away(self) -> Mapping[str, float]:
-        return self.ports.away()
+        return self.service.ports.watching.away()
 
     def standstills(self) -> Sequence[Standstill]:
         return self.sources.standstills()
 
     async def look(self) -> None:
         """Read once. Lanes know better than a read whether the store takes writes."""
+        ports = self.service.ports
         try:
-            await self.ports.store.get(names.PROGRESS, progress_key(self.name, ""))
+            await ports.store.get(names.PROGRESS, progress_key(self.name, ""))
         except StoreUnavailable as why:
-            self.ports.unavailable("get", why)
+            ports.watching.unavailable("get", why)
         except Broken as why:
             self.tasks.create_task(_end(why), name="end")
         else:
             if not self.lanes.inflight:
-                self.ports.answered("store")
-        self.ports.forget_failures()
+                ports.watching.answered("store")
+        ports.watching.forget_failures()
 
 
 async def _end(why: Broken) -> None:

@@ -3,8 +3,8 @@
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from copy import deepcopy
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import msgspec
 
@@ -16,20 +16,22 @@ from saga.declarations.values import Declared
 from saga.errors import Problems, SagaError
 from saga.messages import Event, Message, Position, name_of
 from saga.names import PROGRESS
-from saga.progress.document import Call, Entry, Snapshot, decode, decode_entry
+from saga.progress.document import Entry, Snapshot, decode, decode_entry
 from saga.progress.record import empty
 from saga.runtime.beginning import begin
 from saga.runtime.lifecycle import OPEN_S_MAX, open_resources
 from saga.runtime.participant import Participant, participant_of
+from saga.runtime.ports import Step
 from saga.runtime.prepared import Prepared, prepare
 from saga.runtime.turn import take_turn
 from saga.service import Service
-from saga.store.port import Document
+from saga.store.port import Document, Store
 from saga.testing.differences import BEGUN, Asked, Comparison, Made, picture
 from saga.testing.example_events import Script, scripts_of
 from saga.testing.fakes import check_fakes
 from saga.testing.invariants.rerun import RerunStore, Written
-from saga.testing.trials import TrialClock, TrialPorts, arriving
+from saga.testing.single_turns import Published
+from saga.testing.trials import TrialClock, arriving, trial_ports
 from saga.testing.world import NO_DOCUMENTS
 
 if TYPE_CHECKING:
@@ -215,31 +217,6 @@ class _Outside:
         return self.answers[asked]
 
 
-@dataclass
-class _Ports(TrialPorts):
-    """Those of a trial; what was asked of the outside before is not asked again."""
-
-    store: Any
-    record: _Outside = field(default_factory=_Outside)
-    answers: Mapping[str, tuple[type[Exception], ...]] = field(default_factory=dict)
-    """For each handler the exceptions that are answers."""
-
-    def outside(
-        self,
-        saga: str,
-        handler: str,
-        asked: Call,
-        call: Callable[..., Awaitable[Any]],
-        args: Sequence[object],
-        kwargs: Mapping[str, object],
-    ) -> Awaitable[Any]:
-        key = Asked(handler, asked.name, asked.number, asked.input)
-        self.record.arguments[key] = {f"argument {n}": value for n, value in enumerate(args, 1)} | dict(kwargs)
-        if self.store.ends and self.store.made is not None:
-            raise Written
-        return self.record.answer(key, lambda: call(*args, **kwargs), self.answers[handler])
-
-
 class _House:
     """Where one script is run once, and its writes are made again, with the same fakes and the same outside."""
 
@@ -306,8 +283,18 @@ class _House:
             await self.rerun(script, later, when)
 
     def _service(self, store: _Store) -> Participant:
-        ports = _Ports(store, self._clock, record=self._outside, answers=self._prepared.answers)
+        ports = trial_ports(self._declared.name, cast(Store, store), self._clock, Published())
+        ports = replace(ports, outside=lambda step: self._called(store, step))
         return participant_of(self._prepared, self._resources, ports)
+
+    def _called(self, store: _Store, step: Step) -> Awaitable[object]:
+        """Give what the call gave the first time. After a write it ends the run."""
+        key = Asked(step.handler, step.asked.name, step.asked.number, step.asked.input)
+        arguments = {f"argument {n}": value for n, value in enumerate(step.args, 1)}
+        self._outside.arguments[key] = arguments | dict(step.kwargs)
+        if store.ends and store.made is not None:
+            raise Written
+        return self._outside.answer(key, step.make, self._prepared.answers[step.handler])
 
     def _pictures(self) -> Mapping[str, object]:
         return {type(given).__name__: picture(given) for given in self._resources.values()}

@@ -3,11 +3,11 @@
 import asyncio
 from collections.abc import Awaitable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 import msgspec
 
@@ -18,21 +18,25 @@ from saga.envelope import type_of
 from saga.errors import SagaError
 from saga.messages import Event, Message, Outgoing, Position, name_of, texts_of
 from saga.names import PROGRESS
-from saga.observe.moments import Moment
+from saga.observe.moments import Moment, Unavailable
 from saga.progress import ids
 from saga.progress.document import Snapshot, decode, progress_key
 from saga.progress.look import Progress, looked_at
+from saga.runtime.batches import Batches
 from saga.runtime.beginning import begin
 from saga.runtime.documents import as_kind
 from saga.runtime.lifecycle import OPEN_S_MAX, open_resources
+from saga.runtime.pages import KnownPages
 from saga.runtime.participant import Participant, participant_of
-from saga.runtime.ports import ShieldedRun
+from saga.runtime.ports import Log, Ports
 from saga.runtime.prepared import Prepared, prepare
 from saga.runtime.turn import take_turn
+from saga.runtime.watching import Watching
 from saga.service import Service
+from saga.store.port import Store
 from saga.store.sqlite import SqliteStore
 from saga.testing.fakes import check_fakes
-from saga.testing.idle_ports import IdlePorts
+from saga.testing.single_turns import Published, Undisturbed
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -71,17 +75,17 @@ class TrialClock:
 
 
 @dataclass
-class TrialPorts(IdlePorts):
-    """The ports of a trial: a real store, and a broker's place where what is published is collected."""
+class _Patience:
+    """Count of failed attempts: a trial in which nothing else happens any more is ended."""
 
-    store: SqliteStore
     clock: TrialClock
-    published: list[Outgoing] = field(default_factory=list)
-    moments: list[Moment] = field(default_factory=list)
+    moments: list[Moment]
     pauses: int = 0
 
-    async def publish(self, messages: Sequence[Outgoing]) -> None:
-        self.published.extend(messages)
+    def report(self, moment: Moment) -> None:
+        if isinstance(moment, Unavailable):
+            raise SagaError(f"the store of the trial cannot be used: {moment.error}")
+        self.moments.append(moment)
 
     async def pause(self, seconds: float, position: Position) -> None:
         self.pauses += 1
@@ -92,14 +96,19 @@ class TrialPorts(IdlePorts):
             )
         await self.clock.sleep(seconds)
 
-    def unavailable(self, operation: str, why: SagaError) -> None:
-        raise SagaError(f"the store of the trial cannot be used: {why}") from why
 
-    def one_run(self) -> ShieldedRun:
-        return ShieldedRun()
-
-    def report(self, moment: Moment) -> None:
-        self.moments.append(moment)
+def trial_ports(service: str, store: Store, clock: TrialClock, log: Log, moments: list[Moment] | None = None) -> Ports:
+    """Ports of a trial: a real store, and time that passes by itself. `moments`: what is told is added there."""
+    patience = _Patience(clock, [] if moments is None else moments)
+    return Ports(
+        store=store,
+        log=log,
+        clock=clock,
+        watching=Watching(service, clock, patience.report),
+        assignment=Undisturbed(patience.pause),
+        together=Batches().together,
+        pages=KnownPages(bytes_max=0),
+    )
 
 
 class Trial(Generic[_S_co]):
@@ -154,32 +163,33 @@ async def trial(
     check_fakes([declared], use, real)
     async with AsyncExitStack() as stack:
         folder = stack.enter_context(TemporaryDirectory(prefix="saga-trial-"))
-        ports = TrialPorts(await stack.enter_async_context(SqliteStore(Path(folder) / "store.db", clock=clock)), clock)
+        store = await stack.enter_async_context(SqliteStore(Path(folder) / "store.db", clock=clock))
         resources = await open_resources(declared, stack, clock, clock.monotonic_s() + OPEN_S_MAX, use)
-        participant = participant_of(prepare(declared), resources, ports)
+        log = Published()
+        participant = participant_of(prepare(declared), resources, trial_ports(declared.name, store, clock, log))
         kinds = {document.kind: document.collection for document in declared.documents}
         for key, document in documents.items():
             if type(document) not in kinds:
                 raise SagaError(f"{declared.name!r} declares no document {type(document).__name__}")
-            await ports.store.insert(kinds[type(document)], key, msgspec.json.encode(document))
-        sagas = [await _arrives(participant, ports, number, event) for number, event in enumerate(script)]
+            await store.insert(kinds[type(document)], key, msgspec.json.encode(document))
+        sagas = [await _arrives(participant, clock, number, event) for number, event in enumerate(script)]
         if len(set(sagas)) != 1:
             raise SagaError(f"a trial is of one saga, the script is of {sorted(set(sagas))}")
-        found = await ports.store.get(PROGRESS, progress_key(declared.name, sagas[0]))
+        found = await store.get(PROGRESS, progress_key(declared.name, sagas[0]))
         p = Snapshot(service=declared.name, saga=sagas[0]) if found is None else decode(found.content)
         left: dict[tuple[type, str], object] = {
             (kind, key): as_kind(document.content, kind)
             for kind, collection in kinds.items()
-            async for key, document in ports.store.scan(collection)
+            async for key, document in store.scan(collection)
         }
-        return Trial(_emitted(participant, service, ports), looked_at(p, participant.state_of(p.state)), left)
+        return Trial(_emitted(participant, log), looked_at(p, participant.state_of(p.state)), left)
 
 
-async def _arrives(service: Participant, ports: TrialPorts, number: int, event: Event) -> str:
+async def _arrives(service: Participant, clock: TrialClock, number: int, event: Event) -> str:
     """One event of the script, handled to its end; its saga."""
     if name_of(type(event)) not in service.contracts:
         return str(getattr(event, contract_of(type(event)).key))
-    message = arriving(service, event, ports.clock)
+    message = arriving(service, event, clock)
     position = Position(service.contracts[message.type].topic, 0, number)
     await take_turn(service, begin(service, message, position, None))
     return message.saga
@@ -201,13 +211,12 @@ def arriving(service: Prepared, event: Event, clock: TrialClock) -> Message:
     )
 
 
-def _emitted(participant: Participant, service: Service[Any], ports: TrialPorts) -> list[Event]:
+def _emitted(service: Prepared, log: Published) -> list[Event]:
     """What was published, each once, as the classes that the service's handlers emit."""
-    declared = service.declared
-    classes = {name_of(e): e for h in declared.reactions for e in h.emits}
+    classes = {name_of(e): e for h in service.declared.reactions for e in h.emits}
     first: dict[str, Outgoing] = {}
-    for record in ports.published:
+    for record in log.messages:
         headers = texts_of(record.headers)
         if "dead_id" not in headers:
             first.setdefault(headers["ce_id"], record)
-    return [codec.decode(r.value, classes[type_of(r) or ""], participant.library) for r in first.values()]
+    return [codec.decode(r.value, classes[type_of(r) or ""], service.library) for r in first.values()]

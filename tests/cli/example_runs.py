@@ -3,13 +3,14 @@
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
 
 import msgspec
 
 from saga import Event, Saga, Service, envelope
+from saga.broker.port import RECORD_BYTES_MAX
 from saga.client_events import to_record
 from saga.clock import SystemClock
 from saga.errors import Exists, Permanent
@@ -20,7 +21,7 @@ from saga.runtime.participant import Participant, participant_of
 from saga.runtime.prepared import prepare
 from saga.runtime.turn import take_turn
 from saga.store.sqlite import SqliteStore
-from saga.testing.trials import TrialClock, TrialPorts
+from saga.testing.trials import TrialClock, trial_ports
 from services.inventory import inventory
 from services.inventory.stock import Stock
 from services.order import order
@@ -108,13 +109,14 @@ class Shop:
 
 
 @dataclass
-class ShopPorts(TrialPorts):
-    """Publishes to the log of the shop."""
+class ShopLog:
+    """What is published waits in the log of the shop."""
 
-    log: deque[Outgoing] = field(default_factory=deque)
+    waiting: deque[Outgoing]
+    record_bytes_max: int = RECORD_BYTES_MAX
 
     async def publish(self, messages: Sequence[Outgoing]) -> None:
-        self.log.extend(messages)
+        self.waiting.extend(messages)
 
 
 @asynccontextmanager
@@ -130,7 +132,8 @@ async def open_shop(folder: Path, *names: str) -> AsyncIterator[Shop]:
             resources = await open_resources(
                 declared, stack, clock, clock.monotonic_s() + 10, fakes.get(declared.name, [])
             )
-            participants.append(participant_of(prepare(declared), resources, ShopPorts(store, clock, log=log)))
+            ports = trial_ports(declared.name, store, clock, ShopLog(log))
+            participants.append(participant_of(prepare(declared), resources, ports))
             with suppress(Exists):
                 await store.insert("stock", "tea", msgspec.json.encode(Stock(left=100)))
         yield Shop(clock, participants, log, {})

@@ -193,7 +193,7 @@ def a_later_message_overtakes_those_that_wait(patch: pytest.MonkeyPatch) -> None
 def a_failed_send_is_forgotten(patch: pytest.MonkeyPatch) -> None:
     async def send(service: Participant, position: Position, outgoing: Sequence[Outgoing]) -> None:
         try:
-            await service.ports.publish(outgoing)
+            await service.ports.log.publish(outgoing)
         except BrokerUnavailable:
             return
 

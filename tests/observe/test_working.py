@@ -13,10 +13,10 @@ from saga.messages import Outgoing, Partition
 from saga.observe.moments import Moment, Recovered, Unavailable
 from saga.observe.worker_view import WorkerView
 from saga.runtime.lifecycle import Options, serve
-from saga.runtime.ports import QUIET_S, RunningPorts
 from saga.runtime.prepared import prepare
 from saga.runtime.room import Limits
 from saga.runtime.topics import topics_of
+from saga.runtime.watching import QUIET_S, Watching
 from saga.store.port import Document
 from services.order.events import OrderPlaced
 from tests.observe.workers import StandingClock
@@ -174,15 +174,15 @@ async def test_a_store_that_gives_but_does_not_take_is_still_away(
 @pytest.mark.parametrize("why", [StoreUnavailable("gone"), BrokerUnavailable("gone")])
 def test_what_nobody_fails_at_any_more_can_be_reached(why: SagaError) -> None:
     clock, moments = StandingClock(), list[Moment]()
-    ports = RunningPorts("payment", None, None, clock, moments.append)  # type: ignore[arg-type]  # nobody asks them
-    ports.unavailable("write", why)
+    watching = Watching("payment", clock, moments.append)
+    watching.unavailable("write", why)
     clock.at_s += QUIET_S - 1
-    ports.unavailable("write", why)
+    watching.unavailable("write", why)
     clock.at_s += QUIET_S - 1
-    ports.forget_failures()
-    (away_s,) = ports.away().values()
+    watching.forget_failures()
+    (away_s,) = watching.away().values()
     assert away_s == 2 * QUIET_S - 2
     clock.at_s += 2
-    ports.forget_failures()
-    assert not ports.away()
+    watching.forget_failures()
+    assert not watching.away()
     assert isinstance(moments[-1], Recovered)

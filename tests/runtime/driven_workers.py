@@ -3,11 +3,12 @@
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from saga import Event, Service
 from saga.clock import iso
 from saga.messages import Message, Position, texts_of
+from saga.observe.moments import Moment
 from saga.progress.document import Entry, Snapshot, decode, decode_entry, progress_key
 from saga.runtime.beginning import begin
 from saga.runtime.lifecycle import open_resources
@@ -15,9 +16,10 @@ from saga.runtime.participant import Participant, participant_of
 from saga.runtime.prepared import prepare
 from saga.runtime.turn import advance
 from saga.runtime.turn_state import TurnState
-from saga.store.port import Document
+from saga.store.port import Document, Store
 from saga.store.sqlite import SqliteStore
-from saga.testing.trials import TrialClock, TrialPorts
+from saga.testing.single_turns import Published
+from saga.testing.trials import TrialClock, trial_ports
 from tests.runtime.real_worker import SAGA, message_of, topic_of
 
 Before = Callable[[str, str], Awaitable[None]]
@@ -67,13 +69,13 @@ class Watched:
 class At:
     """One worker of a service. What it has cached is what the test hands it."""
 
-    def __init__(self, participant: Participant, ports: TrialPorts, store: SqliteStore) -> None:
-        self.participant, self.ports, self.store = participant, ports, store
+    def __init__(self, participant: Participant, log: Published, moments: list[Moment], store: SqliteStore) -> None:
+        self.participant, self.log, self.moments, self.store = participant, log, moments, store
         self.offset = 0
 
     def message(self, event: Event, *, started: str | None = "now", id: str = "", source: str = "somebody") -> Message:
         """As another service says it."""
-        now = iso(self.ports.clock.now_ms())
+        now = iso(self.participant.ports.clock.now_ms())
         started = now if started == "now" else started
         return message_of(event, time=now, started=started, id=id, source=source)
 
@@ -117,7 +119,7 @@ class At:
     @property
     def dead(self) -> list[dict[str, str]]:
         """The headers of what it left on `<service>.dead`, each letter once."""
-        letters = [texts_of(r.headers) for r in self.ports.published if r.topic.endswith(".dead")]
+        letters = [texts_of(r.headers) for r in self.log.messages if r.topic.endswith(".dead")]
         return list({headers["dead_id"]: headers for headers in letters}.values())
 
 
@@ -130,9 +132,10 @@ class Workers:
 
     async def worker(self, service: Service[Any], *, use: Sequence[object] = ()) -> At:
         """One more worker, of this version of the service."""
-        ports = TrialPorts(self.watched, self.clock)  # type: ignore[arg-type] # what a turn uses of a store
+        log, moments, watched = Published(), list[Moment](), cast(Store, self.watched)  # what a turn uses of a store
+        ports = trial_ports(service.declared.name, watched, self.clock, log, moments)
         resources = await open_resources(service.declared, self._stack, self.clock, self.clock.monotonic_s() + 9, use)
-        return At(participant_of(prepare(service.declared), resources, ports), ports, self.store)
+        return At(participant_of(prepare(service.declared), resources, ports), log, moments, self.store)
 
 
 @asynccontextmanager

@@ -23,7 +23,8 @@ from saga.runtime.prepared import prepare
 from saga.runtime.room import Limits
 from saga.store.port import Document
 from saga.store.sqlite import SqliteStore
-from saga.testing.trials import TrialClock, TrialPorts
+from saga.testing.single_turns import Published
+from saga.testing.trials import TrialClock, trial_ports
 from services.inventory.events import InventoryRejected, InventoryReserved
 from services.inventory.stock import OutOfStock, Stock
 from services.order.events import OrderCancelled
@@ -361,7 +362,7 @@ def an_update(declared: Declared) -> documents.Update:
 async def test_an_update_that_was_ruled_out_is_refused_and_leaves_the_document_as_it_is(tmp_path: Path) -> None:
     declared, clock = inventory_of().declared, TrialClock()
     async with SqliteStore(tmp_path / "store.db", clock=clock) as store:
-        service = participant_of(prepare(declared), {}, TrialPorts(store, clock))
+        service = participant_of(prepare(declared), {}, trial_ports(declared.name, store, clock, Published()))
         never = Marker(saga=SAGA, handler="set_aside", kind="do", cause="c", never=True)
         content = msgspec.json.encode({"left": 5, "_saga": documents.Head(markers={"m": never})})
         await store.insert("stock", "tea", content)
@@ -376,7 +377,7 @@ async def test_an_update_that_was_ruled_out_is_refused_and_leaves_the_document_a
 async def test_an_update_of_a_saga_whose_progress_cannot_be_read_any_more_is_not_made(tmp_path: Path) -> None:
     declared, clock = inventory_of().declared, TrialClock()
     async with SqliteStore(tmp_path / "store.db", clock=clock) as store:
-        service = participant_of(prepare(declared), {}, TrialPorts(store, clock))
+        service = participant_of(prepare(declared), {}, trial_ports(declared.name, store, clock, Published()))
         await store.insert("saga", f"inventory::{SAGA}", b'{"intents":[{"handler')
         cas = await store.insert("stock", "tea", b'{"left":5}')
         with pytest.raises(SagaError, match="the progress of saga 'order-1' cannot be read any more"):
@@ -387,7 +388,7 @@ async def test_an_update_of_a_saga_whose_progress_cannot_be_read_any_more_is_not
 async def test_of_updates_that_go_together_one_whose_progress_cannot_be_read_fails_no_other(tmp_path: Path) -> None:
     declared, clock = inventory_of().declared, TrialClock()
     async with SqliteStore(tmp_path / "store.db", clock=clock) as store:
-        service = participant_of(prepare(declared), {}, TrialPorts(store, clock))
+        service = participant_of(prepare(declared), {}, trial_ports(declared.name, store, clock, Published()))
         await store.insert("saga", f"inventory::{SAGA}", b'{"intents":[{"handler')
         intents = {"intents": [{"handler": "set_aside", "kind": "do", "cause": "c"}]}
         await store.insert("saga", "inventory::sound", msgspec.json.encode(intents))

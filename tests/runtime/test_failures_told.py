@@ -6,8 +6,8 @@ from pathlib import Path
 from saga.clock import SystemClock
 from saga.errors import Permanent
 from saga.runtime.failures import raised_at
-from saga.runtime.ports import NEWS_MAX, RunningPorts
 from saga.runtime.saga import recorded
+from saga.runtime.watching import NEWS_MAX, Watching
 
 
 def test_where_names_the_line_of_the_services_own_code() -> None:
@@ -30,9 +30,9 @@ def test_where_is_the_handlers_line_when_the_toolkit_raised() -> None:
 
 
 def test_a_dead_letter_is_news_once_and_what_is_kept_of_it_is_bounded() -> None:
-    ports = RunningPorts("payment", None, None, SystemClock(), print)  # type: ignore[arg-type] # nothing is opened
-    assert ports.is_news("dead-1")
-    assert not ports.is_news("dead-1")
-    assert all(ports.is_news(f"dead-{n}") for n in range(2, NEWS_MAX + 2))
-    assert len(ports._news) == NEWS_MAX
-    assert ports.is_news("dead-1")
+    watching = Watching("payment", SystemClock(), print)
+    assert watching.is_news("dead-1")
+    assert not watching.is_news("dead-1")
+    assert all(watching.is_news(f"dead-{n}") for n in range(2, NEWS_MAX + 2))
+    assert len(watching._news) == NEWS_MAX
+    assert watching.is_news("dead-1")

@@ -16,7 +16,8 @@ from saga.runtime import documents
 from saga.runtime.participant import participant_of
 from saga.runtime.prepared import prepare
 from saga.store.sqlite import SqliteStore
-from saga.testing.trials import TrialClock, TrialPorts
+from saga.testing.single_turns import Published
+from saga.testing.trials import TrialClock, trial_ports
 from services.payment.events import OrderCancelled, OrderPlaced, PaymentReserved
 from tests.runtime.real_worker import Workplace, an_order, at_work, workplace
 
@@ -192,7 +193,7 @@ async def test_of_updates_that_go_together_only_the_one_that_is_too_large_fails(
     declared, clock = payment.declared, TrialClock()
     async with SqliteStore(tmp_path / "store.db", clock=clock, document_bytes_max=100_000) as store:
         await store.insert("ledger", "all", b"{}")
-        service = participant_of(prepare(declared), {}, TrialPorts(store, clock))
+        service = participant_of(prepare(declared), {}, trial_ports(declared.name, store, clock, Published()))
         updates = [
             documents.Update(
                 declared=service.documents[Ledger],

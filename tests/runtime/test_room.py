@@ -19,8 +19,10 @@ from saga.runtime import room as rooms
 from saga.runtime.errors import Draining
 from saga.runtime.lanes import Lanes
 from saga.runtime.offsets import Prefix
-from saga.runtime.ports import RunningPorts
+from saga.runtime.ports import Step
 from saga.runtime.room import POLL_MAX, WINDOW, Limits, Room
+from saga.runtime.watching import Watching
+from saga.runtime.worker_ports import WorkerAssignment, worker_ports
 from services.payment.events import OrderPlaced, PaymentReserved
 from tests.runtime.real_worker import Workplace, an_order, at_work, workplace
 
@@ -35,14 +37,14 @@ async def nothing(_: object) -> bool:
 
 def a_room(*, most: int = 80, bytes_max: int = 1000, unfinished: dict[Partition, int] | None = None) -> Room:
     """With a fixed bound, and so many messages of each partition in flight."""
-    ports = RunningPorts("payment", NOWHERE, NOWHERE, SystemClock(), lambda moment: None)
+    assignment = WorkerAssignment(Watching("payment", CLOCK, lambda moment: None))
     lanes = Lanes(NOWHERE, nothing)
     for partition, count in (unfinished or {A: 0, B: 0}).items():
-        prefix = ports.prefixes[partition] = Prefix(0)
+        prefix = assignment.prefixes[partition] = Prefix(0)
         for offset in range(count):
             prefix.begun(offset)
         lanes.inflight += count
-    return Room(Limits(inflight_max=most, inflight_min=most, inflight_bytes_max=bytes_max), ports, lanes)
+    return Room(Limits(inflight_max=most, inflight_min=most, inflight_bytes_max=bytes_max), assignment, lanes)
 
 
 def test_a_partition_is_read_up_to_its_share() -> None:
@@ -72,10 +74,10 @@ def test_what_waits_for_neither_store_nor_log_does_not_count_against_their_bound
     room = a_room(most=1000, unfinished={A: 60, B: 0})
     room.now.limit = 64
     assert room.open() == ([], 0)
-    room.ports.idle = 60
+    room.assignment.watching.idle = 60
     assert room.open() == ([A, B], 64)
     room = a_room(most=80, unfinished={Partition("orders", number): 16 for number in range(5)})
-    room.ports.idle = 80
+    room.assignment.watching.idle = 80
     assert room.open() == ([], 0)  # whatever they wait for, there are not more than the most
 
 
@@ -94,13 +96,13 @@ def test_nothing_is_taken_while_what_is_in_flight_is_too_large() -> None:
 
 def test_a_partition_with_much_behind_one_that_is_not_finished_is_left_out_and_one_that_is_leaving() -> None:
     room = a_room(most=8)
-    held = room.ports.prefixes[A]
+    held = room.assignment.prefixes[A]
     for offset in range(WINDOW * 8):
         held.begun(offset)
         if offset:
             held.finished(offset)
     assert room.open()[0] == [B]
-    room.ports.leaving.add(B)
+    room.assignment.leaving.add(B)
     assert room.open() == ([], 0)
 
 
@@ -164,11 +166,11 @@ async def test_lanes_that_pause_make_room_unless_they_wait_for_store_or_log(outa
     room = a_room(unfinished={A: 1, B: 0})
     room.lanes.freed.clear()
     if outage:
-        room.ports.unavailable("write", StoreUnavailable("full"))
-    pausing = asyncio.get_running_loop().create_task(room.ports.pause(1, Position(*A, 0)))
+        room.assignment.watching.unavailable("write", StoreUnavailable("full"))
+    pausing = asyncio.get_running_loop().create_task(room.assignment.pause(1, Position(*A, 0)))
     await CLOCK.sleep(0)
     assert (room.busy, room.lanes.freed.is_set()) == ((1, False) if outage else (0, True))
-    room.ports.stop()
+    room.assignment.stop()
     with pytest.raises(Draining):
         await pausing
     assert room.busy == 1
@@ -176,8 +178,9 @@ async def test_lanes_that_pause_make_room_unless_they_wait_for_store_or_log(outa
 
 async def test_a_step_that_waits_for_the_outside_makes_room() -> None:
     room, answer = a_room(unfinished={A: 1, B: 0}), asyncio.Event()
-    call = Call(kind="step", name="wait", number=0, input="")
-    stepping = asyncio.get_running_loop().create_task(_given(room.ports.outside("s", "h", call, answer.wait, (), {})))
+    step = Step("s", "h", Call(kind="step", name="wait", number=0, input=""), answer.wait, (), {})
+    ports = worker_ports(NOWHERE, NOWHERE, room.assignment)
+    stepping = asyncio.get_running_loop().create_task(_given(ports.outside(step)))
     await CLOCK.sleep(0)
     assert (room.busy, room.lanes.freed.is_set()) == (0, True)
     answer.set()

@@ -15,11 +15,12 @@ from saga.messages import Partition, Record
 from saga.observe.moments import Handled, Unavailable
 from saga.runtime.lifecycle import work
 from saga.runtime.participant import participant_of
-from saga.runtime.ports import RunningPorts
 from saga.runtime.prepared import prepare
 from saga.runtime.room import Limits
 from saga.runtime.sources import EventTopics, Source, Sources
+from saga.runtime.watching import Watching
 from saga.runtime.worker import Worker
+from saga.runtime.worker_ports import WorkerAssignment, worker_ports
 from services.payment.events import OrderPlaced, PaymentReserved
 from tests.runtime.real_worker import SAGA, Workplace, an_order, workplace
 
@@ -38,10 +39,11 @@ async def bill(reserved: PaymentReserved) -> None: ...
 @asynccontextmanager
 async def at_work(place: Workplace, sources: Sequence[Source]) -> AsyncIterator[Worker]:
     """A worker of these sources takes from them inside the block."""
-    ports = RunningPorts("billing", place.store, place.broker, place.clock, place.moments.append)
+    assignment = WorkerAssignment(Watching("billing", place.clock, place.moments.append))
+    service = participant_of(prepare(billing.declared), {}, worker_ports(place.store, place.broker, assignment))
     stop = asyncio.Event()
     async with asyncio.TaskGroup() as tasks:
-        worker = Worker(participant_of(prepare(billing.declared), {}, ports), ports, Limits(), tasks, Sources(sources))
+        worker = Worker(service, assignment, Limits(), tasks, Sources(sources))
         tasks.create_task(work(worker, stop))
         try:
             yield worker

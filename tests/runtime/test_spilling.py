@@ -3,6 +3,7 @@
 import sqlite3
 from collections.abc import Sequence
 from contextlib import closing
+from dataclasses import replace as with_
 from pathlib import Path
 from typing import Any
 
@@ -473,7 +474,8 @@ async def test_a_page_that_is_gone_or_damaged_is_no_attempt_of_the_handler_that_
 
     async with place(tmp_path) as at_hand:
         worker = await at_hand.worker(payment)
-        worker.ports.pages = KnownPages()  # as a worker that has seen what it holds
+        ports = with_(worker.participant.ports, pages=KnownPages())  # as a worker that has seen what it holds
+        worker.participant = with_(worker.participant, ports=ports)
         for n in range(20):
             await worker.takes(OrderConfirmed(order_id=SAGA), id=f"note-{n}")
         key = spill.page_key("payment", SAGA, (await worker.progress()).pages[0])
@@ -492,7 +494,7 @@ async def test_a_page_that_is_gone_or_damaged_is_no_attempt_of_the_handler_that_
             with pytest.raises(StoreError, match=why):
                 await worker.takes(PaymentDeclined(order_id=SAGA, reason="no"))
             assert (worker.dead, calls) == ([], [])
-            assert not [moment for moment in worker.ports.moments if isinstance(moment, Retrying)]
+            assert not [moment for moment in worker.moments if isinstance(moment, Retrying)]
         there = await worker.store.get(ARCHIVES, key)
         assert there is not None
         await worker.store.replace(ARCHIVES, key, page.content, cas=there.cas)

@@ -538,7 +538,7 @@ async def test_a_progress_that_was_only_read_is_as_old_in_the_cache_as_its_last_
         await one.takes(an_order(), id="m")
         passes(at, timedelta(days=10))
         message = other.message(an_order(), id="m", started="2026-01-01T00:00:00.000Z")
-        delivery = Delivery(other.participant, other.ports, 1)  # type: ignore[arg-type] # no lane pauses
+        delivery = Delivery(other.participant, 1)
         now_s = at.clock.monotonic_s()
         for turns in (1, 2):  # the second one finds it in the cache
             for _ in range(turns):
@@ -562,10 +562,11 @@ async def test_one_write_by_a_clock_that_is_wrong_makes_no_handler_run_twice(tmp
         for n in range(70):
             await worker.takes(CONFIRMED, id=f"n{n}")
         wrong = worker.message(CONFIRMED, id="wrong")
-        worker.ports.clock = TrialClock()  # the store has its own
-        worker.ports.clock._now_ms += int(off_by.total_seconds() * 1000)
+        right, wrong_clock = worker.participant, TrialClock()  # the store has its own
+        wrong_clock._now_ms += int(off_by.total_seconds() * 1000)
+        worker.participant = replace(right, ports=replace(right.ports, clock=wrong_clock))
         await take_turn(worker.participant, worker.begun(CONFIRMED, wrong))
-        worker.ports.clock = at.clock
+        worker.participant = right
         await worker.takes(CONFIRMED, id="after")
         count = len(ran)
         for id_ in (*(f"n{n}" for n in range(70)), "wrong"):
@@ -684,7 +685,7 @@ async def test_a_repair_does_not_wait_in_a_compensation_that_fails(tmp_path: Pat
             await repaired(failing.participant, SAGA)
         assert "repair it again" in str(told.value)
         assert len(attempts) == 16
-        assert [moment.handler for moment in failing.ports.moments if isinstance(moment, Escalated)] == ["release"]
+        assert [moment.handler for moment in failing.moments if isinstance(moment, Escalated)] == ["release"]
         assert [letter["dead_what"] for letter in failing.dead] == ["escalation"]
         mended = await at.worker(undoing(attempts, fails=False))
         assert ("release", "compensated", None) in await repaired(mended.participant, SAGA)
@@ -733,7 +734,7 @@ async def test_a_repair_that_dies_anywhere_is_gone_on_with_by_the_next_one(tmp_p
             await repaired(again.participant, SAGA)
             assert {"capture", "file"} <= set(ran), writes
             assert [h for h, _ in await again.told()] == ["reserve", "capture", "file"], writes
-            said = {envelope.type_of(r) for r in (*new.ports.published, *again.ports.published)}
+            said = {envelope.type_of(r) for r in (*new.log.messages, *again.log.messages)}
             assert "PaymentCaptured" in said, f"published, though the {writes + 1}th write failed"
             assert await repaired(again.participant, SAGA) == []
 
@@ -747,16 +748,16 @@ async def test_what_a_repair_wrote_and_did_not_publish_is_published_by_the_next_
         async def dies(messages: Sequence[Outgoing]) -> None:
             if any(envelope.type_of(m) == "PaymentCaptured" for m in messages):
                 raise Draining
-            new.ports.published.extend(messages)
+            new.log.messages.extend(messages)
 
-        new.ports.publish = dies  # type: ignore[method-assign]
+        new.log.publish = dies  # type: ignore[method-assign]
         with suppress(Draining):
             await repaired(new.participant, SAGA)
         assert [h for h, _ in await new.told()] == ["reserve", "capture"]
         again = await at.worker(chain(ran, longer=True))
         assert is_due(await again.progress(), again.participant.roles), "it is not repaired yet"
         await repaired(again.participant, SAGA)
-        assert any(envelope.type_of(m) == "PaymentCaptured" for m in again.ports.published)
+        assert any(envelope.type_of(m) == "PaymentCaptured" for m in again.log.messages)
         assert [h for h, _ in await again.told()] == ["reserve", "capture", "file"]
 
 

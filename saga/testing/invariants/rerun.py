@@ -9,8 +9,8 @@ order, and to record the same. Left out, and not counted as checked:
 - runs of handlers whose resources are not among those of the evidence.
 """
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import msgspec
@@ -21,22 +21,23 @@ from saga.clock import from_iso
 from saga.contracts import codec
 from saga.errors import BadInput, Conflict, Exists, SagaError
 from saga.identity import id_in
-from saga.messages import Message, Outgoing, Position, Record, texts_of
+from saga.messages import Message, Position, Record, texts_of
 from saga.names import ARCHIVES, PROGRESS, is_dead_letters
-from saga.observe.moments import Moment
 from saga.progress import record as written_down
 from saga.progress.document import Call, Entry, Intent, Snapshot, decode, decode_entry
 from saga.runtime.beginning import begin
 from saga.runtime.errors import Halted
+from saga.runtime.pages import KnownPages
 from saga.runtime.participant import participant_of
-from saga.runtime.ports import ShieldedRun
+from saga.runtime.ports import Ports
 from saga.runtime.prepared import Prepared
 from saga.runtime.turn import advance
 from saga.runtime.turn_state import RunKey, TurnState
+from saga.runtime.watching import Watching
 from saga.store.port import Document
-from saga.testing.idle_ports import IdlePorts
 from saga.testing.invariants.evidence import Violation, Witnessed
 from saga.testing.invariants.progress_lives import parted
+from saga.testing.single_turns import Published, StandingClock, Undisturbed
 
 T = TypeVar("T")
 Item = TypeVar("Item")
@@ -86,65 +87,23 @@ class RerunStore:
         return 1
 
 
-@dataclass
-class RerunPorts(IdlePorts):
-    """The ports of a rerun: nothing but its store and the time is to be asked."""
+async def _fail(*asked: object) -> Any:
+    raise _Failed
 
-    now: int = 0
-    store: Any = field(default_factory=lambda: RerunStore({}))
-    said: list[Moment] = field(default_factory=list)
 
-    @property
-    def clock(self) -> Any:
-        return self
-
-    # ---------------------------------------------------------------- the clock
-
-    def now_ms(self) -> int:
-        return self.now
-
-    def monotonic_s(self) -> float:
-        return 0.0
-
-    def chance(self) -> float:
-        return 0.0
-
-    async def within(self, seconds: float, what: Awaitable[T]) -> T:
-        return await what
-
-    # ---------------------------------------------------------------- the rest
-
-    async def publish(self, messages: Sequence[Outgoing]) -> None:
-        return None
-
-    def outside(
-        self,
-        saga: str,
-        handler: str,
-        asked: Call,
-        call: Callable[..., Awaitable[Any]],
-        args: Sequence[object],
-        kwargs: Mapping[str, object],
-    ) -> Awaitable[Any]:
-        raise _Failed
-
-    def is_committed(self, position: Position) -> bool:
-        return True
-
-    async def pause(self, seconds: float, position: Position) -> None:
-        raise _Failed
-
-    def report(self, moment: Moment) -> None:
-        self.said.append(moment)
-
-    def is_news(self, id_: str) -> bool:
-        return False
-
-    async def together(self, what: str, item: Item, act: Callable[[Sequence[Item]], Awaitable[Sequence[T]]]) -> T:
-        raise _Failed
-
-    def one_run(self) -> ShieldedRun:
-        return ShieldedRun()
+def _ports(service: str, store: Any, now_ms: int) -> Ports:
+    """Ports of a rerun: nothing but its store and the time is to be asked."""
+    clock = StandingClock(now_ms)
+    return Ports(
+        store=store,
+        log=Published(),
+        clock=clock,
+        watching=Watching(service, clock, lambda moment: None),
+        assignment=Undisturbed(pause=_fail, is_committed=lambda position: True),
+        together=_fail,
+        pages=KnownPages(bytes_max=0),
+        outside=_fail,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,7 +271,8 @@ async def _made(
 ) -> bytes | None:
     """What a rerun writes; `None` if it fails, or writes nothing."""
     store = RerunStore({(ARCHIVES, key): Document(content, 1) for key, content in archives.items()})
-    service = participant_of(witnessed.service, witnessed.resources, RerunPorts(from_iso(step.time), store))
+    ports = _ports(witnessed.service.name, store, from_iso(step.time))
+    service = participant_of(witnessed.service, witnessed.resources, ports)
     turn: TurnState = begin(service, message, position, (step.before, int(bool(step.before.transitions))))
     turn = with_(turn, certain=True)
     if step.run is not None:

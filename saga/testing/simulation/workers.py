@@ -9,8 +9,8 @@ from typing import Any, Literal, TypeAlias
 
 from saga.declarations.values import Declared
 from saga.observe.moments import Assigned, Handled, Moment, Revoked, Started, StepDone, Stopped
-from saga.progress.document import Call
 from saga.runtime.lifecycle import Options, serve
+from saga.runtime.ports import Step
 from saga.runtime.prepared import Prepared, prepare
 from saga.runtime.room import Limits
 from saga.testing.simulation.broker import Cluster, SimulatedBroker
@@ -95,7 +95,7 @@ class Workers(Disruptions):
                     report=lambda moment: self._reported(process, moment),
                     limits=Limits(),
                     stop=life.stop,
-                    through=lambda saga, handler, asked, call: self._outside(process, saga, handler, asked, call),
+                    through=lambda step: self._outside(process, step),
                 ),
             )
 
@@ -120,22 +120,20 @@ class Workers(Disruptions):
         if not isinstance(moment, EVERYDAY) and not self._loop.is_closed():
             self._network.trace.lines.append(Noted(self._loop.time(), process.name, "", moment))
 
-    def _outside(
-        self, process: Process, saga: str, handler: str, asked: Call, call: Callable[[], Awaitable[Any]]
-    ) -> Awaitable[Any]:
-        """A step: whatever it does goes on when its caller dies."""
+    def _outside(self, process: Process, step: Step) -> Awaitable[Any]:
+        """Make the call of a step: whatever it does goes on when its caller dies."""
 
         async def made() -> Any:
-            return await call()
+            return await step.make()
 
-        name = f"{process.service}.{handler}"
+        name = f"{process.service}.{step.handler}"
         return self._network.ask(
             process,
             OUTSIDE,
             "step",
-            f"{asked.name} by {name} of {saga}",
+            f"{step.asked.name} by {name} of {step.saga}",
             (name,),
-            lambda *_: self._loop.create_task(made(), name=asked.name),
+            lambda *_: self._loop.create_task(made(), name=step.asked.name),
         )
 
     # ---------------------------------------------------------------- disruptions

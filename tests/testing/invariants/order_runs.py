@@ -1,29 +1,34 @@
 """The four example services, run one message after another in memory; what they leave behind, as evidence."""
 
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from hashlib import sha256
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 from msgspec import Raw
 from msgspec.structs import replace as with_
 
 from saga import Service, envelope
+from saga.broker.port import RECORD_BYTES_MAX
 from saga.client_events import to_record
-from saga.errors import BadInput, Conflict, Exists, SagaError
+from saga.errors import BadInput, Conflict, Exists
 from saga.messages import Event, Outgoing, Partition, Position, Record
 from saga.progress.document import Entry, Snapshot, decode, decode_entry, encode, progress_key
 from saga.progress.spill import saga_of
 from saga.runtime import deadletters
+from saga.runtime.batches import Batches
 from saga.runtime.beginning import begin
+from saga.runtime.pages import KnownPages
 from saga.runtime.participant import Participant, participant_of
+from saga.runtime.ports import Ports
 from saga.runtime.prepared import prepare
 from saga.runtime.turn import take_turn
+from saga.runtime.watching import Watching
 from saga.store.port import Document
-from saga.testing.idle_ports import IdlePorts
 from saga.testing.invariants.evidence import Evidence, Witnessed
+from saga.testing.single_turns import StandingClock, Undisturbed
 from services.inventory import inventory
 from services.inventory.stock import Stock
 from services.order import order
@@ -32,9 +37,6 @@ from services.payment import payment
 from services.payment.bank import Bank
 from services.shipping import shipping
 from services.shipping.carrier import Carrier
-from verification.operations import PlainRun
-
-T = TypeVar("T")
 
 SKU = "tea"
 
@@ -68,45 +70,25 @@ class Disk:
         return len(versions)
 
 
-@dataclass
-class Ports(IdlePorts):
-    """Everything at once, nothing ever away."""
-
-    shop: "Shop"
-    store: Any = field(default_factory=Disk)
-
-    @property
-    def clock(self) -> Any:
-        return self
+@dataclass(slots=True)
+class ShopClock(StandingClock):
+    """It goes on by a millisecond whenever somebody looks."""
 
     def now_ms(self) -> int:
-        self.shop.now_ms += 1
-        return self.shop.now_ms
+        self.now += 1
+        return self.now
 
-    def monotonic_s(self) -> float:
-        return 0.0
 
-    def chance(self) -> float:
-        return 0.5
+@dataclass
+class ShopLog:
+    """What is published lies in the log of the shop at once."""
 
-    async def within(self, seconds: float, what: Awaitable[T]) -> T:
-        return await what
+    append: Callable[[Outgoing], None]
+    record_bytes_max: int = RECORD_BYTES_MAX
 
     async def publish(self, messages: Sequence[Outgoing]) -> None:
         for message in messages:
-            self.shop.append(message)
-
-    def unavailable(self, operation: str, why: SagaError) -> None:
-        raise why
-
-    def report(self, moment: object) -> None:
-        return None
-
-    def is_news(self, id_: str) -> bool:
-        return False
-
-    def one_run(self) -> PlainRun:
-        return PlainRun()
+            self.append(message)
 
 
 class BrokenCarrier(Carrier):
@@ -126,29 +108,42 @@ class Shop:
         carrier: Carrier | None = None,
         services: Sequence[Service[Any]] = (order, payment, inventory, shipping),
     ) -> None:
-        self.now_ms = 1_800_000_000_000
+        self.clock = ShopClock(1_800_000_000_000)
         self.log: list[Record] = []
         self.ends: dict[Partition, int] = {}
         self.services: dict[str, Participant] = {}
-        self.ports: dict[str, Ports] = {}
+        self.disks: dict[str, Disk] = {}
         self.read: dict[str, int] = {}
         given: dict[type, object] = {Bank: Bank(), Carrier: carrier or Carrier()}
         for service in services:
-            declared = service.declared
-            self.ports[declared.name] = Ports(self)
+            declared, disk = service.declared, Disk()
             resources = {r.gives: given[r.gives] for r in declared.resources}
-            self.services[declared.name] = participant_of(prepare(declared), resources, self.ports[declared.name])
-            self.read[declared.name] = 0
+            self.services[declared.name] = participant_of(
+                prepare(declared), resources, self._ports(declared.name, disk)
+            )
+            self.disks[declared.name], self.read[declared.name] = disk, 0
         self.stock = msgspec.json.encode(Stock(left=left))
+
+    def _ports(self, name: str, disk: Any) -> Ports:
+        """Everything at once, nothing ever away."""
+        return Ports(
+            store=disk,
+            log=ShopLog(self.append),
+            clock=self.clock,
+            watching=Watching(name, self.clock, lambda moment: None),
+            assignment=Undisturbed(),
+            together=Batches().together,
+            pages=KnownPages(bytes_max=0),
+        )
 
     def append(self, message: Outgoing) -> None:
         partition = Partition(message.topic, 0)
         offset = self.ends.get(partition, 0)
         self.ends[partition] = offset + 1
-        self.log.append(Record(*partition, offset, message.key, message.value, message.headers, self.now_ms))
+        self.log.append(Record(*partition, offset, message.key, message.value, message.headers, self.clock.now))
 
     def publish(self, event: Event) -> None:
-        self.append(to_record(event, self.now_ms))
+        self.append(to_record(event, self.clock.now))
 
     def again(self, index: int) -> None:
         """The same record once more, as by a sender that is in doubt."""
@@ -158,9 +153,9 @@ class Shop:
 
     async def run(self, stock: bool = True) -> None:
         """Until everybody has read everything."""
-        inventory_store = self.ports.get("inventory")
-        if stock and inventory_store is not None and ("stock", SKU) not in inventory_store.store.now:
-            await inventory_store.store.insert("stock", SKU, self.stock)
+        disk = self.disks.get("inventory")
+        if stock and disk is not None and ("stock", SKU) not in disk.now:
+            await disk.insert("stock", SKU, self.stock)
         while any(read < len(self.log) for read in self.read.values()):
             for name, service in self.services.items():
                 if self.read[name] < len(self.log):
@@ -169,7 +164,7 @@ class Shop:
 
     async def _take(self, service: Participant, record: Record) -> None:
         """As `saga.runtime.worker` does."""
-        if record.topic not in {service.contracts[type_].topic for type_ in service.consumed}:
+        if record.topic not in service.topics:
             return
         type_ = envelope.type_of(record)
         if type_ is not None and type_ not in service.consumed:
@@ -180,7 +175,7 @@ class Shop:
             contract = service.contracts[type_]
             message = envelope.to_message(record, type_=type_, schema="", contract=contract)
         except BadInput as why:
-            self.append(deadletters.unreadable(service.name, record, str(why), self.now_ms))
+            self.append(deadletters.unreadable(service.name, record, str(why), self.clock.now))
         else:
             if message.source != service.name:
                 position = Position(record.topic, record.partition, record.offset)
@@ -189,9 +184,7 @@ class Shop:
     def evidence(self, spoiled: frozenset[str] = frozenset()) -> Evidence:
         witnessed = {}
         for name, service in self.services.items():
-            ever = self.ports[name].store.ever
-            topics = {service.contracts[type_].topic for type_ in service.consumed}
-            prefix = progress_key(name, "")
+            ever, prefix = self.disks[name].ever, progress_key(name, "")
             archives: dict[str, list[tuple[str, bytes]]] = {}
             for (collection, key), contents in ever.items():
                 if collection == "saga-archive":
@@ -202,7 +195,7 @@ class Shop:
                 versions={key.removeprefix(prefix): tuple(v) for (c, key), v in ever.items() if c == "saga"},
                 archives=archives,
                 documents={where: tuple(v) for where, v in ever.items() if where[0] not in ("saga", "saga-archive")},
-                committed={partition: end for partition, end in self.ends.items() if partition.topic in topics},
+                committed={partition: end for partition, end in self.ends.items() if partition.topic in service.topics},
             )
         return Evidence(services=witnessed, log=tuple(self.log), ends=dict(self.ends), spoiled=spoiled)
 

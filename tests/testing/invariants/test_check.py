@@ -126,7 +126,7 @@ async def again_after(ms: int) -> Evidence:
     first, second = Shop(), Shop()
     first.publish(an_order())
     await first.run()
-    second.now_ms += ms
+    second.clock.now += ms
     second.ends.update(first.ends)
     second.publish(an_order())
     await second.run()

@@ -8,7 +8,6 @@ import pytest
 
 from saga import Service
 from saga.progress import spill
-from saga.runtime import participant
 from saga.testing.fault_kinds import faults
 from saga.testing.invariants.rerun import rerun_differences
 from saga.testing.simulation.evidence import evidence_of
@@ -26,7 +25,6 @@ ORDERS, LAST = 24, 18
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spill, "BOUNDS", SMALL)
-    monkeypatch.setattr(participant, "_prepared", {})
 
 
 def services_of() -> list[Service[Any]]:

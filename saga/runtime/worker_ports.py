@@ -1,0 +1,83 @@
+"""Ports of a running worker: a store and a broker, and the partitions that its group has assigned to it."""
+
+import asyncio
+from collections.abc import Collection
+from dataclasses import dataclass, field
+
+from saga.broker.port import Broker
+from saga.messages import Partition, Position
+from saga.runtime.batches import Batches
+from saga.runtime.errors import Draining
+from saga.runtime.offsets import Prefix
+from saga.runtime.pages import KnownPages
+from saga.runtime.ports import Outside, Ports, Step
+from saga.runtime.watching import Watching
+from saga.store.port import Store
+
+
+@dataclass(slots=True)
+class WorkerAssignment:
+    """See `saga.runtime.ports.Assignment` for the promises."""
+
+    watching: Watching
+    prefixes: dict[Partition, Prefix] = field(default_factory=dict)
+    """The partitions that are ours, each with what of it is done."""
+    leaving: set[Partition] = field(default_factory=set)
+    """Those of which nothing new may begin."""
+    _stopping: bool = False
+    _pauses: dict[asyncio.Future[None], None] = field(default_factory=dict)
+
+    def is_committed(self, position: Position) -> bool:
+        prefix = self.prefixes.get(Partition(position.topic, position.partition))
+        return prefix is not None and prefix.is_committed(position.offset)
+
+    def check_running(self, position: Position) -> None:
+        partition = position[:2]  # as good as a `Partition`, and asked for with every message
+        if self._stopping or partition in self.leaving or partition not in self.prefixes:
+            raise Draining
+
+    async def pause(self, seconds: float, position: Position) -> None:
+        self.check_running(position)
+        woken = asyncio.get_running_loop().create_future()
+        self._pauses[woken] = None
+        pause = self.watching.clock.within(seconds, woken)
+        try:
+            if self.watching.away():  # it waits for store or log, and will come back to them with all others
+                await pause
+            else:
+                await self.watching.idling(pause)
+        except TimeoutError:
+            pass
+        finally:
+            del self._pauses[woken]
+        self.check_running(position)
+
+    def stop(self) -> None:
+        """Let nothing new begin from here on."""
+        self._stopping = True
+        self._wake()
+
+    def leave(self, partitions: Collection[Partition]) -> None:
+        """Let nothing new of these begin until they are assigned again."""
+        self.leaving.update(partitions)
+        self._wake()
+
+    def _wake(self) -> None:
+        for woken in self._pauses:
+            if not woken.done():
+                woken.set_result(None)
+
+
+def worker_ports(store: Store, broker: Broker, assignment: WorkerAssignment, through: Outside = Step.make) -> Ports:
+    """Ports of whoever runs turns on a real store and a real broker. `through`: the way of steps to the outside."""
+    watching = assignment.watching
+    return Ports(
+        store=store,
+        log=broker,
+        clock=watching.clock,
+        watching=watching,
+        assignment=assignment,
+        together=Batches().together,
+        pages=KnownPages(),
+        outside=lambda step: watching.idling(through(step)),
+    )
