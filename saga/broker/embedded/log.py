@@ -35,6 +35,13 @@ class Kept(NamedTuple):
     retention_ms: int | None
 
 
+_AS_WRITTEN = (
+    "offset, CAST(key AS BLOB), CAST(value AS BLOB), CAST(headers AS BLOB), CAST(time_ms AS INTEGER),"
+    " CAST(sum AS INTEGER)"
+)
+"""Columns of a record: a damaged bit of a row may make text of bytes, and text that is none ends a whole query."""
+
+
 class Undecodable(Exception):
     """Error of a record that is not as we write them: somebody else has, or the file is damaged."""
 
@@ -143,9 +150,7 @@ class Log:
         first."""
         topic, number = partition
         cursor = self._connection().execute(
-            f"SELECT offset, key, value, headers, time_ms, sum FROM log_{log}"
-            " WHERE offset >= ? ORDER BY offset LIMIT ?",
-            (offset, records_max),
+            f"SELECT {_AS_WRITTEN} FROM log_{log} WHERE offset >= ? ORDER BY offset LIMIT ?", (offset, records_max)
         )
         rows = cursor.fetchall()
         if not rows or rows[0][0] != offset or rows[-1][0] - offset != len(rows) - 1:
