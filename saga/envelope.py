@@ -42,24 +42,29 @@ _TIMES_MS = range(0, from_iso("9999-12-31T00:00:00Z"))
 def headers_of(message: Message, contract: Contract | None) -> Headers:
     """Envelope of a message as headers, as its sender said it. `contract`: that of its type, where it is known."""
     name, base = (message.type, URN) if contract is None else (contract.full_name, contract.schemas)
-    schema = message.schema
-    if schema and ":" not in schema:
-        schema = base + schema
-    headers: list[tuple[str, bytes | None]] = [
-        ("ce_type", name.encode()),  # first: it decides whether the rest is looked at
+    first, last = _of_type(name, base, message.schema)
+    headers: Headers = (
+        first,
         ("ce_id", id_in(message.id).encode()),
         ("ce_source", message.source.encode()),
         ("ce_time", message.time.encode()),
         ("ce_subject", message.saga.encode()),
-        *_FIXED,
-    ]
-    if schema:
-        headers.append(("ce_dataschema", schema.encode()))
+        *last,
+    )
     if message.started is not None:
-        headers.append(("ce_sagastart", message.started.encode()))
+        headers += (("ce_sagastart", message.started.encode()),)
     if message.trace is not None:
-        headers.append(("traceparent", message.trace.encode()))
-    return tuple(headers)
+        headers += (("traceparent", message.trace.encode()),)
+    return headers
+
+
+@lru_cache(maxsize=1024)  # there are not many types
+def _of_type(name: str, base: str, schema: str) -> tuple[tuple[str, bytes], Headers]:
+    """The headers that are the same for all messages of one type: its name, and those behind the message's own."""
+    first = ("ce_type", name.encode())  # it decides whether the rest is looked at
+    if not schema:
+        return first, _FIXED
+    return first, (*_FIXED, ("ce_dataschema", (schema if ":" in schema else base + schema).encode()))
 
 
 def to_record(message: Message, contract: Contract) -> Outgoing:

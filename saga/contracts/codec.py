@@ -37,6 +37,8 @@ from saga.messages import Event
 MARKER = b"\xc3\x01"
 HEADER_SIZE = 10
 
+_canonical = json.JSONEncoder(ensure_ascii=False, sort_keys=True, separators=(",", ":")).encode
+
 _Read: TypeAlias = Callable[[bytes], Any]
 # What fastavro raises for bytes that are not of the schema; anything else would be a mistake of ours.
 _CORRUPT = (EOFError, ValueError, IndexError, KeyError, TypeError, OverflowError, struct.error, SchemaResolutionError)
@@ -103,17 +105,16 @@ def identify(value: bytes | None, library: Library) -> Version:
     return version
 
 
-def content(event: Event) -> bytes:
-    """Bytes that are the same for equal events: contract name without version, and the fields after encoding and
-    decoding.
+def content(event: type[Event], value: bytes) -> bytes:
+    """Bytes that are the same for equal events: contract name without version, and the fields after decoding. `value`:
+    what `encode` made of an event of this class.
 
     Fields equal to their default are left out, so a version that adds one changes nothing. The ids of a Client's
-    events are made of it. Raises `BadInput` as `encode`.
+    events are made of it.
     """
-    codec = _codec(type(event))
-    fields = codec.essentials(codec.from_raw(codec.read_own(encode(event))))
-    text = json.dumps(fields, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
-    return f"{codec.name}\n{text}".encode()
+    codec = _codec(event)
+    fields = codec.essentials(codec.from_raw(codec.read_own(value)))
+    return f"{codec.name}\n{_canonical(fields)}".encode()
 
 
 def to_json(event: Event) -> dict[str, object]:

@@ -199,14 +199,15 @@ def arriving(service: Prepared, event: Event, clock: TrialClock) -> Message:
     """The message that brings an event now. An equal event has the same id."""
     contract = service.contracts[name_of(type(event))]
     saga, time = str(getattr(event, contract.key)), iso(clock.now_ms())
+    value = codec.encode(event)
     return Message(
-        id=f"{contract.name}-{ids.digest('trial', saga, codec.content(event).hex())}",
+        id=f"{contract.name}-{ids.digest('trial', saga, codec.content(type(event), value).hex())}",
         type=contract.name,
         schema=type(event).__contract__,
         saga=saga,
         source="trial",
         time=time,
-        value=codec.encode(event),
+        value=value,
         started=time,
     )
 

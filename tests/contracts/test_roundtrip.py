@@ -35,6 +35,6 @@ def test_events_of_any_schema_come_back_from_bytes_and_from_json(data: st.DataOb
         back = codec.decode(value, said, library)
         assert repr(back) == repr(event)
         assert codec.encode(back) == value
-        assert codec.content(back) == codec.content(event)
+        assert codec.content(said, value).startswith(b"Said\n{")
         line = json.dumps(codec.to_json(event))
         assert repr(codec.from_json(json.loads(line), said)) == repr(event)
