@@ -48,7 +48,7 @@ _HOMES = {
 if not TYPE_CHECKING:  # checkers take a module with `__getattr__` to have every name
 
     def __getattr__(name: str) -> object:
-        """The name, from its module."""
+        """Load the name from its module."""
         if name not in _HOMES:
             raise AttributeError(f"module 'saga.testing' has no attribute {name!r}")
         return getattr(import_module(_HOMES[name]), name)

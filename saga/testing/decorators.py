@@ -1,4 +1,4 @@
-"""What decorators say of a test: under how many seeds and which faults it is run, or with a crash at every point."""
+"""Decorators of tests: run under many seeds with faults, with a crash at every point, or as a schedule says."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ MARK = "__saga_scenario__"
 
 @dataclass(frozen=True, slots=True)
 class Seeds:
-    """Run it once for each seed."""
+    """Mode of `simulate`: once for each seed."""
 
     count: int
     faults: Faults
@@ -22,15 +22,15 @@ class Seeds:
 
 @dataclass(frozen=True, slots=True)
 class Crashes:
-    """Run it once for each point where it touches the outside."""
+    """Mode of `crash_everywhere`: once for each point where the test touches the outside."""
 
     pairs: bool | None
-    """Of two crashes; `None`: where the run is short."""
+    """True to try every two crashes, too; `None`: where the run is short."""
 
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """Run it once, as it was."""
+    """Mode of `replay`: once, as its schedule says."""
 
     seed: int
     faults: tuple[str, ...]
@@ -74,7 +74,7 @@ def replay(*, seed: int, faults: Sequence[str] = (), without: Sequence[int] = ()
 
 
 def mode_of(scenario: Callable[..., object]) -> Mode | None:
-    """How a test wants to be run; `None`: as it is."""
+    """Mode that a test was decorated with; `None` without a decorator."""
     mode: Mode | None = getattr(scenario, MARK, None)
     return mode
 

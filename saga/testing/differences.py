@@ -1,4 +1,4 @@
-"""What two runs of the same events left behind, held against each other: what differs, in words for the author."""
+"""Comparison of two runs on the same events: each difference between what they made, in words for the author."""
 
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
@@ -14,13 +14,13 @@ from saga.messages import Event
 from saga.progress.document import Call, Emitted
 
 Difference: TypeAlias = tuple[str, str, str]
-"""What differs, as it was the first time, and as it was this time."""
+"""Place of the difference, the value of the first run, the value of this run."""
 NOTHING = "nothing"
 _PLAIN = (str, bytes, int, float, complex, Decimal, date, time, timedelta, UUID, Enum)
 
 
 class Asked(NamedTuple):
-    """A call, told from all others of one saga and from the same one with other arguments."""
+    """Identity of a call among all of one saga; the same call with other arguments is another one."""
 
     handler: str
     name: str
@@ -29,37 +29,37 @@ class Asked(NamedTuple):
 
 
 BEGUN = "begun"
-"""Outcome of what is only an intent."""
+"""Outcome of a run that has written an intent and no transition yet."""
 _RAN = (BEGUN, "handled", "compensated")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Made:
-    """What one write says: an intent, a transition, or a document."""
+    """Content of one write in comparable parts: an intent, a transition, or a document."""
 
     handler: str
-    """In whose run it was made."""
+    """Handler in whose run it was made."""
     outcome: str
-    """Of a document its collection and key."""
+    """Outcome of the transition; for a document its collection and key."""
     reason: str | None = None
     calls: tuple[Call, ...] = ()
     delta: Mapping[str, object] = field(default_factory=dict)
     events: tuple[Emitted, ...] = ()
     document: Mapping[str, object] = field(default_factory=dict)
-    """Without what the toolkit keeps in it."""
+    """Fields of the document, without those that the toolkit keeps in it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Of what a run and its rerun have made."""
+    """Comparison of a write with the same write in a rerun."""
 
     arguments: Mapping[Asked, Mapping[str, object]]
-    """Of the steps that were called, by name."""
+    """Arguments by name of each step that was called."""
     event_of: Callable[[str, bytes], Event]
-    """An event, of the type and bytes that were emitted."""
+    """Function that makes the event of its type and the bytes that were emitted."""
 
     def of(self, one: Made | None, other: Made | None) -> Iterator[Difference]:
-        """All that is different."""
+        """All differences between the two writes."""
         if one is None or other is None:
             if one is not other:
                 yield "transition", _described(one), _described(other)
@@ -94,7 +94,8 @@ class Comparison:
 
 
 def picture(value: object, seen: set[int] | None = None) -> object:
-    """A value with all its parts, to be compared with a later one: of what is of the standard library only the type."""
+    """Copy of a value with all its parts, to be compared with a later one; of an object of the standard library only
+    its type."""
     seen = set() if seen is None else seen
     kind = type(value).__name__
     if value is None or isinstance(value, _PLAIN):
@@ -134,7 +135,7 @@ def _described(made: Made | None) -> str:
 
 
 def _shown(call: Call | None) -> str:
-    """Which call, without its arguments."""
+    """The call in words, without its arguments."""
     if call is None:
         return NOTHING
     document = f" of {call.document}" if call.kind == "update" else ""

@@ -1,4 +1,4 @@
-"""Which events bring each handler of a service to run: those that are given, and simple examples of all others."""
+"""Events that bring each handler of a service to run: those that are given, and simple examples of all others."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime
@@ -40,18 +40,18 @@ _SIMPLE: Final[Mapping[ScalarKind, object]] = {
 
 
 class Script(NamedTuple):
-    """What has to arrive, in this order, for a handler to run."""
+    """Events that have to arrive, in this order, for a handler to run."""
 
     handler: Reaction
     events: tuple[Event, ...]
 
 
 def scripts_of(declared: Declared, given: Sequence[Event]) -> list[Script]:
-    """For each handler and compensation at least one script, so that each event that it may take comes in one.
+    """Scripts for each handler and compensation, so that each event that it may take comes in one.
 
-    What the service says itself is in no script: in its place is what makes it say so. A script is empty if the handler
-    waits for what nobody else here would say. Raises `SagaError` for given events that are of two sagas, or that do not
-    arrive here.
+    Events that the service says itself are in no script: in their place are those that make it say so. A script is
+    empty if the handler waits for what nobody else here would say. Raises `SagaError` for given events that are of two
+    sagas, or that do not arrive here.
     """
     planner = _Planner(declared, given)
     handlers = declared.reactions
@@ -89,7 +89,7 @@ def _simple(type_: Type, name: str, classes: Classes) -> Any:
 
 
 class _Planner:
-    """Finds scripts; every list it gives is of alternatives."""
+    """Search for scripts. Each list that it gives holds alternatives."""
 
     def __init__(self, declared: Declared, given: Sequence[Event]) -> None:
         self._handlers = declared.reactions
@@ -110,7 +110,8 @@ class _Planner:
         self._saga = next(iter(sagas), str(UUID(int=1)))
 
     def handler(self, handler: Reaction, above: frozenset[str]) -> list[tuple[Event, ...]]:
-        """Scripts after which it runs; none if it waits for what only itself would say. `above`: those it is for."""
+        """Scripts after which the handler runs; none if it waits for an event that only itself would say. `above`:
+        handlers for whose sake scripts are looked for."""
         if handler.name in above:
             return []
         above |= {handler.name}
@@ -125,7 +126,7 @@ class _Planner:
         return [_joined(need[n % len(need)] for need in needs) for n in range(max(map(len, needs)))]
 
     def _is_needed(self, handler: Reaction, parameter: Parameter) -> bool:
-        """Whether it has to arrive: an event, and for a compensation not the result, which the original brings."""
+        """True if it has to arrive: an event, and for a compensation not the result, which the original brings."""
         if parameter.role != "event":
             return False
         return handler.undoes is None or all(self._contracts[name_of(e)].outcome for e in parameter.events)
@@ -142,7 +143,7 @@ class _Planner:
 
 
 def _joined(scripts: Iterable[tuple[Event, ...]]) -> tuple[Event, ...]:
-    """One after another, of each kind of event the first."""
+    """These scripts one after another, with the first event of each kind."""
     first: dict[str, Event] = {}
     for script in scripts:
         for event in script:

@@ -1,4 +1,5 @@
-"""Fakes in the place of resources: none too many, and none too few, for what has no fake would be the real thing."""
+"""Check of the fakes for resources: none too many, and none too few, for a resource without a fake would be the real
+thing."""
 
 from collections.abc import Iterator, Sequence
 
@@ -7,9 +8,9 @@ from saga.errors import DeclarationError
 
 
 def check_fakes(services: Sequence[Declared], use: Sequence[object], real: Sequence[type]) -> None:
-    """Raises `DeclarationError` with all that is wrong: a fake that nothing uses; a resource that has no fake and that
-    nobody has asked for as it is, by the type it gives in `real`; a type in `real` that no resource gives, or that has
-    a fake."""
+    """Check the fakes. Raises `DeclarationError` with all that is wrong: a fake that nothing uses; a resource that has
+    no fake and that nobody has asked for as it is, by the type it gives in `real`; a type in `real` that no resource
+    gives, or that has a fake."""
     if problems := list(_problems(services, use, real)):
         raise DeclarationError("; ".join(dict.fromkeys(problems)))
 

@@ -1,4 +1,4 @@
-"""What may go wrong in a world: kinds of faults, each with a rate, a target and a window of time."""
+"""Faults that may happen in a world: kinds, each with a rate, a target and a window of time."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -41,7 +41,7 @@ EVERYTHING: dict[FaultKind, float] = {
     "throttle": 0.010,
     "expiry": 0.004,
 }
-"""What `faults.everything()` is made of. Poison and newer schemas are left out: what they spoil stands still until dead
+"""Rates of `faults.everything()`. Poison and newer schemas are left out: a saga that they spoil stands still until dead
 letters can be replayed."""
 
 
@@ -55,7 +55,7 @@ class Rule:
     window_s: tuple[float, float] | None
 
     def hits(self, names: Iterable[str]) -> bool:
-        """Whether it is meant for something with one of these names."""
+        """True if the fault is meant for something with one of these names."""
         return self.target == "*" or self.target in names
 
 
@@ -70,7 +70,7 @@ class Faults:
 
 
 class faults:
-    """What may go wrong; `|` joins them: `faults.of("crash", rate=0.05) | faults.of("duplicate", target="payment")`.
+    """Faults to ask for; `|` joins them: `faults.of("crash", rate=0.05) | faults.of("duplicate", target="payment")`.
 
     - crash: the process dies before or after any operation on store, broker or outside, and another one begins.
     - lost answer: the operation happened, and its caller is told that it may not have.
@@ -98,8 +98,9 @@ class faults:
     def of(
         *kinds: FaultKind, rate: float = 0.01, target: str = "*", window: tuple[timedelta, timedelta] | None = None
     ) -> Faults:
-        """`rate`: chance for each operation, 0 to 1. `target`: service, topic or `service.handler` (its steps), `*` any
-        of them. `window`: from when to when, in virtual time since the start; `None`: always.
+        """Faults of these kinds. `rate`: chance for each operation, 0 to 1. `target`: service, topic or
+        `service.handler` (its steps), `*` any of them. `window`: from when to when, in virtual time since the start;
+        `None`: always.
 
         Raises `SagaError` for a kind that there is not, or a rate that is no chance.
         """

@@ -1,4 +1,4 @@
-"""`check_idempotent`: whether the handlers of a service do the same when they have to run again."""
+"""`check_idempotent`: a check that the handlers of a service do the same when they have to run again."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 _RUN = ("handled", "compensated")
 APART_S = 0.002
-"""Between two runs: a time in milliseconds that a handler reads by itself is then another one for certain."""
+"""Pause between two runs: a time in milliseconds that a handler reads by itself is then another one for certain."""
 REMEDY = (
     "A handler that runs again on the same events has to make the same steps, updates and events. Make ids with "
     "saga.key(...); take times, and all else, from the events, saga.state and what steps gave; call resources only "
@@ -78,7 +78,7 @@ async def check_idempotent(
     async with AsyncExitStack() as stack:
         resources = await open_resources(declared, stack, clock, clock.monotonic_s() + OPEN_S_MAX, use)
         for script in scripts_of(declared, events):
-            reason = await _checked(_House(prepared, _copied(resources, use), documents), script)
+            reason = await _checked(_ScriptRuns(prepared, _copied(resources, use), documents), script)
             if reason is None:
                 reached.add(script.handler.name)
             else:
@@ -92,28 +92,28 @@ async def check_idempotent(
         )
 
 
-async def _checked(house: "_House", script: Script) -> str | None:
-    """Why the handler did not run, if it did not. Raises `AssertionError`."""
+async def _checked(runs: "_ScriptRuns", script: Script) -> str | None:
+    """Run the script and its reruns; the reason if the handler did not run. Raises `AssertionError`."""
     name = script.handler.name
     if not script.events:
         return "it waits for an event of this service that no other handler here emits"
-    await house.run(script)
-    if not any(e.handler == name and e.outcome in _RUN and e.reason is None for e in house.entries()):
-        return _why_not(script, house.entries())
-    mine = [number for number, write in enumerate(house.writes) if write.made.handler == name]
+    await runs.run(script)
+    if not any(e.handler == name and e.outcome in _RUN and e.reason is None for e in runs.entries()):
+        return _why_not(script, runs.entries())
+    mine = [number for number, write in enumerate(runs.writes) if write.made.handler == name]
     for count, number in enumerate(mine, 1):
-        await house.rerun(script, number, f"after its process died before write {count} of {len(mine)} of its run")
+        await runs.rerun(script, number, f"after its process died before write {count} of {len(mine)} of its run")
     last = type(script.events[-1]).__name__
     for old in range(len(script.events) - 1):
         when = f"when {last} came to a worker with an old progress in its cache"
-        await house.rerun_on_old(script, house.first_write(len(script.events) - 1), old, when)
+        await runs.rerun_on_old(script, runs.first_write(len(script.events) - 1), old, when)
     when = f"when {last} came once more, to a worker with an old progress in its cache"
-    await house.rerun_on_old(script, len(house.writes), 0, when)
+    await runs.rerun_on_old(script, len(runs.writes), 0, when)
     return None
 
 
 def _why_not(script: Script, seen: Sequence[Entry]) -> str:
-    """What became of the handler's events: a dead letter in front of it, or what was last written of it."""
+    """Reason that the handler did not run: a dead letter in front of it, or the last thing that was written of it."""
     dead = [entry for entry in seen if entry.outcome == "dead"]
     entries = dead or [entry for entry in seen if entry.handler == script.handler.name]
     what = f"{entries[-1].handler} {entries[-1].outcome}: {entries[-1].reason}" if entries else "nothing came to it"
@@ -126,8 +126,8 @@ def _names(script: Script) -> str:
 
 
 def _copied(resources: Mapping[type, object], use: Sequence[object]) -> Mapping[type, object]:
-    """The resources with copies of the fakes, so that each script begins with them as they were handed over. What
-    cannot be copied, a lock perhaps, goes on as it is."""
+    """Resources with copies of the fakes, so that each script begins with them as they were handed over. What cannot be
+    copied, a lock perhaps, goes on as it is."""
     memo: dict[int, object] = {id(given): given for given in resources.values() if not any(given is f for f in use)}
     try:
         return deepcopy(dict(resources), memo)
@@ -136,7 +136,7 @@ def _copied(resources: Mapping[type, object], use: Sequence[object]) -> Mapping[
 
 
 class _Write(NamedTuple):
-    """One write to the store, of the first run."""
+    """One write of the first run to the store."""
 
     at: tuple[str, str]
     """Collection and key."""
@@ -150,7 +150,7 @@ _SEEDED = Made(handler="", outcome="there from the beginning")
 
 
 class _Store(RerunStore):
-    """What these writes have left; `ends`: a rerun, which ends at its first write."""
+    """Store that holds the results of these writes; `ends`: a rerun is to end at its first write."""
 
     def __init__(self, declared: Declared, writes: Sequence[_Write], *, ends: bool) -> None:
         super().__init__({})
@@ -162,7 +162,8 @@ class _Store(RerunStore):
             self._put(write.at, write.content)
 
     def written(self, at: tuple[str, str], content: bytes) -> int:
-        """A rerun that has written an intent goes on until it calls: so the arguments of the call are known."""
+        """Keep the write, and end a rerun. One that has written an intent goes on until it calls: so the arguments of
+        the call are known."""
         made = self._made(at, content)
         begun = self.made is None and made.outcome == BEGUN
         self.made = self.made or made
@@ -177,7 +178,7 @@ class _Store(RerunStore):
         return cas
 
     def _made(self, at: tuple[str, str], content: bytes) -> Made:
-        """What a write says. An intent is written without a transition; a transition may leave the intents of others
+        """Content of a write. An intent is written without a transition; a transition may leave the intents of others
         open."""
         if at[0] != PROGRESS:
             return Made(handler=self.writes[-1].made.handler, outcome="/".join(at), document=_as_the_user_sees(content))
@@ -194,7 +195,7 @@ class _Store(RerunStore):
 
 @dataclass
 class _Outside:
-    """What the calls of steps gave, over all runs."""
+    """Arguments and answers of all calls of steps, over all runs."""
 
     arguments: dict[Asked, Mapping[str, object]] = field(default_factory=dict)
     answers: dict[Asked, object] = field(default_factory=dict)
@@ -204,7 +205,7 @@ class _Outside:
     async def answer(
         self, asked: Asked, call: Callable[[], Awaitable[object]], declared: tuple[type[Exception], ...]
     ) -> object:
-        """As it was answered the first time; what is no answer is called again."""
+        """The answer of the first time; a call that has no answer is made again."""
         if asked in self.refusals:
             raise self.refusals[asked]
         if asked not in self.answers:
@@ -217,8 +218,8 @@ class _Outside:
         return self.answers[asked]
 
 
-class _House:
-    """Where one script is run once, and its writes are made again, with the same fakes and the same outside."""
+class _ScriptRuns:
+    """One run of a script, and reruns of each of its writes with the same fakes and the same outside."""
 
     def __init__(
         self,
@@ -237,11 +238,11 @@ class _House:
             _Write((kinds[type(document)], key), msgspec.json.encode(document), _SEEDED, -1)
             for key, document in documents.items()
         ]
-        """All of the first run, in order."""
+        """All writes of the first run, in order."""
         self._arrivals: list[tuple[Message, Position]] = []
 
     async def run(self, script: Script) -> None:
-        """The script from beginning to end."""
+        """Run the script from beginning to end."""
         store = _Store(self._declared, self.writes, ends=False)
         service = self._service(store)
         for number, event in enumerate(script.events):
@@ -274,8 +275,8 @@ class _House:
         self._compare(script, once and once.made, store.made, touched, when)
 
     async def rerun_on_old(self, script: Script, number: int, old: int, when: str) -> None:
-        """Make a write again with a progress in the cache as it was before an older event; then, for what that has left
-        in variables, all writes after it."""
+        """Make a write again with a progress in the cache as it was before an older event; then all writes after it,
+        which show whether that left something in variables."""
         contents = [w.content for w in self.writes[: self.first_write(old)] if w.at[0] == PROGRESS]
         known = decode(contents[-1]) if contents else empty(self._declared.name, self._arrivals[0][0].saga)
         await self.rerun(script, number, when, (known, len(contents)))

@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from saga.testing.world import World
 
 SIMULATED = "simulated"
-"""The world that is no world of real processes."""
+"""Choice of `--saga-world` for the world that has no real processes."""
 REPORTED = "saga"
-"""The name of the user property that carries one line of what was run to the terminal."""
+"""Name of the user property that carries one line about the runs of a test to the terminal."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """The options."""
+    """Add the options."""
     group = parser.getgroup("saga", "worlds for choreographies")
     group.addoption("--saga-seed", type=int, default=None, help="run each simulated test under this seed alone")
     group.addoption("--saga-seeds", type=int, default=None, help="run @simulate tests under so many seeds instead")
@@ -42,7 +42,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """The marker. Raises `UsageError` for a number of seeds that would run nothing, and servers that nobody gives."""
+    """Add the marker. Raises `UsageError` for a number of seeds that would run nothing, and if servers are wanted that
+    nobody gives, or given and not wanted."""
     seeds: int | None = config.getoption("--saga-seeds")
     if seeds is not None and seeds < 1:
         raise pytest.UsageError(f"--saga-seeds={seeds}: at least one")
@@ -61,21 +62,21 @@ def world(request: pytest.FixtureRequest) -> "Iterator[World]":
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark what takes a world."""
+    """Mark tests that take a world."""
     for item in items:
         if isinstance(item, pytest.Function) and _takes_our_world(item):
             item.add_marker("saga_world")
 
 
 def _takes_our_world(item: pytest.Function) -> bool:
-    """Whether it takes this plugin's fixture: others may have one of that name."""
+    """True if it takes this plugin's fixture: others may have one of that name."""
     definitions = item._fixtureinfo.name2fixturedefs.get("world", ())
     return bool(definitions) and definitions[-1].func.__module__ == __name__
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Run what takes a world in as many as it wants."""
+    """Run a test that takes a world in as many worlds as it wants."""
     if pyfuncitem.get_closest_marker("saga_world") is None:
         return None
     from saga.testing.pytest_runs import run_test
@@ -84,7 +85,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """One line for each such test: how often it was run, with which faults."""
+    """Print one line for each such test: how often it was run, with which faults."""
     lines = [
         f"{report.nodeid}: {said}"
         for reports in terminalreporter.stats.values()

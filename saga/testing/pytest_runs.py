@@ -1,4 +1,4 @@
-"""Runs of a test that takes a world, under pytest: in which worlds, how often, and what is said when one fails."""
+"""Runs of a test that takes a world, under pytest: kinds of worlds, number of runs, and the report of a failure."""
 
 import functools
 import inspect
@@ -25,7 +25,7 @@ CARE = Care(failures=(*FAILURES, pytest.fail.Exception))
 
 @contextmanager
 def first_world(request: pytest.FixtureRequest) -> Iterator[World]:
-    """The world that the fixture gives: for a test that is run once, the very one that it runs in.
+    """World that the fixture gives; a test that is run once runs in this very one.
 
     Raises `SagaError` for an `async` test.
     """
@@ -46,12 +46,12 @@ def first_world(request: pytest.FixtureRequest) -> Iterator[World]:
 
 
 def _is_simulated(config: pytest.Config) -> bool:
-    """Worlds of real processes are loaded only where they are asked for."""
+    """True in the simulated world. Worlds of real processes are loaded only where they are asked for."""
     return bool(config.getoption("--saga-world") == SIMULATED)
 
 
 def run_test(item: pytest.Function) -> bool | None:
-    """Run the test as it wants to be run; `None`: its `world` is a fixture of another kind, and no concern of ours.
+    """Run the test as its decorator says; `None`: its `world` is a fixture of another kind, and no concern of ours.
 
     Raises what its smallest failing run raises, with the report as a note.
     """
@@ -79,7 +79,7 @@ def run_test(item: pytest.Function) -> bool | None:
 
 
 def _told(item: pytest.Function, failed: Failed) -> BaseException:
-    """What the smallest run raises, now with all that there is to say of it."""
+    """Exception of the smallest run, with the whole report as notes."""
     small = failed.shrunk.run
     assert small.failure is not None
     small.failure.add_note(report(failed, item.name))
@@ -98,7 +98,7 @@ def _called(test: Callable[..., None], given: dict[str, Any], world: World) -> N
 
 
 def _once(item: pytest.Function, given: dict[str, Any], world: World) -> bool:
-    """In the world of the fixture, which other fixtures may have begun to fill."""
+    """Run the test in the world of the fixture, which other fixtures may have begun to fill."""
     if isinstance(world, SimulatedWorld):
         world.saving = lambda: saved(item.function, world.schedule(), "as it was saved")
     try:
@@ -118,7 +118,7 @@ def _once(item: pytest.Function, given: dict[str, Any], world: World) -> bool:
 
 
 def _check_fixtures(item: pytest.Function, given: Container[str]) -> None:
-    """Raises `SagaError` for another fixture that takes the world: it would take one in which nothing runs."""
+    """Refuse another fixture that takes the world: it would take one in which nothing runs. Raises `SagaError`."""
     for name, definitions in item._fixtureinfo.name2fixturedefs.items():
         if name != "world" and "world" in definitions[-1].argnames:
             raise SagaError(

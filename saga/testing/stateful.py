@@ -1,4 +1,4 @@
-"""Whole choreographies under Hypothesis: it chooses what is published, when, and what goes wrong where, and shrinks it.
+"""Choreographies under Hypothesis: it chooses what is published, when, and what goes wrong where, and shrinks it.
 
 Needs hypothesis: `pip install saga-choreography[testing]`.
 """
@@ -42,19 +42,19 @@ SETTINGS: Final = settings(
     report_multiple_bugs=False,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
 )
-"""Of a choreography that says nothing else. An example is a world, which takes a tenth of a second or less; the fewer
-the steps, the better they shrink. One failure is told: what is wrong breaks several invariants as a rule. Nothing is
+"""Settings of a choreography that has none of its own. An example is a world, which takes a tenth of a second or less;
+the fewer the steps, the better they shrink. One failure is told: a bug breaks several invariants as a rule. Nothing is
 explained: it takes long, and would name lines of the kit."""
 OPERATION_MAX = 12
-"""No fault is planted further ahead: an order alone makes a worker ask for about ten things."""
+"""Operations ahead at which a fault is planted at most: an order alone makes a worker ask for about ten things."""
 FAULTS_MAX = 4
-"""No more faults than this are planted at the beginning."""
+"""Most faults that are planted at the beginning."""
 SECONDS = st.integers(1, 200).map(lambda ms: ms / 1000) | st.sampled_from((1.0, 5.0, 30.0, 600.0, 86_400.0))
-"""How long the world runs between two steps: moments in the middle of everything, and pauses."""
+"""Times that the world runs between two steps: moments in the middle of everything, and pauses."""
 MANNERS: Final[Mapping[str, tuple[FaultKind, bool]]] = {
     f"{kind}{way}": (kind, bool(after)) for kind in KINDS for after, way in enumerate(WAYS.get(kind, ("",)))
 }
-"""What a fault is called, as in a schedule, and what a plan makes of it."""
+"""Names of faults, as in a schedule, with the kind that a plan makes of each."""
 ACCIDENTS: Final[tuple[Accident, ...]] = get_args(Accident)
 
 
@@ -93,14 +93,14 @@ class Choreography(RuleBasedStateMachine):
     """
 
     services: "ClassVar[Sequence[Service[DataclassInstance | None]]]" = ()
-    """Those that are started, two workers each."""
+    """Services that are started, two workers each."""
     said: ClassVar[Sequence[st.SearchStrategy[Event]]] = ()
-    """What applications may publish: a strategy each."""
+    """Events that applications may publish: a strategy each."""
     faults: ClassVar[Faults] = faults.everything()
-    """Which faults there may be, of what, and in which window. When and how often, Hypothesis says: of a rate it only
+    """Faults that there may be, at what, and in which window. When and how often, Hypothesis says: of a rate it only
     counts whether it is 0. `Faults()`: nothing goes wrong."""
     guarded: ClassVar[bool] = False
-    """Whether stray real time, chance, threads and network are noticed; it takes twice the time."""
+    """True to notice stray real time, chance, threads and network; it takes twice the time."""
 
     def __init_subclass__(cls, **given: Any) -> None:
         super().__init_subclass__(**given)
@@ -116,7 +116,8 @@ class Choreography(RuleBasedStateMachine):
     # ---------------------------------------------------------------- what a choreography says of itself
 
     def resources(self) -> Sequence[object]:
-        """Fakes, made anew for each example: see `World.start`. What `self.world.always` is to look at is said here."""
+        """Fakes, made anew for each example: see `World.start`. Say here, too, what `self.world.always` is to look
+        at."""
         return ()
 
     def documents(self) -> "Mapping[str, DataclassInstance]":
@@ -124,7 +125,7 @@ class Choreography(RuleBasedStateMachine):
         return NO_DOCUMENTS
 
     def check(self) -> None:
-        """What must hold in the end, when the world is quiet. The invariants of the kit hold already."""
+        """Assertions of your own at the end, when the world is quiet. The invariants of the kit hold already."""
 
     @property
     def world(self) -> SimulatedWorld:
@@ -145,8 +146,8 @@ class Choreography(RuleBasedStateMachine):
         ),
     )
     def begin(self, seed: int, event: Event | None = None, faults: Sequence[str] = ()) -> None:
-        """The world begins: something is said in it, and these faults are planted. From the seed comes what no step
-        says: who runs next, how long things take."""
+        """Begin the world: something is said in it, and these faults are planted. The seed decides what no step says:
+        who runs next, how long things take."""
         self._began = SimulatedWorld(seed, self._ahead, guarded=self.guarded)
         self._began.start(*self.services, use=self.resources(), documents=self.documents())
         if event is not None:
@@ -157,24 +158,24 @@ class Choreography(RuleBasedStateMachine):
     @precondition(lambda self: bool(self.said))
     @rule(event=st.runner().flatmap(lambda self: st.one_of(self.said)))
     def publish(self, event: Event) -> None:
-        """An application says something; it is on its way with the next step in which time passes."""
+        """Have an application say something; it is on its way with the next step in which time passes."""
         self.world.publish(event)
 
     @rule(seconds=SECONDS)
     def run_for(self, seconds: float) -> None:
-        """Time passes."""
+        """Let time pass."""
         self.world.run_for(timedelta(seconds=seconds))
 
     @rule()
     def run_until_quiet(self) -> None:
-        """All that is under way comes to its end."""
+        """Let all that is under way come to its end."""
         self.world.run_until_quiet()
 
     @precondition(lambda self: bool(self._possible))
     @rule(fault=st.runner().flatmap(lambda self: st.sampled_from(self._possible)))
     def plant(self, fault: str) -> None:
-        """`"payment#3 crash after"`: it meets the third operation of this service, from now on, that it can meet.
-        Before and after: whether that operation has taken effect."""
+        """Plant a fault, `"payment#3 crash after"`: it meets the third operation of this service, from now on, that it
+        can meet. Before or after: it comes before that operation takes effect, or after."""
         where, _, manner = fault.partition(" ")
         service, _, operation = where.rpartition("#")
         self._ahead.plant(service, manner, int(operation))
@@ -182,12 +183,12 @@ class Choreography(RuleBasedStateMachine):
     @precondition(lambda self: bool(self._accidents))
     @rule(accident=st.runner().flatmap(lambda self: st.sampled_from(self._accidents)))
     def disturb(self, accident: str) -> None:
-        """`"payment-1 freeze"`: it happens to this worker at this moment, whatever it does."""
+        """Have something happen to this worker at this moment, whatever it does: `"payment-1 freeze"`."""
         worker, _, what = accident.partition(" ")
         self.world.disturb(worker, next(each for each in ACCIDENTS if each == what))
 
     def teardown(self) -> None:
-        """The world becomes quiet and is looked at, unless something has failed already; then it is ended."""
+        """Let the world become quiet and look at it, unless something has failed already; then end it."""
         world, failing = self._began, sys.exception()
         if world is None:
             return
@@ -205,7 +206,7 @@ class Choreography(RuleBasedStateMachine):
                 raise
 
     def _count(self, world: SimulatedWorld) -> None:
-        """For `--hypothesis-show-statistics`: what happened in how many examples. One that is all dead letters has
+        """Count for `--hypothesis-show-statistics` what happened in how many examples. One that is all dead letters has
         tested nothing, and fails no invariant."""
         if not currently_in_test_context():
             return
@@ -218,7 +219,7 @@ class Choreography(RuleBasedStateMachine):
             counted(f"dead letter of {letter}")
 
     def _explain(self, failure: BaseException) -> None:
-        """The timeline, as a note."""
+        """Add the timeline as a note."""
         if isinstance(failure, HypothesisException | StopTest):
             return  # Hypothesis has had enough of this example
         sagas = [failure.saga] if isinstance(failure, Broken) and failure.saga else []
@@ -227,8 +228,8 @@ class Choreography(RuleBasedStateMachine):
 
 
 def possible_faults(machine: Choreography) -> Sequence[str]:
-    """`"payment#3 crash after"`, for each fault and service that some rule allows; one whose target is a topic may be
-    of any service. In one text: the fewer draws make a step, the better it shrinks."""
+    """Faults that some rule allows, for each service, as `"payment#3 crash after"`; one whose target is a topic may be
+    of any service. Each is one text: the fewer draws make a step, the better it shrinks."""
     names = [service.declared.name for service in machine.services]
     owners = {(rule.kind, rule.target.partition(".")[0]) for rule in machine.faults.rules if rule.rate}
     topics = {kind for kind, owner in owners if owner not in names}  # of `*`, too
@@ -242,7 +243,7 @@ def possible_faults(machine: Choreography) -> Sequence[str]:
 
 
 def possible_accidents(machine: Choreography) -> Sequence[str]:
-    """`"payment-1 freeze"`, for each that may happen anywhere in its service, at any time."""
+    """Accidents that may happen anywhere in their service, at any time, as `"payment-1 freeze"`."""
     rules = [rule for rule in machine.faults.rules if rule.rate and rule.window_s is None]
     return [
         f"{service.declared.name}-{number} {accident}"
@@ -261,23 +262,23 @@ class Waiting:
     kind: FaultKind
     after: bool
     left: int
-    """So many operations that it can meet, the one that it meets counted."""
+    """Number of operations until it happens, of those that it can meet, the one that it meets counted."""
 
 
 class Ahead:
-    """A plan that grows while the world runs: each fault waits for an operation of its service."""
+    """Plan that grows while the world runs: each fault waits for an operation of its service."""
 
     def __init__(self, rules: Faults) -> None:
         self._rules = tuple(rule for rule in rules.rules if rule.rate)
         self._waiting: list[Waiting] = []
 
     def plant(self, service: str, manner: str, operation: int) -> None:
-        """It meets the `operation`-th operation from now on that it can meet."""
+        """Add a fault for the `operation`-th operation from now on that it can meet."""
         kind, after = MANNERS[manner]
         self._waiting.append(Waiting(service, kind, after, operation))
 
     def at(self, operation: Operation, now_s: float) -> Planned | None:
-        """See `Plan`. Of two that are due at once the second never happens: if it met the next operation instead, two
+        """See `Plan`. The second of two that are due at once never happens: if it met the next operation instead, two
         faults could stand for one further ahead, and an example would stop shrinking there."""
         due: list[Waiting] = []
         for waiting in self._waiting:

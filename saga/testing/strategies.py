@@ -39,7 +39,7 @@ from saga.messages import Event
 E = TypeVar("E", bound=Event)
 
 SIZE_MAX = 5
-"""Arrays and maps hold at most so many values: enough for none, one, and several that differ."""
+"""Most values of an array or map: enough for none, one, and several that differ."""
 
 
 def events(event: type[E], /, **fixed: object) -> st.SearchStrategy[E]:
@@ -70,7 +70,8 @@ def events(event: type[E], /, **fixed: object) -> st.SearchStrategy[E]:
 
 
 def values(type_: Type, classes: Classes) -> st.SearchStrategy[Any]:
-    """Any value of a schema's type, as services see it. `classes`: those of the records and enums in it, by name."""
+    """Strategy for any value of a schema's type, as services see it. `classes`: those of the records and enums in it,
+    by name."""
     match type_:
         case ScalarType(kind):
             return _scalars(kind)
@@ -92,7 +93,8 @@ def values(type_: Type, classes: Classes) -> st.SearchStrategy[Any]:
 def _records(
     fields: Iterable[Field], classes: Classes, cls: type[Any], instead: Mapping[str, st.SearchStrategy[Any]]
 ) -> st.SearchStrategy[Any]:
-    """Instances of `cls`. A field that has a default may be left out: what is simplest is the default."""
+    """Strategy for instances of `cls`. A field that has a default may be left out: the simplest value is the
+    default."""
     required: dict[str, st.SearchStrategy[Any]] = dict(instead)
     optional: dict[str, st.SearchStrategy[Any]] = {}
     for field in fields:
@@ -121,7 +123,7 @@ def _scalars(kind: ScalarKind) -> st.SearchStrategy[Any]:
 
 
 def _moments(unit: int) -> st.SearchStrategy[datetime]:
-    """Times in UTC, to so many microseconds."""
+    """Strategy for times in UTC, to so many microseconds."""
     times = st.datetimes(timezones=st.just(UTC))
     return times.map(lambda when: when.replace(fold=0, microsecond=when.microsecond // unit * unit))
 
@@ -133,7 +135,7 @@ def _saga_ids(record: RecordType, key: str) -> st.SearchStrategy[Any]:
 
 
 def _allowed(event: type[Event], binding: Binding, field: Field, given: object) -> object:
-    """A fixed value. Raises `SagaError` if no event could have it."""
+    """The fixed value, checked. Raises `SagaError` if no event could have it."""
     try:
         to_raw(field.type, binding.classes)(given)
     except Wrong as why:
@@ -144,6 +146,6 @@ def _allowed(event: type[Event], binding: Binding, field: Field, given: object) 
 
 
 def _publishable(event: E) -> E:
-    """The event, if its contract allows it. Raises `BadInput`."""
+    """The event, checked against its contract. Raises `BadInput`."""
     codec.encode(event)
     return event

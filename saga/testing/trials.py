@@ -48,11 +48,11 @@ _S_co = DefaultTypeVar("_S_co", bound="DataclassInstance | None", default=None, 
 _D = TypeVar("_D", bound="DataclassInstance")
 
 PAUSES_MAX = 1000
-"""A trial in which more attempts than this fail will not come to an end."""
+"""Most attempts that may fail in one trial: one with more will not come to an end."""
 
 
 class TrialClock:
-    """Waits take no time; calls to the outside are real, and so is their limit."""
+    """Clock on which waits take no time; calls to the outside are real, and so is their limit."""
 
     def __init__(self) -> None:
         self._now_ms = round(datetime(2026, 1, 1, tzinfo=UTC).timestamp() * 1000)
@@ -112,7 +112,7 @@ def trial_ports(service: str, store: Store, clock: TrialClock, log: Log, moments
 
 
 class Trial(Generic[_S_co]):
-    """What a trial left behind."""
+    """Result of a trial: events, state, progress and documents."""
 
     def __init__(
         self, emitted: Sequence[Event], progress: Progress[_S_co], documents: Mapping[tuple[type, str], object]
@@ -121,7 +121,7 @@ class Trial(Generic[_S_co]):
 
     @property
     def emitted(self) -> Sequence[Event]:
-        """What the service emitted, in order."""
+        """Events that the service emitted, in order."""
         return self._emitted
 
     @property
@@ -131,11 +131,11 @@ class Trial(Generic[_S_co]):
 
     @property
     def progress(self) -> Progress[_S_co]:
-        """What the service keeps of the saga, with each transition: what was ignored, and why."""
+        """Progress of the saga with each transition: also what was ignored, and why."""
         return self._progress
 
     def read(self, kind: type[_D], key: str, /) -> _D | None:
-        """The document as the service left it."""
+        """A document as the service left it."""
         document = self._documents.get((kind, key))
         assert document is None or isinstance(document, kind)
         return document
@@ -150,9 +150,9 @@ async def trial(
 ) -> Trial[_S]:
     """Run one service on its real runtime in memory: `await trial(payment, an_order(), cancelled(), use=[FakeBank()])`.
 
-    `script`: what arrives, in this order, each when nothing is left to do for those before. All of one saga. `use`:
-    fakes, each in the place of the resources whose type it is an instance of. `real`: types of resources that have no
-    fake and are opened as they are; of all others a test would call what is really outside without noticing.
+    `script`: events that arrive, in this order, each when nothing is left to do for those before. All of one saga.
+    `use`: fakes, each in the place of the resources whose type it is an instance of. `real`: types of resources that
+    have no fake and are opened as they are; of all others a test would call what is really outside without noticing.
     `documents`: key to document, there from the beginning.
 
     Promises: milliseconds, no server, no real time. A dead letter does not raise: look at `progress.transitions`.

@@ -26,7 +26,7 @@ NO_DOCUMENTS: "Mapping[str, DataclassInstance]" = MappingProxyType({})
 
 
 class World(ABC):
-    """The real runtime of several services in a simulated world: seeded scheduler, virtual clock, faults. A fixture.
+    """Several services on the real runtime in a simulated world: seeded scheduler, virtual clock, faults. A fixture.
 
     Promises: the same seed gives the same run, byte for byte; a year passes in seconds; nothing is patched. Real time,
     chance, threads or network used by a service raise `SagaError` with the name of the culprit. After each test the
@@ -51,7 +51,7 @@ class World(ABC):
 
     @abstractmethod
     def publish(self, *events: Event) -> None:
-        """As `Client.publish`, by an application in this world; takes effect with `run_until_quiet`."""
+        """Publish as `Client.publish` does, by an application in this world; takes effect with `run_until_quiet`."""
 
     @abstractmethod
     def run_until_quiet(self) -> None:
@@ -66,16 +66,16 @@ class World(ABC):
 
     @abstractmethod
     def outcome(self, saga_id: str) -> type[Event] | None:
-        """The class of the outcome, as the service that decides knows it; `None`: not ended."""
+        """Class of the outcome, as the service that decides knows it; `None`: not ended."""
 
     @abstractmethod
     def always(self, what: str, holds: Callable[[], bool]) -> None:
-        """An invariant of your own: looked at after everything that happens, and at the end. `what` says it in words:
-        `world.always("nobody is charged twice", lambda: len(bank.taken) <= 1)`."""
+        """Add an invariant of your own: looked at after everything that happens, and at the end. `what` says it in
+        words: `world.always("nobody is charged twice", lambda: len(bank.taken) <= 1)`."""
 
     @abstractmethod
     def verify(self) -> None:
-        """Look at the invariants of the kit, once the world is quiet: done after each test. Raises `AssertionError`;
+        """Check the invariants of the kit, once the world is quiet: done after each test. Raises `AssertionError`;
         `SagaError` for a world in which nothing was started, where they would all hold."""
 
     @abstractmethod

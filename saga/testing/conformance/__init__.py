@@ -1,1 +1,1 @@
-"""What every adapter of a port has to keep: one class of tests for each port, for adapters of your own too."""
+"""Suites that every adapter of a port has to pass: one class of tests for each port, for adapters of your own too."""

@@ -1,4 +1,4 @@
-"""BrokerSuite of every suite for brokers: fixtures to be given, and what tests do again and again."""
+"""Base of every suite for brokers: fixtures that an adapter gives, and actions that tests share."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
@@ -20,13 +20,14 @@ LOOK_S = 0.005
 
 
 class BrokerSuite:
-    """A log of a topic, and members of groups. Abilities that honestly differ are these attributes."""
+    """A log of one topic, and members of groups on it. Its attributes are abilities in which brokers honestly
+    differ."""
 
     partitions = 4
     within_s = 10.0
-    """How long anything that has to happen may take."""
+    """Time within which anything that has to happen must happen."""
     drain_s = 5.0
-    """How long a partition waits at least for `revoked` of the member that is to lose it."""
+    """Time, at least, that a partition waits for `revoked` of the member that is to lose it."""
 
     @pytest.fixture
     def connect(self) -> Connect:
@@ -35,12 +36,12 @@ class BrokerSuite:
 
     @pytest.fixture
     def remove(self) -> Remove:
-        """Give what removes records of this test's log, as retention or a person does."""
+        """Function that removes records of this test's log, as retention or a person does."""
         raise NotImplementedError("give the fixture `remove` in the subclass")
 
     @pytest.fixture
     def prefix(self) -> str:
-        """Prefix that makes this test's names its own, where the log outlives it."""
+        """Prefix that keeps this test's names apart from others, where the log outlives the test."""
         return ""
 
     @pytest.fixture
@@ -60,7 +61,7 @@ class BrokerSuite:
     # ---------------------------------------------------------------- what tests do
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        """Return once it holds; fail after `within_s`."""
+        """Return once the condition holds; fail after `within_s`."""
 
         async def holds() -> None:
             while not condition():
@@ -69,12 +70,12 @@ class BrokerSuite:
         await CLOCK.within(self.within_s, holds())
 
     async def complete(self, listener: Listening) -> None:
-        """Return once it has all partitions of one topic."""
+        """Return once the listener has all partitions of one topic."""
         await self.until(lambda: len(listener.has) == self.partitions)
 
     @asynccontextmanager
     async def member(self, broker: Broker, group: str, *topics: str) -> AsyncIterator[tuple[Membership, Listening]]:
-        """Join, and wait until all partitions that are free have come."""
+        """A member that has joined and has got all partitions that are free."""
         listener = Listening()
         async with broker.join(group, topics, listener) as membership:
             await self.until(lambda: bool(listener.has))
@@ -88,7 +89,7 @@ class BrokerSuite:
         *,
         listener: Listening,
     ) -> list[Record]:
-        """The next `count` records, and no more than come with them."""
+        """Read the next `count` records, and no more than come with them."""
         records: list[Record] = []
 
         async def fill() -> None:
@@ -100,7 +101,7 @@ class BrokerSuite:
         return records
 
     async def read_until(self, membership: Membership, listener: Listening, condition: Callable[[], bool]) -> None:
-        """Poll until it holds; nothing is to come."""
+        """Poll until the condition holds; no record is to come."""
 
         async def holds() -> None:
             while not condition():

@@ -1,4 +1,4 @@
-"""What the suite for brokers listens with, and what it says, in few words."""
+"""Listener of the suite for brokers, and short forms for records."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping
@@ -17,7 +17,7 @@ class Listening:
     """Offsets that were removed before they were read."""
     may_end: asyncio.Event = field(default_factory=asyncio.Event)
     commits: Callable[[], Awaitable[None]] | None = None
-    """Called before it lets go, as a worker commits what it has done."""
+    """Called before a partition is let go, as a worker commits its work then."""
 
     def __post_init__(self) -> None:
         self.may_end.set()
@@ -43,15 +43,15 @@ class Listening:
         self.gone.setdefault(partition, []).append(range(first, after))
 
     def heard(self, what: str) -> frozenset[Partition]:
-        """All partitions of which it was told that."""
+        """All partitions that were told with this word: `assigned`, `revoked` or `lost`."""
         return frozenset().union(*(partitions for told, partitions in self.told if told == what))
 
 
 def event(topic: str, key: str, value: str | None = "") -> Outgoing:
-    """A record to append, in few words."""
+    """A record to append, written shortly."""
     return Outgoing(topic, key.encode(), None if value is None else value.encode(), ())
 
 
 def values(records: Collection[Record]) -> list[str]:
-    """What was written, in order."""
+    """Values of these records as text, in order."""
     return [(record.value or b"").decode() for record in records]

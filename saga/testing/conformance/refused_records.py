@@ -1,4 +1,4 @@
-"""Tests of what a broker refuses to append: part of `BrokerConformance`, whose fixtures these tests use."""
+"""Records that a broker refuses to append: tests for `BrokerConformance`, which has their fixtures."""
 
 import pytest
 

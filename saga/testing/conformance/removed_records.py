@@ -1,4 +1,5 @@
-"""Records that are removed from a log before a group had them: the promise about them, for `BrokerConformance`."""
+"""Records that are removed from a log before a group had them: tests for `BrokerConformance`, which has their
+fixtures."""
 
 from saga.broker.port import Broker
 from saga.messages import Partition

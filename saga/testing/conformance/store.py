@@ -1,12 +1,9 @@
-"""What every store must show: one test for each promise of `saga.store.port`.
+"""Tests of the promises of `saga.store.port`, one each, for every store.
 
 An adapter's test subclasses `StoreConformance` and gives two fixtures:
 
-    class TestSqliteStore(StoreConformance):
-        @pytest.fixture
-        def opens(self, tmp_path: Path, clock: SettableClock) -> Opens: ...
-        @pytest.fixture
-        def passes(self, clock: SettableClock) -> Passes: ...
+class TestSqliteStore(StoreConformance): @pytest.fixture def opens(self, tmp_path: Path, clock: SettableClock) -> Opens:
+... @pytest.fixture def passes(self, clock: SettableClock) -> Passes: ...
 
 A death of the process and faults of the medium differ from store to store: the adapter's own tests show those.
 """
@@ -33,7 +30,7 @@ class StoreConformance:
     """The promises; `store` and `other` are two open stores on one place, as two processes would have them."""
 
     expiry_grain_s: float = 1.0
-    """How exact the store's expiry is."""
+    """Exactness of the store's expiry, in seconds."""
     expiries_s: Sequence[float] = (29 * DAY_S, 30 * DAY_S, 31 * DAY_S, 365 * DAY_S, 40 * 365 * DAY_S)
     """Lengths that it must take: around where a store may change how it writes them, and a longest memory."""
 

@@ -1,4 +1,4 @@
-"""Tests of what a broker has to keep when one of the records that it holds cannot be read any more."""
+"""Records that cannot be read any more: tests of what a broker keeps all the same, for `BrokerConformance`."""
 
 from collections.abc import Callable, Collection
 from typing import TypeAlias
@@ -19,14 +19,14 @@ KEYS = 24
 
 
 class UnreadableConformance(BrokerSuite):
-    """Part of `saga.testing.conformance.broker`."""
+    """Tests that an unreadable record halts its partition alone, is told, and is read again once it is mended."""
 
     undamageable = "give the fixture `damage`, or say here why no record of this broker can become unreadable"
     damaged_among = 12
 
     @pytest.fixture
     def damage(self) -> Damage:
-        """With parameters, where there are several ways."""
+        """Function that damages a stored record; a fixture with parameters where there are several ways."""
         pytest.skip(self.undamageable)
 
     async def test_what_cannot_be_read_stands_alone_and_is_told_and_when_it_is_mended_nothing_is_lost(
@@ -68,7 +68,7 @@ class UnreadableConformance(BrokerSuite):
         assert sorted(before.records + after.records) == stored
 
     async def _scanned(self, broker: Broker, topic: str) -> tuple[list[Record], str]:
-        """Records that came, and why reading ended."""
+        """Records that a scan gave, and the error that ended it."""
         found: list[Record] = []
         try:
             async for record in broker.scan(topic):
@@ -82,7 +82,7 @@ class UnreadableConformance(BrokerSuite):
             await broker.publish([event(topic, f"k{number}", "a value of some length") for number in range(KEYS)])
 
     def _in_the_middle(self, records: Collection[Record]) -> Record:
-        """Give a record from the middle of the partition that has most of them."""
+        """A record from the middle of the partition that has most of them."""
         numbers = [record.partition for record in records]
         most = max(numbers, key=numbers.count)
         of_it = [record for record in records if record.partition == most]
@@ -90,7 +90,7 @@ class UnreadableConformance(BrokerSuite):
 
 
 class Reading:
-    """All that a member has been given: of one partition, and of the others."""
+    """Records that a member was given: of one partition, and of the others."""
 
     def __init__(self, membership: Membership, listener: Listening, partition: Partition, within_s: float) -> None:
         self.records: list[Record] = []
@@ -110,7 +110,7 @@ class Reading:
         return {Partition(record.topic, record.partition): record.offset + 1 for record in self.records}
 
     async def until(self, holds: Callable[[], object]) -> None:
-        """Read until that is so."""
+        """Read until the condition holds."""
 
         async def read() -> None:
             while not holds():
