@@ -1,13 +1,13 @@
 """Tests of the promises of `saga.broker.port`, one each: subclass `BrokerConformance` and give it your broker.
 
-class TestMine(BrokerConformance):
-@pytest.fixture
-def connect(self) -> Connect:
-    return lambda: MyBroker(...)
+    class TestMine(BrokerConformance):
+        @pytest.fixture
+        def connect(self) -> Connect:
+            return lambda: MyBroker(...)
 
-@pytest.fixture
-def remove(self) -> Remove:
-    ...
+        @pytest.fixture
+        def remove(self) -> Remove:
+            ...
 
 Each call of `connect` gives a broker that is not open yet; all of one test are of the same log, as different processes
 would be. Runs with pytest-asyncio in its automatic mode.

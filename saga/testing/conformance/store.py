@@ -2,8 +2,11 @@
 
 An adapter's test subclasses `StoreConformance` and gives two fixtures:
 
-class TestSqliteStore(StoreConformance): @pytest.fixture def opens(self, tmp_path: Path, clock: SettableClock) -> Opens:
-... @pytest.fixture def passes(self, clock: SettableClock) -> Passes: ...
+    class TestSqliteStore(StoreConformance):
+        @pytest.fixture
+        def opens(self, tmp_path: Path, clock: SettableClock) -> Opens: ...
+        @pytest.fixture
+        def passes(self, clock: SettableClock) -> Passes: ...
 
 A death of the process and faults of the medium differ from store to store: the adapter's own tests show those.
 """
@@ -19,7 +22,7 @@ from saga.errors import ConfigurationError, Conflict, Exists, SagaError, StoreEr
 from saga.store.port import Document, Store
 
 Opens: TypeAlias = Callable[[], Store]
-"""Each call gives another store object, not yet entered, on the same empty place."""
+"""Function that gives another store object, not yet entered, on the same empty place."""
 Passes: TypeAlias = Callable[[float], Awaitable[None]]
 """Let so many seconds pass, for expiry; a negative number takes them back."""
 
@@ -27,12 +30,13 @@ DAY_S = 86_400.0
 
 
 class StoreConformance:
-    """The promises; `store` and `other` are two open stores on one place, as two processes would have them."""
+    """Tests of the promises. `store` and `other` are two open stores on one place, as two processes would have them."""
 
     expiry_grain_s: float = 1.0
     """Exactness of the store's expiry, in seconds."""
     expiries_s: Sequence[float] = (29 * DAY_S, 30 * DAY_S, 31 * DAY_S, 365 * DAY_S, 40 * 365 * DAY_S)
-    """Lengths that it must take: around where a store may change how it writes them, and a longest memory."""
+    """Times to expiry that it must take: around those where a store may change how it writes them, and a longest
+    memory."""
 
     @pytest.fixture
     def opens(self) -> Opens:
