@@ -12,7 +12,7 @@ from typing import Any, Self
 
 from saga.clock import Clock
 from saga.errors import ConfigurationError, StoreError, StoreUnavailable, TooLarge
-from saga.sqlite.errors import Doing, meaning
+from saga.sqlite.errors import Damage, Doing, meaning
 from saga.sqlite.file import File
 from saga.sqlite.opening import open_to_read
 from saga.sqlite.writer import Writer
@@ -113,6 +113,9 @@ class SqliteStore:
             return Document(checked(collection, key, row[0], row[1]), row[2])
         except sqlite3.Error as why:
             raise self._error(why) from why
+        except TypeError as why:
+            damage = Damage(f"document {key!r} of {collection!r} has a column of another type")
+            raise self._error(damage) from why
 
     def _connection(self) -> sqlite3.Connection:
         """Connection that all reads go through. Raises `StoreBroken`, `StoreUnavailable`, `sqlite3.Error`."""

@@ -16,10 +16,14 @@ SCAN = (
     "SELECT key, content, sum, cas, expires_at_ms FROM documents"
     " WHERE collection = ? AND key >= ? AND key > ? ORDER BY key LIMIT ?"
 )
+WHATEVER_IT_IS = (
+    "key, CAST(content AS BLOB), CAST(cas AS INTEGER), CASE typeof(expires_at_ms) WHEN 'integer' THEN expires_at_ms END"
+)
+"""Columns of a document for those who list: what was damaged, or edited by hand, may be a text, and one that is not
+UTF-8 would end the look at all others."""
 NEWEST = (
-    # Along the row ids, which grow: `+` keeps SQLite from going along the keys and sorting all there are. As a blob,
-    # for what was edited by hand may be a text, and one that is not UTF-8 would end the look at all others.
-    "SELECT id, key, CAST(content AS BLOB), cas, expires_at_ms FROM documents"
+    # Along the row ids, which grow: `+` keeps SQLite from going along the keys and sorting all there are.
+    f"SELECT id, {WHATEVER_IT_IS} FROM documents"
     " WHERE id < ? AND +collection = ? AND key >= ? AND key < ? ORDER BY id DESC LIMIT ?"
 )
 KEPT = (
@@ -30,7 +34,7 @@ KEPT = (
 FEW = "SELECT id FROM documents WHERE collection = ? AND key >= ? AND key < ? LIMIT ?"
 FEW_MAX = 1000
 """Most documents of a prefix that are found by their keys, and not along all the rows."""
-ONE = "SELECT key, CAST(content AS BLOB), cas, expires_at_ms FROM documents WHERE id = ?"
+ONE = f"SELECT {WHATEVER_IT_IS} FROM documents WHERE id = ?"
 
 Rows = Callable[[str, Sequence[object]], list[Any]]
 """Function that gives the rows of a query with these values."""

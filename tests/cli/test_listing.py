@@ -154,6 +154,25 @@ def test_no_damaged_document_ends_a_list(shop: Path, saga: Call, options: tuple[
     assert all(line.startswith(("saga: ", "  ")) for line in listed.stderr.splitlines())
 
 
+@pytest.mark.parametrize("column", ["content", "sum", "cas", "expires_at_ms"])
+@pytest.mark.parametrize("command", ["list", "list --open", "list --dead", "verify-history", "show order-1"])
+@pytest.mark.parametrize("text", ["x'ff'", "'x'"])
+def test_no_column_that_became_text_ends_a_command(
+    shop: Path, saga: Call, column: str, command: str, text: str
+) -> None:
+    """A damaged bit makes text of a document's bytes, and text that is none is an error of the whole query."""
+    file = shop / ".saga" / "payment.db"
+    with sqlite3.connect(file) as connection:
+        update = f"UPDATE documents SET {column} = CAST({text} AS TEXT) WHERE key = 'payment::order-3'"
+        connection.execute(update)
+    connection.close()
+    told = saga(*command.split())
+    assert told.exit_code in (0, 1), told.stderr
+    assert "Traceback" not in told.stderr
+    if command == "list":
+        assert all(f"order-{n} " in told.stdout for n in (1, 2, 3))
+
+
 def test_no_damaged_document_ends_a_verification(shop: Path, saga: Call) -> None:
     file = shop / ".saga" / "payment.db"
     with sqlite3.connect(file) as connection:
