@@ -1,0 +1,72 @@
+"""Polling: records go where intake says, if their partition is ours and stays so."""
+
+import asyncio
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from saga import Service
+from saga.clock import SystemClock
+from saga.messages import Partition, Record, Standstill
+from saga.runtime.lanes import Item, Lanes
+from saga.runtime.offsets import Prefix
+from saga.runtime.participant import participant_of
+from saga.runtime.polling import Polling
+from saga.runtime.prepared import prepare
+from saga.runtime.room import Limits, Room
+from saga.runtime.unreadable import Unreadable
+from saga.runtime.watching import Watching
+from saga.runtime.worker_ports import WorkerAssignment, worker_ports
+from services.payment.events import OrderPlaced
+from tests.runtime.real_worker import an_order, message_of
+from tests.runtime.test_intake import sent
+
+NOWHERE: Any = None
+OURS, LEAVING, FOREIGN = (Partition("orders", number) for number in range(3))
+payment = Service("payment")
+
+
+@payment.handler
+async def reserve(order: OrderPlaced) -> None: ...
+
+
+class Once:
+    """A membership whose first poll gives these records, and is the last."""
+
+    def __init__(self, records: Sequence[Record], stop: asyncio.Event) -> None:
+        self.records, self.stop, self.asked = records, stop, list[Partition]()
+
+    async def poll(self, partitions: Collection[Partition], *, records_max: int, timeout_s: float) -> Sequence[Record]:
+        self.asked = list(partitions)
+        self.stop.set()
+        return self.records
+
+    def standstills(self) -> Sequence[Standstill]:
+        return ()
+
+
+def records(saga: str, partition: int, *offsets: int) -> list[Record]:
+    record = sent(message_of(an_order(saga), started=None))
+    return [record._replace(partition=partition, offset=offset) for offset in offsets]
+
+
+async def test_only_what_is_ours_and_stays_so_is_begun() -> None:
+    handled: list[tuple[int, int]] = []
+
+    async def handle(item: Item) -> bool:
+        handled.append(item.position[1:])
+        return True
+
+    assignment = WorkerAssignment(Watching("payment", SystemClock(), lambda moment: None))
+    assignment.prefixes |= {OURS: Prefix(0), LEAVING: Prefix(0)}
+    assignment.leave([LEAVING])
+    service = participant_of(prepare(payment.declared), {}, worker_ports(NOWHERE, NOWHERE, assignment))
+    stop = asyncio.Event()
+    async with asyncio.TaskGroup() as tasks:
+        lanes = Lanes(tasks, handle)
+        polling = Polling(service, assignment, Room(Limits(), assignment, lanes), lanes, Unreadable(service, lanes))
+        given = [*records("a", 0, 4, 5), *records("b", 1, 7), *records("c", 2, 9), *records("d", 0, 6)]
+        membership: Any = Once(given, stop)
+        await polling.run(membership, stop)
+        assert membership.asked == [OURS]
+    assert sorted(handled) == [(0, 4), (0, 5), (0, 6)]
+    assert (assignment.prefixes[OURS].to_commit(), assignment.prefixes[LEAVING].to_commit()) == (7, None)
