@@ -17,7 +17,7 @@ NEWS_MAX = 1000
 MOMENT_EVERY_S = 60.0
 """Seconds between two moments that tell people that store or broker cannot be reached."""
 QUIET_S = 60.0
-"""If nobody has failed for so many seconds, nobody waits: it can be reached, as far as anybody knows."""
+"""Seconds without a failure after which nobody waits: it can be reached, as far as anybody knows."""
 
 
 class Load(Protocol):
@@ -45,7 +45,7 @@ class Watching:
     outages: int = 0
     """Count of `unavailable`. What runs out of time meanwhile has not failed."""
     idle: int = 0
-    """How many lanes wait for what is neither store nor log: for the outside, or until they are tried again."""
+    """Lanes that wait for what is neither store nor log: for the outside, or until they are tried again."""
     _news: dict[str, None] = field(default_factory=dict)
     """The dead letters of which people were told last, oldest first."""
     _away: dict[str, float] = field(default_factory=dict)

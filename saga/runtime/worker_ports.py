@@ -21,9 +21,9 @@ class WorkerAssignment:
 
     watching: Watching
     prefixes: dict[Partition, Prefix] = field(default_factory=dict)
-    """The partitions that are ours, each with what of it is done."""
+    """Partitions that are ours, each with what of it is done."""
     leaving: set[Partition] = field(default_factory=set)
-    """Those of which nothing new may begin."""
+    """Partitions of which nothing new may begin."""
     _stopping: bool = False
     _pauses: dict[asyncio.Future[None], None] = field(default_factory=dict)
 

@@ -16,6 +16,7 @@ HELD = (
     "saga/observe/*.py",
     "saga/policies/*.py",
     "saga/progress/*.py",
+    "saga/runtime/*.py",
     "saga/sqlite/*.py",
     "saga/store/**/*.py",
     "saga/testing/*.py",

@@ -1,12 +1,13 @@
 """Polling: records go where intake says, if their partition is ours and stays so."""
 
 import asyncio
-from collections.abc import Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Any
 
 from saga import Service
+from saga.broker.port import RECORD_BYTES_MAX
 from saga.clock import SystemClock
-from saga.messages import Partition, Record, Standstill
+from saga.messages import Outgoing, Partition, Record, Standstill
 from saga.runtime.lanes import Item, Lanes
 from saga.runtime.offsets import Prefix
 from saga.runtime.participant import participant_of
@@ -49,6 +50,23 @@ def records(saga: str, partition: int, *offsets: int) -> list[Record]:
     return [record._replace(partition=partition, offset=offset) for offset in offsets]
 
 
+def polling_of(
+    assignment: WorkerAssignment,
+    tasks: asyncio.TaskGroup,
+    handle: Callable[[Item], Awaitable[bool]],
+    log: Any = NOWHERE,
+) -> Polling:
+    service = participant_of(prepare(payment.declared), {}, worker_ports(NOWHERE, log, assignment))
+    lanes = Lanes(tasks, handle)
+    return Polling(service, assignment, Room(Limits(), assignment, lanes), lanes, Unreadable(service, lanes))
+
+
+def assignment_of(*partitions: Partition) -> WorkerAssignment:
+    assignment = WorkerAssignment(Watching("payment", SystemClock(), lambda moment: None))
+    assignment.prefixes |= {partition: Prefix(0) for partition in partitions}
+    return assignment
+
+
 async def test_only_what_is_ours_and_stays_so_is_begun() -> None:
     handled: list[tuple[int, int]] = []
 
@@ -56,17 +74,45 @@ async def test_only_what_is_ours_and_stays_so_is_begun() -> None:
         handled.append(item.position[1:])
         return True
 
-    assignment = WorkerAssignment(Watching("payment", SystemClock(), lambda moment: None))
-    assignment.prefixes |= {OURS: Prefix(0), LEAVING: Prefix(0)}
+    assignment, stop = assignment_of(OURS, LEAVING), asyncio.Event()
     assignment.leave([LEAVING])
-    service = participant_of(prepare(payment.declared), {}, worker_ports(NOWHERE, NOWHERE, assignment))
-    stop = asyncio.Event()
     async with asyncio.TaskGroup() as tasks:
-        lanes = Lanes(tasks, handle)
-        polling = Polling(service, assignment, Room(Limits(), assignment, lanes), lanes, Unreadable(service, lanes))
+        polling = polling_of(assignment, tasks, handle)
         given = [*records("a", 0, 4, 5), *records("b", 1, 7), *records("c", 2, 9), *records("d", 0, 6)]
         membership: Any = Once(given, stop)
         await polling.run(membership, stop)
         assert membership.asked == [OURS]
     assert sorted(handled) == [(0, 4), (0, 5), (0, 6)]
     assert (assignment.prefixes[OURS].to_commit(), assignment.prefixes[LEAVING].to_commit()) == (7, None)
+
+
+class Slow:
+    """A log that acknowledges when it is let."""
+
+    record_bytes_max = RECORD_BYTES_MAX
+
+    def __init__(self) -> None:
+        self.gate = asyncio.Event()
+
+    async def publish(self, messages: Sequence[Outgoing]) -> None:
+        await self.gate.wait()
+
+
+async def test_a_record_that_cannot_be_read_is_in_flight_until_its_dead_letter_is_acknowledged() -> None:
+    async def handle(item: Item) -> bool:
+        raise AssertionError("it is no message")
+
+    assignment, stop, log = assignment_of(OURS), asyncio.Event(), Slow()
+    async with asyncio.TaskGroup() as tasks:
+        polling = polling_of(assignment, tasks, handle, log)
+        (record,) = records("a", 0, 4)
+        membership: Any = Once([record._replace(value=b"")], stop)
+        await polling.run(membership, stop)
+        for _ in range(5):
+            await SystemClock().sleep(0)
+        polling.lanes.freed.clear()
+        assert (polling.lanes.inflight, assignment.prefixes[OURS].to_commit()) == (1, 4)
+        log.gate.set()
+        await polling.unreadable.drained(10)
+        await polling.lanes.freed.wait()
+        assert (polling.lanes.inflight, assignment.prefixes[OURS].to_commit()) == (0, 5)
