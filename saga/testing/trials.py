@@ -213,7 +213,7 @@ def arriving(service: Prepared, event: Event, clock: TrialClock) -> Message:
 
 
 def _emitted(service: Prepared, log: Published) -> list[Event]:
-    """What was published, each once, as the classes that the service's handlers emit."""
+    """Events that were published, each once, as the classes that the service's handlers emit."""
     classes = {name_of(e): e for h in service.declared.reactions for e in h.emits}
     first: dict[str, Outgoing] = {}
     for record in log.messages:

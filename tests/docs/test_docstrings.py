@@ -21,6 +21,8 @@ HELD = (
     "saga/store/**/*.py",
     "saga/testing/*.py",
     "saga/testing/conformance/*.py",
+    "saga/testing/invariants/*.py",
+    "saga/testing/processes/*.py",
 )
 """Globs of the modules that are held to it."""
 

@@ -1,4 +1,4 @@
-"""What a run began is what it ended with: every call is written down before it is made, and stays as it was."""
+"""Calls of runs: each is written down before it is made, and stays as it was until the run ends."""
 
 from collections.abc import Iterator, Mapping
 
@@ -15,8 +15,8 @@ _NOT_DETERMINISTIC = said_by(NotDeterministic(""))
 
 
 def as_begun(case: SagaCase) -> Iterator[Violation]:
-    """Each step and update stood in an intent, with all answers before it, before it was made; what an intent holds
-    neither changes nor is forgotten, to the transition that ends the run."""
+    """Check that each step and update was in an intent, with all answers before it, before it was made, and that what
+    an intent holds neither changes nor is forgotten, to the transition that ends the run."""
     for life in case.every_life():
         wrong = _wrong(life)
         if wrong is not None:
@@ -24,8 +24,8 @@ def as_begun(case: SagaCase) -> Iterator[Violation]:
 
 
 def asked_for_the_same(case: SagaCase) -> Iterator[Violation]:
-    """No handler was given up because its rerun asked for something else: with one that asks for the same in every
-    rerun, whatever breaks, that cannot be."""
+    """Check that no handler was given up because its rerun asked for something else: with one that asks for the same in
+    every rerun, whatever breaks, that cannot be."""
     for life in case.every_life():
         for t in life.entries:
             if t.outcome == "dead" and t.reason is not None and t.reason.startswith(_NOT_DETERMINISTIC):
@@ -33,7 +33,7 @@ def asked_for_the_same(case: SagaCase) -> Iterator[Violation]:
 
 
 def _wrong(life: ProgressLife) -> str | None:
-    """The first thing of which the versions do not say the same."""
+    """The first contradiction between the versions."""
     runs: dict[RunKey, Begun] = {}
     begun: set[tuple[RunKey, int]] = set()
     n = 0
@@ -58,14 +58,14 @@ def _wrong(life: ProgressLife) -> str | None:
 
 
 def _run_of(intent: Begun) -> RunKey:
-    """What a compensation does in lieu of a run is the same run still."""
+    """Key of the run that an intent is of; a compensation in lieu of a run continues the same one."""
     return "do" if intent.kind == "lieu" else intent.kind, intent.handler, intent.cause
 
 
 def _ended_otherwise(
     roles: Roles, entry: Entry, runs: Mapping[RunKey, Begun], begun: set[tuple[RunKey, int]]
 ) -> str | None:
-    """What the transition that ends a run has of it, and its intents have not."""
+    """The first call in the transition that ends a run which its intents do not have, or have otherwise."""
     if entry.outcome == "handled":
         run: RunKey = ("do", entry.handler, entry.cause or entry.message)
     elif entry.outcome == "compensated" and entry.cause:
@@ -84,7 +84,8 @@ def _ended_otherwise(
 
 
 def _changed(before: Begun, calls: tuple[Call, ...], where: str) -> str | None:
-    """What a later word on a run has otherwise than an intent of it. `calls`: with what has begun."""
+    """The first call of an intent that a later word on its run has otherwise. `calls`: those of the later word, with
+    the one that has begun."""
     for i, known in enumerate(before.calls):
         if i >= len(calls) or calls[i] != known:
             now = _in_words(calls[i]) if i < len(calls) else "nothing"
@@ -97,7 +98,7 @@ def _changed(before: Begun, calls: tuple[Call, ...], where: str) -> str | None:
 
 
 def _open_call(intent: Begun) -> Call | None:
-    """What has begun and is without an answer."""
+    """The call that has begun and has no answer yet."""
     begins = intent.begins
     if begins is None or any((c.name, c.number) == (begins.name, begins.number) for c in intent.calls):
         return None

@@ -1,4 +1,4 @@
-"""Business documents: every update took effect once, and what the documents say of it is what is recorded."""
+"""Business documents: every update took effect once, and their markers agree with the transitions."""
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -18,7 +18,7 @@ from saga.testing.invariants.saga_cases import SagaCase, SagaCases
 
 
 class Proof(NamedTuple):
-    """A marker, and the document in which it was found."""
+    """A marker found in a document: proof of an update."""
 
     document: str
     marker: Marker
@@ -37,9 +37,10 @@ _marker = msgspec.json.Decoder(Marker)
 
 
 def documents(evidence: Evidence, cases: SagaCases) -> Iterator[Violation]:
-    """No marker comes twice, changes, or goes before there are many; recorded updates have theirs; an update that took
-    effect is recorded, or a dead letter names its handler. Not asked of sagas that began anew after the memory: their
-    ids come again. In partial evidence a marker may be gone from a document with many updates."""
+    """Check that no marker comes twice, changes, or goes before there are many; that recorded updates have theirs; and
+    that an update that took effect is recorded, or a dead letter names its handler. Not asked of sagas that began anew
+    after the memory: their ids come again. In partial evidence a marker may be gone from a document with many
+    updates."""
     for name, witnessed in evidence.services.items():
         pruned = _may_be_pruned(name, cases) if evidence.partial else frozenset()
         proofs: dict[str, Proof] = {}
@@ -60,7 +61,7 @@ def documents(evidence: Evidence, cases: SagaCases) -> Iterator[Violation]:
 
 
 def _collect(document: str, contents: Sequence[bytes], proofs: dict[str, Proof]) -> Iterator[tuple[str, str | None]]:
-    """Every marker that a document ever held, into `proofs`; what is wrong with them."""
+    """Collect every marker that a document ever held into `proofs`; gives contradictions among them."""
     before: Mapping[str, Raw] = {}
     for content in contents:
         try:
@@ -98,7 +99,7 @@ def _may_be_pruned(service: str, cases: SagaCases) -> frozenset[str]:
 def _contradicted(
     life: ProgressLife, proofs: Mapping[str, Proof], known: set[str], pruned: Collection[str]
 ) -> Iterator[str]:
-    """Updates that are recorded otherwise than the documents say. All that are recorded or begun go into `known`."""
+    """Updates that transitions record otherwise than the documents. All that are recorded or begun go into `known`."""
     service, saga = life.service.name, life.p.saga
     for t, call, id_ in progress_checks.updates(service, saga, life.entries):
         known.add(id_)
@@ -123,7 +124,7 @@ def _contradicted(
 
 
 def _unrecorded(service: str, id_: str, proof: Proof, cases: Mapping[str, SagaCase]) -> Iterator[Violation]:
-    """An update that took effect and of which no transition knows."""
+    """Violation: an update took effect, and no transition knows of it."""
     marker = proof.marker
     case = cases.get(marker.saga)
     if case is not None:

@@ -29,10 +29,10 @@ OF_A_SAGA = (
     said_and_recorded.in_order,
     nothing_waits.nothing_waits,
 )
-"""What is asked of each saga whose history holds, the causes before the consequences."""
+"""Invariants of each saga whose history holds, the causes before the consequences."""
 
 OF_ALL_VERSIONS = (begun_calls.as_begun,)
-"""Those of them that need every version of a progress."""
+"""Invariants that need every version of a progress."""
 UNSEEN_IN_PARTIAL = (
     "calls made before they were written down",
     "older versions of progresses and documents",
@@ -59,7 +59,7 @@ def violations(evidence: Evidence) -> list[Violation]:
 
 
 def unsound(service: Prepared, contents: Sequence[bytes]) -> str | None:
-    """What the last of these versions of a progress shows alone, in words; `None` if nothing is wrong with it."""
+    """The fault that the last of these versions of a progress shows by itself, in words; `None` if there is none."""
     try:
         p = decode(contents[-1])
         entries = tuple(map(decode_entry, p.transitions))

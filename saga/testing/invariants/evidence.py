@@ -1,4 +1,4 @@
-"""What a run leaves behind to be judged: every document as it ever was, the log, and how far it was committed."""
+"""Evidence of a run, to be judged: every document as it ever was, the log, and how far it was committed."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,7 +24,7 @@ Invariant = Literal[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Witnessed:
-    """What one service left behind."""
+    """Evidence of one service."""
 
     service: Prepared
     versions: Mapping[str, Sequence[bytes]]
@@ -35,18 +35,18 @@ class Witnessed:
     """Collection and key of a business document -> every content that ever took effect, oldest first."""
     committed: Mapping[Partition, int]
     resources: Mapping[type, object] = field(default_factory=dict)
-    """Those that its handlers can be given when they run again, by type."""
+    """Resources that its handlers can be given when they run again, by type."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """What all services left behind, once nothing is under way any more."""
+    """Evidence of all services, once nothing is under way any more."""
 
     services: Mapping[str, Witnessed]
     log: Sequence[Record]
     """All that was ever appended, in the order of appending: topics of contracts, and `<service>.dead`."""
     ends: Mapping[Partition, int]
-    """Where each partition ends: the offset that the next record would get."""
+    """End of each partition: the offset that the next record would get."""
     spoiled: frozenset[str]
     """Sagas that got a message which cannot be read, or of which a message came again after the memory."""
     partial: bool = False

@@ -14,7 +14,7 @@ from saga.testing.invariants.saga_cases import SagaCase, SagaCases, Said
 
 
 def all_committed(evidence: Evidence) -> Iterator[Violation]:
-    """Each service has committed all that lies in its topics."""
+    """Check that each service has committed all that lies in its topics."""
     for name, witnessed in evidence.services.items():
         topics = witnessed.service.topics
         for partition, end in evidence.ends.items():
@@ -25,7 +25,8 @@ def all_committed(evidence: Evidence) -> Iterator[Violation]:
 
 
 def all_unreadable_told(evidence: Evidence, cases: SagaCases) -> Iterator[Violation]:
-    """A record of which not even the saga can be told is a dead letter in each service that reads its topic."""
+    """Check that a record of which not even the saga can be told is a dead letter in each service that reads its
+    topic."""
     told = {(letter.service, letter.position) for letter in cases.letters}
     for record, type_ in cases.unreadable:
         where = f"{record.topic}/{record.partition}/{record.offset}"
@@ -39,8 +40,9 @@ def all_unreadable_told(evidence: Evidence, cases: SagaCases) -> Iterator[Violat
 
 
 def nothing_waits(case: SagaCase) -> Iterator[Violation]:
-    """Nothing is open without a dead letter in its way; every message is in the inbox, kept or told to a person; what
-    waits for other parts waits for one that was never said; and what a service said to itself, it has handled."""
+    """Check that nothing is open without a dead letter in its way; that every message is in the inbox, kept or told to
+    a person; that a message that waits for other parts waits for one that was never said; and that a service has
+    handled its own events."""
     for service, life in case.last_lives():
         wrong = progress_checks.stranded(life.p, service.roles)
         if wrong is not None:
@@ -68,7 +70,7 @@ def _of_waiting(kept: Kept) -> str:
 
 
 def _own_parts(life: ProgressLife) -> dict[str, str]:
-    """The events of a service that handlers there take, by id, as its transitions have them: less those of runs whose
+    """Own events that handlers of the service take, by id, as its transitions have them: without those of runs whose
     every result is undone."""
     roles = life.service.roles
     own: dict[str, str] = {}
@@ -82,7 +84,7 @@ def _own_parts(life: ProgressLife) -> dict[str, str]:
 
 
 def _unheard(case: SagaCase, life: ProgressLife, own: Mapping[str, str]) -> Iterator[tuple[str, Role]]:
-    """The own events on which a handler has to run, and has not."""
+    """Own events on which a handler has to run, and has not."""
     if not own:
         return
     ran = {(t.handler, cause) for t in life.entries if t.outcome == "handled" for cause in progress_checks.causes(t)}
@@ -93,12 +95,12 @@ def _unheard(case: SagaCase, life: ProgressLife, own: Mapping[str, str]) -> Iter
 
 
 def _is_due(role: Role, type_: str) -> bool:
-    """Whether an event of that type makes a handler run: the other parts of one with `many` only stay."""
+    """True if an event of that type makes a handler run: the other parts of one with `many` only stay."""
     return not role.many or type_ in role.takes[0]
 
 
 def _could_run(case: SagaCase, life: ProgressLife, role: Role, own: Collection[str]) -> bool:
-    """Whether all parts of a handler are there that may run still. `own`: types of own events."""
+    """True if all parts of a handler are there, and it may run still. `own`: types of own events."""
     p = life.p
     if p.started is None or why_over(p, role) is not None:
         return False
@@ -113,7 +115,7 @@ def _could_run(case: SagaCase, life: ProgressLife, role: Role, own: Collection[s
 
 
 def _lost(case: SagaCase, service: str, said: Said) -> str | None:
-    """What is missing of a message that the service has read."""
+    """The handler that a message is missing for, in words; `None` if the service has accounted for the message."""
     lives = case.lives.get(service, [])
     missing: str | None = "any handler: the service knows nothing of the saga"
     for life in lives:

@@ -1,4 +1,4 @@
-"""How sagas end: with one outcome, with nothing left standing after a failure, with nothing done too early."""
+"""Ends of sagas: one outcome, every result undone after a failure, nothing done too early."""
 
 from collections.abc import Iterator
 
@@ -11,7 +11,8 @@ from saga.testing.invariants.saga_cases import SagaCase
 
 
 def one_outcome(case: SagaCase) -> Iterator[Violation]:
-    """Every saga has one outcome, or stands still because of a dead letter, or because somebody outside is silent.
+    """Check that every saga has one outcome, or stands still because of a dead letter, or because somebody outside is
+    silent.
 
     Asked of sagas whose start is in the log, and of whose kind some service here may say an outcome.
     """
@@ -30,7 +31,7 @@ def one_outcome(case: SagaCase) -> Iterator[Violation]:
 
 
 def _awaited_from_outside(case: SagaCase, kinds: set[str]) -> bool:
-    """Whether an event that somebody outside may say, and that does not begin a saga, was not said."""
+    """True if an event that somebody outside may say, and that does not begin a saga, was not said."""
     contracts, said = case.frame.contracts, {s.type for s in case.said}
     return any(
         contracts[type_].said_outside and not contracts[type_].starts and contracts[type_].key in kinds
@@ -39,9 +40,9 @@ def _awaited_from_outside(case: SagaCase, kinds: set[str]) -> bool:
 
 
 def undone(case: SagaCase) -> Iterator[Violation]:
-    """After a failure no result of a handler with a compensation stands, unless a dead letter names the handler; what
-    such a handler did before it died is told to a person. After a success none was undone. What is undone was there, is
-    undone once, and nothing runs on it any more."""
+    """Check that after a failure every result of a handler with a compensation is undone, unless a dead letter names
+    the handler, and that the calls of such a handler before it died are told to a person; that after a success none was
+    undone; that a result is there before it is undone, is undone once, and nothing runs on it any more."""
     for service, life in case.last_lives():
         wrong = progress_checks.undone_wrongly(service.roles, life.entries)
         if wrong is not None:
@@ -62,12 +63,12 @@ def undone(case: SagaCase) -> Iterator[Violation]:
             yield case.violation("undone", f"it ended with {', '.join(outcomes)}, and {names} ran", service.name)
         for role in service.roles.handlers.values() if not case.is_forgotten(service.name) else ():
             if role.undo is not None and role.undo.outcomes & failures and not _told(role, life):
-                for what in _standing(role, life):
+                for what in _never_undone(role, life):
                     yield case.violation("undone", what, service.name)
 
 
 def _never_shown(role: Role, life: ProgressLife) -> Iterator[str]:
-    """What a dead run of a handler did that was closed since: a person has to know of each call."""
+    """Calls of a dead run whose handler was closed since, and that no person was told of."""
     if role.name not in life.p.closed:
         return
     letters = [letter for t in life.entries for letter in t.letters]
@@ -80,14 +81,14 @@ def _never_shown(role: Role, life: ProgressLife) -> Iterator[str]:
 
 
 def _told(role: Role, life: ProgressLife) -> bool:
-    """Whether a person was told of this handler, or of its compensation."""
+    """True if a person was told of this handler, or of its compensation."""
     names = {role.name, role.undo.name if role.undo else role.name}
     if any(k.dead and k.handler == role.name for k in (*life.p.queue, *life.p.compensating)):
         return True
     return any(letter.handler in names for t in life.entries for letter in t.letters)
 
 
-def _standing(role: Role, life: ProgressLife) -> Iterator[str]:
+def _never_undone(role: Role, life: ProgressLife) -> Iterator[str]:
     assert role.undo is not None
     gone = {t.cause for t in life.entries if t.outcome == "compensated"}
     for t in life.entries:
@@ -104,8 +105,8 @@ def _standing(role: Role, life: ProgressLife) -> Iterator[str]:
 
 
 def not_early(case: SagaCase) -> Iterator[Violation]:
-    """What is done because of a success ran only where that success is in the log; compensations only where a failure
-    is that they act on."""
+    """Check that a handler that takes a success ran only where that success is in the log, and a compensation only
+    where a failure is that it acts on."""
     if case.spoiled:
         return
     contracts = case.frame.contracts
@@ -129,6 +130,6 @@ def not_early(case: SagaCase) -> Iterator[Violation]:
 
 
 def _because_of(entry: Entry, case: SagaCase, successes: set[str]) -> bool:
-    """Whether a success that is in the log is among what the handler ran on."""
+    """True if a success that is in the log is among the messages that the handler ran on."""
     ran_on = set(progress_checks.causes(entry))
     return any(s.id in ran_on and s.type in successes for s in case.said)

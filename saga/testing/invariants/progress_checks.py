@@ -1,4 +1,4 @@
-"""What the progress of one saga in one service shows alone, or beside what was published: for explorer and simulator.
+"""Checks of the progress of one saga in one service, by itself or beside the log, for explorer and simulator.
 
 Each function gives the first thing that is wrong, in words; `None` if nothing is.
 """
@@ -13,7 +13,7 @@ from saga.testing.invariants import progress_lives
 
 
 def unsound(roles: Roles, p: Snapshot, entries: Sequence[Entry]) -> str | None:
-    """What a version of a progress shows without anything beside it. `entries`: its transitions."""
+    """The first fault that a version of a progress shows with nothing beside it. `entries`: its transitions."""
     return (
         progress_lives.unsound_chain(p, entries)
         or recorded_twice(roles, entries)
@@ -23,17 +23,17 @@ def unsound(roles: Roles, p: Snapshot, entries: Sequence[Entry]) -> str | None:
 
 
 def recorded(entries: Sequence[Entry]) -> list[str]:
-    """The ids of all that the transitions have to publish, in order."""
+    """Ids of all that the transitions have to publish, in order."""
     return [i for t in entries for i in (*(e.id for e in t.events), *(letter.id for letter in t.letters))]
 
 
 def causes(entry: Entry) -> list[str]:
-    """The ids of the messages that a handler ran on."""
+    """Ids of the messages that a handler ran on."""
     return (entry.cause or entry.message).split("+")
 
 
 def recorded_twice(roles: Roles, entries: Sequence[Entry]) -> str | None:
-    """Each handler records a cause once, each id is recorded once, and one outcome at most."""
+    """Check that each handler records a cause once, that each id is recorded once, and one outcome at most."""
     ids_ = recorded(entries)
     if len(set(ids_)) != len(ids_):
         return f"ONE ID TWICE among what is recorded: {ids_}"
@@ -50,17 +50,17 @@ def recorded_twice(roles: Roles, entries: Sequence[Entry]) -> str | None:
 
 
 def undone_wrongly(roles: Roles, entries: Sequence[Entry]) -> str | None:
-    """Each result is undone once, after it was recorded, and those of one handler newest first; nothing runs on what is
-    withdrawn, or when closed."""
+    """Check that each result is undone once, after it was recorded, and those of one handler newest first; that nothing
+    runs on a withdrawn part, or when closed."""
     results: set[str] = set()
     gone: set[str] = set()
-    standing: dict[str, list[str]] = {}
+    undoable: dict[str, list[str]] = {}
     for t in entries:
         if t.outcome == "handled":
             undo = roles.handlers[t.handler].undo
             results.update(e.id for e in t.events)
             if undo is not None:
-                standing.setdefault(undo.name, []).extend(e.id for e in t.events if e.type in undo.results)
+                undoable.setdefault(undo.name, []).extend(e.id for e in t.events if e.type in undo.results)
             if gone.intersection(causes(t)) and not t.calls:
                 return f"RAN ON A WITHDRAWN PART {t.handler} on {t.cause or t.message}"
         elif t.outcome == "compensated" and t.cause:
@@ -68,7 +68,7 @@ def undone_wrongly(roles: Roles, entries: Sequence[Entry]) -> str | None:
                 return f"UNDONE TWICE {t.cause} by {t.handler}"
             if t.cause not in results:
                 return f"UNDONE WHAT NEVER WAS {t.cause} by {t.handler}"
-            newest = standing[t.handler].pop() if standing.get(t.handler) else t.cause
+            newest = undoable[t.handler].pop() if undoable.get(t.handler) else t.cause
             if t.cause != newest:
                 return f"UNDONE OUT OF ORDER {t.cause} by {t.handler}, and {newest} is newer"
             gone.add(t.cause)
@@ -87,7 +87,7 @@ def _ran_when_closed(roles: Roles, entries: Sequence[Entry]) -> str | None:
 
 
 def ran_behind_a_dead_letter(roles: Roles, entries: Sequence[Entry]) -> str | None:
-    """With a dead letter in its way nothing of the saga is handled, until that is dropped: only compensations pass."""
+    """Check that behind a dead letter nothing of the saga is handled until it is dropped: only compensations pass."""
     undoing = {role.undo.name for role in roles.handlers.values() if role.undo is not None}
     dead: dict[str, str] = {}
     for t in entries:
@@ -103,9 +103,9 @@ def ran_behind_a_dead_letter(roles: Roles, entries: Sequence[Entry]) -> str | No
 
 
 def stranded(p: Snapshot, roles: Roles) -> str | None:
-    """At rest nothing is begun, queued or to be undone unless a dead letter is in its way, and nothing is ready. A
-    failure outcome that is kept until it is known when its saga began waits as any other message, and what is queued
-    behind it with it."""
+    """Check that at rest nothing is begun, queued or to be undone unless a dead letter is in its way, and that nothing
+    is ready. A failure outcome that is kept until it is known when its saga began waits as any other message, and what
+    is queued behind it with it."""
     dead = any(k.dead for k in (*p.queue, *p.compensating))
     unknown = p.started is None and bool(p.compensating)
     if not dead and (((p.queue or p.compensating) and not unknown) or p.intents):
@@ -118,7 +118,7 @@ def stranded(p: Snapshot, roles: Roles) -> str | None:
 
 
 def unaccounted(p: Snapshot, roles: Roles, type_: str, message: str) -> str | None:
-    """The handler or original for which the progress has no word of a message that was finished."""
+    """Handler or original for which the progress has no word of a message that was finished."""
     for role in roles.by_type.get(type_, ()):
         if ids.entry(message, role.name) not in p.inbox and not any(
             k.handler == role.name and k.message.id == message for k in (*p.queue, *p.waiting)
@@ -135,9 +135,9 @@ def unaccounted(p: Snapshot, roles: Roles, type_: str, message: str) -> str | No
 def out_of_log_order(
     roles: Roles, entries: Sequence[Entry], places: Mapping[str, int], *, apart: bool = False
 ) -> str | None:
-    """Handlers see messages in the order in which they lie in a log: those of one event all together or, `apart`, each
-    for itself; those of several with `many`, which wait for each other, each for itself. `places`: of messages, in one
-    log."""
+    """Check that handlers see messages in the order in which they lie in a log: those of one event all together or,
+    `apart`, each for itself; those of several with `many`, which wait for each other, each for itself. `places`: of
+    messages, in one log."""
     own = {e.id for t in entries for e in t.events}  # handled when it is recorded, not when it is read
     types = {t.message: t.type for t in entries}  # whatever a handler ran on came by itself, or was kept before
     seen: dict[str, list[str]] = {}
@@ -156,7 +156,7 @@ def out_of_log_order(
 
 
 def out_of_recorded_order(order: Sequence[str], published: Iterable[str]) -> str | None:
-    """What was published is recorded, and came out first in the order in which it was recorded."""
+    """Check that all that was published is recorded, and came out first in the order in which it was recorded."""
     published = tuple(published)
     if published == tuple(order[: len(published)]):  # nearly always: the explorer asks in every state
         return None

@@ -19,7 +19,7 @@ from saga.runtime.prepared import Prepared
 
 
 class Begun(Struct, frozen=True, gc=False):
-    """Of an intent, only which run it is of and what that has asked for."""
+    """Part of an intent: the run that it is of, and the calls of that run."""
 
     handler: str
     kind: Kind
@@ -29,7 +29,7 @@ class Begun(Struct, frozen=True, gc=False):
 
 
 class Head(Struct, frozen=True, gc=False):
-    """Of a version, only what tells where in a history it stands, and what is under way."""
+    """Part of a version: its place in the history, and what is under way."""
 
     n: int = 0
     hash: str = ""
@@ -43,7 +43,7 @@ _head = msgspec.json.Decoder(Head)
 
 @dataclass(frozen=True, slots=True)
 class ProgressLife:
-    """From the first write of a progress to its last."""
+    """Everything known of one progress, from its first write to its last."""
 
     service: Prepared
     p: Snapshot
@@ -52,16 +52,17 @@ class ProgressLife:
     """Every transition, archived ones with them."""
     entries: tuple[Entry, ...]
     heads: tuple[Head, ...]
-    """Of each version."""
+    """Heads of all versions, oldest first."""
 
     @property
     def times(self) -> list[int]:
-        """When transitions and open intents were written."""
+        """Times at which transitions and open intents were written."""
         return [from_iso(time) for time in (*(t.time for t in self.entries), *(i.time for i in self.p.intents)) if time]
 
 
 def lives_of(service: Prepared, contents: Sequence[bytes], archives: Sequence[tuple[str, bytes]]) -> list[ProgressLife]:
-    """The lives of a progress, oldest first. Raises `SagaError` and `msgspec.DecodeError` for what is no progress."""
+    """Lives of a progress, oldest first. Raises `SagaError` and `msgspec.DecodeError` for content that is no
+    progress."""
     lives = []
     for heads, versions in parted(contents):
         p = whole(decode(versions[-1]), dict(archives))
@@ -71,8 +72,8 @@ def lives_of(service: Prepared, contents: Sequence[bytes], archives: Sequence[tu
 
 
 def parted(contents: Sequence[bytes]) -> Iterator[tuple[tuple[Head, ...], Sequence[bytes]]]:
-    """The versions of each life, as heads and as they are: a life begins where the count falls, or stays and its hash
-    is another one. Raises `msgspec.DecodeError`."""
+    """Versions of each life, as heads and as they are: a life begins where the count falls, or stays and its hash is
+    another one. Raises `msgspec.DecodeError`."""
     heads: list[Head] = []
     first = 0
     for i, content in enumerate(contents):
@@ -86,7 +87,7 @@ def parted(contents: Sequence[bytes]) -> Iterator[tuple[tuple[Head, ...], Sequen
 
 
 def _archived(p: Snapshot, archives: Sequence[tuple[str, bytes]]) -> list[Raw]:
-    """The transitions before those that the progress holds, as far as they are there."""
+    """Transitions before those that the progress holds, as far as they are there."""
     there = {}
     for key, content in archives:
         if is_page(key):
@@ -101,7 +102,7 @@ def _archived(p: Snapshot, archives: Sequence[tuple[str, bytes]]) -> list[Raw]:
 
 
 def broken_chain(life: ProgressLife) -> str | None:
-    """What is wrong with the chain of hashes, with the state that the transitions make, or with an older version."""
+    """Fault in the chain of hashes, in the state that the transitions make, or in an older version."""
     found = verify(life.raws, life.p)
     if found is not None:
         return f"HISTORY {found.what}"
@@ -113,7 +114,7 @@ def broken_chain(life: ProgressLife) -> str | None:
 
 
 def out_of_bounds(life: ProgressLife) -> str | None:
-    """What makes a progress grow: whoever writes has published all before, says so, and archives what is too much."""
+    """Fault in the bounds of a progress: a writer has published all before, says so, and archives what is too much."""
     for head in life.heads:
         if head.n - head.published > 1:
             return f"OUT OF BOUNDS: a version with {head.n} transitions has only {head.published} marked as published"
@@ -123,7 +124,7 @@ def out_of_bounds(life: ProgressLife) -> str | None:
 
 
 def unsound_chain(p: Snapshot, entries: Sequence[Entry]) -> str | None:
-    """As `broken_chain`, of a progress alone, whose oldest transitions may be archived."""
+    """Fault that `broken_chain` would find, of a progress by itself, whose oldest transitions may be archived."""
     if not p.first:
         found = verify(p.transitions, p)
         return f"HISTORY {found.what}" if found is not None else None
@@ -137,7 +138,7 @@ def unsound_chain(p: Snapshot, entries: Sequence[Entry]) -> str | None:
 
 
 def again_too_soon(before: ProgressLife, after: ProgressLife) -> str | None:
-    """A life that begins although the one before it cannot have expired: somebody wrote over it."""
+    """Fault of a life that begins although the one before it cannot have expired: somebody wrote over it."""
     if before.p.is_open:
         return f"WRITTEN OVER: {before.p.n} transitions with something open were replaced"
     gone_ms = min(after.times, default=0) - max(before.times, default=0)

@@ -4,7 +4,7 @@ The handler gets the answers that the version holds, so nothing outside is asked
 order, and to record the same. Left out, and not counted as checked:
 
 - transitions in which a message was given up, for what made it fail is gone;
-- what a compensation does in lieu of an original that can never finish: it looks at documents as they were;
+- calls of a compensation in lieu of an original that can never finish: it looks at documents as they were;
 - what was written under a message that is not in the log any more;
 - runs of handlers whose resources are not among those of the evidence.
 """
@@ -44,11 +44,11 @@ Item = TypeVar("Item")
 
 
 class Written(Halted):
-    """The rerun has come to its write: it goes no further."""
+    """Raised when a rerun has come to its write: it goes no further."""
 
 
 class _Failed(Halted):
-    """The rerun has failed where the first run did not."""
+    """Raised when a rerun fails where the first run did not."""
 
 
 class RerunStore:
@@ -60,7 +60,7 @@ class RerunStore:
         """`there`: by collection and key."""
         self.there = dict(there)
         self.progress: bytes | None = None
-        """What was written of it."""
+        """The progress that was written."""
 
     async def get(self, collection: str, key: str) -> Document | None:
         return self.there.get((collection, key))
@@ -108,7 +108,7 @@ def _ports(service: str, store: Any, now_ms: int) -> Ports:
 
 @dataclass(frozen=True, slots=True)
 class _Log:
-    """The messages of the log, by where they lie and by id."""
+    """Messages of the log, by position and by id."""
 
     at: Mapping[tuple[str, int, int], Record]
     by_id: Mapping[str, Sequence[Record]]
@@ -116,7 +116,7 @@ class _Log:
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """From one version of a progress to the next, and what is known of how it was made."""
+    """Change from one version of a progress to the next, and all that is known of how it was made."""
 
     before: Snapshot
     after: Snapshot
@@ -128,11 +128,11 @@ class _Step:
     calls: tuple[Call, ...] = ()
     attempt: int = 1
     message: Message | None = None
-    """Of a new intent."""
+    """Message that a new intent is about."""
 
 
 async def rerun_differences(witnessed: Witnessed, log: Sequence[Record]) -> tuple[int, list[Violation]]:
-    """How many versions of this service's progresses were made again, and those that came out otherwise."""
+    """Number of versions of this service's progresses that were made again, and those that came out otherwise."""
     index = _indexed(log)
     checked, found, service = 0, list[Violation](), witnessed.service
     for saga, contents in witnessed.versions.items():
@@ -161,7 +161,7 @@ def _indexed(log: Sequence[Record]) -> _Log:
 
 
 def _steps(service: Prepared, saga: str, contents: Sequence[bytes]) -> Iterator[_Step]:
-    """What can be made again, of all lives."""
+    """Steps that can be made again, of all lives."""
     for _, versions in parted(contents):
         before = written_down.empty(service.name, saga)
         for content in versions:
@@ -188,7 +188,7 @@ def _transition(service: Prepared, before: Snapshot, after: Snapshot, content: b
 
 
 def _intent(before: Snapshot, after: Snapshot, content: bytes) -> _Step | None:
-    """The intent that is new, or that knows more."""
+    """The intent that is new, or that has more calls than before."""
     known = set(map(_of_intent, before.intents))
     new = [intent for intent in after.intents if _of_intent(intent) not in known]
     if len(new) != 1:
@@ -204,7 +204,7 @@ def _of_intent(intent: Intent) -> tuple[object, ...]:
 
 
 async def _different(witnessed: Witnessed, step: _Step, log: _Log, archives: Mapping[str, bytes]) -> str | None:
-    """What comes out otherwise, empty if nothing does; `None` if the message in hand is not known any more.
+    """Difference that the rerun makes, empty if there is none; `None` if the message in hand is not known any more.
 
     Of transitions that do not hold where the message in hand lay there may be several that it can have been: they say
     the same, or have nothing left to do. One that gives the same bytes is enough.
@@ -233,7 +233,7 @@ def _has_resources(witnessed: Witnessed, run: RunKey) -> bool:
 
 
 def _in_hand(service: Prepared, step: _Step, log: _Log) -> Iterator[tuple[Message, Position]]:
-    """The messages under which a version can have been written, the likeliest first."""
+    """Messages under which a version can have been written, the likeliest first."""
     if step.entry is not None and step.entry.position is not None:
         record = log.at.get(step.entry.position)
         if record is not None:
@@ -269,7 +269,7 @@ def _messages(service: Prepared, records: Sequence[Record]) -> Iterator[tuple[Me
 async def _made(
     witnessed: Witnessed, step: _Step, message: Message, position: Position, archives: Mapping[str, bytes]
 ) -> bytes | None:
-    """What a rerun writes; `None` if it fails, or writes nothing."""
+    """Progress that a rerun writes; `None` if it fails, or writes nothing."""
     store = RerunStore({(ARCHIVES, key): Document(content, 1) for key, content in archives.items()})
     ports = _ports(witnessed.service.name, store, from_iso(step.time))
     service = participant_of(witnessed.service, witnessed.resources, ports)

@@ -1,4 +1,4 @@
-"""All that is known of one saga: what was said in it, its dead letters, and its lives in each service."""
+"""Evidence put together by saga: events that were said in it, its dead letters, and its lives in each service."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -40,7 +40,7 @@ class Letter(NamedTuple):
     """`None`: the progress knows nothing of it."""
     message: str
     position: str | None
-    """Of a record of which not even the saga could be told."""
+    """Position of a record of which not even the saga could be told; `None` for all others."""
     goes_on: bool
     """True if it tells of a compensation that fails and is tried again: that explains nothing that is left at rest."""
     record: Record
@@ -48,17 +48,17 @@ class Letter(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """What all sagas of a run have in common."""
+    """Declarations that all sagas of a run have in common."""
 
     services: Mapping[str, Prepared]
     contracts: Mapping[str, Contract]
-    """By record name: all that any of the services consumes or emits."""
+    """Contracts of all events that any of the services consumes or emits, by record name."""
     ending: frozenset[str]
-    """The kinds of saga that some service here may end."""
+    """Kinds of saga that some service here may end."""
     heard: frozenset[str]
-    """The types that some service here consumes."""
+    """Types that some service here consumes."""
     spoiled: frozenset[bytes]
-    """The keys of sagas in which anybody may have said anything, in the name of a service too."""
+    """Keys of sagas in which anybody may have said anything, in the name of a service too."""
 
     @property
     def library(self) -> Library | None:
@@ -67,24 +67,24 @@ class Frame:
 
 @dataclass(slots=True)
 class SagaCase:
-    """One saga."""
+    """Evidence of one saga."""
 
     frame: Frame
     saga: str
     spoiled: bool
     said: list[Said] = field(default_factory=list)
-    """In the order of the log."""
+    """Events in the order of the log."""
     letters: list[Letter] = field(default_factory=list)
     lives: dict[str, list[ProgressLife]] = field(default_factory=dict)
-    """Of each service that knows the saga, oldest first."""
+    """Lives in each service that knows the saga, oldest first."""
 
     @property
     def again(self) -> bool:
-        """Whether some service forgot the saga and began it anew."""
+        """True if some service forgot the saga and began it anew."""
         return any(len(lives) > 1 for lives in self.lives.values())
 
     def outcomes(self) -> dict[str, Said]:
-        """The outcomes in the log, by id. In a spoiled saga only those that a service has recorded: anybody may say
+        """Outcomes in the log, by id. In a spoiled saga only those that a service has recorded: anybody may say
         something that cannot be read."""
         found = {s.id: s for s in self.said if s.type in self.frame.contracts and self.frame.contracts[s.type].outcome}
         if found and self.spoiled:
@@ -96,11 +96,11 @@ class SagaCase:
         return chain.from_iterable(self.lives.values())
 
     def last_lives(self) -> Iterator[tuple[Prepared, ProgressLife]]:
-        """Each service that knows the saga, with what it knows now."""
+        """Last life in each service that knows the saga."""
         return ((lives[-1].service, lives[-1]) for lives in self.lives.values())
 
     def is_forgotten(self, service: str) -> bool:
-        """Whether a message came to a service that knew nothing of the saga any more."""
+        """True if a message came to a service that knew nothing of the saga any more."""
         return any(letter.service == service and letter.handler is None for letter in self.letters)
 
     def violation(self, invariant: Invariant, what: str, service: str | None = None) -> Violation:
@@ -109,7 +109,7 @@ class SagaCase:
 
 @dataclass(frozen=True, slots=True)
 class SagaCases:
-    """All sagas of a run."""
+    """Evidence of all sagas of a run."""
 
     cases: Mapping[str, SagaCase]
     unreadable: Sequence[tuple[Record, str | None]]
@@ -121,7 +121,7 @@ class SagaCases:
 
 
 def frame_of(evidence: Evidence) -> Frame:
-    """What the services declare together."""
+    """Declarations of all services together."""
     services = {name: witnessed.service for name, witnessed in evidence.services.items()}
     contracts = {name: contract for service in services.values() for name, contract in service.contracts.items()}
     ending = {contracts[name].key for service in services.values() for name in service.roles.outcomes}
@@ -131,7 +131,7 @@ def frame_of(evidence: Evidence) -> Frame:
 
 
 def cases_of(evidence: Evidence, frame: Frame) -> SagaCases:
-    """The log and the documents, put together by saga."""
+    """Log and documents, put together by saga."""
     cases: dict[str, SagaCase] = {}
     unreadable: list[tuple[Record, str | None]] = []
     letters: list[Letter] = []
@@ -190,7 +190,7 @@ def _said(record: Record, type_: str, schema: str, frame: Frame) -> Said | None:
 
 
 def _said_by_service(record: Record, type_: str, frame: Frame) -> Said | None:
-    """What a service said is whole, and needs no second look: most of a log is that."""
+    """The event of one of the services: it is whole and needs no second look, as most of a log."""
     if not record.value or not record.key or record.key in frame.spoiled:
         return None
     headers = {name: (value or b"").decode() for name, value in record.headers}

@@ -1,4 +1,4 @@
-"""What was said and what was recorded are the same; in order; and each thing once."""
+"""Events in the log and events on record: they are the same, in order, and each thing once."""
 
 from collections.abc import Iterator
 from itertools import pairwise
@@ -10,8 +10,8 @@ from saga.testing.invariants.saga_cases import SagaCase
 
 
 def history(case: SagaCase) -> Iterator[Violation]:
-    """The chain of hashes holds, the state is what the transitions make of it, nothing was written over, and no version
-    was larger than it may be."""
+    """Check that the chain of hashes holds, the state is what the transitions make of it, nothing was written over, and
+    no version was larger than it may be."""
     for name, several in case.lives.items():
         for i, life in enumerate(several):
             if life.p.first and i < len(several) - 1:
@@ -26,7 +26,8 @@ def history(case: SagaCase) -> Iterator[Violation]:
 
 
 def once(case: SagaCase) -> Iterator[Violation]:
-    """Each id is recorded once; a handler has run once, or once for each cause; a service says one outcome."""
+    """Check that each id is recorded once, that a handler has run once, or once for each cause, and that a service says
+    one outcome."""
     for life in case.every_life():
         wrong = progress_checks.recorded_twice(life.service.roles, life.entries)
         if wrong is not None:
@@ -34,7 +35,8 @@ def once(case: SagaCase) -> Iterator[Violation]:
 
 
 def said_as_recorded(case: SagaCase) -> Iterator[Violation]:
-    """What is recorded is in the log, with these bytes; what a service has said there it has recorded.
+    """Check that each recorded event is in the log, with these bytes, and that a service has recorded each event that
+    it said there.
 
     In a spoiled saga anybody may have said anything: there only the first is asked for.
     """
@@ -80,8 +82,9 @@ def _recorded_as_said(case: SagaCase) -> Iterator[Violation]:
 
 
 def in_order(case: SagaCase) -> Iterator[Violation]:
-    """In each topic, events first appear in the order in which they are recorded, and handlers of one event see them in
-    the order in which they first appeared, which is not asked of spoiled sagas; nothing overtakes a dead letter."""
+    """Check that in each topic events first appear in the order in which they are recorded; that handlers of one event
+    see them in the order in which they first appeared, which is not asked of spoiled sagas; and that nothing overtakes
+    a dead letter."""
     for life in case.every_life():
         wrong = progress_checks.ran_behind_a_dead_letter(life.service.roles, life.entries)
         if wrong is not None:

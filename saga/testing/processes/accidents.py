@@ -1,4 +1,4 @@
-"""What goes wrong in a world of real processes: which faults, how many, and when. Drawn by a seeded generator.
+"""Faults in a world of real processes: kinds, numbers and moments, drawn by a seeded generator.
 
 Kinds and moments are the same for a seed; what they hit is not, for the processes run at their own pace.
 """
@@ -20,18 +20,18 @@ AccidentKind = Literal["crash", "duplicate", "freeze", "rebalance"]
 worker joins a service and leaves it again."""
 
 FAULTS_MAX = 20
-"""In one world: each costs real time."""
+"""Most faults in one world: each costs real time."""
 PER_RATE = 100
 """Faults of one kind while the world runs until it is quiet, at a rate of 1; see `count_of`."""
 GAP_S_MAX = 0.1
-"""Between two faults: about as long as a saga is under way."""
+"""Longest time between two faults: about as long as a saga is under way."""
 FROZEN_S_MAX, FROZEN_S_MAX_SERVERS = 2.0, 8.0
-"""More than the silence after which a member is taken for dead: by the embedded broker (`TIMING` of
+"""Longest freeze: more than the silence after which a member is taken for dead: by the embedded broker (`TIMING` of
 `saga.testing.processes.shared_files`), and by a server (`SESSION_S` of `saga.testing.processes.servers`)."""
 BUSY_S = 0.1
-"""How long a trouble of servers is put off while there is another."""
+"""Time that a trouble of servers is put off while there is another."""
 STAYS_S_MAX = 0.3
-"""How long a third worker stays once it has its share."""
+"""Time that a third worker stays once it has its share."""
 
 LEFT_OUT: Mapping[str, str] = MappingProxyType(
     {
@@ -74,7 +74,7 @@ def left_out(kinds: Iterable[str], why: Mapping[str, str] = LEFT_OUT) -> list[st
 
 
 def count_of(rate: float) -> int:
-    """How many faults of one kind happen while the world runs until it is quiet.
+    """Number of faults of one kind while the world runs until it is quiet.
 
     A rate is a chance for each operation, and operations of real processes cannot be counted from outside. So a rate of
     0.01 is one fault, of 0.03 three; at least one for any rate but 0.
@@ -84,7 +84,7 @@ def count_of(rate: float) -> int:
 
 @dataclass(slots=True)
 class Due:
-    """Something that is to happen."""
+    """A fault that is to happen, and its time."""
 
     at_s: float
     act: Callable[[], None]
@@ -101,11 +101,11 @@ class Guest:
 
 @dataclass(slots=True, kw_only=True)
 class Accidents:
-    """Makes faults happen, to the processes of a crew."""
+    """Faults that happen to the processes of a crew, each at its time."""
 
     seed: int
     rates: Mapping[str, float]
-    """By kind, the chance as in the simulation; see `count_of`."""
+    """Chance of each kind, as in the simulation; see `count_of`."""
     crew: Crew
     clock: Clock
     hire: Callable[[str], Member]
@@ -113,10 +113,10 @@ class Accidents:
     publish_again: Callable[[Random], None]
     """Publishes one of the clients' events once more."""
     troubles: Mapping[str, Sequence[Trouble]] = field(default_factory=dict)
-    """What can go wrong with servers, by kind."""
+    """Troubles that servers can have, by kind."""
     frozen_s_max: float = FROZEN_S_MAX
     happened: list[str] = field(default_factory=list)
-    """In words, in order."""
+    """Faults that have happened, in words and in order."""
     _due: list[Due] = field(default_factory=list)
     _guests: list[Guest] = field(default_factory=list)
     _drawn: int = 0
@@ -128,11 +128,11 @@ class Accidents:
 
     @property
     def are_over(self) -> bool:
-        """Whether nothing more is to happen by itself."""
+        """True if nothing more is to happen by itself."""
         return not self._due and not self._guests and self.crew.is_steady
 
     def begin(self) -> None:
-        """Something was published: draw what goes wrong from here on."""
+        """Draw the faults from here on: something was published."""
         kinds = [
             kind for kind in (*get_args(AccidentKind), *self.troubles) for _ in range(count_of(self.rates.get(kind, 0)))
         ]
@@ -145,7 +145,7 @@ class Accidents:
             self._due.append(Due(at_s, self._act_of(kind)))
 
     def happen(self, is_whole: Callable[[str], bool]) -> None:
-        """Whatever is due. `is_whole`: whether all workers of a service have their share of its work."""
+        """Let happen all that is due. `is_whole`: tells if all workers of a service have their share of its work."""
         now_s = self.clock.monotonic_s()
         due = [each for each in self._due if each.at_s <= now_s]
         self._due = [each for each in self._due if each.at_s > now_s]
@@ -201,7 +201,7 @@ class Accidents:
         self.happened.append(f"{guest.name} joined")
 
     def _trouble(self, kind: str) -> None:
-        """One after the other: two on one server would end each other."""
+        """Begin a trouble of servers, one after the other: two on one server would end each other."""
         if self._in_trouble:
             self._due.append(Due(self.clock.monotonic_s() + BUSY_S, lambda: self._trouble(kind)))
             return

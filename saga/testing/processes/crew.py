@@ -17,13 +17,13 @@ from saga.errors import SagaError
 from saga.testing.processes.worker_setup import WorkerSetup
 
 WORKERS = 2
-"""Of each service, from the start."""
+"""Workers of each service, from the start."""
 STOP_S_MAX = 5.0
-"""A worker that has not ended so long after SIGTERM is killed."""
+"""Time after SIGTERM at which a worker that has not ended is killed."""
 COULD_NOT_START = 2
-"""The exit code of a worker that says so."""
+"""Exit code of a worker that says it could not start."""
 LOG_LINES, LOG_CHARACTERS = 4, 400
-"""What is shown of a worker's log: its last lines, and how much of each."""
+"""Last lines that are shown of a worker's log, and characters of each."""
 
 
 @dataclass(slots=True, eq=False)
@@ -32,17 +32,17 @@ class Member:
 
     service: str
     number: int
-    """Counted by service; a worker that is started again keeps it, and its log."""
+    """Number within its service; a worker that is started again keeps it, and its log."""
     process: subprocess.Popen[bytes]
     starts: int = 1
-    """How often it was started, since it was hired or killed."""
+    """Number of starts since it was hired or killed."""
     frozen: bool = False
     ends_by_s: float | None = None
-    """When at the latest it has ended, by the clock's monotonic time; `None`: it is to stay."""
+    """Time at which it has ended at the latest, by the clock's monotonic time; `None`: it is to stay."""
 
     @property
     def name(self) -> str:
-        """`payment-1`."""
+        """Name: `payment-1`."""
         return f"{self.service}-{self.number}"
 
     def __str__(self) -> str:
@@ -54,7 +54,7 @@ class Crew:
     """All worker processes of a world. Leaving the `with` block ends them, whatever state they are in."""
 
     def __init__(self, folder: Path, clock: Clock, *, starts_max: int = 1) -> None:
-        """`starts_max`: how often one is started that says it could not, for a server does not answer."""
+        """`starts_max`: most starts of a worker that says it could not start, for a server does not answer."""
         self._folder, self._clock, self._starts_max = folder, clock, starts_max
         self._members: list[Member] = []
         self._started = Counter[str]()
@@ -77,17 +77,17 @@ class Crew:
 
     @property
     def members(self) -> Sequence[Member]:
-        """Those that are there, whether they run or are frozen; not those that are told to end."""
+        """Workers that are there, running or frozen; not those that are told to end."""
         return [member for member in self._members if member.ends_by_s is None]
 
     @property
     def is_steady(self) -> bool:
-        """Whether nobody is frozen or about to end."""
+        """True if nobody is frozen or about to end."""
         return not any(member.frozen or member.ends_by_s is not None for member in self._members)
 
     @property
     def sizes(self) -> Counter[str]:
-        """How many workers each service has."""
+        """Number of workers of each service."""
         return Counter(member.service for member in self.members)
 
     def hire(self, service: str, setup: WorkerSetup) -> Member:
@@ -115,25 +115,25 @@ class Crew:
             )
 
     def restart(self, member: Member) -> Member:
-        """`kill -9`, and start it again; the new one."""
+        """Kill it with `kill -9`, and start it again; the new one."""
         self._end(member)
         again = Member(member.service, member.number, self._process(member.service, member.number))
         self._members.append(again)
         return again
 
     def freeze(self, member: Member) -> None:
-        """SIGSTOP: it keeps its locks, and knows nothing of it."""
+        """Stop it with SIGSTOP: it keeps its locks, and knows nothing of it."""
         member.process.send_signal(signal.SIGSTOP)
         member.frozen = True
 
     def thaw(self, member: Member) -> None:
-        """SIGCONT, for one that is frozen."""
+        """Let a frozen one go on, with SIGCONT."""
         if member.frozen:
             member.process.send_signal(signal.SIGCONT)
             member.frozen = False
 
     def dismiss(self, member: Member) -> None:
-        """SIGTERM: it drains, leaves its group, and ends."""
+        """End it with SIGTERM: it drains, leaves its group, and ends."""
         self.thaw(member)
         member.process.send_signal(signal.SIGTERM)
         member.ends_by_s = self._clock.monotonic_s() + STOP_S_MAX
@@ -163,7 +163,7 @@ class Crew:
         return "\n".join(["the end of its log:", *(f"  {line[:LOG_CHARACTERS]}" for line in lines[-LOG_LINES:])])
 
     def _end(self, member: Member) -> None:
-        """SIGKILL, which nobody can catch, for one that has not ended; nothing is left of it."""
+        """Kill one that has not ended with SIGKILL, which nobody can catch; nothing is left of it."""
         self._members.remove(member)
         _close(member.process)
 

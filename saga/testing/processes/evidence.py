@@ -1,4 +1,4 @@
-"""What processes leave behind, as the invariants of the kit want it: of each document the last content alone.
+"""Evidence of processes, in the form of the kit's invariants: of each document the last content alone.
 
 Nobody watched the files and servers while something was written, so this is partial evidence.
 """
@@ -19,7 +19,7 @@ Left: TypeAlias = Mapping[tuple[str, str], bytes]
 
 
 def witnessed_at_the_end(declared: Declared, left: Left, committed: Mapping[Partition, int]) -> Witnessed:
-    """What one service left behind."""
+    """Evidence of one service."""
     mine = progress_key(declared.name, "")
     archives: dict[str, list[tuple[str, bytes]]] = {}
     for (collection, key), content in left.items():

@@ -50,15 +50,15 @@ _D = TypeVar("_D", bound="DataclassInstance")
 
 NO_FAULTS: Mapping[str, float] = MappingProxyType({})
 DEADLINE_S, DEADLINE_S_SERVERS = 60.0, 120.0
-"""How long `run_until_quiet` waits: on servers a dead worker is missed for longer."""
+"""Time that `run_until_quiet` waits: longer on servers, where a dead worker is missed for longer."""
 STARTS_MAX = 5
-"""How often a worker is started that could not, on servers that may not answer."""
+"""Most starts of a worker that could not start, on servers that may not answer."""
 QUIET_LOOKS = 3
-"""So many looks in a row have to find nothing under way."""
+"""Looks in a row that have to find nothing under way."""
 UNNAMED = "documents that no progress names"
-"""Not looked at on servers, of which not every one lists its keys."""
+"""Part that is not looked at on servers, of which not every one lists its keys."""
 RUN_FOR_MAX = timedelta(seconds=10)
-"""More time than this has to be simulated."""
+"""Longest time for `run_for`: more has to be simulated."""
 
 
 class Employed(NamedTuple):
@@ -158,7 +158,7 @@ class ProcessWorld(World):
         real: Sequence[type] = (),
         documents: "Mapping[str, DataclassInstance]" = NO_DOCUMENTS,
     ) -> None:
-        """As promised. Raises `SagaError` too for a service that another process could not import."""
+        """Start as promised. Raises `SagaError` too for a service that another process could not import."""
         all_ = [service.declared for service in services]
         check_fakes(all_, use, real)
         _check_declared(all_, documents)
@@ -171,7 +171,7 @@ class ProcessWorld(World):
             self._hire(each.declared.name)
 
     def read(self, service: "Service[DataclassInstance | None]", kind: type[_D], key: str, /) -> _D | None:
-        """As promised. Raises `SagaError` for a kind that the service does not declare."""
+        """Read as promised. Raises `SagaError` for a kind that the service does not declare."""
         name = service.declared.name
         collection = next((d.collection for d in service.declared.documents if d.kind is kind), None)
         if name not in self._employed or collection is None:
@@ -185,7 +185,7 @@ class ProcessWorld(World):
             self._topics[binding.contract.topic] = topic_of(binding.library.topics[binding.contract.topic])
 
     def run_until_quiet(self) -> None:
-        """As promised. The time is real: at most 60 s, unless the world was made with another `deadline_s`."""
+        """Run as promised. The time is real: at most 60 s, unless the world was made with another `deadline_s`."""
         self._check_started()
         until_s = self._clock.monotonic_s() + self._deadline_s
         self._run(self._is_whole, until_s)
@@ -193,7 +193,7 @@ class ProcessWorld(World):
         self._run(self._is_quiet, until_s)
 
     def run_for(self, time: timedelta, /) -> None:
-        """As promised, in real time. Raises `SagaError` for more than ten seconds."""
+        """Let real time pass, as promised. Raises `SagaError` for more than ten seconds."""
         if time > RUN_FOR_MAX:
             raise SagaError(
                 f"run_for({time}): this world has the real clock, and waits for {RUN_FOR_MAX} at most: let the "
@@ -214,8 +214,8 @@ class ProcessWorld(World):
         return None
 
     def always(self, what: str, holds: Callable[[], bool]) -> None:
-        """As promised, as far as it can be seen from outside: looked at every 20 ms (on
-        servers every 200), and at the end."""
+        """Look as promised, as far as it can be seen from outside: looked at every 20 ms (on servers every 200), and at
+        the end."""
         self._always.append((what, holds))
 
     def save_schedule(self) -> Path:
@@ -310,7 +310,7 @@ class ProcessWorld(World):
             raise AssertionError(f"not always: {'; '.join(broken)} (before: {self._faults_in_words()})")
 
     def _is_whole(self, *, lag_max: float = inf) -> bool:
-        """Whether every worker is a member of its group and has its share, and no group is further behind."""
+        """True if every worker is a member of its group and has its share, and no group is further behind."""
         groups = self._shared.groups()  # once: what is read together was true together
         return all(
             (group := groups.get(service, Group())).is_whole(size) and group.lag <= lag_max
@@ -321,7 +321,7 @@ class ProcessWorld(World):
         return self._shared.groups().get(service, Group()).is_whole(self._crew.sizes[service])
 
     def _is_quiet(self) -> bool:
-        """Whether no fault is to come or still felt, and everything that is in the log is handled and committed."""
+        """True if no fault is to come or still felt, and everything that is in the log is handled and committed."""
         return self._accidents.are_over and not self._shared.is_publishing and self._is_whole(lag_max=0)
 
     def _faults_in_words(self) -> str:

@@ -13,14 +13,14 @@ from saga.testing.simulation.reports import counted
 from saga.testing.world import World
 
 SEEDS_MAX = 2
-"""A run of real processes takes seconds: no more seeds than this are tried."""
+"""Most seeds that are tried: a run of real processes takes seconds."""
 SERVER_SEEDS_MAX = 1
-"""On servers it takes half a minute."""
+"""Most seeds on servers, where a run takes half a minute."""
 
 
 @contextmanager
 def first_world(config: pytest.Config, mode: Mode | None) -> Iterator[World]:
-    """The world that the fixture gives: for a test that is run once, the very one that it runs in."""
+    """World that the fixture gives; a test that is run once runs in this very one."""
     made = ProcessWorld(servers=_giver(config))
     if mode is not None:  # it is run in others: no servers are started for this one
         yield made
@@ -59,7 +59,7 @@ def run_test(
 
 
 def say_what_was_run(item: pytest.Function, world: World | None, runs: int = 1, missing: Iterable[str] = ()) -> None:
-    """A line for the terminal, with all that these runs could not have, and could not look at."""
+    """Add a line for the terminal, with all that these runs could not have, and could not look at."""
     assert isinstance(world, ProcessWorld)
     said = [
         f"{counted(runs, 'run')} as real processes{' on servers' if item.config.getoption('--saga-servers') else ''}",
@@ -70,7 +70,7 @@ def say_what_was_run(item: pytest.Function, world: World | None, runs: int = 1, 
 
 
 def _giver(config: pytest.Config) -> Giver | None:
-    """Who gives servers. Raises `SagaError` for somebody whom nobody knows."""
+    """Function that gives servers, if any. Raises `SagaError` for a name that nobody knows."""
     name: str | None = config.getoption("--saga-servers")
     return None if name is None else giver_of(name)
 

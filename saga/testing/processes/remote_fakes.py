@@ -18,29 +18,29 @@ from typing import Any, NamedTuple, Self
 from saga.errors import SagaError
 
 HEADER_BYTES = 8
-"""How long what follows is."""
+"""Bytes that tell the length of what follows."""
 READY_S_MAX = 10.0
-"""A fake that keeps its thread for longer hangs."""
+"""Longest time that a fake may keep its thread: longer means that it hangs."""
 PICKLING = (pickle.PickleError, TypeError, AttributeError, ImportError, RecursionError, EOFError)
-"""What is raised for a value that cannot go from one process to another."""
+"""Exceptions that are raised for a value that cannot go from one process to another."""
 
 
 ON_SELF = (types.FunctionType, property, cached_property)
-"""What would look at an instance that has nothing in it."""
+"""Special methods that would look at an instance that has nothing in it."""
 
 
 class Request(NamedTuple):
     """One call of a fake."""
 
     number: int
-    """Which fake of the test."""
+    """Number of the fake in the test."""
     method: str
     args: tuple[object, ...]
     kwargs: Mapping[str, object]
 
 
 class Reply(NamedTuple):
-    """How the call ended: with a value, or by an exception."""
+    """End of a call: a value, or an exception."""
 
     value: object = None
     raised: Exception | None = None
@@ -56,7 +56,7 @@ class Outside:
     def __init__(self, socket: Path) -> None:
         self.socket = socket
         self.fakes: list[object] = []
-        """By number. Fakes are added, never taken away."""
+        """Fakes by number; they are added, never taken away."""
         self._thread = threading.Thread(target=self._live, name="outside", daemon=True)
         self._ready = threading.Event()
         self._refused: OSError | None = None
@@ -78,8 +78,8 @@ class Outside:
 
     @contextmanager
     def still(self) -> Iterator[None]:
-        """No fake does anything inside the block: what they keep can be looked at. Raises `SagaError` for one that
-        does not come to a rest."""
+        """Block in which no fake does anything, so that the things they keep can be looked at. Raises `SagaError` for
+        one that does not come to a rest."""
         held, go_on = threading.Event(), threading.Event()
 
         def hold() -> None:
@@ -147,7 +147,7 @@ class Outside:
 
 
 def remote_fake(gives: type, number: int, calls: Sequence[str], socket: Path) -> object:
-    """In a worker process: an instance of a subclass of `gives` whose async methods call a fake of the test."""
+    """Instance of a subclass of `gives` whose async methods call a fake of the test; made in a worker process."""
 
     def fill(namespace: dict[str, Any]) -> None:
         public = {name: inspect.getattr_static(gives, name) for name in dir(gives) if not name.startswith("_")}
@@ -197,7 +197,7 @@ def _not_here(self: object, name: str) -> object:
 
 
 def _made_as_it_is(self: object) -> None:
-    """No `__init__` of the real one: that would connect, or begin books of its own."""
+    """Make an instance without the `__init__` of the real one: that would connect, or begin books of its own."""
 
 
 # ---------------------------------------------------------------- bytes

@@ -1,7 +1,7 @@
 """Real servers below a world of processes: where they are, what can go wrong with them, and who starts them.
 
-Whoever tests has servers to give: a function `module:function` that takes a folder, and gives them inside a `with`
-block, new and empty. Services and topics have the names that they have, so each world needs servers of its own.
+Servers are given by the author of a test: a function `module:function` that takes a folder, and gives them inside a
+`with` block, new and empty. Services and topics have the names that they have, so each world needs servers of its own.
 """
 
 import importlib
@@ -20,22 +20,23 @@ if TYPE_CHECKING:
     from saga.broker.kafka.administration import KafkaAdministration
 
 SESSION_S, REBALANCE_S, HEARTBEAT_S = 6.0, 8.0, 0.3
-"""Shorter than for real use, and what every Kafka allows: a dead or frozen worker is replaced while a test looks on."""
+"""Timeouts shorter than for real use, and allowed by every Kafka: a dead or frozen worker is replaced while a test
+looks on."""
 
 
 class Place(Struct, frozen=True, kw_only=True):
-    """Where both are. For tests: one node each, no TLS, and writes that are in memory count."""
+    """Addresses of both servers. For tests: one node each, no TLS, and writes that are in memory count."""
 
     kafka: str
-    """`127.0.0.1:9092`."""
+    """Address of Kafka: `127.0.0.1:9092`."""
     couchbase: str
-    """`couchbase://127.0.0.1`."""
+    """Address of Couchbase: `couchbase://127.0.0.1`."""
     bucket: str
     username: str = "saga"
     password: str = "secret"
 
     def broker(self, clock: Clock) -> "KafkaAdministration":
-        """Not open yet."""
+        """Kafka for tools; not open yet."""
         from saga.broker.kafka.administration import KafkaAdministration
         from saga.broker.kafka.settings import KafkaSettings
 
@@ -50,7 +51,7 @@ class Place(Struct, frozen=True, kw_only=True):
         return KafkaAdministration(settings, clock=clock)
 
     def store(self, clock: Clock) -> Store:
-        """Of all services: their documents have names of their own. Not open yet."""
+        """Store of all services, whose documents have names of their own. Not open yet."""
         from saga.store.couchbase.settings import CouchbaseSettings
         from saga.store.couchbase.store import CouchbaseStore
 
@@ -68,12 +69,12 @@ class Trouble(NamedTuple):
     """One thing that can go wrong with them."""
 
     what: str
-    """In words: `the broker killed`."""
+    """Name in words: `the broker killed`."""
     lasts_s: tuple[float, float]
-    """How long, at least and at most."""
+    """Shortest and longest time that it lasts."""
     begin: Callable[[], None]
     end: Callable[[], None]
-    """Called on another moment of the same thread; returns when the server answers again."""
+    """Ends it, called at a later moment on the same thread; returns when the server answers again."""
 
 
 class Servers(Protocol):
@@ -81,15 +82,16 @@ class Servers(Protocol):
 
     @property
     def place(self) -> Place:
-        """For workers."""
+        """Addresses for workers."""
 
     @property
     def aside(self) -> Place:
-        """For the world itself, which publishes and looks on: the same servers, past what stands before them."""
+        """Addresses for the world itself, which publishes and looks on: the same servers, past what stands before
+        them."""
 
     @property
     def troubles(self) -> Mapping[str, Sequence[Trouble]]:
-        """By the kind of a fault what it can be here. Each kind of a simulation that is not among them is left out."""
+        """Troubles by the kind of fault that they are. Each kind of a simulation that is not among them is left out."""
 
 
 Giver: TypeAlias = Callable[[Path], AbstractContextManager[Servers]]

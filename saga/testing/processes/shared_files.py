@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 TIMING = Timing(silence_s=1.5, drain_s=1.0, watch_s=0.05)
-"""Shorter than for real use: what a dead or frozen worker had is taken over while a test looks on."""
+"""Times shorter than for real use: partitions of a dead or frozen worker are taken over while a test looks on."""
 
 GROUPS = """
 SELECT groups.name,
@@ -49,7 +49,7 @@ class Group(NamedTuple):
     """Partitions that are not with the member that shall have them."""
 
     def is_whole(self, size: int) -> bool:
-        """Whether there are so many members, and each has its share."""
+        """True if there are so many members, and each has its share."""
         return self.members == size and self.moving == 0
 
 
@@ -57,7 +57,7 @@ class SharedFiles:
     """Everything that the processes share. Open inside its `with` block."""
 
     look_s = 0.02
-    """How often it can be looked at."""
+    """Seconds between two looks."""
 
     _broker: Administration
 
@@ -78,7 +78,7 @@ class SharedFiles:
         return self
 
     def _make(self) -> None:
-        """Whatever has to be opened."""
+        """Make the broker, not open yet."""
         self._broker = self._embedded = EmbeddedAdministration(self.broker_file, clock=self._clock)
 
     async def _open(self) -> None:
@@ -92,15 +92,15 @@ class SharedFiles:
 
     @property
     def broker_file(self) -> Path:
-        """Where the log is."""
+        """File of the log."""
         return self._folder / "broker.db"
 
     def store_file(self, service: str) -> Path:
-        """Where a service keeps its documents."""
+        """File in which a service keeps its documents."""
         return self._folder / f"{service}.db"
 
     def wait(self, seconds: float) -> None:
-        """Let real time pass. Raises what publishing has raised meanwhile."""
+        """Let real time pass. Raises errors of publishing meanwhile."""
         self._runner.run(self._clock.sleep(seconds))
         for done in [task for task in self._publishing if task.done()]:
             self._publishing.remove(done)
@@ -109,7 +109,7 @@ class SharedFiles:
     # ---------------------------------------------------------------- writing
 
     def prepare(self, declared: Declared, documents: "Mapping[str, DataclassInstance]") -> None:
-        """Topics and store of a service, with the documents that are of its kinds."""
+        """Make topics and store of a service, with the documents that are of its kinds."""
         self._runner.run(self._prepare(declared, documents))
 
     async def _prepare(self, declared: Declared, documents: "Mapping[str, DataclassInstance]") -> None:
@@ -131,13 +131,13 @@ class SharedFiles:
 
     @property
     def is_publishing(self) -> bool:
-        """Whether something of it is not durable yet."""
+        """True if something that is being published is not durable yet."""
         return bool(self._publishing)
 
     # ---------------------------------------------------------------- reading
 
     def groups(self) -> dict[str, Group]:
-        """The groups of all services that have had a member, all at one moment."""
+        """Groups of all services that have had a member, all at one moment."""
         rows = self._embedded.connection.execute(GROUPS).fetchall()
         return {name: Group(*numbers) for name, *numbers in rows}
 
@@ -151,7 +151,7 @@ class SharedFiles:
             return await store.get(collection, key)
 
     def evidence(self, services: Sequence[Declared]) -> Evidence:
-        """All that these services have left behind, as it is now."""
+        """Evidence of these services, as it is now."""
         return self._runner.run(self._evidence(services))
 
     async def _evidence(self, services: Sequence[Declared]) -> Evidence:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 AGAIN_S = 0.2
 ASK_S_MAX = 2.0
-"""How long the world asks for groups: it has to go on, for only it ends what keeps the broker from answering."""
+"""Time that the world asks for groups: it has to go on, for only it ends what keeps the broker from answering."""
 
 
 class SharedServers(SharedFiles):
@@ -37,7 +37,7 @@ class SharedServers(SharedFiles):
     def __init__(self, folder: Path, clock: Clock, servers: Servers) -> None:
         self._servers = servers
         self._reads: dict[str, frozenset[str]] = {}
-        """By service the topics that it reads."""
+        """Topics that a service reads, by service."""
         super().__init__(folder, clock)
 
     def _make(self) -> None:
@@ -70,7 +70,8 @@ class SharedServers(SharedFiles):
     # ---------------------------------------------------------------- reading
 
     def groups(self) -> dict[str, Group]:
-        """As they were together at some moment while they were asked for; none while the broker does not answer."""
+        """Groups as they were together at some moment while they were asked for; none while the broker does not
+        answer."""
         try:
             return self._runner.run(self._clock.within(ASK_S_MAX, self._groups()))
         except (BrokerError, TimeoutError):
@@ -97,7 +98,8 @@ class SharedServers(SharedFiles):
         return await self._store.get(collection, key)
 
     async def _left(self, declared: Declared, log: Sequence[Record]) -> Left:
-        """By key: progresses of all sagas that the log knows, and what they name, for not every server lists keys."""
+        """Documents of a service, read by key: progresses of all sagas that the log knows, and documents that these
+        name, for not every server lists keys."""
         left: dict[tuple[str, str], bytes] = {}
         for saga in sorted({record.key.decode() for record in log if record.key}):
             content = await self._read(left, PROGRESS, progress_key(declared.name, saga))

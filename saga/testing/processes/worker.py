@@ -1,4 +1,5 @@
-"""What a worker process runs: one worker of one service, until SIGTERM: `python -m saga.testing.processes.worker FILE`.
+"""Program of a worker process: one worker of one service, until SIGTERM: `python -m saga.testing.processes.worker
+FILE`.
 
 It ends at once when its standard input ends: then the process of the test is gone, and nobody else would stop it.
 """
@@ -28,11 +29,11 @@ from saga.testing.processes.shared_files import TIMING
 from saga.testing.processes.worker_setup import WorkerSetup
 
 DRAIN_S = 2.0
-"""How long a worker that is taken away may finish what it has begun."""
+"""Time that a worker that is taken away has to finish what it has begun."""
 
 
 def main(file: Path) -> int:
-    """Run what the file says; the exit code."""
+    """Run the worker that the file describes; the exit code."""
     threading.Thread(target=_end_with_the_test, name="end with the test", daemon=True).start()
     setup = WorkerSetup.read(file)
     code = 0

@@ -1,4 +1,4 @@
-"""What a worker process is told: which service it runs, on which files, and what stands in for its resources."""
+"""Setup of a worker process: the service that it runs, its files or servers, and the fakes for its resources."""
 
 import importlib
 import inspect
@@ -23,37 +23,37 @@ class RemoteFake(Struct, frozen=True, kw_only=True):
     """A fake of the test, as a worker sees it: calls that go to the test's process."""
 
     resource: str
-    """In whose place it stands."""
+    """Name of the resource in whose place it is."""
     number: int
-    """Which fake of the test it is."""
+    """Number of the fake in the test."""
     calls: tuple[str, ...]
     """Its public async methods."""
 
 
 class WorkerSetup(Struct, frozen=True, kw_only=True):
-    """What one worker process is told, in a JSON file."""
+    """Setup of one worker process, in a JSON file."""
 
     modules: tuple[str, ...]
-    """All that have to be imported for the service to be whole, the one that holds it first."""
+    """Modules to be imported for the service to be whole, the one that holds it first."""
     attribute: str
     declarations: tuple[str, ...]
-    """What the service has declared in the test's process, to be compared."""
+    """Declarations of the service in the test's process, to be compared."""
     broker: str = ""
     store: str = ""
-    """Their files; none where there are servers."""
+    """Files of broker and store; empty where there are servers."""
     place: Place | None = None
-    """Where servers are."""
+    """Addresses of servers, if there are any."""
     outside: str
-    """The socket on which the test's process answers for its fakes."""
+    """Socket on which the test's process answers for its fakes."""
     fakes: tuple[RemoteFake, ...]
 
     def write(self, file: Path) -> None:
-        """To be read by a process that is about to start."""
+        """Write it for a process that is about to start."""
         file.write_bytes(msgspec.json.encode(self))
 
     @classmethod
     def read(cls, file: Path) -> "WorkerSetup":
-        """As `write` wrote it."""
+        """Read a file that `write` wrote."""
         return msgspec.json.decode(file.read_bytes(), type=cls)
 
     def service(self) -> Declared:
@@ -97,7 +97,7 @@ def module_and_name(service: "Service[DataclassInstance | None]") -> tuple[tuple
 
 
 def declarations_of(declared: Declared) -> tuple[str, ...]:
-    """The names of all that a service declares, sorted: modules may be imported in another order elsewhere."""
+    """Names of all that a service declares, sorted: modules may be imported in another order elsewhere."""
     return tuple(
         sorted(
             [
@@ -110,7 +110,7 @@ def declarations_of(declared: Declared) -> tuple[str, ...]:
 
 
 def remote_fakes_of(declared: Declared, use: Sequence[object]) -> tuple[RemoteFake, ...]:
-    """Which fakes of `use` stand in for the resources of a service: of each the first that is an instance."""
+    """Fakes of `use` for the resources of a service: for each resource the first that is an instance."""
     found = []
     for resource in declared.resources:
         number = next((n for n, fake in enumerate(use) if isinstance(fake, resource.gives)), None)
@@ -125,7 +125,7 @@ def _calls_of(fake: object) -> tuple[str, ...]:
 
 
 def _is_async(method: object) -> bool:
-    """Behind decorators too that tell what they wrap."""
+    """True for an async function, also behind decorators that tell what they wrap."""
     return callable(method) and inspect.iscoroutinefunction(inspect.unwrap(method))
 
 
