@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 
 from msgspec import Raw
 
-from saga.errors import SagaError, StoreBroken
+from saga.errors import SagaError, StoreError, StoreUnavailable
 from saga.inspection.sources import Source
 from saga.inspection.timeline import History
 from saga.names import ARCHIVES, PROGRESS
@@ -27,10 +27,17 @@ async def documents_of(source: Source) -> AsyncIterator[tuple[str, Document]]:
 
 async def document_of(source: Source, saga: str) -> Document | None:
     """What a service keeps of a saga. Raises `Unreadable` if it is damaged."""
+    return await _got(source.store, PROGRESS, progress_key(source.service, saga), f"saga {saga} in {source.service}")
+
+
+async def _got(store: Store, collection: str, key: str, what: str) -> Document | None:
+    """A document. Raises `Unreadable`, which begins with `what`, for one that is damaged."""
     try:
-        return await source.store.get(PROGRESS, progress_key(source.service, saga))
-    except StoreBroken as why:
-        raise Unreadable(f"saga {saga} in {source.service}: {why}") from why
+        return await store.get(collection, key)
+    except StoreUnavailable:
+        raise
+    except StoreError as why:
+        raise Unreadable(f"{what}: {why}") from why
 
 
 def snapshot_in(source: Source, saga: str, document: Document) -> Snapshot:
@@ -69,18 +76,19 @@ async def with_archives(store: Store, p: Snapshot) -> History:
     # The progress was read before, so nothing can have moved to an archive unseen. An archive that the progress does
     # not know of yet repeats what the progress has. One that does not follow the one before is of an earlier saga that
     # had the same id: it is not asked for.
-    archived = list[Raw]()
+    archived, what = list[Raw](), f"an archive of saga {p.saga} in {p.service}"
     try:
         while len(archived) < p.first:
-            document = await store.get(ARCHIVES, history.archive_key(p.service, p.saga, len(archived)))
+            key = history.archive_key(p.service, p.saga, len(archived))
+            document = await _got(store, ARCHIVES, key, f"{what} cannot be read")
             if document is None:
                 break
             archive = history.decode_archive(document.content)
             if (archive.saga, archive.first) != (p.saga, len(archived)) or not archive.transitions:
                 break
             archived += archive.transitions
-    except (*UNREADABLE, StoreBroken) as why:
-        raise Unreadable(f"an archive of saga {p.saga} in {p.service} cannot be read: {why}") from why
+    except UNREADABLE as why:
+        raise Unreadable(f"{what} cannot be read: {why}") from why
     return History(p, (*archived, *p.transitions))
 
 
@@ -90,13 +98,11 @@ async def _with_pages(source: Source, p: Snapshot) -> Snapshot:
     Who works on the saga meanwhile takes messages out of pages, which then are removed: so where one is missing, the
     progress is read again, as long as it lists other pages than before.
     """
+    what = f"a page of {p.saga} in {source.service}"
     while True:
         leaves = dict[str, bytes]()
         for key in (spill.page_key(p.service, p.saga, page) for page in p.pages):
-            try:
-                document = await source.store.get(ARCHIVES, key)
-            except StoreBroken as why:
-                raise Unreadable(f"a page of {p.saga} in {source.service} cannot be read: {why}") from why
+            document = await _got(source.store, ARCHIVES, key, f"{what} cannot be read")
             if document is not None:
                 leaves[key] = document.content
         if len(leaves) < len(p.pages) and (document := await document_of(source, p.saga)) is not None:
@@ -107,4 +113,4 @@ async def _with_pages(source: Source, p: Snapshot) -> Snapshot:
         try:
             return spill.whole(p, leaves, now_s=source.clock.now_ms() // 1000)
         except (SagaError, *UNREADABLE) as why:
-            raise Unreadable(f"a page of {p.saga} in {source.service} cannot be read: {why}") from why
+            raise Unreadable(f"{what} cannot be read: {why}") from why

@@ -51,7 +51,8 @@ class Store(Protocol):
         """
 
     async def get(self, collection: str, key: str) -> Document | None:
-        """Read a document as it is now; `None` if absent. Raises `StoreUnavailable`."""
+        """Read a document as it is now; `None` if absent. Raises `StoreUnavailable`, and `StoreError` if this one is
+        not what was written."""
 
     async def insert(self, collection: str, key: str, content: bytes, *, expiry_s: float | None = None) -> int:
         """Create a document; its `cas`. Raises `Exists`, `Ambiguous`, `StoreUnavailable`, `TooLarge`."""

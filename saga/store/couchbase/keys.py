@@ -11,7 +11,7 @@ from hashlib import blake2b
 
 import msgspec
 
-from saga.errors import StoreUnavailable
+from saga.errors import StoreError
 
 KEY_BYTES_MAX = 246
 """Longest key: Couchbase's limit in a named collection; in the default one it is 250."""
@@ -59,19 +59,20 @@ def wrapped(key: str, content: bytes) -> bytes:
 
 
 def unwrapped(key: str, stored: bytes) -> bytes:
-    """Take out the content that was wrapped. Raises `StoreUnavailable` if the document is not that of `key`."""
+    """Take out the content that was wrapped. Raises `StoreError` if the document is not that of `key`: waiting mends
+    nothing, so it is no outage."""
     beginning = _beginning(key)
     if not stored.startswith(beginning):
-        raise StoreUnavailable(f"the document under {stored_key(key)!r} belongs to another key than {key!r}")
+        raise StoreError(f"the document under {stored_key(key)!r} belongs to another key than {key!r}")
     return stored[len(beginning) : -1]
 
 
 def key_in(stored: bytes) -> str:
-    """Key of a document whose content was wrapped. Raises `StoreUnavailable`."""
+    """Key of a document whose content was wrapped. Raises `StoreError`."""
     try:
         return msgspec.json.decode(stored, type=_Wrapped).key
-    except msgspec.DecodeError as why:
-        raise StoreUnavailable(f"a document with a shortened key does not say which key it has: {why}") from why
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as why:
+        raise StoreError(f"a document with a shortened key does not say which key it has: {why}") from why
 
 
 def _beginning(key: str) -> bytes:

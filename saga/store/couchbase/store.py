@@ -131,7 +131,8 @@ class CouchbaseStore:
                 document = await self._get(within, stored, stored)
                 if document is None:
                     continue
-                full = keys.key_in(document.content)
+                with suppress(StoreError):  # else it is no document of ours: whoever looks at it can tell
+                    full = keys.key_in(document.content)
             if full.startswith(prefix):
                 yield full, stored
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from saga.errors import ConfigurationError, StoreUnavailable
+from saga.errors import ConfigurationError, StoreError, StoreUnavailable
 from saga.store.couchbase.keys import (
     HEAD_BYTES,
     KEY_BYTES_MAX,
@@ -56,10 +56,12 @@ def test_what_was_wrapped_comes_back_byte_by_byte(key: str, content: bytes) -> N
 
 
 def test_a_document_of_another_key_is_refused() -> None:
-    with pytest.raises(StoreUnavailable, match="belongs to another key"):
+    with pytest.raises(StoreError, match="belongs to another key") as refused:
         unwrapped("a", wrapped("b", b"1"))
-    with pytest.raises(StoreUnavailable, match="does not say which key"):
-        key_in(b"[]")
+    assert not isinstance(refused.value, StoreUnavailable), "waiting would mend nothing"
+    for content in (b"[]", b'{"key":"\xff"}', b'{"key":' + b"[" * 10_000):
+        with pytest.raises(StoreError, match="does not say which key"):
+            key_in(content)
 
 
 # -------------------------------------------------------------------- on the server

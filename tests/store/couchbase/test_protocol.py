@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from saga.errors import Ambiguous, ConfigurationError, SagaError, StoreUnavailable
+from saga.errors import Ambiguous, ConfigurationError, SagaError, StoreError, StoreUnavailable
+from saga.store.couchbase.keys import stored_key
 from saga.store.couchbase.settings import CouchbaseSettings
 from saga.store.couchbase.store import CouchbaseStore
 from saga.store.port import Document
@@ -106,6 +107,22 @@ async def test_what_another_program_wrote_in_another_form_is_given_as_it_is_and_
             ("a", b"\xff\x00"),
             ("b", b"0"),
         ]
+
+
+async def test_a_long_key_under_which_something_else_lies_is_no_outage_and_ends_no_scan(
+    node: Node, settings: CouchbaseSettings, clock: SettableClock
+) -> None:
+    long = "x" * 300
+    async with CouchbaseStore(settings, clock=clock) as store:
+        for key in ("a", long):
+            await store.insert("saga", key, b"0")
+        place = next(place for place in node.documents if "xxx" in place[1])
+        node.documents[place] = b"\xff", node.documents[place][1]
+        with pytest.raises(StoreError, match="belongs to another key") as refused:
+            await store.get("saga", long)
+        assert not isinstance(refused.value, StoreUnavailable)
+        found = {key: document.content async for key, document in store.scan("saga")}
+    assert found == {"a": b"0", stored_key(f"saga::{long}").removeprefix("saga::"): b"\xff"}
 
 
 async def test_one_operation_is_sent_for_each_of_ours(
