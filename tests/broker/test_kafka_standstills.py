@@ -6,10 +6,14 @@ from collections.abc import AsyncIterator
 import pytest
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
-from saga.broker.kafka import prefetch
+from saga.broker.kafka import client, prefetch
 from saga.broker.kafka.fetching import Fetching
+from saga.broker.kafka.membership import Member
+from saga.broker.kafka.owned import Owned
 from saga.broker.kafka.prefetch import Prefetch
+from saga.broker.kafka.settings import Access, KafkaSettings
 from saga.messages import Partition, Record, Standstill
+from saga.testing.conformance.listening import Listening
 from tests.broker.waiting import CLOCK, until
 
 PLACE = TopicPartition("orders", 0)
@@ -57,6 +61,7 @@ class Raising:
 
     def __init__(self) -> None:
         self.why: Exception | None = RuntimeError("nobody foresaw this")
+        self.sought: list[tuple[TopicPartition, int]] = []
 
     async def getmany(self, *_: object, **__: object) -> dict[TopicPartition, list[object]]:
         if self.why is not None:
@@ -64,7 +69,10 @@ class Raising:
         return {}
 
     def assignment(self) -> set[TopicPartition]:
-        return set()
+        return {PLACE}
+
+    def seek(self, place: TopicPartition, offset: int) -> None:
+        self.sought.append((place, offset))
 
 
 class Giving(Raising):
@@ -120,3 +128,31 @@ async def test_of_what_nothing_but_exceptions_come_is_told_at_once_and_when_it_i
     assert told == [True, False]
     assert not taken.standstills
     await taken.end()
+
+
+@pytest.mark.parametrize(("begin", "end"), [(9, 20), (0, 3)], ids=["expired", "lost"])
+async def test_who_has_been_told_where_reading_goes_on_does_not_go_back_when_a_fetch_fails(
+    consumer: AIOKafkaConsumer, monkeypatch: pytest.MonkeyPatch, begin: int, end: int
+) -> None:
+    """Or the partition would be out of range again, and people be told of the same records twice."""
+
+    async def bounds(*_: object) -> dict[TopicPartition, tuple[int, int]]:
+        return {PLACE: (begin, end)}
+
+    monkeypatch.setattr(client, "bounds", bounds)
+    settings, place, listening = KafkaSettings(servers=("127.0.0.1:9",)), Partition(*PLACE), Listening()
+    member = Member("payment", ["orders"], listening, settings, Access(settings), CLOCK)
+    member._owned = {place: Owned(5, 5, asyncio.get_running_loop().create_future())}
+    raising, fetching = Raising(), Fetching(consumer, CLOCK, lambda: None)
+    member._prefetch.begin(raising)
+    member._prefetch.start({place: 5})
+    fetching.out_of_range[PLACE] = 5
+    await member._find(consumer, fetching)
+    assert listening.gone == ({place: [range(5, 9)]} if begin else {})
+    assert listening.has == ({} if begin else {place: 0})
+    assert consumer._subscription.subscription.assignment.state_value(PLACE).position == begin
+    member._prefetch.ask([place], 10)
+    await until(lambda: not member._prefetch._gets)
+    assert raising.sought == [(PLACE, begin)]
+    await member._prefetch.end()
+    await fetching.close()

@@ -177,7 +177,9 @@ class Member:
                     self._owned[partition] = Owned(begin, begin, owned.over)
                     self._listener.lost([partition])
                     await self._listener.assigned({partition: begin})
-                fetching.go_on_at(place, offset if begin <= offset <= end else begin)
+                goes_on = offset if begin <= offset <= end else begin
+                self._prefetch.go_on_at(partition, goes_on)
+                fetching.go_on_at(place, goes_on)
 
     async def _commit_ends(self) -> None:
         """Commit the ends of transactions: where they have ended, or were aborted, positions move though no record has

@@ -59,6 +59,10 @@ class Prefetch:
         self._apart = False
         self._set_standstills({})
 
+    def go_on_at(self, partition: Partition, offset: int) -> None:
+        """Read it from there on: a `getmany` that fails must not go back to what is not there any more."""
+        self._ends[partition] = offset
+
     def forget(self) -> None:
         """Give everything up: what comes from now on is of the next assignment."""
         self._buffer.clear()
