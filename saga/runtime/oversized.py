@@ -5,12 +5,16 @@ behind it, can be written as always. Where not even those have room, the message
 progress keeps, if it can, only that it is dead.
 """
 
+from collections.abc import Iterator
+
 from msgspec.structs import replace
 
 from saga.errors import TooLarge
+from saga.messages import Message
 from saga.observe.moments import DeadLettered
 from saga.progress import ids, record
-from saga.progress.actions import Act
+from saga.progress.actions import Act, Had, Ignore, Left
+from saga.progress.decide import decide, is_undone, kept_undo
 from saga.progress.document import DeadLetter
 from saga.runtime import deadletters, persistence
 from saga.runtime.errors import Refused
@@ -24,11 +28,28 @@ REMEDY = (
 
 
 async def given_up(service: Participant, turn: TurnState, action: Act, why: TooLarge) -> TurnState:
-    """The message is a dead letter with all it said, durable before anything else."""
-    saga, message, name = turn.message.saga, action.message, action.name
-    id_ = ids.dead_id(service.name, saga, name, message.id, turn.known.replays)
+    """Make the message a dead letter with all it said, durable before anything else."""
+    id_ = await _said(service, turn, action.message, action.name, why)
+    p = turn.known
+    try:
+        if not any(k.dead for k in (*p.queue, *p.compensating)):
+            hand = persistence.in_hand(service, turn)
+            written = record.stripped(p, hand, action, letter=id_, reason=deadletters.TOO_LARGE)
+            return await persistence.write(service, turn, written)
+    except TooLarge:
+        pass
+    except Refused:
+        return turn.unread()
+    for name in _others(service, turn, action):  # nothing can be written of them either
+        await _said(service, turn, turn.message, name, why)
+    return replace(turn, over=True)
+
+
+async def _said(service: Participant, turn: TurnState, message: Message, name: str, why: TooLarge) -> str:
+    """Say the message whole on `<service>.dead`, for this handler; id of the dead letter."""
+    saga = message.saga
     dead = DeadLetter(
-        id=id_,
+        id=ids.dead_id(service.name, saga, name, message.id, turn.known.replays),
         what="dead letter",
         handler=name,
         reason=f"{deadletters.TOO_LARGE}: {why}",
@@ -37,10 +58,9 @@ async def given_up(service: Participant, turn: TurnState, action: Act, why: TooL
     )
     in_hand = message.id == turn.message.id
     whole = "/".join(map(str, turn.position)) if in_hand else f"the progress of saga {saga} in {service.name}"
-    contract = service.contracts.get(message.type)
-    letter = deadletters.letter(service.name, dead, message.time, whole, contract)
+    letter = deadletters.letter(service.name, dead, message.time, whole, service.contracts.get(message.type))
     await persistence.send_letter(service, turn.position, letter)
-    if service.ports.watching.is_news(f"too large {saga}"):
+    if service.ports.watching.is_news(f"too large {saga} {name}"):
         service.ports.watching.report(
             DeadLettered(
                 service=service.name,
@@ -52,14 +72,18 @@ async def given_up(service: Participant, turn: TurnState, action: Act, why: TooL
                 remedy=REMEDY,
             )
         )
-    p = turn.known
-    if any(k.dead for k in (*p.queue, *p.compensating)):
-        return replace(turn, over=True)
-    hand = persistence.in_hand(service, turn)
-    try:
-        written = record.stripped(p, hand, action, letter=id_, reason=deadletters.TOO_LARGE)
-        return await persistence.write(service, turn, written)
-    except TooLarge:
-        return replace(turn, over=True)
-    except Refused:
-        return turn.unread()
+    return dead.id
+
+
+def _others(service: Participant, turn: TurnState, action: Act) -> Iterator[str]:
+    """Names of the other handlers and compensations that the message in hand is for, and that nothing is kept for."""
+    p, roles, message = turn.known, service.roles, turn.message
+    for role in roles.by_type.get(message.type, ()):
+        if role.name != action.name and role.name not in (turn.paged or ()):
+            decision = decide(p, role, message, now=persistence.now(service), bad=turn.bad.get(role.name))
+            if not isinstance(decision, Had | Left | Ignore):
+                yield role.name
+    for role in roles.undone_by.get(message.type, ()):
+        name = role.undo.name if role.undo else role.name
+        if name != action.name and not is_undone(p, role, message) and kept_undo(p, role.name, message) is None:
+            yield name

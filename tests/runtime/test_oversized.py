@@ -5,20 +5,24 @@ from pathlib import Path
 from typing import Any, Self
 
 import pytest
+from msgspec.structs import replace as with_
 
 from saga import Retry, Saga, Service
 from saga.errors import Permanent
 from saga.messages import Position
 from saga.observe.moments import DeadLettered, Escalated, Handled, Retrying, Stuck, Unavailable
 from saga.progress import history
-from saga.progress.document import decode
-from saga.runtime import documents
+from saga.progress.actions import Run
+from saga.progress.document import Kept, decode
+from saga.progress.record import empty
+from saga.runtime import documents, oversized
 from saga.runtime.participant import participant_of
 from saga.runtime.prepared import prepare
 from saga.store.sqlite import SqliteStore
 from saga.testing.single_turns import Published
 from saga.testing.trials import TrialClock, trial_ports
-from services.payment.events import OrderCancelled, OrderPlaced, PaymentReserved
+from services.payment.events import OrderCancelled, OrderConfirmed, OrderPlaced, PaymentReserved
+from tests.runtime.driven_workers import place as place_of_workers
 from tests.runtime.real_worker import Workplace, an_order, at_work, workplace
 
 BYTES_MAX = 600_000
@@ -131,6 +135,51 @@ async def test_what_cannot_even_be_queued_is_in_the_dead_letter_whole_and_quaran
         assert [(k.dead, len(k.message.value) > 0) for k in p.queue] == [(headers["dead_id"], False), (None, True)]
         assert [t.outcome for t in await place.history(payment, "big")] == ["dead", "queued"]
         assert [t.outcome for t in await place.history(payment, "other")] == ["handled"]
+
+
+async def test_handlers_that_keep_a_message_or_would_ignore_it_are_not_concerned(tmp_path: Path) -> None:
+    async with place_of_workers(tmp_path) as at:
+        payment = notes()
+
+        @payment.handler
+        async def count(order: OrderPlaced, confirmed: OrderConfirmed) -> None: ...
+
+        worker = await at.worker(payment)
+        service, order = worker.participant, an_order("big")
+        message = worker.message(order)
+        reserve, p = service.roles.handlers["reserve"], empty("payment", "big")
+        kept = (Kept(handler="count", message=message, n=0),)
+        for known, names in ((p, ["count"]), (with_(p, waiting=kept), []), (with_(p, closed=("count",)), [])):
+            turn = with_(worker.begun(order, message), progress=known)
+            assert list(oversized._others(service, turn, Run(reserve, message, (message,)))) == names
+        paged = with_(worker.begun(order, message), progress=p, paged=("count",))
+        assert list(oversized._others(service, paged, Run(reserve, message, (message,)))) == []
+
+
+async def test_without_room_for_anything_a_message_is_a_dead_letter_for_each_handler_it_was_for(tmp_path: Path) -> None:
+    payment = notes()
+
+    @payment.handler
+    async def count(order: OrderPlaced, confirmed: OrderConfirmed) -> None: ...
+
+    @payment.handler
+    async def file(order: OrderPlaced, reserved: PaymentReserved) -> None: ...
+
+    async with workplace(tmp_path) as place:
+        await place.publish(a_large_order("big", 1))
+        async with at_work(place, payment):
+            await place.at_rest(payment)
+        narrow(place, 50_000)  # it was moved to a store that takes less
+        await place.publish(a_large_order("big", 1), replace(a_large_order("big", 1), quantity=2))
+        await place.publish(OrderCancelled(order_id="big", reason="-"))
+        async with at_work(place, payment):
+            await place.at_rest(payment)
+        dead = [(headers["dead_handler"], headers["ce_type"]) for _, headers in await place.dead(payment)]
+        assert dead == [
+            *(("reserve", "OrderPlaced"), ("count", "OrderPlaced"), ("file", "OrderPlaced")),
+            ("release", "OrderCancelled"),
+        ], "those that have run already are not concerned"
+        assert [m.handler for m in place.told(DeadLettered)] == ["reserve", "count", "file", "release"]
 
 
 async def test_without_room_for_anything_each_message_of_the_saga_is_a_dead_letter(tmp_path: Path) -> None:
