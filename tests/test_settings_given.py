@@ -2,6 +2,7 @@
 
 import itertools
 import re
+import sys
 import traceback
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -107,6 +108,31 @@ ADDRESSES_WITH_SECRETS = [
     f"https://ada:{SECRET}@host:80",
     f"ada:{SECRET}@0.0.0.0:8080",
 ]
+
+
+@pytest.mark.parametrize(
+    ("source", "told"),
+    [
+        (None, "names a function of module 'shop_tokens': ModuleNotFoundError"),
+        ("def (", "names a function of module 'shop_tokens': SyntaxError"),
+        ("1 / 0", "names a function of module 'shop_tokens': ZeroDivisionError"),
+        ("", "names a function of module 'shop_tokens': AttributeError"),
+        ("given = 'eyJ0'", "names what is no plain function of module 'shop_tokens': give one that is not async"),
+        ("async def given(): ...", "names what is no plain function of module 'shop_tokens': give one that is not"),
+    ],
+)
+def test_a_function_for_tokens_that_is_none_is_told_before_anything_is_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str | None, told: str
+) -> None:
+    if source is not None:
+        (tmp_path / "shop_tokens.py").write_text(source)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "shop_tokens", raising=False)
+    how = {"SAGA_KAFKA_SASL": "oauthbearer", "SAGA_KAFKA_TLS": "true", "SAGA_KAFKA_TOKEN": "shop_tokens:given"}
+    with pytest.raises(ConfigurationError) as raised:
+        kafka_settings(Settings.read({**KAFKA, **how}))
+    (problem,) = raised.value.problems
+    assert problem.startswith(f"SAGA_KAFKA_TOKEN {told}")
 
 
 @pytest.mark.parametrize("name", ["SAGA_BROKER", "SAGA_STORE", "SAGA_HTTP", "SAGA_KAFKA_TOKEN"])

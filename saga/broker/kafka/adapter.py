@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from importlib import import_module
+from inspect import iscoroutinefunction
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, cast
 
@@ -211,9 +212,13 @@ def _identity_problems(mine: KafkaOptions) -> Iterator[Problem]:
 
 def _hook(name: str) -> Callable[[], str]:
     """Function that `module:function` names. Raises `ConfigurationError`."""
-    module, _, function = name.partition(":")
+    module, _, function = name.partition(":")  # what is behind the colon may be a password, if all of it is a mistake
     try:
         found: Callable[[], str] = getattr(import_module(module), function)
-    except (ImportError, AttributeError) as why:
-        raise ConfigurationError("The settings cannot work", [f"SAGA_KAFKA_TOKEN is {name!r}: {why}"]) from why
+    except Exception as why:  # a module may raise anything while it is imported
+        problem = f"SAGA_KAFKA_TOKEN names a function of module {module!r}: {type(why).__name__}: {why}"
+        raise ConfigurationError("The settings cannot work", [problem]) from why
+    if not callable(found) or iscoroutinefunction(found):
+        problem = f"SAGA_KAFKA_TOKEN names what is no plain function of module {module!r}: give one that is not async"
+        raise ConfigurationError("The settings cannot work", [problem])
     return found
