@@ -19,10 +19,7 @@ HELD = (
     "saga/runtime/*.py",
     "saga/sqlite/*.py",
     "saga/store/**/*.py",
-    "saga/testing/*.py",
-    "saga/testing/conformance/*.py",
-    "saga/testing/invariants/*.py",
-    "saga/testing/processes/*.py",
+    "saga/testing/**/*.py",
 )
 """Globs of the modules that are held to it."""
 

@@ -15,29 +15,29 @@ from saga.testing.simulation.shrinking import Shrunk, shrink
 from saga.testing.simulation.trace import Asked, Noted
 
 CAREFUL = 3
-"""So many of the first runs are guarded, and made again transition by transition."""
+"""Number of first runs that are guarded, and made again transition by transition."""
 PAIRS_POINTS_MAX = 60
-"""A run with no more points than this is short: pairs of crashes are tried, too."""
+"""Most points of a short run: in one with no more, pairs of crashes are tried, too."""
 PAIRS_MAX = 2_000
-"""No more pairs than this are tried; which, the seed says."""
+"""Most pairs that are tried; the seed says which."""
 
 
 @dataclass(slots=True)
 class Tally:
-    """What was run."""
+    """Counts of all runs: published events, faults, dead letters."""
 
     runs: int = 0
     sagas: int = 0
     faults: Counter[str] = field(default_factory=Counter)
     points: int = 0
-    """Where a process died, for `crash_everywhere`."""
+    """Points at which a process died, for `crash_everywhere`."""
     pairs: int = 0
     pairs_in_all: int = 0
     dead: Counter[str] = field(default_factory=Counter)
-    """Why messages were given up: a saga that stands still because of one is no failure, but it is told."""
+    """Reasons that messages were given up: a saga that stands still because of one is no failure, but it is told."""
 
     ended: bool = False
-    """Whether any saga has come to an outcome, or none is there to come to."""
+    """True if any saga has come to an outcome, or none is there to come to."""
 
     def add(self, done: Run) -> None:
         self.runs += 1
@@ -50,7 +50,7 @@ class Tally:
 
 
 def _why_dead(letter: DeadLettered) -> str:
-    """Of letters that say the same of different sagas, one text."""
+    """Reason of a dead letter without the saga's name, so that those of different sagas are one."""
     if letter.reason.startswith(TOO_OLD):
         return f"{TOO_OLD}, after an expiry"
     return f"{letter.service}.{letter.handler or letter.type}: {letter.reason}"
@@ -67,7 +67,7 @@ class Failed:
 def run_all(
     scenario: Scenario, mode: Mode, tally: Tally, care: Care, seeds: Sequence[int] | None = None
 ) -> Failed | None:
-    """Run a scenario as it wants to be run, or under these seeds only; `None`: all is well.
+    """Run a scenario as its decorator says, or under these seeds only; `None`: all is well.
 
     Raises `SagaError` if no saga ended at all, but for dead letters.
     """
@@ -106,7 +106,7 @@ def _schedules(
 def _crashes(
     scenario: Scenario, schedule: Schedule, pairs: bool | None, tally: Tally, care: Care
 ) -> Iterator[Schedule]:
-    """First without a crash, then with one at each point, then with two."""
+    """Schedules of `crash_everywhere`: without a crash, then with one at each point, then with two."""
     yield schedule
     points = points_of(run(scenario, schedule, care))
     tally.points += len(points)
@@ -125,7 +125,7 @@ def _crashes(
 
 
 def points_of(done: Run, since: Planned | None = None) -> list[Planned]:
-    """Where a process can die in such a run: before and after each operation, in order."""
+    """Points at which a process can die in such a run: before and after each operation, in order."""
     points: dict[Planned, None] = {}
     begun = since is None
     for line in done.world.trace.lines:

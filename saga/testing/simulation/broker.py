@@ -21,35 +21,35 @@ from saga.testing.simulation.processes import Process
 from saga.testing.simulation.spoiled_messages import spoiled
 
 DELIVERED_S = 0.002
-"""How long a record is on its way to those who read, at most, without faults."""
+"""Longest time from appending to readers, without faults."""
 
 
 @dataclass(slots=True)
 class Log:
-    """One partition."""
+    """One partition of the log."""
 
     records: list[Record] = field(default_factory=list)
     begins: int = 0
-    """The offset of the first one that is still there."""
+    """Offset of the first record that is still there."""
     visible: int = 0
-    """How many of them have reached those who read."""
+    """Number of records that have reached readers."""
     due_s: float = 0.0
-    """When the last one does: none overtakes another."""
+    """Time at which the last record reaches readers: none overtakes another."""
 
 
 class Cluster:
-    """What all processes share: the logs and the groups."""
+    """Logs and groups, which all processes share."""
 
     def __init__(self, network: Network, began_ms: int = BEGINNING_MS) -> None:
-        """`began_ms`: the time of day when the event loop's time was 0."""
+        """`began_ms`: time of day when the event loop's time was 0."""
         self.topics: dict[str, list[Log]] = {}
         self.groups: dict[str, Group] = {}
         self.log: list[Record] = []
         """Everything that was appended, in that order."""
         self.spoiled: set[str] = set()
-        """The sagas that got a message that nobody can handle."""
+        """Sagas that got a message that nobody can handle."""
         self.broken: dict[Partition, int] = {}
-        """Partitions of which a record cannot be read, and its offset."""
+        """Partitions with a record that cannot be read, and its offset."""
         self._network, self._began_ms = network, began_ms
 
     def ensure(self, topics: Sequence[Topic]) -> None:
@@ -67,7 +67,7 @@ class Cluster:
         return self.groups.setdefault(name, Group(name))
 
     def ends(self) -> dict[Partition, int]:
-        """The end of each partition."""
+        """End of each partition: the offset that the next record would get."""
         return {Partition(t, n): len(log.records) for t, logs in self.topics.items() for n, log in enumerate(logs)}
 
     def read(self, partition: Partition, offset: int, records_max: int) -> list[Record]:
@@ -77,16 +77,16 @@ class Cluster:
         ]
 
     def remove(self, before: Mapping[Partition, int]) -> None:
-        """Of these partitions what lies below the offset, whoever has read it."""
+        """Remove the records below these offsets, read or not."""
         for (topic, number), offset in before.items():
             self.topics[topic][number].begins = offset
 
     def begins(self, partition: Partition) -> int:
-        """The offset of the first record that is still there."""
+        """Offset of the first record that is still there."""
         return self.topics[partition.topic][partition.number].begins
 
     def mend(self, partition: Partition) -> None:
-        """All of it can be read again."""
+        """Let all of the partition be read again."""
         self.broken.pop(partition, None)
         for group in self.groups.values():
             for member in group.members.values():
@@ -94,15 +94,15 @@ class Cluster:
                 member.wake()
 
     def has_more(self, partition: Partition, offset: int) -> bool:
-        """Whether there is something to read from that offset on."""
+        """True if there is something to read from that offset on."""
         return offset < self.topics[partition.topic][partition.number].visible
 
     def behind(self, partition: Partition, offset: int) -> int:
-        """How many there are to read from that offset on."""
+        """Number of records to read from that offset on."""
         return max(0, self.topics[partition.topic][partition.number].visible - offset)
 
     def check(self, messages: Sequence[Outgoing]) -> None:
-        """Raises `BrokerError` for what a broker never takes."""
+        """Check the messages. Raises `BrokerError` for one that no broker takes."""
         for message in messages:
             self._logs(message.topic)
             if (size := size_of(message)) > RECORD_BYTES_MAX:
@@ -111,7 +111,7 @@ class Cluster:
                 )
 
     def append(self, message: Outgoing, delay_s: float) -> None:
-        """At the end of its key's partition; delivered `delay_s` later."""
+        """Append to the partition of its key; readers get it `delay_s` later."""
         logs = self._logs(message.topic)
         number = partition_of(message.key, len(logs))
         log, now_s = logs[number], asyncio.get_running_loop().time()
@@ -150,7 +150,7 @@ class SimulatedBroker:
     makes_topics = True
 
     def __init__(self, cluster: Cluster, process: Process, network: Network, memory_s: float = 30 * 86_400.0) -> None:
-        """`memory_s`: after how long the services have forgotten a saga."""
+        """`memory_s`: time after which the services have forgotten a saga."""
         self.cluster, self.process, self.network = cluster, process, network
         self.members: list[SimulatedMember] = []
         self._memory_s = memory_s
@@ -218,7 +218,7 @@ class SimulatedBroker:
     def _appended(
         self, batch: Sequence[Outgoing], planned: Planned | None, draws: tuple[float, float, float, float]
     ) -> None:
-        """What a publish does when it lands."""
+        """Append the batch, with its fault: the effect of a publish that lands."""
         delay_s = DELIVERED_S * draws[2]
         if planned is None:
             for message in batch:

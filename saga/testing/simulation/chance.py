@@ -27,6 +27,6 @@ class Chance:
         return drawn
 
     def draws(self, what: str) -> tuple[float, float, float, float]:
-        """Four at once: cheaper than four questions."""
+        """Four numbers at once: cheaper than four questions."""
         a, b, c, d = unpack("<IIII", blake2b(what.encode(), digest_size=16, key=self._key).digest())
         return a / (1 << 32), b / (1 << 32), c / (1 << 32), d / (1 << 32)

@@ -11,7 +11,7 @@ from saga.testing.simulation.processes import Process
 T = TypeVar("T")
 
 BEGINNING_MS = round(datetime(2026, 1, 1, tzinfo=UTC).timestamp() * 1000)
-"""When every simulated world begins."""
+"""Time of day at which every simulated world begins."""
 
 
 class SimulatedClock:

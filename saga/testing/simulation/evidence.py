@@ -1,4 +1,4 @@
-"""What a simulated world leaves behind, as the invariants of the kit want it."""
+"""Evidence of a simulated world, in the form of the kit's invariants."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def evidence_of(world: "SimulatedWorld") -> Evidence:
-    """Everything that its services wrote and said."""
+    """Everything that the world's services wrote and said."""
     cluster = world.cluster
     return Evidence(
         services={

@@ -1,4 +1,5 @@
-"""Consumer groups of a simulated broker: who has which partition, decided in one place, learned of by messages."""
+"""Consumer groups of a simulated broker: one object decides on each partition's owner, and members learn of it by
+messages."""
 
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
@@ -12,39 +13,39 @@ if TYPE_CHECKING:
     from saga.testing.simulation.members import SimulatedMember
 
 DRAIN_S = 5.0
-"""How long a partition waits for `Listener.revoked` of the member that is to lose it."""
+"""Time that a partition waits for `Listener.revoked` of the member that is to lose it."""
 SILENCE_S = 10.0
-"""Who is not heard of for so long is taken for dead."""
+"""Silence after which a member is taken for dead."""
 
 
 @dataclass(slots=True)
 class Group:
-    """One group, as the broker knows it. Nothing here takes time: what does, members and network do."""
+    """One group, as the broker knows it. Nothing here takes time: members and network do what does."""
 
     name: str
     members: dict[int, "SimulatedMember"] = field(default_factory=dict)
-    """In the order in which they joined."""
+    """Members by id, in the order in which they joined."""
     owner: dict[Partition, int] = field(default_factory=dict)
-    """Who has a partition now. Without an entry nobody has it."""
+    """Member that has a partition now. Without an entry nobody has it."""
     target: dict[Partition, int] = field(default_factory=dict)
-    """Who is to have it."""
+    """Member that is to have a partition."""
     committed: dict[Partition, int] = field(default_factory=dict)
     since_s: float = 0.0
-    """When the targets last changed."""
+    """Time at which the targets last changed."""
     rotation: int = 0
     grants: dict[Partition, int] = field(default_factory=dict)
-    """How often a partition was given to somebody: what was sent under an earlier grant is refused."""
+    """Times that a partition was given to somebody: a commit that was sent under an earlier grant is refused."""
     _joined: int = 0
 
     def enter(self, member: "SimulatedMember") -> int:
-        """Another member; its id."""
+        """Take in another member; its id."""
         self._joined += 1
         self.members[self._joined] = member
         self.balance()
         return self._joined
 
     def leave(self, id_: int) -> None:
-        """It is not a member any more, whether it knows or not."""
+        """Remove a member, whether it knows or not."""
         if self.members.pop(id_, None) is not None:
             self.owner = {partition: owner for partition, owner in self.owner.items() if owner != id_}
             self.balance()
@@ -66,7 +67,7 @@ class Group:
         self.tell()
 
     def tell(self) -> None:
-        """Something has changed: each member is to look."""
+        """Tell each member to look: something has changed."""
         for member in self.members.values():
             member.told()
 
@@ -74,11 +75,11 @@ class Group:
         return {partition for partition, owner in self.owner.items() if owner == id_}
 
     def wanted_by(self, id_: int) -> list[Partition]:
-        """What a member is to have, in the order of the topics."""
+        """Partitions that a member is to have, in the order of the topics."""
         return [partition for partition, target in self.target.items() if target == id_]
 
     def take(self, id_: int, partitions: Sequence[Partition]) -> dict[Partition, int]:
-        """Those of them that it gets, with the position from which on to read."""
+        """Give the member its share of these partitions; each with the position from which on to read."""
         if id_ not in self.members:
             return {}
         taken = [p for p in partitions if self.target.get(p) == id_]

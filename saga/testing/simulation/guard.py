@@ -1,4 +1,4 @@
-"""Notices real time, chance, threads, processes and network in a simulated world, and names the line that asked for it.
+"""Guard of a simulated world: notices real time, chance, threads, processes and network, and names the line that asked.
 
 Nothing is patched: while the guard watches, the interpreter tells it (`sys.setprofile`) of every C function that Python
 code calls in this thread, and all of these end in a few of them: `uuid.uuid4` in `os.urandom`, `Thread.start` in
@@ -31,11 +31,11 @@ from saga.errors import SagaError
 Profiler: TypeAlias = Callable[[FrameType, str, object], None]
 
 CAUGHT_MAX = 20
-"""So many are told; one is enough to fail a test."""
+"""Most strays that are kept; one is enough to fail a test."""
 
 
 class StrayKind(NamedTuple):
-    """Something that a simulated world gives otherwise, or not at all."""
+    """Kind of stray: a thing that a simulated world gives otherwise, or not at all."""
 
     why: str
     remedy: str
@@ -58,15 +58,15 @@ class Stray:
     """A call that leads out of the simulated world."""
 
     what: str
-    """The C function: `time.time`."""
+    """Name of the C function: `time.time`."""
     file: str
     line: int
     function: str
-    """Who called it, or called what called it."""
+    """Function that called it, or called the one that called it."""
     remedy: str
     why: str
     through: str | None = None
-    """What stands in that line, when it is not `what` itself: `uuid.uuid4`."""
+    """Function that the line itself names, if it is not `what`: `uuid.uuid4`."""
 
     def __str__(self) -> str:
         through = f" through {self.through}" if self.through else ""
@@ -78,12 +78,13 @@ class Stray:
 
 @dataclass(slots=True)
 class Guard:
-    """Watches between `with guard:` and its end, as often as that is entered; `caught` keeps what it noticed."""
+    """Watcher between `with guard:` and its end, as often as that is entered; `caught` keeps what it noticed."""
 
     caught: list[Stray] = field(default_factory=list)
-    """At most one for each function called and line that calls it."""
+    """Strays that were noticed, at most one for each function called and line that calls it."""
     active: bool = False
-    """Whether it watches, or did when it was last entered. Not when a profiler was there already: that one stays."""
+    """True while it watches, or if it did when it was last entered. Not when a profiler was there already: that one
+    stays."""
     _entered: int = 0
     _profiler: Profiler | None = None
 
@@ -109,7 +110,7 @@ class Guard:
             raise SagaError(str(self.caught[0]))
 
     def _look(self, frame: FrameType, called: object) -> None:
-        """What is called may lead out of the world: `None` for a socket that is made."""
+        """Note a call that leads out of the world. `called`: `None` for a socket that is made."""
         if len(self.caught) < CAUGHT_MAX and (call := _call_of(called, frame)) and (who := _culprit(frame)):
             stray = Stray(call.what, who.file, who.line, who.function, call.kind.remedy, call.kind.why, who.through)
             if all((stray.what, stray.file, stray.line) != (s.what, s.file, s.line) for s in self.caught):
@@ -117,7 +118,7 @@ class Guard:
 
 
 def _telling(look: Callable[[FrameType, object], None]) -> Profiler:
-    """What the interpreter calls for every call and return in this thread, so nearly all must end here.
+    """Profiler, which the interpreter calls for every call and return in this thread, so nearly all must end here.
 
     A function of its own because a method costs a quarter more.
     """
@@ -136,7 +137,7 @@ def _telling(look: Callable[[FrameType, object], None]) -> Profiler:
 
 
 class Call(NamedTuple):
-    """What a C function is to be called in a message, and of which kind it is."""
+    """Name of a C function in messages, and its kind of stray."""
 
     what: str
     kind: StrayKind
@@ -176,12 +177,12 @@ _OF_SOCKETS = frozenset({"connect", "connect_ex", "bind", "listen", "_accept", "
 _POLLS = frozenset({"epoll", "poll", "kqueue", "devpoll"})
 _NAMES = frozenset({f.__name__ for f in _FUNCTIONS} | set(_OF_DATES) | _OF_SOCKETS | {"seed", "poll", "control"})
 _SOCKET_MADE = socket.socket.__init__.__code__
-"""The C part of a socket is made by what the interpreter tells nobody about; this is the Python function around it."""
+"""Code of the Python function around the making of a socket: of its C part the interpreter tells nobody."""
 _SEEDED = random.Random.seed.__code__
 
 
 def _call_of(called: object, frame: FrameType) -> Call | None:
-    """What it is that is called, if it leads out of the world. Runs nothing of those who call."""
+    """The call, if it leads out of the world. Runs nothing of the code that calls."""
     if called is None:  # the one Python function that is looked for
         return Call("socket.socket", NETWORK)
     assert isinstance(called, BuiltinFunctionType)
@@ -201,7 +202,8 @@ def _call_of(called: object, frame: FrameType) -> Call | None:
 
 
 def _seeding(owner: object, frame: FrameType) -> Call | None:
-    """`random.seed(...)` of the instance that all share, and any `random.Random()` to which no seed is given."""
+    """The call if it seeds the instance that all share, `random.seed(...)`, or makes a `random.Random()` without a
+    seed."""
     if owner is random._inst:
         return Call("random.seed", CHANCE)
     unseeded = frame.f_code is _SEEDED and frame.f_locals.get("a", owner) is None
@@ -212,7 +214,7 @@ def _seeding(owner: object, frame: FrameType) -> Call | None:
 
 
 class CodeOwner(Enum):
-    """Whose code a file is."""
+    """Owner of the code in a file."""
 
     THEIRS = auto()
     THIRD_PARTY = auto()
@@ -233,7 +235,7 @@ class Caller(NamedTuple):
 
 
 _INNOCENT = frozenset({"hypothesis", "importlib", "linecache", "logging", "structlog", "traceback", "warnings"})
-"""What these do with time and chance, a run does not see: they say when a line was logged, load a module, or have a
+"""Libraries whose use of time and chance a run does not see: they say when a line was logged, load a module, or have a
 seed of their own."""
 _SAGA = Path(__file__).parents[2]
 _FOLDERS = (
@@ -246,7 +248,7 @@ _FOLDERS = (
 
 @lru_cache(maxsize=1024)
 def _owner_of(file: str) -> CodeOwner:
-    """Whose code it is; the first folder counts, as site-packages lie inside the standard library's."""
+    """Owner of a file's code; the first folder counts, as site-packages lie inside the standard library's."""
     if file.startswith("<frozen "):
         return CodeOwner.STANDARD
     if file == "<string>" or file.startswith("<attrs "):
@@ -285,7 +287,8 @@ def _culprit(frame: FrameType | None) -> Caller | None:
 
 
 def _next_best(path: Sequence[tuple[FrameType, CodeOwner]]) -> int | None:
-    """Which frame to name where none is theirs: the nearest first, and outermost in what a library calls of itself."""
+    """Index of the frame to name where none is theirs: the nearest first, and outermost in what a library calls of
+    itself."""
     of = {owner: [i for i, (_, there) in enumerate(path) if there is owner] for owner in CodeOwner}
     for i in of[CodeOwner.GENERATED]:
         if _owner_of(str(path[i][0].f_globals.get("__file__", "<string>"))) is CodeOwner.THEIRS:
@@ -320,5 +323,5 @@ def _name_of(frame: FrameType) -> str:
 
 
 def _short(code: CodeType) -> str:
-    """`pay` also for a function that another one defines."""
+    """Name without the functions around it: `pay` also for a function that another one defines."""
     return code.co_qualname.rpartition("<locals>.")[2]

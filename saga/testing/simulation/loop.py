@@ -22,21 +22,21 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 CALLBACKS_MAX = 1_000_000
-"""A run in which more is done does not come to an end."""
+"""Most callbacks of a run: one with more does not come to an end."""
 TASKS_MAX = 2_000
-"""Beyond so many the tasks that have ended are forgotten."""
+"""Number of tasks beyond which those that have ended are forgotten."""
 
 
 class NotQuiet(SagaError):
-    """The world goes on and on."""
+    """Raised when the world goes on and on."""
 
 
 class WorldEnded(BaseException):
-    """Thrown into what was still running when its world ended, or had died in it."""
+    """Thrown into all that was still running when its world ended, or had died in it."""
 
 
 class Timer(TimerHandle):
-    """A timer, with what the loop has to know of it."""
+    """A timer, with its process and whether anybody waits for it."""
 
     __slots__ = ("idle", "pending", "process")
 
@@ -62,12 +62,12 @@ class SimulatedLoop(WithoutSystem):
     def __init__(self, seed: int = 0) -> None:
         self._random = Random(seed)
         self._ready: deque[tuple[Process | None, Handle, int]] = deque()
-        """Whose, what, and if it is a task's next step, the task's number."""
+        """Callbacks that are ready: process, handle, and the task's number for a task's next step."""
         self._timers: list[tuple[float, int, Timer]] = []
         self._now_s = 0.0
         self._number = 0
         self._awaited = 0
-        """How many timers are there for whose sake a run goes on."""
+        """Number of timers for whose sake a run goes on."""
         self._tasks: list[tuple[Process | None, Task[Any]]] = []
         self._tasks_max = TASKS_MAX
         self._made = 0
@@ -75,9 +75,10 @@ class SimulatedLoop(WithoutSystem):
         self._running = False
         self.callbacks = 0
         self.after: Callable[[], None] | None = None
-        """Called after each callback: what a world has to look at all the time. What it raises ends the run."""
+        """Function called after each callback: it looks at things all the time. Anything that it raises ends the
+        run."""
         self.failure: BaseException | None = None
-        """Ends the run, and is raised by it."""
+        """Error that ends the run, and is raised by it."""
 
     # ---------------------------------------------------------------- what a world does with it
 
@@ -113,11 +114,11 @@ class SimulatedLoop(WithoutSystem):
             asyncio._set_running_loop(before)
 
     def idle_later(self, delay_s: float, callback: Callable[[], object]) -> TimerHandle:
-        """As `call_later`, but nobody waits for it: a run that has nothing else to do ends before."""
+        """Call later, as `call_later`, but nobody waits for it: a run that has nothing else to do ends before."""
         return self._timer(self._now_s + delay_s, callback, (), None, idle=True)
 
     def kill(self, process: Process) -> None:
-        """It dies at once. What it asked of others goes on."""
+        """Kill a process at once. Operations that it asked of others go on."""
         process.alive = False
         process.deferred.clear()
         self._ready = deque(entry for entry in self._ready if entry[0] is not process)
@@ -126,19 +127,19 @@ class SimulatedLoop(WithoutSystem):
                 self._forget(timer)
 
     def freeze(self, process: Process) -> None:
-        """Nothing of it runs until it is thawed; what others send it is kept."""
+        """Freeze a process: nothing of it runs until it is thawed; calls from others are kept."""
         process.frozen = True
         process.deferred += [(handle, step) for owner, handle, step in self._ready if owner is process]
         self._ready = deque(entry for entry in self._ready if entry[0] is not process)
 
     def thaw(self, process: Process) -> None:
-        """It goes on as if no time had passed."""
+        """Let a frozen process go on as if no time had passed."""
         process.frozen = False
         deferred, process.deferred = process.deferred, []
         self._ready.extend((process, handle, step) for handle, step in deferred)
 
     def pending(self) -> list[str]:
-        """The names of the tasks of living processes that have not ended, each once."""
+        """Names of the tasks of living processes that have not ended, each once."""
         living = (task for process, task in self._tasks if process is None or process.alive)
         return sorted({task.get_name() for task in living if not task.done()})
 
@@ -183,13 +184,13 @@ class SimulatedLoop(WithoutSystem):
         return True
 
     def _chosen(self, steps: int) -> int:
-        """Which of so many tasks that are ready goes on. They came in the order of their numbers or in another one:
-        asyncio has sets in places, whose order is of no run's making."""
+        """Index of the ready task that goes on. They came in the order of their numbers or in another one: asyncio has
+        sets in places, whose order is of no run's making."""
         by_number = sorted(range(steps), key=lambda at: self._ready[at][2])
         return by_number[int(self._random.random() * steps)]
 
     def _advance(self, until_s: float | None) -> bool:
-        """Jump to the next timer that is due; whether something is ready then."""
+        """Jump to the next timer that is due; true if something is ready then."""
         timers = self._timers
         while not self._ready:
             while timers and not timers[0][2].pending:
@@ -301,8 +302,8 @@ class SimulatedLoop(WithoutSystem):
         return ended.result()
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        """An error in a callback that belongs to no task ends the run. What nobody asked for does not: the answer of a
-        step whose caller has died."""
+        """End the run on an error in a callback that belongs to no task. An answer that nobody waits for is none: the
+        step's caller has died."""
         why = context.get("exception")
         if isinstance(why, Exception) and "handle" in context and self.failure is None:
             self.failure = why
@@ -340,7 +341,7 @@ class SimulatedLoop(WithoutSystem):
 
 
 def _thrown_out(coroutine: Any) -> None:
-    """End a coroutine wherever it stands. What it does on its way out reaches nobody any more."""
+    """End a coroutine wherever it is. Nothing that it does on its way out reaches anybody any more."""
     for _ in range(100):  # it may await something in a `finally`, and there is nobody who would answer
         try:
             coroutine.throw(WorldEnded())

@@ -1,4 +1,5 @@
-"""One member of a group of a simulated broker: what it has, what it reads, how it learns what the group decided."""
+"""One member of a group of a simulated broker: its partitions, its reading, and how it learns of the group's
+decisions."""
 
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
@@ -27,18 +28,18 @@ class SimulatedMember:
         self._group = broker.cluster.group(group)
         self._id = 0
         self._at: dict[Partition, int] = {}
-        """What is ours, and the offset to read next."""
+        """Partitions that are ours, with the offset to read next."""
         self._granted: dict[Partition, int] = {}
-        """Under which of its grants each was taken."""
+        """Grant under which each partition was taken."""
         self._readable: set[Partition] = set()
         self._behind: dict[Partition, None] = {}
-        """Those with something to read, longest unread first."""
+        """Partitions with something to read, longest unread first."""
         self._news = asyncio.Event()
         self._changed = asyncio.Event()
         self._woken = False
         self._broken: BaseException | None = None
         self._placed = False
-        """Whether the group has said once what is ours."""
+        """True once the group has said for the first time what is ours."""
 
     # ---------------------------------------------------------------- the port
 
@@ -122,13 +123,13 @@ class SimulatedMember:
         return self._cluster.partitions_of(topic)
 
     def has_news(self, partition: Partition) -> None:
-        """There is more to read in it."""
+        """Note that there is more to read in the partition."""
         if partition in self._readable:
             self._behind[partition] = None
             self._news.set()
 
     def told(self) -> None:
-        """The group has changed: look, when the word has come through."""
+        """Note that the group has changed: look, when the word has come through."""
         cut_s = self._network.cut_for_s(self.process, "broker")
         if self.process.alive:
             self._network.later(cut_s + HOP_S_FIRST, self.told if cut_s else self._changed.set)
@@ -151,7 +152,7 @@ class SimulatedMember:
             self._news.set()
 
     async def leave(self) -> None:
-        """Give back what is ours, and go."""
+        """Give back all partitions, and go."""
         await self._revoke(list(self._at))
         await self._reached()
         self._group.leave(self._id)
@@ -168,7 +169,7 @@ class SimulatedMember:
             await heals.wait()
 
     async def _step(self) -> None:
-        """Bring what is ours in line with what the group has decided."""
+        """Bring our partitions in line with the group's decision."""
         await self._reached()
         if self._id not in self._group.members:  # taken for dead
             self._lose(list(self._at))
@@ -229,11 +230,11 @@ class SimulatedMember:
     # ---------------------------------------------------------------- taken for dead
 
     def silent_for(self, time_s: float) -> None:
-        """Nothing will be heard of it for so long: if that is too long, the group goes on without it."""
+        """Fall silent for so long: if that is too long, the group goes on without this member."""
         if time_s > SILENCE_S:
             self._network.later(SILENCE_S, self.gone)
 
     def gone(self) -> None:
-        """The group takes it for dead."""
+        """Be taken for dead by the group."""
         self._group.leave(self._id)
         self.told()

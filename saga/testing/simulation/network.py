@@ -1,4 +1,4 @@
-"""Between processes and everything they use: each operation is on its way for a while, and may come to grief there.
+"""Network between processes and all that they use: each operation is on its way for a while, and may come to grief.
 
 An operation is sent, lands (there it takes effect, or is refused), and its answer comes back. Whoever asked may be dead
 by then: what is on its way lands all the same. This is the one place where faults are planted.
@@ -18,46 +18,46 @@ from saga.testing.simulation.processes import Process
 from saga.testing.simulation.trace import Asked, Injected, Noted, Trace
 
 HOP_S_FIRST, HOP_S_SPREAD = 0.0002, 0.0008
-"""How long a message is on its way."""
+"""Shortest time that a message is on its way, and the most that chance adds."""
 SLOW_HOP_S = 0.04
-"""One in fifty takes up to so much longer."""
+"""Most that one message in fifty takes longer."""
 RESTART_S = 2.0
-"""How long it takes at most until another process is there instead of a dead one."""
+"""Longest time until another process is there instead of a dead one."""
 OUT_OF_REACH = "cannot be reached"
-"""Who is refused so hears of it late: nobody answers."""
+"""Refusal that is heard of late: nobody answers."""
 
 Effect: TypeAlias = Callable[[Planned | None, tuple[float, float, float, float]], Any]
-"""What happens when an operation lands; given its fault, and four draws of chance."""
+"""Effect of an operation when it lands; given its fault, and four draws of chance."""
 
 
 @dataclass(frozen=True, slots=True)
 class Backend:
-    """Something that processes use: the broker, a service's store, the outside."""
+    """Backend that processes use: the broker, a service's store, the outside."""
 
     name: str
     unavailable: Callable[[str], Exception]
-    """What is raised for what has not happened and will not."""
+    """Error for an operation that has not happened and will not."""
     unsure: Callable[[str], Exception]
-    """What is raised for what may have happened, or may yet."""
+    """Error for an operation that may have happened, or may yet."""
 
 
 class Disruptions:
-    """What a fault does beyond its operation. The world overrides it; alone nothing happens."""
+    """Effects of faults beyond their operation. The world overrides them; by itself this does nothing."""
 
     def crash(self, process: Process, after_s: float) -> None:
-        """It dies now; another one begins after a while."""
+        """Kill the process now; another one begins after a while."""
 
     def freeze(self, process: Process, time_s: float) -> None:
-        """It stands still for a while."""
+        """Have the process stand still for a while."""
 
     def anew(self) -> None:
-        """Much time has passed: every worker has been restarted in good order since."""
+        """Have every worker restarted in good order: much time has passed since."""
 
     def silent(self, who: str, time_s: float) -> None:
-        """The broker hears nothing of this process, or of this service, for a while."""
+        """Have the broker hear nothing of this process, or of this service, for a while."""
 
     def rebalance(self, process: Process, draws: tuple[float, float, float, float]) -> str:
-        """The partitions of its service move, or it is restarted; in words."""
+        """Move the partitions of its service, or restart it; in words."""
         return ""
 
 
@@ -68,20 +68,20 @@ class Network:
         self.chance, self.plan, self.trace = chance, plan, trace
         self.disruptions = Disruptions()
         self.context: Context = copy_context()
-        """The world's own: what lands in it goes on whoever dies."""
+        """Context of the world's own: a callback that lands in it goes on whoever dies."""
         self._numbers: dict[str, int] = {}
         self._cut: dict[tuple[str, str], float] = {}
-        """Process or service, and backend: until when one does not reach the other."""
+        """Time until which a process or service does not reach a backend."""
         self._full: dict[str, float] = {}
         self._slow: dict[str, tuple[float, float]] = {}
-        """Backend: until when, and how many seconds each operation takes more."""
+        """Time until which a backend is slow, and seconds that each operation takes more."""
 
     # ---------------------------------------------------------------- asking
 
     def ask(
         self, process: Process, backend: Backend, what: What, where: str, names: tuple[str, ...], effect: Effect
     ) -> "Future[Any]":
-        """Send an operation; what it gives or raises. The future of one who died meanwhile is never done."""
+        """Send an operation; its result or error. The future of one who died meanwhile is never done."""
         loop = asyncio.get_running_loop()
         answer: Future[Any] = loop.create_future()
         operation = self.numbered(process, what, where, names)
@@ -126,7 +126,7 @@ class Network:
         return Operation(process.name, process.service, number, what, where, names)
 
     def seen(self, process: Process, where: str, names: tuple[str, ...]) -> bool:
-        """A poll gives something: whether the process lives to see it."""
+        """Note that a poll gives something; true if the process lives to see it."""
         operation = self.numbered(process, "poll", where, names)
         planned = None if self.plan is None else self.plan.at(operation, asyncio.get_running_loop().time())
         self.trace.lines.append(Asked(asyncio.get_running_loop().time(), operation, "done"))
@@ -139,22 +139,22 @@ class Network:
         return process.alive
 
     def later(self, delay_s: float, callback: Callable[[], object]) -> None:
-        """In the world's own name."""
+        """Call later, in the world's own name."""
         asyncio.get_running_loop().call_later(delay_s, callback, context=self.context)
 
     def idle_later(self, delay_s: float, callback: Callable[[], object]) -> asyncio.TimerHandle:
-        """A timer of the process that asks, which keeps no world going."""
+        """Start a timer of the process that asks, which keeps no world going."""
         loop = asyncio.get_running_loop()
         if isinstance(loop, SimulatedLoop):
             return loop.idle_later(delay_s, callback)
         return loop.call_later(delay_s, callback)
 
     def note(self, process: str, what: str) -> None:
-        """For the timeline."""
+        """Add a line to the timeline."""
         self.trace.lines.append(Noted(asyncio.get_running_loop().time(), process, what))
 
     def cut_for_s(self, process: Process, backend: str) -> float:
-        """How long the process does not reach the backend; 0: it does."""
+        """Seconds until the process reaches the backend again; 0: it does."""
         if not self._cut:
             return 0.0
         until_s = max(self._cut.get((name, backend), 0.0) for name in (process.name, process.service))
@@ -165,7 +165,7 @@ class Network:
     def _given(
         self, operation: Operation, planned: Planned | None, effect: Effect, draws: tuple[float, float, float, float]
     ) -> Any:
-        """What the operation gives; an exception is given, too."""
+        """Result of the operation; an exception is given, too."""
         try:
             given, said = effect(planned, draws), "done"
         except Exception as why:  # noqa: BLE001 - whatever the backend answers is on its way back
@@ -183,7 +183,7 @@ class Network:
         lost: bool,
         done: "Future[Any]",
     ) -> None:
-        """The outside has come to its answer."""
+        """Send back an answer to which the outside has come."""
         given: Any = ConnectionError("it was cancelled") if done.cancelled() else done.exception() or done.result()
         said = type(given).__name__ if isinstance(given, Exception) else "answered"
         self.trace.lines.append(Asked(asyncio.get_running_loop().time(), operation, said))
@@ -225,7 +225,7 @@ class Network:
     # ---------------------------------------------------------------- faults
 
     def _refusal(self, process: Process, backend: Backend, what: What, planned: Planned | None) -> str | None:
-        """Why the operation has not happened and will not."""
+        """Reason that the operation has not happened and will not; `None` without one."""
         if planned is not None and planned.kind == "throttle":
             return "too many requests"
         if self._cut and self.cut_for_s(process, backend.name):
@@ -243,7 +243,7 @@ class Network:
         planned: Planned,
         draws: tuple[float, float, float, float],
     ) -> None:
-        """What the fault does beyond its operation."""
+        """Do the part of a fault that goes beyond its operation."""
         if planned.kind == "crash" and planned.after:
             return  # once it has taken effect
         now_s, details = asyncio.get_running_loop().time(), ""

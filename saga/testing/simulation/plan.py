@@ -1,4 +1,4 @@
-"""Which operation has which fault: drawn from the seed at the rates asked for, or as a schedule says."""
+"""Faults of operations: drawn from the seed at the rates asked for, or as a schedule says."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -31,14 +31,14 @@ POSSIBLE: Mapping[FaultKind, frozenset[What]] = {
     "newer schema": PUBLISH,
     "poison": PUBLISH,
 }
-"""What each kind can happen to."""
+"""Operations that each kind can happen to."""
 WAYS: Mapping[FaultKind, tuple[str, str]] = {
     "crash": (" before", " after"),
     "partition": (" of the service", " of the process"),
 }
-"""Kinds that come in two ways, and what a schedule calls these."""
+"""Kinds that come in two ways, with the names of these in a schedule."""
 APPLICATION = "application"
-"""The process that publishes from outside: it does not crash."""
+"""Process that publishes from outside: it does not crash."""
 
 
 class Operation(NamedTuple):
@@ -47,29 +47,29 @@ class Operation(NamedTuple):
     process: str
     service: str
     number: int
-    """Of this process, its earlier lives counted."""
+    """Number among the operations of this process, its earlier lives counted."""
     what: What
     where: str
-    """What it is about, for people."""
+    """Subject of the operation, for people."""
     names: tuple[str, ...]
-    """What a fault's target may call it: the topics of a publish, `service.handler` of a step."""
+    """Names by which a fault's target may mean it: the topics of a publish, `service.handler` of a step."""
 
 
 class Planned(NamedTuple):
-    """A fault: what happens to which operation. The seed says the rest, how long and how much."""
+    """A fault and the operation that it meets. The seed says the rest, how long and how much."""
 
     process: str
     number: int
     kind: FaultKind
     after: bool = False
-    """Of a crash: the operation has taken effect. Of a partition: it is of this process alone."""
+    """True for a crash after the operation has taken effect, and for a partition of this process alone."""
 
     def __str__(self) -> str:
         return f"{self.process}#{self.number} {self.kind}{WAYS.get(self.kind, ('', ''))[self.after]}"
 
     @classmethod
     def parsed(cls, text: str) -> "Planned":
-        """What `str` made. Raises `SagaError`.
+        """Read a text that `str` made. Raises `SagaError`.
 
         >>> Planned.parsed("payment-1#12 crash after")
         Planned(process='payment-1', number=12, kind='crash', after=True)
@@ -84,15 +84,15 @@ class Planned(NamedTuple):
 
 
 class Plan(Protocol):
-    """Decides for each operation."""
+    """Decision on the fault of each operation."""
 
     def at(self, operation: Operation, now_s: float) -> Planned | None:
-        """What goes wrong with it."""
+        """Fault of this operation, if any."""
 
 
 @dataclass(slots=True)
 class Drawn:
-    """Each operation is asked for: at most one fault each."""
+    """Plan that draws for each operation: at most one fault each."""
 
     faults: Faults
     chance: Chance
@@ -129,7 +129,7 @@ class Drawn:
 
 
 class Scheduled:
-    """These and no others."""
+    """Plan of these faults and no others."""
 
     def __init__(self, planned: Sequence[Planned]) -> None:
         self._planned = {(p.process, p.number): p for p in planned}

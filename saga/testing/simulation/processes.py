@@ -1,4 +1,4 @@
-"""The processes of a simulated world: what dies together, freezes together, and has one clock that may be wrong."""
+"""Processes of a simulated world: each dies and freezes as a whole, and has one clock that may be wrong."""
 
 from asyncio import Handle
 from contextvars import ContextVar
@@ -10,17 +10,17 @@ class Process:
     """One life of a worker, or of an application. Whatever it begins in the event loop carries it in its context."""
 
     name: str
-    """`payment-1`: the same in each of its lives."""
+    """Name, the same in each of its lives: `payment-1`."""
     service: str
     life: int = 1
-    """Which of its lives this is."""
+    """Number of this life."""
     alive: bool = True
     frozen: bool = False
     skew_ms: int = 0
-    """How wrong its clock is."""
+    """Error of its clock."""
     deferred: list[tuple[Handle, int]] = field(default_factory=list)
-    """What would have run while it was frozen, and if it is a task's next step, the task's number."""
+    """Callbacks that came while it was frozen, with the task's number for a task's next step."""
 
 
 CURRENT: ContextVar[Process | None] = ContextVar("process", default=None)
-"""Whose code runs; `None`: the world's own."""
+"""Process whose code runs; `None`: the world's own."""

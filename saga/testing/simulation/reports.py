@@ -1,4 +1,4 @@
-"""What is said of a failing run: seed, invariant, faults, timeline, and how to have it again."""
+"""Report of a failing run: seed, invariant, faults, timeline, and how to have it again."""
 
 from collections.abc import Collection
 
@@ -8,13 +8,13 @@ from saga.testing.simulation.simulated_world import Broken
 from saga.testing.simulation.timeline import timeline
 
 DEAD_MAX, REASON_MAX = 3, 160
-"""Of the dead letters so many reasons are told, each cut after so many characters."""
+"""Reasons of dead letters that are told at most, and characters of each."""
 SAGAS_MAX = 3
-"""More sagas than this are too many for one timeline: then the ones that the failure names."""
+"""Most sagas for one timeline: of more it shows those that the failure names."""
 
 
 def report(failed: Failed, name: str) -> str:
-    """For a person, complete: nothing has to be run again to understand it."""
+    """Report for a person, complete: nothing has to be run again to understand it."""
     small, first = failed.shrunk.run, failed.first
     lines = [f"seed {first.schedule.seed} of {name} fails: {_said(small.failure)}"]
     counts = [
@@ -40,7 +40,7 @@ def report(failed: Failed, name: str) -> str:
 
 
 def summary(tally: Tally) -> str:
-    """One line of what was run."""
+    """One line about all runs."""
     parts = [counted(tally.runs, "run"), f"{counted(tally.sagas, 'event')} published"]
     if tally.points:
         parts.append(f"a crash at each of {counted(tally.points, 'point')}")
@@ -73,7 +73,7 @@ def _published(run: Run) -> list[int]:
 
 
 def _sagas(run: Run) -> Collection[str]:
-    """Those that the timeline is to be about; none: all."""
+    """Sagas that the timeline is to be about; none: all."""
     if isinstance(run.failure, Broken) and run.failure.saga:
         return [run.failure.saga]
     sagas = run.world.sagas()

@@ -23,16 +23,17 @@ FAILURES: tuple[type[BaseException], ...] = (Exception,)
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What came of it."""
+    """Result of one run."""
 
     schedule: Schedule
-    """With the faults that happened, planted: the same run again."""
+    """Schedule of the same run again: the faults that happened are planted in it."""
     failure: BaseException | None
     world: SimulatedWorld
 
     @property
     def signature(self) -> tuple[type, str]:
-        """What tells one failure from another, while a run is shrunk: its kind, and the invariant or the line."""
+        """Signature that tells one failure from another while a run is shrunk: its kind, and the invariant or the
+        line."""
         assert self.failure is not None
         if isinstance(self.failure, Broken):
             return Broken, self.failure.invariant
@@ -42,18 +43,18 @@ class Run:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Care:
-    """How closely a run is watched: each costs time."""
+    """Care with which a run is watched: each part costs time."""
 
     guarded: bool = False
-    """Stray real time, chance, threads and network are noticed."""
+    """True to notice stray real time, chance, threads and network."""
     rerun: bool = False
-    """Each transition is made again and must have the same bytes."""
+    """True to make each transition again, which must have the same bytes."""
     failures: tuple[type[BaseException], ...] = FAILURES
-    """What counts as a failure of the scenario, beside a broken invariant."""
+    """Exceptions that count as a failure of the scenario, beside a broken invariant."""
 
 
 def run(scenario: Scenario, schedule: Schedule, care: Care) -> Run:
-    """Run it once. Whatever fails it is in the answer, not raised."""
+    """Run the scenario once. An exception that fails it is in the result, not raised."""
     failure: BaseException | None = None
     with _no_collector(), SimulatedWorld(schedule.seed, schedule.plan(), guarded=care.guarded) as world:
         world.left_out = schedule.without
@@ -67,7 +68,8 @@ def run(scenario: Scenario, schedule: Schedule, care: Care) -> Run:
 
 @contextmanager
 def _no_collector() -> Iterator[None]:
-    """Python's cyclic collector takes a sixth of a run's time, and finds little before the world has ended."""
+    """Block without Python's cyclic collector, which takes a sixth of a run's time, and finds little before the world
+    has ended."""
     was = gc.isenabled()
     gc.disable()
     try:
@@ -78,7 +80,7 @@ def _no_collector() -> Iterator[None]:
 
 
 def check_repeatable(scenario: Scenario, schedule: Schedule, first: Run) -> None:
-    """The same run again. Raises `SagaError` if it goes another way, or fails only the second time."""
+    """Make the same run again. Raises `SagaError` if it goes another way, or fails only the second time."""
     again = run(scenario, schedule, Care())
     if first.failure is not None:
         return  # told as what it is
@@ -91,7 +93,7 @@ def check_repeatable(scenario: Scenario, schedule: Schedule, first: Run) -> None
 
 
 def _parted(seed: int, ones: Sequence[Line], twos: Sequence[Line]) -> str:
-    """Where two runs of one seed part."""
+    """Place where two runs of one seed part, in words."""
     for one, two in zip(ones, twos, strict=False):
         if one != two:
             return f"seed {seed} runs another way the second time, from {one.time_s:.4f} s on:\n  {one}\n  {two}"

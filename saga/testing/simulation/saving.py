@@ -10,7 +10,7 @@ from saga.errors import SagaError
 from saga.testing.simulation.schedules import Schedule
 
 WHY_MAX = 110
-"""So many characters are told of why it failed: one line."""
+"""Most characters about why it failed: one line."""
 _TEST = '''"""A run of {name} that failed once, kept.
 
 {why}
@@ -60,6 +60,6 @@ def saved(scenario: Callable[..., object], schedule: Schedule, why: str) -> Path
 
 
 def _as_list(literals: Iterable[str]) -> str:
-    """As the formatter leaves it."""
+    """List in source, as the formatter leaves it."""
     lines = "".join(f"        {literal},\n" for literal in literals)
     return f"[\n{lines}    ]" if lines else "[]"

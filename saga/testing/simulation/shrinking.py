@@ -1,4 +1,4 @@
-"""From a failing run to a small one that fails in the same way: fewer faults, fewer events, one after another."""
+"""Shrinking: from a failing run to a small one that fails in the same way, with fewer faults and fewer events."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -13,10 +13,10 @@ from saga.testing.simulation.trace import Injected, Noted
 
 Item = TypeVar("Item")
 Sought: TypeAlias = tuple[str, str, str]
-"""What tells an operation from others whatever its number: its service, what it does, to what."""
+"""Identity of an operation whatever its number: its service, what it does, to what."""
 
 RUNS_MAX = 300
-"""Shrinking ends after so many runs, with the smallest that it has found."""
+"""Most runs for shrinking; it ends then with the smallest that it has found."""
 
 
 @dataclass(slots=True)
@@ -25,18 +25,18 @@ class Shrunk:
 
     run: Run
     runs: int
-    """How many it took."""
+    """Number of runs that it took."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moved(Schedule):
-    """The planted faults happen to the same operations as before, though these may have other numbers now.
+    """Schedule whose planted faults happen to the same operations as before, though these may have other numbers now.
 
     Whatever is left out of a run gives other numbers to all that follows it.
     """
 
     places: tuple[tuple[Sought, int], ...]
-    """Of each planted fault: what it happens to, and how many such operations come before."""
+    """Identity of the operation that each planted fault meets, and how many such operations come before."""
 
     def plan(self) -> Plan:
         return _Recognising(dict(zip(self.places, self.planted, strict=True)))
@@ -64,7 +64,7 @@ def shrink(scenario: Scenario, failing: Run, care: Care, runs_max: int = RUNS_MA
     calm: dict[frozenset[int], bool] = {frozenset(): True}
 
     def is_calm(without: frozenset[int]) -> bool:
-        """Whether all is well without these events, and without faults. A scenario that says what becomes of an event
+        """True if all is well without these events, and without faults. A scenario that says what becomes of an event
         fails without it, whatever else is the matter: such a run would explain nothing."""
         if without not in calm:
             if found.runs >= runs_max:
@@ -74,7 +74,7 @@ def shrink(scenario: Scenario, failing: Run, care: Care, runs_max: int = RUNS_MA
         return calm[without]
 
     def fails(planted: Sequence[Planned], without: frozenset[int]) -> bool:
-        """Whether it does so with the faults at the same numbers, or at the same operations."""
+        """True if it fails with the faults at the same numbers, or at the same operations."""
         if not isinstance(failing.failure, Broken) and not is_calm(without):
             return False
         by_number = Schedule(seed=failing.schedule.seed, planted=tuple(planted), without=without)
@@ -113,7 +113,7 @@ def _moved(of: Run, schedule: Schedule) -> Moved:
 
 
 def _places(of: Run) -> dict[Planned, tuple[Sought, int]]:
-    """What each fault of a run happens to."""
+    """Operation that each fault of a run meets."""
     numbers: dict[tuple[str, int], int] = {}
     seen: Counter[Sought] = Counter()
     places: dict[Planned, tuple[Sought, int]] = {}

@@ -1,4 +1,4 @@
-"""The simulated world itself: what a test does with it, and what is left to look at when it is quiet."""
+"""The simulated world itself: the actions of a test in it, and all that is left to look at when it is quiet."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 _D = TypeVar("_D", bound="DataclassInstance")
 
 PARTITIONS = 4
-"""Of every topic, whatever its contracts say: few, so that sagas meet."""
+"""Partitions of every topic, whatever its contracts say: few, so that sagas meet."""
 WORKERS = 2
 
 
@@ -58,7 +58,7 @@ class Always:
 
 
 class Broken(AssertionError):
-    """An invariant does not hold."""
+    """Raised when an invariant does not hold."""
 
     def __init__(self, invariant: str, what: str, saga: str | None = None) -> None:
         super().__init__(f"{invariant}: {what}")
@@ -69,7 +69,7 @@ class SimulatedWorld(World):
     """See `World` for the promises."""
 
     def __init__(self, seed: int = 0, plan: Plan | None = None, *, guarded: bool = True) -> None:
-        """`guarded`: whether a stray call of real time, chance, threads or network is noticed; it takes its time."""
+        """`guarded`: notice a stray call of real time, chance, threads or network; it takes its time."""
         self.seed = seed
         self.trace = Trace()
         self.declared: dict[str, Declared] = {}
@@ -82,15 +82,16 @@ class SimulatedWorld(World):
         self.published: list[Event] = []
         """All that the test has published, in order."""
         self.left_out: frozenset[int] = frozenset()
-        """Of what the test publishes, the numbers that are left out: a run is shrunk so."""
+        """Numbers of events of the test that are left out: a run is shrunk so."""
         self._said: list[Event] = []
         self._saying: asyncio.Task[None] | None = None
-        """An application says one thing after another, however much time a test lets pass in between."""
+        """Task of the application, which says one thing after another, however much time a test lets pass in
+        between."""
         self._application = Process(APPLICATION, APPLICATION)
         self._guard = Guard() if guarded else None
         self._always: list[Always] = []
         self.saving: Callable[[], Path] | None = None
-        """Writes the schedule of this run; who knows the test gives it."""
+        """Function that writes the schedule of this run, given by code that knows the test."""
 
     def __enter__(self) -> Self:
         return self
@@ -161,9 +162,9 @@ class SimulatedWorld(World):
         return None
 
     def disturb(self, worker: str, accident: Accident) -> None:
-        """It happens to a worker (`payment-1`) at this moment. Raises `SagaError` for one that there is not.
+        """Have it happen to a worker (`payment-1`) at this moment. Raises `SagaError` for one that there is not.
 
-        A schedule does not tell of it: who says this says when.
+        A schedule does not tell of it: the test itself says when.
         """
         if worker not in self.workers.names():
             raise SagaError(f"there is no worker {worker!r}: {', '.join(self.workers.names()) or 'none has started'}")
@@ -186,7 +187,7 @@ class SimulatedWorld(World):
         return decode(versions[-1]) if versions else None
 
     def verify(self, *, rerun: bool = False) -> None:
-        """Look at the invariants of the kit, now that the world is quiet. `rerun`: each transition is made again, too.
+        """Check the invariants of the kit, now that the world is quiet. `rerun`: each transition is made again, too.
 
         Raises `Broken` for the first that does not hold.
         """
@@ -204,13 +205,13 @@ class SimulatedWorld(World):
             raise Broken(first.invariant, f"{first.what}{of_saga}{where}{more}", first.saga)
 
     def schedule(self) -> Schedule:
-        """This run, to be had again."""
+        """Schedule of this run, to have it again."""
         planted = tuple(fault.planned for fault in self.trace.faults)
         return Schedule(seed=self.seed, planted=planted, without=self.left_out)
 
     def fingerprint(self) -> str:
-        """The same for two runs in which the same happened at the same times, with the same bytes in every document
-        and in the log."""
+        """Text that is the same for two runs in which the same happened at the same times, with the same bytes in every
+        document and in the log."""
         whole = blake2b(self.trace.fingerprint().encode(), digest_size=16)
         for record in self.cluster.log:
             whole.update(repr(record).encode())
@@ -220,12 +221,12 @@ class SimulatedWorld(World):
         return whole.hexdigest()
 
     def sagas(self) -> list[str]:
-        """All that were published to, in order."""
+        """Sagas that were published to, in order."""
         return list(dict.fromkeys(record.key.decode() for record in self.cluster.log if record.key))
 
     @property
     def decides(self) -> bool:
-        """Whether a service here says outcomes."""
+        """True if a service here says outcomes."""
         handlers = [h for d in self.declared.values() for h in d.reactions]
         return any(contract_of(event).outcome for handler in handlers for event in handler.emits)
 
@@ -288,7 +289,7 @@ class SimulatedWorld(World):
 
 
 async def _insist(broker: SimulatedBroker, record: Outgoing) -> None:
-    """An application publishes until it is acknowledged: the same event each time."""
+    """Publish as an application does, until it is acknowledged: the same event each time."""
     while True:
         try:
             await broker.publish([record])

@@ -22,10 +22,10 @@ from saga.testing.simulation.plan import What
 from saga.testing.simulation.processes import Process
 
 DOCUMENT_BYTES_MAX = 20 * 2**20
-"""Bytes of a document, at most: what the real store takes that takes least."""
+"""Most bytes of a document: the bound of that real store which takes least."""
 EXPIRY_S_MAX = 1000 * 365 * 86_400.0
 WRITES_MAX = 100
-"""Beyond so many those that have come to their end are forgotten."""
+"""Number of writes beyond which those that have come to their end are forgotten."""
 
 
 class Kept(NamedTuple):
@@ -38,7 +38,7 @@ class Kept(NamedTuple):
 
 @dataclass(slots=True)
 class Disk:
-    """What one service's workers share: their documents."""
+    """Documents of one service, which its workers share."""
 
     documents: dict[tuple[str, str], Kept] = field(default_factory=dict)
     versions: dict[tuple[str, str], list[bytes]] = field(default_factory=dict)
@@ -54,7 +54,7 @@ class Disk:
         return kept
 
     def put(self, collection: str, key: str, content: bytes, expires_s: float | None) -> int:
-        """Raises `TooLarge`."""
+        """Write a document. Raises `TooLarge`."""
         if len(content) > self.document_bytes_max:
             raise TooLarge(
                 f"{key!r} in {collection!r} would have {len(content)} bytes: {self.document_bytes_max} may be"

@@ -1,4 +1,4 @@
-"""What happened to a saga, across services and with the faults marked, as lines that a person reads."""
+"""Timeline of a saga, across services and with the faults marked, as lines that a person reads."""
 
 from collections.abc import Collection, Iterator
 
@@ -13,7 +13,7 @@ LINES_MAX = 200
 
 
 def timeline(world: SimulatedWorld, sagas: Collection[str] = ()) -> list[str]:
-    """The lines of these sagas, of all of them by default; every fault is told."""
+    """Lines of these sagas, of all of them by default; every fault is told."""
     lines = list(_lines(world, sagas))
     if len(lines) > LINES_MAX:
         half = LINES_MAX // 2
@@ -40,7 +40,7 @@ def _lines(world: SimulatedWorld, sagas: Collection[str]) -> Iterator[str]:
 
 
 def _asked(world: SimulatedWorld, line: Asked, sagas: Collection[str], seen: dict[str, int]) -> Iterator[str]:
-    """What an operation means for people; most mean nothing."""
+    """Meaning of an operation for people; most mean nothing."""
     operation = line.operation
     if operation.what == "publish" and operation.process == APPLICATION and line.said == "done":
         if not sagas or any(operation.where.endswith(f" of {saga}") for saga in sagas):
@@ -53,7 +53,7 @@ def _asked(world: SimulatedWorld, line: Asked, sagas: Collection[str], seen: dic
 
 
 def _written(world: SimulatedWorld, line: Asked, sagas: Collection[str], seen: dict[str, int]) -> Iterator[str]:
-    """What a write of a progress says."""
+    """Meaning of a write of a progress."""
     key = line.operation.where.removeprefix(f"{PROGRESS}/")
     service, _, saga = key.partition("::")
     if sagas and saga not in sagas:
@@ -81,13 +81,13 @@ def _written(world: SimulatedWorld, line: Asked, sagas: Collection[str], seen: d
 
 
 def _name(world: SimulatedWorld, service: str, intent: Intent) -> str:
-    """Of the handler that runs: to undo another one is a handler of its own."""
+    """Name of the handler that runs: a compensation is a handler of its own."""
     undoing = world.declared[service].compensations if intent.kind == "undo" else ()
     return next((handler.name for handler in undoing if handler.undoes == intent.handler), intent.handler)
 
 
 def _moment(moment: Moment | None, sagas: Collection[str]) -> str:
-    """A moment in words; nothing for one of another saga."""
+    """Moment in words; nothing for one of another saga."""
     if sagas and getattr(moment, "saga", None) not in (None, *sagas):
         return ""
     match moment:

@@ -1,4 +1,4 @@
-"""What happened in a simulated world, in order: for people a timeline, for comparing two runs a fingerprint."""
+"""Trace of a simulated world, in order: for people a timeline, for comparing two runs a fingerprint."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -15,11 +15,11 @@ class Asked(NamedTuple):
     time_s: float
     operation: Operation
     said: str
-    """`done`, or the name of what it raises."""
+    """Result: `done`, or the name of the exception."""
 
 
 class Injected(NamedTuple):
-    """A fault."""
+    """A fault happened."""
 
     time_s: float
     operation: Operation
@@ -38,17 +38,17 @@ class Noted(NamedTuple):
 
 @dataclass(slots=True)
 class Trace:
-    """All of one run."""
+    """Everything that happened in one run."""
 
     lines: list[Asked | Injected | Noted] = field(default_factory=list)
 
     @property
     def faults(self) -> list[Injected]:
-        """What was planted, in order."""
+        """Faults that were planted, in order."""
         return [line for line in self.lines if isinstance(line, Injected)]
 
     def fingerprint(self) -> str:
-        """The same for two runs in which the same happened, at the same times, in the same order."""
+        """Text that is the same for two runs in which the same happened, at the same times, in the same order."""
         digest = blake2b(digest_size=16)
         for line in self.lines:
             digest.update("\n".join(_as_text(line)).encode())

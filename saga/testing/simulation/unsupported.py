@@ -1,4 +1,5 @@
-"""What a simulated event loop has not: network, threads, processes, signals, and settings of its own. Each says so."""
+"""Abilities that a simulated event loop lacks: network, threads, processes, signals, settings. Each refuses and says
+so."""
 
 from asyncio import AbstractEventLoop
 from typing import Any, NoReturn
@@ -22,7 +23,7 @@ _ENDLESS = _refuses("a simulated world is run by its test: services neither run 
 
 
 class WithoutSystem(AbstractEventLoop):
-    """Everything that would ask the operating system for something raises `SagaError`."""
+    """Methods that would ask the operating system for something: each raises `SagaError`."""
 
     add_reader = add_writer = remove_reader = remove_writer = _NETWORK
     create_connection = create_server = create_datagram_endpoint = create_unix_connection = _NETWORK

@@ -1,5 +1,5 @@
-"""The workers of a simulated world: each a process that serves, dies, freezes, is restarted; nobody watches over them
-but the world."""
+"""Workers of a simulated world: each is a process that serves, dies, freezes, is restarted; only the world watches over
+them."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -23,18 +23,18 @@ from saga.testing.simulation.store import Disk, SimulatedStore
 from saga.testing.simulation.trace import Noted
 
 NOTICED_S = 10.0
-"""How long it takes at most until a group sees that a member has died."""
+"""Longest time until a group notices that a member has died."""
 EVERYDAY = (Handled, StepDone, Assigned, Revoked, Started, Stopped)
 """Moments that a timeline leaves out."""
 OUTSIDE = Backend("outside", ConnectionError, ConnectionError)
 
 Accident: TypeAlias = Literal["crash", "freeze", "rebalance"]
-"""What can happen to a worker at any moment, whatever it does."""
+"""Accidents that can happen to a worker at any moment, whatever it does."""
 
 
 @dataclass(eq=False, slots=True)
 class WorkerLife:
-    """One life of a worker."""
+    """One life of a worker, from its start to its end or death."""
 
     process: Process
     broker: SimulatedBroker
@@ -53,18 +53,18 @@ class Workers(Disruptions):
         chance: Chance,
         failed: Callable[[BaseException], None],
     ) -> None:
-        """`failed`: told when a worker ends by itself, which none does."""
+        """`failed`: called when a worker ends by itself, which none does."""
         self.disks: dict[str, Disk] = {}
         self._loop, self._network, self._cluster, self._chance = loop, network, cluster, chance
         self._failed = failed
         self.prepared: dict[str, Prepared] = {}
-        """Each service once, for all its lives."""
+        """Services as prepared, each once for all its lives."""
         self.fakes: dict[str, Sequence[object]] = {}
         self._lives: dict[str, WorkerLife] = {}
-        """By the process's name: its life now."""
+        """Present life of each worker, by the process's name."""
 
     def add(self, declared: Declared, use: Sequence[object], count: int) -> None:
-        """So many workers of a service begin."""
+        """Begin so many workers of a service."""
         self.prepared[declared.name], self.fakes[declared.name] = prepare(declared), use
         self.disks[declared.name] = Disk()
         self._cluster.group(declared.name).rotation = int(4 * self._chance.draw(f"{declared.name} begins"))
@@ -107,7 +107,7 @@ class Workers(Disruptions):
             self._again(life, 0.5)
 
     def _again(self, life: WorkerLife, after_s: float) -> None:
-        """Another life begins after a while."""
+        """Begin another life after a while."""
         process = life.process
 
         def begin() -> None:
@@ -121,7 +121,7 @@ class Workers(Disruptions):
             self._network.trace.lines.append(Noted(self._loop.time(), process.name, "", moment))
 
     def _outside(self, process: Process, step: Step) -> Awaitable[Any]:
-        """Make the call of a step: whatever it does goes on when its caller dies."""
+        """Make the call of a step: it goes on when its caller dies."""
 
         async def made() -> Any:
             return await step.make()
@@ -139,11 +139,12 @@ class Workers(Disruptions):
     # ---------------------------------------------------------------- disruptions
 
     def names(self) -> list[str]:
-        """Of all workers, service by service: `payment-1`."""
+        """Names of all workers, service by service: `payment-1`."""
         return list(self._lives)
 
     def meets(self, name: str, accident: Accident) -> None:
-        """It happens to a worker now. To one that is dead nothing happens, and to one that is frozen only a crash."""
+        """Have it happen to a worker now. To one that is dead nothing happens, and to one that is frozen only a
+        crash."""
         life = self._lives[name]
         process = life.process
         ended = life.task is None or life.task.done()  # in good order, and not begun again
