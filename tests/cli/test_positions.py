@@ -333,7 +333,7 @@ def spoil(pottery: Pottery, partition: int, *offsets: int) -> None:
 
 @pytest.fixture
 def halted(embedded_pottery: Pottery) -> Pottery:
-    """Stands at 1 of partition 0, which cannot be read, nor can the one behind it."""
+    """Stands at 1 of partition 0, which cannot be read."""
     asyncio.run(handled(embedded_pottery, {0: 1, 1: 3}))
     spoil(embedded_pottery, 0, 1)
     return embedded_pottery
@@ -357,6 +357,18 @@ def test_what_can_be_read_is_not_stepped_over(saga: Call, halted: Pottery) -> No
     assert f"{halted.topic}/0 cannot move: offset 2" in result.stderr
     assert "can be read: start it" in result.stderr
     assert positions_of(halted) == {0: 2, 1: 3}
+
+
+@pytest.mark.parametrize(
+    "said", [("--who", "ada"), ("--why", "x"), ("--who", " ", "--why", "x"), (*WHO[:2], "--why", "")]
+)
+def test_nothing_is_stepped_over_without_a_name_and_a_reason(
+    saga: Call, halted: Pottery, said: tuple[str, ...]
+) -> None:
+    place = ("--topic", halted.topic, "--partition", "0")
+    assert saga("positions", "skip", halted.service, *place, *said).exit_code == 2
+    assert positions_of(halted) == {0: 1, 1: 3}
+    assert records_on(halted.dead) == []
 
 
 def test_nothing_is_stepped_over_in_a_partition_that_is_not_there(saga: Call, halted: Pottery) -> None:
