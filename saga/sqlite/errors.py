@@ -92,17 +92,17 @@ class Damage(sqlite3.DatabaseError):
 
 def meaning(error: sqlite3.Error, doing: Doing, path: Path, purpose: Purpose) -> SagaError:
     """Make the error for the owner's callers: its class, what happened, and what to do."""
-    code, reactions = primary_code(error), purpose.reactions
+    code, errors = primary_code(error), purpose.errors
     known = MEANINGS.get(code, _FAILS)
     said = f"the {purpose.name} {path} {known.what} ({getattr(error, 'sqlite_errorname', 'sqlite3')}: {error})"
     if code in BROKEN:
-        return reactions.broken(f"{said}; nothing more is read or written: {known.remedy}")
+        return errors.broken(f"{said}; nothing more is read or written: {known.remedy}")
     if doing is Doing.COMMIT and not known.undone:
-        return reactions.ambiguous(f"{said}; whether this was written is not known: {known.remedy}")
+        return errors.ambiguous(f"{said}; whether this was written is not known: {known.remedy}")
     said = f"{said}; {'nothing was written: ' if doing is not Doing.READ else ''}{known.remedy}"
     if code == sqlite3.SQLITE_TOOBIG and doing is Doing.WRITE:
-        return reactions.too_large(said)
-    return (reactions.defect if known is _FAILS else reactions.unavailable)(said)
+        return errors.too_large(said)
+    return (errors.defect if known is _FAILS else errors.unavailable)(said)
 
 
 def is_busy(error: BaseException) -> bool:

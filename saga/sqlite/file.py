@@ -47,7 +47,7 @@ class File:
             make_file(self.path)
             self.lock = WriteLock(self.path.with_name(f"{self.path.name}.lock"))
         except OSError as why:
-            raise self.purpose.reactions.closed_to_us(
+            raise self.purpose.errors.closed_to_us(
                 f"the {self.purpose.name} {self.path} cannot be opened ({why.strerror}: {why.filename}): make the "
                 f"folder writable, or point {self.purpose.setting} elsewhere"
             ) from why
@@ -124,21 +124,21 @@ class File:
 
     def held(self) -> SagaError:
         """Make the error of a lock that another process has."""
-        return self.purpose.reactions.unavailable(
+        return self.purpose.errors.unavailable(
             f"the {self.purpose.name} {self.path}: another process has held its lock for {self.lock_s:g} s; nothing "
             f"was written: {self.lock.holder()} has it: resume it or end it (a stopped process keeps its locks)"
         )
 
     def unlockable(self, why: OSError) -> SagaError:
         """Make the error of a lock that fails itself."""
-        return self.purpose.reactions.unavailable(
+        return self.purpose.errors.unavailable(
             f"the {self.purpose.name} {self.path}: its lock {self.path}.lock cannot be taken ({why}); nothing was "
             "written: it has to lie on a local disk, and `ulimit -a` and the system's log may tell more"
         )
 
     def unseen(self, why: OSError) -> SagaError:
         """Make the error of a file that cannot be looked at: nobody knows whether it is still the same."""
-        return self.purpose.reactions.unavailable(
+        return self.purpose.errors.unavailable(
             f"the {self.purpose.name} {self.path} cannot be looked at ({why}); nothing was written: look at the disk, "
             "and see that file and folder can be read"
         )
@@ -153,7 +153,7 @@ class File:
             raise self.unlockable(why) from why
         try:
             if (said := left(path, lock.descriptor)) is not None:
-                raise purpose.reactions.broken(f"the {purpose.name} {path} cannot be used yet: {said}")
+                raise purpose.errors.broken(f"the {purpose.name} {path} cannot be used yet: {said}")
             connection = open_to_write(path, purpose, self._factory, self._bytes_max)
             try:
                 self.guard = FileGuard(path, purpose, lock.descriptor, connection, self.clock, lacks)

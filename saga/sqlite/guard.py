@@ -39,7 +39,7 @@ class FileGuard:
         self._seen = -1
         self._check_at_s = 0.0
         if (mark := self._state.last_acknowledged()) is not None and (lacking := lacks(connection, mark)) is not None:
-            raise purpose.reactions.broken(
+            raise purpose.errors.broken(
                 f"the {purpose.name} {path} lacks what was acknowledged last ({lacking}): its log {path.name}-wal was "
                 f"removed or damaged, or an older copy was put in its place. Put back what it was; to go on without "
                 f"what is missing, remove {path}.lock"
@@ -102,7 +102,7 @@ class FileGuard:
     def refuse(self) -> None:
         """Raise what `purpose` has for a broken file, each time anew, once something was wrong."""
         if self.broken is not None:
-            raise self._purpose.reactions.broken(self.broken)
+            raise self._purpose.errors.broken(self.broken)
 
     def _give_up(self, said: str) -> None:
         """Use the file no more, save what can be saved, and raise the error. The connection is never closed: see

@@ -41,15 +41,13 @@ def open_to_write(
     with _closing_when_it_fails(connection):
         is_new = not _is_ours(connection, path, purpose)
         if connection.execute("PRAGMA journal_mode = WAL").fetchone()[0] != "wal":
-            raise purpose.reactions.unfit(
-                f"{path} lies where SQLite cannot keep a log beside it: put it on a local disk"
-            )
+            raise purpose.errors.unfit(f"{path} lies where SQLite cannot keep a log beside it: put it on a local disk")
         connection.execute("BEGIN IMMEDIATE")  # a file that cannot be written fails here, not at the first message
         if is_new:
             marks = (f"PRAGMA application_id = {purpose.application}", f"PRAGMA user_version = {purpose.format}")
             for statement in (*purpose.tables, *marks):
                 connection.execute(statement)
-        for statement in purpose.trial:
+        for statement in purpose.probe:
             connection.execute(statement)
         connection.execute("COMMIT")
         if path.stat().st_size <= CHECKED_BYTES_MAX:
@@ -61,14 +59,14 @@ def open_to_read(path: Path, purpose: Purpose, factory: type[sqlite3.Connection]
     """Open a connection that cannot write. Raises what `purpose` has for a file that is not there, another's or of
     another format, and `sqlite3.Error`."""
     if not path.is_file():
-        raise purpose.reactions.closed_to_us(
+        raise purpose.errors.closed_to_us(
             f"{path}: there is no such file; has the service ever run, and with this {purpose.name}?"
         )
     there = f"file:{quote(str(path.absolute()))}?mode=ro"
     connection = sqlite3.connect(there, uri=True, isolation_level=None, timeout=BUSY_S, factory=factory)
     with _closing_when_it_fails(connection), _refusing_what_is_no_database(path, purpose):
         if not _is_ours(connection, path, purpose):
-            raise purpose.reactions.foreign(f"{path} is empty; start the service once, which makes its tables")
+            raise purpose.errors.foreign(f"{path} is empty; start the service once, which makes its tables")
     return connection
 
 
@@ -109,7 +107,7 @@ def _is_ours(connection: sqlite3.Connection, path: Path, purpose: Purpose) -> bo
     if application == purpose.application:
         found, known = format_of(version), purpose.format
         if found != known:
-            raise purpose.reactions.unfit(
+            raise purpose.errors.unfit(
                 f"{path} is of format {found}, {'newer' if found > known else 'older'} than {known}, known here: run "
                 f"the version of saga that wrote it, or point {purpose.setting} to a file of its own"
             )
@@ -130,7 +128,7 @@ def _refusing_what_is_no_database(path: Path, purpose: Purpose) -> Iterator[None
 
 
 def _foreign(path: Path, purpose: Purpose, what: str) -> Exception:
-    return purpose.reactions.foreign(f"{path} {what}; point {purpose.setting} to a file of its own")
+    return purpose.errors.foreign(f"{path} {what}; point {purpose.setting} to a file of its own")
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from saga.errors import Broken, SagaError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reactions:
+class OwnerErrors:
     """Errors of the owner, by what its callers are to do about them; each is made from its text."""
 
     broken: type[Broken]
@@ -49,8 +49,8 @@ class Purpose:
     """Statements that make an empty file one of this purpose."""
     tables_are_all: bool
     """True if no table is ever made later: one more tells that the file is a copy."""
-    trial: Sequence[str] = ()
+    probe: Sequence[str] = ()
     """Statements that take up some room and give it back: a full disk is found when the file is opened."""
     check: Callable[[sqlite3.Connection], None] = nothing_more
     """Check for what SQLite's own check does not see. Raises `saga.sqlite.errors.Damage`."""
-    reactions: Reactions
+    errors: OwnerErrors

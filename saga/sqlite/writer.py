@@ -76,7 +76,7 @@ class Writer:
         caller goes away meanwhile. It fails as `run` did, or with the owner's error."""
         if self._closed:
             file = self._file
-            raise file.purpose.reactions.defect(
+            raise file.purpose.errors.defect(
                 f"the {file.purpose.name} {file.path} is closed here; nothing was written: use it inside its "
                 "`async with`"
             )

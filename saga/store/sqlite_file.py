@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 from saga.errors import Ambiguous, ConfigurationError, NotAStore, StoreBroken, StoreUnavailable, TooLarge
 from saga.sqlite.opening import PAGE_BYTES
-from saga.sqlite.purpose import Purpose, Reactions
+from saga.sqlite.purpose import OwnerErrors, Purpose
 
 HOUR_MS = 3_600_000
 """Grain in which expired documents are looked for; what is expired is judged by the millisecond."""
@@ -33,7 +33,7 @@ TABLES = (
     "CREATE TABLE removed (id INTEGER PRIMARY KEY CHECK (id = 1), cas_max INTEGER NOT NULL)",
     "INSERT INTO removed VALUES (1, 0)",
 )
-TRIAL = (
+PROBE = (
     "INSERT INTO documents (collection, key, cas, sum, content)"  # no document's collection or key is empty
     f" VALUES ('', '', 0, 0, zeroblob({4 * PAGE_BYTES}))",
     "DELETE FROM documents WHERE collection = '' AND key = ''",
@@ -47,8 +47,8 @@ PURPOSE = Purpose(
     format=2,
     tables=TABLES,
     tables_are_all=True,
-    trial=TRIAL,
-    reactions=Reactions(
+    probe=PROBE,
+    errors=OwnerErrors(
         broken=StoreBroken,
         unavailable=StoreUnavailable,
         ambiguous=Ambiguous,

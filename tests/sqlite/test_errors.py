@@ -1,4 +1,4 @@
-"""What SQLite's errors mean, for a store and for a broker file: one table, and each owner's own reactions."""
+"""What SQLite's errors mean, for a store and for a broker file: one table, and each owner's own errors."""
 
 import sqlite3
 from collections.abc import Callable
@@ -40,26 +40,26 @@ def failure(code: int) -> sqlite3.OperationalError:
 @pytest.mark.parametrize("purpose", [STORE, BROKER], ids=["store", "broker"])
 @pytest.mark.parametrize("code", sorted(MEANINGS))
 def test_damage_is_an_error_of_its_own_and_only_a_commit_can_be_ambiguous(code: int, purpose: Purpose) -> None:
-    reactions = purpose.reactions
+    errors = purpose.errors
     said = {doing: meaning(failure(code), doing, PATH, purpose) for doing in Doing}
     kinds = {doing: type(why) for doing, why in said.items()}
     for why in said.values():
         assert f"the {purpose.name} {PATH} {MEANINGS[code].what} (SQLITE_{code}: planted)" in str(why)
         assert MEANINGS[code].remedy in str(why), "what to do"
     if code in BROKEN:
-        assert set(kinds.values()) == {reactions.broken}
+        assert set(kinds.values()) == {errors.broken}
         assert issubclass(kinds[Doing.READ], Broken)
         return
-    waits = reactions.defect if code in DEFECTS else reactions.unavailable
+    waits = errors.defect if code in DEFECTS else errors.unavailable
     assert kinds[Doing.READ] is waits
-    assert kinds[Doing.WRITE] is (reactions.too_large if code == sqlite3.SQLITE_TOOBIG else waits)
-    assert kinds[Doing.COMMIT] is (waits if MEANINGS[code].undone else reactions.ambiguous)
+    assert kinds[Doing.WRITE] is (errors.too_large if code == sqlite3.SQLITE_TOOBIG else waits)
+    assert kinds[Doing.COMMIT] is (waits if MEANINGS[code].undone else errors.ambiguous)
     assert "nothing was written" in str(said[Doing.WRITE])
     assert ("nothing was written" in str(said[Doing.COMMIT])) == MEANINGS[code].undone
 
 
 def test_each_owner_has_its_own_errors() -> None:
-    store, broker = STORE.reactions, BROKER.reactions
+    store, broker = STORE.errors, BROKER.errors
     assert (store.broken, broker.broken) == (StoreBroken, BrokerBroken)
     assert (store.unavailable, broker.unavailable) == (StoreUnavailable, BrokerUnavailable)
     assert (store.ambiguous, broker.ambiguous) == (Ambiguous, BrokerUnavailable)

@@ -166,7 +166,7 @@ async def test_what_cannot_be_rolled_back_is_never_read_and_the_next_write_goes_
     Planted.fails = {"COMMIT": sqlite3.SQLITE_IOERR, "ROLLBACK": sqlite3.SQLITE_IOERR}
     with pytest.raises(SagaError, match="whether this was written is not known") as told:
         await there.writer.do(lambda: there.add(1))
-    assert type(told.value) is there.file.purpose.reactions.ambiguous
+    assert type(told.value) is there.file.purpose.errors.ambiguous
     assert there.number == 0
     await there.writer.do(lambda: there.add(2))
     assert there.number == 2
@@ -176,7 +176,7 @@ async def test_damage_is_told_with_the_files_name_and_what_to_do(there: Open) ->
     Planted.fails = {"UPDATE": sqlite3.SQLITE_CORRUPT}
     with pytest.raises(Broken, match=r"state.db is damaged .*: stop all its services.*restore the file") as told:
         await there.writer.do(lambda: there.add(1))
-    assert type(told.value) is there.file.purpose.reactions.broken
+    assert type(told.value) is there.file.purpose.errors.broken
     assert [type(why) for why in there.broken] == [type(told.value)], "and whoever only reads is told, too"
 
 
@@ -184,7 +184,7 @@ async def test_while_another_process_has_the_lock_all_wait_and_fail_in_time_and_
     held = WriteLock(there.file.path.with_name("state.db.lock"))
     assert held.taken()
     outcomes = await asyncio.gather(*(there.writer.do(lambda: there.add(1)) for _ in range(3)), return_exceptions=True)
-    assert {type(why) for why in outcomes} == {there.file.purpose.reactions.unavailable}
+    assert {type(why) for why in outcomes} == {there.file.purpose.errors.unavailable}
     assert len({id(why) for why in outcomes}) == 3, "an exception collects tracebacks"
     assert "another process has held its lock" in str(outcomes[0])
     landing = there.writer.do(lambda: there.add(5))

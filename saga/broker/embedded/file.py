@@ -4,7 +4,7 @@ import sqlite3
 
 from saga.errors import BrokerBroken, BrokerError, BrokerUnavailable
 from saga.sqlite.errors import Damage
-from saga.sqlite.purpose import Purpose, Reactions
+from saga.sqlite.purpose import OwnerErrors, Purpose
 
 TABLES = (
     # A topic's partitions are the logs first_log, first_log + 1, ...; each log's records are in a table of its own,
@@ -52,7 +52,7 @@ PURPOSE = Purpose(
     tables=TABLES,
     tables_are_all=False,  # a topic brings its own
     check=check_records,
-    reactions=Reactions(
+    errors=OwnerErrors(
         broken=BrokerBroken,
         unavailable=BrokerUnavailable,
         ambiguous=BrokerUnavailable,
