@@ -1,4 +1,4 @@
-"""Asks brokers and stores all there is to ask, and says what is not as it should be, what is at risk, what to do."""
+"""The doctor: asks brokers and stores all there is to ask, and says what is wrong or at risk, and what to do."""
 
 import asyncio
 import os
@@ -24,24 +24,25 @@ from saga.runtime.topics import reads_of
 from saga.store.port import Store
 
 PROBE_S = 60.0
-"""When the document expires that is written as a probe, if we die before it is removed."""
+"""Time to expiry of the document that is written as a probe, if we die before it is removed."""
 AGAIN = "mend that, and run saga doctor again"
 
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """What was found."""
+    """Findings, and whether everything could be asked."""
 
     findings: tuple[Finding, ...]
     reached: bool
-    """Whether everything could be asked: if not, something is down, or does not let us in."""
+    """True if everything could be asked; if not, something is down, or does not let us in."""
 
     def count(self, severity: Severity) -> int:
         return sum(finding.severity == severity for finding in self.findings)
 
 
 async def examined(services: Sequence[Declared], settings: Settings, clock: Clock) -> Diagnosis:
-    """The broker and the stores of these services. Raises `ConfigurationError` for settings that cannot work."""
+    """Diagnosis of the broker and the stores of these services. Raises `ConfigurationError` for settings that cannot
+    work."""
     wanted = wanted_by(services)
     async with asyncio.TaskGroup() as tasks:  # at once: each may take all of the time there is
         asked = [tasks.create_task(_broker(services, wanted, settings, clock))]
@@ -147,7 +148,7 @@ async def _clock(settings: Settings, broker: Administration, clock: Clock) -> As
 
 
 def _by_store(services: Sequence[Declared], settings: Settings) -> Mapping[str, list[Declared]]:
-    """The services, by the store that they share."""
+    """Services by the store that they share."""
     adapter = adapters.store_adapter(settings.store)
     shared: dict[str, list[Declared]] = {}
     for service in services:
@@ -181,7 +182,7 @@ async def _store(services: Sequence[Declared], settings: Settings, clock: Clock)
 
 
 async def _lasting(about: str, store: Store, services: Sequence[Declared]) -> Sequence[Finding]:
-    """Findings about what lets documents go before their time."""
+    """Findings about settings that let documents go before their time."""
     collections = {collection for service in services for collection in collections_of(service)}
     longest_s = max(service.memory.total_seconds() for service in services)
     try:
@@ -226,5 +227,5 @@ def _unasked(about: str, why: object) -> Finding:
 
 
 def _words(why: object) -> str:
-    """In one line."""
+    """Error in one line."""
     return f"{why.heading.rstrip(':')}: {'; '.join(why.problems)}" if isinstance(why, Problems) else str(why)

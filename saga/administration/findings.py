@@ -1,4 +1,4 @@
-"""What is not as it should be with brokers and stores: pure functions from what was seen to findings for people."""
+"""Findings about brokers and stores, for people: pure functions from what was seen."""
 
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
@@ -14,17 +14,19 @@ from saga.describing import Finding
 from saga.messages import Partition
 
 REPLICAS, IN_SYNC = 3, 2
-"""With fewer, one broker that is lost takes acknowledged records with it, or stops all writing."""
+"""Least replicas, and least of them in sync: with fewer, one broker that is lost takes acknowledged records with it, or
+stops all writing."""
 TOPIC_BYTES = 1_048_588
 """Kafka's own default of `max.message.bytes`."""
 REASSIGN = "give it more replicas with kafka-reassign-partitions"
 CLOCK_MS_WARNING, CLOCK_MS_ERROR = 2_000, 60_000
 FORGOTTEN_MS = 7 * DAY_MS
-"""How long brokers remember the positions of a group without members, unless told otherwise."""
+"""Time that brokers remember the positions of a group without members, unless told otherwise."""
 MINUTES_MAX = 2**31 - 1
-"""The longest that brokers can be told, 4000 years."""
+"""Longest memory that brokers can be told, 4000 years."""
 SANE_MS = 10 * 365 * DAY_MS
-"""A clock that is wrong by more is none: not every server that speaks Couchbase's protocol makes versions so."""
+"""Largest error of a clock: a version that tells of more is no time, for not every server that speaks Couchbase's
+protocol makes versions of the time."""
 
 
 # -------------------------------------------------------------------- topics
@@ -35,7 +37,7 @@ class Asked(NamedTuple):
 
     copies: Copies = Copies()
     record_bytes_max: int = RECORD_BYTES_MAX
-    """The largest that services and clients send."""
+    """Largest record that services and clients send."""
     makes_topics: bool = False
     """True if services make topics that they miss: see `saga.broker.port.Broker.makes_topics`."""
 
@@ -239,7 +241,7 @@ def _allow(topic: str, operation: str) -> str:
 
 
 def about_partitions(service: Declared, found: Mapping[str, Found], reads: frozenset[str]) -> Iterator[Finding]:
-    """Whether all topics that a service reads have equally many partitions."""
+    """Finding if the topics that a service reads have unequally many partitions."""
     counts = {name: found[name].partitions for name in sorted(reads) if name in found}
     if len(set(counts.values())) > 1:
         yield Finding(
@@ -254,7 +256,7 @@ def about_partitions(service: Declared, found: Mapping[str, Found], reads: froze
 
 
 def about_positions(service: Declared, states: Mapping[Partition, PartitionState]) -> Iterator[Finding]:
-    """Whether a group's positions are in what the log holds."""
+    """Findings about positions of a group that are outside of what the log holds."""
     for (topic, number), (bounds, position) in states.items():
         if position is not None and position < bounds.begin:
             yield Finding(
@@ -277,7 +279,7 @@ def about_positions(service: Declared, states: Mapping[Partition, PartitionState
 
 
 def about_server(name: str, settings: Mapping[str, str], longest_ms: int | None) -> Iterator[Finding]:
-    """Settings of a broker. `longest_ms`: for how long the topic is kept that is kept longest."""
+    """Findings about settings of a broker. `longest_ms`: time for which the topic is kept that is kept longest."""
     about = f"broker {name}"
     if settings.get("auto.create.topics.enable") == "true":
         yield Finding(
@@ -301,7 +303,7 @@ def about_server(name: str, settings: Mapping[str, str], longest_ms: int | None)
 
 
 def about_clock(about: str, ahead: int) -> Finding:
-    """How many milliseconds later it is there than here."""
+    """Finding about a clock that is `ahead` milliseconds ahead of this machine's."""
     if abs(ahead) <= CLOCK_MS_WARNING:
         return Finding("ok", about, f"its clock is that of this machine, to {span(CLOCK_MS_WARNING)}")
     return Finding(
@@ -314,7 +316,7 @@ def about_clock(about: str, ahead: int) -> Finding:
 
 
 def ahead_ms(told_ms: int, before_ms: int, after_ms: int) -> int:
-    """How much later it is there, at least: it was said some time between two moments here.
+    """Milliseconds that a clock is ahead, at least, if it told its time some time between two moments here.
 
     >>> ahead_ms(105, 100, 110), ahead_ms(150, 100, 110), ahead_ms(70, 100, 110)
     (0, 40, -30)
@@ -323,8 +325,8 @@ def ahead_ms(told_ms: int, before_ms: int, after_ms: int) -> int:
 
 
 def about_version(about: str, told_ms: int | None, before_ms: int, after_ms: int) -> Iterator[Finding]:
-    """What the version of a document says of the store's clock, if anything, that was written between two moments
-    here."""
+    """Finding about the store's clock from the version of a document that was written between two moments here; none
+    from a version that is no time."""
     ahead = SANE_MS if told_ms is None else ahead_ms(told_ms, before_ms, after_ms)
     if abs(ahead) < SANE_MS:
         yield about_clock(about, ahead)

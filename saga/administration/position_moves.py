@@ -1,4 +1,4 @@
-"""Which positions of a group may move where, and the record of it.
+"""Moves of a group's positions: which are refused, and the record of those that are made.
 
 A position says what is handled. Moved forward, it would skip what is not, and sagas would stand still for ever. Moved
 back behind the service's memory, messages would come again of which nobody knows that they were handled.
@@ -18,15 +18,15 @@ from saga.names import dead_letters_of
 from saga.progress import ids
 
 MOVED, STAYED = "position moved", "position not moved"
-"""What the record on `<service>.dead` is called, in its header `dead_what`."""
+"""Names of the record on `<service>.dead`, in its header `dead_what`."""
 
 
 class PartitionState(NamedTuple):
-    """A partition as a group has it."""
+    """State of a partition for a group: bounds of the log, and the group's position."""
 
     bounds: Bounds
     position: int | None
-    """`None`: nothing was ever committed."""
+    """Position; `None`: nothing was ever committed."""
 
     @property
     def next(self) -> int:
@@ -35,7 +35,7 @@ class PartitionState(NamedTuple):
 
     @property
     def lag(self) -> int:
-        """How many records are not handled."""
+        """Number of records that are not handled."""
         return max(0, self.bounds.end - self.next)
 
 
@@ -48,19 +48,20 @@ class Move(NamedTuple):
 
 
 def partition_states(group: Group, bounds: Mapping[Partition, Bounds]) -> dict[Partition, PartitionState]:
-    """All partitions, with how far the group is."""
+    """States of all partitions for the group."""
     return {
         partition: PartitionState(each, group.positions.get(partition)) for partition, each in sorted(bounds.items())
     }
 
 
 def goes_back(state: PartitionState, to: int) -> bool:
-    """Whether records would come again that were handled."""
+    """True if records would come again that were handled."""
     return state.position is not None and to < state.position
 
 
 def refusal(state: PartitionState, to: int, floor: int) -> str | None:
-    """Why a position must not move to `to`. `floor`: the first record that is younger than the service's memory."""
+    """Reason that a position must not move to `to`. `floor`: the first record that is younger than the service's
+    memory."""
     begin, end = state.bounds
     if to < begin:
         return f"its oldest record is {begin}"
@@ -80,7 +81,7 @@ def refusal(state: PartitionState, to: int, floor: int) -> str | None:
 
 
 def moves_of(states: Mapping[Partition, PartitionState], targets: Mapping[Partition, int]) -> list[Move]:
-    """Those that are not there already."""
+    """Moves of the positions that are not there already."""
     return [
         Move(partition, state.position, targets[partition])
         for partition, state in states.items()
@@ -110,7 +111,7 @@ async def move(
 
 
 def record_of(what: str, service: str, moves: Sequence[Move], who: str, why: str, now_ms: int) -> Outgoing:
-    """As a dead letter: where people look for what was done by hand. It belongs to no saga."""
+    """Record of moves, as a dead letter: people look there for what was done by hand. It belongs to no saga."""
     told = {
         "service": service,
         "who": who,

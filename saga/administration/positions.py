@@ -17,7 +17,7 @@ from saga.messages import Partition
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """A service as the broker knows it."""
+    """Group of a service as the broker knows it."""
 
     service: str
     members: tuple[str, ...]
@@ -25,27 +25,27 @@ class Shown:
 
     @property
     def is_known(self) -> bool:
-        """Whether it has ever read anything."""
+        """True if it has ever read anything."""
         return bool(self.states or self.members)
 
     @property
     def lag(self) -> int:
-        """How many records it has not handled."""
+        """Number of records that it has not handled."""
         return sum(state.lag for state in self.states.values())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wish:
-    """What somebody wants to move, and where."""
+    """Positions that somebody wants to move, and the target."""
 
     service: str
     topic: str
     partition: int | None
-    """`None`: all of the topic's."""
+    """Partition; `None`: all of the topic's."""
     to: str
-    """`earliest`, `latest`, an offset, or a time."""
+    """Target: `earliest`, `latest`, an offset, or a time."""
     memory_ms: int | None
-    """How long the service remembers its sagas; `None`: nobody said, so positions cannot go back."""
+    """Time that the service remembers its sagas; `None`: nobody said, so positions cannot go back."""
     who: str
     why: str
 
@@ -61,14 +61,14 @@ class Skip:
 
 
 class Answer(NamedTuple):
-    """What was moved, or why nothing was."""
+    """Positions that were moved, or the reasons that nothing was."""
 
     moves: Sequence[Move]
     refused: Mapping[Partition, str]
 
 
 async def shown_of(services: Sequence[str], settings: Settings, clock: Clock) -> list[Shown]:
-    """Each of these services, in the topics in which it has a position. Raises `SagaError`."""
+    """Positions of each of these services, in the topics in which it has one. Raises `SagaError`."""
     _check_there(settings)
     async with administration_of(settings, clock) as broker:
         return [await _shown(service, broker) for service in services]
@@ -109,8 +109,8 @@ async def moved(wish: Wish, settings: Settings, clock: Clock) -> Answer:
 
 
 async def skipped(wish: Skip, settings: Settings, clock: Clock) -> tuple[Answer, Unreadable | None]:
-    """Step over what cannot be read where the service stands, and over nothing else; with what is known of it. Raises
-    as `moved`."""
+    """Step over records that cannot be read at the service's position, and over nothing else; tell what is known of
+    them. Raises as `moved`."""
     _check_there(settings)
     async with administration_of(settings, clock) as broker:
         group = await broker.group(wish.service)
@@ -164,7 +164,7 @@ async def _refused(
     broker: Administration,
     clock: Clock,
 ) -> Mapping[Partition, str]:
-    """Why some of them must not move there."""
+    """Reasons that some of them must not move there."""
     floors: Mapping[Partition, int] = {}
     if wish.memory_ms is not None:
         floors = await broker.since(wish.topic, clock.now_ms() - wish.memory_ms)

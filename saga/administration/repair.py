@@ -1,4 +1,4 @@
-"""Repair of the sagas of services: which have something to do that no message will set off, and doing it."""
+"""Repair: find sagas with something to do that no message will set off, and do it."""
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -24,12 +24,12 @@ from saga.store.port import Store
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repaired:
-    """A saga of a service with something to do: what was done, or why it could not be."""
+    """A saga of a service with something to do: the transitions that were written, or the reason that none could be."""
 
     service: str
     saga: str
     heard: tuple[str, ...] = ()
-    """The types of own events that the last version did not take, and this one does."""
+    """Types of own events that the last version did not take, and this one does."""
     did: tuple[tuple[str, str, str | None], ...] = ()
     """Handler, outcome and reason of each transition that was written."""
     problem: str | None = None
@@ -68,7 +68,8 @@ async def _done(service: Participant, saga: str, heard: tuple[str, ...]) -> Repa
 async def _needing(
     service: Participant, store: Store, saga: str | None
 ) -> AsyncIterator[tuple[str, tuple[str, ...], str | None]]:
-    """The sagas whose progress an older version wrote, with what is newly taken; or with why it cannot be read."""
+    """Sagas whose progress an older version wrote, with the types that are newly taken; or with the reason that it
+    cannot be read."""
     prefix = progress_key(service.name, "")
     async for key, document in store.scan(PROGRESS, progress_key(service.name, saga or "")):
         id_ = key.removeprefix(prefix)

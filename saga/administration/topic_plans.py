@@ -1,4 +1,4 @@
-"""What is to be done so that topics are as the contracts want them: decided without doing anything, then done."""
+"""Plans for topics, so that they are as the contracts want them: decided without doing anything, then done."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ UNITS = (("day", DAY_MS), ("hour", 3_600_000), ("minute", 60_000), ("second", 10
 
 
 class Reader(NamedTuple):
-    """What stands in the way of other partitions: a group that is at work on the topic."""
+    """Group that is at work on a topic, which so cannot get other partitions."""
 
     members: int
     behind: int
@@ -32,16 +32,16 @@ class Step:
     doing: Doing
     says: str
     refused: str | None = None
-    """Why it cannot be done now."""
+    """Reason that it cannot be done now."""
 
 
 def retention_ms(topic: Topic) -> int | None:
-    """How long the contracts want its records kept."""
+    """Time that the contracts want its records kept."""
     return None if topic.retention_days is None else int(topic.retention_days * DAY_MS)
 
 
 def is_kept_as_wanted(topic: Topic, found: Found) -> bool:
-    """Brokers round to milliseconds, each in its way."""
+    """True if its records are kept as wanted: brokers round to milliseconds, each in its way."""
     wanted_ms = retention_ms(topic)
     if wanted_ms is None or found.retention_ms is None:
         return wanted_ms is found.retention_ms
@@ -49,7 +49,7 @@ def is_kept_as_wanted(topic: Topic, found: Found) -> bool:
 
 
 def kept(ms: int | None) -> str:
-    """For people.
+    """Time that records are kept, for people.
 
     >>> kept(7 * 86_400_000), kept(5_400_000), kept(None)
     ('kept 7 days', 'kept 1.5 hours', 'kept for ever')
@@ -75,7 +75,8 @@ def plan(
     *,
     can_grow: bool,
 ) -> list[Step]:
-    """What `apply` would do. `readers`: for topics whose number of partitions differs, who is at work on them."""
+    """Steps that `apply` would take. `readers`: for topics whose number of partitions differs, the groups at work on
+    them."""
     steps: list[Step] = []
     for topic in wanted:
         there = found.get(topic.name)
@@ -116,12 +117,12 @@ def _several(count: int, what: str) -> str:
 
 
 def behind(group: Group, bounds: Mapping[Partition, Bounds]) -> int:
-    """How many records it has not handled."""
+    """Number of records that it has not handled."""
     return sum(max(0, end - max(group.positions.get(p, begin), begin)) for p, (begin, end) in bounds.items())
 
 
 async def planned(wanted: Mapping[str, Wanted], broker: Administration) -> list[Step]:
-    """The plan for what is there now. Raises `BrokerError` if this user may not see what is there."""
+    """Plan for the topics as they are now. Raises `BrokerError` if this user may not see them."""
     found = await broker.found(list(wanted))
     if hidden := [name for name, each in found.items() if each.hidden]:
         raise BrokerError(
@@ -134,7 +135,7 @@ async def planned(wanted: Mapping[str, Wanted], broker: Administration) -> list[
 
 
 async def _at_work(wanted: Wanted, broker: Administration) -> dict[str, Reader]:
-    """Who reads the topic, and those services that write it: they know how many partitions it had."""
+    """Groups that read the topic, and services that write it: they know how many partitions it had."""
     topic = wanted.topic.name
     reading = await broker.readers(topic)
     writing = {name: await broker.group(name) for name in wanted.users if name not in reading}
@@ -144,7 +145,7 @@ async def _at_work(wanted: Wanted, broker: Administration) -> dict[str, Reader]:
 
 
 async def apply(steps: Sequence[Step], broker: Administration) -> None:
-    """Do what is to be done; nothing at all if any step is refused."""
+    """Take all steps; none at all if any is refused."""
     if any(step.refused for step in steps):
         return
     if missing := [step.topic for step in steps if step.doing == "create"]:

@@ -86,7 +86,7 @@ def check(module: Path | None) -> None:
 
 
 def _generated(module: Path | None) -> list[Path]:
-    """The modules that are meant: the one that is named, or all below the current folder."""
+    """Modules to work on: the one that is named, or all below the current folder."""
     if module is not None:
         if module.exists() and not is_generated(module.read_text("utf-8", "replace")):
             raise click.UsageError(f"{module} was not generated, and is not overwritten; name another file")
@@ -101,7 +101,7 @@ def _generated(module: Path | None) -> list[Path]:
 
 
 def _library(module: Path) -> Library:
-    """The contracts of a module; without any the command makes no sense, with broken ones the answer is no."""
+    """Contracts of a module; without any the command makes no sense, with broken ones the answer is no."""
     try:
         return find(module.parent)
     except DeclarationError as why:

@@ -1,4 +1,4 @@
-"""`saga doctor`: whether broker and stores are as services need them."""
+"""`saga doctor`: a look at broker and stores, for anything that is not as services need it."""
 
 import asyncio
 import sys

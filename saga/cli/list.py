@@ -1,4 +1,4 @@
-"""`saga list`: the sagas that services know, from their stores, and what needs a person, from the log as well."""
+"""`saga list`: the sagas that services know, from their stores, and all that needs a person, from the log as well."""
 
 import asyncio
 from collections.abc import Sequence

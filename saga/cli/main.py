@@ -1,4 +1,4 @@
-"""The command `saga`: finds the subcommand, and says what is wrong without a traceback."""
+"""The command `saga`: finds the subcommand, and tells errors without a traceback."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -31,7 +31,7 @@ COMMANDS = {
     "positions": ("saga.cli.positions:positions", "See how far services are in the log, or move that by hand."),
     "contracts": ("saga.cli.contracts:contracts", "Event classes from contracts: write them, or check them."),
 }
-"""Each command with where it is, and its sentence in `saga --help`: so that the help imports none of them."""
+"""Commands, each with its module and its sentence in `saga --help`: so that the help imports none of them."""
 
 
 class Commands(click.Group):
@@ -63,14 +63,14 @@ class Commands(click.Group):
             ctx.exit(2)
 
     def __call__(self, *args: object, **kwargs: object) -> object:
-        """As the command of a process, which says so itself if a defect ends it."""
+        """Run as the command of a process, which says so itself if a defect ends it."""
         hook_in()
         return super().__call__(*args, **kwargs)
 
 
 @contextmanager
 def _escaped() -> Iterator[None]:
-    """What click is to say of a command that was asked wrongly is escaped, as everything that we say."""
+    """Error of click, escaped, as everything that we say."""
     try:
         yield
     except click.ClickException as why:

@@ -15,7 +15,7 @@ def broker_option(command: F) -> F:
 
 def stores_option(command: F) -> F:
     """The flag `--store`, in the place of SAGA_STORE: for commands that open the stores of the services they are told.
-    Those that look what there is have `read_stores_option`."""
+    Commands that look for stores have `read_stores_option`."""
     return click.option(
         "--store",
         metavar="URL",

@@ -1,4 +1,4 @@
-"""`saga positions`: how far services are in the log, and moving that by hand."""
+"""`saga positions`: positions of services in the log, and moving them by hand."""
 
 import asyncio
 from collections.abc import Sequence

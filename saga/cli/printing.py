@@ -1,4 +1,4 @@
-"""All that the commands print: in lines, escaped. Nothing else here writes to a terminal."""
+"""Printing of the commands: in lines, escaped. Nothing else here writes to a terminal."""
 
 import io
 import json
@@ -20,7 +20,7 @@ SAID_MAX = 20
 
 
 def tell(*lines: str, err: bool = False) -> None:
-    """Print these lines. What of them came from outside cannot make another line, nor anything else of a terminal.
+    """Print these lines. Text in them that came from outside cannot make another line, nor anything else of a terminal.
     `err`: to standard error."""
     click.echo("\n".join(map(printable, lines)), err=err)
 
@@ -49,7 +49,7 @@ def in_any_encoding() -> None:
 
 
 class Said(logging.Handler):
-    """Prints what libraries say: a `logging.lastResort`. `saga run` writes it to its log instead."""
+    """Handler that prints messages of libraries: a `logging.lastResort`. `saga run` writes them to its log instead."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)

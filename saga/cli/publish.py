@@ -25,14 +25,14 @@ from saga.errors import BadInput, ConfigurationError, SagaError
 from saga.messages import Event
 
 BATCH = 500
-"""How many events are published at once."""
+"""Number of events that are published at once."""
 LINE_TIMES = 4
-"""How many times as long as a record of the log a line may be: text takes more room than Avro."""
+"""Times that a line may be longer than a record of the log: text takes more room than Avro."""
 SPOOL_BYTES_MAX = 32_000_000
-"""What is read waits in memory up to here, beyond it on disk, until all of it is checked."""
+"""Most bytes of input that wait in memory until all of it is checked; beyond them it waits on disk."""
 PROBLEMS_SHOWN_MAX = 20
 PROBLEMS_OF_LINE_MAX, PROBLEMS_MAX = 20, 10_000
-"""Of one line, and of all: beyond them wrong lines are only counted."""
+"""Most problems that are told of one line, and of all: beyond them wrong lines are only counted."""
 
 
 class Problem(NamedTuple):
@@ -40,7 +40,7 @@ class Problem(NamedTuple):
 
     line: int
     what: str
-    """Names the field."""
+    """Problem in words, with the field's name."""
 
 
 @click.command()
@@ -82,7 +82,8 @@ def publish(event: str, file: IO[bytes], broker: str | None, as_json: bool) -> N
 
 
 def check(lines: IO[bytes], to: type[Event], bytes_max: int, spool: IO[bytes]) -> tuple[list[Problem], int]:
-    """What is wrong with the lines, and how many are; until one is, those that are not empty are copied to `spool`.
+    """Problems of the lines, and the number of wrong ones; until there is one, lines that are not empty are copied to
+    `spool`.
 
     `bytes_max`: of a record of the log.
     """
@@ -120,7 +121,7 @@ def _contract_named(name: str, library: Library) -> Contract:
 
 
 def _wrong_in(line: bytes, to: type[Event], bytes_max: int) -> Iterator[str]:
-    """Everything that is wrong with a line."""
+    """Problems of one line."""
     twice: list[str] = []
     try:
         data = _read(line, twice)
@@ -139,12 +140,12 @@ def _wrong_in(line: bytes, to: type[Event], bytes_max: int) -> Iterator[str]:
 
 
 def _event(line: bytes, to: type[Event]) -> Event:
-    """The event that a line says."""
+    """Event in a line."""
     return codec.from_json(_read(line, []), to)
 
 
 def _read(line: bytes, twice: list[str]) -> object:
-    """A line's JSON; `twice` grows by the names that come twice in one object: JSON lets the last one win, and nobody
+    """JSON of a line; `twice` grows by the names that come twice in one object: JSON lets the last one win, and nobody
     notices. Raises `BadInput`."""
 
     def object_(pairs: list[tuple[str, object]]) -> dict[str, object]:
@@ -164,7 +165,7 @@ def _no_constant(constant: str) -> Never:
 
 
 async def _publish(lines: IO[bytes], to: type[Event], broker: str | None) -> int:
-    """Publish all; how many. Ends the command with exit code 1 when the broker stops to acknowledge."""
+    """Publish all events; their number. Ends the command with exit code 1 when the broker stops to acknowledge."""
     published = 0
     async with Client(broker) as client:
         for batch in _batches(lines, to):

@@ -50,7 +50,7 @@ def repair(
 async def _repaired(
     services: Sequence[Declared], settings: Settings, saga: str | None, dry_run: bool, as_json: bool
 ) -> bool:
-    """True if none has a problem. A line each, as it is done."""
+    """Print a line for each saga as it is done; true if none has a problem."""
     count = problems = 0
     report = log_to(sys.stderr, settings)
     async for one in repairing.repair(services, settings, SystemClock(), report, saga=saga, dry_run=dry_run):

@@ -17,7 +17,7 @@ from saga.declarations.values import Declared
 from saga.observe.logs import Log
 
 GRACE_S = 5.0
-"""After the drain, what still holds the process up is given so many seconds to let go."""
+"""Seconds after the drain that anything has to let go which still holds the process up."""
 
 
 @click.command()

@@ -91,7 +91,7 @@ async def _follow(saga: str, addresses: Sequence[str], service: str | None, as_j
 
 
 def _only(seen: Shown) -> History:
-    """The one service that is meant."""
+    """The service that is meant."""
     first, *others = seen.histories
     if others:
         names = ", ".join(h.service for h in seen.histories)
@@ -100,7 +100,7 @@ def _only(seen: Shown) -> History:
 
 
 def _tell_transition(history: History, n: int, as_json: bool) -> None:
-    """The transition and the state then; exit code 1 if there is none."""
+    """Print the transition and the state then; exit code 1 if there is none."""
     try:
         then = as_of(history, n)
     except LookupError:
@@ -118,7 +118,7 @@ def _tell_transition(history: History, n: int, as_json: bool) -> None:
 
 
 Values: TypeAlias = Mapping[str, Mapping[int, Sequence[Said]]]
-"""By service and transition."""
+"""Events with their fields, by service and transition."""
 
 
 def _as_json(saga: str, seen: Shown, values: Values | None) -> dict[str, object]:
@@ -171,7 +171,7 @@ _CELLS: tuple[Callable[[Line], str], ...] = (
 
 
 def _story(line: Line) -> str:
-    """The message and what came of it."""
+    """The message and what the service did with it."""
     story = line.type + (f" -> {', '.join(line.emitted)}" if line.emitted else "")
     if line.steps:
         story += f"  [{', '.join(line.steps)}]"
@@ -181,7 +181,7 @@ def _story(line: Line) -> str:
 
 
 def _left(seen: Shown) -> list[str]:
-    """What has not come to its end, a line each."""
+    """Everything that has not come to its end, a line each."""
     left = [f"  {h.service}: {what}" for h in seen.histories for what in _open_in(h.snapshot, seen.failing)]
     return ["", "still open:", *left] if left else []
 
@@ -199,7 +199,7 @@ def _open_in(p: Snapshot, failing: Mapping[str, str]) -> list[str]:
 
 
 def _begun(intent: Intent, failing: Mapping[str, str]) -> str:
-    """What has begun, and of a compensation why it does not come to its end."""
+    """A run that has begun, in words; for a compensation with the reason that it does not come to its end."""
     if intent.kind == "do":
         return f"{intent.handler} has begun on {intent.message.type}"
     if intent.kind == "lieu":

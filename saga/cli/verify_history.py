@@ -1,4 +1,4 @@
-"""`saga verify-history`: whether what services have written down of their sagas is unchanged and whole."""
+"""`saga verify-history`: a check that the histories of sagas are unchanged and whole."""
 
 import asyncio
 import sys

@@ -1,4 +1,4 @@
-"""What needs a person: letters that services left on their topics, and messages that block sagas in their stores."""
+"""Letters on services' topics and messages that block sagas in their stores: all that needs a person."""
 
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
@@ -18,26 +18,28 @@ from saga.progress.document import UNREADABLE, Snapshot, decode_entry
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """A letter, and how what it is about stands now."""
+    """A letter, and the present state of the message that it is about."""
 
     letter: Letter
     now: str
-    """`blocks` the saga; `dropped`; `goes on` or `over`, of a compensation that fails; `-`: it blocks nothing."""
+    """State now: `blocks` the saga; `dropped`; `goes on` or `over`, of a compensation that fails; `-`: it blocks
+    nothing."""
 
 
 class Attention(NamedTuple):
     """Everything that needs a person."""
 
     told: Sequence[Told]
-    """Newest first."""
+    """Letters, newest first."""
     sagas: Sequence[Listed]
-    """Those that are blocked."""
+    """Sagas that are blocked."""
     more: bool
     """True if there is more than was asked for."""
 
 
 async def attention(choice: Choice, settings: Settings, clock: Clock, warn: Warn) -> Attention:
-    """All of it, as far as it is chosen. Raises `NoStore` if there is none and no service is named."""
+    """Everything that needs a person, as far as it is chosen. Raises `NoStore` if there is none and no service is
+    named."""
     async with AsyncExitStack() as stack:
         try:
             sources = await stack.enter_async_context(sources_of(choice.addresses, clock))
@@ -73,7 +75,7 @@ async def _all(choice: Choice, sources: Sequence[Source], settings: Settings, cl
 
 
 async def _blocking(each: Listed, sources: Sequence[Source], warn: Warn) -> list[Letter]:
-    """The dead letters of a saga that its progresses know, whether the log has them or not."""
+    """Dead letters of a saga that its progresses know, whether the log has them or not."""
     found = []
     for source in sources:
         try:
@@ -90,7 +92,7 @@ async def _blocking(each: Listed, sources: Sequence[Source], warn: Warn) -> list
 
 
 def _letter(p: Snapshot, id_: str, handler: str) -> Letter:
-    """A dead letter as the transition has it that wrote it, if that is still in the progress."""
+    """Dead letter from the transition that wrote it, if that is still in the progress."""
     kept = next(k for k in (*p.queue, *p.compensating) if k.dead == id_)
     for entry in map(decode_entry, reversed(p.transitions)):
         for dead in entry.letters:

@@ -1,4 +1,4 @@
-"""The fields of the events that a saga's transitions emitted, for `saga show --values`: what is sensitive is hidden."""
+"""Fields of the events that a saga's transitions emitted, for `saga show --values`: sensitive ones are hidden."""
 
 from msgspec import Struct
 
@@ -17,14 +17,14 @@ class Said(Struct, frozen=True, kw_only=True):
     type: str
     id: str
     fields: dict[str, object] | None
-    """`None`: they cannot be shown."""
+    """Fields by name; `None`: they cannot be shown."""
     trouble: str | None = None
-    """Why not."""
+    """Reason that they cannot be shown."""
 
 
 def values_of(history: History) -> dict[int, list[Said]]:
-    """For each transition that emitted events, these. Without contracts no value is shown, not even in part: nobody
-    could tell what is sensitive."""
+    """Events of each transition that emitted any. Without contracts no value is shown, not even in part: nobody could
+    tell which ones are sensitive."""
     library: Library | None
     try:
         library, trouble = find(), ""

@@ -1,4 +1,4 @@
-"""What one service has written down of a saga: its progress, with the transitions and messages that it outgrew."""
+"""History of a saga in one service: its progress, with the transitions and messages that it outgrew."""
 
 from collections.abc import AsyncIterator
 
@@ -14,11 +14,11 @@ from saga.store.port import Document, NewestFirst, Store
 
 
 class Unreadable(SagaError):
-    """What a service keeps of a saga is not what it wrote, or was written by a newer version."""
+    """Raised if a document of a saga is not as its service wrote it, or was written by a newer version."""
 
 
 async def documents_of(source: Source) -> AsyncIterator[tuple[str, Document]]:
-    """The progress documents of a service, with their saga ids; damaged ones as they lie there, if the store can."""
+    """Progress documents of a service, with their saga ids; damaged ones unchanged, if the store can."""
     prefix, store = progress_key(source.service, ""), source.store
     found = store.newest(PROGRESS, prefix) if isinstance(store, NewestFirst) else store.scan(PROGRESS, prefix)
     async for key, document in found:
@@ -26,7 +26,8 @@ async def documents_of(source: Source) -> AsyncIterator[tuple[str, Document]]:
 
 
 async def document_of(source: Source, saga: str) -> Document | None:
-    """What a service keeps of a saga. Raises `Unreadable` if it is damaged."""
+    """Progress document of a saga; `None` if the service does not know the saga. Raises `Unreadable` if it is
+    damaged."""
     return await _got(source.store, PROGRESS, progress_key(source.service, saga), f"saga {saga} in {source.service}")
 
 
@@ -60,13 +61,13 @@ async def history_of(source: Source, saga: str, since: int = 0) -> History | Non
 
 
 async def histories_of(source: Source) -> AsyncIterator[History]:
-    """As `history_of`, of all sagas that a service knows."""
+    """Histories of all sagas that a service knows, as `history_of` gives them."""
     async for saga, document in documents_of(source):
         yield await whole_history(source, snapshot_in(source, saga, document))
 
 
 async def whole_history(source: Source, p: Snapshot, since: int = 0) -> History:
-    """As `history_of`, of a progress that was read; with what its pages hold."""
+    """History as `history_of` gives it, of a progress that was read; with the contents of its pages."""
     p = await _with_pages(source, p)
     return History(p, p.transitions) if p.first <= since else await with_archives(source.store, p)
 
@@ -95,7 +96,7 @@ async def with_archives(store: Store, p: Snapshot) -> History:
 async def _with_pages(source: Source, p: Snapshot) -> Snapshot:
     """The progress as if it had no bounds. Raises `Unreadable`.
 
-    Who works on the saga meanwhile takes messages out of pages, which then are removed: so where one is missing, the
+    A worker on the saga meanwhile takes messages out of pages, which then are removed: so where one is missing, the
     progress is read again, as long as it lists other pages than before.
     """
     what = f"a page of {p.saga} in {source.service}"

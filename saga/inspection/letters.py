@@ -14,7 +14,7 @@ from saga.names import dead_letters_of
 LETTERS_MAX = 100_000
 """Letters that are kept in memory, at most: of more only the newest are."""
 DROPPED = "-dropped"
-"""How the id of the record ends that says that a dead letter was dropped."""
+"""End of the id of a record that says that a dead letter was dropped."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,12 +24,12 @@ class Letter:
     service: str
     id: str
     what: str
-    """`dead letter`, `escalation`, `dropped`, or what was done by hand."""
+    """Kind: `dead letter`, `escalation`, `dropped`, or what was done by hand."""
     time: str
     reason: str
     remedy: str
     saga: str | None = None
-    """`None`: nobody can tell."""
+    """Saga id; `None`: nobody can tell."""
     type: str | None = None
     message: str | None = None
     handler: str | None = None
@@ -44,7 +44,7 @@ class Letter:
 
     @property
     def ends(self) -> str | None:
-        """The id of the dead letter whose end this is."""
+        """Id of the dead letter whose end this is."""
         return self.id.removesuffix(DROPPED) if self.what == "dropped" and self.id.endswith(DROPPED) else None
 
 
@@ -52,13 +52,13 @@ class Found(NamedTuple):
     """Letters that a log has."""
 
     letters: tuple[Letter, ...]
-    """Newest first; each once, as it was said last."""
+    """Letters newest first; each once, as it was said last."""
     trouble: str | None
-    """Why there may be more."""
+    """Reason that there may be more."""
 
 
 async def letters_of(services: Collection[str], settings: Settings, clock: Clock) -> Found:
-    """All that these services have said on their topics. It reads each of them from its beginning."""
+    """Letters that these services have written to their topics. It reads each of them from its beginning."""
     if (file := unmade(settings)) is not None:
         return Found((), f"no file {file}")
     known: dict[str, Letter] = {}
@@ -84,7 +84,7 @@ def _newest(letters: Iterable[Letter]) -> tuple[Letter, ...]:
 
 
 def letter_in(service: str, record: Record) -> Letter | None:
-    """The letter that a record is; `None` if it is none: anybody may write to a topic."""
+    """Letter in a record; `None` if it is none: anybody may write to a topic."""
     theirs, ours = _parted(record.headers)
     said = texts_of(ours)
     if not said.get("dead_id") or not said.get("dead_what"):
@@ -112,6 +112,6 @@ def letter_in(service: str, record: Record) -> Letter | None:
 
 
 def _parted(headers: Headers) -> tuple[Headers, Headers]:
-    """The headers of the original, and ours behind them: the original may have any, and names like ours among them."""
+    """Headers of the original, and ours behind them: the original may have any, and names like ours among them."""
     first = max((i for i, (name, _) in enumerate(headers) if name == "dead_id"), default=len(headers))
     return headers[:first], headers[first:]

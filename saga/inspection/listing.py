@@ -16,9 +16,9 @@ from saga.store.port import Document, NewestFirst
 
 OPEN = ("queue", "waiting", "intents", "compensating", "dead")
 QUIET_MS = 3_600_000
-"""After a saga has ended and nothing was written for so long, nobody is left who could send what a part waits for."""
+"""Quiet time after which a part of an ended saga waits for nothing: nobody is left who could send the other one."""
 LOOKED_AT_MAX = 20_000
-"""Of a store that knows no order of time no more documents of a service are looked at to list the newest."""
+"""Most documents of a service that are looked at to list the newest, in a store that knows no order of time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +28,7 @@ class Choice:
     addresses: Sequence[str]
     prefix: str = ""
     services: Sequence[str] = ()
-    """Empty: all."""
+    """Services whose sagas are listed; empty: all."""
     limit: int
     only_open: bool = False
     only_dead: bool = False
@@ -36,7 +36,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A progress at a glance, or why it cannot be read."""
+    """A progress at a glance, or the reason that it cannot be read."""
 
     source: Source
     saga: str
@@ -49,7 +49,7 @@ class Seen:
 
     @property
     def rank(self) -> str:
-        """What is newer ranks higher: by when its saga began; what says nothing of that ranks highest."""
+        """Text by which newer sagas rank higher: when they began; a saga without a start ranks highest."""
         return (self.progress and self.progress.started) or "~"
 
 
@@ -77,7 +77,7 @@ class Listed:
 
     @property
     def open(self) -> dict[str, int]:
-        """What is kept and to which something can still happen, of each sort, over all services."""
+        """Counts by sort, over all services, of all that is kept and to which something can still happen."""
         counts = {sort: sum(getattr(s, sort) for s in self.statuses) for sort in OPEN}
         counts["waiting"] -= self._left_over(any(counts[sort] for sort in OPEN if sort != "waiting"))
         return {sort: count for sort, count in counts.items() if count}
@@ -88,14 +88,15 @@ class Listed:
         return sum(s.left + s.waiting for s in self.statuses) - self.open.get("waiting", 0)
 
     def _left_over(self, others: bool) -> int:
-        """Of the parts that wait, those of a saga that is over. What waits to hear when its saga began is none."""
+        """Number of waiting parts that belong to a saga that is over. A message that waits to hear when its saga began
+        is none."""
         if self.outcome is None or others or self.changed > iso(self.now_ms - QUIET_MS):
             return 0
         return sum(s.waiting for s in self.statuses if s.started is not None)
 
 
 async def listed(choice: Choice, clock: Clock, warn: Warn) -> AsyncIterator[Listed | None]:
-    """The sagas that are chosen, newest first, no more than `limit`; then `None` if others were not looked at."""
+    """Sagas that are chosen, newest first, no more than `limit`; then `None` if others were not looked at."""
     async with AsyncExitStack() as stack:
         sources = await stack.enter_async_context(sources_of(choice.addresses, clock))
         mine = [source for source in sources if not choice.services or source.service in choice.services]
@@ -114,7 +115,7 @@ async def listed(choice: Choice, clock: Clock, warn: Warn) -> AsyncIterator[List
 
 
 async def seen_of(source: Source, saga: str) -> Seen | None:
-    """What a service keeps of a saga, at a glance; `None` if it does not know it."""
+    """Progress of a saga at a glance; `None` if the service does not know it."""
     try:
         document = await document_of(source, saga)
     except Unreadable as why:
@@ -123,7 +124,7 @@ async def seen_of(source: Source, saga: str) -> Seen | None:
 
 
 def _may_be_chosen(choice: Choice, seen: Seen) -> bool:
-    """True if it is worth while to ask the other services. What is damaged may be anything."""
+    """True if it is worth while to ask the other services. A damaged progress may be anything."""
     if seen.progress is None:
         return not choice.only_dead
     status = status_of(seen.progress) if choice.only_open or choice.only_dead else None
@@ -131,7 +132,7 @@ def _may_be_chosen(choice: Choice, seen: Seen) -> bool:
 
 
 async def _whole(seen: Seen, sources: Sequence[Source], clock: Clock, warn: Warn) -> Listed:
-    """The saga with what every service keeps of it; what cannot be read is told."""
+    """The saga in every service; progresses that cannot be read are told."""
     every = []
     for source in sources:
         if source is seen.source:
@@ -157,10 +158,9 @@ def _seen_in(source: Source, saga: str, document: Document) -> Seen:
 async def _newest_first(
     sources: Sequence[Source], prefix: str, warn: Warn, *, kept: bool = False
 ) -> AsyncIterator[Seen]:
-    """The progresses of all these services whose saga id begins with `prefix`, newest saga first, as far as the stores
-    know an order: each gives those first of which it heard last. `kept`: only those that never expire, where the store
-    can tell.
-    """
+    """Progresses of all these services whose saga id begins with `prefix`, newest saga first, as far as the stores know
+    an order: each gives those first of which it heard last. `kept`: only those that never expire, where the store can
+    tell."""
     streams = [_newest_of(source, prefix, warn, kept) for source in sources]
     heads = [(head, stream) for stream in streams if (head := await anext(stream, None))]
     while heads:

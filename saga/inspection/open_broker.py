@@ -13,7 +13,7 @@ from saga.runtime.lifecycle import OPEN_S_MAX
 
 
 def unmade(settings: Settings) -> Path | None:
-    """The file of a broker that nobody has made yet: looking must not make it."""
+    """File of a broker that nobody has made yet, if it is one: looking must not make it."""
     return adapters.broker_adapter(settings.broker).unmade(settings)
 
 

@@ -1,4 +1,4 @@
-"""One saga as all services have it: as it is, with why what fails in it fails, and as it goes on."""
+"""One saga in all services: as it is, with the reasons of failures, and as it goes on."""
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,19 +14,19 @@ from saga.inspection.sources import Warn, sources_of
 from saga.inspection.timeline import History, Line, ServiceStatus, status_of, timeline
 
 FOLLOW_S = 0.5
-"""How often `followed` looks."""
+"""Seconds between two looks of `followed`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """What there is to see of a saga."""
+    """Everything that there is to see of a saga."""
 
     histories: tuple[History, ...]
-    """One for each service that knows it."""
+    """Histories, one for each service that knows it."""
     lines: tuple[Line, ...]
     statuses: tuple[ServiceStatus, ...]
     failing: Mapping[str, str] = field(default_factory=dict)
-    """Of events that cannot be undone, by id, what was said last of why."""
+    """Last reason for each event that cannot be undone, by id."""
 
     @property
     def undoing(self) -> frozenset[str]:
@@ -42,7 +42,7 @@ async def shown(
     service: str | None = None,
     known: Mapping[str, int] | None = None,
 ) -> Shown:
-    """What the services in these stores, or one of them, have written down of a saga.
+    """A saga as the services in these stores, or one of them, have written it down.
 
     Services whose progress cannot be read are warned about and left out. `known`: for each service how many transitions
     nobody needs to see again. Raises `NoStore`, and `SagaError` for a transition that cannot be read.
@@ -70,7 +70,7 @@ async def shown(
 async def followed(
     saga: str, addresses: Sequence[str], clock: Clock, warn: Warn, service: str | None = None
 ) -> AsyncIterator[list[Line]]:
-    """The transitions of a saga that are there, then again and again those that are new. Without end.
+    """Transitions of a saga that are there, then again and again those that are new. Without end.
 
     It waits for a saga or a store that is not there yet.
     """
@@ -88,7 +88,7 @@ async def followed(
 
 
 async def with_reasons(saga: str, seen: Shown, settings: Settings, clock: Clock, warn: Warn) -> Shown:
-    """With what was said in the log of compensations that have begun and do not come to their end."""
+    """The same with reasons from the log, for compensations that have begun and do not come to their end."""
     found = await letters_of(seen.undoing, settings, clock)
     if found.trouble:
         warn(f"why a compensation does not come to its end is not known: {found.trouble}")

@@ -15,7 +15,7 @@ from saga.store.adapter import StoreAddress
 from saga.store.port import Store
 
 Warn: TypeAlias = Callable[[object], None]
-"""Told what keeps a part of an answer from being given; the rest is given all the same."""
+"""Called with the reason that a part of an answer cannot be given; the rest is given all the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ async def sources_of(addresses: Sequence[str], clock: Clock) -> AsyncIterator[li
 
 
 def addresses_of(address: str) -> Sequence[StoreAddress]:
-    """The stores that an address means. Raises `ConfigurationError`, `NoStore` if there is none."""
+    """Stores that an address means. Raises `ConfigurationError`, `NoStore` if there is none."""
     try:
         return adapters.store_adapter(address).stores_of(address)
     except ValueError as why:
@@ -59,14 +59,14 @@ def addresses_of(address: str) -> Sequence[StoreAddress]:
 
 
 def _settings_of(address: str) -> Settings:
-    """Settings with a store at this address. What else is set may be wrong where the store has no use for it."""
+    """Settings with a store at this address. Other settings may be wrong where the store has no use for them."""
     if adapters.store_adapter(address).options is None:
         return Settings(store=address)
     return Settings.from_environment(store=address)
 
 
 async def _services_in(store: Store) -> list[str]:
-    """The services whose progress is in a store, of which the address says nothing."""
+    """Services whose progress is in a store, if its address does not say."""
     services = dict[str, None]()
     async for key, _ in store.scan(PROGRESS):
         services[key.partition("::")[0]] = None

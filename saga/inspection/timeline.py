@@ -1,4 +1,4 @@
-"""What people are shown of a saga: one line for each transition of all services, and how it stands in each. Pure."""
+"""Timeline of a saga for people: one line for each transition of all services, and its status in each. Pure."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -17,7 +17,8 @@ class History:
 
     snapshot: Snapshot
     transitions: tuple[Raw, ...]
-    """Oldest first, archived ones with them, as they were written: what `saga.progress.history.verify` checks."""
+    """Transitions, oldest first, archived ones with them, as they were written: `saga.progress.history.verify` checks
+    them."""
 
     @property
     def service(self) -> str:
@@ -34,40 +35,40 @@ class Line:
     """One transition of one service."""
 
     time: str
-    """When it was written, by the clock of the service; RFC 3339 in milliseconds, UTC."""
+    """Time of writing, by the clock of the service; RFC 3339 in milliseconds, UTC."""
     service: str
     transition: int
     handler: str
     outcome: Outcome
     reason: str | None
     type: str
-    """Of the message that it was about."""
+    """Type of the message that it was about."""
     message: str
     """The message's id."""
     source: str
-    """Who emitted the message."""
+    """Service or application that emitted the message."""
     attempt: int
     emitted: tuple[str, ...]
     """The types of the events that it emitted."""
     steps: tuple[str, ...]
-    """What the handler called, as people read it: `reserve`, `update set_aside stock/tea`, `read stock/tea`."""
+    """Calls of the handler, as people read them: `reserve`, `update set_aside stock/tea`, `read stock/tea`."""
     delta: dict[str, Any]
     """The fields of the state that changed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceStatus:
-    """How a saga stands in one service."""
+    """Status of a saga in one service."""
 
     service: str
     saga: str
     state: str
-    """In a word: `quarantined`, `begun` (a handler is at it), or the outcome of the last transition."""
+    """State in a word: `quarantined`, `begun` (a handler is at it), or the outcome of the last transition."""
     outcome: str | None
     """The event with which this service ended the saga."""
     started: str | None
     changed: str
-    """When the last transition was written; of a saga without any, when its handler began. Empty if neither."""
+    """Time of the last transition; of a saga without any, of the beginning of its handler. Empty if neither."""
     queue: int
     waiting: int
     """Parts of fan-ins, and messages of a saga of which nobody has told when it began."""
@@ -80,12 +81,12 @@ class ServiceStatus:
 
     @property
     def is_open(self) -> bool:
-        """Whether something is kept that has not come to its end."""
+        """True if something is kept that has not come to its end."""
         return bool(self.queue or self.waiting or self.intents or self.compensating or self.dead)
 
 
 def _in_pages(p: Snapshot | Glance, of: PageOf) -> int:
-    """How many messages are kept in pages."""
+    """Number of messages that are kept in pages."""
     return sum(page.count for page in p.pages if page.of == of)
 
 
@@ -97,7 +98,7 @@ def is_left(p: Snapshot | Glance, kept: Kept | GlanceKept) -> bool:
 
 
 def status_of(p: Snapshot | Glance) -> ServiceStatus:
-    """How the saga stands in the service whose progress this is."""
+    """Status of the saga in the service whose progress this is."""
     last = glance_entry(p.transitions[-1]) if p.transitions else None
     left = sum(1 for kept in p.waiting if is_left(p, kept))
     dead = sum(1 for kept in (*p.queue, *p.compensating) if kept.dead)

@@ -25,7 +25,7 @@ class Broken:
 
 @dataclass(slots=True)
 class Verified:
-    """What was looked at, and what was found."""
+    """Histories that were looked at, and everything wrong that was found."""
 
     histories: int = 0
     """One for each saga and service."""
@@ -38,7 +38,7 @@ class Verified:
 
 
 async def verified(addresses: Sequence[str], clock: Clock, saga: str | None = None) -> Verified:
-    """What is wrong with the histories in these stores, of all sagas or of one."""
+    """Everything wrong with the histories in these stores, of all sagas or of one."""
     found = Verified()
     async with sources_of(addresses, clock) as sources:
         for source in sources:

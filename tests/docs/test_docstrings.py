@@ -10,9 +10,12 @@ from tests.docs.markdown import MODULES, ROOT
 
 HELD = (
     "saga/*.py",
+    "saga/administration/*.py",
     "saga/broker/**/*.py",
+    "saga/cli/*.py",
     "saga/contracts/*.py",
     "saga/declarations/*.py",
+    "saga/inspection/*.py",
     "saga/observe/*.py",
     "saga/policies/*.py",
     "saga/progress/*.py",
