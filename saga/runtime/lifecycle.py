@@ -80,14 +80,14 @@ async def work(worker: Worker, stop: asyncio.Event) -> float:
     """
     clock, tasks, drain_s = worker.service.ports.clock, worker.tasks, worker.limits.drain_s
     async with AsyncExitStack() as groups:
-        memberships = [await worker.sources.join(source, worker.listener, groups) for source in worker.sources.all]
+        first, *others = [await worker.sources.join(source, worker.listener, groups) for source in worker.sources.all]
         commits = tasks.create_task(worker.commits.run(), name=f"{worker.name} commits")
         ending = tasks.create_task(_nothing_new_after(stop, worker), name=f"{worker.name} stop")
         try:
             async with asyncio.TaskGroup() as beside:
-                for membership in memberships[1:]:
+                for membership in others:
                     beside.create_task(worker.polling.run(membership, stop), name=f"{worker.name} poll")
-                await worker.polling.run(memberships[0], stop)
+                await worker.polling.run(first, stop)
         finally:
             began = clock.monotonic_s()
             worker.assignment.stop()

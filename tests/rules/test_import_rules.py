@@ -20,6 +20,8 @@ PLANTED = {
         ("saga.runtime.turn", "saga.runtime.worker"),
         ("saga.runtime.turn_state", "saga.runtime.persistence"),
         ("saga.runtime.lanes", "saga.runtime.room"),
+        ("saga.runtime.intake", "saga.runtime.ports"),
+        ("saga.runtime.intake", "saga.runtime.participant"),
         ("saga.runtime.worker", "saga.runtime.repairing"),
     ],
     "Imports point down in the kit": [
