@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from saga.broker.port import Membership
 from saga.errors import BrokerUnavailable
 from saga.messages import Message, Partition, Position, Record
-from saga.runtime.intake import Letter, received
+from saga.runtime.intake import Letter, Skip, received
 from saga.runtime.lanes import Item, Lanes
 from saga.runtime.participant import Participant
 from saga.runtime.room import Room
@@ -71,11 +71,11 @@ class Polling:
         if prefix is None or partition in self.assignment.leaving:
             return
         prefix.begun(record.offset)
-        taken = received(record, self.service)
-        if isinstance(taken, Message):
-            position = Position(record.topic, record.partition, record.offset)
-            self.lanes.add(Item(taken, position, prefix, self.service.ports.clock.monotonic_s()))
-        elif isinstance(taken, Letter):
-            self.unreadable.give_up(record, prefix, taken.reason)
-        else:
-            self.lanes.finish(prefix, record.offset)
+        match received(record, self.service):
+            case Message() as message:
+                position = Position(record.topic, record.partition, record.offset)
+                self.lanes.add(Item(message, position, prefix, self.service.ports.clock.monotonic_s()))
+            case Letter(reason=reason):
+                self.unreadable.give_up(record, prefix, reason)
+            case Skip():
+                self.lanes.finish(prefix, record.offset)
