@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 import pytest
 
 from saga import Saga, Service
-from saga.errors import ConfigurationError, DeclarationError, SagaError
+from saga.errors import ConfigurationError, DeclarationError, SagaError, StoreUnavailable
+from saga.store.sqlite import SqliteStore
 from saga.testing.idempotence import check_idempotent
 from saga.testing.trials import trial
 from services.inventory.events import InventoryReserved
@@ -164,6 +165,15 @@ async def test_a_compensation_that_never_succeeds_ends_the_trial_with_an_error()
         SagaError, match=r"the trial does not come to an end: 1000 attempts failed, the last: .*away for"
     ):
         await trial(stubborn, an_order(), OrderCancelled(order_id=SAGA, reason="-"))
+
+
+async def test_a_store_that_cannot_be_used_ends_the_trial_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def full(*_: object, **__: object) -> None:
+        raise StoreUnavailable("the disk is full")
+
+    monkeypatch.setattr(SqliteStore, "insert", full)
+    with pytest.raises(SagaError, match=r"^the store of the trial cannot be used: the disk is full$"):
+        await trial(payment, an_order(), use=[FakeBank()])
 
 
 async def test_a_resource_without_a_fake_that_does_not_open_says_so() -> None:

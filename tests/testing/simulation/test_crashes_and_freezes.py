@@ -1,9 +1,17 @@
 """Processes of a simulated world die in the middle of anything, or freeze and go on later."""
 
 import asyncio
+from functools import partial
 
+import pytest
+
+from saga.declarations.values import Declared
+from saga.runtime.prepared import Prepared, prepare
+from saga.testing.simulation import workers
 from saga.testing.simulation.loop import SimulatedLoop
 from saga.testing.simulation.processes import Process
+from saga.testing.simulation.simulated_world import SimulatedWorld
+from tests.testing.simulation.orders import an_order, begun
 from tests.testing.simulation.planted_faults import begin, context_of, passes, ticks
 
 
@@ -125,3 +133,23 @@ def test_what_a_task_begins_dies_with_its_process(loop: SimulatedLoop, process: 
     loop.call_later(1.5, loop.kill, process)
     loop.run()
     assert said == [1]
+
+
+def test_a_service_is_prepared_once_for_all_its_lives(monkeypatch: pytest.MonkeyPatch) -> None:
+    names: list[str] = []
+
+    def counted(declared: Declared) -> Prepared:
+        names.append(declared.name)
+        return prepare(declared)
+
+    monkeypatch.setattr(workers, "prepare", counted)
+    with SimulatedWorld(seed=1) as world:
+        begun(world)
+        world.publish(an_order(1))
+        world.run_until_quiet()
+        for life in world.workers._lives.values():
+            world._loop.inside(partial(world.workers.crash, life.process, 0.1))
+        world.publish(an_order(2))
+        world.run_until_quiet()
+        assert {life.process.life for life in world.workers._lives.values()} == {2}
+    assert sorted(names) == ["inventory", "order", "payment", "shipping"]
