@@ -6,6 +6,7 @@ A new one gets a folder of its own, a line here, and its driver as an extra of t
 from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
+from saga.adapter_description import Adapter, Chosen, Options, Problem
 from saga.addresses import is_plain, scheme_of
 from saga.broker.adapter import BrokerAdapter
 from saga.broker.administration import Administration
@@ -13,7 +14,6 @@ from saga.broker.embedded.adapter import EMBEDDED
 from saga.broker.kafka.adapter import KAFKA
 from saga.broker.port import Broker
 from saga.clock import Clock
-from saga.describing import Adapter, Chosen, Options, Problem
 from saga.store.adapter import StoreAdapter
 from saga.store.couchbase.adapter import COUCHBASE
 from saga.store.port import Store

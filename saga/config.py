@@ -12,9 +12,9 @@ from typing import Literal, NamedTuple, Self, TypeVar
 import msgspec
 
 from saga import adapters, setting_readers
+from saga.adapter_description import Problem
 from saga.addresses import check_http, scheme_of
 from saga.broker.port import RECORD_BYTES_LEAST, RECORD_BYTES_LIMIT, RECORD_BYTES_MAX
-from saga.describing import Problem
 from saga.errors import ConfigurationError
 from saga.policies.concurrency import INFLIGHT_MIN
 from saga.setting_readers import SettingReader

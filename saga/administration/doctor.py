@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from saga import adapters
+from saga.adapter_description import Finding, Severity
 from saga.administration import findings
 from saga.administration.position_moves import partition_states
 from saga.administration.wanted_topics import Wanted, wanted_by
@@ -14,7 +15,6 @@ from saga.broker.administration import Administration, Found
 from saga.clock import Clock
 from saga.config import Settings
 from saga.declarations.values import Declared
-from saga.describing import Finding, Severity
 from saga.errors import BrokerError, ConfigurationError, Problems, SagaError, StoreError
 from saga.inspection.open_broker import administration_of, unmade
 from saga.names import PROBE, PROBED, PROGRESS, is_dead_letters

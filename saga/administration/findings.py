@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
+from saga.adapter_description import Finding
 from saga.administration.position_moves import PartitionState
 from saga.administration.topic_plans import is_kept_as_wanted, kept, retention_ms, span
 from saga.administration.wanted_topics import Wanted
@@ -10,7 +11,6 @@ from saga.broker.adapter import Copies
 from saga.broker.administration import DAY_MS, Found
 from saga.broker.port import RECORD_BYTES_LEAST, RECORD_BYTES_MAX
 from saga.declarations.values import Declared
-from saga.describing import Finding
 from saga.messages import Partition
 
 REPLICAS, IN_SYNC = 3, 2

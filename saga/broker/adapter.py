@@ -3,10 +3,10 @@
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
+from saga.adapter_description import Adapter, Chosen
 from saga.broker.administration import Administration
 from saga.broker.port import Broker
 from saga.clock import Clock
-from saga.describing import Adapter, Chosen
 
 
 class Copies(NamedTuple):

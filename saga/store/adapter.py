@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
+from saga.adapter_description import Adapter, Chosen, Finding
 from saga.clock import Clock
-from saga.describing import Adapter, Chosen, Finding
 from saga.store.port import Store
 
 

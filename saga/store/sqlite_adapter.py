@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from glob import escape, glob
 from pathlib import Path
 
+from saga.adapter_description import Chosen, Finding, Problem
 from saga.addresses import file_in
 from saga.clock import Clock
-from saga.describing import Chosen, Finding, Problem
 from saga.errors import NoStore
 from saga.store.adapter import StoreAddress
 from saga.store.port import Store

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from saga.adapter_description import Finding
 from saga.administration import findings
 from saga.administration.position_moves import PartitionState
 from saga.administration.wanted_topics import Wanted
@@ -17,7 +18,6 @@ from saga.broker.administration import DAY_MS, Bounds, Found
 from saga.broker.port import Topic
 from saga.config import Settings
 from saga.declarations.values import Declared
-from saga.describing import Finding
 from saga.messages import Partition
 from saga.store.couchbase.adapter import COUCHBASE, CouchbaseOptions
 from saga.store.sqlite import SqliteStore

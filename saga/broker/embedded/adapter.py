@@ -3,12 +3,12 @@
 from collections.abc import Iterator
 from pathlib import Path
 
+from saga.adapter_description import Chosen, Problem
 from saga.addresses import file_in
 from saga.broker.adapter import Copies
 from saga.broker.administration import Administration
 from saga.broker.port import Broker
 from saga.clock import Clock
-from saga.describing import Chosen, Problem
 
 
 class EmbeddedAdapter:

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, cast
 
 from saga import setting_readers
+from saga.adapter_description import Chosen, Options, Problem, driver, path, secret, secret_problems
 from saga.addresses import HOST, is_plain
 from saga.broker.adapter import Copies
 from saga.broker.administration import Administration
 from saga.broker.port import Broker
 from saga.clock import Clock
-from saga.describing import Chosen, Options, Problem, driver, path, secret, secret_problems
 from saga.errors import ConfigurationError
 
 if TYPE_CHECKING:

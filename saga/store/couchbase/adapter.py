@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple, cast
 
 from saga import setting_readers
+from saga.adapter_description import Chosen, Finding, Options, Problem, driver, path, secret, secret_problems
 from saga.addresses import HOST, scheme_of
 from saga.clock import Clock
-from saga.describing import Chosen, Finding, Options, Problem, driver, path, secret, secret_problems
 from saga.errors import NoStore
 from saga.store.adapter import StoreAddress
 from saga.store.port import Store

@@ -25,8 +25,8 @@ from couchbase.options import ClusterOptions, ClusterTimeoutOptions  # type: ign
 from couchbase.transcoder import RawJSONTranscoder  # type: ignore[import-untyped]  # see above
 
 from saga.store.couchbase.calls import Arrivals
+from saga.store.couchbase.server_time import RELATIVE_S_MAX, ServerTime
 from saga.store.couchbase.settings import CouchbaseSettings, Durability
-from saga.store.couchbase.times import RELATIVE_S_MAX, ServerTime
 from saga.store.port import Document
 
 __all__ = ["FAILURES", "Cluster", "Collection"]

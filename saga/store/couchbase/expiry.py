@@ -20,8 +20,8 @@ from saga.store.couchbase import errors
 from saga.store.couchbase.calls import Calls
 from saga.store.couchbase.driver import FAILURES, Cluster, Collection
 from saga.store.couchbase.listing import evicts
+from saga.store.couchbase.server_time import RELATIVE_S_MAX, longest_s
 from saga.store.couchbase.settings import CouchbaseSettings
-from saga.store.couchbase.times import RELATIVE_S_MAX, longest_s
 
 SLACK_S = 120.0
 """Most that two clocks may differ before an expiry counts as another than the one that was asked for."""

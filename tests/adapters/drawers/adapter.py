@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Literal, cast
 
 from saga import setting_readers
+from saga.adapter_description import Chosen, Finding, Options, Problem, driver, secret
 from saga.addresses import scheme_of
 from saga.clock import Clock
-from saga.describing import Chosen, Finding, Options, Problem, driver, secret
 from saga.store.adapter import StoreAddress
 from saga.store.port import Store
 

@@ -17,9 +17,9 @@ from saga.runtime.lifecycle import Options, serve
 from saga.runtime.prepared import prepare
 from saga.runtime.room import Limits
 from saga.store.couchbase.adapter import CouchbaseOptions
+from saga.store.couchbase.server_time import AT_S_MAX, ServerTime, longest_s
 from saga.store.couchbase.settings import CouchbaseSettings
 from saga.store.couchbase.store import CouchbaseStore
-from saga.store.couchbase.times import AT_S_MAX, ServerTime, longest_s
 from services.payment import payment
 from tests.store.conftest import SettableClock
 from tests.store.couchbase.node import WRITES, Node
