@@ -17,7 +17,7 @@ class Batches:
     """Lanes that wait, for each thing that is acted on. Nothing is kept of a thing at rest."""
 
     _waiting: dict[str, list[tuple[Any, asyncio.Future[Any]]]] = field(default_factory=dict)
-    """Being in here means that somebody acts on it."""
+    """Lanes behind the one that acts, for each thing that is acted on now."""
 
     async def together(self, what: str, item: Item, act: Callable[[Sequence[Item]], Awaitable[Sequence[T]]]) -> T:
         """Return what `act` gives for `item`; with it go the items that came up while the batch before was under way.

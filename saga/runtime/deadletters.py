@@ -27,7 +27,7 @@ REASON_BYTES_MAX, REMEDY_BYTES_MAX, WHERE_BYTES_MAX, CALL_BYTES_MAX = 2000, 500,
 CALLS_BYTES_MAX = 8000
 """Bytes of all calls together, at most."""
 SMALLER_BYTES = (1 << 18, 1 << 16, 1 << 13)
-"""A letter that the log refuses is tried with so many bytes in all; then without anything of the original."""
+"""Bytes in all with which a letter that the log refuses is tried next; then without anything of the original."""
 LEAST_BYTES_MAX = 120
 """Bytes of each header of ours, at most, in a letter without anything of the original."""
 _LEAST = ("dead_id", "dead_what", "dead_service", "dead_reason", "dead_time", "dead_handler", "dead_whole")

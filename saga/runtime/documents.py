@@ -25,9 +25,9 @@ from saga.store.port import Document
 T = TypeVar("T")
 
 PRUNE_FROM = 64
-"""With more markers than this in a document, an update first looks which of them nobody needs any more."""
+"""Markers in a document from which on an update first drops those that nobody needs any more."""
 MARKERS_MAX = 1000
-"""With so many markers of open intents an update without one fails, transiently."""
+"""Markers of open intents in a document, at most: then an update without one fails, transiently."""
 PAUSE_S = 0.002
 PAUSE_S_MAX = 0.1
 
@@ -50,7 +50,7 @@ class Head(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     markers: dict[str, Marker]
     absent: bool = False
-    """Only markers: for services the document is not there."""
+    """True if there are only markers: for services the document is not there."""
 
 
 class _Headed(Struct):
@@ -76,7 +76,7 @@ _fields = msgspec.json.Decoder(dict[str, Raw])
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Update:
-    """One update of one run."""
+    """Update of a business document, as one run asks for it."""
 
     declared: DocumentKind
     key: str
@@ -87,11 +87,11 @@ class Update:
     args: Sequence[object]
     kwargs: Mapping[str, object]
     until_s: float
-    """By the monotonic clock: how long the replace is tried again while others change the document."""
+    """Time of the monotonic clock until which the replace is tried again while others change the document."""
 
 
 def result_of(change: Callable[..., object], kind: type) -> Any:
-    """The type of what an update gives back: what stands beside the document in the return annotation."""
+    """Type of the result of an update: it stands beside the document in the return annotation."""
     returned = returns_of(change)
     for option in get_args(returned) if get_origin(returned) is not tuple else (returned,):
         if get_origin(option) is tuple and len(get_args(option)) == 2:
@@ -189,7 +189,7 @@ def _too_hot(update: Update) -> TimeoutError:
 async def never(
     service: Participant, position: Position, collection: str, key: str, marker: str, mark: Marker
 ) -> Marker:
-    """Before an intent is ended otherwise: what its update has done, or the mark that it never will do anything."""
+    """Mark that an update never will do anything, or what it has done: its intent is about to be ended otherwise."""
     store, pause_s = service.ports.store, PAUSE_S
     while True:
         document = await patiently(service, position, "get", store.get, collection, key)
@@ -205,7 +205,7 @@ async def never(
 
 
 def _cannot_grow(update: Update, why: TooLarge) -> Permanent:
-    """For the one update that makes its document larger than the store takes."""
+    """Failure of the one update that makes its document larger than the store takes."""
     return Permanent(
         f"document {update.key!r} of {update.declared.collection!r} would be too large: {why}; "
         "let it hold less, or split it into several"
@@ -280,7 +280,7 @@ async def _put(  # what is written, where, and in the place of what
     body: Any,
     head: Head,
 ) -> bool:
-    """Insert or replace the very version that was read; whether it happened for certain.
+    """Insert, or replace the very version that was read. Return whether it happened for certain.
 
     Fields that the service's class does not know are kept, and the document's expiry too: it is never ours.
     """
@@ -330,7 +330,7 @@ async def _intents(service: Participant, position: Position, saga: str) -> tuple
 
 
 async def _needed(service: Participant, position: Position, markers: Mapping[str, Marker]) -> dict[str, Marker]:
-    """The markers less those whose run is not open any more, when there are many. Read after the markers were seen."""
+    """Markers without those whose run is not open any more, if there are many. Runs are read after the markers."""
     if len(markers) <= PRUNE_FROM:
         return dict(markers)
     open_ = {saga: await _intents(service, position, saga) for saga in sorted({m.saga for m in markers.values()})}

@@ -16,7 +16,7 @@ class KnownPages:
         self._bytes, self._bytes_max = 0, bytes_max
 
     def entries_of(self, key: str) -> bytes | None:
-        """`None` for one that is not known."""
+        """Entries of a page; `None` for one that is not known."""
         entries = self._entries.get(key)
         if entries is not None:
             self._entries.move_to_end(key)

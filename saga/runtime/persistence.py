@@ -102,7 +102,7 @@ def in_hand(service: Participant, turn: TurnState) -> Hand:
 
 
 async def load(service: Participant, turn: TurnState) -> TurnState:
-    """The progress as the store has it; whoever reads it first publishes what is not known as published."""
+    """Read the progress from the store. Whoever reads it first publishes what is not known as published."""
     saga = turn.message.saga
     key = progress_key(service.name, saga)
     document = await patiently(service, turn.position, "get", service.ports.store.get, PROGRESS, key)
@@ -146,7 +146,7 @@ def _archive(key: str, document: Document) -> Archive:
 
 
 def _check_declared(service: Prepared, p: Snapshot, unpublished: Sequence[Entry]) -> None:
-    """Another version of the service, or another service of its name, has more to do here than this one can. Raises
+    """Check that no other version of the service, or service of its name, has more to do here than this one can. Raises
     `SagaError`: the lane waits, and people are told, until a version that declares it takes the message."""
     missing = list(undeclared(p, service.roles))
     emitted = {event.type for entry in unpublished for event in entry.events}
@@ -159,7 +159,7 @@ def _check_declared(service: Prepared, p: Snapshot, unpublished: Sequence[Entry]
 
 
 async def _too_old(service: Participant, turn: TurnState) -> None:
-    """The message of a saga that nobody here knows any more: a dead letter, and no progress."""
+    """Give up the message of a saga that nobody here knows any more: a dead letter, and no progress."""
     message = turn.message
     letter = deadletters.older_than_memory(service.name, message, turn.position, service.contracts[message.type])
     await send_letter(service, turn.position, letter)
@@ -190,7 +190,7 @@ def now(service: Participant) -> Now:
 
 
 async def write(service: Participant, turn: TurnState, written: Written) -> TurnState:
-    """One compare-and-swap of the whole progress, then its events. Raises `Refused`: then nothing was decided."""
+    """Write the whole progress by one compare-and-swap, then publish its events. Raises `Refused`: nothing changed."""
     clock, stages, entry = service.ports.clock, turn.stages, written.entry
     began = clock.monotonic_s()
     turn = await save(service, turn, written)
@@ -207,7 +207,7 @@ async def write(service: Participant, turn: TurnState, written: Written) -> Turn
 
 
 async def save(service: Participant, turn: TurnState, written: Written) -> TurnState:
-    """The write alone. An ambiguous one is refused as well: it is never made again, for it may still land.
+    """Write the progress alone. An ambiguous write is refused as well: it is never made again, for it may still land.
 
     Raises `Refused`, and `TooLarge` for a progress that can never be written.
     """
@@ -245,13 +245,13 @@ async def save(service: Participant, turn: TurnState, written: Written) -> TurnS
 def tell_refused(
     service: Participant, saga: str | None, operation: Literal["write", "archive", "update"], why: StoreError
 ) -> None:
-    """The moment for those who count."""
+    """Report a refused write, for those who count them."""
     kind: Literal["conflict", "ambiguous"] = "ambiguous" if isinstance(why, Ambiguous) else "conflict"
     service.ports.watching.report(WriteRefused(service=service.name, saga=saga, operation=operation, why=kind))
 
 
 async def archived(service: Participant, position: Position, p: Snapshot, archive: Archive) -> Snapshot:
-    """The progress within its bound: the oldest published transitions go to an insert-only document of their own."""
+    """Archive the oldest published transitions, in an insert-only document, and return the progress without them."""
     store, key = service.ports.store, history.archive_key(service.name, p.saga, p.first)
     content = encode(archive)
     try:
@@ -282,7 +282,7 @@ async def _taken_over(service: Participant, position: Position, saga: str, key: 
 
 
 async def publish(service: Participant, position: Position, p: Snapshot, entry: Entry) -> None:
-    """The events of a transition, in order; returns when all are acknowledged. Nothing later goes out before."""
+    """Publish the events of a transition, in order; return when all are acknowledged. Nothing later goes out before."""
     if not entry.events and not entry.letters:
         return
     outgoing = publishing.outgoing(service, p, entry)
@@ -301,7 +301,7 @@ async def publish(service: Participant, position: Position, p: Snapshot, entry: 
 
 
 def send(service: Participant, position: Position, outgoing: Sequence[Outgoing]) -> Coroutine[object, object, None]:
-    """Return when all is acknowledged."""
+    """Publish records. Returns when all are acknowledged."""
     return patiently(service, position, "publish", service.ports.log.publish, outgoing)
 
 
@@ -337,7 +337,7 @@ async def offer(
 
 
 def tell(service: Participant, saga: str, letter: DeadLetter) -> None:
-    """The moment for people."""
+    """Report a dead letter or an escalation to people."""
     if letter.what == "escalation":
         service.ports.watching.report(
             Escalated(service=service.name, saga=saga, handler=letter.handler, reason=letter.reason, steps=letter.calls)

@@ -108,7 +108,7 @@ class ShieldedRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ports:
-    """Everything around a turn. Whatever it awaits is a call of one of these."""
+    """All that is around a turn. Whatever it awaits is a call of one of these."""
 
     store: Store
     log: Log
@@ -116,7 +116,7 @@ class Ports:
     watching: Watching
     assignment: Assignment
     together: Together
-    """For updates of one business document."""
+    """Meeting place of updates of one business document."""
     pages: KnownPages
     outside: Outside = Step.make
     one_run: Callable[[], OneRun] = ShieldedRun

@@ -42,15 +42,15 @@ class RunningSaga(Saga[Any]):
         self.calls = list(carried if carried[: len(recorded_)] == recorded_ else recorded_)
         """All answers so far, recorded or carried over."""
         self.failure: Exception | None = None
-        """A step has failed, and with it this attempt, even if the handler catches it."""
+        """Failure of a step, and with it of this attempt, even if the handler catches it."""
         self.halt: BaseException | None = None
         self.outages = service.ports.watching.outages
         """Outages that had been told when it began."""
         self.until_s = service.ports.clock.monotonic_s() + handler.timeout_s
         self.left = False
-        """It is left as by a crash: then nobody waits for what the handler did not wait for, except for writes."""
+        """True if it is left as by a crash: nobody waits for what the handler did not wait for, except for writes."""
         self.ended = False
-        """Nothing of it begins any more."""
+        """True if nothing of it begins any more."""
         self._next = 0
         self._numbers: dict[str, int] = {}
         self._one_run: OneRun | None = None
@@ -120,7 +120,7 @@ class RunningSaga(Saga[Any]):
     async def _made(
         self, asked: Call, call: Callable[..., Awaitable[Any]], args: Sequence[object], kwargs: Mapping[str, object]
     ) -> Call:
-        """The call itself, within its time."""
+        """Make the call itself, within its time."""
         clock, began = self.service.ports.clock, self.service.ports.clock.monotonic_s()
         timeout_s = self.service.timeouts.get(type(getattr(call, "__self__", None)), self.handler.timeout_s)
         try:
@@ -230,7 +230,7 @@ class RunningSaga(Saga[Any]):
         )
 
     def _one_at_a_time(self) -> AbstractAsyncContextManager[object]:
-        """Steps of one handler never overlap: one begun during another waits."""
+        """Gate of this run: its steps never overlap, one begun during another waits."""
         if self._one_run is None:
             self._one_run = self.service.ports.one_run()
         return self._one_run.gate
@@ -304,7 +304,7 @@ class RunningSaga(Saga[Any]):
         return begun if self._next == len(self.calls) == len(self.intent.calls) else None
 
     async def _begin(self, asked: Call) -> None:
-        """Nothing new begins before its intent is durable, with all answers so far."""
+        """Make the intent durable, with all answers so far: nothing new begins before."""
         try:
             self.service.ports.assignment.check_running(self.turn.position)
         except Halted as halt:
@@ -331,7 +331,7 @@ class RunningSaga(Saga[Any]):
             raise
 
     async def _shielded(self, work: Coroutine[object, object, Any]) -> Any:
-        """A timeout abandons the await, never a store write."""
+        """Await a write: a timeout abandons the await, never the write."""
         assert self._one_run is not None
         return await self._of_store(self._one_run.write(work))
 

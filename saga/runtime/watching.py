@@ -40,7 +40,7 @@ class Watching:
     service: str
     clock: Clock
     report: Report
-    """Told what happens, for logs and people."""
+    """Function that is told what happens, for logs and people."""
     load: Load | None = None
     outages: int = 0
     """Count of `unavailable`. What runs out of time meanwhile has not failed."""
