@@ -15,7 +15,7 @@ from saga.messages import Position
 from saga.names import PROGRESS
 from saga.progress.document import UNENCODABLE, UNREADABLE, Kind, progress_key
 from saga.runtime.answers import check_made_again, declared_answer
-from saga.runtime.errors import Refused
+from saga.runtime.errors import Refused, unexpected
 from saga.runtime.participant import Participant
 from saga.runtime.persistence import patiently, tell_refused
 from saga.runtime.signatures import accepts_none, returns_of
@@ -251,6 +251,10 @@ def _changed(update: Update, current: Any) -> tuple[Marker, Any]:
         refused = _with(marker, name, why.args, answer.__name__)
         check_made_again(answer, why, refused.value, name)
         return refused, None
+    except (Exception, KeyboardInterrupt):
+        raise
+    except BaseException as why:  # it would fail whoever acts for this update, too
+        raise unexpected(why, name) from why
     result: object = None
     if isinstance(returned, tuple) and len(returned) == 2:
         returned, result = returned

@@ -25,3 +25,8 @@ class Draining(Halted):
 
 class NotDeterministic(Permanent):
     """Failure of a rerun that asked for another step, or other input, than recorded."""
+
+
+def unexpected(why: BaseException, who: str) -> RuntimeError:
+    """Make the failure of an attempt that ended with what is no `Exception`."""
+    return RuntimeError(f"{who} raised {type(why).__name__}, which is no Exception")

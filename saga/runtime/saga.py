@@ -18,7 +18,7 @@ from saga.progress import ids, record
 from saga.progress.document import UNENCODABLE, Call, Intent
 from saga.runtime import documents, persistence
 from saga.runtime.answers import check_made_again, declared_answer
-from saga.runtime.errors import Halted, NotDeterministic
+from saga.runtime.errors import Halted, NotDeterministic, unexpected
 from saga.runtime.participant import Participant
 from saga.runtime.ports import OneRun, Step
 from saga.runtime.signatures import returns_of
@@ -367,11 +367,6 @@ def fields_of(state: Any) -> dict[str, Any]:
             if field.name not in values:
                 values[field.name] = msgspec.to_builtins(getattr(state, field.name), str_keys=True)
     return values
-
-
-def unexpected(why: BaseException, who: str) -> RuntimeError:
-    """The failure of an attempt that ended with what is no `Exception`."""
-    return RuntimeError(f"{who} raised {type(why).__name__}, which is no Exception")
 
 
 def recorded(value: object, name: str, what: str) -> Raw:

@@ -374,6 +374,26 @@ async def test_an_update_that_was_ruled_out_is_refused_and_leaves_the_document_a
         assert found.content == content
 
 
+async def test_of_updates_that_go_together_one_that_would_end_the_process_fails_alone(tmp_path: Path) -> None:
+    declared, clock = inventory_of().declared, TrialClock()
+
+    def ends(stock: Stock) -> Stock:
+        raise SystemExit("enough")
+
+    async with SqliteStore(tmp_path / "store.db", clock=clock) as store:
+        service = participant_of(prepare(declared), {}, trial_ports(declared.name, store, clock, Published()))
+        await store.insert("stock", "tea", b'{"left":5}')
+        good, bad = an_update(declared), replace(an_update(declared), marker="bad", change=ends, args=())
+        run = [{"handler": "set_aside", "kind": "do", "cause": "c"}]
+        await store.insert("saga", f"inventory::{SAGA}", msgspec.json.encode({"intents": run}))
+        made = await documents.apply_all(service, Position("orders", 0, 0), [good, bad, replace(good, marker="last")])
+        found = await store.get("stock", "tea")
+    assert found is not None
+    assert documents.as_kind(found.content, Stock) == Stock(left=3, aside=2)
+    assert [type(each) for each in made] == [Marker, RuntimeError, Marker]
+    assert str(made[1]) == "ends raised SystemExit, which is no Exception"
+
+
 async def test_an_update_of_a_saga_whose_progress_cannot_be_read_any_more_is_not_made(tmp_path: Path) -> None:
     declared, clock = inventory_of().declared, TrialClock()
     async with SqliteStore(tmp_path / "store.db", clock=clock) as store:
