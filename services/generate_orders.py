@@ -56,12 +56,12 @@ class Customer:
 
 
 def customers(chance: Random) -> list[Customer]:
-    """Who orders."""
+    """Customers, each with card and address."""
     return [_customer(number, chance) for number in range(1, CUSTOMERS + 1)]
 
 
 def orders() -> Iterator[Order]:
-    """All of them, in the order in which they are placed."""
+    """All orders, in the order in which they are placed."""
     chance = Random(SEED)
     articles, everybody = items(), customers(chance)
     for number in range(1, ORDERS + 1):
@@ -89,7 +89,7 @@ def _customer(number: int, chance: Random) -> Customer:
 
 
 def _one_of(choices: Sequence[T], chance: Random) -> T:
-    """By `random()` alone: the only draw that Python promises to keep for a seed."""
+    """Choose one by `random()` alone: the only draw that Python promises to keep for a seed."""
     return choices[int(chance.random() * len(choices))]
 
 

@@ -1,7 +1,8 @@
 """The ledger of a pretended outside system, a bank or a carrier: one SQLite file with one row for each call.
 
-What a good outside system promises its callers: a call with a key that was used before gets the answer of that time,
-and does nothing again. The row is on the disk before the caller has its answer. Several processes may share a file.
+It promises its callers what a good outside system does: a call with a key that was used before gets the answer of that
+time, and does nothing again. The row is on the disk before the caller has its answer. Several processes may share a
+file.
 """
 
 import json
@@ -16,7 +17,7 @@ from saga.clock import SystemClock
 T = TypeVar("T")
 
 BUSY_S_MAX = 4.0
-"""How long a call waits for other processes that write: less than the 5 s after which its caller gives it up."""
+"""Time that a call waits for other processes that write: less than the 5 s after which its caller gives it up."""
 BUSY_S_PAUSE = 0.005
 
 _clock = SystemClock()
@@ -39,20 +40,21 @@ _ADD = "INSERT INTO calls (key, operation, subject, arguments, answer, refused) 
 
 
 class Contradiction(Exception):
-    """A call that no correct client makes: a key used again for something else, a charge taken after its release."""
+    """Raised for a call that no correct client makes: a key used again for something else, a charge taken after its
+    release."""
 
 
 class Call(NamedTuple):
-    """What a client asks for."""
+    """Request of a client."""
 
     operation: str
     subject: str
-    """The charge or the booking that it is about."""
+    """Charge or booking that it is about."""
     arguments: tuple[str, ...] = ()
 
 
 class Answer(NamedTuple):
-    """What the outside system says to it."""
+    """Answer of the outside system to a call."""
 
     text: str
     refused: bool = False
@@ -65,16 +67,16 @@ class Row(NamedTuple):
     call: Call
     answer: Answer
     time: str
-    """When it was made, RFC 3339 in milliseconds, UTC."""
+    """Time of the call, RFC 3339 in milliseconds, UTC."""
 
 
 Rule: TypeAlias = Callable[[Sequence[str]], Answer]
-"""The answer to a call that is new, from the operations carried out on its subject so far, in order. It may raise
+"""Function that answers a new call, from the operations carried out on its subject so far, in order. It may raise
 `Contradiction`: then nothing is written."""
 
 
 def was_made(calls: Mapping[str, Call], key: str, call: Call) -> bool:
-    """Whether this very call was made before. Raises `Contradiction` when its key was used for another one."""
+    """True if this very call was made before. Raises `Contradiction` when its key was used for another one."""
     before = calls.get(key, call)
     if before != call:
         raise Contradiction(f"key {key!r} was used for {before} and is now used for {call}: a new call needs a new key")
@@ -89,7 +91,7 @@ class Ledger:
     """
 
     def __init__(self, path: Path, *, latency_s: float = 0.0) -> None:
-        """`latency_s`: how long each answer is on its way back, as over a network."""
+        """`latency_s`: time that each answer is on its way back, as over a network."""
         self._path, self._latency_s = path, latency_s
 
     async def __aenter__(self) -> Self:
@@ -100,7 +102,7 @@ class Ledger:
         self._file.close()
 
     async def once(self, key: str, call: Call, rule: Rule) -> Answer:
-        """The answer that `key` was given before, else the one that `rule` gives now; on the disk when it is returned.
+        """Answer that `key` was given before, else the one that `rule` gives now; on the disk when it is returned.
 
         Raises `Contradiction`, and `sqlite3.OperationalError` when the file cannot be written: then nothing was.
         """
@@ -111,7 +113,7 @@ class Ledger:
 
 
 async def _when_free(act: Callable[[], T]) -> T:
-    """What `act` gives, once no other process holds the file."""
+    """Result of `act`, once no other process holds the file."""
     until_s = _clock.monotonic_s() + BUSY_S_MAX
     while True:
         try:
@@ -150,5 +152,7 @@ def _once(file: sqlite3.Connection, key: str, call: Call, rule: Rule) -> Answer:
         return answer
 
 
-def _row(key: str, operation: str, subject: str, arguments: str, answer: str, refused: int, time: str) -> Row:
+def _row(  # a parameter for each column
+    key: str, operation: str, subject: str, arguments: str, answer: str, refused: int, time: str
+) -> Row:
     return Row(key, Call(operation, subject, tuple(json.loads(arguments))), Answer(answer, bool(refused)), time)

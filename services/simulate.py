@@ -44,7 +44,7 @@ def an_order(id_: str, card: str = "4242", address: str = "Kiel") -> OrderPlaced
 
 
 def books_balance(world: World) -> None:
-    """The scenario. Raises `AssertionError` for books that do not balance."""
+    """Scenario of four orders. Raises `AssertionError` for books that do not balance."""
     bank, carrier = Bank(), Carrier()
     world.start(order, payment, inventory, shipping, use=[bank, carrier], documents={"tea": Stock(left=LEFT)})
     orders = [an_order("o-1"), an_order("o-2", card="declined-1"), an_order("o-3", address="Atlantis"), an_order("o-4")]
@@ -63,7 +63,7 @@ def books_balance(world: World) -> None:
 
 
 class Batch(NamedTuple):
-    """What some seeds gave."""
+    """Results of some seeds."""
 
     runs: int
     sagas: int
@@ -71,7 +71,7 @@ class Batch(NamedTuple):
     dead: int
     cpu_s: float
     failure: str
-    """The report of the first seed that failed; empty: none did."""
+    """Report of the first seed that failed; empty: none did."""
 
 
 def simulated(seeds: Sequence[int]) -> Batch:

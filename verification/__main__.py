@@ -1,4 +1,4 @@
-"""`python -m verification [--deep] [--seeds COUNT] [PART]`: what is named so, and what chance makes.
+"""`python -m verification [--deep] [--seeds COUNT] [PART]`: explores scenarios by name, then some made by chance.
 
 The scenarios whose name holds PART, then COUNT that are made by chance; all on all cores.
 """

@@ -1,4 +1,4 @@
-"""Balance of a saga when nothing more can happen: every message has become something, every effect stands rightly."""
+"""Books of a saga when nothing more can happen: every message has led to something, every effect stands rightly."""
 
 from collections.abc import Iterator, Sequence
 from itertools import chain
@@ -11,26 +11,26 @@ from saga.testing.invariants import progress_checks
 from verification.environment import BY
 from verification.scenario import Scenario
 from verification.state import State
-from verification.successors import World
+from verification.state_space import StateSpace
 
 
-def wrong(world: World, scenario: Scenario, s: State, told: Sequence[Message]) -> str | None:
-    """The first thing that does not add up. `told`: the messages of which people were told that they are too old."""
-    return Books(world, scenario, s, told).wrong()
+def wrong(space: StateSpace, scenario: Scenario, s: State, told: Sequence[Message]) -> str | None:
+    """The first entry that does not add up. `told`: messages of which people were told that they are too old."""
+    return Books(space, scenario, s, told).wrong()
 
 
 class Books:
-    """All that is known at the end of a run."""
+    """Everything that is known at the end of a run."""
 
-    def __init__(self, world: World, scenario: Scenario, s: State, told: Sequence[Message]) -> None:
-        self._world, self._scenario, self._s, self._told = world, scenario, s, told
-        self._roles = world.service.roles
-        self._handlers = {h.name: h for h in world.explored.releases[-1]}
-        self._added = {h.name for h in world.explored.added}
-        self._p = world.whole(s)
-        self._lives = [(world.whole(s._replace(progress=v)), world.entries(s, v)) for v in (*s.past, s.progress)]
+    def __init__(self, space: StateSpace, scenario: Scenario, s: State, told: Sequence[Message]) -> None:
+        self._space, self._scenario, self._s, self._told = space, scenario, s, told
+        self._roles = space.service.roles
+        self._handlers = {h.name: h for h in space.explored.releases[-1]}
+        self._added = {h.name for h in space.explored.added}
+        self._p = space.whole(s)
+        self._lives = [(space.whole(s._replace(progress=v)), space.entries(s, v)) for v in (*s.past, s.progress)]
         self._entries = list(chain.from_iterable(entries for _, entries in self._lives))
-        self._messages = [m for log in world.logs for m in log]
+        self._messages = [m for log in space.logs for m in log]
 
     def wrong(self) -> str | None:
         dead = any(k.dead for k in (*self._p.queue, *self._p.compensating))
@@ -46,7 +46,7 @@ class Books:
 
     def _lost_message(self) -> str | None:
         for m in self._messages:
-            if not self._told and not self._s.passed and not self._world.explored.tight:
+            if not self._told and not self._s.passed and not self._space.explored.tight:
                 handler = progress_checks.unaccounted(self._p, self._roles, m.type, m.id)
                 if handler is not None and handler not in self._added:
                     return f"LOST MESSAGE {m.type}:{m.id} for {handler}"
@@ -55,7 +55,7 @@ class Books:
         return None
 
     def _nothing_of(self, m: Message) -> Iterator[str]:
-        """The handlers, and originals to be undone, of which no transition and nothing kept tells of the message."""
+        """Handlers, and originals to be undone, of which no transition and nothing kept tells of the message."""
         if m in self._told:
             return
         kept = {
@@ -78,7 +78,7 @@ class Books:
                 yield role.name
 
     def _unheard(self) -> str | None:
-        """Every own event that a handler here names is taken by it, once all the other parts are there."""
+        """An own event that a handler here names and has not taken, though all the other parts are there."""
         for p, entries in self._lives:
             own = _own_parts(self._roles, entries)
             for t in entries:
@@ -107,7 +107,8 @@ class Books:
     # ---------------------------------------------------------------- effects
 
     def _left_standing(self) -> str | None:
-        """After a failure every effect of a compensable handler is undone, or told to a person; else nothing is."""
+        """An effect of a compensable handler that is neither undone nor told to a person after a failure; or one undone
+        without."""
         s = self._s
         did = {c.what.removeprefix("do:") for c in s.outside if c.what.startswith("do:")}
         back = {c.what.removeprefix("undo:") for c in s.outside if c.what.startswith("undo:")}
@@ -140,7 +141,7 @@ class Books:
         return kept or m in self._told
 
     def _wrong_document(self) -> str | None:
-        """The document holds what it began with, less what was taken, plus what was given."""
+        """A fault of the document, which must hold its first stock, less what was taken, plus what was given."""
         if self._scenario.stock is None:
             return None
         changes = {"take": -1, "take_or_open": -1, "give": 1, "give_or_open": 1}
@@ -149,7 +150,7 @@ class Books:
             for call in t.calls if t.outcome in ("handled", "compensated") else ():
                 if call.kind == "update" and call.answer is None:
                     net += changes[call.name]
-        left = self._world.stock_left(self._s.stock)
+        left = self._space.stock_left(self._s.stock)
         told = any(letter.what == "escalation" for t in self._entries for letter in t.letters)
         if (
             left != self._scenario.stock + net + self._scenario.other - self._s.other
@@ -160,7 +161,7 @@ class Books:
         return None
 
     def _wrong_state(self) -> str | None:
-        """A handler's field is set if it has run and is not undone."""
+        """A fault of the state, in which a handler's field is set if it has run and is not undone."""
         if any(h.many for h in self._handlers.values()):
             return None
         _, entries = self._lives[-1]
@@ -183,7 +184,7 @@ def _took(entries: Sequence[Entry], role: Role, event: str) -> bool:
 
 
 def _own_parts(roles: Roles, entries: Sequence[Entry]) -> dict[str, str]:
-    """The own events that handlers here take, by id: less those of runs of which every result is undone."""
+    """Own events that handlers here take, by id: without those of runs of which every result is undone."""
     undone = {t.cause for t in entries if t.outcome == "compensated"}
     own: dict[str, str] = {}
     for t in entries:
@@ -195,7 +196,8 @@ def _own_parts(roles: Roles, entries: Sequence[Entry]) -> dict[str, str]:
 
 
 def ignored_without_reason(roles: Roles, entries: Sequence[Entry]) -> str | None:
-    """A message is ignored only by a handler that is closed, that has run or has a part, or after the outcome."""
+    """A message that was ignored although its handler is not closed, has not run nor a part, and no outcome was
+    there."""
     last = entries[-1] if entries else None
     if last is None or last.outcome != "ignored":
         return None

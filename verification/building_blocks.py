@@ -1,4 +1,4 @@
-"""The messages and handlers of which scenarios are made."""
+"""Building blocks of scenarios: messages and handlers."""
 
 from verification.handlers import Reacts
 from verification.services import Explored, message

@@ -95,7 +95,7 @@ def documents() -> Iterator[Scenario]:
 
 
 def dead_letters() -> Iterator[Scenario]:
-    """What is given up, and what becomes of the rest."""
+    """Messages that are given up, and the fate of the rest."""
     dying = of(reserve, note, attempts_max=1)
     yield Scenario(
         name="a dead letter, then the failure outcome",

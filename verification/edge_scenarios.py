@@ -1,4 +1,4 @@
-"""Scenarios at the edges: what runs read, several results, other senders and versions, age, releases, batches."""
+"""Scenarios at the edges: reads, several results, other senders and versions, age, releases, batches."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -42,7 +42,7 @@ held = Reacts(name="hold", to=(("Q",),), emits=("H",), undo=())
 
 
 def edges() -> Iterator[Scenario]:
-    """All of them."""
+    """All scenarios at the edges."""
     yield from reads()
     yield from several_results()
     yield from senders()
@@ -90,7 +90,8 @@ def several_results() -> Iterator[Scenario]:
 
 
 def senders() -> Iterator[Scenario]:
-    """More than two messages of one kind; two senders, two versions of a schema, what one handler cannot decode."""
+    """More than two messages of one kind; two senders, two versions of a schema, a message that one handler cannot
+    decode."""
     notes = tuple(message(f"n{i}", "N") for i in range(1, 5))
     yield Scenario(name="four messages of many", service=of(many_notes), a=notes[:3], b=notes[3:], move=1)
     yield Scenario(
@@ -148,7 +149,7 @@ def senders() -> Iterator[Scenario]:
 
 
 def age() -> Iterator[Scenario]:
-    """Scenarios about age: what is forgotten, and what is not."""
+    """Scenarios about age: things that are forgotten, and things that are not."""
     yield Scenario(name="a failure outcome after the memory", service=of(reserve), a=(ORD, X), crash=1, age=2)
     yield Scenario(
         name="a failure outcome without a start, after the memory",

@@ -1,7 +1,7 @@
 """Events beside the two workers' turns: other sagas use the business document, time passes, releases come."""
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -10,30 +10,28 @@ from saga.names import PROGRESS
 from saga.progress import ids
 from saga.progress.document import Intent, Snapshot, encode, progress_key
 from saga.runtime.documents import Marker, Update
+from verification.contents import Contents
 from verification.handlers import ITEM, SERVICE, UPDATES, Stock
 from verification.services import message
 from verification.state import Move, State, Worker
 
-if TYPE_CHECKING:
-    from verification.successors import World
-
 OTHER, BY, CAUSE = "s-2", "other", "z1"
-"""Another saga, in another lane, one of whose handlers has begun to take one from the business document."""
+"""Another saga, in another lane, with its handler and cause: it has begun to take one from the business document."""
 OTHERS = (PROGRESS, progress_key(SERVICE, OTHER))
 MARKER = ids.update_id(SERVICE, OTHER, BY, CAUSE, "take", 1)
 
 
 def others_progress(*, ended: bool) -> bytes:
-    """The other saga's progress: its run is under way, or has come to its end."""
+    """Progress of the other saga: its run is under way, or has come to its end."""
     cause: Message = message(CAUSE, "Z")
     intent = Intent(handler=BY, kind="do", cause=CAUSE, message=cause, parts=(cause,), state={}, time=cause.time)
     return encode(Snapshot(service=SERVICE, saga=OTHER, n=int(ended), intents=() if ended else (intent,)))
 
 
-def others_update(world: "World") -> Update:
-    """What the other lane asks for, as it comes into one replace with an update of the explored saga."""
+def others_update(contents: Contents) -> Update:
+    """Update that the other lane asks for, as it comes into one replace with an update of the explored saga."""
     return Update(
-        declared=world.service.documents[Stock],
+        declared=contents.service.documents[Stock],
         key=ITEM,
         marker=MARKER,
         saga=OTHER,
@@ -45,41 +43,41 @@ def others_update(world: "World") -> Update:
     )
 
 
-def moves(world: "World", s: State) -> Iterator[Move]:
-    """Each thing that others can do next."""
+def moves(contents: Contents, s: State) -> Iterator[Move]:
+    """Each thing that others can do next, in words, and the state after it."""
     if s.prune or s.other or s.batch:
-        yield from _to_the_document(world, s)
+        yield from _to_the_document(contents, s)
     if s.age and all(worker.turn < 0 for worker in s.workers):
-        yield from _ages(world, s)
-    if len(world.services) > 1:
+        yield from _ages(contents, s)
+    if len(contents.services) > 1:
         for w, worker in enumerate(s.workers):
             if worker.release == 0:
                 yield f"w{w} begins again, as the later release", _released(s, w)
 
 
-def _to_the_document(world: "World", s: State) -> Iterator[Move]:
-    fields: dict[str, Any] = msgspec.json.decode(world.content(s.stock)) if s.stock else {"left": 0}
+def _to_the_document(contents: Contents, s: State) -> Iterator[Move]:
+    fields: dict[str, Any] = msgspec.json.decode(contents.content(s.stock)) if s.stock else {"left": 0}
     head = fields.setdefault("_saga", {"markers": {}})
     if s.other:
         given = {**fields, "left": fields.get("left", 0) + 1, "_saga": {**head, "absent": False}}
-        yield "another saga gives one", _with_stock(world, s, given)._replace(other=s.other - 1)
+        yield "another saga gives one", _with_stock(contents, s, given)._replace(other=s.other - 1)
     if s.prune:
         for key, marker in head["markers"].items():
-            if marker["cause"] not in _open_causes(world, s, marker["saga"]):
+            if marker["cause"] not in _open_causes(contents, s, marker["saga"]):
                 left = {k: m for k, m in head["markers"].items() if k != key}
                 pruned = {**fields, "_saga": {**head, "markers": left, "pruned": True}}
-                yield f"marker {key[:6]} is pruned", _with_stock(world, s, pruned)._replace(prune=s.prune - 1)
-    if world.batched:
-        yield from _other_lane(world, s, fields)
+                yield f"marker {key[:6]} is pruned", _with_stock(contents, s, pruned)._replace(prune=s.prune - 1)
+    if contents.batched:
+        yield from _other_lane(contents, s, fields)
 
 
-def _other_lane(world: "World", s: State, fields: dict[str, Any]) -> Iterator[Move]:
-    """The other saga's rightful lane, in another process: it makes its update, and comes to its end."""
-    head, open_ = fields["_saga"], bool(_open_causes(world, s, OTHER))
+def _other_lane(contents: Contents, s: State, fields: dict[str, Any]) -> Iterator[Move]:
+    """Moves of the other saga's rightful lane, in another process: it makes its update, and comes to its end."""
+    head, open_ = fields["_saga"], bool(_open_causes(contents, s, OTHER))
     if not open_:
         return
     if MARKER in head["markers"]:
-        ended = world.version(others_progress(ended=True))
+        ended = contents.version(others_progress(ended=True))
         yield "another saga's run ends", s.keeping(*OTHERS, ended)
     elif s.stock and fields["left"] > 0:
         marker = msgspec.to_builtins(Marker(saga=OTHER, handler=BY, kind="do", cause=CAUSE))
@@ -88,25 +86,25 @@ def _other_lane(world: "World", s: State, fields: dict[str, Any]) -> Iterator[Mo
             "left": fields["left"] - 1,
             "_saga": {**head, "markers": {**head["markers"], MARKER: marker}},
         }
-        after = _with_stock(world, s, taken)
+        after = _with_stock(contents, s, taken)
         yield "another saga takes one", after._replace(ledger=(*s.ledger, f"do:{BY}:{MARKER}"))
 
 
-def _open_causes(world: "World", s: State, saga: str) -> set[str]:
+def _open_causes(contents: Contents, s: State, saga: str) -> set[str]:
     version = s.version_of(*OTHERS) if saga == OTHER else s.progress
-    return {i.cause for i in world.snapshot(version).intents}
+    return {i.cause for i in contents.snapshot(version).intents}
 
 
-def _with_stock(world: "World", s: State, fields: dict[str, Any]) -> State:
-    return s._replace(stock=world.version(msgspec.json.encode(fields)))
+def _with_stock(contents: Contents, s: State, fields: dict[str, Any]) -> State:
+    return s._replace(stock=contents.version(msgspec.json.encode(fields)))
 
 
-def _ages(world: "World", s: State) -> Iterator[Move]:
-    """More than half of the memory passes. Nobody is in a turn for so long, what was lost on its way is gone, and no
-    outage is so long that what is recorded stays unsaid, or what is ready undone, until the progress is gone."""
+def _ages(contents: Contents, s: State) -> Iterator[Move]:
+    """Move: more than half of the memory passes. Nobody is in a turn for so long, what was lost on its way is gone, and
+    no outage is so long that what is recorded stays unsaid, or what is ready undone, until the progress is gone."""
     passed = s.passed + 1
     gone = bool(s.expires) and passed >= s.expires
-    if gone and not world.is_settled(s):
+    if gone and not contents.is_settled(s):
         return
     workers = tuple(worker._replace(cache=0, content=0) for worker in s.workers)
     after = s._replace(workers=(workers[0], workers[1]), late=(), age=s.age - 1, passed=passed)
@@ -116,6 +114,6 @@ def _ages(world: "World", s: State) -> Iterator[Move]:
 
 
 def _released(s: State, w: int) -> State:
-    """A worker has ended, or died, and one of the later release takes its place."""
+    """State in which a worker has ended, or died, and one of the later release takes its place."""
     at = tuple(s.committed[t] if s.owner[t] == w else s.workers[w].at[t] for t in (0, 1))
     return s.with_worker(w, Worker(at=(at[0], at[1]), release=1))

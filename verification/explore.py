@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from verification.promises import Promises
 from verification.scenario import Scenario
 from verification.state import State
-from verification.successors import World
+from verification.state_space import StateSpace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """What a search found."""
+    """Result of a search."""
 
     scenario: str
     states: int
@@ -30,20 +30,20 @@ class Report:
 
 def explore(scenario: Scenario, *, states_max: int = 3_000_000, goes_on: Callable[[], bool] = lambda: True) -> Report:
     """Visit every state of a scenario, or as many as `states_max` and `goes_on` allow; stop at the first loss."""
-    world = scenario.world()
-    return explore_from(world, Promises(world, scenario), scenario, states_max=states_max, goes_on=goes_on)
+    space = scenario.space()
+    return explore_from(space, Promises(space, scenario), scenario, states_max=states_max, goes_on=goes_on)
 
 
 def explore_from(
-    world: World,
+    space: StateSpace,
     promises: Promises,
     scenario: Scenario,
     *,
     states_max: int,
     goes_on: Callable[[], bool] = lambda: True,
 ) -> Report:
-    """Explore a scenario as `explore` does, with a world and promises that remember what was looked at."""
-    first = scenario.first(world)
+    """Explore a scenario as `explore` does, with a space and promises that remember what was looked at."""
+    first = scenario.first(space)
     parents: dict[State, tuple[State, str] | None] = {first: None}
     todo, ends, exhausted = deque([first]), 0, True
     while todo:
@@ -51,7 +51,7 @@ def explore_from(
         loss = promises.broken(s)
         if loss is None:
             moved = False
-            for what, after in world.moves(s):
+            for what, after in space.moves(s):
                 moved = True
                 if after not in parents:
                     parents[after] = s, what

@@ -32,7 +32,7 @@ from verification.scenario import Scenario, has_run, told_of_other_content
 
 
 def fan_ins() -> Iterator[Scenario]:  # a list: one scenario after another
-    """Several parts, own events, what settles after what, and what queues."""
+    """Several parts, own events, events that settle after others, and queues."""
     ran = has_run("place", "join")
     yield Scenario(
         name="a fan-in with an own part", service=of(place, join), a=(ORD,), b=(Q,), crash=1, move=1, at_the_end=ran

@@ -31,13 +31,13 @@ FEATURES = (
 )
 """Features that a scenario may have besides; each can be left out."""
 LEFT_OUT: tuple[str, ...] = ()
-"""Those of which a loss is known."""
+"""Features of which a loss is known."""
 FOREIGN = ("O", "N", "Q")
 UNDOES = {"step": "step", "take": "give", "take or open": "give or open"}
 
 
 def scenario_of(seed: int, without: Sequence[str] = LEFT_OUT) -> Scenario:
-    """The scenario of this seed. `without`: features that it must not have."""
+    """Scenario of this seed. `without`: features that it must not have."""
     return Made(seed, without).scenario()
 
 
@@ -62,7 +62,7 @@ class Made:
         return options[self.below(len(options))]
 
     def some_of(self, options: Sequence[T], count: int) -> list[T]:
-        """`count` different ones, or all."""
+        """Draw `count` different ones, or all."""
         left = list(options)
         return [left.pop(self.below(len(left))) for _ in range(min(count, len(left)))]
 
@@ -110,7 +110,7 @@ class Made:
         return replace(made, **faults)
 
     def _said(self, handlers: Sequence[Reacts]) -> frozenset[str]:
-        """An own event that handlers here take, and that others say too."""
+        """Own event that handlers here take, and that others say too."""
         emitted = {t for h in handlers for t in h.types}
         taken = sorted(emitted & {t for h in handlers for ts in h.to for t in ts})
         return frozenset({self.one_of(taken)} if taken else ())

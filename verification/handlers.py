@@ -18,11 +18,11 @@ from verification.operations import Broken, call_outside
 
 SAGA, SERVICE, ITEM = "s-1", "explored", "tea"
 MISPLACED = "WRONG PART"
-"""How the failure of a handler begins that was given a message in another one's place."""
+"""Beginning of the failure of a handler that was given a message in another one's place."""
 
 
 class Out(Exception):
-    """Nothing is left: a refusal."""
+    """Refusal of an update: nothing is left."""
 
 
 @dataclass(frozen=True)
@@ -60,33 +60,33 @@ UPDATES: dict[str, Callable[..., Stock]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reacts:
-    """A handler: its event parameters (each with the types it takes), what it does in order, what it emits.
+    """A handler: its event parameters (each with the types it takes), its acts in order, the events it emits.
 
-    With several results each undoes its own share of what was done: the first one the first act, and so on, the last
-    one all that is left.
+    With several results each undoes its own share of the effects: the first one the first act, and so on, the last one
+    all that is left.
     """
 
     name: str
     to: tuple[tuple[str, ...], ...]
     does: tuple[str, ...] = ()
-    """The acts: see above."""
+    """Acts in order: see the module."""
     emits: tuple[str, ...] = ()
-    """Types; one that is named twice is emitted twice."""
+    """Types of events; one that is named twice is emitted twice."""
     undo: tuple[str, ...] | None = None
     """Acts of its compensation, one beside each of `does`."""
     many: bool = False
     needs: str | None = None
-    """Raises unless this handler has run, as the state says."""
+    """Handler that must have run, as the state says; else it raises."""
 
     @property
     def types(self) -> tuple[str, ...]:
-        """All that it may emit, each once."""
+        """Types that it may emit, each once."""
         return tuple(dict.fromkeys(e.split(" ")[0] for e in self.emits))
 
 
 @dataclass(frozen=True)
 class ExploredEvent(Event):
-    """Base of all explored events: a text."""
+    """Base of all explored events: its content is a text."""
 
     content: str
 
@@ -121,7 +121,7 @@ def handler_of(h: Reacts, classes: Classes, attempts_max: int) -> Reaction:
 
 
 def compensation_of(h: Reacts, classes: Classes, attempts_max: int, failures: Iterable[str]) -> Reaction:
-    """Its compensation, which undoes the share of the result that it is handed."""
+    """The handler's compensation, which undoes the share of the result that it is handed."""
 
     async def function(saga: Saga[Any], **events: ExploredEvent) -> tuple[Event, ...]:
         result = events["p1"].content
@@ -146,7 +146,7 @@ class _Run:
         self._left = 0
 
     def holds(self, what: str) -> bool:
-        """True if the condition of an act, or of what is emitted, is so."""
+        """True if the condition of an act, or of an emitted event, holds."""
         for word, wanted in ((" if ", True), (" unless ", False)):
             _, found, condition = what.partition(word)
             if found:
@@ -154,7 +154,7 @@ class _Run:
         return True
 
     async def act(self, number: int, act: str) -> str:
-        """Do it, and say how it went."""
+        """Do an act; its result in a word."""
         if not self.holds(act):
             return "left out"
         what = act.partition(" if ")[0].partition(" unless ")[0]
@@ -176,7 +176,7 @@ class _Run:
 
 
 def _so_far(saga: Saga[Any]) -> list[str]:
-    """The handlers that have run, as the state says: the same with the fields of each release."""
+    """Handlers that have run, as the state says: the same with the fields of each release."""
     return [name for name, value in vars(saga.state).items() if value]
 
 

@@ -1,4 +1,4 @@
-"""What a turn asks of the outside, as values: each await of a port is a choice point of the exploration."""
+"""Operations that a turn asks of the outside, as values: each await of a port is a choice point of the exploration."""
 
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
@@ -30,7 +30,7 @@ class Put(NamedTuple):
     content: bytes
     cas: int
     expires: bool
-    """True if it is gone once the memory has passed."""
+    """True if the document is gone once the memory has passed."""
 
 
 class Remove(NamedTuple):
@@ -53,7 +53,7 @@ class Outside(NamedTuple):
     key: str
     input: str
     what: str
-    """Whose effect it is: kind, handler, cause and number."""
+    """Name of the effect: kind, handler, cause and number."""
 
 
 class Together(NamedTuple):
@@ -71,19 +71,19 @@ class Found(NamedTuple):
 
 
 class Done(NamedTuple):
-    """The operation happened; `cas` of a write."""
+    """Answer: the operation happened; `cas` of a write."""
 
     cas: int = 0
 
 
 class Failed(NamedTuple):
-    """The operation raises: `conflict`, `ambiguous`, `unavailable`, or `broken` for a step."""
+    """Answer: the operation raises `conflict`, `ambiguous`, `unavailable`, or `broken` for a step."""
 
     how: str
 
 
 class Batched(NamedTuple):
-    """The updates that go into one replace, in order: `mine`, which is asked for, and `theirs`, of another lane."""
+    """Updates that go into one replace, in order: `mine`, which is asked for, and `theirs`, of another lane."""
 
     whose: tuple[str, ...]
 
@@ -92,7 +92,7 @@ Answer: TypeAlias = Found | Done | Failed | Batched
 
 
 class Broken(Exception):
-    """The outside failed, or its answer was lost."""
+    """Raised by a step: the outside failed, or its answer was lost."""
 
 
 @coroutine
@@ -106,7 +106,7 @@ class ExploredStore:
 
     def __init__(self) -> None:
         self.committed: frozenset[Position] = frozenset()
-        """As told by the last read."""
+        """Committed positions, as told by the last read."""
         self.document_bytes_max = 1 << 30
 
     async def get(self, collection: str, key: str) -> Document | None:
@@ -148,7 +148,7 @@ AGES_OF_MEMORY = 2
 
 
 class PlainRun:
-    """Handlers that are explored make one step after another, and nothing times out."""
+    """Runs of explored handlers: one step after another, and nothing times out."""
 
     @property
     def gate(self) -> AbstractAsyncContextManager[object]:
@@ -189,7 +189,7 @@ class OtherLane:
 
 
 async def call_outside(key: str, given: str, what: str) -> str:
-    """What explored handlers hand to `saga.step`."""
+    """Call that explored handlers hand to `saga.step`."""
     answer = await ask(Outside(key, given, what))
     if isinstance(answer, Failed):
         raise Broken(answer.how)

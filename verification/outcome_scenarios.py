@@ -1,4 +1,4 @@
-"""Scenarios about deciding, and about undoing what a failure outcome asks for."""
+"""Scenarios about deciding, and about undoing because of a failure outcome."""
 
 from collections.abc import Iterator
 

@@ -40,12 +40,12 @@ PAIRED = Bounds(head_max=1, page_max=2)
 
 
 def piled(service: Explored) -> Explored:
-    """The same with tiny bounds of what is kept only: fewer states."""
+    """The same scenario with tiny bounds of kept messages only: fewer states."""
     return replace(service, bounds=PILED)
 
 
 def tiny(service: Explored) -> Explored:
-    """The same with tiny bounds."""
+    """The same scenario with tiny bounds."""
     return replace(service, bounds=TINY)
 
 

@@ -12,7 +12,7 @@ from verification.scenarios import scenarios
 from verification.shrinking import as_code, shrunk
 
 DEEP_STATES_MAX = 1_000_000
-"""Of one scenario with more faults; most end earlier."""
+"""Most states of one scenario with more faults; most end earlier."""
 SEED_STATES_MAX = 2_000
 """States of a scenario that is made by chance, at most: of those with more, walks go to some ends."""
 SEED_WALKS = 20
@@ -21,7 +21,7 @@ TOGETHER = 8
 
 
 def chosen(part: str, *, deep: bool) -> list[Scenario]:
-    """The scenarios whose name holds `part`; with one more fault of each of their kinds, if `deep`."""
+    """Scenarios whose name holds `part`; with one more fault of each of their kinds, if `deep`."""
     return [s.deeper() if deep else s for s in scenarios() if part in s.name]
 
 
@@ -30,14 +30,14 @@ def _explored(part: str, deep: bool, number: int) -> Report:
 
 
 def explore_all(part: str = "", *, deep: bool = False) -> Iterator[Report]:
-    """Each chosen scenario, to its end, or to a bound if `deep`."""
+    """Explore each chosen scenario to its end, or to a bound if `deep`."""
     count = len(chosen(part, deep=deep))
     with ProcessPoolExecutor(os.cpu_count()) as pool:
         yield from pool.map(_explored, [part] * count, [deep] * count, range(count))
 
 
 def searched(seed: int, *, states_max: int = SEED_STATES_MAX, walks: int = SEED_WALKS) -> tuple[Report, str]:
-    """The scenario of a seed; of one with a loss the smallest that has it too, and how it is written down."""
+    """Explore the scenario of a seed; of one with a loss the smallest that has it too, and its code."""
 
     def look(scenario: Scenario) -> Report:
         return search(scenario, seed=seed, states_max=states_max, walks=walks)
@@ -51,6 +51,6 @@ def searched(seed: int, *, states_max: int = SEED_STATES_MAX, walks: int = SEED_
 
 
 def search_seeds(first: int, count: int) -> Iterator[tuple[Report, str]]:
-    """The scenarios of so many seeds."""
+    """Explore the scenarios of so many seeds."""
     with ProcessPoolExecutor(os.cpu_count()) as pool:
         yield from pool.map(searched, range(first, first + count), chunksize=TOGETHER)

@@ -1,4 +1,4 @@
-"""What must hold in every state, and at the end: the four promises of docs/protocol.md, and the books behind them."""
+"""Promises that must hold in every state, and at the end: the four of docs/protocol.md, and the books behind them."""
 
 import json
 
@@ -15,22 +15,22 @@ from verification.handlers import MISPLACED, SAGA, SERVICE
 from verification.scenario import Scenario
 from verification.services import BAD
 from verification.state import State
-from verification.successors import World
+from verification.state_space import StateSpace
 
 TRANSITIONS_MAX = 30
-"""No scenario needs more: beyond it something is decided again and again."""
+"""Most transitions that any scenario needs: beyond it something is decided again and again."""
 _NOT_DETERMINISTIC = said_by(NotDeterministic(""))
 
 
 class Promises:
     """The promises for one scenario."""
 
-    def __init__(self, world: World, scenario: Scenario) -> None:
-        self._world, self._scenario = world, scenario
-        self._roles = world.service.roles
-        self._messages = [m for log in world.logs for m in log]
-        both = {m.id for m in world.logs[0]} & {m.id for m in world.logs[1]}  # they have no place
-        ordered = [dict.fromkeys(m.id for m in log if m.id not in both) for log in world.logs]
+    def __init__(self, space: StateSpace, scenario: Scenario) -> None:
+        self._space, self._scenario = space, scenario
+        self._roles = space.service.roles
+        self._messages = [m for log in space.logs for m in log]
+        both = {m.id for m in space.logs[0]} & {m.id for m in space.logs[1]}  # they have no place
+        ordered = [dict.fromkeys(m.id for m in log if m.id not in both) for log in space.logs]
         # One that waits until it is known when its saga began lets those of other handlers pass.
         self._apart = any(m.started is None for m in self._messages)
         self._places = [{m: place for place, m in enumerate(log)} for log in ordered]
@@ -45,7 +45,7 @@ class Promises:
     # ---------------------------------------------------------------- in every state
 
     def broken(self, s: State) -> str | None:
-        """What is broken in this state; `None` if nothing is."""
+        """The promise that is broken in this state, in words; `None` if none is."""
         if s.progress not in self._sound:
             self._sound[s.progress] = self._unsound(s)
         return (
@@ -58,8 +58,8 @@ class Promises:
         )
 
     def _unsound(self, s: State) -> str | None:
-        """What the progress alone shows."""
-        p, entries = self._world.snapshot(s.progress), self._world.entries(s, s.progress)
+        """A fault that the progress shows by itself."""
+        p, entries = self._space.snapshot(s.progress), self._space.entries(s, s.progress)
         found = progress_checks.unsound(self._roles, p, entries[p.first :]) or self._out_of_log_order(entries)
         if p.first:
             found = (
@@ -92,7 +92,7 @@ class Promises:
         return BAD in reason and any(m.id == dead.message and _is_bad(m, dead.handler) for m in self._messages)
 
     def _ran_in_its_undoing(self, p: Snapshot, entries: tuple[Entry, ...]) -> str | None:
-        """From the first undoing on no original of the handler runs, whatever results are left."""
+        """An original that ran after the first undoing of its handler, whatever results are left."""
         undoing = {i.handler for i in p.intents if i.kind == "undo"}
         new = entries[-1] if p.published < p.n else None  # else an intent was written since
         if undoing and new is not None and new.outcome == "handled" and new.handler in undoing:
@@ -112,15 +112,16 @@ class Promises:
         return None
 
     def _page_lost(self, s: State) -> str | None:
-        p = self._world.snapshot(s.progress)
+        p = self._space.snapshot(s.progress)
         lost = [page for page in p.pages if not s.version_of(ARCHIVES, page_key(SERVICE, SAGA, page))]
         return f"PAGE LOST {lost}" if lost else None
 
     def _kept_twice(self, s: State) -> str | None:
-        """A second copy would be left when the first has been handled, and hold up those behind it."""
+        """A message that is kept twice: the second copy would be left when the first has been handled, and hold up
+        those behind it."""
         if s.progress in self._kept_once:
             return None
-        p = self._world.whole(s)
+        p = self._space.whole(s)
         kept = [(k.handler, k.message.id) for k in (*p.queue, *p.waiting)]
         if len(set(kept)) < len(kept):
             return f"KEPT TWICE {sorted({each for each in kept if kept.count(each) > 1})}"
@@ -141,7 +142,7 @@ class Promises:
         if len(set(s.ledger)) != len(s.ledger):
             return f"DOCUMENT UPDATE TWICE {s.ledger}"
         if s.progress not in self._updates:
-            entries = self._world.entries(s, s.progress)
+            entries = self._space.entries(s, s.progress)
             self._updates[s.progress] = tuple(progress_checks.updates(SERVICE, SAGA, entries))
         for t, call, marker in self._updates[s.progress]:
             if (call.answer is None) != any(entry.endswith(marker) for entry in s.ledger):
@@ -151,7 +152,7 @@ class Promises:
     def _in_order(self, s: State) -> str | None:
         lives = (*s.past, s.progress)
         if lives not in self._recorded:
-            recorded = [i for version in lives for i in progress_checks.recorded(self._world.entries(s, version))]
+            recorded = [i for version in lives for i in progress_checks.recorded(self._space.entries(s, version))]
             self._recorded[lives] = tuple(recorded)
         out = s.out
         if self._aged(s):  # of sagas that are forgotten, and so in no progress
@@ -165,10 +166,10 @@ class Promises:
     # ---------------------------------------------------------------- at the end
 
     def broken_at_the_end(self, s: State) -> str | None:
-        """What is broken when nothing more can happen."""
-        p, entries = self._world.whole(s), self._world.entries(s, s.progress)
+        """The promise that is broken when nothing more can happen."""
+        p, entries = self._space.whole(s), self._space.entries(s, s.progress)
         lost = [
-            i for version in (*s.past, s.progress) for i in progress_checks.recorded(self._world.entries(s, version))
+            i for version in (*s.past, s.progress) for i in progress_checks.recorded(self._space.entries(s, version))
         ]
         lost = [i for i in lost if i not in s.out]
         if lost:
@@ -176,7 +177,7 @@ class Promises:
         told = [m for id_, m in self._too_old.items() if self._aged(s) and id_ in s.out]
         return (
             progress_checks.stranded(p, self._roles)
-            or books.wrong(self._world, self._scenario, s, told)
+            or books.wrong(self._space, self._scenario, s, told)
             or self._scenario.at_the_end(p, entries)
         )
 

@@ -1,4 +1,4 @@
-"""A search for what is too large to be visited whole: the first states, breadth first, then walks to some ends."""
+"""Search of a scenario too large to be visited whole: the first states, breadth first, then walks to some ends."""
 
 from saga.testing.simulation.chance import Chance
 from verification.explore import Report, explore_from
@@ -6,24 +6,24 @@ from verification.promises import Promises
 from verification.scenario import Scenario
 
 MOVES_MAX = 400
-"""A walk that goes in circles ends after so many moves."""
+"""Most moves of a walk: one that goes in circles ends so."""
 
 
 def search(scenario: Scenario, *, seed: int, states_max: int, walks: int) -> Report:
-    """Every state, if there are no more than `states_max`; else so many of them, and so many walks. Stops at the first
-    loss."""
-    world = scenario.world()
-    promises = Promises(world, scenario)
-    report = explore_from(world, promises, scenario, states_max=states_max)
+    """Search every state, if there are no more than `states_max`; else so many of them, and so many walks. Stops at the
+    first loss."""
+    space = scenario.space()
+    promises = Promises(space, scenario)
+    report = explore_from(space, promises, scenario, states_max=states_max)
     if report.loss is not None or report.exhausted:
         return report
     chance, states, ends = Chance(seed), report.states, report.ends
     for walk in range(walks):
-        s = scenario.first(world)
+        s = scenario.first(space)
         trace: list[str] = []
         for move in range(MOVES_MAX):
             loss = promises.broken(s)
-            moves = list(world.moves(s)) if loss is None else []
+            moves = list(space.moves(s)) if loss is None else []
             if loss is None and not moves:
                 ends += 1
                 loss = promises.broken_at_the_end(s)

@@ -1,4 +1,4 @@
-"""What a scenario is: a small service, messages in two topics, and how many faults of each kind may happen."""
+"""Scenario: a small service, messages in two topics, and how many faults of each kind may happen."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -10,18 +10,18 @@ from saga.progress.document import Entry, Snapshot
 from verification.environment import OTHERS, others_progress
 from verification.services import Explored
 from verification.state import State
-from verification.successors import World
+from verification.state_space import StateSpace
 
 AtTheEnd = Callable[[Snapshot, tuple[Entry, ...]], str | None]
 
 
 def nothing_more(p: Snapshot, entries: tuple[Entry, ...]) -> str | None:
-    """No promise of the scenario's own."""
+    """Check nothing: the scenario has no promise of its own."""
     return None
 
 
 def has_run(*names: str) -> AtTheEnd:
-    """These handlers have run."""
+    """Check that these handlers have run."""
 
     def check(p: Snapshot, entries: tuple[Entry, ...]) -> str | None:
         ran = {t.handler for t in entries if t.outcome == "handled"}
@@ -31,26 +31,26 @@ def has_run(*names: str) -> AtTheEnd:
 
 
 def has_ended(p: Snapshot, entries: tuple[Entry, ...]) -> str | None:
-    """The service has decided."""
+    """Check that the service has decided."""
     return None if p.outcome else "NO OUTCOME"
 
 
 def told_of_other_content(p: Snapshot, entries: tuple[Entry, ...]) -> str | None:
-    """A repetition with other content is a dead letter."""
+    """Check that a repetition with other content is a dead letter."""
     told = any(letter.reason.startswith("already handled with other content") for t in entries for letter in t.letters)
     return None if told else "OTHER CONTENT NOT TOLD"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """One thing to explore."""
+    """Scenario to explore; each number is how often something may happen."""
 
     name: str
     service: Explored
     a: tuple[Message, ...]
     b: tuple[Message, ...] = ()
     stock: int | None = None
-    """How much the business document holds at first; `None`: there is none."""
+    """Stock that the business document holds at first; `None`: there is none."""
     crash: int = 0
     move: int = 0
     """Rebalances; the old worker goes on as a zombie."""
@@ -72,7 +72,7 @@ class Scenario:
     """Turns of a worker whose clock is ahead by more than the memory."""
     owner: tuple[int, int] = (0, 0)
     may_die: bool = False
-    """Whether dead letters are part of it."""
+    """True if dead letters are part of it."""
     at_the_end: AtTheEnd = nothing_more
 
     @property
@@ -80,18 +80,18 @@ class Scenario:
         return self.a, self.b
 
     def deeper(self) -> "Scenario":
-        """With one more fault of each kind that may happen."""
+        """The same scenario with one more fault of each kind that may happen."""
         more = {name: count + 1 for name in ("crash", "move", "fail", "lost") if (count := getattr(self, name))}
         return replace(self, **more)
 
-    def world(self) -> World:
-        """The world in which it plays."""
-        return World(self.service, self.logs, batched=bool(self.batch))
+    def space(self) -> StateSpace:
+        """Its state space, with nothing visited yet."""
+        return StateSpace(self.service, self.logs, batched=bool(self.batch))
 
-    def first(self, world: World) -> State:
-        """Where the search begins."""
-        stock = 0 if self.stock is None else world.version(msgspec.json.encode({"left": self.stock}))
-        begun = ((OTHERS, world.version(others_progress(ended=False))),) if self.batch else ()
+    def first(self, space: StateSpace) -> State:
+        """State in which the search begins."""
+        stock = 0 if self.stock is None else space.version(msgspec.json.encode({"left": self.stock}))
+        begun = ((OTHERS, space.version(others_progress(ended=False))),) if self.batch else ()
         return State(
             rest=begun,
             stock=stock,

@@ -23,7 +23,7 @@ from verification.services import message
 
 
 def scenarios() -> Iterator[Scenario]:  # a list: one scenario after another
-    """All of them, the shortest of each kind first."""
+    """All scenarios, the shortest of each kind first."""
     two = of(two_steps, note)
     ran = has_run("two", "note")
     yield Scenario(

@@ -1,4 +1,4 @@
-"""The small services that are explored: their handlers, made ready for the real runtime."""
+"""Small services that are explored: their handlers, made ready for the real runtime."""
 
 import json
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from saga.runtime.participant import Participant
 from saga.runtime.ports import Ports
 from saga.runtime.watching import Watching
 from saga.store.port import Store
-from saga.testing.single_turns import StandingClock, Undisturbed
+from saga.testing.single_turns import SetClock, Undisturbed
 from verification.handlers import (
     SAGA,
     SERVICE,
@@ -61,7 +61,7 @@ class Explored:
 
 
 class ExploredParticipant(Participant):
-    """Events are a text, so that the search spends its time on the protocol."""
+    """Participant whose events are texts, so that the search spends its time on the protocol."""
 
     __slots__ = ()
 
@@ -90,8 +90,8 @@ def message(  # what a message consists of
     after: int = 0,
 ) -> Message:
     """A foreign message, as it lies in the log. `bad`: nobody, or none of these handlers, can decode it. `version`: of
-    its schema, which gives the same content other bytes. `started`: whether it says when its saga began. `after`: how
-    often `AGE_MS` has passed when it was said."""
+    its schema, which gives the same content other bytes. `started`: it says when its saga began. `after`: times that
+    `AGE_MS` had passed when it was said."""
     fields: dict[str, object] = {"content": id_ if content is None else content}
     if bad is True:
         fields = {}
@@ -112,21 +112,21 @@ def message(  # what a message consists of
 
 
 def time_after(ages: int) -> str:
-    """The time at which `AGE_MS` has passed so often."""
+    """Time at which `AGE_MS` has passed so often."""
     return iso(ms_after(ages))
 
 
 def ms_after(ages: int) -> int:
-    """That time, in milliseconds."""
+    """The same time, in milliseconds."""
     return NOW_MS + ages * AGE_MS
 
 
 def ages_at(time: str) -> int:
-    """How often `AGE_MS` has passed at that time."""
+    """Times that `AGE_MS` has passed at that time."""
     return (from_iso(time) - NOW_MS) // AGE_MS
 
 
-def explored_ports(store: ExploredStore, clock: StandingClock, other: OtherLane) -> Ports:
+def explored_ports(store: ExploredStore, clock: SetClock, other: OtherLane) -> Ports:
     """The ports of a turn, each await a choice point."""
     return Ports(
         store=cast(Store, store),

@@ -1,4 +1,4 @@
-"""From a scenario with a loss to a small one with the same loss, and as people write it down."""
+"""Shrinking: from a scenario with a loss to a small one with the same loss, written as people write it."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
@@ -17,7 +17,7 @@ FAULTS = ("crash", "move", "fail", "lost", "evict", "prune", "other", "batch", "
 
 
 def shrunk(scenario: Scenario, report: Report, search: Callable[[Scenario], Report]) -> tuple[Scenario, Report]:
-    """The smallest scenario found that loses in the same way, with its report. `search`: looks for its loss."""
+    """Smallest scenario found that loses in the same way, with its report. `search`: looks for its loss."""
     tries, smaller = 0, True
     while smaller:
         smaller = False
@@ -44,7 +44,7 @@ def kind_of(loss: str) -> str:
 
 
 def smaller_than(scenario: Scenario) -> Iterator[Scenario]:
-    """Each scenario with one thing less."""
+    """Scenarios with one thing less each."""
     for a, b in _shorter(scenario.a, scenario.b):
         yield replace(scenario, a=a, b=b)
     for service in _simpler(scenario.service):
@@ -118,7 +118,7 @@ def _less(h: Reacts) -> Iterator[Reacts]:
 
 
 def _consistent(service: Explored) -> Explored:
-    """Without conditions on handlers that are gone."""
+    """The handlers without conditions on handlers that are gone."""
     names = {h.name for h in (*service.handlers, *service.added)}
 
     def mended(h: Reacts) -> Reacts:
@@ -136,7 +136,7 @@ def _unconditional(act: str) -> str:
 
 
 def as_code(scenario: Scenario) -> str:
-    """The scenario as it stands among the others, with what differs from the defaults."""
+    """Code of the scenario as it is written among the others, with what differs from the defaults."""
     service = scenario.service
     given = [*map(_handler, service.handlers)]
     for name in ("attempts_max", "added", "tight", "starts", "said", "bounds"):

@@ -1,4 +1,4 @@
-"""The state of everything that is explored, as a value without history, and what its parts tell."""
+"""State of everything that is explored, as a value without history, and readings of its parts."""
 
 from typing import Any, NamedTuple, TypeAlias
 
@@ -20,32 +20,32 @@ class Worker(NamedTuple):
     """One worker."""
 
     turn: int = -1
-    """The interned turn it is in; -1: none."""
+    """Number of the turn that it is in; -1: none."""
     history: History = ()
-    """The answers it has got since."""
+    """Answers that it has got since."""
     at: tuple[int, int] = (0, 0)
-    """The next message of each topic."""
+    """Next message of each topic."""
     cache: int = 0
-    """The version of the progress in its cache; 0: none."""
+    """Version of the progress in its cache; 0: none."""
     content: int = 0
-    """The progress that it has there: what a later release makes of one that it reads is not written at once."""
+    """Progress that it has there: a later release does not write at once what it makes of one that it reads."""
     release: int = 0
     """Release of the service that is deployed."""
 
 
 class State(NamedTuple):
-    """Everything."""
+    """State of stores, log, outside and workers, and the faults that are left."""
 
     workers: tuple[Worker, Worker] = (Worker(), Worker())
     progress: int = 0
-    """The version in the store; 0: none."""
+    """Version of the progress in the store; 0: none."""
     expires: int = 0
-    """When `passed` is so much, the progress is gone; 0: never."""
+    """Value of `passed` at which the progress is gone; 0: never."""
     stock: int = 0
     rest: tuple[tuple[tuple[str, str], int], ...] = ()
     """All other documents: collection and key, with the version; in order."""
     past: tuple[int, ...] = ()
-    """The last version of each progress that has expired."""
+    """Last version of each progress that has expired."""
     owner: tuple[int, int] = (0, 0)
     committed: tuple[int, int] = (0, 0)
     out: tuple[str, ...] = ()
@@ -57,7 +57,7 @@ class State(NamedTuple):
     late: tuple[Put | Publish, ...] = ()
     """Operations whose answer was lost and that may still land."""
     passed: int = 0
-    """How often `AGE_MS` has passed."""
+    """Times that `AGE_MS` has passed."""
     crash: int = 0
     move: int = 0
     fail: int = 0
@@ -70,7 +70,7 @@ class State(NamedTuple):
     ahead: int = 0
 
     def version_of(self, collection: str, key: str) -> int:
-        """The version of a document; 0 if there is none."""
+        """Version of a document; 0 if there is none."""
         if (collection, key) == PROGRESS:
             return self.progress
         if (collection, key) == STOCK:
@@ -78,18 +78,19 @@ class State(NamedTuple):
         return next((version for where, version in self.rest if where == (collection, key)), 0)
 
     def keeping(self, collection: str, key: str, version: int) -> "State":
-        """With another version of one of the other documents; 0: it is removed."""
+        """State with another version of one of the other documents; 0: it is removed."""
         others = (known for known in self.rest if known[0] != (collection, key))
         new = ((collection, key), version)
         return self._replace(rest=tuple(sorted((*others, new) if version else others)))
 
     def with_worker(self, w: int, worker: Worker, **changes: Any) -> "State":
-        """With one worker changed, and whatever else."""
+        """State with one worker changed, and whatever else."""
         workers = (worker, self.workers[1]) if w == 0 else (self.workers[0], worker)
         return self._replace(workers=workers, **changes)
 
     def saying(self, publish: Publish) -> "State":
-        """With these records in the log. That a compensation fails and is tried again is told, and recorded nowhere."""
+        """State with these records in the log. A letter about a compensation that is tried again is in the log, and
+        recorded nowhere."""
         told = (r for r in publish.records if all(name != "dead_undoes" for name, _ in r.headers))
         new = [i for i in map(id_of, told) if i not in self.out]
         return self._replace(out=(*self.out, *dict.fromkeys(new))) if new else self
@@ -99,13 +100,13 @@ Move: TypeAlias = tuple[str, State]
 
 
 def id_of(record: Outgoing) -> str:
-    """The id of a record: of the dead letter, or of the event."""
+    """Id of a record: of the dead letter, or of the event."""
     headers = texts_of(record.headers)
     return headers.get("dead_id", headers["ce_id"])
 
 
 def applied(content: bytes) -> set[str]:
-    """The updates that took effect in a document, as far as its markers tell."""
+    """Updates that took effect in a document, as far as its markers tell."""
     if not content:
         return set()
     markers = msgspec.json.decode(content).get("_saga", {}).get("markers", {})

@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 @dataclass(slots=True)
-class StandingClock:
+class SetClock:
     """Clock on which no time passes, but where `now` is set: what is recorded does not depend on when it runs."""
 
     now: int = 0

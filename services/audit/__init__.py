@@ -1,5 +1,5 @@
 """The audit: compares the books of all services, the bank and the carrier, order by order, when a run is over.
 
-`checks` compares, purely; `books` reads; `python -m services.audit` prints. It belongs to no service: it is what
-somebody from outside does who may look into everybody's books.
+`checks` compares, purely; `books` reads; `python -m services.audit` prints. It belongs to no service: somebody from
+outside runs it who may look into everybody's books.
 """

@@ -21,7 +21,7 @@ from services.audit.books import read_books, read_books_at
 from services.audit.checks import Books, Check, audit, outcomes
 
 SHOWN_MAX = 20
-"""How many differences of a check are printed; `--json` gives all."""
+"""Most differences of a check that are printed; `--json` gives all."""
 
 
 @click.command()
@@ -65,13 +65,13 @@ async def _books_at(address: str, ledgers: Path, expected: frozenset[str], by_ke
 
 
 def table(ended: dict[str, int]) -> list[str]:
-    """The outcomes, a line each."""
+    """Table of outcomes, a line each."""
     width = max(map(len, ended), default=0)
     return [f"{outcome:<{width}}  {count:>6}" for outcome, count in ended.items()]
 
 
 def report(checks: Sequence[Check]) -> list[str]:
-    """The checks, a line each, with the differences below."""
+    """Report of the checks, a line each, with the differences below."""
     width = max(len(check.name) for check in checks)
     lines: list[str] = []
     for check in checks:

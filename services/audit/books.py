@@ -39,15 +39,15 @@ StoreOf: TypeAlias = Callable[[str], AbstractAsyncContextManager[Store]]
 
 @dataclass(frozen=True, kw_only=True)
 class Sources:
-    """All that was read, before it is put together."""
+    """All records that were read, before they are put together."""
 
     kept: Mapping[str, Mapping[str, History]]
-    """By service and order."""
+    """Progress of each order, by service and order."""
     stock: Mapping[str, Stock]
     bank: Iterable[ledger.Row]
     carrier: Iterable[ledger.Row]
     seeded: Mapping[str, int]
-    """How many of each article there were at first."""
+    """Number of each article that there was at first."""
 
 
 async def read_books(folder: Path, expected: frozenset[str] = frozenset()) -> Books:
@@ -91,18 +91,18 @@ async def read_books_at(
 
 
 async def all_orders(source: Source) -> dict[str, History]:
-    """What a service keeps, by order."""
+    """Progresses that a service keeps, by order."""
     return {history.snapshot.saga: history async for history in histories_of(source)}
 
 
 async def orders_of(source: Source, orders: Iterable[str]) -> dict[str, History]:
-    """What a service keeps of these orders, each asked for by its key."""
+    """Progresses of these orders in a service, each asked for by its key."""
     found = {id_: await history_of(source, id_) for id_ in orders}
     return {id_: history for id_, history in found.items() if history is not None}
 
 
 def assemble(sources: Sources, library: Library, expected: frozenset[str] = frozenset()) -> Books:
-    """Order by order: which charge, booking and goods belong to it, by what the services said."""
+    """Put together, order by order, the charge, booking and goods that belong to it, by what the services said."""
     charges, bookings = _charges(sources.bank), _bookings(sources.carrier)
     orders = {
         id_: _order(id_, {s: sources.kept[s][id_] for s in SERVICES if id_ in sources.kept[s]}, library)
@@ -128,7 +128,7 @@ def assemble(sources: Sources, library: Library, expected: frozenset[str] = froz
 
 
 def _order(id_: str, kept: Mapping[str, History], library: Library) -> Order:
-    """What the services said of an order; its charges and bookings by their ids alone."""
+    """One order as the services tell it; its charges and bookings by their ids alone."""
 
     entries = {service: history.entries for service, history in kept.items()}
 
@@ -211,7 +211,7 @@ async def _stock(store: Store) -> dict[str, Stock]:
 
 
 async def _stock_by_key(store: Store) -> dict[str, Stock]:
-    """Of the articles that there were at first."""
+    """Stock now of the articles that there were at first."""
     found = {item.sku: await store.get("stock", item.sku) for item in items()}
     return {sku: _decoded(document.content) for sku, document in found.items() if document is not None}
 

@@ -1,4 +1,4 @@
-"""What must be true of all books together: pure functions from plain records to the differences, order by order."""
+"""Checks of all books together: pure functions from plain records to the differences, order by order."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,9 +12,9 @@ class Ending:
 
     confirmed: bool
     because: str
-    """The type of the event that decided."""
+    """Type of the event that decided."""
     time: str
-    """All times are RFC 3339 in milliseconds, UTC: they sort as texts."""
+    """Time; all times are RFC 3339 in milliseconds, UTC: they sort as texts."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,13 +24,13 @@ class Charge:
     id: str
     amount: Decimal
     captured: tuple[str, ...] = ()
-    """When."""
+    """Time at which it was captured."""
     released: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Booking:
-    """What the carrier was to take, with all that the carrier did to it."""
+    """A booking at the carrier, with all that the carrier did to it."""
 
     id: str
     dispatched: tuple[str, ...] = ()
@@ -64,14 +64,14 @@ class Order:
 
     @property
     def confirmed(self) -> bool | None:
-        """What became of it; `None`: it did not end, or not in one way."""
+        """True if confirmed, false if cancelled; `None`: it did not end, or not in one way."""
         said = {ending.confirmed for ending in self.endings}
         return said.pop() if len(said) == 1 else None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Shelf:
-    """An article: how many there were at first, and what is there now."""
+    """An article: its number at first, and its number now."""
 
     sku: str
     seeded: int
@@ -81,7 +81,7 @@ class Shelf:
 
 @dataclass(frozen=True, kw_only=True)
 class Books:
-    """All of it."""
+    """Books of all services, bank and carrier, put together."""
 
     orders: Mapping[str, Order]
     shelves: Sequence[Shelf] = ()
@@ -93,12 +93,12 @@ class Books:
 
 @dataclass(frozen=True, kw_only=True)
 class Check:
-    """One thing that must be true."""
+    """One thing that must be true, and where it is not."""
 
     name: str
     figures: str
     differences: tuple[str, ...]
-    """Where it is not, each beginning with the order or the article."""
+    """Differences, each beginning with the order or the article."""
 
 
 def audit(books: Books) -> list[Check]:
@@ -108,13 +108,13 @@ def audit(books: Books) -> list[Check]:
 
 
 def outcomes(books: Books) -> dict[str, int]:
-    """How many orders ended how, most first."""
+    """Number of orders by outcome, most first."""
     names = Counter(_ending_in_words(order) for order in books.orders.values())
     return dict(names.most_common())
 
 
 def ends(books: Books) -> Check:
-    """Every order ended exactly once."""
+    """Check that every order ended exactly once."""
     differences = [f"{id_}: no service knows it" for id_ in sorted(books.expected - books.orders.keys())]
     for order in _sorted(books):
         if len(order.endings) != 1:
@@ -127,7 +127,7 @@ def ends(books: Books) -> Check:
 
 
 def money(books: Books) -> Check:
-    """What was set aside was captured or released, once, and is what payment said."""
+    """Check that money set aside was captured or released, once, and is what payment said."""
     aside = captured = released = Decimal("0.00")
     differences: list[str] = []
     for order in _sorted(books):
@@ -150,7 +150,7 @@ def money(books: Books) -> Check:
 
 
 def stock(books: Books) -> Check:
-    """What was there was handed out or is left, and nothing is set aside any more."""
+    """Check that goods were handed out or are left, and that none are set aside any more."""
     out: Counter[str] = Counter()
     for order in books.orders.values():
         for goods in order.handed_out:
@@ -169,7 +169,7 @@ def stock(books: Books) -> Check:
 
 
 def carried_out(books: Books) -> Check:
-    """Every confirmed order was paid, handed out and sent."""
+    """Check that every confirmed order was paid, handed out and sent."""
     differences: list[str] = []
     count = 0
     for order in _sorted(books):
@@ -192,7 +192,7 @@ def carried_out(books: Books) -> Check:
 
 
 def undone(books: Books) -> Check:
-    """Of a cancelled order nothing stands."""
+    """Check that of a cancelled order no charge, booking or goods are left."""
     differences: list[str] = []
     count = effects = 0
     for order in _sorted(books):
@@ -211,7 +211,7 @@ def undone(books: Books) -> Check:
 
 
 def order_of_events(books: Books) -> Check:
-    """Nothing irreversible happened before its order was confirmed."""
+    """Check that nothing irreversible happened before its order was confirmed."""
     differences: list[str] = []
     count = 0
     for order in _sorted(books):
@@ -227,7 +227,7 @@ def order_of_events(books: Books) -> Check:
 
 
 def once(books: Books) -> Check:
-    """Each effect happened once, and none without a service that knows of it."""
+    """Check that each effect happened once, and none without a service that knows of it."""
     differences, count = list(books.strays), 0
     for order in _sorted(books):
         effects = (
@@ -247,7 +247,7 @@ def once(books: Books) -> Check:
 
 
 def rest(books: Books) -> Check:
-    """Nothing is under way any more, and nothing waits for a person."""
+    """Check that nothing is under way any more, and nothing waits for a person."""
     differences = [f"{o.id}: not at rest in {', '.join(o.open_in)}" for o in _sorted(books) if o.open_in]
     figures = f"{len(books.orders) - len(differences)} of {len(books.orders)} orders at rest in all services"
     return Check(name="nothing is left to do", figures=figures, differences=tuple(differences))

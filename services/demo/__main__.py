@@ -31,12 +31,12 @@ FOLDER = Path(".saga/demo")
 ORDERS = ROOT / "services" / "orders.jsonl"
 VICTIM = "payment"
 ORDERS_PER_S = 80
-"""The pace at which customers order."""
+"""Pace at which customers order."""
 BATCH = 8
 KILL_AFTER = 0.3
-"""The share of the orders that have ended when the victim is killed: customers are still ordering."""
+"""Share of the orders that have ended when the victim is killed: customers are still ordering."""
 DEAD_S = 1.0
-"""How long it stays dead: the others go on with what they can."""
+"""Time that it stays dead: the others go on with what they can."""
 ENDED_S_MAX, SETTLED_S_MAX = 45.0, 15.0
 LOOK_S = 0.1
 ON_TERMINAL = sys.stdout.isatty()
@@ -70,7 +70,7 @@ async def _unless_told_to_end(fleet: Fleet, clock: Clock) -> bool:
 
 
 async def story(fleet: Fleet, clock: Clock) -> bool:
-    """Tell it; whether the books differ."""
+    """Tell the story; true if the books differ."""
     began_s = clock.monotonic_s()
     orders = list(read_orders(ORDERS))
     async with SqliteStore(FOLDER / "inventory.db", clock=clock) as store:
@@ -108,7 +108,7 @@ async def _all_ended(fleet: Fleet, broker: Broker, orders: list[OrderPlaced], cl
 
 
 async def _all_settled(fleet: Fleet, orders: list[OrderPlaced], clock: Clock) -> None:
-    """Every order has its outcome; now wait until all of them are carried out or undone, everywhere."""
+    """Wait until all orders, which have their outcomes, are carried out or undone, everywhere."""
     ids, until_s = [order.order_id for order in orders], clock.monotonic_s() + SETTLED_S_MAX
     while left := await unsettled(fleet.folder, ids, clock):
         fleet.check()
@@ -119,7 +119,7 @@ async def _all_settled(fleet: Fleet, orders: list[OrderPlaced], clock: Clock) ->
 
 
 async def _compare(orders: list[OrderPlaced], one: str) -> bool:
-    """Print outcomes and audit, and where to look further; whether the books differ."""
+    """Print outcomes and audit, and where to look further; true if the books differ."""
     books = await read_books(FOLDER, frozenset(order.order_id for order in orders))
     checks = audit(books)
     click.echo("\n".join(map(printable, [*table(outcomes(books)), "", *report(checks), ""])))
@@ -141,7 +141,7 @@ def read_orders(file: Path) -> Iterator[OrderPlaced]:
 
 
 def _shown(path: Path) -> Path:
-    """As short as it can be typed from here."""
+    """Path as short as it can be typed from here."""
     with suppress(ValueError):
         return path.relative_to(Path.cwd())
     return path
@@ -175,7 +175,7 @@ class Progress:
         self._tenths = 0
 
     def show(self, watch: Watch, *, last: bool = False) -> None:
-        """How far the orders are."""
+        """Show how far the orders are."""
         tenths = watch.count * 10 // self._total
         if not ON_TERMINAL and tenths == self._tenths:
             return
@@ -188,7 +188,7 @@ class Progress:
         click.echo(f"\r\033[K{line}" if ON_TERMINAL else line, nl=last or not ON_TERMINAL)
 
     def say(self, what: str) -> None:
-        """Something that stays on the terminal."""
+        """Print a line that stays on the terminal."""
         click.echo(f"{chr(13)}\033[K{self._seconds()} {what}" if ON_TERMINAL else f"{self._seconds()} {what}")
 
     def _seconds(self) -> str:

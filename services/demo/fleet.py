@@ -14,16 +14,16 @@ from saga.clock import Clock
 from services.audit.books import SERVICES
 
 ROOT = Path(__file__).parents[2]
-"""Where `services` can be imported from."""
+"""Folder from which `services` can be imported."""
 STOP_S_MAX = 30.0
-"""How long a service may take to drain: its own limit is 20 s."""
+"""Longest time for a service to drain: its own limit is 20 s."""
 LOOK_S = 0.02
 LOG_LINES, LOG_CHARACTERS = 3, 400
-"""What is shown of the log of a service that fell: its last lines, and how much of each."""
+"""Last lines that are shown of the log of a service that fell, and characters of each."""
 
 
 class Fallen(Exception):
-    """A service has ended by itself."""
+    """Raised if a service has ended by itself."""
 
 
 class Fleet:
@@ -39,12 +39,12 @@ class Fleet:
 
     @property
     def broker(self) -> str:
-        """The address of the broker that they share."""
+        """Address of the broker that they share."""
         return f"embedded:///{self.folder}/broker.db"
 
     @property
     def environment(self) -> Mapping[str, str]:
-        """What tells a service where everything is. Nothing of the caller's own settings gets in."""
+        """Environment that tells a service where everything is. Nothing of the caller's own settings gets in."""
         kept = {name: value for name, value in os.environ.items() if not name.startswith("SAGA_")}
         return kept | {
             "SAGA_BROKER": self.broker,
@@ -64,7 +64,7 @@ class Fleet:
             self.kill(service)
 
     def start(self, service: str) -> int:
-        """Start it; the id of its process. It goes on where it was, whether it was stopped or killed."""
+        """Start a service; the id of its process. It goes on where it was, whether it was stopped or killed."""
         with (self.folder / f"{service}.log").open("ab") as log:
             # A session of its own: Ctrl-C in the terminal reaches us alone, and we end the services in order.
             process = subprocess.Popen(
@@ -84,14 +84,14 @@ class Fleet:
         return {service: self.start(service) for service in self.services}
 
     def kill(self, service: str) -> int:
-        """SIGKILL, which nobody can catch; the id of the process, which is gone."""
+        """Kill it with SIGKILL, which nobody can catch; the id of the process, which is gone."""
         process = self._running.pop(service)
         process.kill()
         process.wait()
         return process.pid
 
     async def stop(self) -> None:
-        """SIGTERM to all; return when they have drained. Raises `Fallen` for one that did not end well."""
+        """Stop all with SIGTERM; return when they have drained. Raises `Fallen` for one that did not end well."""
         self.check()
         for process in self._running.values():
             process.send_signal(signal.SIGTERM)
@@ -105,7 +105,7 @@ class Fleet:
         self._tell_of({service: process for service, process in ended.items() if process.returncode})
 
     def check(self) -> None:
-        """Raises `Fallen` if a service that was started has ended by itself."""
+        """Check that all services run. Raises `Fallen` if one that was started has ended by itself."""
         self._tell_of({service: process for service, process in self._running.items() if process.poll() is not None})
 
     def _tell_of(self, ended: Mapping[str, subprocess.Popen[bytes]]) -> None:

@@ -1,4 +1,4 @@
-"""How far the orders are: outcomes as they are said, from the log; and from the stores, whether all is settled."""
+"""Progress of the orders: outcomes as they are said, from the log; and from the stores, whether all is settled."""
 
 from collections.abc import AsyncGenerator, Collection, Mapping
 from contextlib import asynccontextmanager
@@ -19,22 +19,23 @@ RECORDS_MAX = 500
 
 
 class Watch:
-    """Reads the orders' topic as a group of its own, and keeps which orders ended how. Its group's listener too."""
+    """Reader of the orders' topic, as a group of its own, which keeps how each order ended. Its group's listener
+    too."""
 
     def __init__(self) -> None:
         self.ended: dict[str, set[str]] = {CONFIRMED: set(), CANCELLED: set()}
-        """Outcome -> the ids of its orders."""
+        """Ids of orders by outcome."""
         self._partitions: set[Partition] = set()
         self._membership: Membership | None = None
 
     @property
     def known(self) -> set[str]:
-        """The orders that have ended."""
+        """Orders that have ended."""
         return self.ended[CONFIRMED] | self.ended[CANCELLED]
 
     @property
     def count(self) -> int:
-        """How many that are."""
+        """Number of orders that have ended."""
         return sum(map(len, self.ended.values()))
 
     @asynccontextmanager
@@ -61,11 +62,11 @@ class Watch:
         self._partitions.difference_update(partitions)
 
     def expired(self, partition: Partition, first: int, after: int) -> None:
-        """Orders that nobody can see any more are seen as not ended."""
+        """Do nothing: orders that nobody can see any more are seen as not ended."""
 
 
 async def unsettled(folder: Path, orders: Collection[str], clock: Clock) -> dict[str, list[str]]:
-    """By service the orders that it has not brought to their end; services that have are left out.
+    """Orders that a service has not brought to their end, by service; services that have are left out.
 
     An order is settled in a service that has carried out the order's outcome and has nothing open of it: whatever comes
     of the order afterwards is ignored there.

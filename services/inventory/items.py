@@ -11,7 +11,7 @@ class Item(msgspec.Struct, frozen=True, kw_only=True):
     sku: str
     name: str
     price: str
-    """In euros."""
+    """Price in euros."""
     left: int
 
 

@@ -18,7 +18,7 @@ from services.inventory.stock import Stock
 
 
 async def seed(store: Store) -> int:
-    """How many documents are new."""
+    """Put the articles into the store; the number of documents that are new."""
     new = 0
     for item in items():
         try:

@@ -10,7 +10,7 @@ from services.ledger import Answer, Call, Contradiction, Ledger, was_made
 
 
 class Declined(Exception):
-    """The bank's no: the card is blocked."""
+    """Refusal of the bank: the card is blocked."""
 
 
 def is_blocked(card: str) -> bool:
@@ -18,7 +18,7 @@ def is_blocked(card: str) -> bool:
 
 
 class Bank:
-    """Keeps its books in memory: the one for tests. `Bank.connect()` gives the one that survives its process."""
+    """Bank with its books in memory: the one for tests. `Bank.connect()` gives the one that survives its process."""
 
     def __init__(self) -> None:
         self.held: dict[str, Decimal] = {}
@@ -65,7 +65,7 @@ class Bank:
 
 
 class LedgerBank(Bank):
-    """Keeps its books in a ledger."""
+    """Bank with its books in a ledger."""
 
     def __init__(self, ledger: Ledger) -> None:
         super().__init__()

@@ -9,7 +9,7 @@ from services.ledger import Answer, Call, Contradiction, Ledger, was_made
 
 
 class Refused(Exception):
-    """The carrier's no: it does not deliver there."""
+    """Refusal of the carrier: it does not deliver there."""
 
 
 def is_undeliverable(address: str) -> bool:
@@ -17,7 +17,8 @@ def is_undeliverable(address: str) -> bool:
 
 
 class Carrier:
-    """Keeps its books in memory: the one for tests. `Carrier.connect()` gives the one that survives its process."""
+    """Carrier with its books in memory: the one for tests. `Carrier.connect()` gives the one that survives its
+    process."""
 
     def __init__(self) -> None:
         self.booked: dict[str, str] = {}
@@ -65,7 +66,7 @@ class Carrier:
 
 
 class LedgerCarrier(Carrier):
-    """Keeps its books in a ledger."""
+    """Carrier with its books in a ledger."""
 
     def __init__(self, ledger: Ledger) -> None:
         super().__init__()

@@ -7,7 +7,7 @@ import pytest
 from saga.broker.embedded.groups import Fellow
 from saga.broker.embedded.liveness import Liveness
 from saga.broker.embedded.seats import Seat
-from tests.observe.workers import StandingClock
+from tests.observe.workers import SetClock
 
 OURS, THEIRS, SILENCE_S = 1, 2, 10.0
 
@@ -16,7 +16,7 @@ class Group:
     """Two members, both in their seats."""
 
     def __init__(self, folder: Path) -> None:
-        self.clock = StandingClock()
+        self.clock = SetClock()
         self.seats = {OURS: Seat(folder / "broker.db"), THEIRS: Seat(folder / "broker.db")}
         self.beats = {OURS: 0, THEIRS: 0}
         self.liveness = Liveness(folder, self.clock, SILENCE_S)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.markdown import MODULES, ROOT
+from tests.docs.markdown import ROOT
 
 HELD = (
     "saga/*.py",
@@ -23,6 +23,8 @@ HELD = (
     "saga/sqlite/*.py",
     "saga/store/**/*.py",
     "saga/testing/**/*.py",
+    "services/**/*.py",
+    "verification/*.py",
 )
 """Globs of the modules that are held to it."""
 
@@ -57,7 +59,7 @@ def test_a_docstring_opens_with_a_noun_or_a_verb(module: Path) -> None:
 
 @pytest.mark.parametrize("glob", HELD)
 def test_each_glob_holds_modules_that_there_are(glob: str) -> None:
-    assert set(MODULES) & set(ROOT.glob(glob))
+    assert any(ROOT.glob(glob))
 
 
 def test_riddles_are_found_wherever_a_docstring_can_be() -> None:

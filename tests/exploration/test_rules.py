@@ -147,7 +147,9 @@ def updates_do_not_look_at_the_progress(patch: pytest.MonkeyPatch) -> None:
 def refusals_leave_no_marker(patch: pytest.MonkeyPatch) -> None:
     put = documents._put
 
-    async def skip(service: Any, position: Any, collection: str, key: str, document: Any, body: Any, head: Any) -> bool:
+    async def skip(  # as `_put`
+        service: Any, position: Any, collection: str, key: str, document: Any, body: Any, head: Any
+    ) -> bool:
         if body is None:
             return True
         return await put(service, position, collection, key, document, body, head)

@@ -34,7 +34,7 @@ from saga.observe.moments import (
     WriteRefused,
 )
 from tests.docs.markdown import blocks
-from tests.observe.workers import P0, P1, Stand, StandingClock
+from tests.observe.workers import P0, P1, SetClock, Stand
 
 OPERATING = Path(__file__).parents[2] / "docs/operating.md"
 SECRET = "order-4711"
@@ -98,9 +98,9 @@ def told(metrics: Metrics) -> dict[Series, float]:
     }
 
 
-def of(*workers: Stand, clock: StandingClock | None = None) -> Metrics:
+def of(*workers: Stand, clock: SetClock | None = None) -> Metrics:
     """Metrics of workers that have begun."""
-    metrics = Metrics({worker.name: worker for worker in workers}, clock or StandingClock())
+    metrics = Metrics({worker.name: worker for worker in workers}, clock or SetClock())
     for worker in workers:
         metrics.begins(worker)
     return metrics
@@ -249,7 +249,7 @@ def test_what_stands_still_is_a_series_as_long_as_it_stands() -> None:
 
 
 def test_the_recovery_ends_when_all_has_been_read_for_the_first_time() -> None:
-    worker, clock = Stand(), StandingClock()
+    worker, clock = Stand(), SetClock()
     metrics, recovery = of(worker, clock=clock), series("saga_recovery_seconds", service="payment")
     for behind, given in [(None, None), ({}, None), ({P0: 3, P1: 0}, None), ({P0: 0}, 2)]:
         clock.at_s += 1

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from saga.observe.quotas import KINDS_MAX, LINES_MAX, OTHERS, WITHIN_S, Held, Quotas
-from tests.observe.workers import StandingClock
+from tests.observe.workers import SetClock
 
 
 def written(quotas: Quotas, kind: str, times: int) -> int:
@@ -12,7 +12,7 @@ def written(quotas: Quotas, kind: str, times: int) -> int:
 
 
 def test_the_first_lines_of_a_kind_are_written_and_the_others_are_counted() -> None:
-    clock = StandingClock()
+    clock = SetClock()
     quotas = Quotas(clock)
     assert written(quotas, "a", 3 * LINES_MAX) == LINES_MAX
     assert written(quotas, "b", 1) == 1
@@ -24,7 +24,7 @@ def test_the_first_lines_of_a_kind_are_written_and_the_others_are_counted() -> N
 
 
 def test_who_says_little_is_never_held_back() -> None:
-    clock = StandingClock()
+    clock = SetClock()
     quotas = Quotas(clock)
     for _ in range(20 * LINES_MAX):
         assert quotas.has_room("a")
@@ -32,13 +32,13 @@ def test_who_says_little_is_never_held_back() -> None:
 
 
 def test_all_that_was_held_back_can_be_had_at_the_end() -> None:
-    quotas = Quotas(StandingClock())
+    quotas = Quotas(SetClock())
     written(quotas, "a", LINES_MAX + 5)
     assert quotas.over(all_=True) == [Held("a", 5, 0.0)]
 
 
 def test_kinds_without_end_share_one_quota_and_take_no_memory() -> None:
-    clock = StandingClock()
+    clock = SetClock()
     quotas = Quotas(clock)
     assert sum(quotas.has_room(f"kind {n}") for n in range(10 * KINDS_MAX)) == KINDS_MAX + LINES_MAX
     clock.at_s += WITHIN_S
@@ -50,7 +50,7 @@ def test_kinds_without_end_share_one_quota_and_take_no_memory() -> None:
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.floats(0, 40)), max_size=300))
 def test_every_line_is_written_or_counted_and_no_window_has_too_many(lines: list[tuple[str, float]]) -> None:
-    clock = StandingClock()
+    clock = SetClock()
     quotas, wrote, held = Quotas(clock), dict[str, list[float]](), 0
     for kind, pause_s in lines:
         clock.at_s += pause_s / 10

@@ -19,7 +19,7 @@ from saga.runtime.topics import topics_of
 from saga.runtime.watching import QUIET_S, Watching
 from saga.store.port import Document
 from services.order.events import OrderPlaced
-from tests.observe.workers import StandingClock
+from tests.observe.workers import SetClock
 from tests.runtime.real_worker import Workplace, an_order, workplace
 
 GONE: SagaError = StoreUnavailable("nobody is there")
@@ -173,7 +173,7 @@ async def test_a_store_that_gives_but_does_not_take_is_still_away(
 
 @pytest.mark.parametrize("why", [StoreUnavailable("gone"), BrokerUnavailable("gone")])
 def test_what_nobody_fails_at_any_more_can_be_reached(why: SagaError) -> None:
-    clock, moments = StandingClock(), list[Moment]()
+    clock, moments = SetClock(), list[Moment]()
     watching = Watching("payment", clock, moments.append)
     watching.unavailable("write", why)
     clock.at_s += QUIET_S - 1

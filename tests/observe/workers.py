@@ -9,7 +9,7 @@ from saga.messages import Partition, Standstill
 P0, P1 = Partition("orders", 0), Partition("orders", 1)
 
 
-class StandingClock(SystemClock):
+class SetClock(SystemClock):
     """Seconds pass when a test says so."""
 
     def __init__(self) -> None:

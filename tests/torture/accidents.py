@@ -72,7 +72,7 @@ class Span:
 class Accidents:
     """Makes them happen, one kind after the other, and prints each when it is felt no more."""
 
-    def __init__(
+    def __init__(  # everything that can be hurt, and what says when
         self,
         workers: Workers,
         kafka: KafkaServer,

@@ -37,7 +37,7 @@ from saga.runtime.watching import Watching
 from saga.store.port import Document
 from saga.testing.invariants.evidence import Violation, Witnessed
 from saga.testing.invariants.progress_lives import parted
-from saga.testing.single_turns import Published, StandingClock, Undisturbed
+from saga.testing.single_turns import Published, SetClock, Undisturbed
 
 T = TypeVar("T")
 Item = TypeVar("Item")
@@ -93,7 +93,7 @@ async def _fail(*asked: object) -> Any:
 
 def _ports(service: str, store: Any, now_ms: int) -> Ports:
     """Ports of a rerun: nothing but its store and the time is to be asked."""
-    clock = StandingClock(now_ms)
+    clock = SetClock(now_ms)
     return Ports(
         store=store,
         log=Published(),

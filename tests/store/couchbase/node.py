@@ -329,7 +329,9 @@ def _leb128(number: int) -> bytes:
     return bytes([number]) if number < 128 else bytes([number % 128 + 128]) + _leb128(number // 128)
 
 
-def _asked(op: Op, frames: bytes, extras: bytes, key: bytes, value: bytes, cas: int, names: dict[int, str]) -> Asked:
+def _asked(  # the parts of a request on the wire
+    op: Op, frames: bytes, extras: bytes, key: bytes, value: bytes, cas: int, names: dict[int, str]
+) -> Asked:
     durability = durability_ms = None
     keeps = False
     while frames:

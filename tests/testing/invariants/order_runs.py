@@ -28,7 +28,7 @@ from saga.runtime.turn import take_turn
 from saga.runtime.watching import Watching
 from saga.store.port import Document
 from saga.testing.invariants.evidence import Evidence, Witnessed
-from saga.testing.single_turns import StandingClock, Undisturbed
+from saga.testing.single_turns import SetClock, Undisturbed
 from services.inventory import inventory
 from services.inventory.stock import Stock
 from services.order import order
@@ -71,7 +71,7 @@ class Disk:
 
 
 @dataclass(slots=True)
-class ShopClock(StandingClock):
+class ShopClock(SetClock):
     """It goes on by a millisecond whenever somebody looks."""
 
     def now_ms(self) -> int:

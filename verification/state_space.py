@@ -1,4 +1,4 @@
-"""How the state of everything moves on: one operation, one fault at a time.
+"""State space of a scenario: the states that can follow one, by one operation or one fault.
 
 Two workers of one service, two topics of one partition, one saga. States are values without history: documents and
 turns are interned, and a document's number is its version.
@@ -12,22 +12,15 @@ import msgspec
 
 from saga.errors import SagaError
 from saga.messages import Message, Position
-from saga.names import ARCHIVES
 from saga.progress import history as transitions
 from saga.progress import record
-from saga.progress.decide import next_ready
-from saga.progress.document import Entry, Snapshot, decode, decode_entry, encode
-from saga.progress.history import archive_key, decode_archive
-from saga.progress.spill import whole
+from saga.progress.document import encode
 from saga.runtime.beginning import begin
-from saga.runtime.participant import Participant
 from saga.runtime.turn import advance
 from saga.runtime.turn_state import TurnState
-from saga.store.port import Document
-from saga.testing.invariants import progress_checks
-from saga.testing.single_turns import StandingClock
+from saga.testing.single_turns import SetClock
 from verification import environment
-from verification.handlers import SAGA, SERVICE
+from verification.contents import Contents
 from verification.operations import (
     AGES_OF_MEMORY,
     Answer,
@@ -49,99 +42,35 @@ from verification.services import Explored, ages_at, explored_ports, ms_after, p
 from verification.state import PROGRESS, STOCK, TOPICS, History, Move, State, Worker, applied, id_of
 
 TIGHT = {(record, "INBOX_MAX"): 1, (transitions, "TRANSITIONS_MAX"): 2, (transitions, "TRANSITIONS_KEPT"): 1}
-"""Bounds that are reached within a scenario."""
+"""Bounds so small that they are reached within a scenario."""
 
 
 class Under(NamedTuple):
-    """A turn, and under what it goes on."""
+    """A turn, with the release and the time under which it goes on."""
 
     turn: TurnState
     release: int
     passed: int
-    """How often `AGE_MS` has passed."""
+    """Times that `AGE_MS` has passed."""
 
 
-class World:
-    """One scenario's service and logs, and the memory of the search."""
+class StateSpace(Contents):
+    """One scenario's service and logs, the states that can follow each state, and the memory of the search."""
 
     def __init__(
         self, explored: Explored, logs: tuple[tuple[Message, ...], tuple[Message, ...]], *, batched: bool = False
     ) -> None:
-        """`batched`: whether another saga's lane uses the business document too."""
-        self.explored, self.logs, self.batched = explored, logs, batched
-        self.store, self.clock, other = ExploredStore(), StandingClock(ms_after(0)), OtherLane()
+        """`batched`: another saga's lane uses the business document too."""
+        self.explored, self.logs = explored, logs
+        self.store, self.clock, other = ExploredStore(), SetClock(ms_after(0)), OtherLane()
         ports = explored_ports(self.store, self.clock, other)
-        self.services: list[Participant] = [
-            participant(explored, ports, release) for release in range(len(explored.releases))
-        ]
+        super().__init__(
+            [participant(explored, ports, release) for release in range(len(explored.releases))], batched=batched
+        )
         other.update = environment.others_update(self) if batched else None
-        self._contents: list[bytes] = [b""]
-        self._versions: dict[bytes, int] = {}
         self._turns: list[Under] = []
         self._numbers: dict[Any, int] = {}
         self._next: dict[tuple[int, History], Operation | int] = {}
-        self._snapshots: dict[int, Snapshot] = {}
-        self._entries: dict[int, tuple[Entry, ...]] = {}
-
-    @property
-    def service(self) -> Participant:
-        """The newest release."""
-        return self.services[-1]
-
-    # ---------------------------------------------------------------- interning
-
-    def version(self, content: bytes) -> int:
-        """The number of a document's content, which is its version: no content comes again."""
-        number = self._versions.get(content)
-        if number is None:
-            number = self._versions[content] = len(self._contents)
-            self._contents.append(content)
-        return number
-
-    def content(self, version: int) -> bytes:
-        return self._contents[version]
-
-    def document(self, version: int) -> Document | None:
-        return Document(self._contents[version], version) if version else None
-
-    def snapshot(self, version: int) -> Snapshot:
-        """The progress of that version."""
-        known = self._snapshots.get(version)
-        if known is None:
-            content = self._contents[version]
-            known = decode(content) if version else Snapshot(service=SERVICE, saga=SAGA)
-            self._snapshots[version] = known
-        return known
-
-    def entries(self, s: State, version: int) -> tuple[Entry, ...]:
-        """The transitions of that version of the progress, archived ones with them."""
-        known = self._entries.get(version)
-        if known is None:
-            p, first = self.snapshot(version), 0
-            raws: list[msgspec.Raw] = []
-            while first < p.first:
-                archive = decode_archive(self._contents[s.version_of(ARCHIVES, archive_key(SERVICE, SAGA, first))])
-                raws += archive.transitions
-                first += len(archive.transitions)
-            known = self._entries[version] = tuple(map(decode_entry, (*raws[: p.first], *p.transitions)))
-        return known
-
-    def whole(self, s: State) -> Snapshot:
-        """The progress with all that its pages hold. Raises `SagaError` for one that is not there."""
-        p = self.snapshot(s.progress)
-        return whole(p, {key: self._contents[v] for (_, key), v in s.rest}) if p.pages else p
-
-    def is_settled(self, s: State) -> bool:
-        """True if all that is recorded is in the log, and nothing of the saga is ready."""
-        said = all(i in s.out for i in progress_checks.recorded(self.entries(s, s.progress)))
-        return said and next_ready(self.whole(s), self.service.roles) is None
-
-    def stock_left(self, version: int) -> int | None:
-        """How much the business document says is left; `None` if it is absent."""
-        if not version:
-            return None
-        document = msgspec.json.decode(self._contents[version])
-        return None if document.get("_saga", {}).get("absent") else document["left"]
 
     def _turn(self, turn: TurnState, release: int, passed: int) -> int:
         progress = None if turn.progress is None else encode(turn.progress)
@@ -169,7 +98,8 @@ class World:
     # ---------------------------------------------------------------- running the real turn
 
     def next(self, turn: int, history: History) -> Operation | int:
-        """What a turn asks for after these answers; or, at the next write, the turn that it has become."""
+        """Operation that a turn asks for after these answers; or, at the next write, the number of the turn that it has
+        become."""
         known = self._next.get((turn, history))
         if known is None:
             with _tight() if self.explored.tight else nullcontext():
@@ -193,7 +123,7 @@ class World:
         return asked
 
     def _settled(self, worker: Worker) -> tuple[Worker, Operation | None]:
-        """The worker at its next operation; without one when its turn is over."""
+        """Worker at its next operation; without one when its turn is over."""
         while True:
             step = self.next(worker.turn, worker.history)
             if not isinstance(step, int):
@@ -256,7 +186,7 @@ class World:
             yield f"w{w} drops its cache", s.with_worker(w, worker._replace(cache=0, content=0), evict=s.evict - 1)
 
     def _begun(self, worker: Worker, position: Position, passed: int) -> Worker:
-        """The worker with the message in hand that lies there, at its first operation."""
+        """Worker with the message in hand that lies there, at its first operation."""
         message = self.logs[TOPICS.index(position.topic)][position.offset]
         cached = (self.snapshot(worker.content), worker.cache) if worker.cache else None
         self.clock.now = ms_after(passed)
@@ -306,7 +236,7 @@ class World:
             yield f"{what}, ON ITS WAY, ANSWER LOST", self._answered(late, w, Failed("ambiguous"))
 
     def _landed(self, s: State, put: Put) -> State | None:
-        """The state after the write; `None` if it is refused."""
+        """State after the write; `None` if it is refused."""
         if (put.collection, put.key) == STOCK:
             if put.cas != s.stock:
                 return None
@@ -320,7 +250,7 @@ class World:
         return s.keeping(put.collection, put.key, version)
 
     def _goes_together(self, s: State, w: int) -> Iterator[Move]:
-        """An update is made alone, or in one replace with another lane's, which may be a zombie's by now."""
+        """Moves of an update: alone, or in one replace with another lane's, which may be a zombie's by now."""
         yield f"w{w} updates alone", self._answered(s, w, Batched(("mine",)))
         if s.batch:
             s = s._replace(batch=s.batch - 1)
@@ -342,7 +272,7 @@ class World:
             yield f"{what}, ON ITS WAY, ANSWER LOST", self._answered(late, w, Failed("unavailable"))
 
     def _crashed(self, s: State, w: int) -> State:
-        """A worker has died: it begins again at what is committed, or where another one has left it."""
+        """State after a worker has died: it begins again at what is committed, or where another one has left it."""
         at = tuple(s.committed[t] if s.owner[t] == w else s.workers[w].at[t] for t in (0, 1))
         return s.with_worker(w, Worker(at=(at[0], at[1]), release=s.workers[w].release), crash=s.crash - 1)
 
@@ -389,7 +319,7 @@ def _frozen(recalled: dict[str, int] | None) -> tuple[str, ...] | None:
 
 @contextmanager
 def _tight() -> Iterator[None]:
-    """Within it inbox and history have small bounds."""
+    """Block in which inbox and history have small bounds."""
     before = {where: getattr(*where) for where in TIGHT}
     for (module, name), bound in TIGHT.items():
         setattr(module, name, bound)
