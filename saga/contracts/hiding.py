@@ -21,6 +21,57 @@ def hidden(fields: Mapping[str, object], schema: Mapping[str, Any]) -> dict[str,
     return shown
 
 
+def renamed(schema: Mapping[str, Any], newest: Mapping[str, Any]) -> Any:
+    """Call the fields of a schema as `newest` calls them, which may know them by an alias. Types have no names then.
+
+    >>> old = {"type": "record", "name": "R", "fields": [{"name": "card", "type": "string", "sensitive": True}]}
+    >>> new = {"type": "record", "name": "R", "fields": [{"name": "pan", "type": "string", "aliases": ["card"]}]}
+    >>> hidden({"pan": "4242"}, renamed(old, new))
+    {'pan': '***'}
+    """
+    named: tuple[dict[str, Any], dict[str, Any]] = {}, {}
+    _name(schema, named[0])
+    _name(newest, named[1])
+    return _renamed(schema, newest, *named)
+
+
+def _renamed(schema: Any, newest: Any, named: Mapping[str, Any], newly: Mapping[str, Any]) -> Any:
+    schema, newest = _plain(schema, named), _plain(newest, newly)
+    if not isinstance(schema, dict) or not isinstance(newest, dict):
+        return schema
+    if schema["type"] == newest["type"] == "record":
+        known = {name: f for f in newest["fields"] for name in (*f.get("aliases", ()), f["name"])}
+        return {
+            **schema,
+            "fields": [
+                {**f, "name": of["name"], "type": _renamed(f["type"], of["type"], named, newly)}
+                for f in schema["fields"]
+                if (of := known.get(f["name"])) is not None  # else the newest has no such field
+            ],
+        }
+    return {
+        **schema,
+        **{
+            below: _renamed(schema[below], newest[below], named, newly)
+            for below in ("items", "values")
+            if below in schema and below in newest
+        },
+    }
+
+
+def _plain(schema: Any, named: Mapping[str, Any]) -> Any:
+    """A type itself: without the null beside it, not by its name, and not as the type of a type."""
+    while True:
+        if isinstance(schema, list):
+            schema = next((branch for branch in schema if branch != "null"), "null")
+        elif isinstance(schema, str) and (known := named.get(schema, named.get(schema.rpartition(".")[2]))) is not None:
+            return known
+        elif isinstance(schema, dict) and isinstance(schema.get("type"), dict | list):
+            schema = schema["type"]
+        else:
+            return schema
+
+
 def _name(schema: Any, named: dict[str, Any]) -> None:
     """Note the records by their names: a record that comes again is there by its name only."""
     if isinstance(schema, list):

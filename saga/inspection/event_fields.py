@@ -4,7 +4,7 @@ from msgspec import Struct
 
 from saga.contracts import codec
 from saga.contracts.codegen import event_class
-from saga.contracts.hiding import hidden
+from saga.contracts.hiding import hidden, renamed
 from saga.contracts.library import Library, find
 from saga.errors import BadInput, ContractError, DeclarationError
 from saga.inspection.timeline import History
@@ -49,7 +49,9 @@ def _said(type_: str, id_: str, value: bytes, library: Library) -> Said:
         fields = codec.to_json(codec.decode(value, made, library))
         newest = library.contracts[version.name].newest
         # A field counts as sensitive if it did when it was written, or does now.
-        return Said(type=type_, id=id_, fields=hidden(hidden(fields, version.schema), newest.schema))
+        return Said(
+            type=type_, id=id_, fields=hidden(hidden(fields, renamed(version.schema, newest.schema)), newest.schema)
+        )
     except BadInput as why:
         return Said(type=type_, id=id_, fields=None, trouble=str(why))
 

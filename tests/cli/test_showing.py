@@ -5,6 +5,7 @@ import json
 import shutil
 import sqlite3
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -12,7 +13,7 @@ from msgspec.structs import replace
 from saga.broker.embedded.broker import EmbeddedBroker
 from saga.broker.port import Topic
 from saga.clock import SystemClock
-from saga.contracts.hiding import HIDDEN, hidden
+from saga.contracts.hiding import HIDDEN, hidden, renamed
 from saga.progress.document import DeadLetter, Intent, Snapshot, decode, encode
 from saga.runtime import deadletters
 from saga.store.sqlite_documents import checksum
@@ -129,6 +130,22 @@ def test_a_field_is_hidden_if_it_was_sensitive_when_it_was_written_or_is_now(
     assert '    PaymentReserved {"order_id": "order-1", "charge_id": "***", "amount": "9.80", "note": ""}\n' in text
 
 
+def test_a_field_that_was_sensitive_is_hidden_under_its_new_name_too(
+    shop: Path, saga: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    contracts = shop / "contracts"
+    shutil.copytree(ROOT / "contracts", contracts)
+    monkeypatch.setenv("SAGA_CONTRACTS", str(contracts))
+    first = contracts / "payments" / "PaymentReserved.v1.avsc"
+    schema = json.loads(first.read_text())
+    [charge] = [field for field in schema["fields"] if field["name"] == "charge_id"]
+    charge["sensitive"] = True
+    first.write_text(json.dumps(schema))
+    charge |= {"name": "charge", "aliases": ["charge_id"], "sensitive": False}
+    first.with_name("PaymentReserved.v2.avsc").write_text(json.dumps(schema))
+    assert '    PaymentReserved {"order_id": "order-1", "charge": "***",' in saga("show", "order-1", "--values").stdout
+
+
 def test_without_contracts_no_value_is_shown_and_it_is_said_why(
     shop: Path, saga: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -174,3 +191,24 @@ def test_what_is_sensitive_is_hidden_at_any_depth() -> None:
         "one": seen, "maybe": seen, "many": [seen, seen], "named": {"a": seen, "b": None}, "whole": HIDDEN,
     }  # fmt: skip
     assert hidden({**given, "maybe": None}, schema)["maybe"] is None
+
+
+def test_fields_are_found_under_their_new_names_at_any_depth() -> None:
+    def of(name: str, *, sensitive: bool) -> dict[str, Any]:
+        card = {"type": "record", "name": "Card", "fields": [
+            {"name": name, "type": "string", "sensitive": sensitive, "aliases": ["number"]},
+            {"name": "holder", "type": "string"}]}  # fmt: skip
+        return {"type": "record", "name": "R", "fields": [
+            {"name": "one", "type": card},
+            {"name": "maybe", "type": ["null", "Card"]},
+            {"name": "many", "type": {"type": "array", "items": ["null", "Card"]}},
+            {"name": "named", "type": {"type": "map", "values": "Card"}},
+            {"name": "words", "type": {"type": {"type": "array", "items": "string"}}},
+        ]}  # fmt: skip
+
+    card, seen = {"pan": "4242", "holder": "Ada"}, {"pan": HIDDEN, "holder": "Ada"}
+    given: dict[str, object] = {"one": card, "maybe": card, "many": [card, None], "named": {"a": card}, "words": ["x"]}
+    old = renamed(of("number", sensitive=True), of("pan", sensitive=False))
+    assert hidden(given, old) == {
+        "one": seen, "maybe": seen, "many": [seen, None], "named": {"a": seen}, "words": ["x"],
+    }  # fmt: skip
