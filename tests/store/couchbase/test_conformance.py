@@ -1,13 +1,22 @@
 """The promises of every store, shown by the one on Couchbase."""
 
+from dataclasses import replace
+
 import pytest
 
 from saga.errors import ConfigurationError, Conflict
+from saga.store.couchbase.settings import CouchbaseSettings
 from saga.store.couchbase.store import CouchbaseStore
 from saga.store.port import Document
 from saga.testing.conformance.store import DAY_S, Opens, Passes, StoreConformance
 from tests.servers.couchbase import CouchbaseMock
 from tests.store.couchbase.conftest import Stores
+
+
+@pytest.fixture
+def settings(settings: CouchbaseSettings) -> CouchbaseSettings:
+    """With time for the largest document on a busy machine: nothing here waits until it is over."""
+    return replace(settings, kv_s=30.0)
 
 
 class TestCouchbaseStore(StoreConformance):
