@@ -1,4 +1,4 @@
-"""Tampering with a state file that a process has open: is it still the one of that name, and holds it what it held?
+"""Signs of tampering with a state file that a process has open: it lost its name, or holds less than was written to it.
 
 SQLite does not look. Whoever removes its file, or puts another in its place, lets it write on to a file that nobody
 will see again; whoever copies an older one over it mixes the two. So whoever writes asks here first, inside its
