@@ -190,7 +190,7 @@ def now(service: Participant) -> Now:
 
 
 async def write(service: Participant, turn: TurnState, written: Written) -> TurnState:
-    """Write the whole progress by one compare-and-swap, then publish its events. Raises `Refused`: nothing changed."""
+    """Write the whole progress by one compare-and-swap, then publish its events. Raises `Refused`: decide again."""
     clock, stages, entry = service.ports.clock, turn.stages, written.entry
     began = clock.monotonic_s()
     turn = await save(service, turn, written)
