@@ -5,7 +5,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 from msgspec import Struct
 
@@ -59,11 +59,8 @@ class Step(Struct, frozen=True):
         return self.call(*self.args, **self.kwargs)
 
 
-class Outside(Protocol):
-    """Way of the calls of steps to the outside, for worlds that break it. `Step.make` is the straight one."""
-
-    def __call__(self, step: Step, /) -> Awaitable[Any]:
-        """Give what the call gives, or raise what it raises."""
+Outside: TypeAlias = Callable[[Step], Awaitable[Any]]
+"""Way of the calls of steps to the outside: it gives what the call gives. `Step.make` is the straight one."""
 
 
 class Together(Protocol):

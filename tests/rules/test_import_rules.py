@@ -21,6 +21,8 @@ PLANTED = {
         ("saga.runtime.turn_state", "saga.runtime.persistence"),
         ("saga.runtime.lanes", "saga.runtime.room"),
         ("saga.runtime.intake", "saga.runtime.ports"),
+        ("saga.runtime.ports", "saga.runtime.worker_ports"),
+        ("saga.runtime.prepared", "saga.runtime.participant"),
         ("saga.runtime.intake", "saga.runtime.participant"),
         ("saga.runtime.worker", "saga.runtime.repairing"),
     ],

@@ -4,7 +4,7 @@ from saga import Service
 from saga.contracts.library import contract_of
 from saga.messages import name_of
 from saga.progress.roles import Undo
-from saga.runtime.prepared import consumed_by, roles_of
+from saga.runtime.prepared import consumed_by, prepare, roles_of
 from services.order.events import InventoryRejected, OrderCancelled, OrderConfirmed, OrderPlaced, PaymentDeclined
 from services.payment import events
 
@@ -57,3 +57,17 @@ def test_a_handler_that_may_emit_an_outcome_decides() -> None:
         ("listen", False),
     ]
     assert roles.outcomes == {"OrderCancelled", "OrderConfirmed"}
+
+
+def test_topics_are_those_of_what_is_read_and_not_of_what_is_said() -> None:
+    prepared = prepare(order.declared)
+    assert {contract.topic for contract in prepared.contracts.values()} == {"orders", "payments", "inventory"}
+    assert prepared.topics == {"orders", "payments", "inventory"}
+
+    payment = Service("payment")
+
+    @payment.handler
+    async def reserve(placed: events.OrderPlaced) -> events.PaymentReserved:
+        raise AssertionError
+
+    assert prepare(payment.declared).topics == {"orders"}

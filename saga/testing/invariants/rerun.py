@@ -16,10 +16,8 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec.structs import replace as with_
 
-from saga import envelope
 from saga.clock import from_iso
-from saga.contracts import codec
-from saga.errors import BadInput, Conflict, Exists, SagaError
+from saga.errors import Conflict, Exists, SagaError
 from saga.identity import id_in
 from saga.messages import Message, Position, Record, texts_of
 from saga.names import ARCHIVES, PROGRESS, is_dead_letters
@@ -27,6 +25,7 @@ from saga.progress import record as written_down
 from saga.progress.document import Call, Entry, Intent, Snapshot, decode, decode_entry
 from saga.runtime.beginning import begin
 from saga.runtime.errors import Halted
+from saga.runtime.intake import received
 from saga.runtime.pages import KnownPages
 from saga.runtime.participant import participant_of
 from saga.runtime.ports import Ports
@@ -99,7 +98,7 @@ def _ports(service: str, store: Any, now_ms: int) -> Ports:
         log=Published(),
         clock=clock,
         watching=Watching(service, clock, lambda moment: None),
-        assignment=Undisturbed(pause=_fail, is_committed=lambda position: True),
+        assignment=Undisturbed(pause=_fail),
         together=_fail,
         pages=KnownPages(bytes_max=0),
         outside=_fail,
@@ -253,16 +252,8 @@ def _in_hand(service: Prepared, step: _Step, log: _Log) -> Iterator[tuple[Messag
 
 def _messages(service: Prepared, records: Sequence[Record]) -> Iterator[tuple[Message, Position]]:
     for record in records:
-        try:
-            type_, schema = envelope.type_of(record), ""
-            if type_ is None:
-                version = codec.identify(record.value, service.library)
-                type_, schema = version.name, version.path
-            contract = service.contracts.get(type_)
-            message = envelope.to_message(record, type_=type_, schema=schema, contract=contract)
-        except BadInput:
-            continue
-        if message.type in service.consumed and message.source != service.name:
+        message = received(record, service)
+        if isinstance(message, Message):
             yield message, Position(record.topic, record.partition, record.offset)
 
 

@@ -13,13 +13,14 @@ from msgspec.structs import replace as with_
 from saga import Service, envelope
 from saga.broker.port import RECORD_BYTES_MAX
 from saga.client_events import to_record
-from saga.errors import BadInput, Conflict, Exists
-from saga.messages import Event, Outgoing, Partition, Position, Record
+from saga.errors import Conflict, Exists
+from saga.messages import Event, Message, Outgoing, Partition, Position, Record
 from saga.progress.document import Entry, Snapshot, decode, decode_entry, encode, progress_key
 from saga.progress.spill import saga_of
 from saga.runtime import deadletters
 from saga.runtime.batches import Batches
 from saga.runtime.beginning import begin
+from saga.runtime.intake import Letter, received
 from saga.runtime.pages import KnownPages
 from saga.runtime.participant import Participant, participant_of
 from saga.runtime.ports import Ports
@@ -163,23 +164,15 @@ class Shop:
                     await self._take(service, self.log[self.read[name] - 1])
 
     async def _take(self, service: Participant, record: Record) -> None:
-        """As `saga.runtime.worker` does."""
+        """As `saga.runtime.polling` does."""
         if record.topic not in service.topics:
             return
-        type_ = envelope.type_of(record)
-        if type_ is not None and type_ not in service.consumed:
-            return
-        try:
-            if type_ is None:
-                raise BadInput("nobody knows what it is")
-            contract = service.contracts[type_]
-            message = envelope.to_message(record, type_=type_, schema="", contract=contract)
-        except BadInput as why:
-            self.append(deadletters.unreadable(service.name, record, str(why), self.clock.now))
-        else:
-            if message.source != service.name:
-                position = Position(record.topic, record.partition, record.offset)
-                await take_turn(service, begin(service, message, position, None))
+        taken = received(record, service)
+        if isinstance(taken, Letter):
+            self.append(deadletters.unreadable(service.name, record, taken.reason, self.clock.now))
+        elif isinstance(taken, Message):
+            position = Position(record.topic, record.partition, record.offset)
+            await take_turn(service, begin(service, taken, position, None))
 
     def evidence(self, spoiled: frozenset[str] = frozenset()) -> Evidence:
         witnessed = {}

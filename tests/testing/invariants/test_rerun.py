@@ -71,6 +71,18 @@ async def test_a_rerun_asks_nobody_outside() -> None:
     assert (bank.calls, bank.held, bank.taken) == (calls, {}, {})
 
 
+async def test_a_step_of_which_no_answer_is_recorded_is_not_made() -> None:
+    run = await confirmed()
+    intent, ended, *_ = run.services["payment"].versions["o-1"]
+    forgotten = encode(rewritten(decode(ended), lambda entry: with_(entry, calls=())))
+    bank = run.services["payment"].resources[Bank]
+    assert isinstance(bank, Bank)
+    calls = dict(bank.calls)
+    (what,) = await differences(with_versions(run, "payment", "o-1", [intent, forgotten]), "payment")
+    assert what.endswith("reserve handled: a rerun fails or writes nothing")
+    assert bank.calls == calls
+
+
 def with_handler(evidence: Evidence, service: str, name: str, function: Callable[..., Any]) -> Evidence:
     """As if the handler had been that function when it is run again."""
     prepared = evidence.services[service].service
