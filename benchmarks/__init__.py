@@ -1,1 +1,1 @@
-"""What the toolkit reaches, measured beside the limit, in one run."""
+"""Benchmarks of the toolkit, measured beside the limit, in one run."""

@@ -24,7 +24,7 @@ from saga.store.sqlite import SqliteStore
 
 @dataclass
 class Counted:
-    """What services asked of the outside, and reported."""
+    """Counts of what services asked of the outside, and reported."""
 
     reads: int = 0
     writes: int = 0
@@ -43,7 +43,7 @@ class Counted:
 
 
 class CountingStore(SqliteStore):
-    """The store, counting."""
+    """Store that counts what is asked of it."""
 
     counted: Counted
 
@@ -70,7 +70,7 @@ class CountingStore(SqliteStore):
 
 
 class CountingBroker(EmbeddedBroker):
-    """The broker, counting."""
+    """Broker that counts what is asked of it."""
 
     counted: Counted
 
@@ -180,7 +180,7 @@ class Driver:
 
 
 async def in_flight(count: int, many: int, saga: Callable[[int], Awaitable[float]]) -> list[float]:
-    """`count` sagas, `many` at a time; how long each took."""
+    """Run `count` sagas, `many` at a time; how long each took."""
     numbers = iter(range(count))
     took: list[float] = []
 

@@ -23,22 +23,22 @@ from tests.servers.kafka import RUNS_FAST, KafkaServer
 P = ParamSpec("P")
 
 MOCK_JVM = ("-XX:+UseG1GC", "-Xmx2g")
-"""It keeps all that was ever written."""
+"""Options of the mock's JVM: it keeps all that was ever written."""
 PART_S = 60.0
-"""After so long a part begins no further round: on a busy machine there are fewer."""
+"""Time after which a part begins no further round: on a busy machine there are fewer."""
 WORDS_S = 60.0
-"""A process that says nothing for so long has failed."""
+"""Silence after which a process has failed."""
 
 
 class Ground(NamedTuple):
-    """Where the servers are."""
+    """Addresses of the servers."""
 
     kafka: str
     couchbase: str
 
     @property
     def settings(self) -> Settings:
-        """One node each: nothing can be replicated."""
+        """Settings for one node each: nothing can be replicated."""
         return Settings(
             broker=f"kafka://{self.kafka}",
             store=f"{self.couchbase}/{BUCKET}",
@@ -78,17 +78,17 @@ def rounds(count: int, at_least: int = 1) -> Iterator[int]:
 
 @dataclass
 class Work:
-    """What a process has been asked to do, as it sees it."""
+    """Work that a process has been asked to do, as it sees it."""
 
     count: int | None = None
-    """How many messages there are; without a number it goes on until it is stopped."""
+    """Number of messages; without one it goes on until it is stopped."""
     marks: tuple[int, ...] = ()
-    """After how many of them memory is looked at."""
+    """Numbers of messages after which memory is looked at."""
     stop: asyncio.Event = field(default_factory=asyncio.Event)
     ready: Callable[[], None] = lambda: None
-    """To be called when everything is connected."""
+    """Function to call when everything is connected."""
     killed_after: int | None = None
-    """After so many messages it kills itself."""
+    """Number of messages after which the process kills itself."""
     _done: int = 0
     _repeated: int = 0
     _began: tuple[float, float] = (0.0, 0.0)
@@ -96,11 +96,11 @@ class Work:
     _peaks_mb: list[float] = field(default_factory=list)
 
     def begins(self) -> None:
-        """The first message may be in hand from now on."""
+        """Begin to measure: the first message may be in hand from now on."""
         self._began = time.perf_counter(), time.process_time()
 
     def done(self, messages: int = 1, *, repeated: int = 0) -> None:
-        """So many more are done, of which some had been done before; the last one stops everything."""
+        """Count messages that are done, of which some had been done before; the last one stops everything."""
         self._done += messages
         self._repeated += repeated
         if self._done == self.killed_after:
@@ -112,7 +112,7 @@ class Work:
             self.stop.set()
 
     def spent(self) -> "Spent":
-        """What it took; without a number of messages, all that the process has needed."""
+        """Time and memory that it took; without a number of messages, all that the process has needed."""
         if self.count is None:
             return Spent(0.0, time.process_time() - self._began[1], [], self._repeated)
         assert self._done == self.count, f"{self._done} of {self.count} messages"
@@ -121,7 +121,7 @@ class Work:
 
 
 class Spent(NamedTuple):
-    """What a piece of work has taken."""
+    """Time and memory that a piece of work has taken."""
 
     wall_s: float
     cpu_s: float
@@ -130,7 +130,7 @@ class Spent(NamedTuple):
 
 
 def peak_mb() -> float:
-    """The most memory that this process has had so far. Not `ru_maxrss`: that may be its parent's."""
+    """Most memory that this process has had so far. Not `ru_maxrss`: that may be its parent's."""
     told = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
     assert told is not None, "needs Linux"
     return int(told[1]) / 1e3

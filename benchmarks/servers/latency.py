@@ -1,4 +1,4 @@
-"""What a message's way through a service takes at a low rate, the toolkit's and the plain clients', in turn."""
+"""Latency of a message's way through a service at a low rate, the toolkit's and the plain clients', in turn."""
 
 import asyncio
 import statistics
@@ -51,7 +51,7 @@ def _best(took: list[list[float]], percent: int) -> float:
 
 
 async def _asked(ground: Ground, name: str) -> list[float]:
-    """How many milliseconds each answer took."""
+    """Ask, and wait for each answer: the milliseconds that each took."""
     waiting: dict[bytes, tuple[float, asyncio.Future[float]]] = {}
     producer = AIOKafkaProducer(bootstrap_servers=ground.kafka, acks="all", linger_ms=0)
     consumer = AIOKafkaConsumer(bootstrap_servers=ground.kafka, group_id=None, fetch_max_wait_ms=100)

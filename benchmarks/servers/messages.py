@@ -27,7 +27,7 @@ def pinged(saga: str) -> Outgoing:
 
 
 async def publish(ground: Ground, name: str, count: int) -> None:
-    """That many messages, for the echo."""
+    """Publish that many messages, for the echo."""
     async with adapters.broker_at(ground.settings, clock) as broker:
         await broker.ensure(topics_of(CAST["echo"][0]))
         for begin in range(0, count, PUBLISHED_AT_ONCE):

@@ -1,4 +1,4 @@
-"""What the successor of a killed worker does again, and what that costs."""
+"""Restart: messages that the successor of a killed worker does again, and what that costs."""
 
 import asyncio
 
@@ -36,7 +36,7 @@ def restart(ground: Ground) -> list[Figure]:
 
 
 async def _left(ground: Ground) -> int:
-    """How many messages the group has not committed, once the group knows that its member is dead."""
+    """Count the messages that the group has not committed, once the group knows that its member is dead."""
     async with adapters.administration_at(ground.settings, clock) as broker:
         positions, bounds = (await broker.group(GROUP)).positions, await broker.bounds([TOPIC])
         return sum(end - positions.get(partition, begin) for partition, (begin, end) in bounds.items())

@@ -36,24 +36,24 @@ clock = SystemClock()
 
 
 class Play(NamedTuple):
-    """What is performed, by which services."""
+    """Play that is performed, and the services that perform it."""
 
     cast: str
     sagas: int
-    """How many sagas are measured."""
+    """Number of sagas that are measured."""
     ends: Mapping[str, int]
     topics: Sequence[str]
-    """Where the last words are said."""
+    """Topics where the last words are said."""
     first: Callable[[str, int], Outgoing]
-    """The first word of a saga: its id, and its number."""
+    """Function that says the first word of a saga: its id, and its number."""
 
 
 class Took(NamedTuple):
-    """What some sagas took."""
+    """Time that some sagas took."""
 
     wall_s: float
     cpu_s: float
-    """Of the processes that serve."""
+    """Seconds of CPU time of the processes that serve."""
     each_s: Sequence[float]
 
 
