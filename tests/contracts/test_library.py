@@ -330,6 +330,25 @@ def test_the_environment_says_where_contracts_are(tmp_path: Path, monkeypatch: p
         find(tmp_path / "here")
 
 
+@pytest.mark.parametrize("blank", ["", " "])
+def test_a_blank_variable_says_nothing_of_where_contracts_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, blank: str
+) -> None:
+    write(tmp_path, schema("Said"))
+    monkeypatch.setenv("SAGA_CONTRACTS", blank)
+    assert list(find(tmp_path).contracts) == ["Said"]
+
+
+def test_a_base_of_schemas_with_a_password_is_refused_and_not_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path, schema("Said"))
+    monkeypatch.setenv("SAGA_SCHEMA_BASE", "https://ada:s3cr3t@schemas.example.org/")
+    with pytest.raises(DeclarationError, match="SAGA_SCHEMA_BASE has a user or a password") as refused:
+        find(tmp_path)
+    assert "s3cr3t" not in str(refused.value)
+
+
 def test_no_contracts_at_all_is_a_declaration_error(tmp_path: Path) -> None:
     with pytest.raises(DeclarationError, match=r"there is no folder contracts/ with schemas in it at or above"):
         find(tmp_path)
