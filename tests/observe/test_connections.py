@@ -15,7 +15,15 @@ from saga.clock import SystemClock, iso
 from saga.config import Settings
 from saga.contracts.library import contract_of
 from saga.observe import connections
-from saga.observe.connections import BACKLOG, CONNECTIONS_LEAST, CONNECTIONS_MAX, connections_max
+from saga.observe.connections import (
+    BACKLOG,
+    CONNECTIONS_LEAST,
+    CONNECTIONS_MAX,
+    FIELD_BYTES_MAX,
+    FIELDS_MAX,
+    LINE_BYTES_MAX,
+    connections_max,
+)
 from saga.observe.http import answering
 from saga.observe.moments import Handled, Moment
 from services.order.events import OrderPlaced
@@ -228,6 +236,19 @@ async def test_rubbish_is_answered_without_a_word_in_the_log(rubbish: bytes, cap
                 assert b"python" not in answer.lower()
         assert body(await asked(at.host, at.port)) == {"alive": True, "reasons": []}
     assert caplog.messages == []
+
+
+@pytest.mark.parametrize("path_bytes", [1500, LINE_BYTES_MAX + 100])
+@pytest.mark.parametrize("field_bytes", [10, FIELD_BYTES_MAX - 100, FIELD_BYTES_MAX + 100])
+@pytest.mark.parametrize("fields", [1, FIELDS_MAX - 4, FIELDS_MAX + 4])
+async def test_a_request_has_bounds(path_bytes: int, field_bytes: int, fields: int) -> None:
+    """Else a hundred connections could make the process keep whatever they send."""
+    fits = path_bytes < LINE_BYTES_MAX and field_bytes < FIELD_BYTES_MAX and fields < FIELDS_MAX
+    given = b"".join(b"X-%d: %b\r\n" % (n, b"a" * field_bytes) for n in range(fields))
+    request = b"GET /%b HTTP/1.1\r\nHost: x\r\n%b\r\n" % (b"a" * path_bytes, given)
+    async with answering("127.0.0.1:0", [], asyncio.Event(), CLOCK) as at:
+        answer = await asked(at.host, at.port, request)
+    assert answer[9:12] in ((b"404",) if fits else (b"400", b"")), answer[:100]
 
 
 @pytest.mark.parametrize("path", [b"/health/live", b"/health/ready", b"/metrics", b"/", b"/nowhere"])
