@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from saga.broker.embedded.broker import EmbeddedBroker
+from saga.broker.embedded.sums import row_sum
 from saga.clock import SystemClock
 from saga.messages import Partition, Record
 from saga.testing.conformance.broker import BrokerConformance
@@ -49,7 +50,8 @@ class TestEmbeddedBroker(BrokerConformance):
                 for (topic, number), offset in before.items():
                     ((first,),) = file.execute("SELECT first_log FROM topics WHERE name = ?", (topic,)).fetchall()
                     file.execute(f"DELETE FROM log_{first + number} WHERE offset < ?", (offset,))
-                    file.execute("UPDATE logs SET oldest = ? WHERE id = ?", (offset, first + number))
+                    row = (offset, row_sum(first + number, offset), first + number)
+                    file.execute("UPDATE logs SET oldest = ?, oldest_sum = ? WHERE id = ?", row)
             file.close()
 
         return removed

@@ -233,6 +233,53 @@ async def test_records_that_are_missing_between_others_end_the_service_that_read
         await EmbeddedBroker(path, clock=CLOCK).__aenter__()
 
 
+ROWS = [
+    *(("topics", column, "topic 'orders'") for column in ("first_log", "partitions", "retention_ms")),
+    ("logs", "oldest", "the beginning of log 1"),
+    ("logs", "next", "the end of log 1"),
+    ("positions", "offset", "the position of group 'payment' in log 1"),
+]
+
+
+async def asks_for(broker: EmbeddedBroker, table: str, column: str) -> None:
+    """Something that goes by this row."""
+    if table == "topics":
+        await broker.ensure([Topic("orders", 4, 8)])
+    elif column == "next":
+        await broker.publish([event("orders", f"k{n}") for n in range(100)])
+    else:
+        group = "payment" if table == "positions" else "another"
+        async with broker.join(group, ["orders"], Listening()) as member:
+            await member.poll([], records_max=1, timeout_s=5)
+
+
+@pytest.mark.parametrize(("table", "column", "what"), ROWS, ids=[f"{table}.{column}" for table, column, _ in ROWS])
+@pytest.mark.parametrize("into", ["coalesce({}, 0) + 1", "CAST({} AS TEXT) || 'x'", "x'ff'"])
+async def test_rows_that_say_where_records_lie_are_what_was_written_or_nobody_goes_by_them(
+    path: Path, table: str, column: str, what: str, into: str
+) -> None:
+    broker, other = await opened(path), await opened(path)
+    await broker.ensure([Topic("orders", 4, 7)])
+    await broker.publish([event("orders", f"k{n}") for n in range(100)])
+    async with broker.join("payment", ["orders"], listening := Listening()) as member:
+        await member.commit(dict.fromkeys(await has(listening, 4), 5))
+    with closing(sqlite3.connect(path, isolation_level=None)) as shell:
+        where = {"topics": "name = 'orders'", "logs": "id = 1", "positions": "log = 1"}[table]
+        shell.execute(f"UPDATE {table} SET {column} = {into.format(column)} WHERE {where}")
+        before = shell.execute("SELECT grp, log, offset FROM positions").fetchall()
+    told = f"broker.db is damaged.*{what} is not what was written"
+    with pytest.raises(BrokerBroken, match=told):
+        await asks_for(broker, table, column)
+    with pytest.raises(BrokerBroken, match=told):
+        await other.trim()
+    for each in (broker, other):
+        await each.__aexit__(None, None, None)
+    with closing(sqlite3.connect(path)) as shell:
+        assert shell.execute("SELECT grp, log, offset FROM positions WHERE grp = 'payment'").fetchall() == before
+    with pytest.raises(BrokerBroken, match=told):
+        await EmbeddedBroker(path, clock=CLOCK).__aenter__()
+
+
 # -------------------------------------------------------------------- rights, locks
 
 

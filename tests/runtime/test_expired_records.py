@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from saga import Saga, Service
+from saga.broker.embedded.sums import row_sum
 from saga.messages import Partition
 from saga.observe.moments import Expired, Handled
 from services.payment.events import OrderPlaced
@@ -26,7 +27,8 @@ def removed(place: Workplace, below: dict[Partition, int]) -> None:
     for (topic, number), offset in below.items():
         ((first,),) = execute("SELECT first_log FROM topics WHERE name = ?", (topic,)).fetchall()
         execute(f"DELETE FROM log_{first + number} WHERE offset < ?", (offset,))
-        execute("UPDATE logs SET oldest = ? WHERE id = ?", (offset, first + number))
+        log = first + number
+        execute("UPDATE logs SET oldest = ?, oldest_sum = ? WHERE id = ?", (offset, row_sum(log, offset), log))
 
 
 async def test_records_that_expired_are_told_by_partition_and_once(tmp_path: Path) -> None:

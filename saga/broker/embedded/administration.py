@@ -4,8 +4,9 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from saga.broker.administration import DAY_MS, Bounds, Found, Group, Unreadable
+from saga.broker.embedded import sums
 from saga.broker.embedded.broker import EmbeddedBroker
-from saga.broker.embedded.log import Kept, Undecodable
+from saga.broker.embedded.log import Kept, Undecodable, kept_topics
 from saga.broker.embedded.seats import is_vacant
 from saga.broker.port import Topic
 from saga.errors import BrokerError
@@ -47,7 +48,8 @@ class EmbeddedAdministration(EmbeddedBroker):
         return {name: group for name, group in groups.items() if any(p.topic == topic for p in group.positions)}
 
     async def bounds(self, topics: Collection[str]) -> Mapping[Partition, Bounds]:
-        logs = {log: Bounds(oldest, end) for log, oldest, end in self._rows("SELECT id, oldest, next FROM logs")}
+        with self._open.file.telling():
+            logs = {log: Bounds(oldest, end) for log, oldest, end in sums.logs_of(self.connection.execute(sums.LOGS))}
         return {
             Partition(topic, number): logs[kept.first_log + number]
             for topic, kept in self._kept().items()
@@ -72,16 +74,17 @@ class EmbeddedAdministration(EmbeddedBroker):
         return None
 
     async def move(self, group: str, positions: Mapping[Partition, int]) -> None:
-        rows = [(group, self._one(topic).first_log + number, at) for (topic, number), at in positions.items()]
+        places = [(self._one(topic).first_log + number, at) for (topic, number), at in positions.items()]
+        rows = [(group, log, at, sums.row_sum(group, log, at)) for log, at in places]
         await self._open.writer.do(lambda: self._move(group, rows))
 
-    def _move(self, group: str, rows: list[tuple[str, int, int]]) -> None:
+    def _move(self, group: str, rows: list[tuple[str, int, int, int]]) -> None:
         """Move positions inside a transaction: nobody joins meanwhile."""
         if members := self._members_of(group):
             raise BrokerError(f"group {group!r} has members ({', '.join(members)}): stop the service first")
         self.connection.executemany(
-            "INSERT INTO positions (grp, log, offset) VALUES (?, ?, ?)"
-            " ON CONFLICT (grp, log) DO UPDATE SET offset = excluded.offset",
+            "INSERT INTO positions (grp, log, offset, sum) VALUES (?, ?, ?, ?)"
+            " ON CONFLICT (grp, log) DO UPDATE SET offset = excluded.offset, sum = excluded.sum",
             rows,
         )
         self.connection.execute("UPDATE groups SET version = version + 1 WHERE name = ?", (group,))
@@ -95,8 +98,8 @@ class EmbeddedAdministration(EmbeddedBroker):
     def _kept(self) -> Mapping[str, Kept]:
         """Topics as the file has them, not as the log remembers them: another process may have changed a topic's
         retention."""
-        rows = self._rows("SELECT name, first_log, partitions, retention_ms FROM topics ORDER BY name")
-        return {name: Kept(*rest) for name, *rest in rows}
+        with self._open.file.telling():
+            return dict(sorted(kept_topics(self.connection).items()))
 
     def _one(self, topic: str) -> Kept:
         kept = self._kept()
@@ -110,12 +113,15 @@ class EmbeddedAdministration(EmbeddedBroker):
         return tuple(fellow.seat for fellow in fellows if not is_vacant(self.path.parent / fellow.seat))
 
     def _positions_of(self, group: str) -> Mapping[Partition, int]:
-        rows = self._rows(
-            "SELECT t.name, p.log - t.first_log, p.offset FROM positions p JOIN topics t"
-            " ON p.log >= t.first_log AND p.log < t.first_log + t.partitions WHERE p.grp = ?",
-            (group,),
-        )
-        return {Partition(topic, number): at for topic, number, at in rows}
+        with self._open.file.telling():
+            rows = self.connection.execute(f"{sums.POSITIONS} WHERE grp = ?", (group,))
+            places = {log: at for _, log, at in sums.positions_of(rows)}
+        return {
+            Partition(topic, number): places[kept.first_log + number]
+            for topic, kept in self._kept().items()
+            for number in range(kept.partitions)
+            if kept.first_log + number in places
+        }
 
     def _rows(self, statement: str, given: tuple[object, ...] = ()) -> list[Any]:
         """Rows that SQLite finds."""

@@ -11,6 +11,7 @@ import sqlite3
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
+from saga.broker.embedded import sums
 from saga.broker.embedded.log import Kept
 from saga.errors import Fenced
 
@@ -148,11 +149,8 @@ class Groups:
                 "UPDATE positions SET owner = ?, granted = ? WHERE grp = ? AND log = ? AND target = ?",
                 (member, generation, group, log, member),
             )
-            row = execute(
-                "SELECT offset FROM positions WHERE grp = ? AND log = ? AND owner = ?", (group, log, member)
-            ).fetchone()
-            if row is not None:
-                taken.append(Grant(log, generation, row[0]))
+            rows = execute(f"{sums.POSITIONS} WHERE grp = ? AND log = ? AND owner = ?", (group, log, member))
+            taken += [Grant(log, generation, offset) for _, _, offset in sums.positions_of(rows)]
         if taken:
             execute("UPDATE groups SET version = version + 1 WHERE name = ?", (group,))
         return taken
@@ -170,8 +168,8 @@ class Groups:
                 "nothing was committed: what of them is not committed comes again, there"
             )
         self._connection().executemany(
-            "UPDATE positions SET offset = ? WHERE grp = ? AND log = ?",
-            [(offset, group, log) for log, _, offset in offsets],
+            "UPDATE positions SET offset = ?, sum = ? WHERE grp = ? AND log = ?",
+            [(offset, sums.row_sum(group, log, offset), group, log) for log, _, offset in offsets],
         )
 
     def _regroup(self, group: str, kept: Mapping[str, Kept]) -> None:
@@ -184,9 +182,11 @@ class Groups:
         rows = execute("SELECT id, topics FROM members WHERE grp = ?", (group,))
         topics: dict[int, list[str]] = {member: json.loads(text) for member, text in rows}
         targets = ranges(sorted(topics), topics, kept)
+        known = {log for (log,) in execute("SELECT log FROM positions WHERE grp = ?", (group,))}
+        oldest = {log: sums.one_log(self._connection(), log)[0] for log in targets.keys() - known}
         executemany(
-            "INSERT OR IGNORE INTO positions (grp, log, offset) SELECT ?, id, oldest FROM logs WHERE id = ?",
-            [(group, log) for log in targets],
+            "INSERT INTO positions (grp, log, offset, sum) VALUES (?, ?, ?, ?)",
+            [(group, log, offset, sums.row_sum(group, log, offset)) for log, offset in oldest.items()],
         )
         execute("UPDATE positions SET target = NULL WHERE grp = ?", (group,))
         execute(

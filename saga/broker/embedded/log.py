@@ -9,6 +9,7 @@ from typing import NamedTuple, TypeAlias
 
 import msgspec
 
+from saga.broker.embedded import sums
 from saga.broker.embedded.file import log_table
 from saga.broker.partitioner import partition_of
 from saga.broker.port import FRAME_BYTES, RECORD_BYTES_MAX, Topic, size_of
@@ -82,14 +83,21 @@ class Log:
 
     def reload(self) -> None:
         """Read ends and versions, and topics if there are new ones."""
-        ends = "SELECT id, next FROM logs"
-        heads: dict[int, int] = dict(self._connection().execute(ends))
+        heads = self._ends()
         if len(heads) != len(self.heads):
-            rows = self._connection().execute("SELECT name, first_log, partitions, retention_ms FROM topics")
-            self.topics = {name: Kept(*rest) for name, *rest in rows}
-            heads = dict(self._connection().execute(ends))  # after the topics: every known topic has its ends
+            self.topics = kept_topics(self._connection())
+            heads = self._ends()  # after the topics: every known topic has its ends
         self.heads = heads
         self.versions = dict(self._connection().execute("SELECT name, version FROM groups"))
+
+    def _ends(self) -> dict[int, int]:
+        """Ends of all logs; those that are new to us compared with their checksums."""
+        ends: dict[int, int] = {}
+        for log, end, sum_ in self._connection().execute("SELECT id, next, next_sum FROM logs"):
+            if self.heads.get(log) != end:
+                sums.check_end(log, end, sum_)
+            ends[log] = end
+        return ends
 
     def entries(self, messages: Sequence[Outgoing]) -> list[Entry]:
         """Make messages ready to append: each with its log. Raises `BrokerError`: an unknown topic, a record that is
@@ -132,7 +140,8 @@ class Log:
         for log, rows in moved.items():
             connection.executemany(f"INSERT INTO log_{log} VALUES (?, ?, ?, ?, ?, ?)", rows)
         self._moved = {log: heads[log] + len(rows) for log, rows in moved.items()}
-        connection.executemany("UPDATE logs SET next = ? WHERE id = ?", [(n, log) for log, n in self._moved.items()])
+        ends = [(end, sums.row_sum(log, end), log) for log, end in self._moved.items()]
+        connection.executemany("UPDATE logs SET next = ?, next_sum = ? WHERE id = ?", ends)
 
     def committed(self) -> Mapping[int, int]:
         """Take note that what the transaction appended is there: the new ends of the logs it touched."""
@@ -169,7 +178,7 @@ class Log:
 
     def _check_gap(self, log: int, offset: int, found: Sequence[int]) -> None:
         """Check that what is not there was removed by retention. Raises `Damage`."""
-        oldest, end = self._connection().execute("SELECT oldest, next FROM logs WHERE id = ?", (log,)).fetchone()
+        oldest, end = sums.one_log(self._connection(), log)
         first = max(offset, oldest)
         if list(found) != list(range(first, first + len(found))) or (not found and first < end):
             raise Damage(f"records of log {log} from {first} on are missing")
@@ -178,8 +187,7 @@ class Log:
 
     def ensure(self, topics: Sequence[Topic]) -> None:
         """Make the missing topics. All are checked before anything is written."""
-        rows = self._connection().execute("SELECT name, first_log, partitions, retention_ms FROM topics")
-        there = {name: Kept(*rest) for name, *rest in rows}
+        there = kept_topics(self._connection())
         for topic in topics:
             kept = there.get(topic.name)
             if kept is not None and kept.partitions != topic.partitions:
@@ -195,17 +203,20 @@ class Log:
             if kept is None:
                 there[topic.name] = self._make(topic, retention_ms)
             elif kept.retention_ms != retention_ms:
+                sum_ = sums.row_sum(topic.name, kept.first_log, kept.partitions, retention_ms)
                 self._connection().execute(
-                    "UPDATE topics SET retention_ms = ? WHERE name = ?", (retention_ms, topic.name)
+                    "UPDATE topics SET retention_ms = ?, sum = ? WHERE name = ?", (retention_ms, sum_, topic.name)
                 )
 
     def _make(self, topic: Topic, retention_ms: int | None) -> Kept:
         (first,) = self._connection().execute("SELECT coalesce(max(id), 0) + 1 FROM logs").fetchone()
         for log in range(first, first + topic.partitions):
-            self._connection().execute("INSERT INTO logs VALUES (?, 0, 0)", (log,))
+            sum_ = sums.row_sum(log, 0)
+            self._connection().execute("INSERT INTO logs VALUES (?, 0, ?, 0, ?)", (log, sum_, sum_))
             self._connection().execute(log_table(log))
         kept = Kept(first, topic.partitions, retention_ms)
-        self._connection().execute("INSERT INTO topics VALUES (?, ?, ?, ?)", (topic.name, *kept))
+        row = (topic.name, *kept, sums.row_sum(topic.name, *kept))
+        self._connection().execute("INSERT INTO topics VALUES (?, ?, ?, ?, ?)", row)
         return kept
 
     def trim(self, now_ms: int) -> bool:
@@ -213,13 +224,16 @@ class Log:
         partition a bounded number; true if there may be more to remove."""
         more = False
         execute = self._connection().execute
-        rows = execute(
-            "SELECT l.id, l.oldest, min(l.next, coalesce((SELECT min(p.offset) FROM positions p WHERE p.log = l.id),"
-            " l.next)), t.retention_ms FROM topics t JOIN logs l ON l.id >= t.first_log"
-            " AND l.id < t.first_log + t.partitions WHERE t.retention_ms IS NOT NULL"
-        ).fetchall()
-        for log, oldest, floor, retention_ms in rows:
-            end = min(floor, oldest + TRIMMED_MAX)
+        kept = [topic for topic in kept_topics(self._connection()).values() if topic.retention_ms is not None]
+        if not kept:
+            return False
+        ends = {log: (oldest, end) for log, oldest, end in sums.logs_of(execute(sums.LOGS))}
+        floors: dict[int, int] = {}
+        for _, log, offset in sums.positions_of(execute(sums.POSITIONS)):
+            floors[log] = min(offset, floors.get(log, offset))
+        for log, retention_ms in [(t.first_log + n, t.retention_ms or 0) for t in kept for n in range(t.partitions)]:
+            oldest, next_ = ends[log]
+            end = min(next_, floors.get(log, next_), oldest + TRIMMED_MAX)
             if end <= oldest:
                 continue
             (first_kept,) = execute(
@@ -229,9 +243,16 @@ class Log:
             keep = end if first_kept is None else first_kept
             if keep > oldest:
                 execute(f"DELETE FROM log_{log} WHERE offset < ?", (keep,))
-                execute("UPDATE logs SET oldest = ? WHERE id = ?", (keep, log))
+                sum_ = sums.row_sum(log, keep)
+                execute("UPDATE logs SET oldest = ?, oldest_sum = ? WHERE id = ?", (keep, sum_, log))
                 more = more or keep == oldest + TRIMMED_MAX
         return more
+
+
+def kept_topics(connection: sqlite3.Connection) -> dict[str, Kept]:
+    """Topics as the file has them. Raises `Damage`."""
+    rows = sums.topics_of(connection.execute(sums.TOPICS))
+    return {name: Kept(first_log, partitions, retention_ms) for name, first_log, partitions, retention_ms in rows}
 
 
 def lacks(connection: sqlite3.Connection, mark: bytes) -> str | None:
