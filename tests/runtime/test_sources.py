@@ -11,7 +11,7 @@ import pytest
 from saga import Service
 from saga.broker.port import Listener, Membership
 from saga.errors import BrokerUnavailable
-from saga.messages import Partition, Record
+from saga.messages import Partition, Record, Standstill
 from saga.observe.moments import Handled, Unavailable
 from saga.runtime.lifecycle import work
 from saga.runtime.participant import participant_of
@@ -122,3 +122,15 @@ async def test_a_source_that_cannot_be_joined_ends_the_worker_and_leaves_the_oth
             async with at_work(place, [orders, Closed(*payments)]):
                 await place.until(lambda: False)
         assert not place.broker.connection.execute("SELECT 1 FROM members").fetchall()
+
+
+def test_what_stands_still_in_any_source_is_told() -> None:
+    class Still:
+        def __init__(self, topic: str) -> None:
+            self.topic = topic
+
+        def standstills(self) -> Sequence[Standstill]:
+            return [Standstill(self.topic, 0, 7, "why")]
+
+    joined: Any = [(None, Still(topic)) for topic in ("orders", "payments")]
+    assert [each.topic for each in Sources([], joined).standstills()] == ["orders", "payments"]
