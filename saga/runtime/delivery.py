@@ -31,11 +31,9 @@ class Delivery:
 
     async def deliver(self, item: Item) -> bool:
         """Return whether the message is finished: if not, it is left to whoever has its partition next."""
-        ports, stuck_s = self.service.ports, 0.0
+        pause_s, ports = STUCK_S_FIRST, self.service.ports
         while True:
             try:
-                if stuck_s:
-                    await ports.assignment.pause(stuck_s, item.position)
                 ports.assignment.check_running(item.position)
                 stages = await self.turn(item)
             except Draining:
@@ -43,16 +41,20 @@ class Delivery:
             except Broken:
                 raise  # ends the service
             except Exception as why:  # noqa: BLE001 - a lane that cannot decide waits and tells; it never skips a message
-                stuck_s = min(stuck_s * 2 or STUCK_S_FIRST, STUCK_S_MAX)
                 ports.watching.report(
                     Stuck(
                         service=self.service.name,
                         saga=item.message.saga,
                         message=item.message.id,
                         error=f"{type(why).__name__}: {why}",
-                        retry_s=stuck_s,
+                        retry_s=pause_s,
                     )
                 )
+                try:
+                    await ports.assignment.pause(pause_s, item.position)
+                except Draining:
+                    return False
+                pause_s = min(pause_s * 2, STUCK_S_MAX)
             else:
                 self._tell(item, stages)
                 return True
