@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from saga.errors import Conflict, Exists, StoreError
+from saga.sqlite.blobs import as_blob
 from saga.sqlite.errors import Damage
 from saga.store import sqlite_file
 from saga.store.steady_time import SteadyTime
@@ -41,7 +42,17 @@ class Documents:
     """Writes of documents, one group commit at a time: see `saga.sqlite.writer.Contents`. They raise what their caller
     is to be told."""
 
-    __slots__ = ("_cas_removed", "_connect", "_connection", "_last", "_moment", "_path", "_purge_at_ms", "_time")
+    __slots__ = (
+        "_cas_removed",
+        "_connect",
+        "_connection",
+        "_execute",
+        "_last",
+        "_moment",
+        "_path",
+        "_purge_at_ms",
+        "_time",
+    )
 
     def __init__(self, connection: Callable[[], sqlite3.Connection], path: Path, time: SteadyTime) -> None:
         self._connect, self._path, self._time = connection, path, time
@@ -51,6 +62,8 @@ class Documents:
 
     def begin(self) -> None:
         self._connection, self._moment = self._connect(), self._time.look()
+        self._execute = self._connection.cursor().execute
+        """Statements of this transaction. A cursor for each of them would cost as much as the statement."""
         self._cas_removed: int | None = None
         """Highest removed version that the file tells, once it has been read."""
         self._last: tuple[str, str, int, bool] | None = None
@@ -81,12 +94,12 @@ class Documents:
         if self._cas_removed is None:
             self._cas_removed = sqlite_file.cas_removed(self._connection)
         cas = self._cas_removed + 1
-        row = (collection, key, cas, expires_at_ms, hour, checksum(collection, key, content), content)
-        if self._connection.execute(INSERT, row).rowcount == 1:
+        row = (collection, key, cas, expires_at_ms, hour, checksum(collection, key, content), as_blob(content))
+        if self._execute(INSERT, row).rowcount == 1:
             self._last = (collection, key, cas, False)
             return cas
         here = (collection, key, self._moment.earliest_ms)
-        expired = self._connection.execute(EXPIRED_HERE, here).fetchall()
+        expired = self._execute(EXPIRED_HERE, here).fetchall()
         if not expired:
             raise Exists(f"there is a document {key!r} in {collection!r} of {self._path} already")
         self._cas_removed = None
@@ -96,8 +109,8 @@ class Documents:
     def replace(self, collection: str, key: str, content: bytes, cas: int, expiry_s: float | None) -> int:
         expires_at_ms, hour = self._expiry(expiry_s)
         which = (collection, key, cas, self._moment.earliest_ms)
-        new = (content, checksum(collection, key, content), cas + 1)
-        execute = self._connection.execute
+        new = (as_blob(content), checksum(collection, key, content), cas + 1)
+        execute = self._execute
         # Setting the hour rewrites its index, which costs another page; most writes find the hour as it should be.
         written = execute(REPLACE_IN_HOUR, (*new, expires_at_ms, *which, hour)).rowcount
         if not written and not execute(REPLACE, (*new, expires_at_ms, hour, *which)).rowcount:
@@ -107,15 +120,15 @@ class Documents:
 
     def replace_content(self, collection: str, key: str, content: bytes, cas: int) -> int:
         which = (collection, key, cas, self._moment.earliest_ms)
-        new = (content, checksum(collection, key, content), cas + 1)
-        if self._connection.execute(REPLACE_CONTENT, (*new, *which)).rowcount != 1:
+        new = (as_blob(content), checksum(collection, key, content), cas + 1)
+        if self._execute(REPLACE_CONTENT, (*new, *which)).rowcount != 1:
             raise self._conflict("replaced", collection, key, cas)
         self._last = (collection, key, cas + 1, False)
         return cas + 1
 
     def remove(self, collection: str, key: str, cas: int) -> int:
         which = (collection, key, cas, self._moment.earliest_ms)
-        if self._connection.execute(REMOVE, which).rowcount == 1:
+        if self._execute(REMOVE, which).rowcount == 1:
             self._cas_removed = None
             sqlite_file.note_removed(self._connection, cas)
             self._last = (collection, key, cas, True)
@@ -125,7 +138,7 @@ class Documents:
     def _purge(self, count_max: int) -> bool:
         """Remove some of what has expired; true if that was all."""
         hour = self._moment.earliest_ms // sqlite_file.HOUR_MS
-        expired = self._connection.execute(EXPIRED, (hour, count_max)).fetchall()
+        expired = self._execute(EXPIRED, (hour, count_max)).fetchall()
         if expired:
             sqlite_file.remove_rows(self._connection, expired)
         return len(expired) < count_max
@@ -161,7 +174,7 @@ def lacks(connection: sqlite3.Connection, mark: bytes) -> str | None:
 
 def checksum(collection: str, key: str, content: bytes) -> int:
     """Checksum of a document under its key: SQLite has none."""
-    return zlib.crc32(content, zlib.crc32(f"{collection}\0{key}".encode()))
+    return zlib.crc32(f"{collection}\0{key}".encode() + content)
 
 
 def checked(collection: str, key: str, content: bytes, sum_: int) -> bytes:

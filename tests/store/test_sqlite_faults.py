@@ -5,6 +5,7 @@ import os
 import resource
 import sqlite3
 from pathlib import Path
+from typing import Any, Self
 
 import pytest
 
@@ -16,6 +17,19 @@ from tests.store.conftest import SettableClock
 KIB = 1024
 
 
+class FaultyCursor(sqlite3.Cursor):
+    """Carries out, or fails, all statements of a connection."""
+
+    def execute(self, sql: str, parameters: Any = (), /) -> Self:
+        word = sql.split(maxsplit=1)[0] if sql.strip() else ""
+        if (code := Faulty.before.pop(word, None)) is not None:
+            raise failure(code)
+        cursor = super().execute(sql, parameters)
+        if (code := Faulty.after.pop(word, None)) is not None:
+            raise failure(code)
+        return cursor
+
+
 class Faulty(sqlite3.Connection):
     """Fails where it is told to, with an error of SQLite's own making as far as callers can tell."""
 
@@ -24,14 +38,12 @@ class Faulty(sqlite3.Connection):
     after: dict[str, int]
     """The same, once it was carried out."""
 
-    def execute(self, sql: str, parameters: object = (), /) -> sqlite3.Cursor:
-        word = sql.split(maxsplit=1)[0] if sql.strip() else ""
-        if (code := Faulty.before.pop(word, None)) is not None:
-            raise failure(code)
-        cursor = super().execute(sql, parameters)  # type: ignore[arg-type]  # the stub's type of parameters is private
-        if (code := Faulty.after.pop(word, None)) is not None:
-            raise failure(code)
-        return cursor
+    def cursor(self, factory: object = None) -> Any:
+        return super().cursor(FaultyCursor)
+
+    def execute(self, sql: str, parameters: Any = (), /) -> sqlite3.Cursor:
+        cursor: FaultyCursor = self.cursor()
+        return cursor.execute(sql, parameters)
 
 
 def failure(code: int) -> sqlite3.OperationalError:

@@ -15,6 +15,7 @@ from saga.broker.partitioner import partition_of
 from saga.broker.port import FRAME_BYTES, RECORD_BYTES_MAX, Topic, size_of
 from saga.errors import BrokerError
 from saga.messages import Headers, Outgoing, Partition, Record
+from saga.sqlite.blobs import as_blob
 from saga.sqlite.errors import Damage
 
 DAY_MS = 86_400_000
@@ -129,14 +130,15 @@ class Log:
     def append(self, entries: Iterable[Entry], now_ms: int) -> None:
         """Append entries inside a transaction: give each its offset and write it. `committed` or `rolled_back`
         follows."""
-        moved: dict[int, list[tuple[int, bytes, bytes | None, bytes | None, int, int]]] = {}
+        moved: dict[int, list[tuple[object, ...]]] = {}
         heads, connection = self.heads, self._connection()
         for log, key, value, headers in entries:
             rows = moved.get(log)
             if rows is None:
                 rows = moved[log] = []
             offset = heads[log] + len(rows)
-            rows.append((offset, key, value, headers, now_ms, checksum(offset, key, value, headers, now_ms)))
+            sum_ = checksum(offset, key, value, headers, now_ms)
+            rows.append((offset, as_blob(key), as_blob(value), as_blob(headers), now_ms, sum_))
         for log, rows in moved.items():
             connection.executemany(f"INSERT INTO log_{log} VALUES (?, ?, ?, ?, ?, ?)", rows)
         self._moved = {log: heads[log] + len(rows) for log, rows in moved.items()}
