@@ -1,6 +1,7 @@
 """Values that travel: events as services see them, messages as the runtime sees them, records as the broker sees
 them."""
 
+from functools import lru_cache
 from typing import ClassVar, NamedTuple, TypeAlias
 
 from msgspec import Struct
@@ -20,6 +21,7 @@ class Event:
     """Path of its schema below `contracts/`, without `.avsc`: `"payments/PaymentReserved.v1"`."""
 
 
+@lru_cache(maxsize=1024)  # there are not many classes, and each event asks for its name
 def name_of(event: type[Event]) -> str:
     """Contract's record name: `PaymentReserved`, for a class with `__contract__` `payments/PaymentReserved.v1`."""
     return event.__contract__.rpartition("/")[2].rpartition(".v")[0]

@@ -193,8 +193,10 @@ def held_messages(p: Snapshot) -> Iterator[Message]:
 
 def into_inbox(p: Snapshot, hand: Hand, handler: str, messages: Iterable[str]) -> dict[str, int]:
     """The inbox with these messages."""
-    at = hand.entered_s
-    return {**p.inbox, **{ids.entry(message, handler): at for message in messages}}
+    inbox, at = dict(p.inbox), hand.entered_s
+    for message in messages:
+        inbox[ids.entry(message, handler)] = at
+    return inbox
 
 
 def without(kept: tuple[Kept, ...], handler: str, messages: Iterable[str]) -> tuple[Kept, ...]:

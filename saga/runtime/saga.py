@@ -34,28 +34,29 @@ _encoder = msgspec.json.Encoder(order="deterministic")
 class RunningSaga(Saga[Any]):
     """One run of a handler on one cause. Made for each attempt."""
 
+    failure: Exception | None = None
+    """Failure of a step, and with it of this attempt, even if the handler catches it."""
+    halt: BaseException | None = None
+    left = False
+    """True if it is left as by a crash: nobody waits for what the handler did not wait for, except for writes."""
+    ended = False
+    """True if nothing of it begins any more."""
+    _next = 0
+    _one_run: OneRun | None = None
+
     def __init__(self, service: Participant, turn: TurnState, handler: Reaction, run: RunKey, intent: Intent) -> None:
         """`intent`: as it is open in the progress, or as it will be written before the first step."""
         self.service, self.turn, self.handler, self.run, self.intent = service, turn, handler, run, intent
         recorded_, carried = intent.calls, turn.results_of(run)
         # What is recorded wins: another worker may have gone on from other answers meanwhile.
-        self.calls = list(carried if carried[: len(recorded_)] == recorded_ else recorded_)
+        self.calls = list(carried if carried and carried[: len(recorded_)] == recorded_ else recorded_)
         """All answers so far, recorded or carried over."""
-        self.failure: Exception | None = None
-        """Failure of a step, and with it of this attempt, even if the handler catches it."""
-        self.halt: BaseException | None = None
         self.outages = service.ports.watching.outages
         """Outages that had been told when it began."""
         self.until_s = service.ports.clock.monotonic_s() + handler.timeout_s
-        self.left = False
-        """True if it is left as by a crash: nobody waits for what the handler did not wait for, except for writes."""
-        self.ended = False
-        """True if nothing of it begins any more."""
-        self._next = 0
         self._numbers: dict[str, int] = {}
-        self._one_run: OneRun | None = None
-        self._state = service.state_of(intent.state)
-        self._before: dict[str, Any] = fields_of(self._state) if service.state else {}
+        self._state = None if service.state is None else service.state_of(intent.state)
+        self._before: dict[str, Any] = {} if service.state is None else fields_of(self._state)
 
     @property
     def has_begun(self) -> bool:
