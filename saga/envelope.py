@@ -109,9 +109,11 @@ def to_message(record: Record, *, type_: str, schema: str, contract: Contract | 
         )
     id_ = _decoded(said, "header ce_id") if (said := get("ce_id")) else None
     source = _decoded(said, "header ce_source") if (said := get("ce_source")) else "unknown"
-    time = _time(said, "ce_time") if (said := get("ce_time")) else _appended(record)
-    started = _time(said, "ce_sagastart") if (said := get("ce_sagastart")) else None
-    if started is None and contract is not None and contract.starts:
+    time = _time(at, "ce_time") if (at := get("ce_time")) else _appended(record)
+    started = None
+    if began := get("ce_sagastart"):
+        started = time if began == at else _time(began, "ce_sagastart")
+    elif contract is not None and contract.starts:
         started = time  # its sender knows nothing of ours: the saga begins with the event
     trace = get("traceparent")
     return Message(

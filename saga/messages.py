@@ -21,10 +21,14 @@ class Event:
     """Path of its schema below `contracts/`, without `.avsc`: `"payments/PaymentReserved.v1"`."""
 
 
-@lru_cache(maxsize=1024)  # there are not many classes, and each event asks for its name
 def name_of(event: type[Event]) -> str:
     """Contract's record name: `PaymentReserved`, for a class with `__contract__` `payments/PaymentReserved.v1`."""
-    return event.__contract__.rpartition("/")[2].rpartition(".v")[0]
+    return _name_in(event.__contract__)
+
+
+@lru_cache(maxsize=1024)  # there are not many, and each event is asked for its name
+def _name_in(contract: str) -> str:
+    return contract.rpartition("/")[2].rpartition(".v")[0]
 
 
 Headers: TypeAlias = tuple[tuple[str, bytes | None], ...]

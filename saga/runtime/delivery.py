@@ -81,17 +81,18 @@ class Delivery:
         return max(0.0, (self.service.ports.clock.now_ms() - from_iso(decode_entry(p.transitions[-1]).time)) / 1000)
 
     def _tell(self, item: Item, stages: Stages) -> None:
-        ports = self.service.ports
+        ports, message = self.service.ports, item.message
         now = ports.clock.monotonic_s()
+        topic, partition, offset = item.position
         ports.watching.report(
             Handled(
                 service=self.service.name,
-                saga=item.message.saga,
-                message=item.message.id,
-                type=item.message.type,
-                topic=item.position.topic,
-                partition=item.position.partition,
-                offset=item.position.offset,
+                saga=message.saga,
+                message=message.id,
+                type=message.type,
+                topic=topic,
+                partition=partition,
+                offset=offset,
                 outcomes=tuple(stages.outcomes),
                 queued_ms=(stages.begun_s - stages.received_s) * 1000,
                 handler_ms=stages.handler_s * 1000,

@@ -59,9 +59,9 @@ class Polling:
             if away:  # else nothing is said: a log that can be read may be full
                 away = False
                 ports.watching.answered("broker")
-            partition = None
+            partition: Partition | None = None
             for record in records:  # those of one partition come together
-                if partition is None or record.partition != partition.number or record.topic != partition.topic:
+                if record[:2] != partition:
                     partition = Partition(record.topic, record.partition)
                 self._take(record, partition)
 
