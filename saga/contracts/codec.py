@@ -47,7 +47,7 @@ _CORRUPT = (EOFError, ValueError, IndexError, KeyError, TypeError, OverflowError
 def encode(event: Event) -> bytes:
     """Encode an event. Raises `BadInput` naming the path of a field that its contract does not allow, or in which there
     are more values than one message may hold."""
-    codec = _codecs.get(type(event)) or _made(type(event))
+    codec = _codec(type(event))
     out = BytesIO()
     out.write(codec.header)
     try:
@@ -69,7 +69,7 @@ def decode(value: bytes | None, to: type[Event], library: Library) -> Event:
     another type, bytes left over, bytes that are not of the schema, a field with what its type does not allow, more
     values than one message may hold.
     """
-    codec = _codecs.get(to) or _made(to)
+    codec = _codec(to)
     value = value or b""
     read = codec.readers.get(value[:HEADER_SIZE])
     if read is None:
@@ -112,14 +112,14 @@ def content(event: type[Event], value: bytes) -> bytes:
     Fields equal to their default are left out, so a version that adds one changes nothing. The ids of a Client's
     events are made of it.
     """
-    codec = _codecs.get(event) or _made(event)
+    codec = _codec(event)
     fields = codec.essentials(codec.from_raw(codec.read_own(value)))
     return f"{codec.name}\n{_canonical(fields)}".encode()
 
 
 def to_json(event: Event) -> dict[str, object]:
     """Fields of an event as JSON has them. Raises `BadInput` for a field that its contract does not allow."""
-    codec = _codecs.get(type(event)) or _made(type(event))
+    codec = _codec(type(event))
     codec.check(event)
     fields: dict[str, object] = codec.to_json(event)
     return fields
@@ -127,7 +127,7 @@ def to_json(event: Event) -> dict[str, object]:
 
 def from_json(data: object, to: type[Event]) -> Event:
     """Make an event of that class with these fields. Raises `BadInput` naming the path of the field that is wrong."""
-    codec = _codecs.get(to) or _made(to)
+    codec = _codec(to)
     try:
         check_json(data)
         event: Event = codec.from_json(data)
@@ -140,7 +140,7 @@ def from_json(data: object, to: type[Event]) -> Event:
 def wrong_in(data: object, to: type[Event]) -> Iterator[str]:
     """Reasons for which `from_json` would refuse this, each naming the path of its field; nothing if it would not.
     Found as they are asked for: a line may be wrong in more places than anybody wants to see."""
-    codec = _codecs.get(to) or _made(to)
+    codec = _codec(to)
     try:
         check_json(data)
     except Wrong as why:
@@ -195,12 +195,15 @@ class _Codec:
             raise BadInput(f"{self.name}: {where}: {NO_TEXT}")
 
 
-_codecs: dict[type[Event], _Codec] = {}
+class _Codecs(dict[type[Event], _Codec]):
+    """Codecs by class, each made when it is first asked for."""
+
+    def __missing__(self, event: type[Event]) -> _Codec:
+        codec = self[event] = _Codec(binding_of(event), event)
+        return codec
 
 
-def _made(event: type[Event]) -> _Codec:
-    codec = _codecs[event] = _Codec(binding_of(event), event)
-    return codec
+_codec = _Codecs().__getitem__
 
 
 def _reader(writer: Any, reader: Any) -> _Read:
