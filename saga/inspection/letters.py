@@ -62,7 +62,7 @@ async def letters_of(services: Collection[str], settings: Settings, clock: Clock
     if (file := unmade(settings)) is not None:
         return Found((), f"no file {file}")
     known: dict[str, Letter] = {}
-    trouble = None
+    more, trouble = False, None
     try:
         async with administration_of(settings, clock) as broker:
             topics = {dead_letters_of(service): service for service in services}
@@ -72,10 +72,11 @@ async def letters_of(services: Collection[str], settings: Settings, clock: Clock
                     if letter is not None:
                         known[letter.id] = letter
                     if len(known) > 2 * LETTERS_MAX:
-                        known = {letter.id: letter for letter in _newest(known.values())}
-                        trouble = f"there are more than {LETTERS_MAX}, these are the newest"
+                        known, more = {letter.id: letter for letter in _newest(known.values())}, True
     except SagaError as why:
         trouble = str(why)
+    if more or len(known) > LETTERS_MAX:
+        trouble = trouble or f"there are more than {LETTERS_MAX}, these are the newest"
     return Found(_newest(known.values()), trouble)
 
 

@@ -304,6 +304,18 @@ def test_everything_on_the_topic_and_what_blocks_in_the_store_is_listed_with_its
     assert [each["saga"] for each in found["sagas"]] == ["order-3"]
 
 
+@pytest.mark.parametrize("count", [3, 4, 6, 20])
+def test_of_more_letters_than_are_kept_the_newest_are_listed_and_it_is_said(
+    shop: Path, saga: Call, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    monkeypatch.setattr("saga.inspection.letters.LETTERS_MAX", 3)
+    say(shop, *(deadletters.letter("payment", a_letter(n), iso(NOW_MS + n), "here", None) for n in range(count)))
+    listed = saga("list", "--json", "--dead")
+    told = [each["id"] for each in json.loads(listed.stdout)["letters"] if each["saga"] != "order-3"]
+    assert told == [f"dead-{n}" for n in range(count - 1, count - 4, -1)]
+    assert ("there are more than 3, these are the newest" in listed.stderr) == (count > 3)
+
+
 def test_the_table_of_what_needs_a_person_is_escaped_and_says_why(shop: Path, saga: Call) -> None:
     evil = replace(a_message("A", "m-1"), saga="s\x1b[2J\nforged")
     letter = replace(a_letter(1), message=evil)

@@ -170,6 +170,15 @@ def test_a_line_of_any_number_of_wrong_fields_takes_time_in_proportion(folder: P
     assert told["problems"][0]["what"].startswith("f89999: comes twice" if "f8" in last else "OrderPlaced: ")
 
 
+def test_of_a_file_of_wrong_lines_so_many_problems_are_told_and_all_lines_are_counted(
+    folder: Path, saga: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("saga.cli.publish.PROBLEMS_MAX", 5)
+    told = json.loads(saga("publish", "OrderPlaced", "--json", stdin="7\n" * 40).stdout)
+    assert told["wrong_lines"] == 40
+    assert [problem["line"] for problem in told["problems"]] == [1, 2, 3, 4, 5]
+
+
 def test_an_event_that_no_broker_would_take_is_a_wrong_line(
     folder: Path, saga: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,7 +15,7 @@ from msgspec.structs import fields, replace
 from saga.config import Settings
 from saga.messages import Partition
 from saga.observe import moments
-from saga.observe.logs import ALWAYS, LEVELS, TEXT_MAX, Log
+from saga.observe.logs import ALWAYS, FRAMES_MAX, LEVELS, TEXT_MAX, Log
 from saga.observe.moments import DeadLettered, Moment, Stopped, Stuck, WriteRefused
 from saga.observe.quotas import LINES_MAX, WITHIN_S
 from tests.cli.test_printable import FORGED, HOSTILE
@@ -146,6 +146,24 @@ def test_what_a_library_says_is_a_line_like_all_others_and_bounded(of_python: Lo
     }
     logging.getLogger("another").critical("once")
     assert of_python.events("log")[-1]["level"] == "error"
+
+
+def test_of_a_deep_trace_the_innermost_frames_are_written(of_python: LogInMemory) -> None:
+    def deep(levels: int) -> None:
+        if not levels:
+            raise ValueError("at last")
+        deep(levels - 1)
+
+    try:
+        deep(200)
+    except ValueError:
+        logging.getLogger("somewhere").exception("it failed")
+    (told,) = of_python.events("log")
+    trace = told["trace"]
+    assert isinstance(trace, list)
+    assert len(trace) == FRAMES_MAX
+    assert trace[-1].endswith(" deep")
+    assert told["error"] == "ValueError: at last"
 
 
 def test_what_asyncio_says_of_tasks_that_nobody_waits_for_is_bounded(of_python: LogInMemory) -> None:
