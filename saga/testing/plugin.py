@@ -1,6 +1,6 @@
 """The pytest plugin: the fixture `world`, and tests that are run in many worlds. Loaded by pytest when it is installed.
 
-A leaf: a run that asks for no world loads nothing else of the toolkit.
+A run that asks for no world loads nothing else of the toolkit but the names that it shares with the runs.
 
 A test that takes `world` is a plain `def test_...(world: World)`. Without a decorator it runs in one world without
 faults; `saga.testing.simulate`, `crash_everywhere` and `replay` say otherwise. After each run the invariants of the kit
@@ -12,13 +12,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from saga.testing.pytest_names import REPORTED, SIMULATED
+
 if TYPE_CHECKING:
     from saga.testing.world import World
-
-SIMULATED = "simulated"
-"""Choice of `--saga-world` for the world that has no real processes."""
-REPORTED = "saga"
-"""Name of the user property that carries one line about the runs of a test to the terminal."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

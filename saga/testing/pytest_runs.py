@@ -11,7 +11,7 @@ import pytest
 
 from saga.errors import SagaError
 from saga.testing.decorators import Seeds, mode_of
-from saga.testing.plugin import REPORTED, SIMULATED
+from saga.testing.pytest_names import REPORTED, SIMULATED
 from saga.testing.simulation.all_runs import Failed, Tally, run_all
 from saga.testing.simulation.reports import report, summary
 from saga.testing.simulation.run import FAILURES, Care, Run

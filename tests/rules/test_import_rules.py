@@ -31,6 +31,7 @@ PLANTED = {
         ("saga.testing.invariants.said_and_recorded", "saga.testing.processes.process_world"),
         ("saga.testing.conformance.store", "saga.testing.invariants.check"),
         ("saga.testing.simulation.network", "saga.testing.processes.process_world"),
+        ("saga.testing.pytest_runs", "saga.testing.plugin"),
     ],
     "sqlite3": [("saga.messages", "sqlite3"), ("saga.store.port", "sqlite3")],
     "State files are for": [("saga.runtime.turn", "saga.sqlite.file"), ("saga.store.port", "saga.sqlite.errors")],

@@ -6,9 +6,9 @@ from contextlib import contextmanager
 import pytest
 
 from saga.testing.decorators import Crashes, Mode, Replayed, Seeds
-from saga.testing.plugin import REPORTED
 from saga.testing.processes.process_world import ProcessWorld
 from saga.testing.processes.servers import Giver, giver_of
+from saga.testing.pytest_names import REPORTED
 from saga.testing.simulation.reports import counted
 from saga.testing.world import World
 

@@ -1,19 +1,17 @@
-"""A broker in memory, behind a network: topics, partitions, positions and groups as the adapters have them."""
+"""A broker in memory, behind a network: one for each process, on the cluster that all share."""
 
 import asyncio
 from asyncio import Future
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from typing import Any, Self
 
-from saga.broker.partitioner import partition_of
-from saga.broker.port import RECORD_BYTES_MAX, Listener, Topic, size_of
+from saga.broker.port import RECORD_BYTES_MAX, Listener, Topic
 from saga.envelope import type_of
 from saga.errors import BrokerError, BrokerUnavailable, SagaError
 from saga.messages import Outgoing, Partition, Record
-from saga.testing.simulation.clock import BEGINNING_MS
-from saga.testing.simulation.groups import DRAIN_S, Group
+from saga.testing.simulation.cluster import Cluster
+from saga.testing.simulation.groups import DRAIN_S
 from saga.testing.simulation.members import SimulatedMember
 from saga.testing.simulation.network import Backend, Effect, Network
 from saga.testing.simulation.plan import Planned, What
@@ -22,125 +20,6 @@ from saga.testing.simulation.spoiled_messages import spoiled
 
 DELIVERED_S = 0.002
 """Longest time from appending to readers, without faults."""
-
-
-@dataclass(slots=True)
-class Log:
-    """One partition of the log."""
-
-    records: list[Record] = field(default_factory=list)
-    begins: int = 0
-    """Offset of the first record that is still there."""
-    visible: int = 0
-    """Number of records that have reached readers."""
-    due_s: float = 0.0
-    """Time at which the last record reaches readers: none overtakes another."""
-
-
-class Cluster:
-    """Logs and groups, which all processes share."""
-
-    def __init__(self, network: Network, began_ms: int = BEGINNING_MS) -> None:
-        """`began_ms`: time of day when the event loop's time was 0."""
-        self.topics: dict[str, list[Log]] = {}
-        self.groups: dict[str, Group] = {}
-        self.log: list[Record] = []
-        """Everything that was appended, in that order."""
-        self.spoiled: set[str] = set()
-        """Sagas that got a message that nobody can handle."""
-        self.broken: dict[Partition, int] = {}
-        """Partitions with a record that cannot be read, and its offset."""
-        self._network, self._began_ms = network, began_ms
-
-    def ensure(self, topics: Sequence[Topic]) -> None:
-        for topic in topics:
-            there = self.topics.setdefault(topic.name, [Log() for _ in range(topic.partitions)])
-            if len(there) != topic.partitions:
-                raise BrokerError(
-                    f"topic {topic.name!r} has {len(there)} partitions, {topic.partitions} partitions are asked for"
-                )
-
-    def partitions_of(self, topic: str) -> int:
-        return len(self._logs(topic))
-
-    def group(self, name: str) -> Group:
-        return self.groups.setdefault(name, Group(name))
-
-    def ends(self) -> dict[Partition, int]:
-        """End of each partition: the offset that the next record would get."""
-        return {Partition(t, n): len(log.records) for t, logs in self.topics.items() for n, log in enumerate(logs)}
-
-    def read(self, partition: Partition, offset: int, records_max: int) -> list[Record]:
-        log = self.topics[partition.topic][partition.number]
-        return log.records[
-            max(offset, log.begins) : min(log.visible, offset + records_max, self.broken.get(partition, log.visible))
-        ]
-
-    def remove(self, before: Mapping[Partition, int]) -> None:
-        """Remove the records below these offsets, read or not."""
-        for (topic, number), offset in before.items():
-            self.topics[topic][number].begins = offset
-
-    def begins(self, partition: Partition) -> int:
-        """Offset of the first record that is still there."""
-        return self.topics[partition.topic][partition.number].begins
-
-    def mend(self, partition: Partition) -> None:
-        """Let all of the partition be read again."""
-        self.broken.pop(partition, None)
-        for group in self.groups.values():
-            for member in group.members.values():
-                member.has_news(partition)
-                member.wake()
-
-    def has_more(self, partition: Partition, offset: int) -> bool:
-        """True if there is something to read from that offset on."""
-        return offset < self.topics[partition.topic][partition.number].visible
-
-    def behind(self, partition: Partition, offset: int) -> int:
-        """Number of records to read from that offset on."""
-        return max(0, self.topics[partition.topic][partition.number].visible - offset)
-
-    def check(self, messages: Sequence[Outgoing]) -> None:
-        """Check the messages. Raises `BrokerError` for one that no broker takes."""
-        for message in messages:
-            self._logs(message.topic)
-            if (size := size_of(message)) > RECORD_BYTES_MAX:
-                raise BrokerError(
-                    f"a record of {size} bytes for {message.topic} is too large: {RECORD_BYTES_MAX} bytes at most"
-                )
-
-    def append(self, message: Outgoing, delay_s: float) -> None:
-        """Append to the partition of its key; readers get it `delay_s` later."""
-        logs = self._logs(message.topic)
-        number = partition_of(message.key, len(logs))
-        log, now_s = logs[number], asyncio.get_running_loop().time()
-        record = Record(
-            message.topic,
-            number,
-            len(log.records),
-            message.key,
-            message.value,
-            message.headers,
-            self._began_ms + int(now_s * 1000),
-        )
-        log.records.append(record)
-        self.log.append(record)
-        log.due_s = max(log.due_s, now_s + delay_s)
-        self._network.later(log.due_s - now_s, lambda: self._delivered(log, record))
-
-    def _delivered(self, log: Log, record: Record) -> None:
-        log.visible = max(log.visible, record.offset + 1)
-        partition = Partition(record.topic, record.partition)
-        for group in self.groups.values():
-            for member in group.members.values():
-                member.has_news(partition)
-
-    def _logs(self, topic: str) -> list[Log]:
-        logs = self.topics.get(topic)
-        if logs is None:
-            raise BrokerError(f"there is no topic {topic!r}: it has to be made first")
-        return logs
 
 
 class SimulatedBroker:

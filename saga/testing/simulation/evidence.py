@@ -1,7 +1,6 @@
 """Evidence of a simulated world, in the form of the kit's invariants."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from saga.messages import Partition
 from saga.names import ARCHIVES, PROGRESS
@@ -9,21 +8,17 @@ from saga.progress.document import progress_key
 from saga.progress.spill import saga_of
 from saga.runtime.prepared import Prepared
 from saga.testing.invariants.evidence import Evidence, Witnessed
+from saga.testing.simulation.cluster import Cluster
 from saga.testing.simulation.store import Disk
-
-if TYPE_CHECKING:
-    from saga.testing.simulation.simulated_world import SimulatedWorld
+from saga.testing.simulation.workers import Workers
 
 
-def evidence_of(world: "SimulatedWorld") -> Evidence:
-    """Everything that the world's services wrote and said."""
-    cluster = world.cluster
+def evidence_of(cluster: Cluster, workers: Workers) -> Evidence:
+    """Everything that the services of these workers wrote and said."""
     return Evidence(
         services={
-            name: _witnessed(
-                service, world.workers.fakes[name], world.workers.disks[name], cluster.group(name).committed
-            )
-            for name, service in world.workers.prepared.items()
+            name: _witnessed(service, workers.fakes[name], workers.disks[name], cluster.group(name).committed)
+            for name, service in workers.prepared.items()
         },
         log=cluster.log,
         ends=cluster.ends(),

@@ -4,13 +4,10 @@ messages."""
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from saga.errors import Fenced
 from saga.messages import Partition
-
-if TYPE_CHECKING:
-    from saga.testing.simulation.members import SimulatedMember
 
 DRAIN_S = 5.0
 """Time that a partition waits for `Listener.revoked` of the member that is to lose it."""
@@ -18,12 +15,26 @@ SILENCE_S = 10.0
 """Silence after which a member is taken for dead."""
 
 
+class GroupMember(Protocol):
+    """Member of a group, as the broker sees it."""
+
+    topics: list[str]
+
+    def partitions_of(self, topic: str) -> int: ...
+
+    def told(self) -> None: ...
+
+    def has_news(self, partition: Partition) -> None: ...
+
+    def wake(self) -> None: ...
+
+
 @dataclass(slots=True)
 class Group:
     """One group, as the broker knows it. Nothing here takes time: members and network do what does."""
 
     name: str
-    members: dict[int, "SimulatedMember"] = field(default_factory=dict)
+    members: dict[int, GroupMember] = field(default_factory=dict)
     """Members by id, in the order in which they joined."""
     owner: dict[Partition, int] = field(default_factory=dict)
     """Member that has a partition now. Without an entry nobody has it."""
@@ -37,7 +48,7 @@ class Group:
     """Times that a partition was given to somebody: a commit that was sent under an earlier grant is refused."""
     _joined: int = 0
 
-    def enter(self, member: "SimulatedMember") -> int:
+    def enter(self, member: GroupMember) -> int:
         """Take in another member; its id."""
         self._joined += 1
         self.members[self._joined] = member

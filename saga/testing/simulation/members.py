@@ -2,29 +2,39 @@
 decisions."""
 
 import asyncio
+from asyncio import Future
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
 from saga.broker.port import Listener
 from saga.errors import BrokerUnavailable
 from saga.messages import Partition, Record, Standstill
+from saga.testing.simulation.cluster import Cluster
 from saga.testing.simulation.groups import DRAIN_S, SILENCE_S
-from saga.testing.simulation.network import HOP_S_FIRST, Network
+from saga.testing.simulation.network import HOP_S_FIRST, Effect, Network
+from saga.testing.simulation.plan import What
 from saga.testing.simulation.processes import Process
 
-if TYPE_CHECKING:
-    from saga.testing.simulation.broker import Cluster, SimulatedBroker
+
+class Connection(Protocol):
+    """Broker of the member's process: the cluster, and the way to it."""
+
+    process: Process
+    cluster: Cluster
+    network: Network
+
+    def asks(self, what: What, where: str, names: tuple[str, ...], effect: Effect) -> "Future[Any]": ...
 
 
 class SimulatedMember:
     """See `saga.broker.port.Membership` for the promises."""
 
-    def __init__(self, broker: "SimulatedBroker", group: str, topics: Sequence[str], listener: Listener) -> None:
+    def __init__(self, broker: Connection, group: str, topics: Sequence[str], listener: Listener) -> None:
         self.topics = list(topics)
-        self.process: Process = broker.process
+        self.process = broker.process
         self._broker, self._listener = broker, listener
-        self._cluster: Cluster = broker.cluster
-        self._network: Network = broker.network
+        self._cluster = broker.cluster
+        self._network = broker.network
         self._group = broker.cluster.group(group)
         self._id = 0
         self._at: dict[Partition, int] = {}

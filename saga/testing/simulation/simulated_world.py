@@ -24,10 +24,12 @@ from saga.runtime.topics import topics_of
 from saga.service import Service
 from saga.testing.fakes import check_fakes
 from saga.testing.invariants.check import violations
+from saga.testing.invariants.evidence import Evidence
 from saga.testing.invariants.rerun import rerun_differences
-from saga.testing.simulation.broker import Cluster, SimulatedBroker
+from saga.testing.simulation.broker import SimulatedBroker
 from saga.testing.simulation.chance import Chance
 from saga.testing.simulation.clock import BEGINNING_MS
+from saga.testing.simulation.cluster import Cluster
 from saga.testing.simulation.evidence import evidence_of
 from saga.testing.simulation.guard import Guard
 from saga.testing.simulation.loop import NotQuiet, SimulatedLoop
@@ -186,13 +188,17 @@ class SimulatedWorld(World):
         versions = self.workers.disks[service].versions.get((PROGRESS, progress_key(service, saga)))
         return decode(versions[-1]) if versions else None
 
+    def evidence(self) -> Evidence:
+        """Everything that the services of this world wrote and said."""
+        return evidence_of(self.cluster, self.workers)
+
     def verify(self, *, rerun: bool = False) -> None:
         """Check the invariants of the kit, now that the world is quiet. `rerun`: each transition is made again, too.
 
         Raises `Broken` for the first that does not hold.
         """
         self._check_started()
-        evidence = evidence_of(self)
+        evidence = self.evidence()
         found = violations(evidence)
         if rerun and not found:
             for witnessed in evidence.services.values():

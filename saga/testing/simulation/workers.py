@@ -13,9 +13,10 @@ from saga.runtime.lifecycle import Options, serve
 from saga.runtime.ports import Step
 from saga.runtime.prepared import Prepared, prepare
 from saga.runtime.room import Limits
-from saga.testing.simulation.broker import Cluster, SimulatedBroker
+from saga.testing.simulation.broker import SimulatedBroker
 from saga.testing.simulation.chance import Chance
 from saga.testing.simulation.clock import SimulatedClock
+from saga.testing.simulation.cluster import Cluster
 from saga.testing.simulation.loop import SimulatedLoop
 from saga.testing.simulation.network import RESTART_S, Backend, Disruptions, Network
 from saga.testing.simulation.processes import CURRENT, Process

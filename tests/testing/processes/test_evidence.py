@@ -10,7 +10,6 @@ from saga.testing.invariants.check import violations
 from saga.testing.invariants.evidence import Evidence
 from saga.testing.processes.evidence import Left, witnessed_at_the_end
 from saga.testing.processes.process_world import outcomes_of
-from saga.testing.simulation.evidence import evidence_of
 from saga.testing.simulation.simulated_world import SimulatedWorld
 from services.order import order
 from services.order.events import OrderCancelled, OrderConfirmed
@@ -25,7 +24,7 @@ FOREIGN: tuple[FaultKind, ...] = ("expiry",)
 
 def left_in(world: SimulatedWorld) -> Evidence:
     """As read from files in which each document has its last content alone."""
-    whole = evidence_of(world)
+    whole = world.evidence()
     services = {}
     for name, declared in world.declared.items():
         left: Left = {at: contents[-1] for at, contents in world.workers.disks[name].versions.items()}
@@ -46,7 +45,7 @@ def test_nothing_is_said_against_what_survives_everything() -> None:
 def test_all_that_a_service_leaves_is_in_the_evidence() -> None:
     world, _ = ran(1)
     evidence = left_in(world)
-    whole = at_the_end(evidence_of(world))
+    whole = at_the_end(world.evidence())
     for name, witnessed in whole.services.items():
         left = evidence.services[name]
         assert {saga: tuple(contents) for saga, contents in witnessed.versions.items()} == left.versions

@@ -10,8 +10,9 @@ from typing import Literal, TypeVar
 from saga.broker.port import Topic
 from saga.messages import Outgoing, Partition
 from saga.testing.fault_kinds import FaultKind
-from saga.testing.simulation.broker import Cluster, SimulatedBroker
+from saga.testing.simulation.broker import SimulatedBroker
 from saga.testing.simulation.chance import Chance
+from saga.testing.simulation.cluster import Cluster
 from saga.testing.simulation.loop import SimulatedLoop
 from saga.testing.simulation.members import SimulatedMember
 from saga.testing.simulation.network import Disruptions, Network

@@ -11,8 +11,9 @@ from saga.testing.conformance.broker import BrokerConformance
 from saga.testing.conformance.broker_suite import Connect, Remove
 from saga.testing.conformance.store import Opens, Passes, StoreConformance
 from saga.testing.conformance.unreadable_records import Damage
-from saga.testing.simulation.broker import Cluster, SimulatedBroker
+from saga.testing.simulation.broker import SimulatedBroker
 from saga.testing.simulation.chance import Chance
+from saga.testing.simulation.cluster import Cluster
 from saga.testing.simulation.network import Network
 from saga.testing.simulation.processes import Process
 from saga.testing.simulation.store import Disk, SimulatedStore

@@ -10,7 +10,6 @@ from saga import Service
 from saga.progress import spill
 from saga.testing.fault_kinds import faults
 from saga.testing.invariants.rerun import rerun_differences
-from saga.testing.simulation.evidence import evidence_of
 from saga.testing.simulation.loop import SimulatedLoop
 from saga.testing.simulation.simulated_world import SimulatedWorld
 from services.order.events import OrderCancelled, OrderPlaced
@@ -57,7 +56,7 @@ def test_what_goes_to_pages_and_comes_back_can_be_done_again() -> None:
                 world.publish(replace(an_order(7), quantity=number))
             world.run_until_quiet()
             world.verify()
-            evidence = evidence_of(world)
+            evidence = world.evidence()
             for witnessed in evidence.services.values():
                 checked, found = SimulatedLoop().run_until_complete(rerun_differences(witnessed, evidence.log))
                 assert [str(violation) for violation in found] == []
