@@ -9,6 +9,7 @@ source and id as their sender wrote them.
 
 from urllib.parse import quote, unquote
 
+_DIGITS = frozenset("0123456789abcdef")
 _SAFE = "".join(c for c in map(chr, range(33, 127)) if c not in "%|+")
 
 
@@ -39,6 +40,18 @@ def identity_of_own(service: str, id_: str, owner: str) -> str:
     'payment|CardBlocked-0a1b'
     """
     return id_ if service == owner else f"{quote(service, _SAFE)}|{id_}"
+
+
+def could_be_own(identity_: str, type_: str) -> bool:
+    """True if services make such names for events of this type, as far as can be seen without the progress.
+
+    >>> could_be_own("PaymentReserved-8c69b241c603b6c09313b5993635b204", "PaymentReserved")
+    True
+    >>> could_be_own("PaymentReserved-17", "PaymentReserved"), could_be_own("payment|17", "PaymentReserved")
+    (False, False)
+    """
+    made = identity_.rpartition("|")[2]
+    return len(made) == len(type_) + 33 and made.startswith(f"{type_}-") and _DIGITS.issuperset(made[-32:])
 
 
 def identity_of_place(topic: str, partition: int, offset: int) -> str:

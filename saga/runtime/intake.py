@@ -7,6 +7,7 @@ from msgspec import Struct
 from saga import envelope
 from saga.contracts import codec
 from saga.errors import BadInput
+from saga.identity import could_be_own
 from saga.messages import Message, Record
 from saga.runtime.failures import said_by
 from saga.runtime.prepared import Prepared
@@ -29,6 +30,10 @@ Received: TypeAlias = Skip | Letter | Message
 
 UNKNOWN = Skip("no handler here names its type")
 OWN = Skip("a copy of an own event: the progress has it")
+FORGED = Letter(
+    "its sender calls itself as this service does, which never makes such an id: it is no copy of an own event; have "
+    "the sender use a name of its own"
+)
 
 
 def received(record: Record, service: Prepared) -> Received:
@@ -45,4 +50,6 @@ def received(record: Record, service: Prepared) -> Received:
         return Letter(str(why))
     except Exception as why:  # noqa: BLE001 - see above: none of them ends a worker
         return Letter(f"it cannot be read as a message: {said_by(why)}")
-    return OWN if message.source == service.name else message
+    if message.source != service.name:
+        return message
+    return OWN if could_be_own(message.id, message.type) else FORGED

@@ -11,6 +11,7 @@ from pathlib import Path
 from saga import Saga, Service, envelope
 from saga.contracts import codec
 from saga.errors import BadInput
+from saga.identity import could_be_own
 from saga.messages import Partition, Record, texts_of
 from saga.observe.moments import Moment, Stuck
 from saga.progress.document import decode, decode_entry, progress_key
@@ -163,6 +164,8 @@ async def _end_of(
         return "of no type that is taken"
     message = envelope.to_message(record, type_=type_, schema=schema, contract=service.contracts[type_])
     if message.source == service.name:
+        if not could_be_own(message.id, message.type):
+            raise BadInput("its sender calls itself as the service does")
         return "the copy of an own event"
     document = await store.get("saga", progress_key(service.name, message.saga))
     if document is not None:

@@ -9,8 +9,10 @@ from hypothesis import strategies as st
 from saga import Service, envelope
 from saga.contracts import codec
 from saga.contracts.library import contract_of
+from saga.identity import could_be_own, identity_of_own
 from saga.messages import Message, Outgoing, Record
-from saga.runtime.intake import OWN, UNKNOWN, Letter, received
+from saga.progress import ids
+from saga.runtime.intake import FORGED, OWN, UNKNOWN, Letter, received
 from saga.runtime.prepared import prepare
 from services.order.events import OrderConfirmed
 from services.payment.events import OrderPlaced
@@ -63,6 +65,20 @@ def test_what_no_handler_names_is_skipped_whatever_else_it_holds() -> None:
 def test_the_copy_of_an_own_event_is_skipped() -> None:
     assert received(with_headers(ce_source=b"payment"), SERVICE) is OWN
     assert isinstance(received(with_headers(ce_source=b"payments"), SERVICE), Message)
+
+
+@pytest.mark.parametrize("id_", [b"17", b"OrderPlaced", b"OrderPlaced-17", b"OrderPlaced-" + b"x" * 32, b"a|b", b"-"])
+def test_what_only_calls_itself_as_this_service_is_told_and_not_passed_over(id_: bytes) -> None:
+    assert received(with_headers(ce_source=b"payment", ce_id=id_), SERVICE) is FORGED
+    assert isinstance(received(with_headers(ce_source=b"order", ce_id=id_), SERVICE), Message)
+
+
+def test_an_event_as_this_service_makes_it_is_the_copy_of_an_own_one_whoever_owns_its_contract() -> None:
+    made = ids.event_id("OrderPlaced", "payment", SAGA, "reserve", "m-1", 0)
+    assert received(with_headers(ce_source=b"payment", ce_id=made.encode()), SERVICE) is OWN
+    assert could_be_own(identity_of_own("payment", made, "payment"), "OrderPlaced")
+    assert could_be_own(identity_of_own("payment", made, "order"), "OrderPlaced")
+    assert not could_be_own(made, "OrderConfirmed")
 
 
 @pytest.mark.parametrize(
