@@ -69,7 +69,7 @@ def _older_than_memory(role: Role, message: Message) -> Refuse:
         role,
         message,
         f"older than memory: it is of {message.time}, and may have been handled then",
-        "look why it comes so late; a longer memory= of the service would know it",
+        "look why it comes so late, or whether this worker's clock is ahead; a longer memory= would know it",
     )
 
 

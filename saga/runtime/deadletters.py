@@ -71,7 +71,10 @@ def unreadable(service: str, record: Record, reason: str, now_ms: int) -> Outgoi
 def older_than_memory(service: str, message: Message, position: Position, contract: Contract | None) -> Outgoing:
     """A message of a saga that is forgotten here: never taken for the first one of a new saga."""
     reason = f"{TOO_OLD}: its saga began {message.started}, and nothing is known of it here any more"
-    remedy = "look why it comes so late; a longer memory= of the service would know its saga"
+    remedy = (
+        "look why it comes so late, or whether this worker's clock is ahead; "
+        "a longer memory= of the service would know its saga"
+    )
     id_, where = id_of_older(service, message), "/".join(map(str, position))
     headers = (
         *envelope.headers_of(message, contract),

@@ -169,6 +169,29 @@ async def test_what_waits_because_nothing_is_known_does_not_make_a_forgotten_sag
         assert (await worker.progress()).started is None
 
 
+async def test_what_a_clock_far_ahead_takes_for_forgotten_is_told_and_runs_when_it_is_said_anew(tmp_path: Path) -> None:
+    ran: list[str] = []
+    async with place(tmp_path) as at:
+        worker, said_at = await at.worker(undoable(ran)), at.clock
+        at.clock = TrialClock()
+        await at.clock.sleep(400 * 86_400)
+        ahead = await at.worker(undoable(ran))
+        for event in (an_order(), CANCELLED):
+            message = worker.message(event)
+            assert (await take_turn(ahead.participant, ahead.begun(event, message))).over
+        assert not ran
+        assert [letter["dead_type"] if "dead_type" in letter else letter["ce_type"] for letter in ahead.dead] == [
+            "OrderPlaced",
+            "OrderCancelled",
+        ]
+        assert all("whether this worker's clock is ahead" in letter["dead_remedy"] for letter in ahead.dead)
+        assert (await worker.progress()).n == 0, "nothing is kept of it"
+        at.clock = said_at
+        await worker.takes(CANCELLED)
+        await worker.takes(an_order())
+        assert await worker.told() == [("release", "compensated"), ("reserve", "ignored")]
+
+
 async def test_a_cached_progress_of_which_nothing_is_known_does_not_make_a_forgotten_saga_a_new_one(
     tmp_path: Path,
 ) -> None:
