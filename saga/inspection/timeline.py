@@ -159,7 +159,7 @@ class AsOf:
 
     line: Line
     state: dict[str, Any]
-    """With the fields that had ever been assigned."""
+    """State with the fields that had ever been assigned."""
 
 
 def as_of(history: History, n: int) -> AsOf:

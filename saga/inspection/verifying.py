@@ -19,7 +19,7 @@ class Broken:
     saga: str
     service: str
     transition: int | None
-    """`None` where the document as a whole cannot be read."""
+    """Number of the transition; `None` where the document as a whole cannot be read."""
     what: str
 
 

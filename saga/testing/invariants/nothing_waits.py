@@ -1,4 +1,4 @@
-"""Nothing waits for ever: at rest all is committed, nothing is open, and every message has come to an end."""
+"""End of waiting: at rest all is committed, nothing is open, and every message has come to an end."""
 
 from collections.abc import Collection, Iterator, Mapping
 from itertools import chain

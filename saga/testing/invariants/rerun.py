@@ -56,7 +56,7 @@ class RerunStore:
     document_bytes_max = 1 << 30
 
     def __init__(self, there: Mapping[tuple[str, str], Document]) -> None:
-        """`there`: by collection and key."""
+        """`there`: documents by collection and key."""
         self.there = dict(there)
         self.progress: bytes | None = None
         """The progress that was written."""

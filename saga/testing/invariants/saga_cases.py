@@ -37,7 +37,7 @@ class Letter(NamedTuple):
     id: str
     service: str
     handler: str | None
-    """`None`: the progress knows nothing of it."""
+    """Handler that the letter is for; `None`: the progress knows nothing of it."""
     message: str
     position: str | None
     """Position of a record of which not even the saga could be told; `None` for all others."""

@@ -96,7 +96,7 @@ class Guest:
 
     member: Member
     leaves_at_s: float | None = None
-    """`None`: it has not got its share of the work yet."""
+    """Time at which it leaves; `None`: it has not got its share of the work yet."""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -287,7 +287,7 @@ class ProcessWorld(World):
         self._shared.publish([chance.choice(self._published)])
 
     def _run(self, is_over: Callable[[], bool], until_s: float) -> None:
-        """Until it is over, seen several times in a row."""
+        """Run until it is over, seen several times in a row."""
         seen = 0
         while seen < QUIET_LOOKS:
             if self._clock.monotonic_s() > until_s:

@@ -78,7 +78,7 @@ class Trouble(NamedTuple):
 
 
 class Servers(Protocol):
-    """Both of them, running, as long as the `with` block of whoever gives them."""
+    """Kafka and Couchbase, running, as long as the `with` block of whoever gives them."""
 
     @property
     def place(self) -> Place:

@@ -27,7 +27,7 @@ class RemoteFake(Struct, frozen=True, kw_only=True):
     number: int
     """Number of the fake in the test."""
     calls: tuple[str, ...]
-    """Its public async methods."""
+    """Names of its public async methods."""
 
 
 class WorkerSetup(Struct, frozen=True, kw_only=True):
