@@ -1,4 +1,4 @@
-"""What is on the wire: headers that every reader of CloudEvents takes, and whatever a sender may write."""
+"""Records on the wire: headers that every reader of CloudEvents takes, and whatever a sender may write."""
 
 import re
 from collections.abc import Mapping

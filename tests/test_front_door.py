@@ -1,4 +1,4 @@
-"""What `from saga import ...` gives, and what it costs."""
+"""Front door: what `from saga import ...` gives, and what it costs."""
 
 import os
 import subprocess

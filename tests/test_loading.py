@@ -1,4 +1,4 @@
-"""Which modules `saga run` takes services from, and what it says of those it cannot."""
+"""Modules that `saga run` takes services from, and what it says of those it cannot."""
 
 from pathlib import Path
 

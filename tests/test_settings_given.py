@@ -1,4 +1,4 @@
-"""How settings are given: in layers of which blank ones count for nothing, without secrets, all problems at once."""
+"""Sources of settings: layers of which blank ones count for nothing, without secrets, all problems at once."""
 
 import itertools
 import re
@@ -226,7 +226,7 @@ SERVICES = ["saga", "saga-http", "saga-payment", "saga-broker", "saga-kafka-tls"
 
 
 def links(service: str) -> dict[str, str]:
-    """What Kubernetes gives to the pods of a namespace with this Service."""
+    """Variables that Kubernetes gives to the pods of a namespace with this Service."""
     name, ip = service.upper().replace("-", "_"), "10.96.0.17"
     given = {f"{name}_SERVICE_HOST": ip, f"{name}_SERVICE_PORT": "8080", f"{name}_PORT": f"tcp://{ip}:8080"}
     for port, protocol in ((8080, "tcp"), (53, "udp"), (38412, "sctp")):

@@ -50,7 +50,8 @@ def marked(file: Path) -> set[int]:
 
 
 def expected() -> Refused:
-    """What checkers should say: the marked lines of the misuses that are for them, of everything else nothing."""
+    """Errors that checkers should give: the marked lines of the misuses that are for them, of everything else
+    nothing."""
     return {file: marked(file) for file in BY_CHECKERS}
 
 

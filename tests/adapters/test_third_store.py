@@ -134,7 +134,7 @@ def test_services_run_on_it_and_people_see_what_they_do(
 
 
 async def _run(pottery: Pottery, drawer: str) -> None:
-    """As `saga run`, until the order is handled."""
+    """Run the service as `saga run` does, until the order is handled."""
     stop, clock = asyncio.Event(), SystemClock()
 
     async def handled() -> None:

@@ -1,4 +1,4 @@
-"""What tests on Kafka take."""
+"""Fixtures of tests on Kafka."""
 
 import itertools
 import os

@@ -13,7 +13,7 @@ WITHIN_S = 30.0
 
 
 async def put(broker: Broker, topic: str, key: str, value: str) -> None:
-    """As lanes do: again until it is acknowledged."""
+    """Publish as lanes do: again until it is acknowledged."""
     while True:
         try:
             await broker.publish([event(topic, key, value)])

@@ -1,4 +1,4 @@
-"""What tools ask of a broker, on each adapter: the same questions, the same answers."""
+"""Questions of tools to a broker, on each adapter: the same questions, the same answers."""
 
 import itertools
 import os

@@ -54,7 +54,7 @@ def replaced(path: Path, ending: str) -> None:
 
 
 def put_back(path: Path) -> None:
-    """As the message says."""
+    """Put the copy back, as the message says."""
     (copy,) = path.parent.glob(f"{path.name}.rescued-*")
     for ending in ("", "-wal", "-shm"):
         beside(path, ending).unlink(missing_ok=True)

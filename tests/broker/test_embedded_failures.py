@@ -1,4 +1,4 @@
-"""What the embedded broker does when its file, its disk or another process fails it."""
+"""Failures of the embedded broker's file, its disk or another process, and what it does then."""
 
 import asyncio
 import sqlite3

@@ -1,4 +1,4 @@
-"""Who is taken for dead: by an empty seat or by silence, and never by somebody who was silent himself."""
+"""Members that are taken for dead: by an empty seat or by silence, and never by somebody who was silent himself."""
 
 from pathlib import Path
 

@@ -75,7 +75,7 @@ def test_garbage_of_any_kind_is_told_and_what_is_before_it_is_read() -> None:
 
 
 def _holds(data: bytes) -> bool:
-    """Whether it stands somewhere. A batch that is cut off at the end is asked for again."""
+    """True if the partition stands somewhere. A batch that is cut off at the end is asked for again."""
     records, told = read(data)
     assert records == RECORDS[: len(records)]
     if not data:

@@ -41,7 +41,7 @@ class Asking:
     ca_file: Path
     good: Certificate
     of_another: Certificate
-    """Of an authority that the broker does not trust."""
+    """Certificate of an authority that the broker does not trust."""
 
     def settings(self, shown: Certificate | None, tls: str = "1.3") -> KafkaSettings:
         known = KafkaSettings(

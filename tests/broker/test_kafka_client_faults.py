@@ -1,4 +1,4 @@
-"""What breaks inside the client is mended; and what is asked of topics."""
+"""Breaks inside the client, which are mended; and questions about topics."""
 
 import asyncio
 from dataclasses import replace
@@ -58,7 +58,7 @@ async def test_a_member_whose_client_breaks_gets_another_one(settings: KafkaSett
 async def test_a_consumer_that_is_cancelled_inside_while_it_ends_does_not_end_its_member(
     settings: KafkaSettings, topic: str
 ) -> None:
-    """As a fetch does that waits to be tried again, because its broker is down."""
+    """Cancelling from inside: a fetch does so that waits to be tried again, because its broker is down."""
 
     async def cancelled_inside() -> None:
         raise asyncio.CancelledError

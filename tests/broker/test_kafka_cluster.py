@@ -90,7 +90,7 @@ class Lanes:
 
 
 def firsts(found: list[str], number: int) -> list[str]:
-    """What is of this lane, without repetitions."""
+    """Records of this lane, without repetitions."""
     return list(dict.fromkeys(value for value in found if value.startswith(f"{number}.")))
 
 

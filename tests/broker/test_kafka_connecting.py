@@ -103,7 +103,7 @@ async def everything_works(settings: KafkaSettings, topic: str) -> None:
 
 
 async def refusal(settings: KafkaSettings) -> SagaError:
-    """What is said instead of letting us in; soon."""
+    """Error that is told, soon, instead of letting us in."""
     began_s = CLOCK.monotonic_s()
     with pytest.raises(SagaError) as refused:
         async with KafkaBroker(settings, clock=CLOCK):
@@ -210,7 +210,7 @@ async def test_a_secret_that_cannot_be_had_is_an_outage_that_is_told_and_tried_a
 
 @pytest.mark.parametrize("secret", ["password", "token"])
 async def test_a_secrets_function_that_would_end_the_process_does_not(secret: str) -> None:
-    """As code does that was written for a command."""
+    """A function that was written for a command may end it so."""
 
     def given() -> str:
         raise SystemExit("no login: run the tool again")

@@ -32,7 +32,7 @@ def topic(kafka_topic: str) -> str:
 
 @dataclass
 class Book:
-    """Who has which partition, and what was read, by all members."""
+    """Partitions by member, and everything that all members have read."""
 
     owners: dict[Partition, object] = field(default_factory=dict)
     read: list[tuple[int, int, str]] = field(default_factory=list)

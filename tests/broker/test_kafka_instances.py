@@ -26,7 +26,7 @@ def settings(kafka_settings: KafkaSettings) -> KafkaSettings:
 
 @pytest.fixture
 async def topic(kafka_settings: KafkaSettings, kafka_topic: str) -> str:
-    """Of four partitions; also the name of the group."""
+    """Topic of four partitions; also the name of the group."""
     async with KafkaBroker(kafka_settings, clock=CLOCK) as broker:
         await broker.ensure([Topic(kafka_topic, 4)])
     return kafka_topic
@@ -34,7 +34,7 @@ async def topic(kafka_settings: KafkaSettings, kafka_topic: str) -> str:
 
 @dataclass
 class Process:
-    """As much of one as a group sees."""
+    """A process, as much of one as a group sees."""
 
     broker: KafkaBroker
     member: Member
@@ -42,7 +42,7 @@ class Process:
 
     @property
     def generation(self) -> int:
-        """How often the group has moved partitions, as far as this member knows."""
+        """Times that the group has moved partitions, as far as this member knows."""
         assert self.member._consumer is not None
         return int(self.member._consumer._coordinator.generation)
 
@@ -64,7 +64,8 @@ async def running(
 async def two(
     settings: KafkaSettings, topic: str, instances: Sequence[str], *, goes: int
 ) -> AsyncIterator[tuple[Process, AsyncExitStack, Process]]:
-    """Who is to go, its end, and who stays. The first of the two is who leads the group."""
+    """Two members: the one that is to go, with its end, and the one that stays. The first of the two leads the
+    group."""
     async with AsyncExitStack() as all_, AsyncExitStack() as going:
         stacks = [going, all_] if goes == 0 else [all_, going]
         processes: list[Process] = []

@@ -49,7 +49,7 @@ async def test_of_one_key_nothing_later_is_there_before_what_was_given_up_is_sen
 
 
 async def again(broker: KafkaBroker, messages: Sequence[Outgoing]) -> None:
-    """As lanes do: until all of it is acknowledged."""
+    """Publish as lanes do: until all of it is acknowledged."""
     while True:
         try:
             await broker.publish(messages)

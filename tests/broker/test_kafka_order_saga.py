@@ -38,7 +38,7 @@ WITHIN_S = 60.0
 
 
 class Outside:
-    """What all replicas share: stores, bank, carrier."""
+    """Stores, bank and carrier, which all replicas share."""
 
     def __init__(self, stores: Mapping[str, SqliteStore]) -> None:
         self.stores, self.bank, self.carrier = stores, Bank(), Carrier()
@@ -93,7 +93,7 @@ async def place(broker: Broker, numbers: range) -> None:
 
 
 async def outcomes(broker: Broker) -> dict[str, set[str]]:
-    """Of each order that has ended: how. As a tool reads it, so also when a service said it twice."""
+    """Outcome of each order that has ended. As a tool reads it, so also when a service said it twice."""
     found: dict[str, set[str]] = {}
     async for record in broker.scan("orders"):
         type_ = envelope.type_of(record)

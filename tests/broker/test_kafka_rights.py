@@ -39,7 +39,7 @@ async def guarded(running: Guarded) -> AsyncIterator[Guarded]:
 
 @pytest.fixture
 def anybody(guarded: Guarded) -> KafkaSettings:
-    """Of somebody who may everything."""
+    """Settings of somebody who may do everything."""
     return KafkaSettings(
         servers=(guarded.kafka.address,),
         replication_factor=1,
@@ -54,7 +54,7 @@ def anybody(guarded: Guarded) -> KafkaSettings:
 
 @pytest.fixture
 def settings(guarded: Guarded, anybody: KafkaSettings) -> KafkaSettings:
-    """Of the user who may what was allowed."""
+    """Settings of the user who may do what was allowed."""
     shown = {"sasl": "PLAIN", "username": USER, "password": lambda: PASSWORD}
     return replace(anybody, servers=(guarded.address,), **shown)  # type: ignore[arg-type]  # the names of its fields
 
@@ -69,13 +69,13 @@ async def other(anybody: KafkaSettings, kafka_name: str) -> AsyncIterator[Broker
 
 @pytest.fixture
 def kafka_name(request: pytest.FixtureRequest) -> str:
-    """Of a topic and a group; each test has its own."""
+    """Name of a topic and a group; each test has its own."""
     name: str = request.node.name
     return name.replace("[", ".").replace("]", "")[-60:]
 
 
 async def refusal(membership: Membership, place: Partition) -> str:
-    """What is said to who goes on polling."""
+    """Error that a member hears which goes on polling."""
 
     async def refused() -> str:
         while True:
@@ -88,7 +88,8 @@ async def refusal(membership: Membership, place: Partition) -> str:
 
 
 async def standstill(membership: Membership, place: Partition, says: str = "") -> str:
-    """What is said of a topic to who goes on polling, once it `says` this: what stops first is told first."""
+    """Standstill of a topic that a member hears of which goes on polling, once it `says` this: what stops first is told
+    first."""
 
     async def told() -> str:
         while not any(says in each.reason for each in membership.standstills()):

@@ -1,4 +1,4 @@
-"""What cannot be read is told anew under another assignment; for all of this no broker is needed."""
+"""Records that cannot be read: they are told anew under another assignment; for all of this no broker is needed."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -20,7 +20,7 @@ PLACE = TopicPartition("orders", 0)
 
 
 class Told:
-    """What stood, each time that it was different."""
+    """Standstills, each time that they were different."""
 
     def __init__(self, consumer: AIOKafkaConsumer) -> None:
         self.told: list[list[Standstill]] = []

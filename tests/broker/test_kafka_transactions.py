@@ -1,4 +1,4 @@
-"""What a transaction has not committed is not there: for members, for tools, and in what is counted."""
+"""Records that a transaction has not committed: they are not there for members, for tools, and in what is counted."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""Whom a client of Kafka trusts: with an authority of one's own that one, and nobody whom the system trusts."""
+"""Trust of a client of Kafka: with an authority of one's own in that one, and in nobody whom the system trusts."""
 
 from dataclasses import replace
 from pathlib import Path

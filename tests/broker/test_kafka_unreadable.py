@@ -1,4 +1,5 @@
-"""What is odd and no damage: it is read, and nothing of it is lost. Damage itself is in the suite for brokers."""
+"""Odd records that are no damage: they are read, and nothing of them is lost. Damage itself is in the suite for
+brokers."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +20,7 @@ from tests.servers.damage import HARMLESS, spoil
 
 
 async def read(broker: KafkaBroker, topic: str, count: int) -> list[Record]:
-    """As a member of a group, all that is there."""
+    """Read all that is there, as a member of a group."""
     found: list[Record] = []
     async with broker.join(topic, [topic], listening := Listening()) as membership:
         await until(lambda: listening.has)

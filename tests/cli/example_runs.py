@@ -110,7 +110,7 @@ class Shop:
 
 @dataclass
 class ShopLog:
-    """What is published waits in the log of the shop."""
+    """Log of the shop, in which published events wait."""
 
     waiting: deque[Outgoing]
     record_bytes_max: int = RECORD_BYTES_MAX

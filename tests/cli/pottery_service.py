@@ -124,7 +124,7 @@ def a_pottery(folder: Path, *, partitions: int = 2, memory_days: float = 30) -> 
 
 @asynccontextmanager
 async def the_broker() -> AsyncIterator[Administration]:
-    """That of the settings."""
+    """The broker of the settings."""
     async with administration_of(Settings.from_environment(), CLOCK) as broker:
         yield broker
 

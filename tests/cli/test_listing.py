@@ -1,4 +1,4 @@
-"""What `saga list` costs, what damaged documents do to it, what counts as open, and all that `--dead` shows."""
+"""`saga list`: its costs, damaged documents in it, its count of what is open, and all that `--dead` shows."""
 
 import asyncio
 import json
@@ -28,7 +28,7 @@ NOW_MS = SystemClock().now_ms()
 
 
 def put(file: Path, *documents: tuple[str, object], collection: str = "saga") -> None:
-    """As somebody with access to the file can do: contents of any sort, under new keys."""
+    """Put contents of any sort under new keys, as somebody with access to the file can do."""
     with sqlite3.connect(file) as connection:
         connection.executemany(
             "INSERT OR REPLACE INTO documents (collection, key, cas, sum, content) VALUES (?, ?, 1, ?, ?)",

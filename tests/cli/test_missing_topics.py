@@ -23,7 +23,7 @@ def command(*args: str) -> list[str]:
 
 
 def refused(*args: str, stdin: str = "") -> str:
-    """What a command says that cannot start. It must say it in time, with exit code 2."""
+    """Error of a command that cannot start. It must say it in time, with exit code 2."""
     ended = subprocess.run(
         command(*args), input=stdin, capture_output=True, text=True, timeout=START_S_MAX, check=False, env=environment()
     )

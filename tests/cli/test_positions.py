@@ -319,7 +319,7 @@ def skip(saga: Call, pottery: Pottery, partition: int, *args: str) -> Result:
 
 
 def spoil(pottery: Pottery, partition: int, *offsets: int) -> None:
-    """Of the embedded broker."""
+    """Spoil records of the embedded broker."""
 
     async def spoilt() -> None:
         async with the_broker() as broker:

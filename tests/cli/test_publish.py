@@ -159,7 +159,7 @@ def test_all_wrong_fields_of_a_line_are_named_at_once(folder: Path, saga: Call) 
 
 @pytest.mark.parametrize("last", ['"f89999": 1', '"g": 1'])
 def test_a_line_of_any_number_of_wrong_fields_takes_time_in_proportion(folder: Path, saga: Call, last: str) -> None:
-    """Of 90,000 names, the last or none twice: a minute, where each is counted among all."""
+    """90,000 names, of which the last or none comes twice: a minute, where each is counted among all."""
     text = "{" + ", ".join(f'"f{n}": 1' for n in range(90_000)) + f", {last}}}\n"
     began = time.process_time()
     result = saga("publish", "OrderPlaced", "--json", stdin=text)

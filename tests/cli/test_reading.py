@@ -1,4 +1,4 @@
-"""What `saga list`, `saga show` and `saga verify-history` tell of stores that real services have written."""
+"""Reading commands on stores that real services have written: `saga list`, `saga show` and `saga verify-history`."""
 
 import asyncio
 import json
@@ -31,7 +31,7 @@ ALL = ["inventory", "order", "payment", "shipping", "tally"]
 
 
 def change(file: Path, collection: str, key: str, how: Callable[[bytes], bytes]) -> None:
-    """What somebody with access to the file can do."""
+    """Change a document, as somebody with access to the file can do."""
 
     async def changed() -> None:
         async with SqliteStore(file, clock=SystemClock()) as store:

@@ -1,4 +1,4 @@
-"""What `saga run` writes to standard error: lines of one form, whoever says them."""
+"""Log of `saga run` on standard error: lines of one form, whoever says them."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""What `saga show` tells of compensations that fail, of what is left over, and of the fields of events."""
+"""`saga show` of compensations that fail, of parts that are left over, and of the fields of events."""
 
 import asyncio
 import json

@@ -84,7 +84,7 @@ def _with_images(found: Engine, images: str) -> bool:
 
 
 def _has_public_images(found: Engine, *, required: bool) -> bool:
-    """Whether all of them are here. Raises `CommandFailed` for one that cannot be had, if they are `required`."""
+    """True if all of them are here. Raises `CommandFailed` for one that cannot be had, if they are `required`."""
     try:
         for name in _public_images(found):
             found.pull(name, PULL_S_MAX)

@@ -19,7 +19,7 @@ class Customers:
     def __init__(self, system: System, orders: Sequence[bytes]) -> None:
         """`orders`: lines of JSON."""
         self.repeated = 0
-        """How often a batch was published again, because nobody said that it had arrived."""
+        """Batches that were published again, because nobody said that they had arrived."""
         self._system, self._orders = system, orders
         self._placed = self._wanted = 0
         self._changed = threading.Condition()
@@ -64,7 +64,7 @@ class Customers:
                 self._changed.notify_all()
 
     def _next(self) -> Sequence[bytes]:
-        """Those that are to be placed now; none when it is over."""
+        """Orders that are to be placed now; none when it is over."""
         with self._changed:
             self._changed.wait_for(lambda: self._over or self._placed < self._wanted)
             if self._over:

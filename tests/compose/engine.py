@@ -18,7 +18,7 @@ INSTALL = "apt-get install -y --no-install-recommends docker.io docker-compose d
 STARTS_S_MAX, STOPS_S_MAX = 60.0, 40.0
 LOOK_S = 0.2
 SAID_MAX = 3000
-"""How much is shown of what a command said that failed."""
+"""Most characters that are shown of the output of a command that failed."""
 
 _clock = SystemClock()
 _never = threading.Event()
@@ -49,7 +49,7 @@ def run(
     cwd: Path | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> str:
-    """What the command says on its standard output. Raises `CommandFailed`."""
+    """Standard output of the command. Raises `CommandFailed`."""
     shown = " ".join(map(str, command))
     try:
         done = subprocess.run(
@@ -72,7 +72,7 @@ def run(
 
 
 def succeeds(*command: str | Path, within_s: float = 60) -> bool:
-    """Whether the command ends well, and in time."""
+    """True if the command ends well, and in time."""
     try:
         run(*command, within_s=within_s)
     except CommandFailed:
@@ -88,7 +88,7 @@ class Engine:
     """`docker compose`, or the older `docker-compose`."""
 
     def docker(self, *arguments: str | Path, within_s: float = 60, stdin: bytes | None = None) -> str:
-        """What `docker` says. Raises `CommandFailed`."""
+        """Output of `docker`. Raises `CommandFailed`."""
         return run("docker", *arguments, within_s=within_s, stdin=stdin)
 
     def build(self, *arguments: str | Path, within_s: float) -> None:

@@ -1,4 +1,4 @@
-"""What is done to containers while customers order, and how it is ended."""
+"""Faults of containers while customers order, and their end."""
 
 import os
 import signal

@@ -38,7 +38,8 @@ def build_servers(engine: Engine, folder: Path) -> str:
 
 
 def fetch_wheels(engine: Engine, base: str) -> None:
-    """What the services need, for the Python of the image `base`, in `build/wheels`. Raises `CommandFailed`."""
+    """Fetch the packages that services need, for the Python of the image `base`, in `build/wheels`. Raises
+    `CommandFailed`."""
     shutil.rmtree(WHEELS, ignore_errors=True)
     told = engine.docker(
         "run", "--rm", base, "python3", "-c",
@@ -82,7 +83,7 @@ def _base(engine: Engine, folder: Path) -> str:
 
 
 def _package_source(release: str) -> tuple[str, str]:
-    """Where this machine has its packages from, and their components."""
+    """Address from which this machine has its packages, and their components."""
     lines = run("apt-get", "indextargets", "--format", "$(RELEASE) $(SITE) $(COMPONENT)", "Created-By: Packages")
     found = [line.split() for line in lines.splitlines()]
     ours = [(site, component) for name, site, component in found if name == release]

@@ -46,7 +46,7 @@ class System:
         entrypoint: str = "saga",
         mount: Mapping[Path, str] = MappingProxyType({}),
     ) -> str:
-        """What a command says that runs beside the services. `mount`: files it may read. Raises `CommandFailed`."""
+        """Output of a command that runs beside the services. `mount`: files it may read. Raises `CommandFailed`."""
         volumes = [part for ours, theirs in mount.items() for part in ("--volume", f"{ours}:{theirs}:ro")]
         return self._compose(
             "run", "--rm", "--no-deps", "-T", *volumes, "--entrypoint", entrypoint, "client", *arguments,
@@ -55,7 +55,7 @@ class System:
         )  # fmt: skip
 
     def logs(self) -> str:
-        """What all of them have written."""
+        """Logs of all containers."""
         return self._compose("logs", "--no-color", "--timestamps", within_s=DOWN_S_MAX)
 
     def containers(self, service: str) -> list[str]:

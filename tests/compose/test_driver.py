@@ -1,5 +1,5 @@
-"""What drives the containers, without containers: no engine is a failure that says what to do, customers do not give
-up, and a command is waited for only so long."""
+"""Driver of the containers, without containers: no engine is a failure that says what to do, customers do not give up,
+and a command is waited for only so long."""
 
 import signal
 import sys

@@ -1,4 +1,4 @@
-"""What `docs/deploy/` gives to Kubernetes is valid, and fits the services and their settings."""
+"""Manifests of `docs/deploy/` for Kubernetes: valid, and fit for the services and their settings."""
 
 import re
 from pathlib import Path
@@ -21,7 +21,7 @@ VERSIONS = ("1.30.0", kubernetes_validate.latest_version())
 KEDA = "keda.sh/v1alpha1"
 DRAIN_AND_GRACE_S = Settings().drain_s + 5
 TRIGGER_KEYS = {"bootstrapServers", "consumerGroup", "lagThreshold", "offsetResetPolicy"}
-"""What is used of what KEDA's Kafka trigger takes: https://keda.sh/docs/latest/scalers/apache-kafka/"""
+"""Keys that are used of those that KEDA's Kafka trigger takes: https://keda.sh/docs/latest/scalers/apache-kafka/"""
 
 
 def resources() -> list[Any]:

@@ -1,4 +1,4 @@
-"""How much a message may hold: told before anything is made of it, alike for whoever writes and whoever reads."""
+"""Bounds of a message: told before anything is made of it, alike for whoever writes and whoever reads."""
 
 import json
 import re
@@ -46,7 +46,7 @@ def library_of(cls: Any) -> Library:
 
 
 def long(number: int) -> bytes:
-    """As Avro writes it."""
+    """A `long` as Avro writes it."""
     number, made = (number << 1) ^ (number >> 63), b""
     while number >= 0x80:
         number, made = number >> 7, made + bytes([number & 0x7F | 0x80])

@@ -1,1 +1,1 @@
-"""How much of the toolkit the tests run: lines and branches, in every process, against floors that only rise."""
+"""Coverage of the toolkit by the tests: lines and branches, in every process, against floors that only rise."""

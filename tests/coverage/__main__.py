@@ -12,7 +12,7 @@ from tests.coverage import floors
 ROOT = Path(__file__).parents[2]
 REPORT = ROOT / "build" / "coverage" / "report.json"
 TIMEOUT_S = 600
-"""Of one test: measured, tests are several times as slow."""
+"""Timeout of one test: measured, tests are several times as slow."""
 
 
 def coverage(*arguments: str) -> int:

@@ -52,7 +52,7 @@ def read() -> dict[str, float]:
 
 
 def below(floors: Mapping[str, float], covered: Mapping[str, float]) -> list[str]:
-    """What is less than it was, for people. A folder that has no floor yet has to get one."""
+    """Folders that are below their floors, for people. A folder that has no floor yet has to get one."""
     wrong = [
         f"{name}: {covered.get(name, 0.0)} %, and the floor is {floor} %"
         for name, floor in floors.items()

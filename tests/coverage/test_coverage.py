@@ -1,4 +1,5 @@
-"""What is pure is covered whole by its own tests; measuring misses no process and no plugin; floors only rise."""
+"""Coverage: pure folders are covered whole by their own tests; measuring misses no process and no plugin; floors only
+rise."""
 
 import json
 import subprocess

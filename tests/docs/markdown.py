@@ -45,7 +45,7 @@ def links(text: str) -> list[str]:
 
 
 def code_spans(text: str) -> list[str]:
-    """What stands between single backticks."""
+    """Text between single backticks."""
     return [span.strip("`") for span in _CODE.findall(prose(text))]
 
 

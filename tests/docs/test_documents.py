@@ -1,4 +1,4 @@
-"""What the documents say is so: links lead somewhere, names exist, quoted code is the code."""
+"""Documents are true: links lead somewhere, names exist, quoted code is the code."""
 
 import ast
 import re
@@ -51,7 +51,7 @@ def test_no_line_is_longer_than_120_columns(document: Path) -> None:
 
 
 def exists(name: str) -> bool:
-    """Whether a dotted name is a module, or a name in one; `saga.step` is what a handler's parameter `saga` has."""
+    """True if a dotted name is a module, or a name in one; `saga.step` is what a handler's parameter `saga` has."""
     if name.partition(".")[2] in dir(Saga):
         return True
     try:
@@ -70,7 +70,7 @@ def exists(name: str) -> bool:
 
 
 def names_in(module: Path) -> set[str]:
-    """What a module defines or imports at its top, also for checkers alone."""
+    """Names that a module defines or imports at its top, also for checkers alone."""
     names: set[str] = set()
     body = ast.parse(module.read_text("utf-8")).body
     for node in [*body, *(inner for outer in body if isinstance(outer, ast.If) for inner in outer.body)]:

@@ -1,4 +1,4 @@
-"""How the code reads: every module says what it is for, none is too long, and none speaks of this machine."""
+"""Rules for modules: every one says what it is for, none is too long, and none speaks of this machine."""
 
 import ast
 import re

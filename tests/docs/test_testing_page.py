@@ -77,7 +77,7 @@ def _write(folder: Path, block: Block) -> None:
 
 
 def _call(folder: Path, script: str) -> tuple[int, str]:
-    """How it ended, and what it printed."""
+    """Exit code of the commands, and their output."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("SAGA_", "PYTEST_"))}
     environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
     environment["PYTEST_ADDOPTS"] = WITHOUT

@@ -17,7 +17,7 @@ from tests.docs.markdown import ROOT, blocks
 from tests.packaging.environment import Environment, built
 
 SHOWS_WITHIN_S = 30.0
-"""What is expected of a command may take other processes so long; it is called again until then."""
+"""Time within which a command must show what is expected: other processes may take so long, and it is called again."""
 CALL_S_MAX = 30.0
 
 
@@ -35,7 +35,7 @@ class Shell:
         self._environment["PATH"] = f"{programs}{os.pathsep}{os.environ['PATH']}"
 
     def call(self, script: str) -> str:
-        """What it prints. Fails when one of its commands does."""
+        """Output of the commands. Fails when one of them does."""
         with subprocess.Popen(
             ["bash", "-euc", script],
             cwd=self._folder,
@@ -52,7 +52,7 @@ class Shell:
         return printed
 
     def logs(self) -> str:
-        """What runs in the background has to say."""
+        """Logs of all that runs in the background."""
         return "\n".join(f"{file.name}:\n{file.read_text()}" for file in sorted(self._folder.glob("*.log")))
 
     def end(self) -> None:

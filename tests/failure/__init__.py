@@ -1,1 +1,1 @@
-"""What happens when things fail: processes that die, calls that fail, ground that gives way."""
+"""Failures of everything: processes that die, calls that fail, ground that gives way."""

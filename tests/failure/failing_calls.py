@@ -42,8 +42,8 @@ REST_S_MAX = 20.0
 LOOK_S = 0.002
 
 Mode = Literal["before", "lost", "after", "late"]
-"""How a call fails: before it takes effect, by an error that says so; the same, by one that leaves it open; after it
-has taken effect; and as if it had not, taking effect later."""
+"""Ways in which a call fails: before it takes effect, by an error that says so; the same, by one that leaves it open;
+after it has taken effect; and as if it had not, taking effect later."""
 
 
 class Hasty(SystemClock):
@@ -230,7 +230,7 @@ class FailingMembership:
 
 
 class Outage(Exception):
-    """What a step raises when the network fails."""
+    """Raised by a step when the network fails."""
 
 
 async def _call(plan: Plan, kind: str, act: Callable[[], Awaitable[T]]) -> T:
@@ -288,7 +288,7 @@ class House:
         self.broker = EmbeddedBroker(folder / "broker.db", clock=SystemClock())
 
     async def publish(self, *events: Event) -> None:
-        """As a Client does."""
+        """Publish as a Client does."""
         await self.broker.publish([to_record(event, self.clock.now_ms()) for event in events])
 
     async def at_rest(self) -> None:
@@ -306,7 +306,7 @@ class House:
         return sorted((self.stores.keys() - groups) | {group for (group,) in rows if group in self.stores})
 
     async def history(self, service: str, saga: str) -> list[Entry]:
-        """What a service did with a saga."""
+        """Transitions of a saga in a service."""
         document = await self.stores[service].get("saga", progress_key(service, saga))
         return [] if document is None else [decode_entry(raw) for raw in decode(document.content).transitions]
 

@@ -46,7 +46,7 @@ def refused(
     command: tuple[str, ...] = ("saga.cli.main", "run", "services.payment"),
     limited: Callable[[], object] | None = None,
 ) -> str:
-    """What `saga run services.payment` says when it cannot start. It must say it in time, with exit code 2."""
+    """Error of `saga run services.payment` when it cannot start. It must say it in time, with exit code 2."""
     environment = {**Fleet(tmp_path, SystemClock()).environment, **(settings or {})}
     ended = subprocess.run(
         [sys.executable, "-m", *command],

@@ -1,4 +1,4 @@
-"""What a message costs, counted at the store: one write, no read when warm, and one write more for each step."""
+"""Costs of a message, counted at the store: one write, no read when warm, and one write more for each step."""
 
 from collections import Counter
 from collections.abc import AsyncIterator

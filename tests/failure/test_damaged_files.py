@@ -29,7 +29,7 @@ WITHIN_S = 20.0
 DOCUMENTS, RECORDS, PARTITIONS = 60, 120, 4
 PAGE = 4096
 IN_MEMORY = "/dev/shm"
-"""Where syncing costs nothing: no machine dies here."""
+"""Folder in memory, where syncing costs nothing: no machine dies here."""
 
 
 def flipped(content: bytearray, chance: random.Random) -> None:
@@ -79,7 +79,7 @@ def damage(file: Path, chance: random.Random) -> str:
 
 
 def told(why: SagaError, path: Path, what: str) -> str:
-    """That the error names the file."""
+    """Check that the error names the file."""
     assert str(path) in str(why), f"{what}: {why}"
     return "told"
 
@@ -118,7 +118,7 @@ async def fill_store(store: SqliteStore, chance: random.Random) -> dict[str, byt
 
 
 async def read_store(store: SqliteStore, held: dict[str, bytes]) -> None:
-    """As a service does: what it has, by key; what it has not, it makes."""
+    """Read a store as a service does: each document by key; one that is not there it makes."""
     for key, content in held.items():
         document = await store.get("saga", key)
         assert document is not None, f"{key} is missing"
@@ -132,7 +132,7 @@ async def read_store(store: SqliteStore, held: dict[str, bytes]) -> None:
 
 
 def drop_cache(connection: sqlite3.Connection | None) -> None:
-    """What SQLite keeps of a file in memory would hide the damage."""
+    """Drop what SQLite keeps of a file in memory: it would hide the damage."""
     assert connection is not None, "it is open"
     connection.execute("PRAGMA shrink_memory")
 
@@ -153,7 +153,7 @@ async def fill_broker(broker: EmbeddedBroker, chance: random.Random) -> dict[byt
 
 
 async def read_broker(broker: EmbeddedBroker, held: dict[bytes, bytes]) -> None:
-    """As a service that joins: it has all, or hears why not."""
+    """Read a broker as a service that joins: it has all, or hears why not."""
     found: dict[bytes, bytes] = {}
     listening = Listening()
     async with broker.join(f"group-{id(broker)}", ["orders"], listening) as member:
@@ -208,7 +208,7 @@ class TheBroker:
 
 
 async def damaged(victim: Victim, folder: Path, chance: random.Random) -> str:
-    """What became of one file: `whole`, or what was told of it."""
+    """Fate of one file: `whole`, or what was told of it."""
     path = folder / "live" / victim.name
     first = victim.open(path)
     opened = await first.__aenter__()

@@ -36,7 +36,7 @@ def is_running(pid: int) -> bool:
 
 
 def pids(said: str) -> list[int]:
-    """Of all services that were started."""
+    """Process ids of all services that were started."""
     (line,) = re.findall(r"four services run: (.*)", said)
     return [int(pid) for pid in re.findall(r"\((\d+)\)", line) + re.findall(r"as process (\d+)", said)]
 

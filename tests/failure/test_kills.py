@@ -24,7 +24,7 @@ ORDERS_MAX = 300
 TWICE = 30
 KILLS = 20
 LOOK_S_MAX = 0.08
-"""How long orders are under way at most when a service dies: about the time in which half of them end."""
+"""Longest time that orders are under way when a service dies: about the time in which half of them end."""
 ENDED_S_MAX, SETTLED_S_MAX = 60.0, 20.0
 
 
@@ -39,7 +39,7 @@ def with_repetitions(orders: list[OrderPlaced], chance: Random) -> list[OrderPla
 class Kill(NamedTuple):
     service: str
     under_way: int
-    """How many orders had not ended."""
+    """Number of orders that had not ended."""
 
 
 async def killed_at_random(fleet: Fleet, orders: list[OrderPlaced], watch: Watch, chance: Random) -> list[Kill]:

@@ -1,4 +1,4 @@
-"""Where fuzzed records are put and taken: a log in memory, the embedded broker, Kafka."""
+"""Logs for fuzzed records: in memory, the embedded broker, Kafka."""
 
 import asyncio
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
@@ -25,7 +25,7 @@ from tests.servers.kafka import KafkaServer
 CLOCK = SystemClock()
 PARTITIONS = 4
 CODECS = [None, *(name for name in ("gzip", "snappy", "lz4", "zstd") if getattr(codec, f"has_{name}")())]
-"""How batches can be compressed with what is installed."""
+"""Compressions of batches that work with what is installed."""
 PAYMENTS = "payments"
 DEAD = dead_letters_of("payment")
 
@@ -38,13 +38,13 @@ class FuzzedLog(Protocol):
 
     @property
     def bytes_max(self) -> int:
-        """What the topic of the records takes as one."""
+        """Bytes that the topic of the records takes as one record."""
 
     async def put(self, written: Sequence[Written]) -> None:
         """Into the log, each as it is as far as the log can have it."""
 
     async def positions(self) -> Mapping[Partition, int]:
-        """How far the service is, in each partition of the topic."""
+        """Positions of the service in each partition of the topic."""
 
 
 # -------------------------------------------------------------------- in memory

@@ -20,14 +20,14 @@ TOPIC = "orders"
 
 @dataclass(frozen=True)
 class Written:
-    """What goes into the log."""
+    """Record that goes into the log."""
 
     key: bytes | None
     value: bytes | None
     headers: Headers
     time_ms: int = NOW_MS
     codec: int = 0
-    """Which of the codecs there are compresses its batch, where the log does that."""
+    """Number of the codec that compresses its batch, where the log does that."""
 
     @property
     def size(self) -> int:

@@ -53,7 +53,7 @@ async def release(cancelled: OrderCancelled, reserved: PaymentReserved) -> None:
 
 @dataclass
 class Figures:
-    """What came of it."""
+    """Figures of one run."""
 
     inputs: int = 0
     stops: list[str] = field(default_factory=list)
@@ -155,7 +155,7 @@ async def _end_of(
     letters: Mapping[str, Record],
     told: dict[str, dict[str, str]],
 ) -> str | None:
-    """What became of a record; `None` if nobody knows. Raises `BadInput` for one of which the saga cannot be told."""
+    """Fate of a record; `None` if nobody knows. Raises `BadInput` for one of which the saga cannot be told."""
     type_, schema = envelope.type_of(record), ""
     if type_ is None:
         version = codec.identify(record.value, service.library)
@@ -197,7 +197,7 @@ def _check_said(figures: Figures, headers: Mapping[str, str]) -> None:
 
 
 def _check_given_back(figures: Figures, record: Record, letter: Record) -> None:
-    """What a sender wrote is there, or as much as fits, with the digest of all."""
+    """Check that all that a sender wrote is there, or as much as fits, with the digest of all."""
     said = texts_of(letter.headers)
     value, key = record.value or b"", record.key or b""
     if "dead_cut" in said:

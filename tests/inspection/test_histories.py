@@ -1,4 +1,4 @@
-"""What is read of a saga that outgrew its progress: archives that follow one another, and nothing else."""
+"""Reading a saga that outgrew its progress: archives that follow one another, and nothing else."""
 
 import sqlite3
 from collections.abc import AsyncIterator

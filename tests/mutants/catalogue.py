@@ -1,4 +1,4 @@
-"""Which mutants there are, and the scenario in which each is looked for."""
+"""Catalogue of mutants, each with the scenario in which it is looked for."""
 
 from typing import NamedTuple
 
@@ -102,4 +102,4 @@ SURVIVORS: list[Plant] = [
     runtime.the_cache_outlives_a_rebalance,
     runtime.both_trust_an_old_cache,
 ]
-"""What is expected not to be found: each says why. They are not counted."""
+"""Mutants that are expected not to be found: each says why. They are not counted."""

@@ -1,4 +1,5 @@
-"""What the services of a party ask of the outside: it honours keys, and remembers what no correct client does."""
+"""Fake of rooms to rent, for the party's services: it honours keys, and remembers calls that no correct client
+makes."""
 
 from itertools import count
 
@@ -12,7 +13,7 @@ class Rooms:
 
     def __init__(self) -> None:
         self.held: dict[str, str] = {}
-        """What stands: by key."""
+        """Rents that hold, by key."""
         self.contradictions: list[str] = []
         """Calls that no correct client makes."""
         self._calls: dict[str, tuple[str, ...]] = {}

@@ -67,7 +67,7 @@ async def call_off(why: HallTaken | KitchenClosed | PartyWithdrawn, desk: Rooms,
 
 @dataclass(frozen=True, kw_only=True)
 class Book:
-    """What the hall knows of a party."""
+    """State of the hall's saga: what it knows of a party."""
 
     notes: str = ""
     """Their numbers, in the order in which they came."""
@@ -76,9 +76,9 @@ class Book:
     """Notes that have a place in the hall: their numbers, in the order in which they came."""
     cards: str = ""
     taken: int = 0
-    """How many chairs are rented."""
+    """Number of chairs that are rented."""
     freed: int = 0
-    """How many chairs were given back."""
+    """Number of chairs that were given back."""
     sign: str = ""
     """For those who come all the same."""
 
@@ -171,7 +171,7 @@ class Larder:
 
 @dataclass(frozen=True, kw_only=True)
 class Pad:
-    """Where the cook writes down what the guests want: one for all parties."""
+    """Pad on which the cook writes down what the guests want: one for all parties."""
 
     lines: int = 0
 

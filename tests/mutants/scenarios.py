@@ -1,4 +1,5 @@
-"""What is played in the simulated world to find mutants: each scenario with its faults, and what must be true after it.
+"""Scenarios of the simulated world in which mutants are looked for: each with its faults, and what must be true after
+it.
 
 The invariants of the kit are asked after each run; the asserts here are about the outside and about documents, of which
 the kit knows nothing.
@@ -44,7 +45,7 @@ shop = SimpleNamespace(order=order, payment=payment, inventory=inventory, shippi
 
 @dataclass(frozen=True, kw_only=True)
 class Scenario:
-    """What is played, and what goes wrong meanwhile."""
+    """A scenario, and the faults meanwhile."""
 
     name: str
     play: Callable[[SimulatedWorld], Callable[[], None]]
@@ -132,7 +133,7 @@ def orders(world: SimulatedWorld) -> Callable[[], None]:
 
 
 def books_agree(world: SimulatedWorld, bank: Bank, carrier: Carrier) -> None:
-    """What the bank, the carrier and the stock have is what the outcomes say."""
+    """Check that bank, carrier and stock have what the outcomes say."""
     letters = letters_of(world)
     assert not letters, letters
     ends = list(outcomes_of(world).values())
@@ -224,8 +225,8 @@ def opened(world: SimulatedWorld) -> Rooms:
 
 
 def judged(world: SimulatedWorld, places: Rooms, guests: dict[str, int], *, lines: int = 0) -> None:
-    """What stands outside is what the outcomes say. `guests`: how many come to each party. `lines`: of the pad, if not
-    0."""
+    """Check that what is held outside is what the outcomes say. `guests`: how many come to each party. `lines`: of the
+    pad, if not 0."""
     assert not places.contradictions, places.contradictions
     dead = [(saga, why) for saga, why in letters_of(world) if not (saga == "two-menus" and OTHER_CONTENT in why)]
     assert not dead, dead

@@ -1,1 +1,1 @@
-"""What can be seen of a running service."""
+"""Views of a running service."""

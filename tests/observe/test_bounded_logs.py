@@ -43,7 +43,7 @@ def place() -> LogInMemory:
 
 @pytest.fixture
 def of_python(place: LogInMemory) -> Iterator[LogInMemory]:
-    """What libraries say goes there; what the test runner has set up is put aside."""
+    """Log to which libraries write, too; handlers of the test runner are put aside."""
     root = logging.getLogger()
     there, root.handlers = root.handlers, []
     try:

@@ -159,7 +159,7 @@ async def test_the_oldest_goes_when_there_are_too_many(monkeypatch: pytest.Monke
 
 @pytest.fixture
 def soon(monkeypatch: pytest.MonkeyPatch) -> float:
-    """What ends after ten seconds ends after this."""
+    """Time after which a thing ends here that ends after ten seconds in use."""
     monkeypatch.setattr(connections, "CONNECTION_S", 0.3)
     return 0.3
 

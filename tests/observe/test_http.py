@@ -30,7 +30,7 @@ LOOK_S = 0.01
 
 
 class Answer(NamedTuple):
-    """What came back."""
+    """Answer of the server."""
 
     status: int
     content_type: str
@@ -85,7 +85,7 @@ def settings(tmp_path: Path, port: int) -> Settings:
 
 
 class Doors:
-    """What a service waits for, so that a test can look at it meanwhile."""
+    """Doors that a service waits at, so that a test can look at it meanwhile."""
 
     def __init__(self) -> None:
         self.opens, self.ends, self.begun = asyncio.Event(), asyncio.Event(), asyncio.Event()

@@ -1,4 +1,4 @@
-"""What a running worker tells those who look at it."""
+"""View of a running worker for those who look at it."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence

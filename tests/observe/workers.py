@@ -31,7 +31,7 @@ class Stand:
     behind: Mapping[Partition, int] | None = None
     gone: dict[str, float] = field(default_factory=dict)
     given: int | None = None
-    """How many partitions it has, if the end of some is not known."""
+    """Number of its partitions, if the end of some is not known."""
     stands: Sequence[Standstill] = ()
     looked: int = 0
 

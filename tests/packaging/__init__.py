@@ -1,1 +1,1 @@
-"""What is published: the wheel, and what is in an environment that has nothing else."""
+"""Release: the wheel, and an environment that has nothing else."""

@@ -1,4 +1,4 @@
-"""What a release holds: the package with its types and its licence, nothing else, and no address of ours."""
+"""Contents of a release: the package with its types and its licence, nothing else, and no address of ours."""
 
 import hashlib
 import re
@@ -13,7 +13,7 @@ from saga.broker.kafka.batches import CODECS
 from tests.packaging.environment import ROOT, built
 
 APACHE_2_SHA256 = "cfc7749b96f63bd31c3c42b5c471bf756814053e847c10f3eb003417bc523d30"
-"""Of the text as the foundation publishes it: a licence that was edited is another one."""
+"""Digest of the text as the foundation publishes it: a licence that was edited is another one."""
 
 
 @pytest.fixture(scope="module")

@@ -32,7 +32,7 @@ class Bench:
     inflight: int = 0
     count: int = 0
     ended: list[tuple[float, float]] = field(default_factory=list)
-    """When a write ended, and how long it took."""
+    """End of each write, and the time that it took."""
     limits: list[tuple[float, int]] = field(default_factory=list)
     """Each change."""
     _free_s: list[float] = field(default_factory=list)
@@ -77,7 +77,7 @@ class Bench:
         return fmean(took for when, took in self.ended if when > self.now_s - last_s)
 
     def first(self, holds: Callable[[int], bool], after_s: float) -> float:
-        """How long after `after_s` the limit was first so."""
+        """Time after `after_s` at which the limit was first so."""
         return next(when for when, limit in self.limits if when > after_s and holds(limit)) - after_s
 
     def took_s(self, burst: int) -> float:

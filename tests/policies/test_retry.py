@@ -1,4 +1,4 @@
-"""How long a failed handler waits, and which retries are refused."""
+"""Waits of a failed handler, and retries that are refused."""
 
 import pytest
 from hypothesis import given

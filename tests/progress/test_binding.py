@@ -1,4 +1,4 @@
-"""What binds progresses: no honest history is called changed, and every change of a snapshot by hand is found, or the
+"""Binding of progresses: no honest history is called changed, and every change of a snapshot by hand is found, or the
 help of the command says that it is not."""
 
 from collections.abc import Callable, Iterator

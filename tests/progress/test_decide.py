@@ -43,7 +43,7 @@ def entered(p: Snapshot, handler: str, *messages: str) -> Snapshot:
 
 
 def parts_of(p: Snapshot, role: Role, message: Message) -> tuple[Message, ...]:
-    """What the message in hand runs the handler on."""
+    """Messages that the handler runs on for the message in hand."""
     decision = decide(p, role, message, now=NOW)
     assert isinstance(decision, Run)
     return decision.parts

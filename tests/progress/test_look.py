@@ -1,4 +1,4 @@
-"""What tools and tests are given to read of a progress."""
+"""View of a progress for tools and tests."""
 
 from dataclasses import dataclass
 

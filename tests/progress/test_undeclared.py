@@ -1,4 +1,4 @@
-"""Which handlers and compensations a progress needs that a version of the service does not declare."""
+"""Handlers and compensations that a progress needs and a version of the service does not declare."""
 
 import pytest
 from msgspec.structs import replace

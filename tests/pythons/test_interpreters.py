@@ -1,4 +1,4 @@
-"""Which interpreter is taken for a version, and what is said of those that are not to be had."""
+"""Interpreters that are taken for a version, and words about those that are not to be had."""
 
 import sys
 from pathlib import Path

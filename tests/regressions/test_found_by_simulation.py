@@ -1,4 +1,5 @@
-"""What nastier choreographies than the orders have shown in the simulated world, each as small as it could be made."""
+"""Bugs that nastier choreographies than the orders have shown in the simulated world, each as small as it could be
+made."""
 
 import asyncio
 from collections.abc import AsyncIterator

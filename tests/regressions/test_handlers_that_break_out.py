@@ -83,7 +83,7 @@ class Away(SqliteStore):
         self.away = False
         self.asked = asyncio.Event()
         self.late: asyncio.Event | None = None
-        """What the next insert waits for."""
+        """Event that the next insert waits for."""
 
     async def get(self, collection: str, key: str) -> Document | None:
         if collection == "counts" and self.away:

@@ -33,7 +33,7 @@ class Watched:
         self.document_bytes_max = store.document_bytes_max
         self.before: Before | None = None
         self.instead: Callable[[str, str, bytes], Awaitable[None]] | None = None
-        """What happens to the first thing that is inserted."""
+        """Function in the place of the first insert."""
 
     async def get(self, collection: str, key: str) -> Document | None:
         return await self.store.get(collection, key)
@@ -74,7 +74,7 @@ class At:
         self.offset = 0
 
     def message(self, event: Event, *, started: str | None = "now", id: str = "", source: str = "somebody") -> Message:
-        """As another service says it."""
+        """A message as another service says it."""
         now = iso(self.participant.ports.clock.now_ms())
         started = now if started == "now" else started
         return message_of(event, time=now, started=started, id=id, source=source)
@@ -104,12 +104,12 @@ class At:
         return turn
 
     async def progress(self, saga: str = SAGA) -> Snapshot:
-        """As it is in the store."""
+        """Progress as it is in the store."""
         document = await self.store.get("saga", progress_key(self.participant.name, saga))
         return Snapshot(service=self.participant.name, saga=saga) if document is None else decode(document.content)
 
     async def history(self) -> list[Entry]:
-        """What was done with the saga, as far as it is in the progress."""
+        """Transitions of the saga, as far as they are in the progress."""
         return [decode_entry(raw) for raw in (await self.progress()).transitions]
 
     async def told(self) -> list[tuple[str, str]]:

@@ -40,7 +40,7 @@ class Impatient(SystemClock):
         self.pauses: list[float] = []
         self.faster: float = 50
         self.ahead_ms = 0
-        """How far it is ahead of the real time."""
+        """Milliseconds that it is ahead of the real time."""
 
     def now_ms(self) -> int:
         return super().now_ms() + self.ahead_ms
@@ -77,7 +77,7 @@ class Workplace:
     async def publish(
         self, *events: Event, source: str = "somebody", started: str | None = "now", id: str = ""
     ) -> None:
-        """As another service does. `id`: in the place of one made of the content."""
+        """Publish as another service does. `id`: in the place of one made of the content."""
         await self.broker.publish([self.record_of(e, source=source, started=started, id=id) for e in events])
 
     def record_of(
@@ -106,7 +106,7 @@ class Workplace:
         await self.until(lambda: not self.is_behind(service))
 
     def is_behind(self, service: Service[Any]) -> bool:
-        """Whether it has something to do, or has not joined its group yet."""
+        """True if it has something to do, or has not joined its group yet."""
         behind = "SELECT 1 FROM positions JOIN logs ON id = log WHERE grp = ? AND offset < next LIMIT 1"
         name, execute = service.declared.name, self.broker.connection.execute
         joined = execute("SELECT 1 FROM groups WHERE name = ?", (name,)).fetchone()
@@ -129,12 +129,12 @@ class Workplace:
         return [(r, texts_of(r.headers)) for r in records]
 
     async def progress(self, service: Service[Any], saga: str = SAGA) -> Snapshot | None:
-        """What the service keeps of a saga."""
+        """Progress of a saga in the service."""
         document = await self.store.get("saga", progress_key(service.declared.name, saga))
         return None if document is None else decode(document.content)
 
     async def history(self, service: Service[Any], saga: str = SAGA) -> list[Entry]:
-        """What it did with a saga."""
+        """Transitions of a saga in the service."""
         p = await self.progress(service, saga)
         return [] if p is None else [decode_entry(raw) for raw in p.transitions]
 
@@ -143,7 +143,7 @@ class Workplace:
         return self.told(DeadLettered)
 
     def told(self, kind: type[M]) -> list[M]:
-        """What was reported of one kind."""
+        """Moments of one kind that were reported."""
         return [moment for moment in self.moments if isinstance(moment, kind)]
 
 

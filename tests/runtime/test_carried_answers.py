@@ -1,4 +1,4 @@
-"""What a run was answered is not asked for again when its write is refused, and never wins over what is recorded."""
+"""Answers of a run: not asked for again when its write is refused, and never winning over what is recorded."""
 
 from collections import Counter
 from decimal import Decimal

@@ -1,4 +1,4 @@
-"""What people are told of a failure: where in their own code it was, and of each dead letter once."""
+"""Words for people about a failure: where in their own code it was, and of each dead letter once."""
 
 import json
 from pathlib import Path

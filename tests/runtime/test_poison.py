@@ -190,7 +190,7 @@ async def test_an_unreadable_record_dies_once_however_often_it_is_read(
 
 
 async def never(member: Member, offsets: object) -> None:
-    """As by a death before it."""
+    """Commit nothing, as by a death before it."""
 
 
 async def test_of_a_record_that_cannot_be_read_people_are_told_in_bounded_printable_words(

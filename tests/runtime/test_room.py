@@ -1,4 +1,4 @@
-"""What a worker may still take in, and how store and log have a say in it."""
+"""Room of a worker for more messages, and the say of store and log in it."""
 
 import asyncio
 from collections.abc import Awaitable
@@ -110,7 +110,7 @@ def test_a_partition_with_much_behind_one_that_is_not_finished_is_left_out_and_o
 
 
 class Noted(InFlight):
-    """What the bound was told."""
+    """Bound that notes all that it is told."""
 
     observed: list[tuple[float, int]]
     failures: int

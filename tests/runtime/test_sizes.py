@@ -25,7 +25,7 @@ from tests.runtime.real_worker import Workplace, an_order, at_work, workplace
 
 E = TypeVar("E", bound=Event)
 SMALL = 120_000
-"""What one record may hold here."""
+"""Bytes that one record may hold here."""
 
 
 @pytest.fixture

@@ -162,7 +162,7 @@ async def test_a_page_written_under_a_clock_that_is_ahead_lives_for_the_memory_f
 
 @pytest.mark.parametrize("time", ["0001-01-01T00:00:00.000Z", "1970-01-01T00:00:00.000Z", "9999-12-31T00:00:00.000Z"])
 async def test_messages_that_say_an_impossible_time_hold_up_no_saga_with_pages(tmp_path: Path, time: str) -> None:
-    """As senders do that have none: a store keeps no page for two thousand years."""
+    """Senders that have no time say so: a store keeps no page for two thousand years."""
     async with place(tmp_path) as at_hand:
         worker = await at_hand.worker(payment_of())
         for n in range(SMALL.inbox_max + 1):

@@ -1,4 +1,5 @@
-"""What people are told of a message: how long it was where, exactly; and what is handed on with what it causes."""
+"""Words for people about a message: how long it was where, exactly; and the trace that is handed on with its
+consequences."""
 
 from collections.abc import Sequence
 from decimal import Decimal
@@ -16,7 +17,8 @@ from services.payment.events import OrderCancelled, OrderPlaced, PaymentCaptured
 from tests.runtime.real_worker import SAGA, Impatient, Workplace, an_order, at_work
 
 FIRST_S, HANDLER_S, STEP_S, STORE_S, BROKER_S = 7.0, 20.0, 50.0, 300.0, 4000.0
-"""How long each takes: none is made of the others, and all are much more than a machine needs for the rest."""
+"""Seconds that each stage takes: none is made of the others, and all are much more than a machine needs for the
+rest."""
 REST_MS = 5000.0
 
 

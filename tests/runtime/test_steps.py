@@ -107,7 +107,7 @@ def declined(order: OrderPlaced, reason: str) -> PaymentDeclined:
 
 
 async def reason_of(place: Workplace, payment: Service) -> str:
-    """Of the one dead letter, once there is nothing left to do."""
+    """Reason of the one dead letter, once there is nothing left to do."""
     await place.publish(an_order())
     await place.at_rest(payment)
     ((_, headers),) = await place.dead(payment)

@@ -49,7 +49,7 @@ def passes(at: Workers, time: timedelta) -> None:
 
 
 def once(act: Callable[[], Awaitable[object]]) -> Callable[[str, str], Awaitable[None]]:
-    """What happens before the first write, and before no other."""
+    """Have it happen before the first write, and before no other."""
     left = [act]
 
     async def before(collection: str, key: str) -> None:
@@ -239,7 +239,7 @@ async def test_no_original_runs_between_two_undoings(tmp_path: Path) -> None:
 
 
 def version(ran: list[str], *, joins: bool, many: bool = False) -> Service:
-    """Of the same service: the newer one takes what both emit."""
+    """Version of the same service: the newer one takes what both emit."""
     payment = Service("payment")
 
     @payment.handler
@@ -715,7 +715,7 @@ async def test_a_repair_does_not_wait_in_a_compensation_that_fails(tmp_path: Pat
 
 
 def chain(ran: list[str], *, longer: bool) -> Service:
-    """Of the same service: the newer one takes what both emit, and needs nothing else for it."""
+    """Versions of the same service: the newer one takes what both emit, and needs nothing else for it."""
     payment = Service("payment")
 
     @payment.handler

@@ -11,7 +11,7 @@ KEY = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """Who somebody is, and the key that shows it; both PEM."""
+    """Certificate of somebody, and the key that shows it; both PEM."""
 
     cert_file: Path
     key_file: Path

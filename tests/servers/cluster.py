@@ -48,7 +48,7 @@ class KafkaCluster:
                 started.result()
 
     def kill(self, *nodes: int) -> None:
-        """As a power failure of their processes would."""
+        """Kill them, as a power failure of their processes would."""
         for node in nodes or NODES:
             self.nodes[node].kill()
 

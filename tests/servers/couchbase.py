@@ -90,7 +90,7 @@ class CouchbaseMock:
         self._ask("start_cmdlog", idx=0, bucket=bucket)
 
     def operations(self, bucket: str = BUCKET) -> object:
-        """Those that have come since `start_log`, as the mock tells them."""
+        """Operations that have come since `start_log`, as the mock tells them."""
         return self._ask("get_cmdlog", idx=0, bucket=bucket)
 
     def _ask(self, command: str, **parameters: str | int) -> object:
@@ -114,7 +114,7 @@ def _address(http: str, bucket: str) -> str:
 
 
 def mock_answers(http: str, bucket: str = BUCKET) -> bool:
-    """Whether it says where its data is."""
+    """True if it says where its data is."""
     try:
         _address(http, bucket)
     except (OSError, ValueError):

@@ -11,7 +11,7 @@ from saga.broker.kafka.batches import HEADER, laid_out
 from saga.messages import Record
 
 LENGTH, MAGIC, CRC, ATTRIBUTES, COUNT = 8, 16, 17, 21, 57
-"""Where these lie in a batch."""
+"""Places of these fields in a batch."""
 
 
 def _put(form: str, at: int, value: int, *, checked: bool = False) -> Callable[[bytes], bytes]:

@@ -1,4 +1,4 @@
-"""What tests take: the servers of this test run. Where none can be started, these tests are left out, and it is said.
+"""Fixtures of tests: the servers of this test run. Where none can be started, these tests are left out, and it is said.
 
 `SAGA_SERVERS=required` has them fail instead. Tests keep apart by names: topics, groups and keys of their own.
 """
@@ -39,7 +39,7 @@ def kafka_address(server_jars: Path, tmp_path_factory: pytest.TempPathFactory) -
 
 @pytest.fixture(scope="session")
 def kafka_data(kafka_address: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where that Kafka has its logs: a folder for each partition."""
+    """Folder in which that Kafka has its logs: a folder for each partition."""
     *_, newest = sorted(_of_this_run(tmp_path_factory).glob("kafka-*"))
     return newest / "data"
 
@@ -71,7 +71,7 @@ def _has_own_fixtures(module: Path) -> bool:
 
 @pytest.hookimpl(optionalhook=True)  # xdist may be turned off
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> ByModule | None:
-    """Who gets which test, unless the command line says otherwise."""
+    """Scheduler that hands tests to workers, unless the command line says otherwise."""
     return ByModule(config, log) if config.getvalue("dist") == "load" else None
 
 

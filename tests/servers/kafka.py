@@ -54,12 +54,12 @@ class KafkaServer:
         users: Mapping[str, str] | None,
         node: int = 1,
     ) -> None:
-        """As `start`, but nothing runs yet. `node`: its id, where there are several."""
+        """Prepare as `start` does, but nothing runs yet. `node`: its id, where there are several."""
         self.port = port
         self.address = f"127.0.0.1:{port}"
         folder.mkdir(parents=True, exist_ok=True)
         self.properties = folder / "server.properties"
-        """What `restart` reads again."""
+        """Properties that `restart` reads again."""
         data = folder / "data"
         (controller,) = free_ports(1)
         self.properties.write_text((PROPERTIES + extra).format(port=port, controller=controller, data=data))
@@ -100,7 +100,7 @@ class KafkaServer:
         self.server.stop()
 
     def kill(self) -> None:
-        """As a power failure of the process would."""
+        """Kill it, as a power failure of the process would."""
         self.server.kill()
 
     def restart(self) -> None:
@@ -115,7 +115,7 @@ class KafkaServer:
 
 
 def kafka_answers(address: str) -> bool:
-    """Whether it says which requests it knows."""
+    """True if it says which requests it knows."""
     host, _, port = address.rpartition(":")
     request = struct.pack(">hhih", API_VERSIONS, 0, 1, -1)
     try:

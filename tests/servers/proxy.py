@@ -45,7 +45,7 @@ class Proxy:
         self._loop.call_soon_threadsafe(self._open.clear)
 
     def let_go(self) -> None:
-        """What was held arrives, and all goes on."""
+        """Let go of what was held: it arrives, and all goes on."""
         self._loop.call_soon_threadsafe(self._open.set)
 
     def slow(self, seconds: float) -> None:

@@ -81,14 +81,14 @@ class TakeStruct(RequestStruct):  # type: ignore[misc]  # aiokafka has no types
 
 
 class Right(NamedTuple):
-    """What the user may do with something."""
+    """Right of the user on something."""
 
     kind: int
     name: str
     operation: int
 
     def told(self) -> tuple[int, str, int, str, str, int, int]:
-        """As Kafka's requests have it."""
+        """The right as Kafka's requests have it."""
         return self.kind, self.name, LITERALLY, f"User:{USER}", "*", self.operation, ALLOW
 
 
@@ -137,7 +137,7 @@ class Guarded(NamedTuple):
 
     @property
     def address(self) -> str:
-        """Where it asks for the password."""
+        """Address at which it asks for the password."""
         return f"127.0.0.1:{self.plain}"
 
     async def allow(self, *rights: Right) -> None:
@@ -155,7 +155,7 @@ class Guarded(NamedTuple):
         await self._in_force(rights, False)
 
     async def take_all(self) -> None:
-        """Of whatever kind; it counts a moment later."""
+        """Take all rights, of whatever kind; it counts a moment later."""
         async with a_client(self.kafka.address) as admin:
             answer = await admin._send_request(Take([Everything()]))
             assert [code for code, _, _ in answer.results] == [0]

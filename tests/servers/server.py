@@ -31,7 +31,7 @@ class Server:
         self._command, self._is_ready = list(command), is_ready
         self._leash: subprocess.Popen[bytes] | None = None
         self.pid = 0
-        """Of the JVM; 0 while there is none."""
+        """Process id of the JVM; 0 while there is none."""
 
     def start(self, *, while_locked: Path | None = None) -> None:
         """Return once it answers. `while_locked`: it lives as long as somebody holds a lock on that file, instead of as

@@ -21,7 +21,7 @@ class Impostor:
     """The certificate of our own authority."""
     of_the_system: Path
     heard: list[bytes] = field(default_factory=list)
-    """What was said to it by those who have taken it for the server."""
+    """Bytes from those who have taken it for the server."""
 
 
 @asynccontextmanager

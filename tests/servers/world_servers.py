@@ -18,7 +18,7 @@ MOMENT, SHORT_S, LONG_S = (0.0, 0.0), (0.5, 2.0), (3.0, 5.0)
 """`LONG_S`: longer than the 2.5 s that an operation of the store may take."""
 SLOW_S = 0.1
 REFUSED = 30
-"""How many operations in a row the store refuses."""
+"""Operations in a row that the store refuses."""
 LISTENERS = """
 listeners=PLAINTEXT://127.0.0.1:{{port}},ASIDE://127.0.0.1:{aside},CONTROLLER://127.0.0.1:{{controller}}
 advertised.listeners=PLAINTEXT://127.0.0.1:{proxy},ASIDE://127.0.0.1:{aside}

@@ -20,7 +20,7 @@ class Account:
 
 
 class Plain(Exception):
-    """As most are."""
+    """Exception as most are."""
 
 
 class HandsOn(Exception):
@@ -82,7 +82,7 @@ class Demanding(Exception):
 
 
 def refusal(answer: type[Exception]) -> str:
-    """What is said of it, alike for a resource and a document."""
+    """Refusal of it, alike for a resource and a document."""
     payment, told = Service("payment"), []
 
     async def bank() -> AsyncIterator[Bank]:

@@ -1,4 +1,4 @@
-"""What may undo a handler, and what is refused about it."""
+"""Compensations: what may undo a handler, and what is refused about it."""
 
 from collections.abc import Awaitable, Callable
 

@@ -1,4 +1,4 @@
-"""What a service declares by its handlers' signatures, and what is refused about them."""
+"""Declarations by handlers' signatures, and what is refused about them."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass

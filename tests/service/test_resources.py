@@ -36,7 +36,7 @@ class Tree:
 
 
 class Ledger:
-    """What a second resource gives."""
+    """Object that a second resource gives."""
 
 
 def test_a_service_is_its_name_its_state_and_its_memory() -> None:

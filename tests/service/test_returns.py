@@ -1,4 +1,4 @@
-"""What a handler may emit is what it says it returns, and nothing else passes."""
+"""Returns of handlers: a handler may emit what it says it returns, and nothing else passes."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from decimal import Decimal

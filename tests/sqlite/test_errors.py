@@ -1,4 +1,4 @@
-"""What SQLite's errors mean, for a store and for a broker file: one table, and each owner's own errors."""
+"""Meaning of SQLite's errors, for a store and for a broker file: one table, and each owner's own errors."""
 
 import sqlite3
 from collections.abc import Callable

@@ -54,7 +54,7 @@ async def filled(store: SqliteStore) -> dict[str, int]:
 
 
 def put_back(path: Path) -> None:
-    """As the message says."""
+    """Put the file back, as the message says."""
     (copy,) = path.parent.glob(f"{path.name}.rescued-*")
     for ending in ("", "-wal", "-shm"):
         beside(path, ending).unlink(missing_ok=True)
@@ -173,7 +173,7 @@ async def log_is_copied(store: SqliteStore) -> None:
 
 
 def restored(path: Path, content: bytes) -> None:
-    """As `cp` does."""
+    """Restore as `cp` does."""
     path.write_bytes(content)
 
 
@@ -182,7 +182,7 @@ def copied(path: Path) -> bytes:
 
 
 def backed_up(path: Path) -> bytes:
-    """As `.backup` of SQLite's shell does."""
+    """Back up as `.backup` of SQLite's shell does."""
     to = beside(path, ".copy")
     with closing(sqlite3.connect(path)) as live, closing(sqlite3.connect(to)) as copy:
         live.backup(copy)
@@ -252,7 +252,7 @@ async def test_a_copy_over_the_open_file_that_loses_nothing_may_go_unnoticed_and
 
 
 async def test_an_older_content_that_sqlite_itself_put_back_is_told(path: Path, clock: SettableClock) -> None:
-    """As `.restore` of SQLite's shell does, which asks nobody for our lock."""
+    """Restore as `.restore` of SQLite's shell does, which asks nobody for our lock."""
     store = SqliteStore(path, clock=clock)
     await store.__aenter__()
     cas = await store.insert("saga", "a", b"0")

@@ -1,4 +1,4 @@
-"""When the file is full, cannot be written, or SQLite fails: what callers are told, and that the store recovers."""
+"""Full files, failing writes and failing SQLite: callers are told, and the store recovers."""
 
 import asyncio
 import os

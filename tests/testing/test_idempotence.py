@@ -67,7 +67,7 @@ def reserved(order: OrderPlaced, charge: str) -> PaymentReserved:
 
 
 async def shown(service: Service[Any], *events: Event, **more: Any) -> str:
-    """What is said of a service that is not idempotent."""
+    """Report about a service that is not idempotent."""
     with pytest.raises(AssertionError) as found:
         await check_idempotent(service, *events, **more)
     return str(found.value)

@@ -91,7 +91,7 @@ TestShop.settings = settings(ALIKE, max_examples=40)
 
 
 def told(machine: type[Choreography], examples: int = 150) -> tuple[Exception, list[str], list[str]]:
-    """What Hypothesis finds: what is raised, the steps of the falsifying example, and all lines of its notes."""
+    """Report of Hypothesis: what is raised, the steps of the falsifying example, and all lines of its notes."""
     with pytest.raises(AssertionError) as raised:
         run_state_machine_as_test(machine, settings=settings(ALIKE, max_examples=examples))
     notes = "\n".join(raised.value.__notes__).splitlines()

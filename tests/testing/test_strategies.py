@@ -67,7 +67,7 @@ def said() -> Iterator[type[Event]]:
 
 
 def simplest(strategy: st.SearchStrategy[E]) -> E:
-    """What hypothesis comes to when any event will do."""
+    """Event that Hypothesis comes to when any will do."""
     return find(strategy, lambda event: True, settings=settings(database=None, deadline=None))
 
 

@@ -20,7 +20,7 @@ from tests.service.events import TripBooked
 
 
 class Bank:
-    """What the service uses; never opened in a trial."""
+    """Bank that the service uses; never opened in a trial."""
 
     async def reserve(self, key: str) -> str:
         raise AssertionError

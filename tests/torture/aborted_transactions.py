@@ -25,7 +25,7 @@ UNHEARD_OF = ("ce_type", b"elsewhere.NobodyHandlesThis")
 
 
 class Foreigners:
-    """What they do leaves no trace in any book."""
+    """Somebody else at the same topics, who leaves no trace in any book."""
 
     def __init__(self, kafka: KafkaServer, chance: Random, clock: Clock) -> None:
         self._kafka, self._chance, self._clock = kafka, chance, clock

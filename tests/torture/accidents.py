@@ -1,5 +1,5 @@
-"""What goes wrong: workers killed, added and frozen, the broker killed, the store frozen and failing, transactions
-aborted, records that nobody expects, partitions damaged. Drawn by a seed.
+"""Accidents: workers killed, added and frozen, the broker killed, the store frozen and failing, transactions aborted,
+records that nobody expects, partitions damaged. Drawn by a seed.
 
 The store is frozen and never killed: CouchbaseMock keeps everything in memory and would come back empty.
 """
@@ -27,17 +27,17 @@ SESSION_S = KafkaSettings(servers=("127.0.0.1:9092",)).session_s
 """After that the group takes a member that is frozen for dead, and others have its partitions when it goes on."""
 ZOMBIE_S = (SESSION_S + 2, SESSION_S + 5)
 GUEST_S = (5.0, 10.0)
-"""How long an added worker stays."""
+"""Time that an added worker stays."""
 BROKER_S = (0.5, 6.0)
 STORE_S = 5.0
 FAILURES = (20, 200)
-"""How many operations in a row the store refuses."""
+"""Operations in a row that the store refuses."""
 BURSTS, BURST_S = 5, 0.6
 AT_ONCE = 2
 PAUSE_S = (0.5, 3.0)
 """Between two faults."""
 ON_TOP = 0.3
-"""How often the next fault does not wait until nothing is felt of the last one."""
+"""Share of faults that do not wait until nothing is felt of the last one."""
 LOOK_S = 0.1
 STARTING_S = 20.0
 """After a fault of a server a worker may still say that it could not start: it tries for 14 s."""
@@ -93,7 +93,7 @@ class Accidents:
 
     @property
     def in_trouble(self) -> bool:
-        """Whether a server does not answer, or did not a moment ago."""
+        """True if a server does not answer, or did not a moment ago."""
         if self._under_way & OF_SERVERS:
             self._servers_last_s = self._clock.monotonic_s()
         return self._clock.monotonic_s() < self._servers_last_s + STARTING_S
@@ -119,7 +119,7 @@ class Accidents:
         return self._took_s.keys()
 
     def _excludes(self, kind: Kind) -> bool:
-        """Whether something is under way beside which this cannot be."""
+        """True if something is under way beside which this cannot be."""
         if kind in OF_FOREIGNERS:
             return bool(self._under_way & {*OF_FOREIGNERS, "the broker killed"})
         return kind in self._under_way or (kind == "the broker killed" and bool(self._under_way & OF_FOREIGNERS))
@@ -157,7 +157,7 @@ class Accidents:
         )
 
     def summary(self) -> list[str]:
-        """How long it took to recover, a line for each kind."""
+        """Times of recovery, a line for each kind."""
         width = max(map(len, KINDS))
         return [
             f"{kind:<{width}}  {len(took):>3} times, recovered after {median(took):.1f} s, at most {max(took):.1f} s"

@@ -35,7 +35,7 @@ READ = {each.declared.name: each.declared for each in (order, payment, inventory
 
 
 class Shelves(NamedTuple):
-    """How many of each article there are at first: what the shop has, so many times."""
+    """Number of each article at first: what the shop has, so many times."""
 
     times: int
 
@@ -110,7 +110,7 @@ class Readings:
         return assemble(sources, find(ROOT), frozenset(orders))
 
     def chains(self) -> Check:
-        """Whether each history is what was written."""
+        """Check that each history is what was written."""
         broken = [
             f"{id_}: {service}: {found.what}"
             for service, histories in self.histories.items()
@@ -122,7 +122,7 @@ class Readings:
 
 
 async def log(broker: KafkaAdministration) -> list[Check]:
-    """Whether everything in the log was handled and committed."""
+    """Check that everything in the log was handled and committed."""
     behind, count = list[str](), 0
     for service, declared in READ.items():
         *topics, _ = [topic.name for topic in topics_of(declared)]

@@ -16,15 +16,15 @@ from services.demo.watch import Watch
 from services.order.events import OrderPlaced
 
 TWICE = 0.05
-"""How many orders come a second time, some time later."""
+"""Share of orders that come a second time, some time later."""
 LATER = 200
-"""How many orders back such a second one may go."""
+"""Most orders that such a second one may go back."""
 STEP_S = 0.05
 BATCH_MAX = 200
 AGAIN_S = 0.2
 LOOK_S = 0.1
 RECOVERED_S_MAX = 60.0
-"""How long a fault may be felt: whatever was ordered before it ended has ended itself then."""
+"""Longest time that a fault may be felt: whatever was ordered before it ended has ended itself then."""
 
 
 class NotRecovered(Exception):
@@ -32,29 +32,29 @@ class NotRecovered(Exception):
 
 
 def orders() -> Iterator[OrderPlaced]:
-    """Those of the shop, again and again, each with an id of its own."""
+    """Orders of the shop, again and again, each with an id of its own."""
     for number, order in enumerate(itertools.cycle(list(read_orders(ORDERS))), start=1):
         yield replace(order, order_id=f"order-{number:06}")
 
 
 @dataclass(slots=True)
 class Recovery:
-    """How the orders go on after a fault."""
+    """Recovery of the orders after a fault."""
 
     what: str
     ended_s: float
-    """When the fault ended, by the clock's monotonic time."""
+    """End of the fault, by the clock's monotonic time."""
     known: int
-    """How many orders had ended by then."""
+    """Number of orders that had ended by then."""
     waiting: set[str]
-    """Those that were placed by then and have not ended."""
+    """Orders that were placed by then and have not ended."""
     told: Callable[["Recovery"], None]
     """Called when it is over."""
     under_way: int = field(init=False)
     goes_on_s: float | None = None
-    """How long it took until another order ended."""
+    """Time until another order ended."""
     took_s: float | None = None
-    """How long it took until all ended that were placed by then."""
+    """Time until all ended that were placed by then."""
 
     def __post_init__(self) -> None:
         self.under_way = len(self.waiting)
@@ -68,7 +68,7 @@ class Customers:
         """The ids of all orders that the broker has acknowledged, in order."""
         self.repeated = 0
         self.refused = 0
-        """How often the broker did not acknowledge, and the same orders were sent again."""
+        """Times that the broker did not acknowledge, and the same orders were sent again."""
         self._broker, self._per_s, self._chance, self._clock = broker, per_s, chance, clock
         self._orders = orders()
         self._last = deque[OrderPlaced](maxlen=LATER)
@@ -77,7 +77,7 @@ class Customers:
 
     @property
     def ended(self) -> int:
-        """How many orders have their outcome."""
+        """Number of orders that have their outcome."""
         return self._watch.count
 
     async def order(self, over: asyncio.Event) -> None:
@@ -122,7 +122,7 @@ class Customers:
 
     @property
     def is_recovered(self) -> bool:
-        """Whether no fault is felt any more."""
+        """True if no fault is felt any more."""
         return not self._recoveries
 
     def _recover(self) -> None:

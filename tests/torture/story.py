@@ -39,11 +39,11 @@ MEMORY = ("-XX:+UseG1GC", "-Xmx3g")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What is to happen."""
+    """Plan of the run."""
 
     seed: int
     faults_s: float
-    """How long faults begin."""
+    """Time in which faults begin."""
     least: int
     """At least so many, however long they take."""
     per_s: float
@@ -208,6 +208,6 @@ class Torture:
 
 
 def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """What went wrong first: groups only say through which tasks it came."""
+    """First error: groups only say through which tasks it came."""
     first = group.exceptions[0]
     return _first(first) if isinstance(first, BaseExceptionGroup) else first

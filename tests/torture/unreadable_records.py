@@ -68,7 +68,7 @@ def _type(record: Record, type_: str | None) -> str | None:
 
 
 async def told(broker: Broker) -> Check:
-    """Whether each of them is a dead letter of every service that reads its type, and nothing else is one."""
+    """Check that each of them is a dead letter of every service that reads its type, and nothing else is one."""
     dead = {name: [record async for record in broker.scan(dead_letters_of(name))] for name in READ}
     expected: dict[str, set[str]] = {name: set() for name in READ}
     async for record in broker.scan(TOPIC):

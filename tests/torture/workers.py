@@ -14,7 +14,7 @@ from saga.clock import Clock
 from services.demo.fleet import ROOT, Fallen
 
 STOP_S_MAX = 30.0
-"""How long a worker may take to drain: its own limit is 20 s."""
+"""Longest time for a worker to drain: its own limit is 20 s."""
 LOOK_S = 0.05
 COULD_NOT_START = 2
 """The exit code of `saga run` for that."""
@@ -29,9 +29,9 @@ class Worker:
     number: int
     process: subprocess.Popen[bytes]
     guest: bool
-    """Whether it is to leave again."""
+    """True if it is to leave again."""
     in_hand: bool = False
-    """Whether something is done to it already."""
+    """True if something is done to it already."""
 
     @property
     def name(self) -> str:
@@ -47,7 +47,7 @@ class Workers:
         self._workers: list[Worker] = []
         self._hired = Counter[str]()
         self.not_started = 0
-        """How often one could not start, for a server did not answer, and was started again."""
+        """Times that one could not start, for a server did not answer, and was started again."""
 
     def __enter__(self) -> Self:
         return self
@@ -59,7 +59,7 @@ class Workers:
 
     @property
     def free(self) -> Sequence[Worker]:
-        """Those to which something may be done now."""
+        """Workers to which something may be done now."""
         return [worker for worker in self._workers if not worker.in_hand and not worker.guest]
 
     def hire(self, service: str, *, guest: bool = False) -> Worker:

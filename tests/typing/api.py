@@ -1,4 +1,4 @@
-"""What the checkers must accept, and the types they must see: only checked, never run."""
+"""Code that the checkers must accept, and the types they must see: only checked, never run."""
 
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What there is to say of drawers as stores: `drawer://CUPBOARD/{service}`, and whether they are locked."""
+"""Description of drawers as stores: `drawer://CUPBOARD/{service}`, with a setting for locked ones."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -20,7 +20,7 @@ class DrawerOptions:
     """Settings that only drawers have."""
 
     drawer_lock: Literal["open", "locked"] = "open"
-    """Whether a drawer needs a key."""
+    """True if a drawer needs a key."""
     drawer_key: str = field(default="", repr=False)
     """The key of a drawer that is locked."""
 

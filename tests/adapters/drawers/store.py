@@ -22,7 +22,7 @@ class Kept(NamedTuple):
 
 DRAWERS: dict[str, dict[tuple[str, str], Kept]] = defaultdict(dict)
 KEYS: dict[str, str] = {}
-"""Of those drawers that somebody has locked."""
+"""Keys of those drawers that somebody has locked."""
 LAST = [0]
 
 

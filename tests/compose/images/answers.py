@@ -9,7 +9,7 @@ KAFKA = ("kafka", 9092)
 
 
 def answers() -> bool:
-    """Whether it does, now."""
+    """True if it answers, now."""
     request = struct.pack(">hhih", API_VERSIONS, 0, 1, -1)
     with socket.create_connection(KAFKA, timeout=2) as connection:
         connection.settimeout(2)

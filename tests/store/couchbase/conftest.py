@@ -39,7 +39,7 @@ class ListedStore(CouchbaseStore):
 
 
 def asked(http: str, path: str, *, method: str = "GET", body: object = None) -> bytes:
-    """What the mock answers over HTTP."""
+    """Answer of the mock over HTTP."""
     request = urllib.request.Request(http + path, method=method)
     request.add_header("Authorization", "Basic " + base64.b64encode(b"Administrator:password").decode())
     request.add_header("Content-Type", "application/json")
@@ -68,7 +68,7 @@ def mock(server_jars: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 @pytest.fixture
 def settings(mock: CouchbaseMock) -> CouchbaseSettings:
-    """Of the mock, emptied."""
+    """Settings of the mock, emptied."""
     asked(mock.http, f"/pools/default/buckets/{BUCKET}/controller/doFlush", method="POST")
     return settings_for(mock)
 

@@ -87,7 +87,7 @@ class Asked:
 
 @dataclass
 class Node:
-    """What it holds, what it was asked, and how it is to answer."""
+    """A node: its documents, the requests that it got, and how it is to answer."""
 
     collections: list[str] = field(default_factory=lambda: ["_default._default"])
     password: str = "secret"
@@ -100,19 +100,19 @@ class Node:
     forms: dict[tuple[str, str], int] = field(default_factory=dict)
     """In which form another program says that a document is; JSON, if nothing is said."""
     expiries: dict[tuple[str, str], int] = field(default_factory=dict)
-    """When documents expire, in seconds since 1970."""
+    """Expiry of documents, in seconds since 1970."""
     max_ttl_s: int = 0
-    """Of the bucket; 0 for none."""
+    """Longest time to expiry in the bucket; 0 for none."""
     ahead_s: int = 0
-    """How far its clock is ahead of this machine's."""
+    """Seconds that its clock is ahead of this machine's."""
     eviction: str | None = None
-    """What its management says of the bucket; without it nobody may ask."""
+    """Eviction, as its management says of the bucket; without it nobody may ask."""
     tls: ssl.SSLContext | None = None
     port: int = 0
     logins: int = 0
-    """How often somebody came with a password."""
+    """Times that somebody came with a password."""
     subjects: set[str] = field(default_factory=set)
-    """Whose certificates were shown."""
+    """Subjects of certificates that were shown."""
     _cas: int = 1000
     _management: int = 1
     _scans: dict[bytes, bytes] = field(default_factory=dict)
@@ -142,7 +142,7 @@ class Node:
             writer.close()
 
     def of_documents(self, *ops: Op) -> list[Asked]:
-        """What it was asked of documents that are not probes."""
+        """Requests about documents that are not probes."""
         return [asked for asked in self.asked if asked.op in ops and "saga-probe::" not in asked.key]
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -199,7 +199,7 @@ class Node:
         return (Status.OK if op in (Op.SELECT_BUCKET, Op.NOOP) else Status.UNKNOWN_COMMAND), b"", b""
 
     def _scan(self, vbucket: int, asked: dict[str, Any]) -> tuple[Status, bytes, bytes]:
-        """Of keys only. All documents are told for the first vBucket; the SDK asks each, and does not mind."""
+        """Scan of keys only. All documents are told for the first vBucket; the SDK asks each, and does not mind."""
         if vbucket:
             return Status.NOT_FOUND, b"", b""
         first = base64.b64decode(asked["range"]["start"])
@@ -287,7 +287,8 @@ class Node:
         return Status.OK, b"", b"", self._cas
 
     def _expires_s(self, asked_s: int) -> int:
-        """As the server takes it: up to 30 days a length, else a point in time; with a maxTTL never later than that."""
+        """Expiry as the server takes it: up to 30 days a length, else a point in time; with a maxTTL never later than
+        that."""
         now_s = self.now_s()
         at_s = asked_s if asked_s > RELATIVE_S_MAX or not asked_s else now_s + asked_s
         if not self.max_ttl_s:

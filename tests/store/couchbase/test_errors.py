@@ -1,4 +1,4 @@
-"""Which error of the SDK means what: all of them, and the ones that hide what happened."""
+"""Errors of the SDK and their meaning: all of them, and the ones that hide what happened."""
 
 import couchbase.exceptions as sdk  # type: ignore[import-untyped]  # the SDK has no types for checkers
 import pytest
@@ -42,7 +42,7 @@ NOT_FOR_DOCUMENTS = frozenset(
 
 
 class Planted(sdk.CouchbaseException):  # type: ignore[misc]  # the SDK has no types for checkers
-    """As the SDK would raise it, with why it repeated the request."""
+    """Error as the SDK would raise it, with why it repeated the request."""
 
     def __init__(self, code: int | None = None, *, reasons: tuple[str, ...] = (), collection: str = "saga") -> None:
         context = sdk.KeyValueErrorContext(retry_reasons=set(reasons), collection_name=collection)

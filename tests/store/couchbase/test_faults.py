@@ -1,4 +1,4 @@
-"""What a write says, and does, when the server is busy, failing, frozen or gone, and when its caller goes away."""
+"""Writes when the server is busy, failing, frozen or gone, and when their caller goes away."""
 
 import asyncio
 import os
@@ -50,13 +50,13 @@ def is_frozen(pid: int) -> bool:
 
 
 def children() -> list[str]:
-    """What our own children were called with."""
+    """Commands of our own children."""
     ours = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()
     return [Path(f"/proc/{pid}/cmdline").read_text() for pid in ours]
 
 
 async def outcome(what: Awaitable[object]) -> tuple[object, float]:
-    """What it gives or raises, and how many seconds that took."""
+    """Result or error, and how many seconds that took."""
     began_s = time.monotonic()
     try:
         gave: object = await what
@@ -318,7 +318,7 @@ async def test_a_new_password_is_asked_for_when_the_server_does_not_answer(
 
 
 async def test_writes_with_many_under_way(stores: Stores, capsys: pytest.CaptureFixture[str]) -> None:
-    """How fast this is depends on the machine, so it is told and not judged."""
+    """Measure writes: how fast they are depends on the machine, so it is told and not judged."""
     many, under_way = 4000, 64
     numbers = iter(range(many))
 

@@ -1,4 +1,4 @@
-"""What is told when a store on Couchbase cannot be opened: the setting or the command that mends it, within 15 s."""
+"""Stores on Couchbase that cannot be opened: the setting or the command that mends it is told, within 15 s."""
 
 import socket
 import time
@@ -20,7 +20,7 @@ TOLD_WITHIN_S = 15.0
 
 
 async def refusal(settings: CouchbaseSettings, clock: SettableClock) -> SagaError:
-    """What opening raises, in time."""
+    """Error of opening, in time."""
     began_s = time.monotonic()
     with pytest.raises(SagaError) as refused:
         await CouchbaseStore(settings, clock=clock).__aenter__()

@@ -1,4 +1,4 @@
-"""What is sent to Couchbase, and what becomes of answers that CouchbaseMock never gives: see `node`."""
+"""Requests to Couchbase, and answers that CouchbaseMock never gives: see `node`."""
 
 import time
 from collections.abc import AsyncIterator

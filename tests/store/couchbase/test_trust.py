@@ -1,4 +1,4 @@
-"""Whom a client of Couchbase trusts, and what it tells of its password to those it cannot know."""
+"""Trust of a client of Couchbase, and what it tells of its password to those it cannot know."""
 
 import asyncio
 import os

@@ -82,7 +82,7 @@ class ShopClock(SetClock):
 
 @dataclass
 class ShopLog:
-    """What is published lies in the log of the shop at once."""
+    """Log of the shop, in which a published event is at once."""
 
     append: Callable[[Outgoing], None]
     record_bytes_max: int = RECORD_BYTES_MAX
@@ -164,7 +164,7 @@ class Shop:
                     await self._take(service, self.log[self.read[name] - 1])
 
     async def _take(self, service: Participant, record: Record) -> None:
-        """As `saga.runtime.polling` does."""
+        """Take a record as `saga.runtime.polling` does."""
         if record.topic not in service.topics:
             return
         taken = received(record, service)
@@ -206,7 +206,7 @@ def an_order(id_: str = "o-1", *, card: str = "visa", quantity: int = 1, address
 
 
 async def a_run(*events: Event, left: int = 5, carrier: Carrier | None = None) -> Evidence:
-    """What the shop leaves behind after these events."""
+    """Evidence that the shop leaves after these events."""
     shop = Shop(left=left, carrier=carrier)
     for event in events:
         shop.publish(event)
@@ -215,7 +215,7 @@ async def a_run(*events: Event, left: int = 5, carrier: Carrier | None = None) -
 
 
 def at_the_end(evidence: Evidence) -> Evidence:
-    """What is left of it for those who come when all is over: of each progress and document the last content."""
+    """Evidence for those who come when all is over: of each progress and document the last content."""
     services = {
         name: replace(
             witnessed,
@@ -258,7 +258,7 @@ def rewritten(p: Snapshot, change: Callable[[Entry], Entry | None], *more: Entry
 
 
 def with_snapshot(evidence: Evidence, name: str, change: Callable[[Snapshot], Snapshot], saga: str = "o-1") -> Evidence:
-    """As if a runtime with other rules had written it, and bound the snapshot to no transition."""
+    """Evidence as if a runtime with other rules had written the snapshot, and bound it to no transition."""
     p = rewritten(change(decode(evidence.services[name].versions[saga][-1])), lambda entry: entry)
     return with_versions(evidence, name, saga, [encode(p)])
 
@@ -266,7 +266,7 @@ def with_snapshot(evidence: Evidence, name: str, change: Callable[[Snapshot], Sn
 def with_transitions(
     evidence: Evidence, name: str, change: Callable[[Entry], Entry | None], *more: Entry, saga: str = "o-1"
 ) -> Evidence:
-    """As if the progress had always been written that way: one version is left of it."""
+    """Evidence as if the progress had always been written that way: one version is left of it."""
     p = rewritten(decode(evidence.services[name].versions[saga][-1]), change, *more)
     return with_versions(evidence, name, saga, [encode(p)])
 

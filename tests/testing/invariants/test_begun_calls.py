@@ -1,5 +1,5 @@
-"""What the versions of a progress and of a document say one after another: a call that nobody began, an answer that
-changed, a progress that only grows, a marker that went."""
+"""Versions of a progress and of a document, one after another: a call that nobody began, an answer that changed, a
+progress that only grows, a marker that went."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""Whose turn it is: own events are handled, the newest result is undone first, and nothing overtakes a dead letter."""
+"""Order of handling: own events are handled, the newest result is undone first, and nothing overtakes a dead letter."""
 
 from collections.abc import Callable
 

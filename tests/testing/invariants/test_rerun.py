@@ -25,7 +25,7 @@ from tests.testing.invariants.test_check import (
 
 
 async def differences(evidence: Evidence, service: str) -> list[str]:
-    """What comes out otherwise in that service, in words."""
+    """Differences of a rerun in that service, in words."""
     _, found = await rerun_differences(evidence.services[service], evidence.log)
     assert {v.invariant for v in found} <= {"rerun"}
     return [violation.what for violation in found]
@@ -84,7 +84,7 @@ async def test_a_step_of_which_no_answer_is_recorded_is_not_made() -> None:
 
 
 def with_handler(evidence: Evidence, service: str, name: str, function: Callable[..., Any]) -> Evidence:
-    """As if the handler had been that function when it is run again."""
+    """Evidence as if the handler had been that function when it is run again."""
     prepared = evidence.services[service].service
     handlers = {**prepared.handlers, name: replace(prepared.handlers[name], function=function)}
     return with_service(evidence, service, service=replace(prepared, handlers=handlers))

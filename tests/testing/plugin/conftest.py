@@ -53,5 +53,5 @@ def runs(project: pytest.Pytester) -> Runs:
 
 
 def note_of(result: pytest.RunResult) -> str:
-    """What pytest prints of the exception itself."""
+    """Text that pytest prints of the exception itself."""
     return "\n".join(line[4:] for line in result.outlines if line.startswith("E   "))

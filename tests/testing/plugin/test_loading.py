@@ -1,4 +1,4 @@
-"""What the plugin loads into a run of pytest: nothing that was not asked for, so that coverage sees the rest."""
+"""Modules that the plugin loads into a run of pytest: none that was not asked for, so that coverage sees the rest."""
 
 import os
 import subprocess

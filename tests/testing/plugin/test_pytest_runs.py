@@ -26,7 +26,7 @@ def test_points(world: World) -> None:
 
 
 def told(note: str) -> str:
-    """What is said of the failure, but not how it came to be shrunk."""
+    """Report of the failure, without how it came to be shrunk."""
     return re.sub(r"shrunk .*\n", "", note)
 
 

@@ -14,7 +14,7 @@ from saga.testing.simulation.run import Care
 from tests.testing.plugin.buggy_service import Drawer, an_order, scenario, till
 
 numbers = count()
-"""What no fake should depend on: it outlives the world."""
+"""Counter that no fake should depend on: it outlives the world."""
 
 
 class Counting(Drawer):

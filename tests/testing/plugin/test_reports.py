@@ -1,4 +1,4 @@
-"""What is said of a run: the timeline of several services with its faults, and the report of a failure."""
+"""Reports of a run: the timeline of several services with its faults, and the report of a failure."""
 
 import re
 from collections.abc import Callable
@@ -39,7 +39,7 @@ def lines_of(done: Run, *sagas: str) -> list[str]:
 
 
 def told(lines: list[str]) -> list[str]:
-    """What is told, without the times and the numbers of workers."""
+    """Report without the times and the numbers of workers."""
     return [re.sub(r"^(?!\*)(\S+?)(-\d)? +", r"\1: ", re.sub(r"^ *[0-9.]+ s  ", "", line)) for line in lines]
 
 

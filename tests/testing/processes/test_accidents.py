@@ -1,4 +1,4 @@
-"""How many faults of which kind: from rates, seeded, bounded. On a crew that only notes what is done to it."""
+"""Numbers of faults of each kind: from rates, seeded, bounded. On a crew that only notes what is done to it."""
 
 from collections import Counter
 from collections.abc import Mapping

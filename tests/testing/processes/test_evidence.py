@@ -1,5 +1,5 @@
-"""What is seen of a run by those who come at its end: nothing is said against one that went well, and much of one that
-did not."""
+"""Partial evidence of a run, by those who come at its end: nothing is said against one that went well, and much of one
+that did not."""
 
 from dataclasses import replace
 
@@ -23,7 +23,7 @@ FOREIGN: tuple[FaultKind, ...] = ("expiry",)
 
 
 def left_in(world: SimulatedWorld) -> Evidence:
-    """As read from files in which each document has its last content alone."""
+    """Documents as read from files in which each has its last content alone."""
     whole = world.evidence()
     services = {}
     for name, declared in world.declared.items():

@@ -287,7 +287,7 @@ def test_workers_end_when_the_process_of_the_test_is_killed() -> None:
 
 
 def is_there(pid: int) -> bool:
-    """Whether a process runs; one that has ended and nobody has waited for does not."""
+    """True if a process runs; one that has ended and nobody has waited for does not."""
     try:
         os.kill(pid, 0)
         state = Path(f"/proc/{pid}/stat")

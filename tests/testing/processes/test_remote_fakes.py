@@ -26,7 +26,7 @@ class Offer:
 
 
 class Shop(ABC):
-    """What a resource gives."""
+    """Class of a resource."""
 
     def __init__(self, address: str) -> None:
         raise ConnectionError(f"there is no {address}")
@@ -117,7 +117,7 @@ def test_a_step_records_it_by_the_name_and_type_of_the_real_method(shop: Shop) -
 
 
 class Counter(Protocol):
-    """What a resource gives that has no class of its own."""
+    """Class of a fake for a resource that has no class of its own."""
 
     async def count(self) -> int: ...
 

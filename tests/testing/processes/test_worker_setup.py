@@ -1,4 +1,4 @@
-"""How a worker process finds its service again, and notices when it is another one there."""
+"""Setup of a worker process: it finds its service again, and notices when it is another one there."""
 
 import sys
 from pathlib import Path

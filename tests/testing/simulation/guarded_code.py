@@ -1,4 +1,4 @@
-"""What the tests of the guard share: run something under it, and code that lies wherever a test wants it."""
+"""Code under the guard, for its tests: run something under it, and code that lies wherever a test wants it."""
 
 import sysconfig
 from collections.abc import Callable

@@ -55,7 +55,7 @@ def drawn(seed: int, asked: Faults) -> Plan:
 
 
 def fingerprint(seed: int) -> str:
-    """Of a run with all kinds of faults."""
+    """Fingerprint of a run with all kinds of faults."""
     world, outcomes = ran(seed, drawn(seed, faults.everything()))
     said = ",".join("" if outcome is None else outcome.__name__ for outcome in outcomes)
     return f"{seed} {world.fingerprint()} {len(world.trace.faults)} faults {said}"

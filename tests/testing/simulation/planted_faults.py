@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 NAME, OTHER, SERVICE, TOPIC = "payment-1", "payment-2", "payment", "orders"
 SEEDS = range(12)
-"""How long a fault lasts, and how much of it happens, comes from the seed: what a test says holds for any."""
+"""Seeds, which decide how long a fault lasts and how much of it happens: what a test says holds for any."""
 
 
 def fault(number: int, kind: FaultKind, way: Literal["", "after", "of the process"] = "") -> Planned:
@@ -126,7 +126,7 @@ class FaultGround:
         return self.loop.time()
 
     def values(self) -> list[str]:
-        """What was appended, in that order."""
+        """Values that were appended, in that order."""
         return [(each.value or b"").decode(errors="replace") for each in self.cluster.log]
 
     def content(self, key: str, service: str = SERVICE) -> bytes | None:
@@ -158,7 +158,7 @@ async def until_done(ask: Callable[[], Awaitable[object]], attempts_max: int = 1
 
 
 def by_seed(outcome: Callable[[int], T], seeds: Iterable[int] = SEEDS) -> Sequence[T]:
-    """What comes of it for each seed."""
+    """Outcome for each seed."""
     return [outcome(seed) for seed in seeds]
 
 
@@ -170,7 +170,7 @@ def begin(
 
 
 def context_of(process: Process | None) -> Context:
-    """What it begins in this is that process's."""
+    """Context in which everything that is begun is that process's."""
     context = copy_context()
     context.run(CURRENT.set, process)
     return context
@@ -190,7 +190,7 @@ class Hears:
     has: set[Partition] = field(default_factory=set)
     lost_s: list[float] = field(default_factory=list)
     drains_s: float = 0.0
-    """How long it takes to let go of a partition."""
+    """Time that it takes to let go of a partition."""
 
     async def assigned(self, partitions: Mapping[Partition, int]) -> None:
         self.has |= partitions.keys()

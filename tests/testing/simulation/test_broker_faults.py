@@ -1,4 +1,4 @@
-"""What each kind of fault does to what is published: one planted, its effect seen."""
+"""Faults of what is published: one of each kind planted, its effect seen."""
 
 import asyncio
 

@@ -35,7 +35,7 @@ class Order:
 
     @property
     def details(self) -> list[str]:
-        """Of what was planted."""
+        """Details of the planted fault."""
         return [line.details for line in self.world.trace.faults]
 
     def noted(self, what: str) -> list[str]:
@@ -43,12 +43,12 @@ class Order:
         return [line.process for line in self.world.trace.lines if isinstance(line, Noted) and line.what == what]
 
     def reasons(self) -> list[str]:
-        """Of the dead letters."""
+        """Reasons of the dead letters."""
         dead = [texts_of(record.headers) for record in self.world.cluster.log if record.topic.endswith(".dead")]
         return [headers["dead_reason"] for headers in dead]
 
     def lost(self) -> bool:
-        """Whether a worker was taken for dead, and found out."""
+        """True if a worker was taken for dead, and found out."""
         return any(isinstance(line, Noted) and isinstance(line.moment, Lost) for line in self.world.trace.lines)
 
 
@@ -62,7 +62,7 @@ def ordered(*planned: Planned, seed: int = SEED) -> Order:
 
 @cache
 def operations(seed: int = SEED) -> tuple[Operation, ...]:
-    """What the services ask for where nothing goes wrong: the same, up to the first fault, where something does."""
+    """Operations of the services where nothing goes wrong: the same, up to the first fault, where something does."""
     lines = ordered(seed=seed).world.trace.lines
     return tuple({line.operation: None for line in lines if isinstance(line, Asked)})
 

@@ -44,7 +44,7 @@ def _no_other_profiler() -> Iterator[None]:
 
 
 class Day(datetime):
-    """As `pendulum` and others make their own."""
+    """A date class of its own, as `pendulum` and others make one."""
 
 
 def a_thread() -> threading.Thread:

@@ -1,4 +1,4 @@
-"""How a run in a simulated world ends, and how nothing is left of a world that has ended."""
+"""Ends of runs in a simulated world, of which nothing is left."""
 
 import asyncio
 import gc

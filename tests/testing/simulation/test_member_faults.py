@@ -1,4 +1,4 @@
-"""What faults do to the members of a group, and who has which partition then."""
+"""Faults of members of a group, and who has which partition then."""
 
 import pytest
 

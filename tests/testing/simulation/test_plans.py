@@ -1,4 +1,4 @@
-"""Which faults are asked for, which operations they meet, and how a schedule is read."""
+"""Plans: the faults that are asked for, the operations that they meet, and schedules that are read."""
 
 from datetime import timedelta
 from typing import cast, get_args
@@ -18,7 +18,7 @@ def operation(number: int, what: What = "publish", service: str = "payment", *na
 
 
 def hits(asked: Faults, *, what: What = "publish", service: str = "payment", names: tuple[str, ...] = ()) -> int:
-    """Of a thousand operations."""
+    """Hits among a thousand operations."""
     plan = Drawn(asked, Chance(1))
     return sum(plan.at(operation(n, what, service, *names), 0) is not None for n in range(1000))
 

@@ -1,4 +1,4 @@
-"""What each kind of fault does to a store: one planted, its effect seen."""
+"""Faults of a store: one of each kind planted, its effect seen."""
 
 import asyncio
 from collections.abc import Coroutine
