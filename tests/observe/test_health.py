@@ -6,7 +6,7 @@ import pytest
 
 from saga.messages import Standstill
 from saga.observe.health import AWAY_S_MAX, Health
-from tests.observe.workers import P0, Stand
+from tests.observe.workers import P0, WatchedWorker
 
 JOINED = {P0: 3}
 
@@ -31,7 +31,7 @@ def test_before_its_worker_begins_a_process_is_alive_and_not_ready(health: Healt
 
 
 def test_a_worker_that_has_not_joined_its_group_is_not_ready(health: Health) -> None:
-    worker = Stand(behind=None)
+    worker = WatchedWorker(behind=None)
     with health.watch(worker):
         assert reasons(health) == [("payment", "starting")]
         worker.behind = JOINED
@@ -39,12 +39,12 @@ def test_a_worker_that_has_not_joined_its_group_is_not_ready(health: Health) -> 
 
 
 def test_a_member_without_a_partition_is_ready(health: Health) -> None:
-    with health.watch(Stand(behind={})):
+    with health.watch(WatchedWorker(behind={})):
         assert not reasons(health)
 
 
 def test_a_rebalance_makes_nobody_less_ready(health: Health) -> None:
-    worker = Stand(behind=JOINED)
+    worker = WatchedWorker(behind=JOINED)
     with health.watch(worker):
         assert not reasons(health)
         worker.behind = None
@@ -53,7 +53,7 @@ def test_a_rebalance_makes_nobody_less_ready(health: Health) -> None:
 
 @pytest.mark.parametrize("what", ["store", "broker"])
 def test_what_is_away_for_too_long_is_a_reason_until_it_is_back(health: Health, what: str) -> None:
-    worker = Stand(behind=JOINED)
+    worker = WatchedWorker(behind=JOINED)
     with health.watch(worker):
         worker.gone = {what: AWAY_S_MAX - 1}
         assert not reasons(health)
@@ -66,14 +66,14 @@ def test_what_is_away_for_too_long_is_a_reason_until_it_is_back(health: Health, 
 
 def test_every_service_of_the_process_has_to_be_ready(stop: asyncio.Event) -> None:
     health = Health(["payment", "order"], stop)
-    with health.watch(Stand(name="payment", behind=JOINED)):
+    with health.watch(WatchedWorker(name="payment", behind=JOINED)):
         assert reasons(health) == [("order", "starting")]
-        with health.watch(Stand(name="order", behind=JOINED, gone={"store": 60.0, "broker": 60.0})):
+        with health.watch(WatchedWorker(name="order", behind=JOINED, gone={"store": 60.0, "broker": 60.0})):
             assert [service for service, _ in reasons(health)] == ["order", "order"]
 
 
 def test_a_process_that_drains_is_alive_and_not_ready(health: Health, stop: asyncio.Event) -> None:
-    with health.watch(Stand(behind=JOINED)):
+    with health.watch(WatchedWorker(behind=JOINED)):
         stop.set()
         assert reasons(health) == [("payment", "draining")]
         assert not health.not_alive()
@@ -82,14 +82,14 @@ def test_a_process_that_drains_is_alive_and_not_ready(health: Health, stop: asyn
 
 
 def test_a_worker_that_ends_by_itself_leaves_a_process_that_is_not_alive(health: Health) -> None:
-    with pytest.raises(RuntimeError), health.watch(Stand(behind=JOINED)):
+    with pytest.raises(RuntimeError), health.watch(WatchedWorker(behind=JOINED)):
         raise RuntimeError("a defect")
     assert health.not_alive() == [("payment", "its worker has ended")]
     assert reasons(health) == [("payment", "its worker has ended")]
 
 
 def test_a_partition_that_cannot_be_read_is_a_reason_as_long_as_it_stands(health: Health) -> None:
-    worker = Stand(behind=JOINED, stands=[Standstill("orders", 0, 7, "orders/0 stands at offset 7: why")])
+    worker = WatchedWorker(behind=JOINED, stands=[Standstill("orders", 0, 7, "orders/0 stands at offset 7: why")])
     with health.watch(worker):
         assert reasons(health) == [("payment", "orders/0 stands at offset 7")]
         worker.stands = ()

@@ -21,7 +21,7 @@ from saga.errors import ConfigurationError
 from saga.observe.http import answering
 from saga.observe.moments import Moment, Started
 from services.order.events import OrderPlaced
-from tests.observe.workers import P0, Stand
+from tests.observe.workers import P0, WatchedWorker
 from tests.runtime.real_worker import an_order, message_of
 
 CLOCK = SystemClock()
@@ -192,14 +192,14 @@ async def test_the_end_of_a_worker_is_told_as_no_life() -> None:
         answering("127.0.0.1:0", ["payment"], asyncio.Event(), CLOCK) as answers,
         asking(answers.host, answers.port) as get,
     ):
-        with answers.watch(Stand(behind={P0: 0})):
+        with answers.watch(WatchedWorker(behind={P0: 0})):
             assert (await get("/health/live")).status == 200
         dead = await get("/health/live")
         assert (dead.status, dead.reasons) == (503, ["payment: its worker has ended"])
 
 
 async def test_the_time_to_recover_is_measured_between_two_questions() -> None:
-    worker = Stand(behind={P0: 5})
+    worker = WatchedWorker(behind={P0: 5})
     async with (
         answering("127.0.0.1:0", ["payment"], asyncio.Event(), CLOCK) as answers,
         asking(answers.host, answers.port) as get,
@@ -218,20 +218,20 @@ async def test_the_time_to_recover_is_measured_between_two_questions() -> None:
 
 async def test_workers_are_made_to_look_whether_all_can_be_reached(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("saga.observe.http.LOOK_S", 0.01)
-    worker, fails = Stand(name="payment"), Failing(name="order")
+    worker, fails = WatchedWorker(name="payment"), Failing(name="order")
     async with answering("127.0.0.1:0", ["payment", "order"], asyncio.Event(), CLOCK) as answers:
         with answers.watch(fails), answers.watch(worker):
             await until(lambda: _looked(worker, 3))
             assert fails.looked >= 2  # what one of them meets keeps nobody from looking
 
 
-class Failing(Stand):
+class Failing(WatchedWorker):
     async def look(self) -> None:
         await super().look()
         raise RuntimeError("a defect of a driver")
 
 
-async def _looked(worker: Stand, times: int) -> bool:
+async def _looked(worker: WatchedWorker, times: int) -> bool:
     return worker.looked >= times
 
 

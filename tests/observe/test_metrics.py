@@ -34,7 +34,7 @@ from saga.observe.moments import (
     WriteRefused,
 )
 from tests.docs.markdown import blocks
-from tests.observe.workers import P0, P1, SetClock, Stand
+from tests.observe.workers import P0, P1, SetClock, WatchedWorker
 
 OPERATING = Path(__file__).parents[2] / "docs/operating.md"
 SECRET = "order-4711"
@@ -98,7 +98,7 @@ def told(metrics: Metrics) -> dict[Series, float]:
     }
 
 
-def of(*workers: Stand, clock: SetClock | None = None) -> Metrics:
+def of(*workers: WatchedWorker, clock: SetClock | None = None) -> Metrics:
     """Metrics of workers that have begun."""
     metrics = Metrics({worker.name: worker for worker in workers}, clock or SetClock())
     for worker in workers:
@@ -129,7 +129,7 @@ def of(*workers: Stand, clock: SetClock | None = None) -> Metrics:
     ids=lambda value: type(value).__name__ if isinstance(value, Moment) else value[0],
 )
 def test_each_moment_adds_one(moment: Moment, grows: Series) -> None:
-    metrics = of(Stand())
+    metrics = of(WatchedWorker())
     before = told(metrics).get(grows, 0)
     metrics(moment)
     metrics(moment)
@@ -137,7 +137,7 @@ def test_each_moment_adds_one(moment: Moment, grows: Series) -> None:
 
 
 def test_partitions_are_counted_as_they_come_and_go() -> None:
-    metrics = of(Stand())
+    metrics = of(WatchedWorker())
     metrics(Assigned(service="payment", partitions=(P0, P1)))
     metrics(Revoked(service="payment", partitions=(P0,)))
     metrics(Lost(service="payment", partitions=(P1,)))
@@ -146,7 +146,7 @@ def test_partitions_are_counted_as_they_come_and_go() -> None:
 
 
 def test_records_that_expired_are_counted_from_zero_for_each_partition_that_came() -> None:
-    metrics = of(Stand())
+    metrics = of(WatchedWorker())
     metrics(Assigned(service="payment", partitions=(P0, P1)))
     metrics(replace(EXPIRED, first=3, last=6, count=4))
     counted = {
@@ -161,7 +161,7 @@ def labels(how: str) -> frozenset[tuple[str, str]]:
 
 
 def test_a_message_that_was_handled_is_no_redelivery() -> None:
-    metrics = of(Stand())
+    metrics = of(WatchedWorker())
     metrics(HANDLED)
     assert told(metrics)[series("saga_redelivered_total", service="payment", type="OrderPlaced")] == 0
 
@@ -180,7 +180,7 @@ def test_each_kind_of_moment_is_counted_or_seen_elsewhere() -> None:
     [("queued", 0.0004), ("handler", 0.003), ("persisted", 0.02), ("published", 0.3), ("total", 120.0)],
 )
 def test_each_stage_has_its_histogram_in_seconds(stage: str, seconds: float) -> None:
-    metrics = of(Stand())
+    metrics = of(WatchedWorker())
     metrics(HANDLED)
     of_stage = {"service": "payment", "type": "OrderPlaced", "stage": stage}
     page = told(metrics)
@@ -191,7 +191,7 @@ def test_each_stage_has_its_histogram_in_seconds(stage: str, seconds: float) -> 
 
 
 def test_series_begin_at_zero_so_that_the_first_one_is_seen_to_grow() -> None:
-    page = told(of(Stand()))
+    page = told(of(WatchedWorker()))
     for first in (
         series("saga_dead_letters_total", service="payment", type="OrderPlaced"),
         series("saga_dead_letters_total", service="payment", type=""),
@@ -205,14 +205,14 @@ def test_series_begin_at_zero_so_that_the_first_one_is_seen_to_grow() -> None:
 
 
 def test_no_id_and_no_text_becomes_a_label() -> None:
-    metrics = of(Stand())
+    metrics = of(WatchedWorker())
     for moment in (HANDLED, RETRYING, DEAD, UNREADABLE, ESCALATED, STEP, STUCK, CONFLICT, AMBIGUOUS):
         metrics(moment)
     assert SECRET not in Page(metrics).now().text("")[0].decode()
 
 
 def test_names_without_end_are_counted_together() -> None:
-    metrics = of(Stand())
+    metrics = of(WatchedWorker())
     for number in range(3 * SERIES_MAX):
         metrics(replace(STEP, step=f"step {number}"))
         metrics(replace(RETRYING, handler=f"handler {number}"))
@@ -225,7 +225,7 @@ def test_names_without_end_are_counted_together() -> None:
 
 
 def test_what_a_worker_has_in_hand_is_asked_when_the_page_is() -> None:
-    worker = Stand()
+    worker = WatchedWorker()
     metrics = of(worker)
     worker.inflight, worker.behind, worker.gone = 7, {P0: 3, P1: 0}, {"store": 12.5}
     page = told(metrics)
@@ -239,7 +239,7 @@ def test_what_a_worker_has_in_hand_is_asked_when_the_page_is() -> None:
 
 
 def test_what_stands_still_is_a_series_as_long_as_it_stands() -> None:
-    worker = Stand(stands=[Standstill("orders", 3, 7, "why"), Standstill("refunds", None, None, "why")])
+    worker = WatchedWorker(stands=[Standstill("orders", 3, 7, "why"), Standstill("refunds", None, None, "why")])
     metrics = of(worker)
     page = told(metrics)
     for topic, partition in (("orders", "3"), ("refunds", "-1")):
@@ -249,7 +249,7 @@ def test_what_stands_still_is_a_series_as_long_as_it_stands() -> None:
 
 
 def test_the_recovery_ends_when_all_has_been_read_for_the_first_time() -> None:
-    worker, clock = Stand(), SetClock()
+    worker, clock = WatchedWorker(), SetClock()
     metrics, recovery = of(worker, clock=clock), series("saga_recovery_seconds", service="payment")
     for behind, given in [(None, None), ({}, None), ({P0: 3, P1: 0}, None), ({P0: 0}, 2)]:
         clock.at_s += 1
@@ -264,7 +264,7 @@ def test_the_recovery_ends_when_all_has_been_read_for_the_first_time() -> None:
 
 
 def test_the_drain_is_told_once_it_is_over() -> None:
-    metrics = of(Stand())
+    metrics = of(WatchedWorker())
     assert series("saga_drained_seconds", service="payment") not in told(metrics)
     metrics(Stopped(service="payment", drained_s=1.5))
     assert told(metrics)[series("saga_drained_seconds", service="payment")] == 1.5
@@ -272,7 +272,7 @@ def test_the_drain_is_told_once_it_is_over() -> None:
 
 def everything() -> Metrics:
     """With a sample of every metric."""
-    metrics = of(Stand(behind={P0: 0}))
+    metrics = of(WatchedWorker(behind={P0: 0}))
     for moment in (HANDLED, STEP, EXPIRED, Stopped(service="payment", drained_s=1.5)):
         metrics(moment)
     metrics.look()
@@ -313,6 +313,6 @@ def rules() -> str:
 
 def test_the_page_for_operators_has_every_metric_and_no_other() -> None:
     documented = re.findall(r"^\| `(saga_[a-z_]+)`", OPERATING.read_text("utf-8"), re.MULTILINE)
-    families = {family.name: family for family in of(Stand()).collect()}
+    families = {family.name: family for family in of(WatchedWorker()).collect()}
     names = {f"{name}_total" if family.type == "counter" else name for name, family in families.items()}
     assert sorted(documented) == sorted(names)

@@ -20,7 +20,7 @@ class SetClock(SystemClock):
 
 
 @dataclass
-class Stand:
+class WatchedWorker:
     """A `saga.observe.worker_view.WorkerView`, of values."""
 
     name: str = "payment"

@@ -41,7 +41,7 @@ ON_TOP = 0.3
 LOOK_S = 0.1
 STARTING_S = 20.0
 """After a fault of a server a worker may still say that it could not start: it tries for 14 s."""
-Kind = Literal[
+AccidentKind = Literal[
     "a worker killed",
     "a worker added",
     "a zombie",
@@ -52,9 +52,9 @@ Kind = Literal[
     "odd records",
     "a partition damaged",
 ]
-KINDS: tuple[Kind, ...] = get_args(Kind)
-OF_SERVERS = frozenset[Kind]({"the broker killed", "the store frozen", "the store refuses"})
-OF_FOREIGNERS = frozenset[Kind]({"a transaction aborted", "odd records", "a partition damaged"})
+KINDS: tuple[AccidentKind, ...] = get_args(AccidentKind)
+OF_SERVERS = frozenset[AccidentKind]({"the broker killed", "the store frozen", "the store refuses"})
+OF_FOREIGNERS = frozenset[AccidentKind]({"a transaction aborted", "odd records", "a partition damaged"})
 """Never beside the broker's death: when it starts again it cuts off a log where it is damaged."""
 MOST_OFTEN = "payment"
 """The service with most workers: half of all faults of workers are there."""
@@ -64,7 +64,7 @@ MOST_OFTEN = "payment"
 class Span:
     """A fault, from when to when."""
 
-    kind: Kind
+    kind: AccidentKind
     began_s: float
     ended_s: float = inf
 
@@ -86,10 +86,10 @@ class Accidents:
         self._workers, self._kafka, self._mock, self._customers = workers, kafka, mock, customers
         self._chance, self._clock, self._tell = chance, clock, tell
         self._foreigners = Foreigners(kafka, chance, clock)
-        self._under_way: set[Kind] = set()
+        self._under_way: set[AccidentKind] = set()
         self._times: list[Span] = []
         self._servers_last_s = -STARTING_S
-        self._took_s: dict[Kind, list[float]] = defaultdict(list)
+        self._took_s: dict[AccidentKind, list[float]] = defaultdict(list)
 
     @property
     def in_trouble(self) -> bool:
@@ -98,7 +98,7 @@ class Accidents:
             self._servers_last_s = self._clock.monotonic_s()
         return self._clock.monotonic_s() < self._servers_last_s + STARTING_S
 
-    async def happen(self, for_s: float, least: int) -> Set[Kind]:
+    async def happen(self, for_s: float, least: int) -> Set[AccidentKind]:
         """One after the other, some on top of others, until `for_s` are over and there were `least`. The kinds that
         there were, once nothing is felt any more."""
         until_s, count = self._clock.monotonic_s() + for_s, 0
@@ -118,13 +118,13 @@ class Accidents:
         await self._until_recovered()
         return self._took_s.keys()
 
-    def _excludes(self, kind: Kind) -> bool:
+    def _excludes(self, kind: AccidentKind) -> bool:
         """True if something is under way beside which this cannot be."""
         if kind in OF_FOREIGNERS:
             return bool(self._under_way & {*OF_FOREIGNERS, "the broker killed"})
         return kind in self._under_way or (kind == "the broker killed" and bool(self._under_way & OF_FOREIGNERS))
 
-    def _drawn(self) -> Iterator[Kind]:
+    def _drawn(self) -> Iterator[AccidentKind]:
         """All kinds in some order, and all again in another."""
         while True:
             kinds = list(KINDS)
@@ -135,7 +135,7 @@ class Accidents:
         while not self._customers.is_recovered:
             await self._clock.sleep(LOOK_S)
 
-    async def _suffer(self, kind: Kind) -> None:
+    async def _suffer(self, kind: AccidentKind) -> None:
         span = Span(kind, self._clock.monotonic_s())
         self._times.append(span)
         try:
@@ -165,7 +165,7 @@ class Accidents:
             if (took := self._took_s[kind])
         ]
 
-    def _act_of(self, kind: Kind) -> Callable[[], Awaitable[str]]:
+    def _act_of(self, kind: AccidentKind) -> Callable[[], Awaitable[str]]:
         """Returns, when it is over, what it was."""
         match kind:
             case "a worker killed":

@@ -20,7 +20,7 @@ from services.audit.checks import Check, audit, outcomes
 from services.demo.fleet import ROOT
 from tests.servers.couchbase import BUCKET, CouchbaseMock
 from tests.servers.kafka import KafkaServer
-from tests.torture.accidents import Accidents, Kind
+from tests.torture.accidents import AccidentKind, Accidents
 from tests.torture.books import READ, Readings, Shelves, log
 from tests.torture.customers import Customers, NotRecovered
 from tests.torture.unreadable_records import Strangers, told
@@ -94,7 +94,7 @@ class Torture:
         self._clock: Clock = SystemClock()
         self._began_s = self._clock.monotonic_s()
         self.checks: list[Check] = []
-        self.kinds: Set[Kind] = frozenset()
+        self.kinds: Set[AccidentKind] = frozenset()
 
     def _tell(self, line: str) -> None:
         self._say(f"[{self._clock.monotonic_s() - self._began_s:6.1f} s] {line}")
