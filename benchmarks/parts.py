@@ -20,7 +20,7 @@ from benchmarks.services import REFUSED, echo, hot, order, payment, shipping, st
 from saga.client_events import to_record
 from saga.clock import SystemClock
 from saga.messages import Outgoing
-from saga.runtime.topics import topics_of
+from saga.runtime.prepared import topics_of
 from services.inventory import inventory
 from services.inventory.stock import Stock
 from services.order import order as example_order

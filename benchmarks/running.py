@@ -17,7 +17,7 @@ from saga.envelope import type_of
 from saga.messages import Outgoing, Partition, Record
 from saga.observe.moments import Handled, Moment
 from saga.runtime.lifecycle import Options
-from saga.runtime.topics import topics_of
+from saga.runtime.prepared import topics_of
 from saga.store.port import Document
 from saga.store.sqlite import SqliteStore
 

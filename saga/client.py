@@ -6,13 +6,11 @@ from typing import Self
 
 from saga import wiring as wiring
 from saga.broker.missing_topics import APPLY, topic_problems
-from saga.broker.port import Topic
 from saga.client_events import to_record
 from saga.clock import Clock, SystemClock
 from saga.contracts.library import binding_of
 from saga.errors import BrokerUnavailable, ConfigurationError, SagaError
-from saga.messages import Event
-from saga.runtime.topics import topic_of
+from saga.messages import Event, Topic
 
 ACKNOWLEDGED_S_MAX = 30.0
 """Longest wait of `publish` for the broker's acknowledgement."""
@@ -55,7 +53,7 @@ class Client:
         records = [to_record(event, self._clock.now_ms(), self._broker.record_bytes_max) for event in events]
         bindings = [binding_of(kind) for kind in {type(event) for event in events}]
         if {binding.contract.topic for binding in bindings} - self._known:
-            await self._with_topics({b.contract.topic: topic_of(b.library.topics[b.contract.topic]) for b in bindings})
+            await self._with_topics({b.contract.topic: b.library.topics[b.contract.topic] for b in bindings})
         try:
             await self._clock.within(ACKNOWLEDGED_S_MAX, self._broker.publish(records))
         except (TimeoutError, BrokerUnavailable) as why:

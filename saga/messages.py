@@ -115,3 +115,12 @@ class Outgoing(NamedTuple):
     key: bytes
     value: bytes | None
     headers: Headers
+
+
+class Topic(NamedTuple):
+    """Topic of the log, as contracts want it."""
+
+    name: str
+    partitions: int = 12
+    retention_days: float | None = 7
+    """Days for which records are kept; `None`: for ever."""

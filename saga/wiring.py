@@ -17,14 +17,12 @@ from saga.clock import Clock, SystemClock
 from saga.config import Settings
 from saga.declarations.values import Declared
 from saga.errors import BrokerUnavailable, ConfigurationError, SagaError
-from saga.observe.listeners import to_all
-from saga.observe.moments import Report
+from saga.observe.moments import Report, to_all
 from saga.observe.worker_view import Watch
 from saga.runtime.failures import raised_at
 from saga.runtime.lifecycle import OPEN_S_MAX, Options, serve
-from saga.runtime.prepared import prepare
+from saga.runtime.prepared import prepare, reads_of, topics_of, writes_of
 from saga.runtime.room import Limits
-from saga.runtime.topics import reads_of, topics_of, writes_of
 from saga.service import Service
 from saga.store.port import Store
 

@@ -14,7 +14,7 @@ from saga.identity import identity
 from saga.messages import Event, Message
 from saga.progress.roles import Role, Roles, Undo
 from saga.progress.spill import BOUNDS, Bounds
-from saga.runtime.pages import KnownPages
+from saga.runtime.cache import KnownPages
 from saga.runtime.participant import Participant
 from saga.runtime.ports import Ports
 from saga.runtime.watching import Watching

@@ -14,7 +14,7 @@ from saga import adapters
 from saga.client_events import to_record
 from saga.clock import SystemClock
 from saga.messages import Outgoing
-from saga.runtime.topics import topics_of
+from saga.runtime.prepared import topics_of
 
 MESSAGES, ROUNDS, MANY, TEXT = 10_000, 5, 200_000, "x" * 100
 PUBLISHED_AT_ONCE = 500

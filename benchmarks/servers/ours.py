@@ -10,7 +10,7 @@ from saga.clock import SystemClock
 from saga.declarations.values import Declared
 from saga.observe.moments import Assigned, Handled, Moment
 from saga.runtime.lifecycle import Options
-from saga.runtime.topics import topics_of
+from saga.runtime.prepared import topics_of
 from services.inventory import inventory
 from services.order import order as example_order
 from services.payment import payment as example_payment

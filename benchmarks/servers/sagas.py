@@ -25,7 +25,7 @@ from saga.broker.port import Broker
 from saga.client_events import to_record
 from saga.clock import SystemClock
 from saga.messages import Outgoing, Record
-from saga.runtime.topics import topics_of
+from saga.runtime.prepared import topics_of
 from services.inventory.stock import Stock
 from services.order.events import OrderPlaced
 

@@ -10,17 +10,17 @@ from saga import adapters
 from saga.adapter_description import Finding, Severity
 from saga.administration import findings
 from saga.administration.position_moves import partition_states
-from saga.administration.wanted_topics import Wanted, wanted_by
+from saga.administration.topic_plans import Wanted, wanted_by
 from saga.broker.administration import Administration, Found
 from saga.clock import Clock
 from saga.config import Settings
 from saga.declarations.values import Declared
 from saga.errors import BrokerError, ConfigurationError, Problems, SagaError, StoreError
-from saga.inspection.open_broker import administration_of, unmade
+from saga.inspection.sources import administration_of, unmade
 from saga.names import PROBE, PROBED, PROGRESS, is_dead_letters
 from saga.runtime.lifecycle import OPEN_S_MAX, collections_of
+from saga.runtime.prepared import reads_of
 from saga.runtime.spilling import EXPIRY_S_MORE
-from saga.runtime.topics import reads_of
 from saga.store.port import Store
 
 PROBE_S = 60.0

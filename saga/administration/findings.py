@@ -5,8 +5,7 @@ from typing import NamedTuple
 
 from saga.adapter_description import Finding
 from saga.administration.position_moves import PartitionState
-from saga.administration.topic_plans import is_kept_as_wanted, kept, retention_ms, span
-from saga.administration.wanted_topics import Wanted
+from saga.administration.topic_plans import Wanted, is_kept_as_wanted, kept, retention_ms, span
 from saga.broker.adapter import Copies
 from saga.broker.administration import DAY_MS, Found
 from saga.broker.port import RECORD_BYTES_LEAST, RECORD_BYTES_MAX

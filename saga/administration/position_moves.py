@@ -10,10 +10,9 @@ from typing import NamedTuple
 import msgspec
 
 from saga.broker.administration import Administration, Bounds, Group
-from saga.broker.port import Topic
 from saga.clock import Clock, iso
 from saga.errors import BrokerError
-from saga.messages import Outgoing, Partition
+from saga.messages import Outgoing, Partition, Topic
 from saga.names import dead_letters_of
 from saga.progress import ids
 

@@ -11,7 +11,7 @@ from saga.broker.administration import Administration, Unreadable
 from saga.clock import Clock, from_iso
 from saga.config import Settings
 from saga.errors import BrokerError, ConfigurationError
-from saga.inspection.open_broker import administration_of, unmade
+from saga.inspection.sources import administration_of, unmade
 from saga.messages import Partition
 
 

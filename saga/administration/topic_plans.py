@@ -1,14 +1,49 @@
-"""Plans for topics, so that they are as the contracts want them: decided without doing anything, then done."""
+"""Topics that services want, and plans for them, so that they are as the contracts want them: decided without doing
+anything, then done."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeAlias
 
-from saga.administration.wanted_topics import Wanted
 from saga.broker.administration import DAY_MS, Administration, Bounds, Found, Group
-from saga.broker.port import Topic
-from saga.errors import BrokerError
-from saga.messages import Partition
+from saga.declarations.values import Declared
+from saga.errors import BrokerError, ConfigurationError
+from saga.messages import Partition, Topic
+from saga.runtime.prepared import reads_of, topics_of, writes_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """A topic, and the services that want it."""
+
+    topic: Topic
+    readers: tuple[Declared, ...]
+    writers: tuple[Declared, ...]
+
+    @property
+    def users(self) -> tuple[str, ...]:
+        """The names of the services that read or write it."""
+        return tuple(sorted({service.name for service in (*self.readers, *self.writers)}))
+
+
+def wanted_by(services: Sequence[Declared]) -> dict[str, Wanted]:
+    """The topics of all these services, by name. Raises `ConfigurationError` if two want one differently."""
+    topics: dict[str, set[Topic]] = {}
+    for service in services:
+        for topic in topics_of(service):
+            topics.setdefault(topic.name, set()).add(topic)
+    differing = [f"topic {name}: {' and '.join(map(str, kinds))}" for name, kinds in topics.items() if len(kinds) > 1]
+    if differing:
+        raise ConfigurationError("services of different contracts want a topic differently:", differing)
+    return {
+        name: Wanted(
+            topic=kind,
+            readers=tuple(service for service in services if name in reads_of(service)),
+            writers=tuple(service for service in services if name in writes_of(service)),
+        )
+        for name, (kind,) in sorted(topics.items())
+    }
+
 
 Doing: TypeAlias = Literal["create", "retention", "partitions", "nothing"]
 

@@ -2,7 +2,8 @@
 
 from collections.abc import Collection, Sequence
 
-from saga.broker.port import Broker, Topic
+from saga.broker.port import Broker
+from saga.messages import Topic
 
 APPLY = "saga topics apply"
 """Command that makes topics where nobody else does."""

@@ -18,9 +18,9 @@ Not promised: that a record comes once; an order between partitions; that a posi
 
 from collections.abc import AsyncIterator, Collection, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, Protocol, Self
 
-from saga.messages import Outgoing, Partition, Record, Standstill
+from saga.messages import Outgoing, Partition, Record, Standstill, Topic
 
 RECORD_BYTES_MAX = 1_000_000
 """Largest record, in bytes, unless a setting says otherwise: a topic of Kafka takes as much by default."""
@@ -44,15 +44,6 @@ def size_of(message: Outgoing) -> int:
 def value_bytes_max(record_bytes_max: int) -> int:
     """Largest value of an event, so that with headers it is a record, and one day a dead letter."""
     return record_bytes_max - BESIDE_BYTES
-
-
-class Topic(NamedTuple):
-    """Topic as contracts want it."""
-
-    name: str
-    partitions: int = 12
-    retention_days: float | None = 7
-    """Days for which records are kept; `None`: for ever."""
 
 
 class Listener(Protocol):

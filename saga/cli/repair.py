@@ -14,7 +14,7 @@ from saga.cli.printing import tell, tell_json
 from saga.clock import SystemClock
 from saga.config import Settings
 from saga.declarations.values import Declared
-from saga.observe.logs import log_to
+from saga.observe.logs import Log
 
 
 @click.command()
@@ -52,7 +52,7 @@ async def _repaired(
 ) -> bool:
     """Print a line for each saga as it is done; true if none has a problem."""
     count = problems = 0
-    report = log_to(sys.stderr, settings)
+    report = Log(sys.stderr, settings).report
     async for one in repairing.repair(services, settings, SystemClock(), report, saga=saga, dry_run=dry_run):
         count += 1
         problems += one.problem is not None

@@ -7,13 +7,12 @@ import click
 
 from saga import wiring
 from saga.administration import topic_plans
-from saga.administration.topic_plans import Step
-from saga.administration.wanted_topics import Wanted, wanted_by
+from saga.administration.topic_plans import Step, Wanted, wanted_by
 from saga.cli.options import broker_option
 from saga.cli.printing import tell, tell_json
 from saga.clock import SystemClock
 from saga.config import Settings
-from saga.inspection.open_broker import administration_of, unmade
+from saga.inspection.sources import administration_of, unmade
 
 WORDS = {"create": "create", "retention": "change", "partitions": "change", "nothing": "as it is"}
 DONE = {"create": "created", "retention": "changed", "partitions": "changed", "nothing": "as it is"}

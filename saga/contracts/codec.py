@@ -19,7 +19,6 @@ from saga.contracts.binary import writer
 from saga.contracts.bounds import VALUES_MAX, check_json, check_values
 from saga.contracts.contract import Version
 from saga.contracts.convert import from_raw, to_raw
-from saga.contracts.jsonproblems import problems_in
 from saga.contracts.library import Binding, Library, binding_of
 from saga.contracts.scalars import Convert, Wrong
 from saga.contracts.schema import (
@@ -145,7 +144,7 @@ def wrong_in(data: object, to: type[Event]) -> Iterator[str]:
     except Wrong as why:
         yield f"{codec.name}: {why}"
         return
-    look = problems_in(codec.version.record, codec.classes)
+    look = jsonform.problems_in(codec.version.record, codec.classes)
     yield from (f"{codec.name}: {why}" for why in look(data))
 
 

@@ -1,22 +1,13 @@
-"""Values that a contracts folder holds: contracts with their versions, and topics."""
+"""Values that a contracts folder holds: contracts with their versions."""
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from saga.contracts.schema import RecordType
 
 URN = "urn:saga:"
 """Prefix of a schema's URI, before its path, unless something else was set."""
-
-
-class Topic(NamedTuple):
-    """A topic, as the contracts' folder of its name wants it."""
-
-    name: str
-    partitions: int = 12
-    retention_days: float | None = 7
-    """Days for which records are kept; `None`: for ever."""
 
 
 @dataclass(frozen=True, kw_only=True)

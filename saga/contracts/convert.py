@@ -49,7 +49,7 @@ def to_raw(type_: Type, classes: Classes) -> Convert:
         case MapType(values):
             return _map_to_raw(to_raw(values, classes))
         case OptionalType(inner):
-            return _optional(to_raw(inner, classes))
+            return optional(to_raw(inner, classes))
         case RecordType():
             return _record_to_raw(type_, classes)
 
@@ -71,10 +71,10 @@ def from_raw(type_: Type, classes: Classes) -> Convert | None:
             return tuple if each is None else _array_from_raw(each)
         case MapType(values):
             each = from_raw(values, classes)
-            return None if each is None else _map(each)
+            return None if each is None else mapped(each)
         case OptionalType(inner):
             inside = from_raw(inner, classes)
-            return None if inside is None else _optional(inside)
+            return None if inside is None else optional(inside)
         case RecordType():
             return _record_from_raw(type_, classes)
 
@@ -153,7 +153,9 @@ def _compiled(lines: list[str], names: dict[str, Any]) -> Convert:
 # Parts that hold others
 
 
-def _optional(inside: Convert) -> Convert:
+def optional(inside: Convert) -> Convert:
+    """Make the conversion of what may be `None`."""
+
     def convert(value: Any) -> Any:
         return None if value is None else inside(value)
 
@@ -164,19 +166,20 @@ def _array_to_raw(each: Convert) -> Convert:
     def convert(value: Any) -> Any:
         if type(value) is not tuple and type(value) is not list:
             raise Wrong("must be a tuple")
-        return _listed(each, value)
+        return listed(each, value)
 
     return convert
 
 
 def _array_from_raw(each: Convert) -> Convert:
     def convert(value: Any) -> Any:
-        return tuple(_listed(each, value))
+        return tuple(listed(each, value))
 
     return convert
 
 
-def _listed(each: Convert, values: Any) -> list[Any]:
+def listed(each: Convert, values: Any) -> list[Any]:
+    """Convert each of the values; an error names its place among them."""
     made: list[Any] = []
     try:
         for value in values:
@@ -187,7 +190,7 @@ def _listed(each: Convert, values: Any) -> list[Any]:
 
 
 def _map_to_raw(each: Convert) -> Convert:
-    inside = _map(each)
+    inside = mapped(each)
 
     def convert(value: Any) -> Any:
         if not isinstance(value, Mapping):
@@ -200,7 +203,9 @@ def _map_to_raw(each: Convert) -> Convert:
     return convert
 
 
-def _map(each: Convert) -> Convert:
+def mapped(each: Convert) -> Convert:
+    """Make the conversion of each value of a mapping; an error names its key."""
+
     def convert(value: Any) -> Any:
         made = {}
         for key, part in value.items():

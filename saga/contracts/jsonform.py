@@ -2,20 +2,24 @@
 
 Decimals, UUIDs, dates and timestamps are text, bytes are base64, unions are untagged, enums are their words; NaN and
 the infinities, which JSON does not have, are the text `"NaN"`, `"Infinity"`, `"-Infinity"`.
+
+`from_json` stops at the first problem; `problems_in` finds them all, for lines that have been refused already: so it
+may take its time, and is linear in what there is to look at.
 """
 
 import base64
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, date, datetime
 from decimal import Decimal
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 from uuid import UUID
 
-from saga.contracts.convert import Classes, from_raw
+from saga.contracts.convert import Classes, from_raw, listed, mapped, optional, to_raw
 from saga.contracts.scalars import Convert, Wrong, is_not
 from saga.contracts.schema import (
     MISSING,
+    NO_TEXT,
     ArrayType,
     DecimalType,
     EnumType,
@@ -25,6 +29,7 @@ from saga.contracts.schema import (
     ScalarKind,
     ScalarType,
     Type,
+    is_text,
 )
 
 _DECIMAL = re.compile(r"-?[0-9]+(\.[0-9]+)?")
@@ -53,8 +58,7 @@ def to_json(type_: Type, classes: Classes, *, essential: bool = False) -> Conver
             one = to_json(values, classes, essential=essential)
             return lambda values: {key: one(value) for key, value in values.items()}
         case OptionalType(inner):
-            inside = to_json(inner, classes, essential=essential)
-            return lambda value: None if value is None else inside(value)
+            return optional(to_json(inner, classes, essential=essential))
         case RecordType():
             return _record_to_json(type_, classes, essential)
 
@@ -76,8 +80,7 @@ def from_json(type_: Type, classes: Classes) -> Convert:
         case MapType(values):
             return _map_from_json(from_json(values, classes))
         case OptionalType(inner):
-            inside = from_json(inner, classes)
-            return lambda value: None if value is None else inside(value)
+            return optional(from_json(inner, classes))
         case RecordType():
             return _record_from_json(type_, classes)
 
@@ -125,28 +128,18 @@ def _array_from_json(each: Convert) -> Convert:
     def convert(data: Any) -> tuple[Any, ...]:
         if not isinstance(data, list):
             raise Wrong("must be a list")
-        made: list[Any] = []
-        try:
-            for value in data:
-                made.append(each(value))  # noqa: PERF401  the error needs to know how far it came
-        except Wrong as why:
-            raise why.under(f"[{len(made)}]") from None
-        return tuple(made)
+        return tuple(listed(each, data))
 
     return convert
 
 
 def _map_from_json(each: Convert) -> Convert:
-    def convert(data: Any) -> dict[str, Any]:
+    inside = mapped(each)
+
+    def convert(data: Any) -> Any:
         if not isinstance(data, dict):
             raise Wrong("must be an object")
-        made = {}
-        for key, value in data.items():
-            try:
-                made[key] = each(value)
-            except Wrong as why:
-                raise why.under(f"[{key!r}]") from None
-        return made
+        return inside(data)
 
     return convert
 
@@ -230,6 +223,7 @@ _timestamp_from_json = _parsed(
     lambda text: datetime.fromisoformat(text.upper()).astimezone(UTC),
     'a time with its zone as text: "2026-11-21T14:06:40.123Z"',
 )
+
 _SCALARS_TO_JSON: Final[dict[ScalarKind, Convert]] = {
     "float": _number_to_json,
     "double": _number_to_json,
@@ -248,3 +242,96 @@ _SCALARS_FROM_JSON: Final[dict[ScalarKind, Convert]] = {
     "timestamp-millis": _timestamp_from_json,
     "timestamp-micros": _timestamp_from_json,
 }
+
+
+# All that is wrong
+
+Look: TypeAlias = Callable[[Any], Iterator[Wrong]]
+"""Function from JSON to all that is wrong with it, in the order in which it is there."""
+
+SHOWN_MAX = 60
+"""Most characters that are shown of a name that somebody made up."""
+
+
+def problems_in(type_: Type, classes: Classes) -> Look:
+    """Make a function that finds all that makes `from_json`, or then `to_raw`, raise."""
+    match type_:
+        case RecordType():
+            return _of_record(type_, classes)
+        case ArrayType(items):
+            return _of_array(problems_in(items, classes))
+        case MapType(values):
+            return _of_map(problems_in(values, classes))
+        case OptionalType(inner):
+            inside = problems_in(inner, classes)
+            return lambda data: iter(()) if data is None else inside(data)
+        case _:
+            return _of_value(type_, classes)
+
+
+def _of_value(type_: Type, classes: Classes) -> Look:
+    typed, raw = from_json(type_, classes), to_raw(type_, classes)
+
+    def look(data: Any) -> Iterator[Wrong]:
+        try:
+            made = raw(typed(data))
+        except Wrong as why:
+            yield why
+            return
+        if isinstance(made, str) and not is_text(made):
+            yield Wrong(NO_TEXT)
+
+    return look
+
+
+def _of_record(record: RecordType, classes: Classes) -> Look:
+    parts = {field.name: problems_in(field.type, classes) for field in record.fields}
+    required = [field.name for field in record.fields if field.default is MISSING]
+
+    def look(data: Any) -> Iterator[Wrong]:
+        if not isinstance(data, dict):
+            yield Wrong(f"must be an object with the fields of {record.name}")
+            return
+        for name, value in data.items():
+            if name not in parts:
+                yield Wrong(f"{record.name} has no such field; it has {', '.join(parts)}", _shown(name))
+                continue
+            for why in parts[name](value):
+                yield why.under(name)
+        for name in required:
+            if name not in data:
+                yield Wrong("is missing", name)
+
+    return look
+
+
+def _of_array(inside: Look) -> Look:
+    def look(data: Any) -> Iterator[Wrong]:
+        if not isinstance(data, list):
+            yield Wrong("must be a list")
+            return
+        for number, value in enumerate(data):
+            for why in inside(value):
+                yield why.under(f"[{number}]")
+
+    return look
+
+
+def _of_map(inside: Look) -> Look:
+    def look(data: Any) -> Iterator[Wrong]:
+        if not isinstance(data, dict):
+            yield Wrong("must be an object")
+            return
+        for key, value in data.items():
+            at = f"['{_shown(key)}']"
+            if not is_text(key):
+                yield Wrong(NO_TEXT, at)
+            for why in inside(value):
+                yield why.under(at)
+
+    return look
+
+
+def _shown(name: str) -> str:
+    """Escape a name for a message, and cut it."""
+    return ascii(name[:SHOWN_MAX])[1:-1] + ("..." if len(name) > SHOWN_MAX else "")

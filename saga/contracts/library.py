@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import Self
 
 from saga.contracts.binding import classes_of
-from saga.contracts.contract import URN, Contract, Topic, Version
+from saga.contracts.contract import URN, Contract, Version
 from saga.contracts.convert import Classes
 from saga.contracts.loading import load
 from saga.errors import DeclarationError
-from saga.messages import Event
+from saga.messages import Event, Topic
 
 _ABSOLUTE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:[\x21-\x7e]*(?<=[/:])").fullmatch
 
-__all__ = ["Binding", "Contract", "Library", "Topic", "Version", "binding_of", "contract_of", "find"]
+__all__ = ["Binding", "Contract", "Library", "Version", "binding_of", "contract_of", "find"]
 
 
 @dataclass(frozen=True)

@@ -15,10 +15,11 @@ from typing import Any, Literal, NamedTuple, Never
 from fastavro import parse_schema
 from fastavro.schema import SchemaParseException, UnknownType, fingerprint, to_parsing_canonical_form
 
-from saga.contracts.contract import URN, Contract, Topic, Version
+from saga.contracts.contract import URN, Contract, Version
 from saga.contracts.reading import read_record
 from saga.contracts.schema import ScalarType, meaning_changes
 from saga.errors import ContractError
+from saga.messages import Topic
 
 _FILE = re.compile(r"(?P<name>[A-Za-z_][A-Za-z0-9_]*)\.v(?P<number>[1-9][0-9]*)\.avsc")
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")

@@ -7,8 +7,11 @@ was made with. Made again from them it has to be the same: or a rerun would see 
 from collections.abc import Sequence
 from inspect import Parameter, signature
 
+import msgspec
+from msgspec import Raw
+
 from saga.declarations.annotations import spelt
-from saga.errors import DeclarationError
+from saga.errors import DeclarationError, Permanent
 
 REMEDY = "hand all that its __init__ takes to super().__init__(...), by position and as it came"
 _PROBES: tuple[Sequence[object], ...] = (("a", "b", "c", "d", "e", "f", "g", "h"), (1, 2, 3, 4, 5, 6, 7, 8))
@@ -22,6 +25,21 @@ def check_made_again(answer: type[Exception], where: str) -> None:
         raise DeclarationError(
             f"{where}: the answer {spelt(answer)} cannot be made again from its args, with which it is recorded: "
             f"{reason}; {REMEDY}"
+        )
+
+
+def declared_answer(why: Exception, answers: tuple[type[Exception], ...]) -> type[Exception]:
+    """The class under whose name an answer is recorded: the one that was declared, not a subclass of it."""
+    return next(answer for answer in answers if isinstance(why, answer))
+
+
+def check_recorded(answer: type[Exception], why: Exception, args: Raw, name: str) -> None:
+    """Raises `Permanent` for an answer to `name` that its recorded `args` do not make again."""
+    differs = difference(answer, why, msgspec.json.decode(args))
+    if differs is not None:
+        raise Permanent(
+            f"{name!r} answered {answer.__name__}, which cannot be made again from its args, with which it is "
+            f"recorded: {differs}; {REMEDY}"
         )
 
 

@@ -55,6 +55,11 @@ class Reaction:
         object.__setattr__(self, "shape", shape)
         object.__setattr__(self, "_alone", frozenset(option.event for option in options if isinstance(option, One)))
 
+    @property
+    def takes(self) -> tuple[type[Event], ...]:
+        """Events that its parameters take."""
+        return tuple(event for parameter in self.parameters for event in parameter.events)
+
     def events_of(self, returned: object) -> tuple[Event, ...]:
         """Events in what the function returned, in order. Raises `Permanent` for what its annotation denies."""
         if type(returned) in self._alone:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from saga.clock import Clock
@@ -13,7 +13,7 @@ from saga.inspection.histories import Unreadable, document_of, snapshot_in
 from saga.inspection.letters import Letter, letters_of
 from saga.inspection.listing import Choice, Listed, listed, seen_of
 from saga.inspection.sources import Source, Warn, sources_of
-from saga.progress.document import UNREADABLE, Snapshot, decode_entry
+from saga.progress.document import UNREADABLE, Kept, Snapshot, decode_entry
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ async def _blocking(each: Listed, sources: Sequence[Source], warn: Warn) -> list
             if document is None:
                 continue
             p = snapshot_in(source, each.saga, document)
-            found += [_letter(p, kept.dead, kept.handler) for kept in (*p.queue, *p.compensating) if kept.dead]
+            found += [_letter(p, kept) for kept in (*p.queue, *p.compensating) if kept.dead]
         except Unreadable as why:
             warn(why)
         except UNREADABLE as why:
@@ -91,30 +91,11 @@ async def _blocking(each: Listed, sources: Sequence[Source], warn: Warn) -> list
     return found
 
 
-def _letter(p: Snapshot, id_: str, handler: str) -> Letter:
+def _letter(p: Snapshot, kept: Kept) -> Letter:
     """Dead letter from the transition that wrote it, if that is still in the progress."""
-    kept = next(k for k in (*p.queue, *p.compensating) if k.dead == id_)
-    for entry in map(decode_entry, reversed(p.transitions)):
-        for dead in entry.letters:
-            if dead.id == id_:
-                return Letter(
-                    service=p.service,
-                    id=id_,
-                    what=dead.what,
-                    time=entry.time,
-                    reason=dead.reason,
-                    remedy=dead.remedy,
-                    saga=p.saga,
-                    type=dead.message.type,
-                    message=dead.message.id,
-                    handler=dead.handler,
-                    attempts=dead.attempts,
-                    where=dead.where,
-                    calls=dead.calls,
-                )
-    return Letter(
+    letter = Letter(
         service=p.service,
-        id=id_,
+        id=kept.dead or "",
         what="dead letter",
         time="",
         reason=f"`saga show {p.saga}` tells: it is an older one",
@@ -122,8 +103,23 @@ def _letter(p: Snapshot, id_: str, handler: str) -> Letter:
         saga=p.saga,
         type=kept.message.type,
         message=kept.message.id,
-        handler=handler,
+        handler=kept.handler,
     )
+    for entry in map(decode_entry, reversed(p.transitions)):
+        for dead in entry.letters:
+            if dead.id == kept.dead:
+                return replace(
+                    letter,
+                    what=dead.what,
+                    time=entry.time,
+                    reason=dead.reason,
+                    remedy=dead.remedy,
+                    handler=dead.handler,
+                    attempts=dead.attempts,
+                    where=dead.where,
+                    calls=dead.calls,
+                )
+    return letter
 
 
 async def _now(letter: Letter, sources: Sequence[Source], blocked: set[str], dropped: set[str | None]) -> str:

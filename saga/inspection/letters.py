@@ -7,7 +7,7 @@ from typing import NamedTuple
 from saga.clock import Clock
 from saga.config import Settings
 from saga.errors import SagaError
-from saga.inspection.open_broker import administration_of, unmade
+from saga.inspection.sources import administration_of, unmade
 from saga.messages import Headers, Record, texts_of
 from saga.names import dead_letters_of
 

@@ -1,16 +1,20 @@
-"""The stores that tools read: found by their addresses, opened for reading only, with the services that are in them."""
+"""Stores that tools read: found by their addresses, opened for reading only, with the services that are in them; and
+the broker of the settings, opened for tools."""
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TypeAlias
 
 from saga import adapters
 from saga.addresses import is_plain
+from saga.broker.administration import Administration
 from saga.clock import Clock, SystemClock
 from saga.config import Settings
-from saga.errors import ConfigurationError, NotAStore
+from saga.errors import BrokerUnavailable, ConfigurationError, NotAStore
 from saga.names import PROGRESS
+from saga.runtime.lifecycle import OPEN_S_MAX
 from saga.store.adapter import StoreAddress
 from saga.store.port import Store
 
@@ -71,3 +75,25 @@ async def _services_in(store: Store) -> list[str]:
     async for key, _ in store.scan(PROGRESS):
         services[key.partition("::")[0]] = None
     return list(services)
+
+
+def unmade(settings: Settings) -> Path | None:
+    """File of a broker that nobody has made yet, if it is one: looking must not make it."""
+    return adapters.broker_adapter(settings.broker).unmade(settings)
+
+
+@asynccontextmanager
+async def administration_of(settings: Settings, clock: Clock) -> AsyncIterator[Administration]:
+    """The broker of the settings, open. Raises `SagaError` within 15 s if it cannot be used."""
+    broker = adapters.administration_at(settings, clock)
+    try:
+        await clock.within(OPEN_S_MAX, broker.__aenter__())
+    except TimeoutError as why:
+        raise BrokerUnavailable(
+            f"the broker {settings.broker} did not open within {OPEN_S_MAX:.0f} s: "
+            "see whether it runs and can be reached"
+        ) from why
+    try:
+        yield broker
+    finally:
+        await broker.__aexit__(None, None, None)

@@ -31,7 +31,6 @@ from saga.observe.moments import (
     Lost,
     Moment,
     Recovered,
-    Report,
     Retrying,
     Revoked,
     StandsStill,
@@ -90,11 +89,6 @@ class Form(Protocol):
 
     @property
     def log_level(self) -> str: ...
-
-
-def log_to(stream: IO[str] | None = None, settings: Form | None = None, *, clock: Clock | None = None) -> Report:
-    """Make a listener that writes a line for each moment to `stream`: that of a `Log`."""
-    return Log(stream, settings, clock=clock).report
 
 
 class Log:

@@ -3,6 +3,7 @@
 Structs of msgspec, for one is made for each message: a frozen dataclass of this size takes five times as long to make.
 """
 
+import logging
 from collections.abc import Callable
 from typing import Literal, TypeAlias
 
@@ -188,3 +189,23 @@ class GoesOn(Moment, frozen=True, kw_only=True, gc=False):
 
 
 Report: TypeAlias = Callable[[Moment], None]
+
+
+log = logging.getLogger("saga.observe")
+
+
+def to_all(*listeners: Report) -> Report:
+    """Make a listener that tells each of these. What one raises stays here: the first time it is logged, with its
+    traceback."""
+    told: set[int] = set()
+
+    def report(moment: Moment) -> None:
+        for number, listener in enumerate(listeners):
+            try:
+                listener(moment)
+            except Exception:  # a message is handled whether or not somebody can count it
+                if number not in told:
+                    told.add(number)
+                    log.exception("a listener of moments fails; it is told of the next ones all the same")
+
+    return report

@@ -1,4 +1,5 @@
-"""Own events that earlier versions of the service emitted, and that only this one takes: found in the history. Pure.
+"""Work of other versions of the service: own events that earlier ones emitted and only this one takes, found in the
+history; and handlers with open or undoable work that this one does not declare. Pure.
 
 A version keeps as parts only those own events that one of its handlers takes; the copy in the log is not looked at. So
 what a new handler waits for may lie in the transitions alone.
@@ -71,3 +72,22 @@ def _is_undone(p: Snapshot, entry: Entry, undone: set[str]) -> bool:
 def _as_had(event: Message, roles: Roles, inbox: dict[str, int]) -> dict[str, int]:
     """The inbox entries of the handlers that repeat, for an event that they may have had."""
     return {key: 0 for r in roles.by_type[event.type] if r.many and (key := ids.entry(event.id, r.name)) not in inbox}
+
+
+def undeclared(p: Snapshot, roles: Roles) -> tuple[str, ...]:
+    """Names, each with its kind. Whoever finds any decides nothing: it would lose what they have begun."""
+    if not (p.is_open or p.results):
+        return ()
+    known, kept = roles.handlers, (*p.queue, *p.compensating)
+    if p.started is None:  # else these are parts of a fan-in, which keep nothing open
+        kept += p.waiting
+    open_ = {k.handler for k in kept} | {intent.handler for intent in p.intents}
+    of = ("queue", "waiting") if p.started is None else ("queue",)
+    open_ |= {name for page in p.pages if page.of in of for name in page.handlers}
+    missing = {f"handler {name}" for name in open_ - known.keys()}
+    for handler in {result.handler for result in p.results}:
+        if handler not in known:
+            missing.add(f"handler {handler}")
+        elif known[handler].undo is None:
+            missing.add(f"compensation of {handler}")
+    return tuple(sorted(missing))

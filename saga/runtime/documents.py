@@ -9,12 +9,12 @@ from typing import Any, TypeVar, get_args, get_origin
 import msgspec
 from msgspec import Raw, Struct
 
+from saga.declarations.answers import check_recorded, declared_answer
 from saga.declarations.values import DocumentKind
 from saga.errors import Ambiguous, Conflict, Exists, Permanent, SagaError, StoreError, TooLarge
 from saga.messages import Position
 from saga.names import PROGRESS
 from saga.progress.document import UNENCODABLE, UNREADABLE, Kind, progress_key
-from saga.runtime.answers import check_made_again, declared_answer
 from saga.runtime.errors import Refused, unexpected
 from saga.runtime.participant import Participant
 from saga.runtime.persistence import patiently, tell_refused
@@ -249,7 +249,7 @@ def _changed(update: Update, current: Any) -> tuple[Marker, Any]:
     except update.declared.answers as why:
         answer = declared_answer(why, update.declared.answers)
         refused = _with(marker, name, why.args, answer.__name__)
-        check_made_again(answer, why, refused.value, name)
+        check_recorded(answer, why, refused.value, name)
         return refused, None
     except (Exception, KeyboardInterrupt):
         raise

@@ -5,6 +5,7 @@ from typing import Literal, ParamSpec, TypeVar
 
 from msgspec.structs import replace
 
+from saga import envelope
 from saga.errors import (
     Ambiguous,
     BrokerUnavailable,
@@ -34,8 +35,8 @@ from saga.progress.document import (
 from saga.progress.history import Archive
 from saga.progress.record import Hand, Written
 from saga.progress.room import check_room
-from saga.progress.undeclared import undeclared
-from saga.runtime import deadletters, publishing, spilling
+from saga.progress.takeover import undeclared
+from saga.runtime import deadletters, spilling
 from saga.runtime.errors import Refused
 from saga.runtime.participant import Participant
 from saga.runtime.prepared import Prepared
@@ -285,7 +286,7 @@ async def publish(service: Participant, position: Position, p: Snapshot, entry: 
     """Publish the events of a transition, in order; return when all are acknowledged. Nothing later goes out before."""
     if not entry.events and not entry.letters:
         return
-    outgoing = publishing.outgoing(service, p, entry)
+    outgoing = records_of(service, p, entry)
     try:
         await send(service, position, outgoing)
     except Exception:  # a dead letter that the log does not take keeps back nothing else
@@ -298,6 +299,26 @@ async def publish(service: Participant, position: Position, p: Snapshot, entry: 
     for dead in entry.letters:
         if service.ports.watching.is_news(dead.id):
             tell(service, p.saga, dead)
+
+
+def records_of(service: Prepared, p: Snapshot, entry: Entry) -> list[Outgoing]:
+    """Records of a transition: events, in recorded order, then dead letters. All is built from what the progress holds,
+    so a repeat has the same bytes."""
+    contracts = service.contracts
+    records = [envelope.to_record(m, contracts[m.type]) for m in messages_of(p, entry)]
+    if not entry.letters:
+        return records
+    records += [
+        deadletters.letter(
+            service.name,
+            letter,
+            entry.time,
+            f"transition {entry.n} of {service.name} in saga {p.saga}",
+            contracts.get(letter.message.type),
+        )
+        for letter in entry.letters
+    ]
+    return records
 
 
 def send(service: Participant, position: Position, outgoing: Sequence[Outgoing]) -> Coroutine[object, object, None]:

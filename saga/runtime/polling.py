@@ -1,18 +1,28 @@
-"""Polling of one source: the loop that takes in as many records as there is room for."""
+"""Polling of one source: the loop that takes in as many records as there is room for. Messages go into lanes, and what
+is no message of any saga becomes a dead letter beside them."""
 
 import asyncio
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from saga.broker.port import Membership
 from saga.errors import BrokerUnavailable
-from saga.messages import Message, Partition, Position, Record
+from saga.messages import Message, Partition, Position, Record, Standstill
+from saga.observe.moments import DeadLettered, GoesOn, StandsStill
+from saga.printable import printable, shortened
+from saga.runtime import deadletters, persistence
+from saga.runtime.errors import Draining
 from saga.runtime.intake import Letter, Skip, received
 from saga.runtime.lanes import Item, Lanes
+from saga.runtime.offsets import Prefix
 from saga.runtime.participant import Participant
 from saga.runtime.room import Room
-from saga.runtime.standstills import Standstills
-from saga.runtime.unreadable import Unreadable
+from saga.runtime.watching import Watching
 from saga.runtime.worker_ports import WorkerAssignment
+
+Place: TypeAlias = tuple[str, int | None]
+"""Topic, and the number of a partition of it, or `None` for all."""
 
 POLL_S = 86_400.0
 """Longest wait of an idle poll: whatever changes wakes it."""
@@ -32,12 +42,12 @@ class Polling:
     assignment: WorkerAssignment
     room: Room
     lanes: Lanes
-    unreadable: Unreadable
+    unreadable: "Unreadable"
 
     async def run(self, membership: Membership, stop: asyncio.Event) -> None:
         """Take from one source until `stop`."""
         ports, prefixes, leaving = self.service.ports, self.assignment.prefixes, self.assignment.leaving
-        away, standstills = False, Standstills(self.service.name, ports.watching.report)
+        away, told = False, dict[Place, Standstill]()
         while not stop.is_set():
             open_, room = self.room.open()
             if not open_ and prefixes:  # without any, what keeps it so comes out of the poll
@@ -55,7 +65,7 @@ class Polling:
                 ports.watching.unavailable("poll", why)
                 await ports.clock.sleep(AGAIN_S)
                 continue
-            standstills.update(membership.standstills())
+            told = _tell_standstills(ports.watching, told, membership.standstills())
             if away:  # else nothing is said: a log that can be read may be full
                 away = False
                 ports.watching.answered("broker")
@@ -79,3 +89,64 @@ class Polling:
                 self.unreadable.give_up(record, prefix, reason)
             case Skip():
                 self.lanes.finish(prefix, record.offset)
+
+
+@dataclass(slots=True)
+class Unreadable:
+    """Dead letters under way of records that belong to no lane. They count as messages in flight."""
+
+    service: Participant
+    lanes: Lanes
+    _under_way: set[asyncio.Task[None]] = field(default_factory=set)
+
+    def give_up(self, record: Record, prefix: Prefix, reason: str) -> None:
+        """Send its dead letter from here on; other records go on meanwhile, within what may be in flight."""
+        self.lanes.inflight += 1
+        letter = self.lanes.tasks.create_task(self._sent(record, prefix, reason), name="dead letter")
+        self._under_way.add(letter)
+        letter.add_done_callback(self._is_over)
+
+    async def drained(self, limit_s: float) -> None:
+        """Return when none is under way, or at the limit."""
+        if self._under_way:
+            await asyncio.wait(self._under_way, timeout=limit_s)
+
+    async def _sent(self, record: Record, prefix: Prefix, reason: str) -> None:
+        """The dead letter is durable before the offset moves."""
+        position = Position(record.topic, record.partition, record.offset)
+        letter = deadletters.unreadable(self.service.name, record, reason, self.service.ports.clock.now_ms())
+        try:
+            await persistence.send_letter(self.service, position, letter)
+        except Draining:
+            return
+        self.lanes.finish(prefix, record.offset)
+        self.service.ports.watching.report(
+            DeadLettered(
+                service=self.service.name,
+                reason=shortened(printable(reason), deadletters.REASON_BYTES_MAX),
+                remedy="mend its sender; its dead letter has it, or says where it lies",
+            )
+        )
+
+    def _is_over(self, letter: asyncio.Task[None]) -> None:
+        self._under_way.discard(letter)
+        self.lanes.inflight -= 1
+        self.lanes.freed.set()
+
+
+def _tell_standstills(
+    watching: Watching, before: Mapping[Place, Standstill], standstills: Iterable[Standstill]
+) -> dict[Place, Standstill]:
+    """Tell of what stands still from now on, and of what goes on again: each once. `before`: what people know of;
+    returns what they know of by now."""
+    now = {(each.topic, each.partition): each for each in standstills}
+    for (topic, partition), each in now.items():
+        if before.get((topic, partition)) != each:
+            watching.report(
+                StandsStill(
+                    service=watching.service, topic=topic, partition=partition, offset=each.offset, error=each.reason
+                )
+            )
+    for topic, partition in before.keys() - now.keys():
+        watching.report(GoesOn(service=watching.service, topic=topic, partition=partition))
+    return now

@@ -12,7 +12,7 @@ from msgspec import Struct
 from saga.clock import Clock
 from saga.messages import Outgoing, Position
 from saga.progress.document import Call
-from saga.runtime.pages import KnownPages
+from saga.runtime.cache import KnownPages
 from saga.runtime.watching import Watching
 from saga.store.port import Store
 

@@ -1,4 +1,5 @@
-"""Declarations of one service, made ready for the runtime: made once for each declaration, whoever runs it then."""
+"""Declarations of one service, made ready for the runtime: made once for each declaration, whoever runs it then. And
+the topics that follow from them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,7 +11,8 @@ from saga.contracts import codec
 from saga.contracts.library import Contract, Library, binding_of, contract_of
 from saga.declarations.values import Declared, DocumentKind, Reaction
 from saga.errors import BadInput
-from saga.messages import Event, Message, name_of
+from saga.messages import Event, Message, Topic, name_of
+from saga.names import dead_letters_of
 from saga.progress import spill
 from saga.progress.roles import Role, Roles, Undo
 from saga.progress.spill import Bounds
@@ -61,7 +63,7 @@ class Prepared:
 def prepare(declared: Declared) -> Prepared:
     """Prepare all that the service has declared so far."""
     everything = declared.reactions
-    taken = {e for h in everything for p in h.parameters for e in p.events}
+    taken = {e for h in everything for e in h.takes}
     emitted = {e for h in everything for e in h.emits}
     contracts = {name_of(e): contract_of(e) for e in sorted(taken | emitted, key=name_of)}
     by_type = {resource.gives: resource for resource in declared.resources}
@@ -70,7 +72,7 @@ def prepare(declared: Declared) -> Prepared:
         name=declared.name,
         roles=roles_of(declared, contracts),
         handlers={h.name: h for h in everything},
-        classes={h.name: {name_of(e): e for p in h.parameters for e in p.events} for h in everything},
+        classes={h.name: {name_of(e): e for e in h.takes} for h in everything},
         contracts=contracts,
         consumed=consumed_by(declared, contracts),
         library=binding_of(next(iter(taken))).library,
@@ -88,8 +90,8 @@ def prepare(declared: Declared) -> Prepared:
 def consumed_by(declared: Declared, contracts: Mapping[str, Contract]) -> frozenset[str]:
     """Types to be read from the log: those that handlers take and the outcomes on which compensations act, less own
     ones that nobody else may say."""
-    taken = {n for h in declared.handlers for p in h.parameters for n in _names(p.events)}
-    undoing = {n for h in declared.compensations for p in h.parameters for n in _names(p.events)}
+    taken = {n for h in declared.handlers for n in _names(h.takes)}
+    undoing = {n for h in declared.compensations for n in _names(h.takes)}
     taken |= {n for n in undoing if contracts[n].outcome is not None}  # the results are in the progress
     return frozenset(n for n in taken if contracts[n].owner != declared.name or contracts[n].said_outside)
 
@@ -98,20 +100,13 @@ def roles_of(declared: Declared, contracts: Mapping[str, Contract]) -> Roles:
     """Handlers and compensations as decisions have to know them."""
     undo = {}
     for compensation in declared.compensations:
-        taken = frozenset(_names(p.events) for p in compensation.parameters if p.role == "event")
-        failures = frozenset(n for names in taken for n in names if contracts[n].outcome == "failure")
-        results = frozenset(n for names in taken for n in names) - failures
+        taken = _names(compensation.takes)
+        failures = frozenset(n for n in taken if contracts[n].outcome == "failure")
         assert compensation.undoes is not None
-        undo[compensation.undoes] = Undo(name=compensation.name, outcomes=failures, results=results)
+        undo[compensation.undoes] = Undo(name=compensation.name, outcomes=failures, results=taken - failures)
     emitted = {n for h in declared.reactions for n in _names(h.emits)}
     # What it takes and alone may say, an earlier version of it has said.
-    own = {
-        n
-        for h in declared.handlers
-        for p in h.parameters
-        for n in _names(p.events)
-        if contracts[n].owner == declared.name
-    }
+    own = {n for h in declared.handlers for n in _names(h.takes) if contracts[n].owner == declared.name}
     handlers = [
         Role(
             name=handler.name,
@@ -128,3 +123,23 @@ def roles_of(declared: Declared, contracts: Mapping[str, Contract]) -> Roles:
 
 def _names(events: tuple[type[Event], ...]) -> frozenset[str]:
     return frozenset(map(name_of, events))
+
+
+def topics_of(declared: Declared) -> list[Topic]:
+    """The topics that a service reads or writes, its dead letters with them."""
+    bindings = [binding_of(event) for h in declared.reactions for event in (*h.emits, *h.takes)]
+    topics = {b.contract.topic: b.library.topics[b.contract.topic] for b in bindings}
+    dead = Topic(dead_letters_of(declared.name), retention_days=None)
+    return [*(topics[name] for name in sorted(topics)), dead]
+
+
+def reads_of(declared: Declared) -> frozenset[str]:
+    """Topics that its workers read."""
+    contracts = {name_of(event): contract_of(event) for reaction in declared.reactions for event in reaction.takes}
+    return frozenset(contracts[name].topic for name in consumed_by(declared, contracts))
+
+
+def writes_of(declared: Declared) -> frozenset[str]:
+    """Topics that its workers write: that of its dead letters, too."""
+    emitted = {binding_of(event).contract.topic for reaction in declared.reactions for event in reaction.emits}
+    return frozenset({*emitted, dead_letters_of(declared.name)})

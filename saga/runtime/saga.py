@@ -11,13 +11,13 @@ import msgspec
 from msgspec import Raw
 from msgspec.structs import replace as with_
 
+from saga.declarations.answers import check_recorded, declared_answer
 from saga.declarations.values import DocumentKind, Reaction
 from saga.errors import Permanent, StoreError, TooLarge
 from saga.observe.moments import StepDone
 from saga.progress import ids, record
 from saga.progress.document import UNENCODABLE, Call, Intent
 from saga.runtime import documents, persistence
-from saga.runtime.answers import check_made_again, declared_answer
 from saga.runtime.errors import Halted, NotDeterministic, unexpected
 from saga.runtime.participant import Participant
 from saga.runtime.ports import OneRun, Step
@@ -132,7 +132,7 @@ class RunningSaga(Saga[Any]):
         except self.service.answers[self.handler.name] as why:
             answer = declared_answer(why, self.service.answers[self.handler.name])
             value = recorded(why.args, asked.name, "the answer of")
-            check_made_again(answer, why, value, asked.name)
+            check_recorded(answer, why, value, asked.name)
             answered = with_(asked, answer=answer.__name__, value=value)
         except TimeoutError as why:
             raise TimeoutError(f"step {asked.name} gave no answer within {timeout_s} s") from why

@@ -13,10 +13,9 @@ from saga.runtime.delivery import Delivery
 from saga.runtime.lanes import Lanes
 from saga.runtime.participant import Participant
 from saga.runtime.partitions import Partitions
-from saga.runtime.polling import Polling
+from saga.runtime.polling import Polling, Unreadable
 from saga.runtime.room import Limits, Room
 from saga.runtime.sources import Sources
-from saga.runtime.unreadable import Unreadable
 from saga.runtime.worker_ports import WorkerAssignment
 
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from saga.broker.port import Broker
 from saga.messages import Partition, Position
 from saga.runtime.batches import Batches
+from saga.runtime.cache import KnownPages
 from saga.runtime.errors import Draining
 from saga.runtime.offsets import Prefix
-from saga.runtime.pages import KnownPages
 from saga.runtime.ports import Outside, Ports, Step
 from saga.runtime.watching import Watching
 from saga.store.port import Store

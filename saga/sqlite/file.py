@@ -8,11 +8,10 @@ from pathlib import Path
 from saga.clock import Clock
 from saga.errors import Broken, SagaError
 from saga.sqlite.errors import Doing, is_busy, meaning
-from saga.sqlite.guard import FileGuard, Lacks
+from saga.sqlite.guard import FileGuard, Lacks, left
 from saga.sqlite.lock import WriteLock
 from saga.sqlite.opening import connect, make_file, make_folder, open_to_write
 from saga.sqlite.purpose import Purpose
-from saga.sqlite.rescue import left
 
 LOOK_EVERY_S = 0.002
 """Pause before whoever opens a file looks again whether another process is done with it."""

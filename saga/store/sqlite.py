@@ -5,6 +5,7 @@ thread costs up to 5 ms under load. Writes share transactions: see `saga.sqlite.
 """
 
 import sqlite3
+import sys
 from collections.abc import AsyncIterator, Collection, Sequence
 from functools import partial
 from pathlib import Path
@@ -17,9 +18,7 @@ from saga.sqlite.file import File
 from saga.sqlite.opening import open_to_read
 from saga.sqlite.writer import Writer
 from saga.store.port import Document
-from saga.store.sqlite_documents import EXPIRY_S_MAX, Documents, checked, lacks
-from saga.store.sqlite_file import PURPOSE
-from saga.store.sqlite_listing import by_key, newest
+from saga.store.sqlite_documents import EXPIRY_S_MAX, PURPOSE, Documents, checked, lacks
 from saga.store.steady_time import SteadyTime
 
 WRITES_MAX = 256
@@ -36,6 +35,34 @@ REFUSALS = (StoreError, sqlite3.DataError, ValueError, TypeError, OverflowError)
 nobody else's."""
 
 GET = "SELECT content, sum, cas, expires_at_ms FROM documents WHERE collection = ? AND key = ?"
+PAGE_KEYS = 200
+"""Documents that a scan reads at a time."""
+PAGE = 64
+"""Documents that `newest` reads at a time: a look at the newest seldom goes far."""
+ID_MAX = 2**63 - 1
+SCAN = (
+    "SELECT key, content, sum, cas, expires_at_ms FROM documents"
+    " WHERE collection = ? AND key >= ? AND key > ? ORDER BY key LIMIT ?"
+)
+WHATEVER_IT_IS = (
+    "key, CAST(content AS BLOB), CAST(cas AS INTEGER), CASE typeof(expires_at_ms) WHEN 'integer' THEN expires_at_ms END"
+)
+"""Columns of a document for those who list: what was damaged, or edited by hand, may be a text, and one that is not
+UTF-8 would end the look at all others."""
+NEWEST = (
+    # Along the row ids, which grow: `+` keeps SQLite from going along the keys and sorting all there are.
+    f"SELECT id, {WHATEVER_IT_IS} FROM documents"
+    " WHERE id < ? AND +collection = ? AND key >= ? AND key < ? ORDER BY id DESC LIMIT ?"
+)
+KEPT = (
+    # Both from indexes alone, which are a small part of the file.
+    "SELECT id FROM documents WHERE collection = ? AND key >= ? AND key < ?"
+    " EXCEPT SELECT id FROM documents INDEXED BY expiring WHERE expiry_hour IS NOT NULL"
+)
+FEW = "SELECT id FROM documents WHERE collection = ? AND key >= ? AND key < ? LIMIT ?"
+FEW_MAX = 1000
+"""Most documents of a prefix that are found by their keys, and not along all the rows."""
+ONE = f"SELECT {WHATEVER_IT_IS} FROM documents WHERE id = ?"
 
 
 class SqliteStore:
@@ -139,18 +166,38 @@ class SqliteStore:
         return at_ms <= self._clock.now_ms() and at_ms <= self._time.look().earliest_ms
 
     async def scan(self, collection: str, prefix: str = "") -> AsyncIterator[tuple[str, Document]]:
-        try:
-            for found in by_key(self._rows, self._is_past, collection, prefix):
-                yield found
-        except sqlite3.Error as why:
-            raise self._error(why) from why
+        after = ""
+        while page := self._rows(SCAN, (collection, prefix, after, PAGE_KEYS)):
+            for key, content, sum_, cas, expires_at_ms in page:
+                if not key.startswith(prefix):
+                    return
+                if expires_at_ms is None or not self._is_past(expires_at_ms):
+                    try:
+                        content = checked(collection, key, content, sum_)
+                    except sqlite3.Error as why:
+                        raise self._error(why) from why
+                    yield key, Document(content, cas)
+            if len(page) < PAGE_KEYS:
+                return
+            after = page[-1][0]
 
     async def newest(
         self, collection: str, prefix: str = "", *, kept: bool = False
     ) -> AsyncIterator[tuple[str, Document]]:
         """Read documents as `saga.store.port.NewestFirst` promises."""
-        for found in newest(self._rows, self._is_past, collection, prefix, kept):
-            yield found
+        before, within = ID_MAX, (collection, prefix, f"{prefix}{chr(sys.maxunicode)}")
+        ids = [row[0] for row in (self._rows(KEPT, within) if kept else self._rows(FEW, (*within, FEW_MAX)))]
+        if kept or len(ids) < FEW_MAX:
+            for id_ in sorted(ids, reverse=True):
+                for key, content, cas, expires_at_ms in self._rows(ONE, (id_,)):
+                    if expires_at_ms is None or not (kept or self._is_past(expires_at_ms)):
+                        yield key, Document(content, cas)
+            return
+        while page := self._rows(NEWEST, (before, *within, PAGE)):
+            for _, key, content, cas, expires_at_ms in page:
+                if expires_at_ms is None or not self._is_past(expires_at_ms):
+                    yield key, Document(content, cas)
+            before = page[-1][0]
 
     def _rows(self, query: str, values: Sequence[object]) -> list[Any]:
         try:

@@ -1,19 +1,101 @@
-"""Documents in the SQLite store's file, inside transactions: each write, and purging what has expired.
+"""Documents in the SQLite store's file: its tables, and inside transactions each write, and purging what has expired.
 
 Each row has a checksum of its key and content, which SQLite lacks: a disk that gives back other bytes than it was given
 is told, and no saga goes on with them.
+
+Versions: a replacement raises a document's `cas` by one, and an insertion begins above every `cas` that was ever
+removed from this file (table `removed`, one row). So a `cas` never comes again for a key, and only removals pay for it.
+
+A plain table with an index: 40 % faster than one WITHOUT ROWID, whose rows may fill only a quarter of a page before
+they spill. The content comes last in the row, so that nothing else has to be looked for behind it.
 """
 
 import sqlite3
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from saga.errors import Conflict, Exists, StoreError
+from saga.errors import (
+    Ambiguous,
+    ConfigurationError,
+    Conflict,
+    Exists,
+    NotAStore,
+    StoreBroken,
+    StoreError,
+    StoreUnavailable,
+    TooLarge,
+)
 from saga.sqlite.blobs import as_blob
 from saga.sqlite.errors import Damage
-from saga.store import sqlite_file
+from saga.sqlite.opening import PAGE_BYTES
+from saga.sqlite.purpose import OwnerErrors, Purpose
 from saga.store.steady_time import SteadyTime
+
+HOUR_MS = 3_600_000
+"""Grain in which expired documents are looked for; what is expired is judged by the millisecond."""
+
+TABLES = (
+    """CREATE TABLE documents (
+        id INTEGER PRIMARY KEY,
+        collection TEXT NOT NULL,
+        key TEXT NOT NULL,
+        cas INTEGER NOT NULL,
+        expires_at_ms INTEGER,
+        expiry_hour INTEGER,
+        sum INTEGER NOT NULL,
+        content BLOB NOT NULL,
+        UNIQUE (collection, key)
+    )""",
+    "CREATE INDEX expiring ON documents (expiry_hour) WHERE expiry_hour IS NOT NULL",
+    "CREATE TABLE removed (id INTEGER PRIMARY KEY CHECK (id = 1), cas_max INTEGER NOT NULL)",
+    "INSERT INTO removed VALUES (1, 0)",
+)
+PROBE = (
+    "INSERT INTO documents (collection, key, cas, sum, content)"  # no document's collection or key is empty
+    f" VALUES ('', '', 0, 0, zeroblob({4 * PAGE_BYTES}))",
+    "DELETE FROM documents WHERE collection = '' AND key = ''",
+)
+
+
+PURPOSE = Purpose(
+    name="store",
+    setting="SAGA_STORE",
+    application=0x53414753,  # SAGS
+    format=2,
+    tables=TABLES,
+    tables_are_all=True,
+    probe=PROBE,
+    errors=OwnerErrors(
+        broken=StoreBroken,
+        unavailable=StoreUnavailable,
+        ambiguous=Ambiguous,
+        defect=StoreUnavailable,
+        too_large=TooLarge,
+        unfit=lambda problem: ConfigurationError("The store cannot be used", [problem]),
+        foreign=lambda problem: NotAStore("The store cannot be used", [problem]),
+        closed_to_us=lambda problem: ConfigurationError("The store cannot be opened", [problem]),
+    ),
+)
+
+
+def cas_removed(connection: sqlite3.Connection) -> int:
+    """Highest `cas` of the documents that were removed."""
+    cas_max: int = connection.execute("SELECT cas_max FROM removed").fetchone()[0]
+    return cas_max
+
+
+def note_removed(connection: sqlite3.Connection, cas: int) -> None:
+    """Note a removed version: later insertions begin above `cas`."""
+    connection.execute("UPDATE removed SET cas_max = ? WHERE cas_max < ?", (cas, cas))
+
+
+def remove_rows(connection: sqlite3.Connection, rows: Iterable[tuple[int, int]]) -> None:
+    """Remove documents, given as (id, cas)."""
+    rows = list(rows)
+    connection.executemany("DELETE FROM documents WHERE id = ?", [(id_,) for id_, _ in rows])
+    note_removed(connection, max(cas for _, cas in rows))
+
 
 EXPIRY_S_MAX = 1000 * 365 * 86_400.0
 """Longest expiry, 1000 years, of a document that is to go at all."""
@@ -92,7 +174,7 @@ class Documents:
     def insert(self, collection: str, key: str, content: bytes, expiry_s: float | None) -> int:
         expires_at_ms, hour = self._expiry(expiry_s)
         if self._cas_removed is None:
-            self._cas_removed = sqlite_file.cas_removed(self._connection)
+            self._cas_removed = cas_removed(self._connection)
         cas = self._cas_removed + 1
         row = (collection, key, cas, expires_at_ms, hour, checksum(collection, key, content), as_blob(content))
         if self._execute(INSERT, row).rowcount == 1:
@@ -103,7 +185,7 @@ class Documents:
         if not expired:
             raise Exists(f"there is a document {key!r} in {collection!r} of {self._path} already")
         self._cas_removed = None
-        sqlite_file.remove_rows(self._connection, expired)
+        remove_rows(self._connection, expired)
         return self.insert(collection, key, content, expiry_s)
 
     def replace(self, collection: str, key: str, content: bytes, cas: int, expiry_s: float | None) -> int:
@@ -130,17 +212,17 @@ class Documents:
         which = (collection, key, cas, self._moment.earliest_ms)
         if self._execute(REMOVE, which).rowcount == 1:
             self._cas_removed = None
-            sqlite_file.note_removed(self._connection, cas)
+            note_removed(self._connection, cas)
             self._last = (collection, key, cas, True)
             return cas
         raise self._conflict("removed", collection, key, cas)
 
     def _purge(self, count_max: int) -> bool:
         """Remove some of what has expired; true if that was all."""
-        hour = self._moment.earliest_ms // sqlite_file.HOUR_MS
+        hour = self._moment.earliest_ms // HOUR_MS
         expired = self._execute(EXPIRED, (hour, count_max)).fetchall()
         if expired:
-            sqlite_file.remove_rows(self._connection, expired)
+            remove_rows(self._connection, expired)
         return len(expired) < count_max
 
     def _expiry(self, expiry_s: float | None) -> tuple[int | None, int | None]:
@@ -150,7 +232,7 @@ class Documents:
         if not 0 <= expiry_s <= EXPIRY_S_MAX:
             raise StoreError(f"an expiry of {expiry_s} s cannot be kept; from 0 to {EXPIRY_S_MAX:.0f} s can")
         expires_at_ms = self._moment.latest_ms + round(expiry_s * 1000)
-        return expires_at_ms, expires_at_ms // sqlite_file.HOUR_MS
+        return expires_at_ms, expires_at_ms // HOUR_MS
 
     def _conflict(self, verb: str, collection: str, key: str, cas: int) -> Conflict:
         return Conflict(
@@ -165,10 +247,7 @@ def lacks(connection: sqlite3.Connection, mark: bytes) -> str | None:
     version, removed, where = mark.decode().split(" ", 2)
     collection, _, key = where.partition("\0")
     cas, row = int(version), connection.execute(CAS, (collection, key)).fetchone()
-    if row is None:
-        is_there = sqlite_file.cas_removed(connection) >= cas
-    else:
-        is_there = row[0] > cas if removed == "1" else row[0] >= cas
+    is_there = cas_removed(connection) >= cas if row is None else row[0] >= cas + (removed == "1")
     return None if is_there else f"document {key!r} in {collection!r}, version {version}"
 
 

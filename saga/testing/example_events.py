@@ -93,7 +93,7 @@ class _Planner:
 
     def __init__(self, declared: Declared, given: Sequence[Event]) -> None:
         self._handlers = declared.reactions
-        named = {e for h in self._handlers for e in (*h.emits, *(e for p in h.parameters for e in p.events))}
+        named = {e for h in self._handlers for e in (*h.emits, *h.takes)}
         contracts = self._contracts = {name_of(event): contract_of(event) for event in named}
         self._consumed = consumed_by(declared, contracts)
         self._given: dict[str, list[Event]] = {}

@@ -24,9 +24,9 @@ from saga.progress.document import Snapshot, decode, progress_key
 from saga.progress.look import Progress, looked_at
 from saga.runtime.batches import Batches
 from saga.runtime.beginning import begin
+from saga.runtime.cache import KnownPages
 from saga.runtime.documents import as_kind
 from saga.runtime.lifecycle import OPEN_S_MAX, open_resources
-from saga.runtime.pages import KnownPages
 from saga.runtime.participant import Participant, participant_of
 from saga.runtime.ports import Log, Ports
 from saga.runtime.prepared import Prepared, prepare

@@ -17,7 +17,6 @@ from saga.clock import Clock, SystemClock
 from saga.contracts.codec import from_json
 from saga.contracts.library import find
 from saga.printable import printable
-from saga.runtime.topics import topic_of
 from saga.store.sqlite import SqliteStore
 from services.audit.__main__ import report, table
 from services.audit.books import read_books
@@ -88,7 +87,7 @@ async def story(fleet: Fleet, clock: Clock) -> bool:
 
 async def _all_ended(fleet: Fleet, broker: Broker, orders: list[OrderPlaced], clock: Clock) -> Watch:
     """Place the orders and kill a service, until every order has its outcome."""
-    await broker.ensure([topic_of(find(ROOT).topics[TOPIC])])
+    await broker.ensure([find(ROOT).topics[TOPIC]])
     progress, began_s = Progress(len(orders), clock), clock.monotonic_s()
     accident = Accident(fleet, progress, clock)
     async with Watch().on(broker) as watch, Client(fleet.broker) as client:

@@ -11,10 +11,10 @@ from pathlib import Path
 
 from saga.broker.embedded.broker import EmbeddedBroker
 from saga.broker.embedded.membership import Timing
-from saga.broker.port import Membership, Topic
+from saga.broker.port import Membership
 from saga.clock import SystemClock
 from saga.errors import Fenced
-from saga.messages import Outgoing, Partition
+from saga.messages import Outgoing, Partition, Topic
 
 TOPIC = Topic("orders", 4)
 GROUP = "payment"

@@ -14,9 +14,8 @@ from saga.broker.embedded.administration import EmbeddedAdministration
 from saga.broker.kafka.administration import PROBE, KafkaAdministration
 from saga.broker.kafka.settings import KafkaSettings
 from saga.broker.partitioner import partition_of
-from saga.broker.port import Topic
 from saga.errors import BrokerError
-from saga.messages import Outgoing, Partition
+from saga.messages import Outgoing, Partition, Topic
 from saga.testing.conformance.listening import Listening
 from tests.broker.waiting import CLOCK, until
 

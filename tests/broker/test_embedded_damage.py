@@ -15,10 +15,9 @@ import pytest
 from saga.broker.embedded import seats
 from saga.broker.embedded.broker import EmbeddedBroker
 from saga.broker.embedded.seats import Seat, is_vacant, sweep
-from saga.broker.port import Topic
 from saga.clock import SystemClock
 from saga.errors import BrokerBroken, BrokerError, BrokerUnavailable
-from saga.messages import Outgoing, Partition, Record
+from saga.messages import Outgoing, Partition, Record, Topic
 from saga.sqlite import guard, lock
 from saga.sqlite.lock import WriteLock
 from saga.testing.conformance.listening import Listening, event, values

@@ -10,10 +10,9 @@ import pytest
 from saga.broker.embedded.broker import EmbeddedBroker
 from saga.broker.embedded.file import PURPOSE
 from saga.broker.embedded.log import Log
-from saga.broker.port import Topic
 from saga.clock import SystemClock
 from saga.errors import BrokerError, BrokerUnavailable, Fenced
-from saga.messages import Outgoing, Partition
+from saga.messages import Outgoing, Partition, Topic
 from saga.sqlite.lock import WriteLock
 from saga.sqlite.opening import open_to_write
 from saga.testing.conformance.broker import BrokerConformance

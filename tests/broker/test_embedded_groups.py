@@ -16,10 +16,9 @@ from saga.broker.embedded.groups import Groups, ranges
 from saga.broker.embedded.log import DAY_MS, Kept
 from saga.broker.embedded.membership import Timing
 from saga.broker.partitioner import partition_of
-from saga.broker.port import Topic
 from saga.clock import SystemClock
 from saga.errors import BrokerError, Fenced
-from saga.messages import Outgoing, Partition
+from saga.messages import Outgoing, Partition, Topic
 from saga.sqlite.opening import open_to_write
 from saga.testing.conformance.broker import BrokerConformance
 from saga.testing.conformance.listening import Listening, event, values

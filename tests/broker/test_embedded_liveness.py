@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from saga.broker.embedded.groups import Fellow
-from saga.broker.embedded.liveness import Liveness
-from saga.broker.embedded.seats import Seat
+from saga.broker.embedded.seats import Liveness, Seat
 from tests.observe.workers import SetClock
 
 OURS, THEIRS, SILENCE_S = 1, 2, 10.0

@@ -12,9 +12,8 @@ from saga.broker.kafka import producing
 from saga.broker.kafka.broker import KafkaBroker
 from saga.broker.kafka.membership import Member
 from saga.broker.kafka.settings import KafkaSettings
-from saga.broker.port import Topic
 from saga.errors import BrokerError, BrokerUnavailable
-from saga.messages import Partition
+from saga.messages import Partition, Topic
 from saga.testing.conformance.listening import Listening, event, values
 from tests.broker.waiting import CLOCK, WITHIN_S, until
 

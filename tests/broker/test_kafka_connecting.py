@@ -17,9 +17,10 @@ from saga.broker.kafka import private_names
 from saga.broker.kafka.broker import KafkaBroker
 from saga.broker.kafka.membership import Member
 from saga.broker.kafka.settings import Access, KafkaSettings
-from saga.broker.port import Membership, Topic
+from saga.broker.port import Membership
 from saga.clock import SystemClock
 from saga.errors import BrokerError, BrokerUnavailable, ConfigurationError, SagaError
+from saga.messages import Topic
 from saga.testing.conformance.listening import Listening, event, values
 from tests.broker.retrying import put
 from tests.servers.kafka import KafkaServer

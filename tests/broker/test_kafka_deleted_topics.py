@@ -8,8 +8,8 @@ from aiokafka.admin import AIOKafkaAdminClient
 
 from saga.broker.kafka.broker import KafkaBroker
 from saga.broker.kafka.settings import KafkaSettings
-from saga.broker.port import Topic
 from saga.errors import BrokerUnavailable
+from saga.messages import Topic
 from saga.testing.conformance.listening import Listening, event, values
 from tests.broker.retrying import Reader, put
 from tests.broker.waiting import CLOCK, until

@@ -10,9 +10,9 @@ import pytest
 from saga.broker.kafka.broker import KafkaBroker
 from saga.broker.kafka.membership import Member
 from saga.broker.kafka.settings import KafkaSettings
-from saga.broker.port import Membership, Topic
+from saga.broker.port import Membership
 from saga.errors import Fenced
-from saga.messages import Partition
+from saga.messages import Partition, Topic
 from saga.testing.conformance.listening import Listening, event
 from tests.broker.waiting import CLOCK, WITHIN_S, until
 

@@ -11,9 +11,8 @@ from saga.broker.kafka.broker import KafkaBroker
 from saga.broker.kafka.duplicate_instance import DuplicateInstance
 from saga.broker.kafka.membership import Member
 from saga.broker.kafka.settings import KafkaSettings
-from saga.broker.port import Topic
 from saga.errors import BrokerError
-from saga.messages import Partition
+from saga.messages import Partition, Topic
 from saga.testing.conformance.listening import Listening, event, values
 from saga.testing.trials import TrialClock
 from tests.broker.waiting import CLOCK, until

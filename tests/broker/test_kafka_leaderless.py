@@ -9,9 +9,8 @@ from aiokafka import TopicPartition
 
 from saga.broker.kafka.broker import KafkaBroker
 from saga.broker.kafka.settings import KafkaSettings
-from saga.broker.port import Topic
 from saga.errors import BrokerUnavailable
-from saga.messages import Outgoing
+from saga.messages import Outgoing, Topic
 from saga.testing.conformance.listening import event, values
 from tests.broker.waiting import CLOCK, until
 

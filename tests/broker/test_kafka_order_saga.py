@@ -19,7 +19,7 @@ from saga.errors import BrokerUnavailable
 from saga.messages import Outgoing
 from saga.observe.moments import DeadLettered, Escalated, Moment
 from saga.runtime.lifecycle import Options
-from saga.runtime.topics import topics_of
+from saga.runtime.prepared import topics_of
 from saga.store.sqlite import SqliteStore
 from services.inventory import inventory
 from services.inventory.stock import Stock

@@ -11,8 +11,8 @@ from saga.broker.kafka.broker import KafkaBroker
 from saga.broker.kafka.client import hand_over
 from saga.broker.kafka.producing import BATCH_BYTES
 from saga.broker.kafka.settings import KafkaSettings
-from saga.broker.port import Topic
 from saga.errors import BrokerUnavailable
+from saga.messages import Topic
 from saga.testing.conformance.listening import event, values
 from tests.broker.waiting import CLOCK
 

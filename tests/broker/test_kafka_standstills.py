@@ -7,9 +7,9 @@ import pytest
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from saga.broker.kafka import client, prefetch
+from saga.broker.kafka.committing import Owned
 from saga.broker.kafka.fetching import Fetching
 from saga.broker.kafka.membership import Member
-from saga.broker.kafka.owned import Owned
 from saga.broker.kafka.prefetch import Prefetch
 from saga.broker.kafka.settings import Access, KafkaSettings
 from saga.messages import Partition, Record, Standstill

@@ -10,8 +10,7 @@ from aiokafka import AIOKafkaProducer
 from saga.broker.administration import Bounds
 from saga.broker.kafka.administration import KafkaAdministration
 from saga.broker.kafka.settings import KafkaSettings
-from saga.broker.port import Topic
-from saga.messages import Partition
+from saga.messages import Partition, Topic
 from saga.testing.conformance.listening import Listening, event, values
 from tests.broker.waiting import CLOCK, until
 

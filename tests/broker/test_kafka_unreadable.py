@@ -12,8 +12,7 @@ from saga.broker.kafka.administration import KafkaAdministration
 from saga.broker.kafka.broker import KafkaBroker
 from saga.broker.kafka.membership import Member
 from saga.broker.kafka.settings import KafkaSettings
-from saga.broker.port import Topic
-from saga.messages import Outgoing, Partition, Record
+from saga.messages import Outgoing, Partition, Record, Topic
 from saga.testing.conformance.listening import Listening, event, values
 from tests.broker.waiting import CLOCK, until
 from tests.servers.damage import HARMLESS, spoil

@@ -13,7 +13,7 @@ from saga.clock import SystemClock
 from saga.config import Settings
 from saga.errors import BrokerUnavailable, ConfigurationError
 from saga.runtime.lifecycle import Options
-from saga.runtime.topics import topics_of
+from saga.runtime.prepared import topics_of
 from services.order import order
 from services.payment import payment
 

@@ -11,11 +11,10 @@ from pathlib import Path
 
 from saga.broker.administration import Administration
 from saga.broker.partitioner import partition_of
-from saga.broker.port import Topic
 from saga.clock import SystemClock
 from saga.config import Settings
-from saga.inspection.open_broker import administration_of
-from saga.messages import Outgoing, Partition
+from saga.inspection.sources import administration_of
+from saga.messages import Outgoing, Partition, Topic
 from saga.testing.conformance.listening import Listening
 from tests.broker.waiting import until
 

@@ -12,13 +12,12 @@ import pytest
 from saga.adapter_description import Finding
 from saga.administration import findings
 from saga.administration.position_moves import PartitionState
-from saga.administration.wanted_topics import Wanted
+from saga.administration.topic_plans import Wanted
 from saga.broker.adapter import Copies
 from saga.broker.administration import DAY_MS, Bounds, Found
-from saga.broker.port import Topic
 from saga.config import Settings
 from saga.declarations.values import Declared
-from saga.messages import Partition
+from saga.messages import Partition, Topic
 from saga.store.couchbase.adapter import COUCHBASE, CouchbaseOptions
 from saga.store.sqlite import SqliteStore
 from tests.cli.conftest import Call

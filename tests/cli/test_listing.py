@@ -10,13 +10,12 @@ import pytest
 from msgspec.structs import replace
 
 from saga.broker.embedded.broker import EmbeddedBroker
-from saga.broker.port import Topic
 from saga.clock import SystemClock, iso
 from saga.inspection import listing
 from saga.inspection.glance import glance
 from saga.inspection.letters import letter_in
 from saga.inspection.timeline import status_of
-from saga.messages import Message, Outgoing, Position, Record
+from saga.messages import Message, Outgoing, Position, Record, Topic
 from saga.progress.document import DeadLetter, Snapshot, decode, encode
 from saga.runtime import deadletters
 from saga.store.sqlite import SqliteStore

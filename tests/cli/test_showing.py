@@ -11,9 +11,9 @@ import pytest
 from msgspec.structs import replace
 
 from saga.broker.embedded.broker import EmbeddedBroker
-from saga.broker.port import Topic
 from saga.clock import SystemClock
 from saga.contracts.hiding import HIDDEN, hidden, renamed
+from saga.messages import Topic
 from saga.progress.document import DeadLetter, Intent, Snapshot, decode, encode
 from saga.runtime import deadletters
 from saga.store.sqlite_documents import checksum

@@ -8,7 +8,7 @@ import pytest
 
 from saga.administration.topic_plans import Reader, Step, apply, is_kept_as_wanted, plan, span
 from saga.broker.administration import DAY_MS, Administration, Found
-from saga.broker.port import Topic
+from saga.messages import Topic
 from tests.cli.conftest import Call
 from tests.cli.pottery_service import Pottery, a_worker, handled, the_broker
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from saga.contracts.library import Library, Topic, contract_of, find
+from saga.contracts.library import Library, contract_of, find
 from saga.errors import ContractError, DeclarationError
-from saga.messages import Event
+from saga.messages import Event, Topic
 from tests.contracts.folders import decimal, field, generated, put, schema, write
 
 RECORD = {"type": "record", "name": "Part", "fields": [field("size", "int")]}

@@ -20,9 +20,8 @@ from saga.messages import Event, Outgoing, Partition, Record, Standstill
 from saga.observe.moments import Moment
 from saga.progress.document import Entry, decode, decode_entry, progress_key
 from saga.runtime.lifecycle import Options, serve
-from saga.runtime.prepared import prepare
+from saga.runtime.prepared import prepare, topics_of
 from saga.runtime.room import Limits
-from saga.runtime.topics import topic_of, topics_of
 from saga.store.port import Document, Store
 from saga.store.sqlite import SqliteStore
 from services.demo.fleet import ROOT
@@ -327,7 +326,7 @@ async def house_of(
     async with AsyncExitStack() as stack:
         house = House(folder, clock)
         await stack.enter_async_context(house.broker)
-        await house.broker.ensure([topic_of(topic) for topic in find(ROOT).topics.values()])
+        await house.broker.ensure(list(find(ROOT).topics.values()))
         bank = FailingBank(await stack.enter_async_context(Ledger(folder / "bank.db")), house.plan)
         carrier = FailingCarrier(await stack.enter_async_context(Ledger(folder / "carrier.db")), house.plan)
         use: dict[str, Sequence[object]] = {"payment": [bank], "shipping": [carrier]}

@@ -16,10 +16,9 @@ from typing import Any, Protocol
 import pytest
 
 from saga.broker.embedded.broker import EmbeddedBroker
-from saga.broker.port import Topic
 from saga.clock import SystemClock
 from saga.errors import SagaError
-from saga.messages import Outgoing
+from saga.messages import Outgoing, Topic
 from saga.store.sqlite import SqliteStore
 from saga.testing.conformance.listening import Listening
 

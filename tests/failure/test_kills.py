@@ -9,7 +9,6 @@ import pytest
 from saga import Client, wiring
 from saga.clock import SystemClock
 from saga.contracts.library import find
-from saga.runtime.topics import topic_of
 from saga.store.sqlite import SqliteStore
 from services.audit.books import SERVICES, read_books
 from services.audit.checks import audit
@@ -85,7 +84,7 @@ async def test_every_effect_happens_once_though_services_are_killed_at_random_mo
     with Fleet(tmp_path, clock) as fleet:
         fleet.start_all()
         async with wiring.broker_of(fleet.broker, clock) as broker:
-            await broker.ensure([topic_of(find(ROOT).topics[TOPIC])])
+            await broker.ensure([find(ROOT).topics[TOPIC]])
             async with Watch().on(broker) as watch:
                 kills = await killed_at_random(fleet, published, watch, chance)
                 await until_ended(watch, ORDERS_MAX, fleet)

@@ -14,10 +14,10 @@ from saga.broker.embedded.broker import EmbeddedBroker
 from saga.broker.kafka.broker import KafkaBroker
 from saga.broker.kafka.settings import KafkaSettings
 from saga.broker.partitioner import partition_of
-from saga.broker.port import RECORD_BYTES_MAX, Broker, Listener, Membership, Topic, size_of
+from saga.broker.port import RECORD_BYTES_MAX, Broker, Listener, Membership, size_of
 from saga.clock import SystemClock
 from saga.errors import BrokerError
-from saga.messages import Outgoing, Partition, Record, Standstill
+from saga.messages import Outgoing, Partition, Record, Standstill, Topic
 from saga.names import dead_letters_of
 from tests.fuzz.records import TOPIC, Written
 from tests.servers.kafka import KafkaServer

@@ -20,7 +20,7 @@ from saga.progress.actions import Act
 from saga.progress.document import Call, Intent, Result, Snapshot, decode_entry
 from saga.progress.record import Ended, Failure, Hand, Written
 from saga.progress.roles import Role
-from saga.runtime import documents, handling, lanes, persistence, publishing, turn
+from saga.runtime import documents, handling, lanes, persistence, turn
 from saga.runtime.delivery import Delivery
 from saga.runtime.lanes import Item, Lanes
 from saga.runtime.offsets import Prefix
@@ -114,17 +114,17 @@ def nothing_is_marked_as_published(patch: pytest.MonkeyPatch) -> None:
 
 
 def events_go_out_in_any_order(patch: pytest.MonkeyPatch) -> None:
-    outgoing = publishing.outgoing
-    patch.setattr(publishing, "outgoing", lambda service, p, entry: list(outgoing(service, p, entry))[::-1])
+    records_of = persistence.records_of
+    patch.setattr(persistence, "records_of", lambda service, p, entry: list(records_of(service, p, entry))[::-1])
 
 
 def repeats_have_another_time(patch: pytest.MonkeyPatch) -> None:
-    patch_events = publishing.outgoing
+    real = persistence.records_of
 
-    def outgoing(service: Participant, p: Snapshot, entry: Any) -> Any:
-        return patch_events(service, p, replace(entry, time=iso(service.ports.clock.now_ms())))
+    def records_of(service: Participant, p: Snapshot, entry: Any) -> Any:
+        return real(service, p, replace(entry, time=iso(service.ports.clock.now_ms())))
 
-    patch.setattr(publishing, "outgoing", outgoing)
+    patch.setattr(persistence, "records_of", records_of)
 
 
 # -------------------------------------------------------------------- the write
@@ -242,8 +242,10 @@ def results_are_undone_oldest_first(patch: pytest.MonkeyPatch) -> None:
 
 
 def dead_letters_are_not_said(patch: pytest.MonkeyPatch) -> None:
-    outgoing = publishing.outgoing
-    patch.setattr(publishing, "outgoing", lambda service, p, entry: outgoing(service, p, replace(entry, letters=())))
+    records_of = persistence.records_of
+    patch.setattr(
+        persistence, "records_of", lambda service, p, entry: records_of(service, p, replace(entry, letters=()))
+    )
 
 
 def a_dead_letter_blocks_nobody(patch: pytest.MonkeyPatch) -> None:

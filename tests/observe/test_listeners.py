@@ -4,8 +4,7 @@ import logging
 
 import pytest
 
-from saga.observe.listeners import to_all
-from saga.observe.moments import Moment, Started
+from saga.observe.moments import Moment, Started, to_all
 
 STARTED = Started(service="payment", topics=("orders",))
 

@@ -13,7 +13,7 @@ from saga.clock import SystemClock
 from saga.config import Settings
 from saga.messages import Partition
 from saga.observe import moments
-from saga.observe.logs import LEVELS, event_name, log_to
+from saga.observe.logs import LEVELS, Log, event_name
 from saga.observe.moments import (
     Assigned,
     DeadLettered,
@@ -76,7 +76,7 @@ def lines(stream: io.StringIO) -> list[dict[str, object]]:
 
 
 def to(stream: io.StringIO, settings: Settings | None = None) -> Report:
-    return log_to(stream, settings, clock=FixedClock())
+    return Log(stream, settings, clock=FixedClock()).report
 
 
 def test_a_handled_message_is_one_json_object_on_one_line() -> None:
@@ -197,7 +197,7 @@ def test_what_an_exception_says_stays_on_one_line_whatever_is_in_it() -> None:
 def test_a_log_that_cannot_be_written_stops_nobody(breaks: Callable[[io.StringIO], object]) -> None:
     stream = Terminal()
     breaks(stream)
-    log_to(stream, Settings(log="json"))(HANDLED)
+    Log(stream, Settings(log="json")).report(HANDLED)
 
 
 def fails(line: str) -> int:
@@ -205,7 +205,7 @@ def fails(line: str) -> int:
 
 
 def test_the_stream_lives_as_long_as_the_listener(capfd: pytest.CaptureFixture[str]) -> None:
-    report = log_to(open(1, "w", closefd=False))  # noqa: SIM115 - nobody else holds it: that is the point
+    report = Log(open(1, "w", closefd=False)).report  # noqa: SIM115 - nobody else holds it: that is the point
     gc.collect()
     report(Started(service="payment", topics=("orders",)))
     assert json.loads(capfd.readouterr().out)["topics"] == ["orders"]

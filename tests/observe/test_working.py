@@ -13,9 +13,8 @@ from saga.messages import Outgoing, Partition
 from saga.observe.moments import Moment, Recovered, Unavailable
 from saga.observe.worker_view import WorkerView
 from saga.runtime.lifecycle import Options, serve
-from saga.runtime.prepared import prepare
+from saga.runtime.prepared import prepare, topics_of
 from saga.runtime.room import Limits
-from saga.runtime.topics import topics_of
 from saga.runtime.watching import QUIET_S, Watching
 from saga.store.port import Document
 from services.order.events import OrderPlaced

@@ -5,7 +5,7 @@ from msgspec.structs import replace
 
 from saga.progress.document import Page, Result, Snapshot
 from saga.progress.roles import Undo
-from saga.progress.undeclared import undeclared
+from saga.progress.takeover import undeclared
 from tests.progress.pieces import a_message, a_role, an_intent, blank, kept, roles_of
 
 A = a_message("A")

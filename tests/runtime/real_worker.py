@@ -17,9 +17,8 @@ from saga.messages import Message, Outgoing, Partition, Record, texts_of
 from saga.observe.moments import DeadLettered, Moment
 from saga.progress import ids
 from saga.progress.document import Entry, Snapshot, decode, decode_entry, progress_key
-from saga.runtime import topics
 from saga.runtime.lifecycle import Options, serve
-from saga.runtime.prepared import prepare
+from saga.runtime.prepared import prepare, topics_of
 from saga.runtime.room import Limits
 from saga.store.sqlite import SqliteStore
 from services.payment.events import OrderPlaced
@@ -71,7 +70,7 @@ class Workplace:
     async def opened(self) -> AsyncIterator[None]:
         """With all topics of the example."""
         async with self.broker, self.store:
-            await self.broker.ensure([topics.topic_of(topic) for topic in find(ROOT).topics.values()])
+            await self.broker.ensure(list(find(ROOT).topics.values()))
             yield
 
     async def publish(
@@ -161,7 +160,7 @@ async def at_work(
 ) -> AsyncIterator[asyncio.Event]:
     """The service runs inside the block, or until the event is set; then it drains."""
     prepared, stop = prepare(service.declared), asyncio.Event()
-    await place.broker.ensure(topics.topics_of(service.declared))
+    await place.broker.ensure(topics_of(service.declared))
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(
             serve(

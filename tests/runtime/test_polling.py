@@ -11,10 +11,9 @@ from saga.messages import Outgoing, Partition, Record, Standstill
 from saga.runtime.lanes import Item, Lanes
 from saga.runtime.offsets import Prefix
 from saga.runtime.participant import participant_of
-from saga.runtime.polling import Polling
+from saga.runtime.polling import Polling, Unreadable
 from saga.runtime.prepared import prepare
 from saga.runtime.room import Limits, Room
-from saga.runtime.unreadable import Unreadable
 from saga.runtime.watching import Watching
 from saga.runtime.worker_ports import WorkerAssignment, worker_ports
 from services.payment.events import OrderPlaced

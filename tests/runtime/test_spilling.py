@@ -23,7 +23,7 @@ from saga.observe.moments import Handled, Retrying, Stuck
 from saga.progress import history, spill
 from saga.progress.document import Snapshot, decode, decode_entry, encode, progress_key
 from saga.runtime.beginning import begin
-from saga.runtime.pages import ROOM_BYTES, KnownPages
+from saga.runtime.cache import ROOM_BYTES, KnownPages
 from saga.runtime.turn import take_turn
 from saga.testing.trials import TrialClock
 from services.payment.events import OrderCancelled, OrderConfirmed, OrderPlaced, PaymentDeclined, PaymentReserved

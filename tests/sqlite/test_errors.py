@@ -19,7 +19,7 @@ from saga.errors import (
 )
 from saga.sqlite.errors import BROKEN, MEANINGS, Doing, is_busy, meaning, primary_code
 from saga.sqlite.purpose import Purpose
-from saga.store.sqlite_file import PURPOSE as STORE
+from saga.store.sqlite_documents import PURPOSE as STORE
 
 PATH = Path("payment.db")
 DEFECTS = {

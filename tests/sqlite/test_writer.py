@@ -18,7 +18,7 @@ from saga.sqlite.file import File
 from saga.sqlite.lock import WriteLock
 from saga.sqlite.purpose import Purpose
 from saga.sqlite.writer import Writer
-from saga.store.sqlite_file import PURPOSE as STORE
+from saga.store.sqlite_documents import PURPOSE as STORE
 
 CLOCK = SystemClock()
 ROOM = 10

@@ -19,8 +19,7 @@ from saga.runtime.spilling import EXPIRY_S_MORE
 from saga.store.port import Document, NewestFirst
 from saga.store.sqlite import WRITES_MAX, SqliteStore
 from saga.store.sqlite_adapter import sqlite_path
-from saga.store.sqlite_documents import EXPIRY_S_MAX
-from saga.store.sqlite_file import PURPOSE
+from saga.store.sqlite_documents import EXPIRY_S_MAX, PURPOSE
 from saga.testing.conformance.store import Opens, Passes, StoreConformance
 from tests.store.conftest import Held, SettableClock
 

@@ -15,7 +15,7 @@ from saga.inspection.histories import history_of
 from saga.inspection.sources import Source
 from saga.inspection.timeline import History
 from saga.progress.history import verify
-from saga.runtime.topics import topics_of
+from saga.runtime.prepared import topics_of
 from saga.store.port import Store
 from services import ledger
 from services.audit.books import SERVICES, Sources, assemble

@@ -13,7 +13,7 @@ from saga.broker.kafka.adapter import kafka_settings
 from saga.broker.kafka.administration import KafkaAdministration
 from saga.clock import Clock, SystemClock
 from saga.config import Settings
-from saga.runtime.topics import topics_of
+from saga.runtime.prepared import topics_of
 from saga.store.port import Store
 from services.audit.__main__ import report, table
 from services.audit.checks import Check, audit, outcomes

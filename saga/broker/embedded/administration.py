@@ -8,9 +8,8 @@ from saga.broker.embedded import sums
 from saga.broker.embedded.broker import EmbeddedBroker
 from saga.broker.embedded.log import Kept, Undecodable, kept_topics
 from saga.broker.embedded.seats import is_vacant
-from saga.broker.port import Topic
 from saga.errors import BrokerError
-from saga.messages import Partition
+from saga.messages import Partition, Topic
 
 
 class EmbeddedAdministration(EmbeddedBroker):

@@ -14,10 +14,10 @@ from saga.broker.embedded.log import Log, Undecodable, lacks
 from saga.broker.embedded.membership import Member, Shared, Timing
 from saga.broker.embedded.seats import Seat, sweep
 from saga.broker.embedded.transaction import Transaction
-from saga.broker.port import RECORD_BYTES_MAX, Listener, Membership, Topic
+from saga.broker.port import RECORD_BYTES_MAX, Listener, Membership
 from saga.clock import Clock
 from saga.errors import Broken, BrokerError, BrokerUnavailable
-from saga.messages import Outgoing, Partition, Record
+from saga.messages import Outgoing, Partition, Record, Topic
 from saga.sqlite.errors import Doing
 from saga.sqlite.file import File
 from saga.sqlite.writer import Writer

@@ -12,9 +12,9 @@ import msgspec
 from saga.broker.embedded import sums
 from saga.broker.embedded.file import log_table
 from saga.broker.partitioner import partition_of
-from saga.broker.port import FRAME_BYTES, RECORD_BYTES_MAX, Topic, size_of
+from saga.broker.port import FRAME_BYTES, RECORD_BYTES_MAX, size_of
 from saga.errors import BrokerError
-from saga.messages import Headers, Outgoing, Partition, Record
+from saga.messages import Headers, Outgoing, Partition, Record, Topic
 from saga.sqlite.blobs import as_blob
 from saga.sqlite.errors import Damage
 

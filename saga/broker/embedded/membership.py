@@ -6,9 +6,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from saga.broker.embedded.groups import Groups, View
-from saga.broker.embedded.liveness import Liveness
 from saga.broker.embedded.log import Log, Undecodable
-from saga.broker.embedded.seats import Seat, is_vacant
+from saga.broker.embedded.seats import Liveness, Seat, is_vacant
 from saga.broker.embedded.transaction import Transaction
 from saga.broker.port import Listener
 from saga.clock import Clock

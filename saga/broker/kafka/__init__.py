@@ -3,7 +3,6 @@
 Reading order: `adapter` (addresses and settings), `settings` (where and how), `errors` (meaning of each failure),
 `connecting` (a first try, to say what is wrong), `client` (private parts of aiokafka), `private_names` (check that they
 are still there), `producing`, `batches` (bytes that may be damaged), `fetching` (partitions kept apart), `consumers`,
-`topics`, `prefetch`, `rebalances`, `duplicate_instance` (two processes with one id), `owned`, `committing`,
-`membership`, `requests` (those that aiokafka has no classes for), `rights` (what we may do), `broker` (all of it). Then
-for tools: `probing`, `administration`.
+`topics`, `prefetch`, `duplicate_instance` (two processes with one id), `committing`, `membership`, `requests` (those
+that aiokafka has no classes for), `rights` (what we may do), `broker` (all of it). Then for tools: `administration`.
 """

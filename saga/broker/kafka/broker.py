@@ -12,10 +12,10 @@ from saga.broker.kafka.connecting import check
 from saga.broker.kafka.membership import Member
 from saga.broker.kafka.producing import Publisher
 from saga.broker.kafka.settings import Access, KafkaSettings
-from saga.broker.port import Listener, Membership, Topic
+from saga.broker.port import Listener, Membership
 from saga.clock import Clock
 from saga.errors import BrokerError
-from saga.messages import Outgoing, Record
+from saga.messages import Outgoing, Record, Topic
 
 RENEW_S = 5.0
 """Pause before secrets and certificates are looked at again. Only new connections use them."""

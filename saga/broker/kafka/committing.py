@@ -1,15 +1,27 @@
-"""Commits that end with the assignment they belong to: aiokafka's own would go on under the next one."""
+"""Partitions in the hands of a member, and commits that end with the assignment they belong to: aiokafka's own would go
+on under the next one."""
 
 import asyncio
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from saga.broker.kafka import client
 from saga.broker.kafka.client import FAILED, failed
-from saga.broker.kafka.owned import Owned
 from saga.errors import BrokerUnavailable, Fenced
 from saga.messages import Partition
+
+
+@dataclass(slots=True)
+class Owned:
+    """Partition that is ours in this assignment; the next assignment makes another one."""
+
+    next: int
+    """Offset after the last record that was handed out."""
+    committed: int
+    over: asyncio.Future[None]
+    """Future that is done when the assignment is over."""
 
 
 async def commit(

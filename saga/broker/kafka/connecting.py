@@ -44,14 +44,8 @@ async def _greeted(server: str, options: ClientOptions, seconds: float) -> None:
     connection = await create_conn(
         host.strip("[]"),
         int(port),
-        client_id=options["client_id"],
         request_timeout_ms=int(seconds * 1000),
-        ssl_context=options["ssl_context"],
-        security_protocol=options["security_protocol"],
-        sasl_mechanism=options["sasl_mechanism"],
-        sasl_plain_username=options["sasl_plain_username"],
-        sasl_plain_password=options["sasl_plain_password"],
-        sasl_oauth_token_provider=options["sasl_oauth_token_provider"],
+        **{name: value for name, value in options.items() if name != "bootstrap_servers"},
     )
     try:
         if not (await connection.send(MetadataRequest([]))).brokers:

@@ -1,9 +1,11 @@
-"""Consumers of aiokafka as we want them: none of them reads what a transaction has not committed, nor counts it."""
+"""Consumers of aiokafka as we want them: none of them reads what a transaction has not committed, nor counts it. And
+the listener that they call when the group has decided."""
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Any
 
-from aiokafka import AIOKafkaConsumer
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.abc import ConsumerRebalanceListener
 from aiokafka.coordinator.assignors.range import RangePartitionAssignor
 from aiokafka.errors import KafkaError
 
@@ -52,3 +54,21 @@ def _consumer(access: Access, **options: Any) -> AIOKafkaConsumer:
     except KafkaError as why:
         raise failed(why, "connecting to Kafka") from why
     return AIOKafkaConsumer(**known, isolation_level="read_committed", enable_auto_commit=False, **options)
+
+
+class Rebalances(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no types
+    """Listener that hands on what the group has decided, with the consumer to which it was said."""
+
+    def __init__(
+        self,
+        consumer: AIOKafkaConsumer,
+        given_up: Callable[[AIOKafkaConsumer], Awaitable[None]],
+        given: Callable[[AIOKafkaConsumer, Collection[TopicPartition]], Awaitable[None]],
+    ) -> None:
+        self._consumer, self._given_up, self._given = consumer, given_up, given
+
+    async def on_partitions_revoked(self, revoked: Collection[TopicPartition]) -> None:
+        await self._given_up(self._consumer)
+
+    async def on_partitions_assigned(self, assigned: Collection[TopicPartition]) -> None:
+        await self._given(self._consumer, assigned)

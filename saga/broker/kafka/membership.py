@@ -14,12 +14,11 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from saga.broker.kafka import client, consumers, private_names
 from saga.broker.kafka.client import FAILED, failed, partitions_of
-from saga.broker.kafka.committing import commit
+from saga.broker.kafka.committing import Owned, commit
+from saga.broker.kafka.consumers import Rebalances
 from saga.broker.kafka.duplicate_instance import DuplicateInstance
 from saga.broker.kafka.fetching import Fetching, keep_apart
-from saga.broker.kafka.owned import Owned
 from saga.broker.kafka.prefetch import Prefetch
-from saga.broker.kafka.rebalances import Rebalances
 from saga.broker.kafka.settings import Access, KafkaSettings
 from saga.broker.port import Listener
 from saga.clock import Clock

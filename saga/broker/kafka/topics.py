@@ -12,10 +12,9 @@ from saga.broker.kafka.consumers import of_nobody
 from saga.broker.kafka.errors import translated
 from saga.broker.kafka.fetching import Fetching, keep_apart
 from saga.broker.kafka.settings import Access, KafkaSettings
-from saga.broker.port import Topic
 from saga.clock import Clock
 from saga.errors import BrokerError, BrokerUnavailable
-from saga.messages import Record
+from saga.messages import Record, Topic
 
 DAY_MS = 86_400_000
 MESSAGE_BYTES = 1_048_588

@@ -11,10 +11,13 @@ Couchbase Server says (CouchbaseMock's is not).
 
 import asyncio
 import os
+import pickle
 import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
+from functools import partial
 from typing import Literal
 
 import msgspec
@@ -31,22 +34,6 @@ EVICTS_S = 5.0
 """Longest time it may take to say whether the bucket evicts."""
 
 
-class Wanted(msgspec.Struct, frozen=True, kw_only=True):
-    """Request to the process: it comes over standard input, where no other user of the machine can read it."""
-
-    connection: str
-    bucket: str
-    scope: str | None
-    username: str | None
-    password: str | None
-    ca_file: str | None
-    cert_file: str | None
-    key_file: str | None
-    name: str
-    """Name of the collection in Couchbase; empty for the bucket's settings."""
-    prefix: str
-
-
 class Told(msgspec.Struct, frozen=True, array_like=True):
     """Line of the answer."""
 
@@ -56,7 +43,7 @@ class Told(msgspec.Struct, frozen=True, array_like=True):
 
 async def keys_of(settings: CouchbaseSettings, name: str, prefix: str, clock: Clock) -> AsyncIterator[str]:
     """Keys in a collection of Couchbase that begin with `prefix`, in no order. Raises `StoreUnavailable`."""
-    async with _process(_wanted(settings, name, prefix), stderr=None) as process:
+    async with _process(settings, name, prefix, stderr=None) as process:
         while (told := await _line(process, settings, clock)).what != "end":
             if told.what == "failed":
                 raise StoreUnavailable(told.text)
@@ -65,7 +52,7 @@ async def keys_of(settings: CouchbaseSettings, name: str, prefix: str, clock: Cl
 
 async def evicts(settings: CouchbaseSettings, clock: Clock) -> bool | None:
     """True if the bucket removes documents when memory is short; `None` if nobody says so in time."""
-    async with _process(_wanted(settings, "", ""), stderr=DEVNULL) as process:
+    async with _process(settings, "", "", stderr=DEVNULL) as process:
         try:
             told = await clock.within(EVICTS_S, _line(process, settings, clock))
         except (TimeoutError, StoreUnavailable):
@@ -74,8 +61,14 @@ async def evicts(settings: CouchbaseSettings, clock: Clock) -> bool | None:
 
 
 @asynccontextmanager
-async def _process(wanted: Wanted, stderr: int | None) -> AsyncIterator[Process]:
-    """Start a process, and tell it what is wanted; it has ended when the block has."""
+async def _process(
+    settings: CouchbaseSettings, name: str, prefix: str, *, stderr: int | None
+) -> AsyncIterator[Process]:
+    """Start a process, and tell it what is wanted: the keys of the collection `name`, or, if that is empty, the
+    bucket's settings. It has ended when the block has."""
+    password = settings.password_now()
+    if password is not None:  # a function that goes over a pipe
+        settings = replace(settings, password=partial(str, password))
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "saga.store.couchbase.lister"),
         stdin=PIPE,
@@ -85,7 +78,8 @@ async def _process(wanted: Wanted, stderr: int | None) -> AsyncIterator[Process]
     )
     try:
         assert process.stdin is not None, "it is a pipe"
-        process.stdin.write(msgspec.json.encode(wanted))
+        # Standard input: no other user of the machine can read it.
+        process.stdin.write(pickle.dumps((settings, name, prefix)))
         process.stdin.close()
         yield process
     finally:
@@ -100,19 +94,3 @@ async def _line(process: Process, settings: CouchbaseSettings, clock: Clock) -> 
         return msgspec.json.decode(await clock.within(ANSWER_S, process.stdout.readline()), type=Told)
     except (TimeoutError, msgspec.DecodeError) as why:
         raise StoreUnavailable(f"the keys of the store {settings.where} could not be listed: try again") from why
-
-
-def _wanted(settings: CouchbaseSettings, name: str, prefix: str) -> Wanted:
-    ca, cert, key = (str(file) if file else None for file in (settings.ca_file, settings.cert_file, settings.key_file))
-    return Wanted(
-        connection=settings.connection,
-        bucket=settings.bucket,
-        scope=settings.scope,
-        username=settings.username,
-        password=settings.password_now(),
-        ca_file=ca,
-        cert_file=cert,
-        key_file=key,
-        name=name,
-        prefix=prefix,
-    )

@@ -18,9 +18,9 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from saga.broker.port import Broker, Topic
+from saga.broker.port import Broker
 from saga.errors import Fenced, SagaError
-from saga.messages import Outgoing, Partition, Record
+from saga.messages import Outgoing, Partition, Record, Topic
 from saga.testing.conformance.broker_suite import CLOCK, LOOK_S, Connect
 from saga.testing.conformance.listening import Listening, event, values
 from saga.testing.conformance.refused_records import RefusalsConformance

@@ -6,9 +6,9 @@ from typing import TypeAlias
 
 import pytest
 
-from saga.broker.port import Broker, Membership, Topic
+from saga.broker.port import Broker, Membership
 from saga.clock import SystemClock
-from saga.messages import Partition, Record
+from saga.messages import Partition, Record, Topic
 from saga.testing.conformance.listening import Listening
 
 Connect: TypeAlias = Callable[[], Broker]

@@ -5,9 +5,9 @@ from typing import TypeAlias
 
 import pytest
 
-from saga.broker.port import Broker, Membership, Topic
+from saga.broker.port import Broker, Membership
 from saga.errors import SagaError
-from saga.messages import Partition, Record
+from saga.messages import Partition, Record, Topic
 from saga.testing.conformance.broker_suite import CLOCK, BrokerSuite, Connect
 from saga.testing.conformance.listening import Listening, event
 

@@ -24,9 +24,9 @@ from saga.names import ARCHIVES, PROGRESS, is_dead_letters
 from saga.progress import record as written_down
 from saga.progress.document import Call, Entry, Intent, Snapshot, decode, decode_entry
 from saga.runtime.beginning import begin
+from saga.runtime.cache import KnownPages
 from saga.runtime.errors import Halted
 from saga.runtime.intake import received
-from saga.runtime.pages import KnownPages
 from saga.runtime.participant import participant_of
 from saga.runtime.ports import Ports
 from saga.runtime.prepared import Prepared

@@ -13,17 +13,15 @@ from typing import TYPE_CHECKING, NamedTuple, Self, TypeVar
 
 import msgspec
 
-from saga.broker.port import Topic
 from saga.client_events import to_record
 from saga.clock import SystemClock
 from saga.contracts.library import binding_of, contract_of
 from saga.declarations.values import Declared
 from saga.errors import SagaError
-from saga.messages import Event, Outgoing, name_of
+from saga.messages import Event, Outgoing, Topic, name_of
 from saga.names import PROGRESS
 from saga.progress.document import decode, progress_key
 from saga.runtime.documents import as_kind
-from saga.runtime.topics import topic_of
 from saga.service import Service
 from saga.testing.fakes import check_fakes
 from saga.testing.invariants.check import UNSEEN_IN_PARTIAL, violations
@@ -182,7 +180,7 @@ class ProcessWorld(World):
     def publish(self, *events: Event) -> None:
         self._pending += [to_record(event, self._clock.now_ms()) for event in events]
         for binding in map(binding_of, map(type, events)):
-            self._topics[binding.contract.topic] = topic_of(binding.library.topics[binding.contract.topic])
+            self._topics[binding.contract.topic] = binding.library.topics[binding.contract.topic]
 
     def run_until_quiet(self) -> None:
         """Run as promised. The time is real: at most 60 s, unless the world was made with another `deadline_s`."""

@@ -12,12 +12,11 @@ import msgspec
 from saga.broker.administration import Administration
 from saga.broker.embedded.administration import EmbeddedAdministration
 from saga.broker.embedded.membership import Timing
-from saga.broker.port import Topic
 from saga.clock import Clock
 from saga.declarations.values import Declared
-from saga.messages import Outgoing, Record
+from saga.messages import Outgoing, Record, Topic
 from saga.names import ARCHIVES, PROGRESS
-from saga.runtime.topics import topics_of
+from saga.runtime.prepared import topics_of
 from saga.store.port import Document
 from saga.store.sqlite import SqliteStore
 from saga.testing.invariants.evidence import Evidence

@@ -6,16 +6,15 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from saga.broker.port import Topic
 from saga.clock import Clock
 from saga.declarations.values import Declared
 from saga.errors import BrokerError, BrokerUnavailable
-from saga.messages import Outgoing, Record
+from saga.messages import Outgoing, Record, Topic
 from saga.names import ARCHIVES, PROGRESS
 from saga.progress.document import Snapshot, decode, decode_entry, progress_key
 from saga.progress.history import archive_key, decode_archive
 from saga.progress.spill import page_key
-from saga.runtime.topics import reads_of, topics_of
+from saga.runtime.prepared import reads_of, topics_of
 from saga.store.port import Document
 from saga.testing.processes.evidence import Left
 from saga.testing.processes.servers import Servers

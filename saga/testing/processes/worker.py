@@ -17,7 +17,7 @@ from saga.broker.port import Broker
 from saga.clock import Clock, SystemClock
 from saga.config import Settings
 from saga.errors import SagaError
-from saga.observe.logs import log_to
+from saga.observe.logs import Log
 from saga.runtime.lifecycle import Options, serve
 from saga.runtime.prepared import prepare
 from saga.runtime.room import Limits
@@ -66,7 +66,10 @@ async def _run(setup: WorkerSetup) -> None:
             broker=broker,
             use=use,
             options=Options(
-                clock=clock, report=log_to(sys.stderr, Settings(log="json")), limits=Limits(drain_s=DRAIN_S), stop=stop
+                clock=clock,
+                report=Log(sys.stderr, Settings(log="json")).report,
+                limits=Limits(drain_s=DRAIN_S),
+                stop=stop,
             ),
         )
 

@@ -6,10 +6,10 @@ from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Self
 
-from saga.broker.port import RECORD_BYTES_MAX, Listener, Topic
+from saga.broker.port import RECORD_BYTES_MAX, Listener
 from saga.envelope import type_of
 from saga.errors import BrokerError, BrokerUnavailable, SagaError
-from saga.messages import Outgoing, Partition, Record
+from saga.messages import Outgoing, Partition, Record, Topic
 from saga.testing.simulation.cluster import Cluster
 from saga.testing.simulation.groups import DRAIN_S
 from saga.testing.simulation.members import SimulatedMember

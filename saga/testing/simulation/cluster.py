@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from saga.broker.partitioner import partition_of
-from saga.broker.port import RECORD_BYTES_MAX, Topic, size_of
+from saga.broker.port import RECORD_BYTES_MAX, size_of
 from saga.errors import BrokerError
-from saga.messages import Outgoing, Partition, Record
+from saga.messages import Outgoing, Partition, Record, Topic
 from saga.testing.simulation.clock import BEGINNING_MS
 from saga.testing.simulation.groups import Group
 from saga.testing.simulation.network import Network

@@ -11,16 +11,15 @@ from typing import TYPE_CHECKING, Self, TypeVar
 
 import msgspec
 
-from saga.broker.port import Topic
 from saga.client_events import to_record
 from saga.contracts.library import contract_of
 from saga.declarations.values import Declared
 from saga.errors import BrokerUnavailable, DeclarationError, SagaError
-from saga.messages import Event, Outgoing, name_of
+from saga.messages import Event, Outgoing, Topic, name_of
 from saga.names import PROGRESS
 from saga.progress.document import Snapshot, decode, progress_key
 from saga.runtime.documents import as_kind
-from saga.runtime.topics import topics_of
+from saga.runtime.prepared import topics_of
 from saga.service import Service
 from saga.testing.fakes import check_fakes
 from saga.testing.invariants.check import violations

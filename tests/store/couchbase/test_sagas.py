@@ -14,7 +14,7 @@ from saga.clock import SystemClock
 from saga.config import Settings
 from saga.observe.moments import DeadLettered, Moment, Stuck
 from saga.runtime.lifecycle import Options
-from saga.runtime.topics import topics_of
+from saga.runtime.prepared import topics_of
 from saga.store.couchbase.store import CouchbaseStore
 from services.inventory import inventory
 from services.inventory.stock import Stock

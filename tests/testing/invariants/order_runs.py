@@ -20,8 +20,8 @@ from saga.progress.spill import saga_of
 from saga.runtime import deadletters
 from saga.runtime.batches import Batches
 from saga.runtime.beginning import begin
+from saga.runtime.cache import KnownPages
 from saga.runtime.intake import Letter, received
-from saga.runtime.pages import KnownPages
 from saga.runtime.participant import Participant, participant_of
 from saga.runtime.ports import Ports
 from saga.runtime.prepared import prepare

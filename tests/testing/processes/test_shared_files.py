@@ -8,10 +8,9 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from saga.broker.port import Topic
 from saga.clock import SystemClock
 from saga.errors import SagaError
-from saga.messages import Outgoing, Position
+from saga.messages import Outgoing, Position, Topic
 from saga.names import ARCHIVES, PROGRESS
 from saga.progress import history, record
 from saga.progress.document import Snapshot, encode, progress_key

@@ -7,8 +7,7 @@ from contextvars import Context, copy_context
 from dataclasses import dataclass, field
 from typing import Literal, TypeVar
 
-from saga.broker.port import Topic
-from saga.messages import Outgoing, Partition
+from saga.messages import Outgoing, Partition, Topic
 from saga.testing.fault_kinds import FaultKind
 from saga.testing.simulation.broker import SimulatedBroker
 from saga.testing.simulation.chance import Chance
