@@ -19,7 +19,7 @@ from saga.declarations.values import Declared
 from saga.errors import BrokerUnavailable, ConfigurationError, SagaError
 from saga.observe.moments import Report, to_all
 from saga.observe.worker_view import Watch
-from saga.runtime.failures import raised_at
+from saga.runtime.errors import raised_at
 from saga.runtime.lifecycle import OPEN_S_MAX, Options, serve
 from saga.runtime.prepared import prepare, reads_of, topics_of, writes_of
 from saga.runtime.room import Limits

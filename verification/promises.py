@@ -7,8 +7,7 @@ from saga.names import ARCHIVES
 from saga.progress.document import Call, Entry, Snapshot
 from saga.progress.spill import page_key
 from saga.runtime import deadletters
-from saga.runtime.errors import NotDeterministic
-from saga.runtime.failures import said_by
+from saga.runtime.errors import NotDeterministic, said_by
 from saga.testing.invariants import progress_checks
 from verification import books
 from verification.handlers import MISPLACED, SAGA, SERVICE

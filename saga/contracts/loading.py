@@ -35,11 +35,11 @@ class Terms(NamedTuple):
     topic: str
     key: str
     owner: str
-    starts: bool
-    outcome: Literal["success", "failure"] | None
-    said: str | None
-    heard: str | None
-    namespace: str
+    starts: bool = False
+    outcome: Literal["success", "failure"] | None = None
+    said: str | None = None
+    heard: str | None = None
+    namespace: str = ""
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ def _read(path: Path, place: str, name: str, number: int) -> tuple[_File | None,
         fingerprint=bytes.fromhex(fingerprint(canonical, _FINGERPRINT)),
         record=record,
     )
-    return _File(place, version, _terms(schema)), []
+    return _File(place, version, Terms(**{name: schema[name] for name in Terms._fields if name in schema})), []
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -123,19 +123,6 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _no_constant(constant: str) -> Never:
     raise ValueError(f"{constant} is no number in JSON")
-
-
-def _terms(schema: dict[str, Any]) -> Terms:
-    return Terms(
-        topic=schema["topic"],
-        key=schema["key"],
-        owner=schema["owner"],
-        starts=schema.get("starts", False),
-        outcome=schema.get("outcome"),
-        said=schema.get("said"),
-        heard=schema.get("heard"),
-        namespace=schema.get("namespace", ""),
-    )
 
 
 def _wrong_terms(schema: dict[str, Any], folder: str) -> Iterator[str]:

@@ -21,51 +21,33 @@ from structlog.typing import EventDict, Processor, WrappedLogger
 
 from saga.clock import Clock, SystemClock, iso
 from saga.messages import Partition
-from saga.observe.moments import (
-    Assigned,
-    DeadLettered,
-    Escalated,
-    Expired,
-    GoesOn,
-    Handled,
-    Lost,
-    Moment,
-    Recovered,
-    Retrying,
-    Revoked,
-    StandsStill,
-    Started,
-    StepDone,
-    Stopped,
-    Stuck,
-    Unavailable,
-    WriteRefused,
-)
+from saga.observe import moments
+from saga.observe.moments import Moment
 from saga.observe.quotas import Quotas
 from saga.printable import printable
 
 LEVELS: Mapping[type[Moment], int] = {
-    Handled: logging.INFO,
-    StepDone: logging.DEBUG,
-    Retrying: logging.WARNING,
-    WriteRefused: logging.DEBUG,
-    DeadLettered: logging.ERROR,
-    Escalated: logging.ERROR,
-    Stuck: logging.ERROR,
-    Unavailable: logging.ERROR,
-    Recovered: logging.INFO,
-    Expired: logging.ERROR,
-    Started: logging.INFO,
-    Stopped: logging.INFO,
-    Assigned: logging.INFO,
-    Revoked: logging.INFO,
-    Lost: logging.WARNING,
-    StandsStill: logging.ERROR,
-    GoesOn: logging.INFO,
+    moments.Handled: logging.INFO,
+    moments.StepDone: logging.DEBUG,
+    moments.Retrying: logging.WARNING,
+    moments.WriteRefused: logging.DEBUG,
+    moments.DeadLettered: logging.ERROR,
+    moments.Escalated: logging.ERROR,
+    moments.Stuck: logging.ERROR,
+    moments.Unavailable: logging.ERROR,
+    moments.Recovered: logging.INFO,
+    moments.Expired: logging.ERROR,
+    moments.Started: logging.INFO,
+    moments.Stopped: logging.INFO,
+    moments.Assigned: logging.INFO,
+    moments.Revoked: logging.INFO,
+    moments.Lost: logging.WARNING,
+    moments.StandsStill: logging.ERROR,
+    moments.GoesOn: logging.INFO,
 }
 """Level of each moment's line. A test compares it with the moments there are."""
 
-ALWAYS = frozenset({Handled, StepDone})
+ALWAYS = frozenset({moments.Handled, moments.StepDone})
 """Moments whose lines are written however many there are: one for each message, and for each step."""
 
 _encode = msgspec.json.Encoder(decimal_format="string", enc_hook=str).encode
@@ -133,7 +115,7 @@ class Log:
             fields = read(moment)
             has_room = not is_bounded or self._quotas.has_room((name, *((each, fields.get(each)) for each in ALIKE)))
             if self._quotas.held_until_s is not None:
-                self._tell_held(all_=has_room and type(moment) is Stopped)
+                self._tell_held(all_=has_room and type(moment) is moments.Stopped)
             if has_room:
                 write(name, **fields)
 

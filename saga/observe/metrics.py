@@ -16,21 +16,8 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from saga.clock import Clock
-from saga.observe.moments import (
-    Assigned,
-    DeadLettered,
-    Escalated,
-    Expired,
-    Handled,
-    Lost,
-    Moment,
-    Retrying,
-    Revoked,
-    StepDone,
-    Stopped,
-    Stuck,
-    WriteRefused,
-)
+from saga.observe import moments
+from saga.observe.moments import Moment
 from saga.observe.worker_view import WorkerView
 
 BOUNDS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
@@ -144,18 +131,18 @@ class Metrics(Collector):
             "saga_step_seconds", "Calls of steps to the outside that got an answer.", "service", "handler", "step"
         )
         self._listens: Mapping[type[Moment], Callable[..., None]] = {
-            Handled: self._on_handled,
-            StepDone: lambda m: self._steps.of(m.service, m.handler, m.step).observe(m.ms / 1000),
-            Retrying: lambda m: self._retries.add(m.service, m.handler),
-            WriteRefused: self._on_refused,
-            DeadLettered: lambda m: self._dead.add(m.service, m.type or ""),
-            Escalated: lambda m: self._escalated.add(m.service, m.handler),
-            Stuck: lambda m: self._stuck.add(m.service),
-            Expired: lambda m: self._expired.add(m.service, m.topic, str(m.partition), by=m.count),
-            Assigned: self._on_assigned,
-            Revoked: lambda m: self._moved.add(m.service, "revoked", by=len(m.partitions)),
-            Lost: lambda m: self._moved.add(m.service, "lost", by=len(m.partitions)),
-            Stopped: lambda m: self._drained_s.values.__setitem__((m.service,), m.drained_s),
+            moments.Handled: self._on_handled,
+            moments.StepDone: lambda m: self._steps.of(m.service, m.handler, m.step).observe(m.ms / 1000),
+            moments.Retrying: lambda m: self._retries.add(m.service, m.handler),
+            moments.WriteRefused: self._on_refused,
+            moments.DeadLettered: lambda m: self._dead.add(m.service, m.type or ""),
+            moments.Escalated: lambda m: self._escalated.add(m.service, m.handler),
+            moments.Stuck: lambda m: self._stuck.add(m.service),
+            moments.Expired: lambda m: self._expired.add(m.service, m.topic, str(m.partition), by=m.count),
+            moments.Assigned: self._on_assigned,
+            moments.Revoked: lambda m: self._moved.add(m.service, "revoked", by=len(m.partitions)),
+            moments.Lost: lambda m: self._moved.add(m.service, "lost", by=len(m.partitions)),
+            moments.Stopped: lambda m: self._drained_s.values.__setitem__((m.service,), m.drained_s),
         }
 
     # ---------------------------------------------------------------- listening
@@ -165,7 +152,7 @@ class Metrics(Collector):
         if listens is not None:
             listens(moment)
 
-    def _on_handled(self, m: Handled) -> None:
+    def _on_handled(self, m: moments.Handled) -> None:
         stages = self._stages.get((m.service, m.type)) or self._stages_of(m.service, m.type)
         queued, handler, persisted, published, total = stages
         queued.observe(m.queued_ms / 1000)
@@ -182,10 +169,10 @@ class Metrics(Collector):
         self._stages[service, type_] = stages = tuple(self._durations.of(service, type_, stage) for stage in STAGES)
         return stages
 
-    def _on_refused(self, m: WriteRefused) -> None:
+    def _on_refused(self, m: moments.WriteRefused) -> None:
         (self._conflicts if m.why == "conflict" else self._ambiguous).add(m.service, m.operation)
 
-    def _on_assigned(self, m: Assigned) -> None:
+    def _on_assigned(self, m: moments.Assigned) -> None:
         self._moved.add(m.service, "assigned", by=len(m.partitions))
         for topic, number in m.partitions:
             self._expired.add(m.service, topic, str(number), by=0)

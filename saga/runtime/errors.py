@@ -1,4 +1,4 @@
-"""Exceptions that end a turn, or one run of a handler, from within.
+"""Exceptions that end a turn, or one run of a handler, from within; and failures as people read them.
 
 BaseException
 └─ Halted               this turn goes no further; whatever it did is repeated or found by the next one
@@ -8,7 +8,11 @@ saga.errors.Permanent
 └─ NotDeterministic     a rerun asked for something else than recorded
 """
 
+import traceback
+from pathlib import Path
+
 from saga.errors import Permanent
+from saga.printable import shortened
 
 
 class Halted(BaseException):
@@ -30,3 +34,25 @@ class NotDeterministic(Permanent):
 def unexpected(why: BaseException, who: str) -> RuntimeError:
     """Make the failure of an attempt that ended with what is no `Exception`."""
     return RuntimeError(f"{who} raised {type(why).__name__}, which is no Exception")
+
+
+PACKAGE = str(Path(__file__).parents[1])
+"""Folder of the toolkit's own code: people are told of theirs."""
+REASON_BYTES_MAX = 2000
+"""Bytes of an exception's text that are kept, at most: a reason stands in progress, log and headers."""
+
+
+def said_by(why: Exception) -> str:
+    """Words of an exception, as they can be written down: bounded, and text whatever it is made of."""
+    try:
+        text = f"{type(why).__name__}: {why}"
+    except Exception as worse:  # noqa: BLE001 - a handler may raise anything
+        text = f"{type(why).__name__}: (its text raises {type(worse).__name__})"
+    return shortened(text[: REASON_BYTES_MAX + 1], REASON_BYTES_MAX)
+
+
+def raised_at(why: Exception) -> str | None:
+    """File, line and function that raised an exception: the last of the service's own code, or of what it calls."""
+    frames = traceback.extract_tb(why.__traceback__)
+    theirs = [frame for frame in frames if not frame.filename.startswith(PACKAGE)]
+    return f"{theirs[-1].filename}:{theirs[-1].lineno} in {theirs[-1].name}" if theirs else None

@@ -19,8 +19,7 @@ from saga.progress.compensate import undone
 from saga.progress.document import Call, Intent, Snapshot
 from saga.progress.record import Ended, Failure, Written
 from saga.runtime import escalating, oversized, persistence
-from saga.runtime.errors import Halted, NotDeterministic, Refused, unexpected
-from saga.runtime.failures import raised_at, said_by
+from saga.runtime.errors import Halted, NotDeterministic, Refused, raised_at, said_by, unexpected
 from saga.runtime.participant import Participant
 from saga.runtime.prepared import Prepared
 from saga.runtime.saga import RunningSaga

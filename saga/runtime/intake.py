@@ -9,7 +9,7 @@ from saga.contracts import codec
 from saga.errors import BadInput
 from saga.identity import could_be_own
 from saga.messages import Message, Record
-from saga.runtime.failures import said_by
+from saga.runtime.errors import said_by
 from saga.runtime.prepared import Prepared
 
 

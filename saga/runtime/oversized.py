@@ -1,6 +1,6 @@
 """A saga whose progress the store cannot take: a permanent failure of that saga, told by name; nobody else notices.
 
-What a run adds has to leave room (`saga.progress.room`): then the dead letter that ends the run, and the quarantine
+What a run adds has to leave room (`saga.progress.record`): then the dead letter that ends the run, and the quarantine
 behind it, can be written as always. Where not even those have room, the message goes to `<service>.dead` whole, and the
 progress keeps, if it can, only that it is dead.
 """

@@ -33,8 +33,7 @@ from saga.progress.document import (
     progress_key,
 )
 from saga.progress.history import Archive
-from saga.progress.record import Hand, Written
-from saga.progress.room import check_room
+from saga.progress.record import Hand, Written, check_room
 from saga.progress.takeover import undeclared
 from saga.runtime import deadletters, spilling
 from saga.runtime.errors import Refused

@@ -8,17 +8,8 @@ from msgspec.structs import replace
 from saga.errors import Ambiguous, Exists, StoreError
 from saga.messages import Message
 from saga.names import ARCHIVES, PROGRESS
-from saga.progress import ids, spill
+from saga.progress import ids, piles, spill
 from saga.progress.document import UNREADABLE, Page, Snapshot, progress_key
-from saga.progress.piles import (
-    YEAR_S,
-    copied,
-    kept_until,
-    lasting_wrongly,
-    next_to_restore,
-    piles_spilled,
-    restored,
-)
 from saga.progress.spill import Leaf, NewPage
 from saga.runtime import persistence
 from saga.runtime.errors import Refused
@@ -70,19 +61,19 @@ async def within_bounds(service: Participant, turn: TurnState, p: Snapshot) -> t
     """The progress as it is to be written, with what has no room in it in pages that are durable; and the pages that
     nobody needs once it is written, each with its version. Raises `Refused`."""
     emptied: list[tuple[str, int]] = []
-    while (page := next_to_restore(p, service.roles)) is not None:
+    while (page := piles.next_to_restore(p, service.roles)) is not None:
         key, document = await _read(service, turn, page)
-        p = restored(p, page, _leaf(key, document))
+        p = piles.restored(p, page, _leaf(key, document))
         emptied.append((key, document.cas))
     now_s = service.ports.clock.now_ms() // 1000
-    until = kept_until(p, now_s=now_s, memory_s=service.memory_s)
-    for page in lasting_wrongly(p, now_s=now_s, memory_s=service.memory_s):
+    until = piles.kept_until(p, now_s=now_s, memory_s=service.memory_s)
+    for page in piles.lasting_wrongly(p, now_s=now_s, memory_s=service.memory_s):
         key, document = await _read(service, turn, page)
         ends = until if page.of != "inbox" else now_s + service.memory_s
-        p, new = copied(p, page, _leaf(key, document), ends)
+        p, new = piles.copied(p, page, _leaf(key, document), ends)
         await _inserted(service, turn, new)
         emptied.append((key, document.cas))
-    p, new_pages = piles_spilled(p, service.roles, service.bounds, in_hand=turn.message, now_s=now_s, until=until)
+    p, new_pages = piles.piles_spilled(p, service.roles, service.bounds, in_hand=turn.message, now_s=now_s, until=until)
     for new in new_pages:
         await _inserted(service, turn, new)
     if len(p.inbox) > service.bounds.inbox_max:
@@ -114,7 +105,7 @@ async def _inserted(service: Participant, turn: TurnState, new: NewPage) -> None
     expiry_s = None
     if new.page.until:
         left_s = new.page.until - persistence.in_hand(service, turn).surely_s
-        expiry_s = min(max(0, left_s), max(service.memory_s + YEAR_S, OFF_S_MAX)) + EXPIRY_S_MORE
+        expiry_s = min(max(0, left_s), max(service.memory_s + piles.YEAR_S, OFF_S_MAX)) + EXPIRY_S_MORE
     key = spill.page_key(service.name, saga, new.page)
     try:
         await persistence.patiently(

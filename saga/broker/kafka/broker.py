@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Collection, Coroutine, Mapping, Seque
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, Self
 
-from saga.broker.kafka import rights
+from saga.broker.kafka import connecting
 from saga.broker.kafka import topics as kafka_topics
 from saga.broker.kafka.client import FAILED, failed
 from saga.broker.kafka.connecting import check
@@ -77,7 +77,7 @@ class KafkaBroker:
     async def forbidden(
         self, reads: Collection[str], writes: Collection[str], groups: Collection[str] = ()
     ) -> Sequence[str]:
-        return await rights.forbidden(reads, writes, groups, self._open[0].producer.client)
+        return await connecting.forbidden(reads, writes, groups, self._open[0].producer.client)
 
     def publish(self, messages: Sequence[Outgoing]) -> Coroutine[Any, Any, None]:
         """Publish as promised. Raises `BrokerError` for a record that is too large, or a topic that is not there."""

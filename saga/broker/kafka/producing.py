@@ -12,17 +12,8 @@ from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka.errors import KafkaConnectionError, TopicAuthorizationFailedError
 from aiokafka.structs import RecordMetadata
 
-from saga.broker.kafka import private_names
-from saga.broker.kafka.client import (
-    FAILED,
-    end_producer,
-    failed,
-    given_up,
-    hand_over,
-    is_dead,
-    partitions_of,
-    renew_password,
-)
+from saga.broker.kafka import client, private_names
+from saga.broker.kafka.client import FAILED, failed, hand_over
 from saga.broker.kafka.settings import Access, KafkaSettings
 from saga.broker.partitioner import partition_of
 from saga.broker.port import size_of
@@ -97,7 +88,7 @@ class Publisher:
             await asyncio.wait(ending)
         if self._producer is not None:
             producer, self._producer = self._producer, None
-            await end_producer(producer, self._clock, END_S)
+            await client.end_producer(producer, self._clock, END_S)
 
     @property
     def producer(self) -> AIOKafkaProducer:
@@ -109,7 +100,7 @@ class Publisher:
     def renew_password(self) -> None:
         """Use the password as it is now."""
         if self._producer is not None:
-            renew_password(self._producer.client, self._access.password)
+            client.renew_password(self._producer.client, self._access.password)
 
     # ---------------------------------------------------------------- publishing
 
@@ -128,7 +119,7 @@ class Publisher:
                 await self._clock.within(self._settings.publish_s, self._sent(sending))
         except BaseException as why:  # a cancelled caller, too, reads no acknowledgement any more
             _let_be(sending.acknowledged)
-            if not (isinstance(why, FAILED) or given_up(why)):
+            if not (isinstance(why, FAILED) or client.given_up(why)):
                 raise
             self._give_up(sending, why)
             raise self._failure(sending, why) from why
@@ -194,7 +185,7 @@ class Publisher:
         asking = self._asked.get(topic)
         if asking is None:
             asked = self._asked
-            asking = asyncio.get_running_loop().create_task(partitions_of(producer.client, topic, self._clock))
+            asking = asyncio.get_running_loop().create_task(client.partitions_of(producer.client, topic, self._clock))
             asked[topic] = asking
             asking.add_done_callback(lambda _: asked.pop(topic))
             self._asking.add(asking)
@@ -250,7 +241,7 @@ class Publisher:
         if producer is None or producer is not self._producer:
             return
         timed_out = isinstance(why, TimeoutError)
-        if timed_out or is_dead(producer) or any(_has_failed(future) for future in sending.acknowledged):
+        if timed_out or client.is_dead(producer) or any(_has_failed(future) for future in sending.acknowledged):
             self._producer = None
             self._partitions, self._asked = {}, {}
             self._ready.clear()
@@ -263,7 +254,7 @@ class Publisher:
         acknowledged."""
         try:
             if not flush_s:
-                await end_producer(old, self._clock, 0)
+                await client.end_producer(old, self._clock, 0)
             while self._producer is None:
                 try:
                     self._producer = await self._started()
@@ -275,7 +266,7 @@ class Publisher:
             self._ready.set()
         finally:
             if flush_s:
-                await end_producer(old, self._clock, flush_s)
+                await client.end_producer(old, self._clock, flush_s)
 
     async def _started(self) -> AIOKafkaProducer:
         settings = self._settings
@@ -292,8 +283,8 @@ class Publisher:
         try:
             await self._clock.within(settings.connect_s, producer.start())
         except BaseException as why:  # a cancelled start, too, must leave no producer behind
-            await end_producer(producer, self._clock, 0)
-            if given_up(why):
+            await client.end_producer(producer, self._clock, 0)
+            if client.given_up(why):
                 raise KafkaConnectionError("given up while it started") from why
             raise
         try:

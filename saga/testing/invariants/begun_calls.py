@@ -4,8 +4,7 @@ from collections.abc import Iterator, Mapping
 
 from saga.progress.document import Call, Entry
 from saga.progress.roles import Roles
-from saga.runtime.errors import NotDeterministic
-from saga.runtime.failures import said_by
+from saga.runtime.errors import NotDeterministic, said_by
 from saga.runtime.turn_state import RunKey
 from saga.testing.invariants.evidence import Violation
 from saga.testing.invariants.progress_lives import Begun, ProgressLife
