@@ -15,11 +15,13 @@ from saga import wiring
 from saga.addresses import is_plain
 from saga.broker.embedded.adapter import embedded_path
 from saga.broker.kafka.adapter import KafkaOptions, kafka_servers, kafka_settings
+from saga.broker.kafka.settings import KafkaSettings
 from saga.clock import SystemClock
 from saga.config import LINK, OTHERS, Settings, known
 from saga.errors import ConfigurationError
 from saga.inspection.sources import addresses_of
-from saga.store.couchbase.adapter import couchbase_place, couchbase_settings
+from saga.store.couchbase.adapter import NAME, couchbase_place, couchbase_settings
+from saga.store.couchbase.settings import CouchbaseSettings
 from saga.store.sqlite_adapter import sqlite_template
 
 SECRET = "s3cr3t-hunter2"
@@ -328,7 +330,7 @@ def ways(prefix: str, file: str) -> Iterator[dict[str, str]]:
 
 
 def test_settings_that_were_read_are_what_the_adapters_can_use(tmp_path: Path) -> None:
-    """No second stage: of all ways to say who we are, those that are taken work."""
+    """Nothing is looked at again behind them: of all ways to say who we are, those that are taken work."""
     (tmp_path / "file").write_text("x")
     taken = 0
     for who in ways("SAGA_KAFKA", str(tmp_path / "file")):
@@ -336,16 +338,37 @@ def test_settings_that_were_read_are_what_the_adapters_can_use(tmp_path: Path) -
             how = {"SAGA_KAFKA_SASL": sasl, "SAGA_KAFKA_TLS": tls, "SAGA_KAFKA_TOKEN": token}
             settings = or_none({**KAFKA, "SAGA_KAFKA_CLEARTEXT": "yes", **who, **how})
             if settings is not None:
-                kafka_settings(settings)
+                assert_usable_kafka(kafka_settings(settings))
                 taken += 1
     for who in ways("SAGA_COUCHBASE", str(tmp_path / "file")):
         for place in ("a/b", "a/b/c", "a/b/_c", "a/b/{service}/d.e", "a/b/c/_default"):
             for scheme in ("couchbase", "couchbases"):
                 settings = or_none({"SAGA_STORE": f"{scheme}://{place}", **who})
                 if settings is not None:
-                    couchbase_settings(settings, "payment")
+                    assert_usable_couchbase(couchbase_settings(settings, "payment"))
                     taken += 1
     assert taken > 80
+
+
+def assert_usable_kafka(settings: KafkaSettings) -> None:
+    """All that aiokafka takes together, and nothing that it would pass over."""
+    assert all(re.search(r".:[0-9]+$", server) for server in settings.servers)
+    assert settings.tls or not (settings.ca_file or settings.cert_file)
+    assert (settings.cert_file is None) == (settings.key_file is None)
+    by_token, by_password = settings.token is not None, bool(settings.username and settings.password)
+    assert by_token == (settings.sasl == "OAUTHBEARER")
+    assert by_password == (settings.sasl not in (None, "OAUTHBEARER"))
+    assert by_password or not (settings.username or settings.password)
+    assert settings.min_insync_replicas <= settings.replication_factor
+
+
+def assert_usable_couchbase(settings: CouchbaseSettings) -> None:
+    """All that Couchbase's SDK takes together, and nothing that it would pass over."""
+    assert settings.bucket
+    assert all(NAME.fullmatch(name) for name in (settings.scope, settings.collection) if name is not None)
+    assert (settings.cert_file is None) == (settings.key_file is None)
+    assert settings.cert_file is not None or (settings.username and settings.password)
+    assert settings.tls or not (settings.ca_file or settings.cert_file)
 
 
 def or_none(given: Mapping[str, str]) -> Settings | None:

@@ -11,7 +11,6 @@ from typing import Literal, TypedDict
 from aiokafka.abc import AbstractTokenProvider
 from aiokafka.errors import KafkaConnectionError
 
-from saga.broker.kafka.adapter import INSTANCE
 from saga.broker.port import RECORD_BYTES_MAX
 from saga.errors import BrokerError, BrokerUnavailable, ConfigurationError
 from saga.printable import printable, shortened
@@ -24,7 +23,7 @@ Compression = Literal["gzip", "snappy", "lz4", "zstd"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KafkaSettings:
-    """Settings of a `KafkaBroker`. Raises `ConfigurationError` for what cannot be together."""
+    """Settings of a `KafkaBroker`. That those which people give go together, `saga.broker.kafka.adapter` has looked."""
 
     servers: tuple[str, ...]
     """Addresses, as `host:port`, of some of the cluster's brokers; they tell of the others."""
@@ -70,31 +69,6 @@ class KafkaSettings:
     record_bytes_max: int = RECORD_BYTES_MAX
     """Largest record: see `Broker.record_bytes_max`. Topics that others made may take less: see their
     `max.message.bytes`."""
-
-    def __post_init__(self) -> None:
-        problems = list(self._problems())
-        if problems:
-            raise ConfigurationError("the settings for Kafka cannot work:", problems)
-
-    def _problems(self) -> list[str]:
-        wrong = {
-            "servers: at least one host:port": not self.servers,
-            "cert_file and key_file: both or none": (self.cert_file is None) != (self.key_file is None),
-            "ca_file, cert_file: only with tls": not self.tls and (self.ca_file or self.cert_file) is not None,
-            f"sasl {self.sasl}: needs a token, and no password": self.sasl == "OAUTHBEARER"
-            and (self.token is None or self.password is not None),
-            f"sasl {self.sasl}: needs a username and a password": self.sasl not in (None, "OAUTHBEARER")
-            and (not self.username or self.password is None),
-            "username, password, token: only with sasl": self.sasl is None
-            and bool(self.username or self.password or self.token),
-            "instance: letters, digits, '.', '_' and '-', at most 200": bool(self.instance)
-            and not INSTANCE.fullmatch(self.instance),
-            "heartbeat_s: less than a third of session_s": self.heartbeat_s * 3 >= self.session_s,
-            "rebalance_s: more than 2 s and four heartbeats": self.drain_s <= 0,
-            "min_insync_replicas: not more than replication_factor": self.min_insync_replicas > self.replication_factor,
-        }
-        wrong |= {f"servers: {server!r} is not host:port": not _is_address(server) for server in self.servers}
-        return [problem for problem, is_so in wrong.items() if is_so]
 
     def instance_for(self, topics: Collection[str]) -> str | None:
         """Id, in its group, of a member that reads these topics. With other topics it is another member: to one that
@@ -217,8 +191,3 @@ class _Token(AbstractTokenProvider):  # type: ignore[misc]  # aiokafka has no ty
 
     async def token(self) -> str:
         return await asyncio.to_thread(self._token)
-
-
-def _is_address(server: str) -> bool:
-    host, _, port = server.rpartition(":")
-    return bool(host) and port.isdecimal()

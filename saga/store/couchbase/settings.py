@@ -1,27 +1,22 @@
-"""Settings of a Couchbase store: where it is, who we are there, and how safe a write must be, checked as a whole."""
+"""Settings of a Couchbase store: where it is, who we are there, and how safe a write must be."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from saga.errors import ConfigurationError, StoreUnavailable
+from saga.errors import StoreUnavailable
 from saga.printable import printable, shortened
-from saga.store.couchbase.adapter import NAME
 
 Durability: TypeAlias = Literal["majority", "majorityAndPersistActive", "persistToMajority", "none"]
 
 SAID_MAX = 200
 """Bytes that are told of an exception that is not ours."""
-SCHEMES = ("couchbase://", "couchbases://")
-DURABLE_S_MIN, DURABLE_S_MAX = 1.5, 70.0
-"""Bounds of a durable write's time: the SDK raises less to the first; the server's own limit, of 16 bits of
-milliseconds, overflows above the second."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CouchbaseSettings:
-    """Settings of a store. Raises `ConfigurationError` with all that cannot work."""
+    """Settings of a store. That those which people give go together, `saga.store.couchbase.adapter` has looked."""
 
     connection: str
     """Servers, as `couchbase://host1,host2`, or `couchbases://` for TLS."""
@@ -44,11 +39,8 @@ class CouchbaseSettings:
     kv_s: float = 2.5
     """Seconds that a read may take, or a write that is not durable."""
     durable_s: float = 10.0
-    """Seconds that a durable write may take."""
-
-    def __post_init__(self) -> None:
-        if problems := [*self._place_problems(), *self._identity_problems(), *self._limit_problems()]:
-            raise ConfigurationError(f"The Couchbase store {self.where} cannot work", problems)
+    """Seconds that a durable write may take. The SDK raises less than 1.5; above 70 the server's own limit, of 16
+    bits of milliseconds, overflows."""
 
     @property
     def tls(self) -> bool:
@@ -77,29 +69,3 @@ class CouchbaseSettings:
             said = shortened(printable(f"{type(why).__name__}: {why}"), SAID_MAX)
             raise StoreUnavailable(f"the password cannot be read: {said}") from why
         return given
-
-    def _place_problems(self) -> Iterator[str]:
-        if not self.connection.startswith(SCHEMES) or not self.connection.partition("://")[2].strip(","):
-            yield f"the connection {self.connection!r} must be couchbase://host1,host2 or couchbases://host1,host2"
-        if not self.bucket:
-            yield "the bucket is missing, as in couchbase://host/bucket"
-        for what, name in (("scope", self.scope), ("collection", self.collection)):
-            if name is not None and not NAME.fullmatch(name):
-                yield f"the {what} {name!r} is no name that Couchbase takes: letters, digits, `-`, `_` and `%`"
-
-    def _identity_problems(self) -> Iterator[str]:
-        if (self.cert_file is None) != (self.key_file is None):
-            yield "a client certificate needs both its file and the file of its key"
-        if self.cert_file is None and self.key_file is None and not (self.username and self.password):
-            yield "user and password are missing, or a client certificate with its key"
-        if not self.tls and (self.ca_file or self.cert_file or self.key_file):
-            yield "certificates need TLS: write couchbases:// in the place of couchbase://"
-        for file in (self.ca_file, self.cert_file, self.key_file):
-            if file is not None and not file.is_file():
-                yield f"there is no file {file}"
-
-    def _limit_problems(self) -> Iterator[str]:
-        if not 0 < self.kv_s <= DURABLE_S_MAX:
-            yield f"an operation may take from 0 to {DURABLE_S_MAX} seconds, not {self.kv_s}"
-        if not DURABLE_S_MIN <= self.durable_s <= DURABLE_S_MAX:
-            yield f"a durable write may take from {DURABLE_S_MIN} to {DURABLE_S_MAX} seconds, not {self.durable_s}"

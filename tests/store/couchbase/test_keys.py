@@ -2,13 +2,12 @@
 
 import json
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from saga.errors import ConfigurationError, StoreError, StoreUnavailable
+from saga.errors import StoreError, StoreUnavailable
 from saga.store.couchbase.keys import (
     HEAD_BYTES,
     KEY_BYTES_MAX,
@@ -95,28 +94,6 @@ async def test_a_scan_gives_long_keys_as_they_were_written_and_in_their_order(st
 
 def working() -> CouchbaseSettings:
     return CouchbaseSettings(connection="couchbase://db", bucket="shop", username="payment", password=lambda: "secret")
-
-
-def test_settings_say_all_that_cannot_work_at_once() -> None:
-    with pytest.raises(ConfigurationError) as refused:
-        CouchbaseSettings(
-            connection="http://db",
-            bucket="",
-            scope="_mine",
-            ca_file=Path("nowhere.pem"),
-            key_file=Path("key.pem"),
-            kv_s=0,
-            durable_s=1000,
-        )
-    said = "\n".join(refused.value.problems)
-    for problem in ("couchbase://host1", "bucket is missing", "scope '_mine'", "needs both", "need TLS",
-                    "no file nowhere.pem", "no file key.pem", "may take from 0 ", "may take from 1.5 "):  # fmt: skip
-        assert problem in said
-
-
-def test_settings_need_an_identity() -> None:
-    with pytest.raises(ConfigurationError, match="user and password are missing"):
-        replace(working(), password=None)
 
 
 def test_settings_never_show_the_password() -> None:
