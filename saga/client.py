@@ -57,8 +57,9 @@ class Client:
         try:
             await self._clock.within(ACKNOWLEDGED_S_MAX, self._broker.publish(records))
         except (TimeoutError, BrokerUnavailable) as why:
+            reason = f"within {ACKNOWLEDGED_S_MAX:.0f} s" if isinstance(why, TimeoutError) else f"({why})"
             raise SagaError(
-                f"the broker did not acknowledge within {ACKNOWLEDGED_S_MAX:.0f} s ({why}): any of the {len(events)} "
+                f"the broker did not acknowledge {reason}: any of the {len(events)} "
                 "events may have been published; publish them again, an equal event is the same event"
             ) from why
 

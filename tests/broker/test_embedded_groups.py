@@ -316,6 +316,25 @@ async def test_records_past_their_retention_go_but_none_that_a_known_group_has_n
             assert values(await conformance.read(membership, 1, listener=newcomer)) == ["new"]
 
 
+async def test_records_past_their_retention_go_a_bounded_number_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that nobody waits long for the file meanwhile."""
+    clock = Later()
+    async with EmbeddedBroker(tmp_path / "broker.db", clock=clock) as broker:
+        await broker.ensure([Topic("orders", 1, retention_days=7)])
+        await broker.publish([event("orders", "k", f"{n}") for n in range(50)])
+        clock.days = 7.1
+        removed = list[int]()
+        broker.connection.create_function("removed", 1, removed.append)
+        broker.connection.execute(
+            "CREATE TEMP TRIGGER told AFTER UPDATE OF oldest ON logs BEGIN SELECT removed(new.oldest - old.oldest); END"
+        )
+        monkeypatch.setattr("saga.broker.embedded.log.TRIMMED_MAX", 20)
+        await broker.trim()
+        assert removed == [20, 20, 10]
+
+
 async def test_a_topic_without_limit_keeps_everything_and_an_emptied_one_keeps_counting(tmp_path: Path) -> None:
     clock = Later()
     async with EmbeddedBroker(tmp_path / "broker.db", clock=clock) as broker:

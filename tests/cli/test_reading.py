@@ -338,6 +338,22 @@ def test_a_transition_that_was_changed_is_named(shop: Path, saga: Call) -> None:
     assert saga("verify-history", "order-1").exit_code == 1
 
 
+def test_of_more_broken_histories_than_are_shown_it_is_told_how_many_there_are(
+    shop: Path, saga: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for order in ("order-1", "order-2", "order-3"):
+        change(shop / ".saga" / "payment.db", "saga", f"payment::{order}", lambda content: content[:-1])
+
+    def shown() -> tuple[int, bool]:
+        lines = saga("verify-history").stdout.splitlines()
+        return sum(" in payment: " in line for line in lines), "and 1 more: --json shows all" in lines
+
+    assert shown() == (3, False)
+    monkeypatch.setattr("saga.cli.verify_history.BROKEN_SHOWN_MAX", 2)
+    assert shown() == (2, True)
+    assert len(json.loads(saga("verify-history", "--json").stdout)["broken"]) == 3
+
+
 def test_a_state_that_no_transition_made_is_found(shop: Path, saga: Call) -> None:
     def richer(content: bytes) -> bytes:
         p = decode(content)
