@@ -13,7 +13,7 @@ from saga.clock import SystemClock
 from saga.contracts.library import contract_of
 from saga.errors import BrokerUnavailable
 from saga.messages import Outgoing, Record
-from services.payment.events import OrderPlaced
+from services.payment.events import OrderPlaced, PaymentReserved
 from tests.runtime.real_worker import an_order
 
 TOPIC = contract_of(OrderPlaced).topic
@@ -83,11 +83,23 @@ async def test_an_outage_is_told_with_its_reason(tmp_path: Path, monkeypatch: py
             await client.publish(ORDERS[0])
 
 
-async def test_of_events_of_which_one_cannot_be_published_none_is(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("saga", "said"),
+    [("", "its order_id is empty"), ("ä" * 513, "its order_id has 1026 bytes, and a saga id has at most 1024")],
+)
+async def test_of_events_of_which_one_cannot_be_published_none_is(tmp_path: Path, saga: str, said: str) -> None:
     file = tmp_path / "broker.db"
-    wrong = OrderPlaced(order_id="", customer_id="c", sku="s", quantity=1, total=ORDERS[0].total, card="c", address="a")
     async with Client(f"embedded:///{file}") as client:
-        with pytest.raises(SagaError):
-            await client.publish(ORDERS[0], wrong)
+        with pytest.raises(SagaError, match=f"OrderPlaced was not published: {said}"):
+            await client.publish(ORDERS[0], an_order(saga))
+        await client.publish(ORDERS[1])
+    assert ids_of(await in_the_log(file)) == [IDS[1]]
+
+
+async def test_what_only_a_service_may_say_is_refused_with_its_owner(tmp_path: Path) -> None:
+    file = tmp_path / "broker.db"
+    async with Client(f"embedded:///{file}") as client:
+        with pytest.raises(SagaError, match="only 'payment' may say PaymentReserved"):
+            await client.publish(ORDERS[0], PaymentReserved(order_id="order-1", charge_id="1", amount=ORDERS[0].total))
         await client.publish(ORDERS[1])
     assert ids_of(await in_the_log(file)) == [IDS[1]]
