@@ -1,4 +1,4 @@
-"""A process that works on a store, for tests: `contender.py PATH count NAME TIMES` or `contender.py PATH write`."""
+"""A process that works on a store, for tests: `store_process.py PATH count NAME TIMES` or `store_process.py PATH write`."""
 
 import asyncio
 import contextlib
