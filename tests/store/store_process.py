@@ -1,4 +1,4 @@
-"""A process that works on a store, for tests: `store_process.py PATH count NAME TIMES` or `store_process.py PATH write`."""
+"""A process on a store, for tests: `python -m tests.store.store_process PATH count NAME TIMES`, or `PATH write`."""
 
 import asyncio
 import contextlib
