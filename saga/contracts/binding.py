@@ -7,24 +7,12 @@ from decimal import Decimal
 from enum import StrEnum
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
+from saga.contracts import schema
 from saga.contracts.convert import Classes, from_raw
 from saga.contracts.scalars import PYTHON_TYPES
-from saga.contracts.schema import (
-    MISSING,
-    ArrayType,
-    DecimalType,
-    EnumType,
-    Field,
-    MapType,
-    OptionalType,
-    RecordType,
-    ScalarType,
-    Type,
-    described,
-)
 
 
-def classes_of(event: type[Any], record: RecordType) -> tuple[Classes, list[str]]:
+def classes_of(event: type[Any], record: schema.RecordType) -> tuple[Classes, list[str]]:
     """Compare an event's class with its record: the classes of the record and of the types in it, and every difference;
     the classes are whole if there is none."""
     comparison = _Comparison()
@@ -42,7 +30,7 @@ class _Comparison:
     def differs(self, at: str, difference: str) -> None:
         self.differences.append(f"{at}: {difference}" if at else difference)
 
-    def record(self, record: RecordType, cls: Any, at: str) -> None:
+    def record(self, record: schema.RecordType, cls: Any, at: str) -> None:
         if not self.is_new(record.name, cls, at):
             return
         if not dataclasses.is_dataclass(cls):
@@ -66,40 +54,40 @@ class _Comparison:
         if not self.differences and list(fields) != wanted:
             self.differs(at, f"its fields stand in another order: {', '.join(wanted)}")
 
-    def type_(self, type_: Type, hint: Any, at: str) -> None:
+    def type_(self, type_: schema.Type, hint: Any, at: str) -> None:
         origin, arguments = get_origin(hint), get_args(hint)
         match type_:
-            case ScalarType(kind) if hint is PYTHON_TYPES[kind]:
+            case schema.ScalarType(kind) if hint is PYTHON_TYPES[kind]:
                 return
-            case DecimalType() if hint is Decimal:
+            case schema.DecimalType() if hint is Decimal:
                 return
-            case EnumType():
+            case schema.EnumType():
                 return self.enum(type_, hint, at)
-            case ArrayType(items) if origin is tuple and len(arguments) == 2 and arguments[1] is Ellipsis:
+            case schema.ArrayType(items) if origin is tuple and len(arguments) == 2 and arguments[1] is Ellipsis:
                 return self.type_(items, arguments[0], f"{at}[]")
-            case MapType(values) if origin is Mapping and arguments[0] is str:
+            case schema.MapType(values) if origin is Mapping and arguments[0] is str:
                 return self.type_(values, arguments[1], f"{at}{{}}")
-            case OptionalType(inner) if origin in (Union, types.UnionType) and type(None) in arguments:
+            case schema.OptionalType(inner) if origin in (Union, types.UnionType) and type(None) in arguments:
                 rest = [argument for argument in arguments if argument is not type(None)]
                 if len(rest) == 1:
                     return self.type_(inner, rest[0], at)
-            case RecordType() if isinstance(hint, type):
+            case schema.RecordType() if isinstance(hint, type):
                 return self.record(type_, hint, at)
             case _:
                 pass
-        self.differs(at, f"is {getattr(hint, '__name__', hint)} in the class, {described(type_)} in the schema")
+        self.differs(at, f"is {getattr(hint, '__name__', hint)} in the class, {schema.described(type_)} in the schema")
 
-    def enum(self, type_: EnumType, hint: Any, at: str) -> None:
+    def enum(self, type_: schema.EnumType, hint: Any, at: str) -> None:
         if not isinstance(hint, type) or not issubclass(hint, StrEnum):
             return self.differs(at, f"is {getattr(hint, '__name__', hint)}, not a StrEnum")
         if self.is_new(type_.name, hint, at) and tuple(hint) != type_.symbols:
             self.differs(at, f"the words of {type_.name} are {', '.join(type_.symbols)} in the schema")
 
-    def default(self, field: Field, found: "dataclasses.Field[Any]", at: str) -> None:
+    def default(self, field: schema.Field, found: "dataclasses.Field[Any]", at: str) -> None:
         given: Any = found.default
         if found.default_factory is not dataclasses.MISSING:
             given = found.default_factory()
-        if field.default is MISSING:
+        if field.default is schema.MISSING:
             if given is not dataclasses.MISSING:
                 self.differs(at, "has a default in the class, none in the schema")
             return

@@ -13,23 +13,12 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final
 
+from saga.contracts import schema
 from saga.contracts.contract import Contract, Version
 from saga.contracts.convert import from_raw
 from saga.contracts.library import Library
 from saga.contracts.literals import INDENT, LINE_LENGTH, docstring, number, quoted
 from saga.contracts.scalars import PYTHON_TYPES
-from saga.contracts.schema import (
-    MISSING,
-    ArrayType,
-    DecimalType,
-    EnumType,
-    Field,
-    MapType,
-    OptionalType,
-    RecordType,
-    ScalarType,
-    Type,
-)
 from saga.errors import ContractError
 from saga.messages import Event
 
@@ -136,7 +125,7 @@ class _Module:
         self.problems: dict[str, None] = {}
         parts = [part for version in versions for part in _parts(version.record)]
         self.types = {part.name for part in parts}
-        fields = {field.name for part in parts if isinstance(part, RecordType) for field in part.fields}
+        fields = {field.name for part in parts if isinstance(part, schema.RecordType) for field in part.fields}
         self.hidden = fields | self.types
         """Names that mean something else in a class: there a field hides what is called like it, and checkers refuse it
         as a type."""
@@ -159,8 +148,8 @@ class _Module:
                 classes.append(_line(f"{self.again[name]} = {name}", ""))
         return f"{HEADER}\n\n{self.imports()}\n\n\n" + "\n\n\n".join(classes) + "\n"
 
-    def add(self, part: "RecordType | EnumType", version: Version) -> None:
-        if isinstance(part, EnumType):
+    def add(self, part: schema.RecordType | schema.EnumType, version: Version) -> None:
+        if isinstance(part, schema.EnumType):
             source = self.enum(part)
         elif part is version.record:
             source = self.record(part, version.path)
@@ -180,7 +169,7 @@ class _Module:
             self.used.add(name)
         return self.names[name]
 
-    def of(self, type_: "RecordType | EnumType") -> str:
+    def of(self, type_: schema.RecordType | schema.EnumType) -> str:
         """Name by which a class uses a type: another one if a field has this one."""
         return self.again.get(type_.name, type_.name)
 
@@ -200,7 +189,7 @@ class _Module:
 
     # Classes
 
-    def record(self, record: RecordType, path: str | None) -> str:
+    def record(self, record: schema.RecordType, path: str | None) -> str:
         base = "" if path is None else f"({self.use('Event')})"
         kind = "part" if path is None else "event"
         lines = [
@@ -212,11 +201,11 @@ class _Module:
         if path is not None:
             lines.append(_line(f'__contract__: {self.use("ClassVar")}[{self.use("str")}] = "{path}"'))
         for field in record.fields:
-            default = "" if field.default is MISSING else f" = {self.default(field)}"
+            default = "" if field.default is schema.MISSING else f" = {self.default(field)}"
             lines.append(_line(f"{field.name}: {self.hint(field.type)}{default}"))
         return "\n".join(lines)
 
-    def enum(self, enum: EnumType) -> str:
+    def enum(self, enum: schema.EnumType) -> str:
         members = _members(enum)
         lines = [
             _line(f"class {enum.name}({self.use('StrEnum')}):", ""),
@@ -226,61 +215,61 @@ class _Module:
         ]
         return "\n".join(lines)
 
-    def hint(self, type_: Type) -> str:
+    def hint(self, type_: schema.Type) -> str:
         match type_:
-            case ScalarType(kind):
+            case schema.ScalarType(kind):
                 return self.use(PYTHON_TYPES[kind].__name__)
-            case DecimalType():
+            case schema.DecimalType():
                 return self.use("Decimal")
-            case EnumType() | RecordType():
+            case schema.EnumType() | schema.RecordType():
                 return self.of(type_)
-            case ArrayType(items):
+            case schema.ArrayType(items):
                 return f"{self.use('tuple')}[{self.hint(items)}, ...]"
-            case MapType(values):
+            case schema.MapType(values):
                 return f"{self.use('Mapping')}[{self.use('str')}, {self.hint(values)}]"
-            case OptionalType(inner):
+            case schema.OptionalType(inner):
                 return f"{self.hint(inner)} | None"
 
     # Defaults
 
-    def default(self, field: Field) -> str:
-        inner = field.type.inner if isinstance(field.type, OptionalType) else field.type
-        if isinstance(inner, MapType) and field.default is not None:
+    def default(self, field: schema.Field) -> str:
+        inner = field.type.inner if isinstance(field.type, schema.OptionalType) else field.type
+        if isinstance(inner, schema.MapType) and field.default is not None:
             # dataclasses refuse a mutable default: each event gets its own.
             if not field.default:
                 factory = f"{self.use('dict')}[{self.use('str')}, {self.hint(inner.values)}]"
             else:
                 factory = f"lambda: {self.value(inner, field.default)}"
             return f"{self.use('field')}(default_factory={factory})"
-        renamed = isinstance(inner, RecordType) and inner.name in self.again
-        if (renamed or inner == ScalarType("uuid")) and field.default is not None:
+        renamed = isinstance(inner, schema.RecordType) and inner.name in self.again
+        if (renamed or inner == schema.ScalarType("uuid")) and field.default is not None:
             # Linters do not know that a UUID is immutable, nor a record by another name.
             return f"{self.use('field')}(default_factory=lambda: {self.value(inner, field.default)})"
         return self.value(field.type, field.default)
 
-    def value(self, type_: Type, raw: Any) -> str:
+    def value(self, type_: schema.Type, raw: Any) -> str:
         """Write a raw default as an expression."""
         match type_:
-            case ScalarType(kind):
+            case schema.ScalarType(kind):
                 return self.scalar(type_, kind, raw)
-            case DecimalType():
+            case schema.DecimalType():
                 convert = from_raw(type_, {})
                 assert convert is not None
                 return f'{self.use("Decimal")}("{convert(raw):f}")'
-            case EnumType():
+            case schema.EnumType():
                 return f"{self.of(type_)}.{_members(type_)[raw]}"
-            case ArrayType(items):
+            case schema.ArrayType(items):
                 parts = [self.value(items, item) for item in raw]
                 return f"({parts[0]},)" if len(parts) == 1 else f"({', '.join(parts)})"
-            case MapType(values):
+            case schema.MapType(values):
                 return f"{{{', '.join(f'{quoted(k)}: {self.value(values, v)}' for k, v in raw.items())}}}"
-            case OptionalType(inner):
+            case schema.OptionalType(inner):
                 return "None" if raw is None else self.value(inner, raw)
-            case RecordType():
-                given = [f for f in type_.fields if f.default is MISSING or f.default != raw[f.name]]
+            case schema.RecordType():
+                given = [f for f in type_.fields if f.default is schema.MISSING or f.default != raw[f.name]]
                 return f"{self.of(type_)}({', '.join(f'{f.name}={self.value(f.type, raw[f.name])}' for f in given)})"
 
-    def scalar(self, type_: ScalarType, kind: str, raw: Any) -> str:
+    def scalar(self, type_: schema.ScalarType, kind: str, raw: Any) -> str:
         match kind:
             case "string" | "bytes":
                 return quoted(raw)
@@ -300,22 +289,22 @@ class _Module:
                 return number(raw)
 
 
-def _parts(type_: Type) -> Iterator["RecordType | EnumType"]:
+def _parts(type_: schema.Type) -> Iterator[schema.RecordType | schema.EnumType]:
     """Records and enums of a type, each after those it is made of; the type itself last."""
     match type_:
-        case ArrayType(inner) | MapType(inner) | OptionalType(inner):
+        case schema.ArrayType(inner) | schema.MapType(inner) | schema.OptionalType(inner):
             yield from _parts(inner)
-        case EnumType():
+        case schema.EnumType():
             yield type_
-        case RecordType(fields=fields):
+        case schema.RecordType(fields=fields):
             for field in fields:
                 yield from _parts(field.type)
             yield type_
-        case ScalarType() | DecimalType():
+        case schema.ScalarType() | schema.DecimalType():
             return
 
 
-def _members(enum: EnumType) -> dict[str, str]:
+def _members(enum: schema.EnumType) -> dict[str, str]:
     """Name for each symbol that a `StrEnum` can have: a member may hide nothing that every text has."""
     members: dict[str, str] = {}
     taken = set(enum.symbols)

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any, TypeAlias
 
+from saga.contracts import schema
 from saga.contracts.scalars import (
     FROM_RAW,
     PYTHON_TYPES,
@@ -19,70 +20,59 @@ from saga.contracts.scalars import (
     decimal_to_raw,
     is_not,
 )
-from saga.contracts.schema import (
-    BOUNDS,
-    ArrayType,
-    DecimalType,
-    EnumType,
-    MapType,
-    OptionalType,
-    RecordType,
-    ScalarType,
-    Type,
-)
 
 Classes: TypeAlias = Mapping[str, type[Any]]
 """Classes of records and enums, by the type's name."""
 
 
-def to_raw(type_: Type, classes: Classes) -> Convert:
+def to_raw(type_: schema.Type, classes: Classes) -> Convert:
     """Make a function from typed values to raw ones. It raises `Wrong` for whatever the type does not allow."""
     match type_:
-        case ScalarType(kind):
+        case schema.ScalarType(kind):
             return TO_RAW[kind]
-        case DecimalType():
+        case schema.DecimalType():
             return decimal_to_raw(type_)
-        case EnumType():
+        case schema.EnumType():
             return _enum_to_raw(classes[type_.name])
-        case ArrayType(items):
+        case schema.ArrayType(items):
             return _array_to_raw(to_raw(items, classes))
-        case MapType(values):
+        case schema.MapType(values):
             return _map_to_raw(to_raw(values, classes))
-        case OptionalType(inner):
+        case schema.OptionalType(inner):
             return optional(to_raw(inner, classes))
-        case RecordType():
+        case schema.RecordType():
             return _record_to_raw(type_, classes)
 
 
-def from_raw(type_: Type, classes: Classes) -> Convert | None:
+def from_raw(type_: schema.Type, classes: Classes) -> Convert | None:
     """Make a function from raw values, as Avro reads them, to typed ones; `None` if they are the same.
 
     It raises `Wrong` for what Avro lets pass and the type does not.
     """
     match type_:
-        case ScalarType(kind):
+        case schema.ScalarType(kind):
             return FROM_RAW.get(kind)
-        case DecimalType():
+        case schema.DecimalType():
             return decimal_from_raw(type_)
-        case EnumType():
+        case schema.EnumType():
             return _enum_from_raw(classes[type_.name])
-        case ArrayType(items):
+        case schema.ArrayType(items):
             each = from_raw(items, classes)
             return tuple if each is None else _array_from_raw(each)
-        case MapType(values):
+        case schema.MapType(values):
             each = from_raw(values, classes)
             return None if each is None else mapped(each)
-        case OptionalType(inner):
+        case schema.OptionalType(inner):
             inside = from_raw(inner, classes)
             return None if inside is None else optional(inside)
-        case RecordType():
+        case schema.RecordType():
             return _record_from_raw(type_, classes)
 
 
 # Records, as source. Field names are identifiers and no words of Python: `saga.contracts.reading` refuses others.
 
 
-def _record_to_raw(record: RecordType, classes: Classes) -> Convert:
+def _record_to_raw(record: schema.RecordType, classes: Classes) -> Convert:
     cls = classes[record.name]
     names: dict[str, Any] = {"cls": cls, "Wrong": Wrong, "is_not": is_not}
     lines = [
@@ -103,22 +93,22 @@ def _record_to_raw(record: RecordType, classes: Classes) -> Convert:
     return _compiled(lines, names)
 
 
-def _doubt(type_: Type, value: str) -> str | None:
+def _doubt(type_: schema.Type, value: str) -> str | None:
     """Expression that is false when the value certainly is raw already; `None` if it never is."""
     match type_:
-        case ScalarType("int" | "long" as kind):
-            least, most = BOUNDS[kind]
+        case schema.ScalarType("int" | "long" as kind):
+            least, most = schema.BOUNDS[kind]
             return f"type({value}) is not int or not {least} <= {value} <= {most}"
-        case ScalarType("string" | "boolean" | "double" | "bytes" as kind):
+        case schema.ScalarType("string" | "boolean" | "double" | "bytes" as kind):
             return f"type({value}) is not {PYTHON_TYPES[kind].__name__}"
-        case OptionalType(inner):
+        case schema.OptionalType(inner):
             inside = _doubt(inner, value)
             return f"{value} is not None" + (f" and ({inside})" if inside else "")
         case _:
             return None
 
 
-def _record_from_raw(record: RecordType, classes: Classes) -> Convert:
+def _record_from_raw(record: schema.RecordType, classes: Classes) -> Convert:
     cls = classes[record.name]
     names: dict[str, Any] = {"cls": cls, "Wrong": Wrong}
     given, converted = [], []
@@ -128,7 +118,7 @@ def _record_from_raw(record: RecordType, classes: Classes) -> Convert:
             given.append(f"{field.name}=raw[{field.name!r}]")
             continue
         names[f"c{i}"] = convert
-        if isinstance(field.type, OptionalType):
+        if isinstance(field.type, schema.OptionalType):
             absent = f"        v{i} = raw[{field.name!r}]"
             converted += [f"        at = {field.name!r}", absent, f"        if v{i} is not None:"]
             converted.append(f"            v{i} = c{i}(v{i})")

@@ -15,22 +15,9 @@ from decimal import Decimal
 from typing import Any, Final, TypeAlias
 from uuid import UUID
 
+from saga.contracts import schema
 from saga.contracts.convert import Classes, from_raw, listed, mapped, optional, to_raw
 from saga.contracts.scalars import Convert, Wrong, is_not
-from saga.contracts.schema import (
-    MISSING,
-    NO_TEXT,
-    ArrayType,
-    DecimalType,
-    EnumType,
-    MapType,
-    OptionalType,
-    RecordType,
-    ScalarKind,
-    ScalarType,
-    Type,
-    is_text,
-)
 
 _DECIMAL = re.compile(r"-?[0-9]+(\.[0-9]+)?")
 _UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
@@ -41,55 +28,55 @@ _TIME = re.compile(
 _NO_NUMBERS: Final = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
 
 
-def to_json(type_: Type, classes: Classes, *, essential: bool = False) -> Convert:
+def to_json(type_: schema.Type, classes: Classes, *, essential: bool = False) -> Convert:
     """Make a function from typed values to JSON. `essential`: leaves out the fields of records that equal their
     default."""
     match type_:
-        case ScalarType(kind):
+        case schema.ScalarType(kind):
             return _SCALARS_TO_JSON.get(kind, _same)
-        case DecimalType():
+        case schema.DecimalType():
             return _decimal_to_json
-        case EnumType():
+        case schema.EnumType():
             return str
-        case ArrayType(items):
+        case schema.ArrayType(items):
             each = to_json(items, classes, essential=essential)
             return lambda values: [each(value) for value in values]
-        case MapType(values):
+        case schema.MapType(values):
             one = to_json(values, classes, essential=essential)
             return lambda values: {key: one(value) for key, value in values.items()}
-        case OptionalType(inner):
+        case schema.OptionalType(inner):
             return optional(to_json(inner, classes, essential=essential))
-        case RecordType():
+        case schema.RecordType():
             return _record_to_json(type_, classes, essential)
 
 
-def from_json(type_: Type, classes: Classes) -> Convert:
+def from_json(type_: schema.Type, classes: Classes) -> Convert:
     """Make a function from JSON to typed values. It raises `Wrong` where the form is wrong.
 
     What Python writes alike (text, whole numbers, true and false) is handed on unseen: `to_raw` looks at it anyway.
     """
     match type_:
-        case ScalarType(kind):
+        case schema.ScalarType(kind):
             return _SCALARS_FROM_JSON.get(kind, _same)
-        case DecimalType():
+        case schema.DecimalType():
             return _parsed(_DECIMAL, Decimal, 'a decimal as text: "9.80"')
-        case EnumType(symbols=symbols):
+        case schema.EnumType(symbols=symbols):
             return _enum_from_json(classes[type_.name], symbols)
-        case ArrayType(items):
+        case schema.ArrayType(items):
             return _array_from_json(from_json(items, classes))
-        case MapType(values):
+        case schema.MapType(values):
             return _map_from_json(from_json(values, classes))
-        case OptionalType(inner):
+        case schema.OptionalType(inner):
             return optional(from_json(inner, classes))
-        case RecordType():
+        case schema.RecordType():
             return _record_from_json(type_, classes)
 
 
-def _record_to_json(record: RecordType, classes: Classes, essential: bool) -> Convert:
+def _record_to_json(record: schema.RecordType, classes: Classes, essential: bool) -> Convert:
     parts = []
     for field in record.fields:
-        default: object = MISSING
-        if essential and field.default is not MISSING:
+        default: object = schema.MISSING
+        if essential and field.default is not schema.MISSING:
             typed = from_raw(field.type, classes)
             default = field.default if typed is None else typed(field.default)
         parts.append((field.name, to_json(field.type, classes, essential=essential), default))
@@ -100,10 +87,10 @@ def _record_to_json(record: RecordType, classes: Classes, essential: bool) -> Co
     return convert
 
 
-def _record_from_json(record: RecordType, classes: Classes) -> Convert:
+def _record_from_json(record: schema.RecordType, classes: Classes) -> Convert:
     cls = classes[record.name]
     parts = {field.name: from_json(field.type, classes) for field in record.fields}
-    required = [field.name for field in record.fields if field.default is MISSING]
+    required = [field.name for field in record.fields if field.default is schema.MISSING]
 
     def convert(data: Any) -> Any:
         if not isinstance(data, dict):
@@ -224,7 +211,7 @@ _timestamp_from_json = _parsed(
     'a time with its zone as text: "2026-11-21T14:06:40.123Z"',
 )
 
-_SCALARS_TO_JSON: Final[dict[ScalarKind, Convert]] = {
+_SCALARS_TO_JSON: Final[dict[schema.ScalarKind, Convert]] = {
     "float": _number_to_json,
     "double": _number_to_json,
     "bytes": _bytes_to_json,
@@ -233,7 +220,7 @@ _SCALARS_TO_JSON: Final[dict[ScalarKind, Convert]] = {
     "timestamp-millis": _timestamp_to_json("milliseconds"),
     "timestamp-micros": _timestamp_to_json("microseconds"),
 }
-_SCALARS_FROM_JSON: Final[dict[ScalarKind, Convert]] = {
+_SCALARS_FROM_JSON: Final[dict[schema.ScalarKind, Convert]] = {
     "float": _number_from_json,
     "double": _number_from_json,
     "bytes": _bytes_from_json,
@@ -253,23 +240,23 @@ SHOWN_MAX = 60
 """Most characters that are shown of a name that somebody made up."""
 
 
-def problems_in(type_: Type, classes: Classes) -> Look:
+def problems_in(type_: schema.Type, classes: Classes) -> Look:
     """Make a function that finds all that makes `from_json`, or then `to_raw`, raise."""
     match type_:
-        case RecordType():
+        case schema.RecordType():
             return _of_record(type_, classes)
-        case ArrayType(items):
+        case schema.ArrayType(items):
             return _of_array(problems_in(items, classes))
-        case MapType(values):
+        case schema.MapType(values):
             return _of_map(problems_in(values, classes))
-        case OptionalType(inner):
+        case schema.OptionalType(inner):
             inside = problems_in(inner, classes)
             return lambda data: iter(()) if data is None else inside(data)
         case _:
             return _of_value(type_, classes)
 
 
-def _of_value(type_: Type, classes: Classes) -> Look:
+def _of_value(type_: schema.Type, classes: Classes) -> Look:
     typed, raw = from_json(type_, classes), to_raw(type_, classes)
 
     def look(data: Any) -> Iterator[Wrong]:
@@ -278,15 +265,15 @@ def _of_value(type_: Type, classes: Classes) -> Look:
         except Wrong as why:
             yield why
             return
-        if isinstance(made, str) and not is_text(made):
-            yield Wrong(NO_TEXT)
+        if isinstance(made, str) and not schema.is_text(made):
+            yield Wrong(schema.NO_TEXT)
 
     return look
 
 
-def _of_record(record: RecordType, classes: Classes) -> Look:
+def _of_record(record: schema.RecordType, classes: Classes) -> Look:
     parts = {field.name: problems_in(field.type, classes) for field in record.fields}
-    required = [field.name for field in record.fields if field.default is MISSING]
+    required = [field.name for field in record.fields if field.default is schema.MISSING]
 
     def look(data: Any) -> Iterator[Wrong]:
         if not isinstance(data, dict):
@@ -324,8 +311,8 @@ def _of_map(inside: Look) -> Look:
             return
         for key, value in data.items():
             at = f"['{_shown(key)}']"
-            if not is_text(key):
-                yield Wrong(NO_TEXT, at)
+            if not schema.is_text(key):
+                yield Wrong(schema.NO_TEXT, at)
             for why in inside(value):
                 yield why.under(at)
 

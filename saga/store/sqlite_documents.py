@@ -15,17 +15,7 @@ import zlib
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from saga.errors import (
-    Ambiguous,
-    ConfigurationError,
-    Conflict,
-    Exists,
-    NotAStore,
-    StoreBroken,
-    StoreError,
-    StoreUnavailable,
-    TooLarge,
-)
+from saga import errors
 from saga.sqlite.blobs import as_blob
 from saga.sqlite.errors import Damage
 from saga.sqlite.opening import PAGE_BYTES
@@ -67,14 +57,14 @@ PURPOSE = Purpose(
     tables_are_all=True,
     probe=PROBE,
     errors=OwnerErrors(
-        broken=StoreBroken,
-        unavailable=StoreUnavailable,
-        ambiguous=Ambiguous,
-        defect=StoreUnavailable,
-        too_large=TooLarge,
-        unfit=lambda problem: ConfigurationError("The store cannot be used", [problem]),
-        foreign=lambda problem: NotAStore("The store cannot be used", [problem]),
-        closed_to_us=lambda problem: ConfigurationError("The store cannot be opened", [problem]),
+        broken=errors.StoreBroken,
+        unavailable=errors.StoreUnavailable,
+        ambiguous=errors.Ambiguous,
+        defect=errors.StoreUnavailable,
+        too_large=errors.TooLarge,
+        unfit=lambda problem: errors.ConfigurationError("The store cannot be used", [problem]),
+        foreign=lambda problem: errors.NotAStore("The store cannot be used", [problem]),
+        closed_to_us=lambda problem: errors.ConfigurationError("The store cannot be opened", [problem]),
     ),
 )
 
@@ -183,7 +173,7 @@ class Documents:
         here = (collection, key, self._moment.earliest_ms)
         expired = self._execute(EXPIRED_HERE, here).fetchall()
         if not expired:
-            raise Exists(f"there is a document {key!r} in {collection!r} of {self._path} already")
+            raise errors.Exists(f"there is a document {key!r} in {collection!r} of {self._path} already")
         self._cas_removed = None
         remove_rows(self._connection, expired)
         return self.insert(collection, key, content, expiry_s)
@@ -230,12 +220,12 @@ class Documents:
         if expiry_s is None:
             return None, None
         if not 0 <= expiry_s <= EXPIRY_S_MAX:
-            raise StoreError(f"an expiry of {expiry_s} s cannot be kept; from 0 to {EXPIRY_S_MAX:.0f} s can")
+            raise errors.StoreError(f"an expiry of {expiry_s} s cannot be kept; from 0 to {EXPIRY_S_MAX:.0f} s can")
         expires_at_ms = self._moment.latest_ms + round(expiry_s * 1000)
         return expires_at_ms, expires_at_ms // HOUR_MS
 
-    def _conflict(self, verb: str, collection: str, key: str, cas: int) -> Conflict:
-        return Conflict(
+    def _conflict(self, verb: str, collection: str, key: str, cas: int) -> errors.Conflict:
+        return errors.Conflict(
             f"document {key!r} in {collection!r} of {self._path} was not {verb}: version {cas} is no longer there; "
             "read it again"
         )

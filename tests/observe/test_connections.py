@@ -14,17 +14,17 @@ from saga import Saga, Service, envelope, wiring
 from saga.clock import SystemClock, iso
 from saga.config import Settings
 from saga.contracts.library import contract_of
-from saga.observe import connections
-from saga.observe.connections import (
+from saga.observe import http
+from saga.observe.http import (
     BACKLOG,
     CONNECTIONS_LEAST,
     CONNECTIONS_MAX,
     FIELD_BYTES_MAX,
     FIELDS_MAX,
     LINE_BYTES_MAX,
+    answering,
     connections_max,
 )
-from saga.observe.http import answering
 from saga.observe.moments import Handled, Moment
 from services.order.events import OrderPlaced
 from tests.observe.test_http import port, settings, until
@@ -160,7 +160,7 @@ async def test_the_oldest_goes_when_there_are_too_many(monkeypatch: pytest.Monke
 @pytest.fixture
 def soon(monkeypatch: pytest.MonkeyPatch) -> float:
     """Time after which a thing ends here that ends after ten seconds in use."""
-    monkeypatch.setattr(connections, "CONNECTION_S", 0.3)
+    monkeypatch.setattr(http, "CONNECTION_S", 0.3)
     return 0.3
 
 
@@ -214,7 +214,7 @@ async def test_a_body_without_end_is_not_waited_for() -> None:
     async with answering("127.0.0.1:0", [], asyncio.Event(), CLOCK) as at:
         began_s = CLOCK.monotonic_s()
         assert (await asked(at.host, at.port, request)).startswith(b"HTTP/1.1 405")
-        assert CLOCK.monotonic_s() - began_s < connections.CONNECTION_S / 2
+        assert CLOCK.monotonic_s() - began_s < http.CONNECTION_S / 2
 
 
 # ---------------------------------------------------------------- what is said
