@@ -147,6 +147,14 @@ def test_times_have_one_form_that_sorts(text: str, time: str) -> None:
     assert read(with_headers(received(to_record(an_order(), NOW_MS)), ce_time=text.encode())).time == time
 
 
+def test_a_saga_began_when_the_header_says_whenever_the_message_was_recorded() -> None:
+    record = received(to_record(an_order(), NOW_MS))
+    later = read(with_headers(record, ce_sagastart=b"2026-11-21T09:00:00.000Z"))
+    assert (later.time, later.started) == (NOW, "2026-11-21T09:00:00.000Z")
+    first = read(with_headers(record, ce_time=b"2026-11-21T10:00:00+01:00", ce_sagastart=b"2026-11-21T10:00:00+01:00"))
+    assert first.time == first.started == "2026-11-21T09:00:00.000Z"
+
+
 def test_the_start_of_a_saga_is_the_time_of_a_foreign_event_that_starts_one() -> None:
     record = without(received(to_record(an_order(), NOW_MS)), "ce_sagastart")
     early = with_headers(record, ce_time=b"2026-11-21T10:00:00+01:00")
