@@ -1,5 +1,7 @@
 """Fixtures and hooks for all tests."""
 
+from hypothesis import HealthCheck, settings
+
 from tests.servers.fixtures import (
     couchbase_mock,
     kafka_address,
@@ -17,3 +19,7 @@ __all__ = [
     "pytest_xdist_make_scheduler",
     "server_jars",
 ]
+
+# A busy machine is no mistake of a test.
+settings.register_profile("here", suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("here")
