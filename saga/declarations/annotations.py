@@ -1,13 +1,15 @@
-"""Annotations of the functions that users hand over: read once, at import, and written out in messages."""
+"""Annotations of the functions that users hand over, each read once: of handlers and resources at import, of what is
+called by steps and updates when it first is. And written out in messages."""
 
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from inspect import Parameter, signature
 from types import NoneType, UnionType
-from typing import Union, get_args, get_origin, get_type_hints
+from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from typing_extensions import TypeAliasType
 
-from saga.errors import DeclarationError
+from saga.errors import DeclarationError, Permanent
 
 
 def parameters_of(function: Callable[..., object], where: str) -> Mapping[str, Parameter]:
@@ -69,3 +71,34 @@ def spelt(annotation: object) -> str:
     if origin is not None:
         return f"{getattr(origin, '__name__', origin)}[{', '.join(map(spelt, args))}]"
     return annotation.__name__ if isinstance(annotation, type) else str(annotation)
+
+
+def returns_of(call: Callable[..., object]) -> Any:
+    """The type that a call returns, by its annotation. Raises `Permanent` without one."""
+    return _returns(getattr(call, "__func__", call))
+
+
+@lru_cache(maxsize=4096)
+def _returns(function: Callable[..., object]) -> Any:
+    try:
+        hints = get_type_hints(function)
+    except (NameError, TypeError) as why:
+        raise Permanent(f"the annotations of {_name(function)} cannot be read: {why}") from why
+    if "return" not in hints:
+        raise Permanent(f"{_name(function)} has no return annotation: its result could not be read back; annotate it")
+    return NoneType if hints["return"] is None else hints["return"]
+
+
+@lru_cache(maxsize=4096)
+def accepts_none(change: Callable[..., object]) -> bool:
+    """Return whether the first parameter takes `None`: then an absent document may be created."""
+    try:
+        hints = get_type_hints(change)
+    except (NameError, TypeError):
+        return False
+    first = next(iter(signature(change).parameters), "")
+    return NoneType in get_args(hints.get(first)) or hints.get(first) is NoneType
+
+
+def _name(function: Callable[..., object]) -> str:
+    return getattr(function, "__qualname__", repr(function))

@@ -9,6 +9,7 @@ from typing import Any, TypeVar, get_args, get_origin
 import msgspec
 from msgspec import Raw, Struct
 
+from saga.declarations.annotations import accepts_none, returns_of
 from saga.declarations.answers import check_recorded, declared_answer
 from saga.declarations.values import DocumentKind
 from saga.errors import Ambiguous, Conflict, Exists, Permanent, SagaError, StoreError, TooLarge
@@ -18,7 +19,6 @@ from saga.progress.document import UNENCODABLE, UNREADABLE, Kind, progress_key
 from saga.runtime.errors import Refused, unexpected
 from saga.runtime.participant import Participant
 from saga.runtime.persistence import patiently, tell_refused
-from saga.runtime.signatures import accepts_none, returns_of
 from saga.runtime.turn_state import RunKey
 from saga.store.port import Document
 

@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Raw
 from msgspec.structs import replace as with_
 
+from saga.declarations.annotations import returns_of
 from saga.declarations.answers import check_recorded, declared_answer
 from saga.declarations.values import DocumentKind, Reaction
 from saga.errors import Permanent, StoreError, TooLarge
@@ -21,7 +22,6 @@ from saga.runtime import documents, persistence
 from saga.runtime.errors import Halted, NotDeterministic, unexpected
 from saga.runtime.participant import Participant
 from saga.runtime.ports import OneRun, Step
-from saga.runtime.signatures import returns_of
 from saga.runtime.turn_state import RunKey, TurnState
 from saga.view import Saga
 

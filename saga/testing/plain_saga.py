@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Concatenate, ParamSpec, overload
 
 from typing_extensions import TypeVar
 
+from saga.declarations.annotations import accepts_none
 from saga.errors import Permanent
 from saga.progress import ids
-from saga.runtime.signatures import accepts_none
 from saga.view import Recordable, Saga
 
 if TYPE_CHECKING:
