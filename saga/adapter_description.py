@@ -11,9 +11,13 @@ from types import ModuleType
 from typing import Literal, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from saga.errors import ConfigurationError
+from saga.printable import printable, shortened
 from saga.setting_readers import SettingReader
 
 T = TypeVar("T")
+
+SAID_MAX = 200
+"""Most bytes that are told of an exception that is not ours."""
 
 Problem: TypeAlias = tuple[frozenset[str], str]
 """Fields that do not go together, and why. It is told only where each of them is right by itself."""
@@ -95,6 +99,18 @@ def secret(given: str, file: str) -> Callable[[], str] | None:
     if file:
         return lambda: Path(file).read_text("utf-8").strip()
     return (lambda: given) if given else None
+
+
+def asked(secret: Callable[[], str]) -> str:
+    """Text that the function of a secret gives. Raises `ValueError` with the words of whatever it raises: it is
+    anybody's, and to end the process is not for it."""
+    try:
+        given: object = secret()
+        if not isinstance(given, str):
+            raise TypeError(f"it gave {type(given).__name__}, and no str")
+    except (Exception, SystemExit) as why:
+        raise ValueError(shortened(printable(f"{type(why).__name__}: {why}"), SAID_MAX)) from why
+    return given
 
 
 def secret_problems(options: object, of: str) -> Iterator[Problem]:

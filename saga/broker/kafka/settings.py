@@ -11,13 +11,11 @@ from typing import Literal, TypedDict
 from aiokafka.abc import AbstractTokenProvider
 from aiokafka.errors import KafkaConnectionError
 
+from saga.adapter_description import asked
 from saga.broker.port import RECORD_BYTES_MAX
 from saga.errors import BrokerError, BrokerUnavailable, ConfigurationError
-from saga.printable import printable, shortened
 
 Sasl = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"]
-SAID_MAX = 200
-"""Most bytes that are told of an exception that is not ours."""
 Compression = Literal["gzip", "snappy", "lz4", "zstd"]
 
 
@@ -148,12 +146,9 @@ class Access:
         """Ask for a secret. Whatever the function raises is an outage: as of a broker, which aiokafka tries to reach
         again. Anything else would end its background tasks for good."""
         try:
-            given: object = secret()
-            if not isinstance(given, str):
-                raise TypeError(f"it gave {type(given).__name__}, and no str")
-        except (Exception, SystemExit) as why:
-            said = shortened(printable(f"{type(why).__name__}: {why}"), SAID_MAX)
-            self.trouble = f"the {what} for Kafka cannot be had: its function raised {said}"
+            given = asked(secret)
+        except ValueError as why:
+            self.trouble = f"the {what} for Kafka cannot be had: its function raised {why}"
             raise KafkaConnectionError(self.trouble) from why
         self.trouble = ""
         return given

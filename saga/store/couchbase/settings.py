@@ -5,13 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias
 
+from saga.adapter_description import asked
 from saga.errors import StoreUnavailable
-from saga.printable import printable, shortened
 
 Durability: TypeAlias = Literal["majority", "majorityAndPersistActive", "persistToMajority", "none"]
-
-SAID_MAX = 200
-"""Bytes that are told of an exception that is not ours."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,10 +59,6 @@ class CouchbaseSettings:
         if self.password is None:
             return None
         try:
-            given: object = self.password()
-            if not isinstance(given, str):
-                raise TypeError(f"it gave {type(given).__name__}, and no str")
-        except (Exception, SystemExit) as why:
-            said = shortened(printable(f"{type(why).__name__}: {why}"), SAID_MAX)
-            raise StoreUnavailable(f"the password cannot be read: {said}") from why
-        return given
+            return asked(self.password)
+        except ValueError as why:
+            raise StoreUnavailable(f"the password cannot be read: {why}") from why
