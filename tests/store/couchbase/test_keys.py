@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from saga.clock import SystemClock
 from saga.errors import StoreError, StoreUnavailable
 from saga.store.couchbase.keys import (
     HEAD_BYTES,
@@ -18,6 +19,7 @@ from saga.store.couchbase.keys import (
     unwrapped,
     wrapped,
 )
+from saga.store.couchbase.listing import keys_of
 from saga.store.couchbase.settings import CouchbaseSettings
 from saga.store.port import Document
 from tests.store.couchbase.conftest import Stores
@@ -109,3 +111,9 @@ def test_each_collection_has_its_own_only_in_a_scope_without_collection(
     scope: str | None, collection: str | None, by_collection: bool
 ) -> None:
     assert replace(working(), scope=scope, collection=collection).by_collection == by_collection
+
+
+async def test_the_process_that_lists_keys_is_told_where_the_store_is_and_who_asks() -> None:
+    nowhere = replace(working(), connection="couchbase://127.0.0.1:9")
+    with pytest.raises(StoreUnavailable, match=r"The store couchbase://127\.0\.0\.1:9/shop cannot be used now"):
+        [key async for key in keys_of(nowhere, "saga", "payment::", SystemClock())]
