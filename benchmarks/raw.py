@@ -4,6 +4,7 @@ import sqlite3
 import time
 from pathlib import Path
 
+from saga.sqlite.blobs import as_blob
 from saga.store.sqlite import WRITES_MAX
 
 INSERT = (
@@ -32,7 +33,8 @@ def loop(folder: Path, messages: int) -> tuple[float, float]:
             "SELECT collection, key, cas, expires_at_ms, expiry_hour, sum, content FROM documents ORDER BY id"
         ).fetchall()
         tables = store.execute("SELECT sql FROM sqlite_master WHERE sql IS NOT NULL").fetchall()
-    rows = [(log, row) for log, of_log in answers for row in of_log]
+    rows = [(log, _bound(row)) for log, of_log in answers for row in of_log]
+    documents = [_bound(document) for document in documents]
     assert len(rows) == len(documents) == messages
     asked = sqlite3.connect(folder / "broker.db", isolation_level=None)
     log_file = _made(folder / "raw-broker.db", [*schema, ("CREATE TABLE positions (log INTEGER PRIMARY KEY, next)",)])
@@ -53,8 +55,9 @@ def loop(folder: Path, messages: int) -> tuple[float, float]:
             doc_file.executemany(INSERT, documents[done : done + len(found)])
             doc_file.execute("COMMIT")
             log_file.execute("BEGIN IMMEDIATE")
+            cursor = log_file.cursor()
             for to, row in rows[done : done + len(found)]:
-                log_file.execute(f"INSERT INTO log_{to} VALUES (?, ?, ?, ?, ?, ?)", row)
+                cursor.execute(f"INSERT INTO log_{to} VALUES (?, ?, ?, ?, ?, ?)", row)
             log_file.execute("INSERT OR REPLACE INTO positions VALUES (?, ?)", (log, position))
             log_file.execute("COMMIT")
             done += len(found)
@@ -63,6 +66,11 @@ def loop(folder: Path, messages: int) -> tuple[float, float]:
     for connection in (asked, log_file, doc_file):
         connection.close()
     return wall, cpu
+
+
+def _bound(row: tuple[object, ...]) -> tuple[object, ...]:
+    """The row with blobs as the toolkit hands them to SQLite, which binds those fastest."""
+    return tuple(as_blob(value) if isinstance(value, bytes) else value for value in row)
 
 
 def _made(path: Path, tables: list[tuple[str]]) -> sqlite3.Connection:
