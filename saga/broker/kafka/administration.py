@@ -79,20 +79,22 @@ class KafkaAdministration(KafkaBroker):
         return found
 
     async def retain(self, topic: str, retention_ms: int | None) -> None:
+        doing = f"topic {topic}: retention"
         change = Change(topic, "retention.ms", str(-1 if retention_ms is None else retention_ms))
-        answer = await self._asked(lambda: self._send(change, self._controller()), f"topic {topic}: retention")
-        _check(((code, words) for code, words, *_ in answer.resources), f"topic {topic}: retention")
+        answer = await self._asked(lambda: self._send(change, self._controller()), doing)
+        _check(((code, words) for code, words, *_ in answer.resources), doing)
+        await self._asked(lambda: self._seen(topic, lambda f: f.hidden or f.retention_ms == retention_ms), doing)
 
     async def grow(self, topic: str, partitions: int) -> None:
         doing = f"topic {topic}: {partitions} partitions"
         request = CreatePartitionsRequest([(topic, (partitions, None))], int(ASK_S * 1000), False)
         answer = await self._asked(lambda: self._send(request, self._controller()), doing, again=False)
         _check(((code, words) for _, code, words in answer.topic_errors), doing)
-        await self._asked(lambda: self._grown(topic, partitions), doing)
+        await self._asked(lambda: self._seen(topic, lambda found: found.partitions == partitions), doing)
 
-    async def _grown(self, topic: str, partitions: int) -> None:
-        """Return when the brokers that we ask know of the new partitions."""
-        while (await self._found([topic]))[topic].partitions != partitions:
+    async def _seen(self, topic: str, is_changed: Callable[[Found], bool]) -> None:
+        """Return when the brokers that we ask know of a change, too: it is the controller that has acknowledged it."""
+        while not is_changed((await self._found([topic]))[topic]):
             await self._clock.sleep(LOOK_S)
 
     # ---------------------------------------------------------------- groups and positions
