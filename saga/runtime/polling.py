@@ -69,7 +69,7 @@ class Polling:
             if away:  # else nothing is said: a log that can be read may be full
                 away = False
                 ports.watching.answered("broker")
-            partition: Partition | None = None
+            partition = Partition("", -1)
             for record in records:  # those of one partition come together
                 if record[:2] != partition:
                     partition = Partition(record.topic, record.partition)
