@@ -216,7 +216,7 @@ class Lines:
 def event_name(kind: type[Moment]) -> str:
     """Name under which a moment is logged.
 
-    >>> event_name(DeadLettered)
+    >>> event_name(moments.DeadLettered)
     'dead_lettered'
     """
     return re.sub(r"(?<!^)(?=[A-Z])", "_", kind.__name__).lower()

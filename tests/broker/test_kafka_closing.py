@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from saga.broker.kafka import producing
+from saga.broker.kafka import client, producing
 from saga.broker.kafka.producing import Publisher
 from saga.broker.kafka.settings import Access, KafkaSettings
 from saga.errors import BrokerUnavailable
@@ -30,8 +30,8 @@ async def test_a_publisher_that_is_closed_asks_for_no_topic_any_more(
 
     async def ended(*_: object) -> None: ...
 
-    monkeypatch.setattr(producing, "partitions_of", silent)
-    monkeypatch.setattr(producing, "end_producer", ended)
+    monkeypatch.setattr(client, "partitions_of", silent)
+    monkeypatch.setattr(client, "end_producer", ended)
     monkeypatch.setattr(producing, "hand_over", lambda *_: None)
     monkeypatch.setattr(Publisher, "_started", another)
     settings = KafkaSettings(servers=("127.0.0.1:9",), publish_s=0.02)

@@ -275,7 +275,7 @@ def what_pages_keep_is_decided_again(patch: pytest.MonkeyPatch) -> None:
 
 
 def pages_are_not_read_back(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(spilling, "next_to_restore", lambda p, roles: None)
+    patch.setattr(piles, "next_to_restore", lambda p, roles: None)
 
 
 def pages_are_read_back_behind_what_came_since(patch: pytest.MonkeyPatch) -> None:
@@ -296,7 +296,7 @@ def pages_are_removed_before_the_progress_is_written(patch: pytest.MonkeyPatch) 
 def what_is_in_hand_goes_to_a_page(patch: pytest.MonkeyPatch) -> None:
     spilled = piles.piles_spilled
     other = message("-", "-")
-    patch.setattr(spilling, "piles_spilled", lambda *args, **rest: spilled(*args, **{**rest, "in_hand": other}))
+    patch.setattr(piles, "piles_spilled", lambda *args, **rest: spilled(*args, **{**rest, "in_hand": other}))
 
 
 RULES: dict[Take, str] = {
