@@ -205,7 +205,8 @@ class Made:
             return self.one_of(earlier)  # a duplicate
         others = [m for m in earlier if m.source == "others"]
         if others and self.has("two sources", 0.15):
-            return message(id_in(self.one_of(others).id), type_, f"{id_} of another", source="somebody else")
+            same = id_in(self.one_of(others).id)
+            return message(same, type_, f"{same} of another", source="somebody else")
         content = id_
         if earlier and not repeats and self.happens(0.6):
             content = id_in(self.one_of(earlier).id)
