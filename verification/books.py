@@ -98,9 +98,9 @@ class Books:
             return False
         if not role.many and any(t.handler == role.name and t.outcome == "handled" for t in entries):
             return False
-        if role.name in self._added and len(role.takes) == 1:
-            # Taken over when the progress is read: that it was, only what the later release did tells.
-            return any(t.handler in self._added and t.n > said.n for t in entries)
+        taken_over = role.name in self._added and not any(k.handler == role.name for k in p.waiting)
+        if taken_over and not any(t.handler in self._added and t.n > said.n for t in entries):
+            return False  # that happens when the progress is read, of which only what the later release did tells
         there = {k.message.type for k in p.waiting if k.handler == role.name and k.bad is None} | set(own.values())
         return all(types & there for types in role.takes)
 
