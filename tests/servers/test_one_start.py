@@ -26,12 +26,16 @@ def test_on_it(server, number):
     pass
 """
 OTHERS = """
-import os, pytest
+import os, pathlib, pytest, time
 
 @pytest.mark.parametrize("number", range(20))
 def test_without(number):
     with open(os.environ["WORKERS"], "a") as workers:
         workers.write(os.environ["PYTEST_XDIST_WORKER"] + " ")
+    until_s = time.monotonic() + 30  # the other worker comes when it is done with what shares the server
+    while len(set(pathlib.Path(os.environ["WORKERS"]).read_text().split())) < 2:
+        assert time.monotonic() < until_s, "all of them are for one worker"
+        time.sleep(0.01)
 """
 
 
@@ -40,7 +44,7 @@ def test_tests_that_share_a_server_of_their_module_have_one_worker_and_all_other
     (tmp_path / "test_shared.py").write_text(MODULE)
     (tmp_path / "test_others.py").write_text(OTHERS)
     starts, workers = tmp_path / "starts", tmp_path / "workers"
-    command = [sys.executable, "-m", "pytest", "-q", "-n", "2", "-p", "no:cacheprovider"]
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-n", "2", "-p", "no:cacheprovider"]
     done = subprocess.run(
         [*command, "-c", os.devnull, "--rootdir", str(tmp_path), str(tmp_path)],
         env={
