@@ -5,7 +5,7 @@ import json
 import shutil
 import sqlite3
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import pytest
 from msgspec.structs import replace
@@ -90,16 +90,23 @@ def test_a_part_that_can_never_run_is_called_left_over(shop: Path, saga: Call) -
 
 # ---------------------------------------------------------------- values
 
+Reserved: TypeAlias = tuple[Path, dict[str, Any], dict[str, Any]]
 
-def test_the_fields_of_events_are_shown_with_what_is_sensitive_hidden(
-    shop: Path, saga: Call, monkeypatch: pytest.MonkeyPatch
-) -> None:
+
+@pytest.fixture
+def reserved(shop: Path, monkeypatch: pytest.MonkeyPatch) -> Reserved:
+    """The contract of PaymentReserved in a copy that the shop's sagas are shown by: file, schema, field `charge_id`."""
     contracts = shop / "contracts"
     shutil.copytree(ROOT / "contracts", contracts)
     monkeypatch.setenv("SAGA_CONTRACTS", str(contracts))
     file = contracts / "payments" / "PaymentReserved.v1.avsc"
     schema = json.loads(file.read_text())
     [charge] = [field for field in schema["fields"] if field["name"] == "charge_id"]
+    return file, schema, charge
+
+
+def test_the_fields_of_events_are_shown_with_what_is_sensitive_hidden(saga: Call, reserved: Reserved) -> None:
+    file, schema, charge = reserved
     charge["sensitive"] = True
     file.write_text(json.dumps(schema))
     text = saga("show", "order-1", "--values").stdout
@@ -114,14 +121,9 @@ def test_the_fields_of_events_are_shown_with_what_is_sensitive_hidden(
 
 @pytest.mark.parametrize("when", ["written", "shown"])
 def test_a_field_is_hidden_if_it_was_sensitive_when_it_was_written_or_is_now(
-    shop: Path, saga: Call, monkeypatch: pytest.MonkeyPatch, when: str
+    saga: Call, reserved: Reserved, when: str
 ) -> None:
-    contracts = shop / "contracts"
-    shutil.copytree(ROOT / "contracts", contracts)
-    monkeypatch.setenv("SAGA_CONTRACTS", str(contracts))
-    first = contracts / "payments" / "PaymentReserved.v1.avsc"
-    schema = json.loads(first.read_text())
-    [charge] = [field for field in schema["fields"] if field["name"] == "charge_id"]
+    first, schema, charge = reserved
     for number, is_sensitive in ((1, when == "written"), (2, when == "shown")):
         charge["sensitive"] = is_sensitive
         first.with_name(f"PaymentReserved.v{number}.avsc").write_text(json.dumps(schema))
@@ -130,15 +132,8 @@ def test_a_field_is_hidden_if_it_was_sensitive_when_it_was_written_or_is_now(
     assert '    PaymentReserved {"order_id": "order-1", "charge_id": "***", "amount": "9.80", "note": ""}\n' in text
 
 
-def test_a_field_that_was_sensitive_is_hidden_under_its_new_name_too(
-    shop: Path, saga: Call, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    contracts = shop / "contracts"
-    shutil.copytree(ROOT / "contracts", contracts)
-    monkeypatch.setenv("SAGA_CONTRACTS", str(contracts))
-    first = contracts / "payments" / "PaymentReserved.v1.avsc"
-    schema = json.loads(first.read_text())
-    [charge] = [field for field in schema["fields"] if field["name"] == "charge_id"]
+def test_a_field_that_was_sensitive_is_hidden_under_its_new_name_too(saga: Call, reserved: Reserved) -> None:
+    first, schema, charge = reserved
     charge["sensitive"] = True
     first.write_text(json.dumps(schema))
     charge |= {"name": "charge", "aliases": ["charge_id"], "sensitive": False}
@@ -156,13 +151,9 @@ def test_without_contracts_no_value_is_shown_and_it_is_said_why(
     assert '"9.80"' not in shown.stdout
 
 
-def test_an_event_of_contracts_that_are_not_here_is_shown_without_values(
-    shop: Path, saga: Call, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    contracts = shop / "contracts"
-    shutil.copytree(ROOT / "contracts", contracts)
-    (contracts / "payments" / "PaymentReserved.v1.avsc").unlink()
-    monkeypatch.setenv("SAGA_CONTRACTS", str(contracts))
+def test_an_event_of_contracts_that_are_not_here_is_shown_without_values(saga: Call, reserved: Reserved) -> None:
+    file, *_ = reserved
+    file.unlink()
     shown = saga("show", "order-1", "--values").stdout
     assert "    PaymentReserved no schema in " in shown
     assert '    OrderConfirmed {"order_id": "order-1"' in shown
