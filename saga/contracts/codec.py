@@ -1,8 +1,7 @@
 """Encoding of events to bytes and back: Avro's single-object encoding, C3 01, the schema's fingerprint, the record.
 
 No registry is needed: every version's fingerprint is in `contracts/`. What was written with one version is read as
-another by Avro's schema resolution. fastavro reads the bytes, `saga.contracts.binary` writes them; logical types are
-applied by `saga.contracts.convert`.
+another by Avro's schema resolution. fastavro does the bytes; logical types are applied by `saga.contracts.convert`.
 """
 
 import json
@@ -11,11 +10,10 @@ from collections.abc import Callable, Iterator
 from io import BytesIO
 from typing import Any, TypeAlias
 
-from fastavro import parse_schema, schemaless_reader
+from fastavro import parse_schema, schemaless_reader, schemaless_writer
 from fastavro.read import SchemaResolutionError
 
 from saga.contracts import jsonform
-from saga.contracts.binary import writer
 from saga.contracts.bounds import VALUES_MAX, check_json, check_values
 from saga.contracts.contract import Version
 from saga.contracts.convert import from_raw, to_raw
@@ -49,12 +47,15 @@ def encode(event: Event) -> bytes:
     """Encode an event. Raises `BadInput` naming the path of a field that its contract does not allow, or in which there
     are more values than one message may hold."""
     codec = _codec(type(event))
+    out = BytesIO()
+    out.write(codec.header)
     try:
-        value = codec.header + codec.write(codec.to_raw(event))
+        schemaless_writer(out, codec.schema, codec.to_raw(event))
     except Wrong as why:
         raise BadInput(f"{codec.name}: {why}") from None
     except UnicodeEncodeError:
         raise BadInput(f"{codec.name}: {_unwritable(codec.to_raw(event))}: {NO_TEXT}") from None
+    value = out.getvalue()
     if len(value) > VALUES_MAX:
         codec.check_values(value)
     return value
@@ -158,7 +159,6 @@ class _Codec:
         self.classes = binding.classes
         self.header = MARKER + version.fingerprint
         self.schema = parse_schema(without_logical_types(version.schema))
-        self.write = writer(self.schema)
         self.to_raw = to_raw(version.record, binding.classes)
         self.from_raw: Convert = from_raw(version.record, binding.classes) or cls
         self.to_json = jsonform.to_json(version.record, binding.classes)

@@ -8,7 +8,6 @@ from typing import Any
 from saga.contracts.schema import (
     LOGICAL,
     MISSING,
-    NULLS,
     PRIMITIVES,
     ArrayType,
     DecimalType,
@@ -26,6 +25,7 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _TAKEN, _TAKEN_BEGINNINGS = ("mro", "_HAS_DEFAULT_FACTORY"), ("__", "_dflt_")
 """Names that no field can have: classes have an `mro`, which a dataclass takes for the field's default, and the others
 are what dataclasses call things of their own, where a field would hide them."""
+_NULLS = ("null", {"type": "null"})
 DEPTH_MAX = 30
 """Deepest nesting of types, a field's type being one level below its record."""
 PARTS_MAX = 2000
@@ -113,7 +113,7 @@ class _Reading:
         raise _Unusable(at, f"there is no type {name!r}")
 
     def union(self, branches: list[Any], at: str, namespace: str) -> Type:
-        others = [branch for branch in branches if branch not in NULLS]
+        others = [branch for branch in branches if branch not in _NULLS]
         if len(branches) != 2 or len(others) != 1:
             raise _Unusable(at, "a union may only make a field optional: null and one other type")
         inner = self.type_(others[0], at, namespace)
@@ -260,4 +260,4 @@ def _full(name: str, namespace: str) -> str:
 def _null_first(union: Any) -> bool:
     while isinstance(union, dict):
         union = union["type"]
-    return union[0] in NULLS
+    return union[0] in _NULLS

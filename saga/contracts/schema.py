@@ -49,8 +49,6 @@ BOUNDS: Final[Mapping[ScalarKind, tuple[int, int]]] = {
 """Bounds of raw values, smallest and greatest; of dates and timestamps those that Python has, years 1 to 9999."""
 FLOAT_MAX = float.fromhex("0x1.fffffep+127")
 NO_TEXT: Final = "half of a surrogate pair is no text"
-NULLS: Final = ("null", {"type": "null"})
-"""Null, in each way that a schema may say it."""
 
 
 def is_text(text: str) -> bool:
