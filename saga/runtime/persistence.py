@@ -106,24 +106,31 @@ async def load(service: Participant, turn: TurnState) -> TurnState:
     saga = turn.message.saga
     key = progress_key(service.name, saga)
     document = await patiently(service, turn.position, "get", service.ports.store.get, PROGRESS, key)
-    p = record.empty(service.name, saga) if document is None else decode(document.content)
-    unpublished = list(history.unpublished(p, service.ports.assignment.is_committed))
-    _check_declared(service, p, unpublished)
-    for entry in unpublished:
-        await publish(service, turn.position, p, entry)
+    if document is None:
+        p, cas = record.empty(service.name, saga), 0
+    else:
+        p, cas = decode(document.content), document.cas
+        unpublished = list(history.unpublished(p, service.ports.assignment.is_committed))
+        _check_declared(service, p, unpublished)
+        for entry in unpublished:
+            await publish(service, turn.position, p, entry)
     if p.started is None and is_older_than_memory(service, turn.message):  # what is kept here may be all new to us
         await _too_old(service, turn)
         return replace(turn, over=True)
     if takeover.is_due(p, service.roles):
-        entries = [*await _archived(service, turn.position, p), *map(decode_entry, p.transitions)]
-        if p.pages and document is not None:
-            said = [event for entry in entries for event in messages_of(p, entry)]
-            had = await spilling.entries_in_pages(service, replace(turn, cas=document.cas), p, said)
-            p = replace(p, inbox={**dict.fromkeys(had, 0), **p.inbox})
-        p = takeover.taken_over(p, service.roles, entries, now(service))
+        p = await _taken_over(service, replace(turn, cas=cas), p)
     # What pages of the progress before said of the message is of no use any more.
-    cas = 0 if document is None else document.cas
     return replace(turn, progress=p, cas=cas, certain=True, recalled=None, paged=None)
+
+
+async def _taken_over(service: Participant, turn: TurnState, p: Snapshot) -> Snapshot:
+    """The progress with the own events that the version of the service before did not take."""
+    entries = [*await _archived(service, turn.position, p), *map(decode_entry, p.transitions)]
+    if p.pages:
+        said = [event for entry in entries for event in messages_of(p, entry)]
+        had = await spilling.entries_in_pages(service, turn, p, said)
+        p = replace(p, inbox={**dict.fromkeys(had, 0), **p.inbox})
+    return takeover.taken_over(p, service.roles, entries, now(service))
 
 
 async def _archived(service: Participant, position: Position, p: Snapshot) -> list[Entry]:
@@ -263,7 +270,7 @@ async def archived(service: Participant, position: Position, p: Snapshot, archiv
             raise StoreError(f"the archive {key!r} was there and is gone: somebody removes documents by hand") from None
         earlier = _archive(key, there)
         if history.is_of_another_saga(p, earlier):  # it had this id before the memory: nobody knows it any more
-            await _taken_over(service, position, p.saga, key, content, there.cas)
+            await _replaced(service, position, p.saga, key, content, there.cas)
         else:
             archive = earlier
     except Ambiguous as why:
@@ -272,7 +279,7 @@ async def archived(service: Participant, position: Position, p: Snapshot, archiv
     return history.trimmed(p, archive)
 
 
-async def _taken_over(service: Participant, position: Position, saga: str, key: str, content: bytes, cas: int) -> None:
+async def _replaced(service: Participant, position: Position, saga: str, key: str, content: bytes, cas: int) -> None:
     store = service.ports.store
     try:
         await patiently(service, position, "archive", store.replace, ARCHIVES, key, content, cas=cas)

@@ -70,7 +70,7 @@ def keep_open(connection: object) -> None:
     pythonapi.Py_IncRef(py_object(connection))
 
 
-CHECK_EVERY_S = 0.005
+CHECK_EVERY_S = 0.02
 """Shortest time between two checks of the whole by transactions: one costs some 30 us, as much as a small write without
 its sync. What is acknowledged in between is saved with the rest when something is found."""
 

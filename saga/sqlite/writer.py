@@ -1,4 +1,4 @@
-"""Group commit: whatever is queued in one turn of the event loop is written by one transaction, with one fsync.
+"""Group commit: whatever is queued in a few turns of the event loop is written by one transaction, with one fsync.
 
 Statements run on the loop's own thread: an append costs microseconds and an fsync of a local disk a fraction of a
 millisecond, while handing work to a thread and back costs up to five milliseconds when the loop is busy.
@@ -18,6 +18,9 @@ from saga.sqlite.file import File
 
 T = TypeVar("T")
 
+TURNS_MAX = 3
+"""Most turns of the loop that a transaction waits while each brings more changes; with one alone none is waited for. A
+commit costs as much as a dozen changes."""
 PAUSE_S = 0.02
 """Pause between two attempts while another program, a shell perhaps, is inside a transaction."""
 LOOK_EVERY_S = 0.05
@@ -104,9 +107,16 @@ class Writer:
             self._file.guard.refuse()
 
     def _schedule(self) -> None:
-        """Write once the loop has run what is ready: as much as possible is there by then."""
+        """Write once the loop has run what is ready, and no more comes: as much as possible is there by then."""
         self._scheduled = True
-        self._loop.call_soon(self._flush)
+        self._loop.call_soon(self._gather, len(self._queue), TURNS_MAX)
+
+    def _gather(self, had: int, turns: int) -> None:
+        """Write, unless the last turn of the loop brought more than the queue had before."""
+        if turns and len(self._queue) > had:
+            self._loop.call_soon(self._gather, len(self._queue), turns - 1)
+        else:
+            self._flush()
 
     def _flush(self) -> None:
         self._scheduled = False
