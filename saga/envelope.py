@@ -108,7 +108,7 @@ def to_message(record: Record, *, type_: str, schema: str, contract: Contract | 
             "must be the saga id"
         )
     id_ = _decoded(said, "header ce_id") if (said := get("ce_id")) else None
-    source = _decoded(said, "header ce_source") if (said := get("ce_source")) else "unknown"
+    source = _source(said) if (said := get("ce_source")) else "unknown"
     time = _time(at, "ce_time") if (at := get("ce_time")) else _appended(record)
     started = None
     if began := get("ce_sagastart"):
@@ -142,6 +142,11 @@ def _decoded(text: bytes, what: str, bytes_max: int = HEADER_BYTES_MAX) -> str:
         raise BadInput(
             f"the message's {what} is not UTF-8: its byte {why.start + 1} is {text[why.start]:02x}"
         ) from None
+
+
+@lru_cache(maxsize=1024)  # there are not many
+def _source(given: bytes) -> str:
+    return _decoded(given, "header ce_source")
 
 
 @lru_cache(maxsize=1024)  # a saga's start comes with each of its messages, and is often the time of the first

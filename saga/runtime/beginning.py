@@ -25,10 +25,11 @@ def begin(
 ) -> TurnState:
     """State of a new turn, on what the cache has; for a message that starts a young saga, without a read."""
     p, cas = cached or (None, 0)
-    if (p is None or p.started is None) and persistence.is_older_than_memory(service, message):
+    if p is None:
+        if service.contracts[message.type].starts and not persistence.is_older_than_memory(service, message):
+            p = record.empty(service.name, message.saga)
+    elif p.started is None and persistence.is_older_than_memory(service, message):
         p, cas = None, 0
-    elif p is None and service.contracts[message.type].starts:
-        p = record.empty(service.name, message.saga)
     # Looked at only where the message may have to wait: it waits for nothing if it can never be decoded.
     bad = NOBODY if message.started is not None and message.type not in service.roles.joined else _bad(service, message)
     return TurnState(message=message, position=position, bad=bad, progress=p, cas=cas, stages=stages or Stages())

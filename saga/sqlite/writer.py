@@ -10,6 +10,7 @@ import sqlite3
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from operator import itemgetter
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 from saga.errors import Broken, SagaError
@@ -29,6 +30,7 @@ real time, whatever our clock says."""
 
 Change: TypeAlias = tuple[Callable[[], Any], asyncio.Future[Any], int]
 """Function to run inside the transaction, the future of its result, and how much of a transaction's room it takes."""
+_takes = itemgetter(2)
 
 
 class Contents(Protocol):
@@ -210,8 +212,12 @@ class Writer:
         return True
 
     def _group(self) -> list[Change]:
-        group: list[Change] = []
         queue, room = self._queue, self._room
+        if sum(map(_takes, queue)) <= room:  # nearly always, and cheap to see
+            group = [*queue]
+            queue.clear()
+            return group
+        group = []
         while queue and room > 0:
             group.append(queue.popleft())
             room -= group[-1][2]

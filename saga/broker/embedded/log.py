@@ -4,6 +4,7 @@ retention."""
 import sqlite3
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import repeat
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
@@ -25,6 +26,11 @@ TRIMMED_MAX = 200
 _pack = msgspec.msgpack.Encoder().encode
 _unpack = msgspec.msgpack.Decoder(Headers).decode
 
+NO_HEADERS = _pack(())
+UNREADABLE = (msgspec.MsgspecError, TypeError, UnicodeDecodeError)
+"""Errors of a row that is not as we write them."""
+Row: TypeAlias = tuple[int, bytes, bytes | None, bytes | None, int, int]
+"""Row of a log: offset, key, value, packed headers, time, checksum. Of a damaged one any may be of another type."""
 Entry: TypeAlias = tuple[int, bytes, bytes | None, bytes | None]
 """Entry to append: log, key, value, packed headers."""
 
@@ -166,17 +172,10 @@ class Log:
         rows = cursor.fetchall()
         if not rows or rows[0][0] != offset or rows[-1][0] - offset != len(rows) - 1:
             self._check_gap(log, offset, [row[0] for row in rows])
-        records: list[Record] = []
-        at = offset
         try:
-            for at, key, value, headers, time_ms, sum_ in rows:
-                if checksum(at, key, value, headers, time_ms) != sum_:
-                    raise TypeError("its checksum is another")
-                records.append(Record(topic, number, at, key, value, _unpack(headers) if headers else (), time_ms))
-        except (msgspec.MsgspecError, TypeError, UnicodeDecodeError) as why:
-            if not records:
-                raise Undecodable(at, why) from why
-        return records
+            return _records(topic, number, rows) if rows else []
+        except UNREADABLE:
+            return _up_to_unreadable(topic, number, rows)
 
     def _check_gap(self, log: int, offset: int, found: Sequence[int]) -> None:
         """Check that what is not there was removed by retention. Raises `Damage`."""
@@ -249,6 +248,28 @@ class Log:
                 execute("UPDATE logs SET oldest = ?, oldest_sum = ? WHERE id = ?", (keep, sum_, log))
                 more = more or keep == oldest + TRIMMED_MAX
         return more
+
+
+def _records(topic: str, number: int, rows: Sequence[Row]) -> list[Record]:
+    """Make rows records, all at once. Raises one of `UNREADABLE` if any is not as it was written."""
+    offsets, keys, values, headers, times_ms, sums_ = zip(*rows, strict=True)
+    if list(map(checksum, offsets, keys, values, headers, times_ms)) != [*sums_]:
+        raise TypeError("its checksum is another")
+    unpacked = map(_unpack, [packed or NO_HEADERS for packed in headers])
+    return list(map(Record, repeat(topic), repeat(number), offsets, keys, values, unpacked, times_ms))
+
+
+def _up_to_unreadable(topic: str, number: int, rows: Sequence[Row]) -> list[Record]:
+    """Make records of all that come before the first that cannot be read. Raises `Undecodable` if there are none."""
+    records: list[Record] = []
+    for row in rows:
+        try:
+            records += _records(topic, number, [row])
+        except UNREADABLE as why:
+            if not records:
+                raise Undecodable(row[0], why) from why
+            break
+    return records
 
 
 def kept_topics(connection: sqlite3.Connection) -> dict[str, Kept]:
