@@ -131,10 +131,8 @@ def _wrong_in(line: bytes, to: type[Event], bytes_max: int) -> Iterator[str]:
     yield from (f"{name}: comes twice" for name in twice)
     try:
         to_value(codec.from_json(data, to), contract_of(to), bytes_max)
-    except BadInput as why:
-        wrong = codec.wrong_in(data, to)
-        yield next(wrong, str(why))
-        yield from wrong
+    except BadInput:
+        yield from codec.wrong_in(data, to)
     except SagaError as why:
         yield str(why)
 

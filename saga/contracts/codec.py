@@ -126,13 +126,9 @@ def to_json(event: Event) -> dict[str, object]:
 
 def from_json(data: object, to: type[Event]) -> Event:
     """Make an event of that class with these fields. Raises `BadInput` naming the path of the field that is wrong."""
-    codec = _codec(to)
-    try:
-        check_json(data)
-        event: Event = codec.from_json(data)
-    except Wrong as why:
-        raise BadInput(f"{codec.name}: {why}") from None
-    codec.check(event)
+    for problem in wrong_in(data, to):
+        raise BadInput(problem)
+    event: Event = _codec(to).from_json(data)
     return event
 
 
@@ -145,8 +141,7 @@ def wrong_in(data: object, to: type[Event]) -> Iterator[str]:
     except Wrong as why:
         yield f"{codec.name}: {why}"
         return
-    look = jsonform.problems_in(codec.version.record, codec.classes)
-    yield from (f"{codec.name}: {why}" for why in look(data))
+    yield from (f"{codec.name}: {why}" for why in codec.problems_in(data))
 
 
 class _Codec:
@@ -156,7 +151,6 @@ class _Codec:
         version = binding.version
         self.name = version.name
         self.version = version
-        self.classes = binding.classes
         self.header = MARKER + version.fingerprint
         self.schema = parse_schema(without_logical_types(version.schema))
         self.to_raw = to_raw(version.record, binding.classes)
@@ -164,6 +158,7 @@ class _Codec:
         self.to_json = jsonform.to_json(version.record, binding.classes)
         self.essentials = jsonform.to_json(version.record, binding.classes, essential=True)
         self.from_json = jsonform.from_json(version.record, binding.classes)
+        self.problems_in = jsonform.problems_in(version.record, binding.classes)
         self.read_own = _reader(self.schema, None)
         self._values = check_values(self.schema)
         self.readers: dict[bytes, _Read] = {self.header: self.read_own}

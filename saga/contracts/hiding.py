@@ -1,113 +1,74 @@
 """Fields of an event as people may see them: those that its contract calls sensitive are hidden."""
 
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import replace
+
+from saga.contracts.schema import ArrayType, MapType, OptionalType, RecordType, Type
 
 HIDDEN = "***"
 
 
-def hidden(fields: Mapping[str, object], schema: Mapping[str, Any]) -> dict[str, object]:
-    """Hide the fields of the JSON form that `schema`, as its file has it, marks with `"sensitive": true`: at any depth,
-    in lists, maps and optional values too.
+def hidden(fields: Mapping[str, object], record: RecordType) -> dict[str, object]:
+    """Hide the fields of the JSON form that a schema marks with `"sensitive": true`: at any depth, in lists, maps and
+    optional values too.
 
-    >>> card = {"name": "card", "type": "string", "sensitive": True}
-    >>> hidden({"card": "4242", "sum": 7}, {"type": "record", "name": "R", "fields": [card]})
+    >>> from saga.contracts.schema import MISSING, Field, ScalarType
+    >>> card = Field("card", ScalarType("string"), MISSING, aliases=(), sensitive=True)
+    >>> hidden({"card": "4242", "sum": 7}, RecordType("R", (card,), ""))
     {'card': '***', 'sum': 7}
     """
-    named: dict[str, Any] = {}
-    _name(schema, named)
-    shown = _hidden(fields, schema, named)
-    assert isinstance(shown, dict)
-    return shown
-
-
-def renamed(schema: Mapping[str, Any], newest: Mapping[str, Any]) -> Any:
-    """Call the fields of a schema as `newest` calls them, which may know them by an alias. Types have no names then.
-
-    >>> old = {"type": "record", "name": "R", "fields": [{"name": "card", "type": "string", "sensitive": True}]}
-    >>> new = {"type": "record", "name": "R", "fields": [{"name": "pan", "type": "string", "aliases": ["card"]}]}
-    >>> hidden({"pan": "4242"}, renamed(old, new))
-    {'pan': '***'}
-    """
-    named: tuple[dict[str, Any], dict[str, Any]] = {}, {}
-    _name(schema, named[0])
-    _name(newest, named[1])
-    return _renamed(schema, newest, *named)
-
-
-def _renamed(schema: Any, newest: Any, named: Mapping[str, Any], newly: Mapping[str, Any]) -> Any:
-    schema, newest = _plain(schema, named), _plain(newest, newly)
-    if not isinstance(schema, dict) or not isinstance(newest, dict):
-        return schema
-    if schema["type"] == newest["type"] == "record":
-        known = {name: f for f in newest["fields"] for name in (*f.get("aliases", ()), f["name"])}
-        return {
-            **schema,
-            "fields": [
-                {**f, "name": of["name"], "type": _renamed(f["type"], of["type"], named, newly)}
-                for f in schema["fields"]
-                if (of := known.get(f["name"])) is not None  # else the newest has no such field
-            ],
-        }
+    known = {field.name: field for field in record.fields}
     return {
-        **schema,
-        **{
-            below: _renamed(schema[below], newest[below], named, newly)
-            for below in ("items", "values")
-            if below in schema and below in newest
-        },
+        name: part if name not in known else HIDDEN if known[name].sensitive else _hidden(part, known[name].type)
+        for name, part in fields.items()
     }
 
 
-def _plain(schema: Any, named: Mapping[str, Any]) -> Any:
-    """A type itself: without the null beside it, not by its name, and not as the type of a type."""
-    while True:
-        if isinstance(schema, list):
-            schema = next((branch for branch in schema if branch != "null"), "null")
-        elif isinstance(schema, str) and (known := named.get(schema, named.get(schema.rpartition(".")[2]))) is not None:
-            return known
-        elif isinstance(schema, dict) and isinstance(schema.get("type"), dict | list):
-            schema = schema["type"]
-        else:
-            return schema
+def _hidden(value: object, type_: Type) -> object:
+    match type_, value:
+        case RecordType(), dict():
+            return hidden(value, type_)
+        case ArrayType(items), list():
+            return [_hidden(part, items) for part in value]
+        case MapType(values), dict():
+            return {name: _hidden(part, values) for name, part in value.items()}
+        case OptionalType(inner), _:
+            return _hidden(value, inner)
+        case _:
+            return value
 
 
-def _name(schema: Any, named: dict[str, Any]) -> None:
-    """Note the records by their names: a record that comes again is there by its name only."""
-    if isinstance(schema, list):
-        for branch in schema:
-            _name(branch, named)
-    elif isinstance(schema, dict):
-        if schema.get("type") == "record":
-            name = str(schema["name"])
-            named[name] = named[name.rpartition(".")[2]] = schema
-            for field in schema["fields"]:
-                _name(field["type"], named)
-        else:
-            for below in ("type", "items", "values"):
-                _name(schema.get(below), named)
+def renamed(record: RecordType, newest: RecordType) -> RecordType:
+    """Call the fields of a record as `newest` calls them, which may know them by an alias.
+
+    >>> from saga.contracts.schema import MISSING, Field, ScalarType
+    >>> old = RecordType("R", (Field("card", ScalarType("string"), MISSING, aliases=(), sensitive=True),), "")
+    >>> new = RecordType("R", (Field("pan", ScalarType("string"), MISSING, aliases=("card",)),), "")
+    >>> hidden({"pan": "4242"}, renamed(old, new))
+    {'pan': '***'}
+    """
+    known = {name: field for field in newest.fields for name in (*field.aliases, field.name)}
+    return replace(
+        record,
+        fields=tuple(
+            replace(field, name=of.name, type=_renamed(field.type, of.type))
+            for field in record.fields
+            if (of := known.get(field.name)) is not None  # else the newest has no such field
+        ),
+    )
 
 
-def _hidden(value: object, schema: Any, named: Mapping[str, Any]) -> object:
-    if isinstance(schema, list):
-        branches = [branch for branch in schema if branch != "null"]
-        return value if value is None or not branches else _hidden(value, branches[0], named)
-    if isinstance(schema, str):
-        known = named.get(schema, named.get(schema.rpartition(".")[2]))
-        return value if known is None else _hidden(value, known, named)
-    kind = schema.get("type")
-    if kind == "record" and isinstance(value, dict):
-        fields = {field["name"]: field for field in schema["fields"]}
-        return {
-            name: part
-            if name not in fields
-            else HIDDEN
-            if fields[name].get("sensitive")
-            else _hidden(part, fields[name]["type"], named)
-            for name, part in value.items()
-        }
-    if kind == "array" and isinstance(value, list):
-        return [_hidden(part, schema["items"], named) for part in value]
-    if kind == "map" and isinstance(value, dict):
-        return {name: _hidden(part, schema["values"], named) for name, part in value.items()}
-    return _hidden(value, kind, named) if isinstance(kind, dict | list) else value
+def _renamed(type_: Type, newest: Type) -> Type:
+    match type_, newest:
+        case OptionalType(inner), _:
+            return _renamed(inner, newest)
+        case _, OptionalType(inner):
+            return _renamed(type_, inner)
+        case RecordType(), RecordType():
+            return renamed(type_, newest)
+        case ArrayType(items), ArrayType(others):
+            return ArrayType(_renamed(items, others))
+        case MapType(values), MapType(others):
+            return MapType(_renamed(values, others))
+        case _:
+            return type_

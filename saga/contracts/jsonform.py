@@ -3,8 +3,8 @@
 Decimals, UUIDs, dates and timestamps are text, bytes are base64, unions are untagged, enums are their words; NaN and
 the infinities, which JSON does not have, are the text `"NaN"`, `"Infinity"`, `"-Infinity"`.
 
-`from_json` stops at the first problem; `problems_in` finds them all, for lines that have been refused already: so it
-may take its time, and is linear in what there is to look at.
+`problems_in` looks first, and finds all that is wrong, linear in what there is to look at; `from_json` makes values of
+JSON in which there is nothing.
 """
 
 import base64
@@ -16,7 +16,7 @@ from typing import Any, Final, TypeAlias
 from uuid import UUID
 
 from saga.contracts import schema
-from saga.contracts.convert import Classes, from_raw, listed, mapped, optional, to_raw
+from saga.contracts.convert import Classes, from_raw, optional, to_raw
 from saga.contracts.scalars import Convert, Wrong, is_not
 
 _DECIMAL = re.compile(r"-?[0-9]+(\.[0-9]+)?")
@@ -51,10 +51,8 @@ def to_json(type_: schema.Type, classes: Classes, *, essential: bool = False) ->
 
 
 def from_json(type_: schema.Type, classes: Classes) -> Convert:
-    """Make a function from JSON to typed values. It raises `Wrong` where the form is wrong.
-
-    What Python writes alike (text, whole numbers, true and false) is handed on unseen: `to_raw` looks at it anyway.
-    """
+    """Make a function to typed values from JSON in which `problems_in` finds nothing. Of one value it raises `Wrong`
+    where the form is wrong; what Python writes alike (text, whole numbers, true and false) is handed on unseen."""
     match type_:
         case schema.ScalarType(kind):
             return _SCALARS_FROM_JSON.get(kind, _same)
@@ -63,13 +61,16 @@ def from_json(type_: schema.Type, classes: Classes) -> Convert:
         case schema.EnumType(symbols=symbols):
             return _enum_from_json(classes[type_.name], symbols)
         case schema.ArrayType(items):
-            return _array_from_json(from_json(items, classes))
+            each = from_json(items, classes)
+            return lambda data: tuple(map(each, data))
         case schema.MapType(values):
-            return _map_from_json(from_json(values, classes))
+            one = from_json(values, classes)
+            return lambda data: {key: one(value) for key, value in data.items()}
         case schema.OptionalType(inner):
             return optional(from_json(inner, classes))
-        case schema.RecordType():
-            return _record_from_json(type_, classes)
+        case schema.RecordType(fields=fields):
+            cls, parts = classes[type_.name], {field.name: from_json(field.type, classes) for field in fields}
+            return lambda data: cls(**{name: parts[name](value) for name, value in data.items()})
 
 
 def _record_to_json(record: schema.RecordType, classes: Classes, essential: bool) -> Convert:
@@ -83,50 +84,6 @@ def _record_to_json(record: schema.RecordType, classes: Classes, essential: bool
 
     def convert(value: Any) -> dict[str, Any]:
         return {name: part(v) for name, part, default in parts if (v := getattr(value, name)) != default}
-
-    return convert
-
-
-def _record_from_json(record: schema.RecordType, classes: Classes) -> Convert:
-    cls = classes[record.name]
-    parts = {field.name: from_json(field.type, classes) for field in record.fields}
-    required = [field.name for field in record.fields if field.default is schema.MISSING]
-
-    def convert(data: Any) -> Any:
-        if not isinstance(data, dict):
-            raise Wrong(f"must be an object with the fields of {record.name}")
-        given = {}
-        for name, value in data.items():
-            if name not in parts:
-                raise Wrong(f"{record.name} has no such field; it has {', '.join(parts)}", str(name))
-            try:
-                given[name] = parts[name](value)
-            except Wrong as why:
-                raise why.under(name) from None
-        for name in required:
-            if name not in given:
-                raise Wrong("is missing", name)
-        return cls(**given)
-
-    return convert
-
-
-def _array_from_json(each: Convert) -> Convert:
-    def convert(data: Any) -> tuple[Any, ...]:
-        if not isinstance(data, list):
-            raise Wrong("must be a list")
-        return tuple(listed(each, data))
-
-    return convert
-
-
-def _map_from_json(each: Convert) -> Convert:
-    inside = mapped(each)
-
-    def convert(data: Any) -> Any:
-        if not isinstance(data, dict):
-            raise Wrong("must be an object")
-        return inside(data)
 
     return convert
 
@@ -241,7 +198,7 @@ SHOWN_MAX = 60
 
 
 def problems_in(type_: schema.Type, classes: Classes) -> Look:
-    """Make a function that finds all that makes `from_json`, or then `to_raw`, raise."""
+    """Make a function that finds all that keeps JSON from being an event, by its form or as `to_raw` says."""
     match type_:
         case schema.RecordType():
             return _of_record(type_, classes)

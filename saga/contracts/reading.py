@@ -208,21 +208,21 @@ class _Reading:
         at = f"{at}.{name}" if at else name
         if keyword.iskeyword(name) or name.startswith(_TAKEN_BEGINNINGS) or name in _TAKEN:
             raise _Unusable(at, "this name cannot be an attribute in Python; choose another")
-        if not isinstance(field.get("sensitive", False), bool):
-            raise _Unusable(at, f'"sensitive" is true or false, not {field["sensitive"]!r}')
-        aliases = field.get("aliases", [])
+        aliases, sensitive = field.get("aliases", []), field.get("sensitive", False)
+        if not isinstance(sensitive, bool):
+            raise _Unusable(at, f'"sensitive" is true or false, not {sensitive!r}')
         if not isinstance(aliases, list) or not all(map(_is_name, aliases)):
             raise _Unusable(at, '"aliases" is a list of names')
         type_ = self.type_(field.get("type"), at, namespace)
         if "default" not in field:
-            return Field(name, type_, MISSING, tuple(aliases))
+            return Field(name, type_, MISSING, tuple(aliases), sensitive)
         try:
             default = raw_default(type_, field["default"])
         except ValueError as why:
             raise _Unusable(at, f"its default {why}") from why
         if isinstance(type_, OptionalType) and _null_first(field["type"]) is not (default is None):
             raise _Unusable(at, "its default must be of the union's first type: change their order")
-        return Field(name, type_, default, tuple(aliases))
+        return Field(name, type_, default, tuple(aliases), sensitive)
 
     def new_name(self, schema: Mapping[str, Any], at: str, around: str) -> str:
         """Full name of the type that is defined here."""

@@ -122,11 +122,8 @@ class Field:
     type: "Type"
     default: object
     aliases: tuple[str, ...]
-
-    @property
-    def has_default(self) -> bool:
-        """True if it may be left out."""
-        return self.default is not MISSING
+    sensitive: bool = False
+    """True if people see `***` in its place."""
 
 
 @dataclass(frozen=True)

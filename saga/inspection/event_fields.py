@@ -47,11 +47,10 @@ def _said(type_: str, id_: str, value: bytes, library: Library) -> Said:
         version = codec.identify(value, library)
         made = _class_of(version.name, library)
         fields = codec.to_json(codec.decode(value, made, library))
-        newest = library.contracts[version.name].newest
+        newest = library.contracts[version.name].newest.record
         # A field counts as sensitive if it did when it was written, or does now.
-        return Said(
-            type=type_, id=id_, fields=hidden(hidden(fields, renamed(version.schema, newest.schema)), newest.schema)
-        )
+        shown = hidden(hidden(fields, renamed(version.record, newest)), newest)
+        return Said(type=type_, id=id_, fields=shown)
     except BadInput as why:
         return Said(type=type_, id=id_, fields=None, trouble=str(why))
 

@@ -22,6 +22,7 @@ from saga.contracts.scalars import PYTHON_TYPES, Wrong
 from saga.contracts.schema import (
     BOUNDS,
     FLOAT_MAX,
+    MISSING,
     ArrayType,
     DecimalType,
     EnumType,
@@ -99,7 +100,7 @@ def _records(
     optional: dict[str, st.SearchStrategy[Any]] = {}
     for field in fields:
         if field.name not in instead:
-            (optional if field.has_default else required)[field.name] = values(field.type, classes)
+            (optional if field.default is not MISSING else required)[field.name] = values(field.type, classes)
     return st.fixed_dictionaries(required, optional=optional).map(lambda given: cls(**given))
 
 

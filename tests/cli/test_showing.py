@@ -13,6 +13,8 @@ from msgspec.structs import replace
 from saga.broker.embedded.broker import EmbeddedBroker
 from saga.clock import SystemClock
 from saga.contracts.hiding import HIDDEN, hidden, renamed
+from saga.contracts.reading import read_record
+from saga.contracts.schema import RecordType
 from saga.messages import Topic
 from saga.progress.document import DeadLetter, Intent, Snapshot, decode, encode
 from saga.runtime import deadletters
@@ -164,16 +166,22 @@ def test_values_are_of_the_whole_timeline(shop: Path, saga: Call) -> None:
     assert saga("show", "order-1", "--values", "--transition", "0").exit_code == 2
 
 
+def record(schema: dict[str, Any]) -> RecordType:
+    read, problems = read_record(schema)
+    assert read is not None, problems
+    return read
+
+
 def test_what_is_sensitive_is_hidden_at_any_depth() -> None:
     inner = {"type": "record", "name": "Card", "fields": [
         {"name": "number", "type": "string", "sensitive": True}, {"name": "holder", "type": "string"}]}  # fmt: skip
-    schema = {"type": "record", "name": "R", "namespace": "x", "fields": [
+    schema = record({"type": "record", "name": "R", "namespace": "x", "fields": [
         {"name": "one", "type": inner},
         {"name": "maybe", "type": ["null", "Card"], "default": None},
         {"name": "many", "type": {"type": "array", "items": "x.Card"}},
         {"name": "named", "type": {"type": "map", "values": ["null", "Card"]}},
         {"name": "whole", "type": ["null", {"type": "array", "items": "string"}], "sensitive": True},
-    ]}  # fmt: skip
+    ]})  # fmt: skip
     card, seen = {"number": "4242", "holder": "Ada"}, {"number": HIDDEN, "holder": "Ada"}
     given: dict[str, object] = {
         "one": card, "maybe": card, "many": [card, card], "named": {"a": card, "b": None}, "whole": None,
@@ -185,17 +193,17 @@ def test_what_is_sensitive_is_hidden_at_any_depth() -> None:
 
 
 def test_fields_are_found_under_their_new_names_at_any_depth() -> None:
-    def of(name: str, *, sensitive: bool) -> dict[str, Any]:
+    def of(name: str, *, sensitive: bool) -> RecordType:
         card = {"type": "record", "name": "Card", "fields": [
             {"name": name, "type": "string", "sensitive": sensitive, "aliases": ["number"]},
             {"name": "holder", "type": "string"}]}  # fmt: skip
-        return {"type": "record", "name": "R", "fields": [
+        return record({"type": "record", "name": "R", "fields": [
             {"name": "one", "type": card},
             {"name": "maybe", "type": ["null", "Card"]},
             {"name": "many", "type": {"type": "array", "items": ["null", "Card"]}},
             {"name": "named", "type": {"type": "map", "values": "Card"}},
             {"name": "words", "type": {"type": {"type": "array", "items": "string"}}},
-        ]}  # fmt: skip
+        ]})  # fmt: skip
 
     card, seen = {"pan": "4242", "holder": "Ada"}, {"pan": HIDDEN, "holder": "Ada"}
     given: dict[str, object] = {"one": card, "maybe": card, "many": [card, None], "named": {"a": card}, "words": ["x"]}

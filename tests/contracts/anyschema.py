@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from saga.contracts.scalars import PYTHON_TYPES
 from saga.contracts.schema import (
     FLOAT_MAX,
+    MISSING,
     ArrayType,
     DecimalType,
     EnumType,
@@ -209,7 +210,7 @@ def values(type_: Type, classes: dict[str, Any]) -> st.SearchStrategy[Any]:
         case OptionalType(inner):
             return st.none() | values(inner, classes)
         case RecordType():
-            required = {f.name: values(f.type, classes) for f in type_.fields if not f.has_default}
-            optional = {f.name: values(f.type, classes) for f in type_.fields if f.has_default}
+            required = {f.name: values(f.type, classes) for f in type_.fields if f.default is MISSING}
+            optional = {f.name: values(f.type, classes) for f in type_.fields if f.default is not MISSING}
             given_ = st.fixed_dictionaries(required, optional=optional)
             return given_.map(lambda given: classes[type_.name](**given))
