@@ -1,14 +1,12 @@
 """`saga publish`: events from lines of JSON, all of them checked before the first one is published."""
 
 import asyncio
-import json
 import sys
-from collections import Counter
 from collections.abc import Iterator
 from difflib import get_close_matches
 from itertools import islice
 from tempfile import SpooledTemporaryFile
-from typing import IO, NamedTuple, Never
+from typing import IO, NamedTuple
 
 import click
 
@@ -20,6 +18,7 @@ from saga.config import Settings
 from saga.contracts import codec
 from saga.contracts.codegen import event_class
 from saga.contracts.contract import Contract
+from saga.contracts.jsonform import read_json
 from saga.contracts.library import Library, contract_of, find
 from saga.errors import BadInput, ConfigurationError, SagaError
 from saga.messages import Event
@@ -122,9 +121,8 @@ def _contract_named(name: str, library: Library) -> Contract:
 
 def _wrong_in(line: bytes, to: type[Event], bytes_max: int) -> Iterator[str]:
     """Problems of one line."""
-    twice: list[str] = []
     try:
-        data = _read(line, twice)
+        data, twice = _read(line)
     except BadInput as why:
         yield str(why)
         return
@@ -139,27 +137,15 @@ def _wrong_in(line: bytes, to: type[Event], bytes_max: int) -> Iterator[str]:
 
 def _event(line: bytes, to: type[Event]) -> Event:
     """Event in a line."""
-    return codec.from_json(_read(line, []), to)
+    return codec.from_json(_read(line)[0], to)
 
 
-def _read(line: bytes, twice: list[str]) -> object:
-    """JSON of a line; `twice` grows by the names that come twice in one object: JSON lets the last one win, and nobody
-    notices. Raises `BadInput`."""
-
-    def object_(pairs: list[tuple[str, object]]) -> dict[str, object]:
-        read = dict(pairs)
-        if len(read) < len(pairs):
-            twice.extend(name for name, times in Counter(name for name, _ in pairs).items() if times > 1)
-        return read
-
+def _read(line: bytes) -> tuple[object, list[str]]:
+    """JSON of a line, and the names that come twice in one object. Raises `BadInput`."""
     try:
-        return json.loads(line, object_pairs_hook=object_, parse_constant=_no_constant)
+        return read_json(line)
     except (ValueError, RecursionError) as why:  # a ValueError also for bytes that are no UTF-8
         raise BadInput(f"is no JSON: {why}") from None
-
-
-def _no_constant(constant: str) -> Never:
-    raise ValueError(f"{constant} is no number in JSON")
 
 
 async def _publish(lines: IO[bytes], to: type[Event], broker: str | None) -> int:

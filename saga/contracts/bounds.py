@@ -15,7 +15,6 @@ VALUES_MAX = 100_000
 event loop and 100 MB."""
 
 _Walk: TypeAlias = Callable[["_Cursor"], None]
-_WIDTHS = {"boolean": 1, "float": 4, "double": 8}
 _LONG_BYTES_MAX = 10
 _NOT_OF_THE_SCHEMA = "the bytes end in the middle, or are not of its schema"
 
@@ -24,7 +23,7 @@ def check_values(schema: Any) -> Callable[[bytes, int], None]:
     """Make a function that counts the values in bytes, from where in them the record begins. It raises `Wrong`, with
     the path, where there is more than `VALUES_MAX`, and where the bytes are not of the schema. `schema`: as fastavro
     has parsed it."""
-    walk = _walk(schema, {})
+    walk = _walk(schema, dict(_PRIMITIVES))
 
     def check(value: bytes, at: int) -> None:
         cursor = _Cursor(value, at)
@@ -81,12 +80,13 @@ def _too_many() -> Wrong:
 
 
 def _walk(schema: Any, named: dict[str, _Walk]) -> _Walk:
-    """Make a function that goes over one value. `named`: those of the named types defined before this one."""
+    """Make a function that goes over one value. `named`: those of primitives, and of the named types defined before
+    this one."""
     if isinstance(schema, list):
         return _union([_walk(branch, named) for branch in schema])
     if isinstance(schema, str):
-        schema = {"type": schema}
-    match kind := schema["type"]:
+        return named[schema]
+    match schema["type"]:
         case "record":
             walk = named[schema["name"]] = _record([(f["name"], _walk(f["type"], named)) for f in schema["fields"]])
             return walk
@@ -97,22 +97,8 @@ def _walk(schema: Any, named: dict[str, _Walk]) -> _Walk:
             return _blocks(_walk(schema["items"], named))
         case "map":
             return _blocks(_walk(schema["values"], named), keys=True)
-        case "int" | "long":
-            return _long
-        case "string" | "bytes":
-            return _text
-        case "null":
-            return _nothing
-        case str() if kind in _WIDTHS:
-            return _fixed(_WIDTHS[kind])
-        case str():
-            return named[kind]
-        case _:
+        case kind:
             return _walk(kind, named)
-
-
-def _nothing(cursor: _Cursor) -> None:
-    cursor.left -= 1
 
 
 def _long(cursor: _Cursor) -> None:
@@ -131,6 +117,16 @@ def _fixed(width: int) -> _Walk:
         cursor.skip(width)
 
     return walk
+
+
+_PRIMITIVES: dict[str, _Walk] = {
+    "null": _fixed(0),
+    "boolean": _fixed(1),
+    "float": _fixed(4),
+    "double": _fixed(8),
+    **dict.fromkeys(("int", "long"), _long),
+    **dict.fromkeys(("string", "bytes"), _text),
+}
 
 
 def _union(branches: list[_Walk]) -> _Walk:

@@ -51,13 +51,13 @@ def encode(event: Event) -> bytes:
     out.write(codec.header)
     try:
         schemaless_writer(out, codec.schema, codec.to_raw(event))
+        value = out.getvalue()
+        if len(value) > VALUES_MAX:
+            codec.check_values(value, HEADER_SIZE)
     except Wrong as why:
         raise BadInput(f"{codec.name}: {why}") from None
     except UnicodeEncodeError:
         raise BadInput(f"{codec.name}: {_unwritable(codec.to_raw(event))}: {NO_TEXT}") from None
-    value = out.getvalue()
-    if len(value) > VALUES_MAX:
-        codec.check_values(value)
     return value
 
 
@@ -118,9 +118,8 @@ def content(event: type[Event], value: bytes) -> bytes:
 
 def to_json(event: Event) -> dict[str, object]:
     """Fields of an event as JSON has them. Raises `BadInput` for a field that its contract does not allow."""
-    codec = _codec(type(event))
-    codec.check(event)
-    fields: dict[str, object] = codec.to_json(event)
+    encode(event)  # looks at them
+    fields: dict[str, object] = _codec(type(event)).to_json(event)
     return fields
 
 
@@ -160,7 +159,7 @@ class _Codec:
         self.from_json = jsonform.from_json(version.record, binding.classes)
         self.problems_in = jsonform.problems_in(version.record, binding.classes)
         self.read_own = _reader(self.schema, None)
-        self._values = check_values(self.schema)
+        self.check_values = check_values(self.schema)
         self.readers: dict[bytes, _Read] = {self.header: self.read_own}
         """Readers by header: one for every version that was met."""
 
@@ -171,22 +170,6 @@ class _Codec:
         read = _reader(parse_schema(without_logical_types(writer.schema)), reader_schema)
         self.readers[MARKER + writer.fingerprint] = read
         return read
-
-    def check_values(self, value: bytes) -> None:
-        """Check that bytes of this version do not hold too many values. Raises `BadInput`."""
-        try:
-            self._values(value, HEADER_SIZE)
-        except Wrong as why:
-            raise BadInput(f"{self.name}: {why}") from None
-
-    def check(self, event: Event) -> None:
-        """Check that the contract allows each field. Raises `BadInput`."""
-        try:
-            raw = self.to_raw(event)
-        except Wrong as why:
-            raise BadInput(f"{self.name}: {why}") from None
-        if where := _unwritable(raw):
-            raise BadInput(f"{self.name}: {where}: {NO_TEXT}")
 
 
 class _Codecs(dict[type[Event], _Codec]):

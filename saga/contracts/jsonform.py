@@ -8,11 +8,13 @@ JSON in which there is nothing.
 """
 
 import base64
+import json
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator
 from datetime import UTC, date, datetime
 from decimal import Decimal
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Never, TypeAlias
 from uuid import UUID
 
 from saga.contracts import schema
@@ -109,6 +111,24 @@ def _parsed(form: re.Pattern[str], parse: Callable[[str], Any], wanted: str) -> 
         raise Wrong(f"must be {wanted}")
 
     return convert
+
+
+def read_json(text: bytes | str) -> tuple[Any, list[str]]:
+    """Read JSON, and the names that come twice in one object: JSON lets the last one win, and nobody notices. Raises
+    `ValueError`, and `RecursionError`."""
+    twice: list[str] = []
+
+    def object_(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        read = dict(pairs)
+        if len(read) < len(pairs):
+            twice.extend(name for name, times in Counter(name for name, _ in pairs).items() if times > 1)
+        return read
+
+    return json.loads(text, object_pairs_hook=object_, parse_constant=_no_constant), twice
+
+
+def _no_constant(constant: str) -> Never:
+    raise ValueError(f"{constant} is no number in JSON")
 
 
 def _same(value: Any) -> Any:

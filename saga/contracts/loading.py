@@ -1,21 +1,21 @@
 """Reading of a contracts folder: `<topic>/<Name>.v<N>.avsc` and `<topic>/topic.json`; all its problems are told at
 once."""
 
-import json
 import math
 import re
-from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from itertools import combinations
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Never
+from typing import Any, Literal, NamedTuple
 
 from fastavro import parse_schema
 from fastavro.schema import SchemaParseException, UnknownType, fingerprint, to_parsing_canonical_form
 
 from saga.contracts.contract import URN, Contract, Version
+from saga.contracts.jsonform import read_json
 from saga.contracts.reading import read_record
 from saga.contracts.schema import ScalarType, meaning_changes
 from saga.errors import ContractError
@@ -81,10 +81,9 @@ def load(folder: Path, schemas: str = URN) -> tuple[Mapping[str, Contract], Mapp
 
 def _read(path: Path, place: str, name: str, number: int) -> tuple[_File | None, list[str]]:
     """Read the version in a file, or what is wrong with it."""
-    try:
-        schema = json.loads(path.read_text("utf-8"), object_pairs_hook=_object, parse_constant=_no_constant)
-    except (ValueError, OSError, RecursionError) as why:
-        return None, [f"is no JSON: {why}"]
+    schema, wrong = _json(path)
+    if wrong:
+        return None, wrong
     if not isinstance(schema, dict) or schema.get("type") != "record":
         return None, ['must be an object with "type": "record"']
     problems = [] if schema.get("name") == name else [f"the record is called {schema.get('name')!r}, the file {name!r}"]
@@ -112,17 +111,13 @@ def _read(path: Path, place: str, name: str, number: int) -> tuple[_File | None,
     return _File(place, version, Terms(**{name: schema[name] for name in Terms._fields if name in schema})), []
 
 
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Make an object in which no name comes twice: JSON lets the last one win, and nobody notices."""
-    read = dict(pairs)
-    if len(read) < len(pairs):
-        twice = next(name for name, times in Counter(name for name, _ in pairs).items() if times > 1)
-        raise ValueError(f"the name {twice!r} comes twice in one object")
-    return read
-
-
-def _no_constant(constant: str) -> Never:
-    raise ValueError(f"{constant} is no number in JSON")
+def _json(path: Path) -> tuple[Any, list[str]]:
+    """Read JSON in which no name comes twice in one object, or what is wrong with it."""
+    try:
+        read, twice = read_json(path.read_text("utf-8"))
+    except (ValueError, OSError, RecursionError) as why:
+        return None, [f"is no JSON: {why}"]
+    return read, [f"is no JSON: the name {name!r} comes twice in one object" for name in twice[:1]]
 
 
 def _wrong_terms(schema: dict[str, Any], folder: str) -> Iterator[str]:
@@ -185,11 +180,7 @@ def _owners(files: list[_File]) -> Iterator[str]:
 
 def _disagreements(files: list[_File]) -> Iterator[str]:
     """Problems of versions of one contract that differ in what must be the same."""
-    versions: dict[str, list[_File]] = defaultdict(list)
-    for file in files:
-        versions[file.version.path.rpartition(".v")[0]].append(file)
-    for group in versions.values():
-        group.sort(key=lambda file: file.version.number)
+    for group in _by_contract(files):
         first = group[0]
         for file in group[1:]:
             for name, then, now in zip(Terms._fields, first.terms, file.terms, strict=True):
@@ -209,6 +200,14 @@ def _disagreements(files: list[_File]) -> Iterator[str]:
                 )
 
 
+def _by_contract(files: list[_File]) -> Collection[list[_File]]:
+    """Files of each contract, in the order of their numbers."""
+    versions: dict[str, list[_File]] = defaultdict(list)
+    for file in sorted(files, key=lambda file: file.version.number):
+        versions[file.version.path.rpartition(".v")[0]].append(file)
+    return versions.values()
+
+
 def _topics(folder: Path, named: set[str], problems: list[str]) -> dict[str, Topic]:
     """Topics of the folders that hold contracts; `problems` grows by what is wrong with their `topic.json`."""
     topics = {name: Topic(name) for name in sorted(named)}
@@ -217,12 +216,8 @@ def _topics(folder: Path, named: set[str], problems: list[str]) -> dict[str, Top
         if path.parent.parent != folder or name not in named:
             problems.append(f"{place}: there is no contract beside it")
             continue
-        try:
-            given = json.loads(path.read_text("utf-8"), object_pairs_hook=_object, parse_constant=_no_constant)
-        except (ValueError, OSError, RecursionError) as why:
-            problems.append(f"{place}: is no JSON: {why}")
-            continue
-        wrong = list(_wrong_topic(given))
+        given, wrong = _json(path)
+        wrong = wrong or list(_wrong_topic(given))
         problems += [f"{place}: {problem}" for problem in wrong]
         if not wrong:
             topics[name] = Topic(name, **given)
@@ -247,27 +242,17 @@ def _wrong_topic(given: object) -> Iterator[str]:
 
 
 def _contracts(files: list[_File], schemas: str) -> dict[str, Contract]:
-    versions: dict[str, list[Version]] = defaultdict(list)
-    terms = {}
-    for file in files:
-        versions[file.version.name].append(file.version)
-        terms[file.version.name] = file.terms
     contracts = {}
-    for name in sorted(versions):
-        numbered = tuple(sorted(versions[name], key=lambda version: version.number))
-        agreed = terms[name]
+    for group in sorted(_by_contract(files), key=lambda group: group[0].version.name):
+        name, terms, newest = group[0].version.name, group[0].terms._asdict(), group[-1].version
+        said, heard = terms.pop("said"), terms.pop("heard")
         contracts[name] = Contract(
+            **terms,
             name=name,
-            topic=agreed.topic,
-            key=agreed.key,
-            owner=agreed.owner,
-            starts=agreed.starts,
-            outcome=agreed.outcome,
-            said_outside=agreed.said == "outside",
-            heard_outside=agreed.heard == "outside",
-            doc=numbered[-1].record.doc,
-            namespace=agreed.namespace,
+            said_outside=said == "outside",
+            heard_outside=heard == "outside",
+            doc=newest.record.doc,
             schemas=schemas,
-            versions=numbered,
+            versions=tuple(file.version for file in group),
         )
     return contracts

@@ -107,10 +107,15 @@ def decimal_from_raw(type_: DecimalType) -> Convert:
     return convert
 
 
-def _boolean_to_raw(value: Any) -> Any:
-    if type(value) is bool:
-        return value
-    raise is_not(value, bool)
+def _only(kind: type, raw: Convert) -> Convert:
+    """Make a function that takes values of one class."""
+
+    def convert(value: Any) -> Any:
+        if isinstance(value, kind):
+            return raw(value)
+        raise is_not(value, kind)
+
+    return convert
 
 
 def _whole_to_raw(kind: ScalarKind) -> Convert:
@@ -145,24 +150,6 @@ def _float_to_raw(value: Any) -> Any:
     if FLOAT_MAX < abs(number) < float("inf"):
         raise Wrong("is too great for 32 bits")
     return number
-
-
-def _string_to_raw(value: Any) -> Any:
-    if isinstance(value, str):
-        return str.__str__(value)
-    raise is_not(value, str)
-
-
-def _bytes_to_raw(value: Any) -> Any:
-    if isinstance(value, bytes):
-        return bytes(value)
-    raise is_not(value, bytes)
-
-
-def _uuid_to_raw(value: Any) -> Any:
-    if isinstance(value, UUID):
-        return str(value)
-    raise is_not(value, UUID)
 
 
 def _uuid_from_raw(value: Any) -> Any:
@@ -216,14 +203,14 @@ def _timestamp_from_raw(unit: str) -> Convert:
 
 
 TO_RAW: Final[Mapping[ScalarKind, Convert]] = {
-    "boolean": _boolean_to_raw,
+    "boolean": _only(bool, bool),
     "int": _whole_to_raw("int"),
     "long": _whole_to_raw("long"),
     "float": _float_to_raw,
     "double": _double_to_raw,
-    "string": _string_to_raw,
-    "bytes": _bytes_to_raw,
-    "uuid": _uuid_to_raw,
+    "string": _only(str, str.__str__),
+    "bytes": _only(bytes, bytes),
+    "uuid": _only(UUID, str),
     "date": _date_to_raw,
     "timestamp-millis": _millis_to_raw,
     "timestamp-micros": _micros_to_raw,
