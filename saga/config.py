@@ -213,21 +213,17 @@ READERS: Mapping[str, SettingReader] = {
 def known() -> dict[str, SettingReader]:
     """Readers of all settings by variable, in the order in which people are told of them."""
     kinds = {
-        "SAGA_BROKER": setting_readers.address(_check_broker, " or ".join(each.takes for each in adapters.BROKERS)),
-        "SAGA_STORE": setting_readers.address(_check_store, ", ".join(each.takes for each in adapters.STORES)),
+        "SAGA_BROKER": setting_readers.address(
+            lambda a: adapters.broker_adapter(a).check(a), " or ".join(each.takes for each in adapters.BROKERS)
+        ),
+        "SAGA_STORE": setting_readers.address(
+            lambda a: adapters.store_adapter(a).check(a), ", ".join(each.takes for each in adapters.STORES)
+        ),
     }
     for options in adapters.options():
         kinds |= options.readers
     kinds |= READERS
     return kinds
-
-
-def _check_broker(address: str) -> None:
-    adapters.broker_adapter(address).check(address)
-
-
-def _check_store(address: str) -> None:
-    adapters.store_adapter(address).check(address)
 
 
 def _unknown(name: str, said: str) -> str:

@@ -10,6 +10,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TypeVar
 
+import msgspec
+
 from saga import adapters
 from saga.broker.missing_topics import APPLY, topic_problems
 from saga.broker.port import Broker
@@ -73,26 +75,20 @@ def _unimportable(name: str, why: ImportError) -> str:
     return f"{why}; it is imported there: install it, or mend the import"
 
 
-@asynccontextmanager
-async def broker_of(
+def broker_of(
     address: str | None, clock: Clock, settings: Settings | None = None, open_by_s: float | None = None
-) -> AsyncIterator[Broker]:
+) -> AbstractAsyncContextManager[Broker]:
     """Open the broker at `address`, or at the setting `SAGA_BROKER`. `open_by_s`: by the clock's monotonic time."""
     settings = settings if settings is not None and not address else Settings.from_environment(broker=address)
-    async with AsyncExitStack() as stack:
-        broker = adapters.broker_at(settings, clock)
-        yield await _in_time(stack, broker, f"the broker {settings.broker}", clock, open_by_s)
+    return _in_time(adapters.broker_at(settings, clock), f"the broker {settings.broker}", clock, open_by_s)
 
 
-@asynccontextmanager
-async def store_of(
+def store_of(
     service: str, clock: Clock, settings: Settings | None = None, open_by_s: float | None = None
-) -> AsyncIterator[Store]:
+) -> AbstractAsyncContextManager[Store]:
     """Open the store of a service."""
     settings = settings or Settings.from_environment()
-    async with AsyncExitStack() as stack:
-        store = adapters.store_at(settings, service, clock)
-        yield await _in_time(stack, store, f"the store {settings.store}", clock, open_by_s)
+    return _in_time(adapters.store_at(settings, service, clock), f"the store {settings.store}", clock, open_by_s)
 
 
 def tune_collector() -> None:
@@ -158,13 +154,7 @@ async def _watched(
 
 def limits_of(settings: Settings) -> Limits:
     """Limits of what is in flight, as the settings say."""
-    return Limits(
-        inflight_max=settings.inflight_max,
-        inflight_min=settings.inflight_min,
-        inflight_bytes_max=settings.inflight_bytes_max,
-        cache_max=settings.cache_max,
-        drain_s=settings.drain_s,
-    )
+    return msgspec.convert(settings, Limits, from_attributes=True)
 
 
 async def serve_all(
@@ -231,16 +221,15 @@ def _single(group: ExceptionGroup[Exception]) -> Iterator[Exception]:
             yield error
 
 
+@asynccontextmanager
 async def _in_time(
-    stack: AsyncExitStack,
-    opened: AbstractAsyncContextManager[Opened],
-    what: str,
-    clock: Clock,
-    open_by_s: float | None,
-) -> Opened:
+    opened: AbstractAsyncContextManager[Opened], what: str, clock: Clock, open_by_s: float | None
+) -> AsyncIterator[Opened]:
     left_s = OPEN_S_MAX if open_by_s is None else max(0.1, open_by_s - clock.monotonic_s())
-    try:
-        return await clock.within(left_s, stack.enter_async_context(opened))
-    except TimeoutError as why:
-        problem = f"{what} did not open in time: does another process hold it, or is the disk busy?"
-        raise ConfigurationError(f"nothing was started within {OPEN_S_MAX:.0f} s:", [problem]) from why
+    async with AsyncExitStack() as stack:
+        try:
+            inside = await clock.within(left_s, stack.enter_async_context(opened))
+        except TimeoutError as why:
+            problem = f"{what} did not open in time: does another process hold it, or is the disk busy?"
+            raise ConfigurationError(f"nothing was started within {OPEN_S_MAX:.0f} s:", [problem]) from why
+        yield inside

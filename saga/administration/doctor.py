@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -69,79 +69,72 @@ async def _broker(
     try:
         async with administration_of(settings, clock) as broker:
             seen.append(Finding("ok", about, "it lets us in"))
-            async for finding in _seen(services, wanted, settings, broker, clock):
-                seen.append(finding)  # noqa: PERF401 - what was seen is told, even if the broker then fails
+            await _see(seen, services, wanted, settings, broker, clock)
     except SagaError as why:
         return Diagnosis((*seen, _unasked(about, why) if seen else _unreachable(about, why)), bool(seen))
     return Diagnosis(tuple(seen), True)
 
 
-async def _seen(
+async def _see(
+    seen: list[Finding],
     services: Sequence[Declared],
     wanted: Mapping[str, Wanted],
     settings: Settings,
     broker: Administration,
     clock: Clock,
-) -> AsyncIterator[Finding]:
+) -> None:
+    """Add to what was seen, which is told even if the broker then fails."""
     found = await broker.found(list(wanted))
     adapter = adapters.broker_adapter(settings.broker)
     asked = findings.Asked(adapter.copies(settings), settings.record_bytes_max, makes_topics=adapter.makes_topics)
     for name, each in wanted.items():
         wrong = list(findings.about_topic(each, found.get(name), asked))
-        for finding in wrong or [Finding("ok", name, "as the contracts want it")]:
-            yield finding
+        seen += wrong or [Finding("ok", name, "as the contracts want it")]
     for service in services:
         reads = reads_of(service)
-        for finding in findings.about_partitions(service, found, reads):
-            yield finding
+        seen += findings.about_partitions(service, found, reads)
         states = partition_states(await broker.group(service.name), await broker.bounds(sorted(reads & set(found))))
-        for finding in findings.about_positions(service, states):
-            yield finding
-    async for finding in _servers(found, broker):
-        yield finding
-    async for finding in _clock(settings, broker, clock):
-        yield finding
+        seen += findings.about_positions(service, states)
+    seen += await _servers(found, broker)
+    seen += await _clock(settings, broker, clock)
 
 
-async def _servers(found: Mapping[str, Found], broker: Administration) -> AsyncIterator[Finding]:
+async def _servers(found: Mapping[str, Found], broker: Administration) -> Sequence[Finding]:
     kept = [each.retention_ms for name, each in found.items() if not is_dead_letters(name) and not each.hidden]
     known = [ms for ms in kept if ms is not None]
     longest_ms = max(known, default=0) if len(known) == len(kept) else None
     try:
         servers = await broker.server_settings()
     except BrokerError as why:
-        yield Finding(
+        unseen = Finding(
             "warning",
             "brokers",
             f"their settings cannot be seen ({why})",
             "whether topics make themselves, and for how long positions are kept, was not looked at",
             "have this user allowed DescribeConfigs on the cluster, or run saga doctor as an administrator",
         )
-        return
-    for name, settings in servers.items():
-        for finding in findings.about_server(name, settings, longest_ms):
-            yield finding
+        return [unseen]
+    return [each for name, said in servers.items() for each in findings.about_server(name, said, longest_ms)]
 
 
-async def _clock(settings: Settings, broker: Administration, clock: Clock) -> AsyncIterator[Finding]:
+async def _clock(settings: Settings, broker: Administration, clock: Clock) -> Sequence[Finding]:
     about = f"broker {settings.broker}"
     before_ms = clock.now_ms()
     try:
         told_ms = await broker.stamp()
     except BrokerError as why:
-        yield Finding(
+        unwritten = Finding(
             "warning",
             about,
             f"no record could be written as a probe ({why})",
             "whether messages can be published, and what time it is there, was not looked at",
             f"{AGAIN}; its user needs Create, Read and Write on the topic {PROBED}",
         )
-        return
+        return [unwritten]
     if told_ms is None:
-        yield Finding("ok", about, "it can be written")
-        return
-    yield Finding("ok", about, "a record was written, and read again")
-    yield findings.about_clock(about, findings.ahead_ms(told_ms, before_ms, clock.now_ms()))
+        return [Finding("ok", about, "it can be written")]
+    ahead_ms = findings.ahead_ms(told_ms, before_ms, clock.now_ms())
+    return [Finding("ok", about, "a record was written, and read again"), findings.about_clock(about, ahead_ms)]
 
 
 # -------------------------------------------------------------------- stores

@@ -1,7 +1,8 @@
 """Positions of services in the log, shown and moved: `position_moves` decides, the broker moves if nothing is
 refused."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -83,58 +84,67 @@ async def _shown(service: str, broker: Administration) -> Shown:
 async def moved(wish: Wish, settings: Settings, clock: Clock) -> Answer:
     """Move all positions that are meant, or none. Raises `ConfigurationError` for a wish that makes no sense, and other
     `SagaError` if the broker cannot be used."""
-    _check_there(settings)
-    async with administration_of(settings, clock) as broker:
-        group = await broker.group(wish.service)
-        states = partition_states(group, await broker.bounds([wish.topic]))
-        states = {partition: each for partition, each in states.items() if wish.partition in (None, partition.number)}
-        if not states:
-            where = wish.topic if wish.partition is None else f"{wish.topic}/{wish.partition}"
-            raise _senseless(f"there is no {where}; is its name right?")
-        if group.members:
-            runs = f"{wish.service} runs ({', '.join(group.members)}): stop all its processes first"
-            return Answer((), dict.fromkeys(states, runs))
+    async with _standing(wish.service, wish.topic, wish.partition, settings, clock) as (broker, states, runs):
+        if runs:
+            return Answer((), runs)
         targets = await _targets(wish, states, broker)
         refused = await _refused(wish, states, targets, broker, clock)
         moving = position_moves.moves_of(states, targets)
         if refused or not moving:
             return Answer((), refused)
-        try:
-            await position_moves.move(wish.service, moving, who=wish.who, why=wish.why, broker=broker, clock=clock)
-        except BrokerError as why:
-            if (await broker.group(wish.service)).members:  # it began in the very moment
-                return Answer((), dict.fromkeys(states, str(why)))
-            raise
-        return Answer(moving, {})
+        return await _done(moving, states, wish, wish.why, broker, clock)
 
 
 async def skipped(wish: Skip, settings: Settings, clock: Clock) -> tuple[Answer, Unreadable | None]:
     """Step over records that cannot be read at the service's position, and over nothing else; tell what is known of
     them. Raises as `moved`."""
-    _check_there(settings)
-    async with administration_of(settings, clock) as broker:
-        group = await broker.group(wish.service)
-        state = partition_states(group, await broker.bounds([wish.partition.topic])).get(wish.partition)
-        if state is None:
-            raise _senseless(f"there is no {wish.partition.topic}/{wish.partition.number}; is its name right?")
-        if group.members:
-            return _refusal(wish, f"{wish.service} runs ({', '.join(group.members)}): stop all its processes first")
+    async with _standing(wish.service, *wish.partition, settings, clock) as (broker, states, runs):
+        if runs:
+            return Answer((), runs), None
+        state = states[wish.partition]
         unreadable = await broker.unreadable(wish.partition, state.next)
         if unreadable is None:
-            return _refusal(wish, f"offset {state.next}, where {wish.service} stands, can be read: start it to go on")
+            readable = f"offset {state.next}, where {wish.service} stands, can be read: start it to go on"
+            return Answer((), {wish.partition: readable}), None
         moving = [Move(wish.partition, state.position, unreadable.end)]
         why = f"{wish.why} (could not be read: {unreadable})"
-        try:
-            await position_moves.move(wish.service, moving, who=wish.who, why=why, broker=broker, clock=clock)
-        except BrokerError as failed:
-            if (await broker.group(wish.service)).members:  # it began in the very moment
-                return _refusal(wish, str(failed))
-            raise
-        return Answer(moving, {}), unreadable
+        answer = await _done(moving, states, wish, why, broker, clock)
+        return answer, unreadable if answer.moves else None
 
 
-def _refusal(wish: Skip, why: str) -> tuple[Answer, None]:
-    return Answer((), {wish.partition: why}), None
+@asynccontextmanager
+async def _standing(
+    service: str, topic: str, number: int | None, settings: Settings, clock: Clock
+) -> AsyncIterator[tuple[Administration, Mapping[Partition, PartitionState], Mapping[Partition, str]]]:
+    """The broker, the partitions that are meant as they are for a service, and why none of them can move while it
+    runs."""
+    _check_there(settings)
+    async with administration_of(settings, clock) as broker:
+        group = await broker.group(service)
+        states = partition_states(group, await broker.bounds([topic]))
+        states = {partition: each for partition, each in states.items() if number in (None, partition.number)}
+        if not states:
+            where = topic if number is None else f"{topic}/{number}"
+            raise _senseless(f"there is no {where}; is its name right?")
+        runs = f"{service} runs ({', '.join(group.members)}): stop all its processes first"
+        yield broker, states, dict.fromkeys(states, runs) if group.members else {}
+
+
+async def _done(
+    moving: Sequence[Move],
+    states: Iterable[Partition],
+    wish: Wish | Skip,
+    why: str,
+    broker: Administration,
+    clock: Clock,
+) -> Answer:
+    try:
+        await position_moves.move(wish.service, moving, who=wish.who, why=why, broker=broker, clock=clock)
+    except BrokerError as failed:
+        if (await broker.group(wish.service)).members:  # it began in the very moment
+            return Answer((), dict.fromkeys(states, str(failed)))
+        raise
+    return Answer(moving, {})
 
 
 async def _targets(

@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from saga import wiring
 from saga.clock import Clock
@@ -48,26 +48,18 @@ async def repair(
     done. `dry_run`: they are only told. Raises `SagaError` for what cannot be opened."""
     for declared in services:
         async with _at_work(declared, settings, clock, report, dry_run=dry_run) as (service, store):
-            async for id_, heard, damaged in _needing(service, store, saga):
-                if damaged is not None:
-                    yield Repaired(service=service.name, saga=id_, problem=damaged)
-                elif dry_run:
-                    yield Repaired(service=service.name, saga=id_, heard=heard)
-                else:
-                    yield await _done(service, id_, heard)
+            async for each in _needing(service, store, saga):
+                yield each if dry_run or each.problem is not None else await _done(service, each)
 
 
-async def _done(service: Participant, saga: str, heard: tuple[str, ...]) -> Repaired:
+async def _done(service: Participant, needing: Repaired) -> Repaired:
     try:
-        did = await repaired(service, saga)
+        return replace(needing, did=tuple(await repaired(service, needing.saga)))
     except (SagaError, *UNREADABLE) as why:
-        return Repaired(service=service.name, saga=saga, heard=heard, problem=str(why))
-    return Repaired(service=service.name, saga=saga, heard=heard, did=tuple(did))
+        return replace(needing, problem=str(why))
 
 
-async def _needing(
-    service: Participant, store: Store, saga: str | None
-) -> AsyncIterator[tuple[str, tuple[str, ...], str | None]]:
+async def _needing(service: Participant, store: Store, saga: str | None) -> AsyncIterator[Repaired]:
     """Sagas whose progress an older version wrote, with the types that are newly taken; or with the reason that it
     cannot be read."""
     prefix = progress_key(service.name, "")
@@ -78,10 +70,11 @@ async def _needing(
         try:
             p = decode(document.content)
         except SagaError as why:
-            yield id_, (), str(why)
+            yield Repaired(service=service.name, saga=id_, problem=str(why))
             continue
         if takeover.is_due(p, service.roles):
-            yield id_, tuple(sorted(set(service.roles.heard) - set(p.heard))), None
+            newly = sorted(set(service.roles.heard) - set(p.heard))
+            yield Repaired(service=service.name, saga=id_, heard=tuple(newly))
 
 
 @asynccontextmanager

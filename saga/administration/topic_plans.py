@@ -5,10 +5,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeAlias
 
-from saga.broker.administration import DAY_MS, Administration, Bounds, Found, Group
+from saga.administration.position_moves import partition_states
+from saga.broker.administration import DAY_MS, Administration, Found
 from saga.declarations.values import Declared
 from saga.errors import BrokerError, ConfigurationError
-from saga.messages import Partition, Topic
+from saga.messages import Topic
 from saga.runtime.prepared import reads_of, topics_of, writes_of
 
 
@@ -151,11 +152,6 @@ def _several(count: int, what: str) -> str:
     return f"{count} {what}{'' if count == 1 else 's'}"
 
 
-def behind(group: Group, bounds: Mapping[Partition, Bounds]) -> int:
-    """Number of records that it has not handled."""
-    return sum(max(0, end - max(group.positions.get(p, begin), begin)) for p, (begin, end) in bounds.items())
-
-
 async def planned(wanted: Mapping[str, Wanted], broker: Administration) -> list[Step]:
     """Plan for the topics as they are now. Raises `BrokerError` if this user may not see them."""
     found = await broker.found(list(wanted))
@@ -175,8 +171,8 @@ async def _at_work(wanted: Wanted, broker: Administration) -> dict[str, Reader]:
     reading = await broker.readers(topic)
     writing = {name: await broker.group(name) for name in wanted.users if name not in reading}
     bounds = await broker.bounds([topic])
-    readers = {name: Reader(len(group.members), behind(group, bounds)) for name, group in reading.items()}
-    return {**readers, **{name: Reader(len(group.members), 0) for name, group in writing.items()}}
+    behind = {name: sum(each.lag for each in partition_states(g, bounds).values()) for name, g in reading.items()}
+    return {name: Reader(len(group.members), behind.get(name, 0)) for name, group in {**reading, **writing}.items()}
 
 
 async def apply(steps: Sequence[Step], broker: Administration) -> None:

@@ -1,7 +1,5 @@
 """The command `saga`: finds the subcommand, and tells errors without a traceback."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib import import_module
 
 import click
@@ -56,8 +54,10 @@ class Commands(click.Group):
         """Call the command. An error of the toolkit is printed, with all its problems, and the exit code is 2."""
         in_any_encoding()
         try:
-            with _escaped():
-                return super().invoke(ctx)
+            return super().invoke(ctx)
+        except click.ClickException as why:
+            vars(why)["message"] = "\n".join(printable_lines(why.message))  # escaped, as everything that we say
+            raise
         except SagaError as why:
             tell_trouble(why)
             ctx.exit(2)
@@ -66,16 +66,6 @@ class Commands(click.Group):
         """Run as the command of a process, which says so itself if a defect ends it."""
         hook_in()
         return super().__call__(*args, **kwargs)
-
-
-@contextmanager
-def _escaped() -> Iterator[None]:
-    """Error of click, escaped, as everything that we say."""
-    try:
-        yield
-    except click.ClickException as why:
-        vars(why)["message"] = "\n".join(printable_lines(why.message))
-        raise
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})

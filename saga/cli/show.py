@@ -102,7 +102,7 @@ def _only(seen: Shown) -> History:
 def _tell_transition(history: History, n: int, as_json: bool) -> None:
     """Print the transition and the state then; exit code 1 if there is none."""
     try:
-        then = as_of(history, n)
+        line, state = as_of(history, n)
     except LookupError:
         tell(
             f"{history.service} has no transition {n} of saga {history.snapshot.saga}: it has 0 to "
@@ -111,10 +111,10 @@ def _tell_transition(history: History, n: int, as_json: bool) -> None:
         )
         sys.exit(1)
     if as_json:
-        tell_json({"saga": history.snapshot.saga, **asdict(then.line), "state": then.state})
+        tell_json({"saga": history.snapshot.saga, **asdict(line), "state": state})
         return
-    told = f"state after transition {n}: {json.dumps(then.state, indent=2, ensure_ascii=False)}"
-    tell(_row(then.line), "", *told.split("\n"))
+    told = f"state after transition {n}: {json.dumps(state, indent=2, ensure_ascii=False)}"
+    tell(_row(line), "", *told.split("\n"))
 
 
 Values: TypeAlias = Mapping[str, Mapping[int, Sequence[Said]]]

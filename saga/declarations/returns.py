@@ -4,39 +4,44 @@
 combination. Annotations become shapes once, at import; what is returned is compared with its shape on every run.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from types import NoneType
-from typing import Protocol, get_args, get_origin
+from typing import get_args, get_origin
 
 from saga.declarations.annotations import options_of, spelt
 from saga.errors import DeclarationError
 from saga.messages import Event
 
 
-class Shape(Protocol):
-    """Shape in which events are returned."""
+@dataclass(frozen=True, slots=True)
+class Shape(ABC):
+    """Shape in which events are returned, made of others."""
+
+    parts: tuple["Shape", ...] = ()
 
     @property
     def events(self) -> tuple[type[Event], ...]:
         """Events that may be emitted, in the order of the annotation."""
+        return tuple(dict.fromkeys(event for part in self.parts for event in part.events))
 
+    @abstractmethod
     def fit(self, returned: object) -> tuple[Event, ...] | None:
         """Events in `returned`, in order; `None` if it has another shape."""
 
 
-@dataclass(frozen=True, slots=True)
-class Nothing:
+class Nothing(Shape):
     """Shape of `None`: no event."""
 
-    events: tuple[type[Event], ...] = ()
+    __slots__ = ()
 
     def fit(self, returned: object) -> tuple[Event, ...] | None:
         return () if returned is None else None
 
 
-@dataclass(frozen=True, slots=True)
-class One:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class One(Shape):
     """Shape of one event."""
 
     event: type[Event]
@@ -49,29 +54,19 @@ class One:
         return (returned,) if isinstance(returned, Event) and type(returned) is self.event else None
 
 
-@dataclass(frozen=True, slots=True)
-class Either:
-    """Shape `A | B`: the first option that fits."""
+class Either(Shape):
+    """Shape `A | B`: the first part that fits."""
 
-    options: tuple[Shape, ...]
-
-    @property
-    def events(self) -> tuple[type[Event], ...]:
-        return _together(self.options)
+    __slots__ = ()
 
     def fit(self, returned: object) -> tuple[Event, ...] | None:
-        return next((fits for option in self.options if (fits := option.fit(returned)) is not None), None)
+        return next((fits for part in self.parts if (fits := part.fit(returned)) is not None), None)
 
 
-@dataclass(frozen=True, slots=True)
-class Both:
+class Both(Shape):
     """Shape `tuple[A, B]`: as many parts as there are, in this order."""
 
-    parts: tuple[Shape, ...]
-
-    @property
-    def events(self) -> tuple[type[Event], ...]:
-        return _together(self.parts)
+    __slots__ = ()
 
     def fit(self, returned: object) -> tuple[Event, ...] | None:
         if not isinstance(returned, tuple) or len(returned) != len(self.parts):
@@ -79,25 +74,20 @@ class Both:
         return _joined(part.fit(value) for part, value in zip(self.parts, returned, strict=True))
 
 
-@dataclass(frozen=True, slots=True)
-class Many:
-    """Shape `list[A]`, `Sequence[A]`, `tuple[A, ...]`: any number."""
+class Many(Shape):
+    """Shape `list[A]`, `Sequence[A]`, `tuple[A, ...]`: any number of its part."""
 
-    of: Shape
-
-    @property
-    def events(self) -> tuple[type[Event], ...]:
-        return self.of.events
+    __slots__ = ()
 
     def fit(self, returned: object) -> tuple[Event, ...] | None:
         if not isinstance(returned, Sequence) or isinstance(returned, str | bytes):
             return None
-        return _joined(map(self.of.fit, returned))
+        return _joined(map(self.parts[0].fit, returned))
 
 
 def any_of(events: Sequence[type[Event]]) -> Shape:
     """Shape of any number of any of these events: for a handler that has no annotation to be read."""
-    return Many(Either(tuple(map(One, events))))
+    return Many((Either(tuple(One(event=event) for event in events)),))
 
 
 def shape_of(annotation: object, where: str) -> Shape:
@@ -110,13 +100,13 @@ def shape_of(annotation: object, where: str) -> Shape:
     if annotation is None or annotation is NoneType:
         return Nothing()
     if origin is tuple and len(args) == 2 and args[1] is Ellipsis:
-        return Many(shape_of(args[0], where))
+        return Many((shape_of(args[0], where),))
     if origin is tuple:
         return Both(tuple(shape_of(part, where) for part in args))
     if origin in (list, Sequence):
-        return Many(shape_of(args[0], where))
+        return Many((shape_of(args[0], where),))
     if isinstance(annotation, type) and issubclass(annotation, Event) and annotation is not Event:
-        return One(annotation)
+        return One(event=annotation)
     raise DeclarationError(
         f"{where} returns {spelt(annotation)}, which says of no event that it may be emitted: "
         "annotate it with events (A | B one of them, tuple[A, B] both, list[A] many, | None maybe nothing)"
@@ -135,10 +125,6 @@ def described(returned: object) -> str:
     if isinstance(returned, list | tuple):
         return f"{name}[{', '.join(map(described, returned))}]"
     return name
-
-
-def _together(shapes: Sequence[Shape]) -> tuple[type[Event], ...]:
-    return tuple(dict.fromkeys(event for shape in shapes for event in shape.events))
 
 
 def _joined(parts: Iterable[tuple[Event, ...] | None]) -> tuple[Event, ...] | None:

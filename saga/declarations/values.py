@@ -51,7 +51,7 @@ class Reaction:
 
     def __post_init__(self) -> None:
         shape = any_of(self.emits) if self.shape is None else self.shape
-        options = shape.options if isinstance(shape, Either) else (shape,)
+        options = shape.parts if isinstance(shape, Either) else (shape,)
         object.__setattr__(self, "shape", shape)
         object.__setattr__(self, "_alone", frozenset(option.event for option in options if isinstance(option, One)))
 

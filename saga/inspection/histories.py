@@ -17,12 +17,13 @@ class Unreadable(SagaError):
     """Raised if a document of a saga is not as its service wrote it, or was written by a newer version."""
 
 
-async def documents_of(source: Source) -> AsyncIterator[tuple[str, Document]]:
-    """Progress documents of a service, with their saga ids; damaged ones unchanged, if the store can."""
-    prefix, store = progress_key(source.service, ""), source.store
-    found = store.newest(PROGRESS, prefix) if isinstance(store, NewestFirst) else store.scan(PROGRESS, prefix)
+async def documents_of(source: Source, prefix: str = "", *, kept: bool = False) -> AsyncIterator[tuple[str, Document]]:
+    """Progress documents of a service, with their saga ids, which begin with `prefix`. If the store can: newest first,
+    damaged ones unchanged, and with `kept` only those that never expire."""
+    whole, store = progress_key(source.service, prefix), source.store
+    found = store.newest(PROGRESS, whole, kept=kept) if isinstance(store, NewestFirst) else store.scan(PROGRESS, whole)
     async for key, document in found:
-        yield key.removeprefix(prefix), document
+        yield key.removeprefix(progress_key(source.service, "")), document
 
 
 async def document_of(source: Source, saga: str) -> Document | None:

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from saga.clock import Clock, iso
 from saga.errors import SagaError
 from saga.inspection.glance import Glance, glance
-from saga.inspection.histories import Unreadable, document_of
+from saga.inspection.histories import Unreadable, document_of, documents_of
 from saga.inspection.sources import Source, Warn, sources_of
 from saga.inspection.timeline import ServiceStatus, status_of
-from saga.names import PROGRESS
 from saga.progress.document import progress_key
 from saga.store.port import Document, NewestFirst
 
@@ -175,21 +174,18 @@ async def _newest_first(
 
 
 async def _newest_of(source: Source, prefix: str, warn: Warn, kept: bool) -> AsyncIterator[Seen]:
-    whole, store = progress_key(source.service, prefix), source.store
-    service = progress_key(source.service, "")
-    if isinstance(store, NewestFirst):
-        async for key, document in store.newest(PROGRESS, whole, kept=kept):
-            yield _seen_in(source, key.removeprefix(service), document)
+    documents, found = documents_of(source, prefix, kept=kept), list[tuple[str, str]]()
+    if isinstance(source.store, NewestFirst):
+        async for saga, document in documents:
+            yield _seen_in(source, saga, document)
         return
-    found = list[tuple[str, str]]()
-    async for key, document in store.scan(PROGRESS, whole):
+    async for saga, document in documents:
         if len(found) == LOOKED_AT_MAX:
             warn(
                 f"the store of {source.service} lists its documents by key only: looked at the first {LOOKED_AT_MAX}; "
                 "name the beginning of an id with --prefix to see others"
             )
             break
-        saga = key.removeprefix(service)
         found.append((_seen_in(source, saga, document).rank, saga))
     for _, saga in sorted(found, reverse=True):
         seen = await seen_of(source, saga)

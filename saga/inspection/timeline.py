@@ -153,21 +153,13 @@ def timeline(histories: Iterable[History]) -> list[Line]:
     return lines
 
 
-@dataclass(frozen=True, slots=True)
-class AsOf:
-    """A saga in one service as it was when a transition had been written."""
-
-    line: Line
-    state: dict[str, Any]
-    """State with the fields that had ever been assigned."""
-
-
-def as_of(history: History, n: int) -> AsOf:
-    """The saga as it was after transition `n`. Raises `LookupError` if there is none."""
+def as_of(history: History, n: int) -> tuple[Line, dict[str, Any]]:
+    """Transition `n`, and the state as it was when it had been written, with the fields that had ever been assigned.
+    Raises `LookupError` if there is none."""
     entry = next((entry for entry in history.entries if entry.n == n), None)
     if entry is None:
         raise LookupError(n)
-    return AsOf(_line(history.service, entry), fold(history.entries, before=n + 1))
+    return _line(history.service, entry), fold(history.entries, before=n + 1)
 
 
 def _line(service: str, entry: Entry) -> Line:

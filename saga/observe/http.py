@@ -19,7 +19,7 @@ from aiohttp import web
 from saga.clock import Clock
 from saga.errors import ConfigurationError
 from saga.observe.health import Health, Reason
-from saga.observe.metrics import Metrics, Page, form_of
+from saga.observe.metrics import Metrics, Page
 from saga.observe.moments import Report
 from saga.observe.worker_view import Watch, WorkerView
 
@@ -29,8 +29,6 @@ LOOK_S = 5.0
 """Pause between two looks of each worker whether store and broker can be reached."""
 CLOSE_S = 1.0
 """Time given to those who ask at the very end."""
-PAGE_S = 0.1
-"""Greatest age of a page of metrics."""
 
 
 log = logging.getLogger("saga.observe")
@@ -56,7 +54,7 @@ async def answering(
     """
     health = Health(services, stop)
     metrics = Metrics(health.working, clock)
-    runner = web.AppRunner(_app(health, Page(metrics), clock), handle_signals=False, shutdown_timeout=CLOSE_S)
+    runner = web.AppRunner(_app(health, Page(metrics, clock)), handle_signals=False, shutdown_timeout=CLOSE_S)
     await runner.setup()
     try:
         async with _listening(runner, address) as (host, port):
@@ -110,9 +108,7 @@ def _watching(health: Health, metrics: Metrics) -> Watch:
 # ---------------------------------------------------------------- pages
 
 
-def _app(health: Health, page: Page, clock: Clock) -> web.Application:
-    pages = Pages(page, clock)
-
+def _app(health: Health, page: Page) -> web.Application:
     async def live(_: web.Request) -> web.Response:
         return _told("alive", health.not_alive())
 
@@ -120,34 +116,13 @@ def _app(health: Health, page: Page, clock: Clock) -> web.Application:
         return _told("ready", health.not_ready())
 
     async def metrics(request: web.Request) -> web.Response:
-        text, content_type = await pages.text(request.headers.get("Accept", ""))
+        text, content_type = await page.text(request.headers.get("Accept", ""))
         return web.Response(body=text, headers={"Content-Type": content_type})
 
     app = web.Application(client_max_size=1)
     app.on_response_prepare.append(closing)
     app.add_routes([web.get("/health/live", live), web.get("/health/ready", ready), web.get("/metrics", metrics)])
     return app
-
-
-class Pages:
-    """Pages of metrics, written down once for all who ask within `PAGE_S`: it takes milliseconds, and whoever asks
-    again and again shall not take them from the messages."""
-
-    def __init__(self, page: Page, clock: Clock) -> None:
-        self._page, self._clock = page, clock
-        self._writing = asyncio.Lock()
-        self._written: dict[str, tuple[float, bytes]] = {}
-        """Pages by content type, of which there are a few."""
-
-    async def text(self, accept: str) -> tuple[bytes, str]:
-        """Text of the page, and its content type: whatever the asking side accepts of what there is."""
-        content_type = form_of(accept)
-        async with self._writing:
-            at_s, text = self._written.get(content_type, (-PAGE_S, b""))
-            if self._clock.monotonic_s() - at_s >= PAGE_S:
-                text, _ = await asyncio.to_thread(self._page.now().text, accept)
-                self._written[content_type] = self._clock.monotonic_s(), text
-        return text, content_type
 
 
 def _told(what: str, against: Sequence[Reason]) -> web.Response:

@@ -6,6 +6,7 @@ sums when somebody asks. Labels are names from the code of services: never ids o
 of errors.
 """
 
+import asyncio
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
@@ -23,6 +24,8 @@ from saga.observe.worker_view import WorkerView
 BOUNDS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 """Upper bounds of the histograms: from a message without a step to one that is tried again and again."""
 STAGES = ("queued", "handler", "persisted", "published", "total")
+PAGE_S = 0.1
+"""Greatest age of a page of metrics."""
 SERIES_MAX = 500
 """Most series of one metric. What comes later is counted under `other`: a step may be made of functions without end."""
 OPERATIONS = ("write", "archive", "update")
@@ -254,27 +257,33 @@ class Metrics(Collector):
 
 
 class Page:
-    """Page `/metrics`: our metrics, and those of the Python process."""
+    """Page `/metrics`: our metrics, and those of the Python process. It is written down once for all who ask within
+    `PAGE_S`: that takes milliseconds, and whoever asks again and again shall not take them from the messages."""
 
-    def __init__(self, metrics: Metrics) -> None:
+    def __init__(self, metrics: Metrics, clock: Clock) -> None:
+        self._clock, self._writing = clock, asyncio.Lock()
+        self._written: dict[str, tuple[float, bytes]] = {}
+        """Text by content type, of which there are a few."""
         self._registry = CollectorRegistry()
         self._registry.register(metrics)
         ProcessCollector(registry=self._registry)
         PlatformCollector(registry=self._registry)
         GCCollector(registry=self._registry)
 
-    def now(self) -> "Reading":
-        """Read all numbers as they are."""
-        return Reading(list(self._registry.collect()))
+    async def text(self, accept: str) -> tuple[bytes, str]:
+        """Text of the page, and its content type: whatever the asking side accepts of what there is."""
+        encode, content_type = choose_encoder(accept)
+        async with self._writing:
+            at_s, text = self._written.get(content_type, (-PAGE_S, b""))
+            if self._clock.monotonic_s() - at_s >= PAGE_S:
+                # Writing the numbers down takes five times as long as reading them: it is left to a thread.
+                text = await asyncio.to_thread(encode, _Reading(list(self._registry.collect())))
+                self._written[content_type] = self._clock.monotonic_s(), text
+        return text, content_type
 
 
-def form_of(accept: str) -> str:
-    """Content type of the page for one who accepts this."""
-    return choose_encoder(accept)[1]
-
-
-class Reading(Collector):
-    """Numbers read at one moment. Writing them down takes five times as long as reading them: leave it to a thread."""
+class _Reading(Collector):
+    """Numbers read at one moment."""
 
     def __init__(self, families: Sequence[Metric]) -> None:
         self._families = families
@@ -282,11 +291,6 @@ class Reading(Collector):
     def collect(self) -> Iterable[Metric]:
         """Give the numbers to the library, which writes down whatever collects."""
         return self._families
-
-    def text(self, accept: str) -> tuple[bytes, str]:
-        """Text of the page, and its content type: whatever the asking side accepts of what there is."""
-        encode, content_type = choose_encoder(accept)
-        return encode(self), content_type
 
 
 def _gauge(counts: Counts) -> Metric:

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from saga.broker.embedded.broker import EmbeddedBroker
 from saga.clock import SystemClock, iso
-from saga.inspection import listing
+from saga.inspection import histories, listing
 from saga.inspection.glance import glance
 from saga.inspection.letters import letter_in
 from saga.inspection.timeline import status_of
@@ -107,7 +107,8 @@ def test_only_what_a_service_knows_is_listed(shop: Path, saga: Call) -> None:
 def test_a_store_that_knows_no_order_of_time_is_looked_at_within_a_bound(
     shop: Path, saga: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(listing, "NewestFirst", type(None))
+    for module in (listing, histories):
+        monkeypatch.setattr(module, "NewestFirst", type(None))
     everything = json.loads(saga("list", "--json").stdout)["sagas"]
     begins = [each["started"] for each in everything]
     assert len(everything) == 4

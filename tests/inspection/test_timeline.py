@@ -79,7 +79,7 @@ def test_an_own_event_is_no_reason_to_wait() -> None:
 
 def test_the_state_after_a_transition_is_made_of_the_deltas_up_to_it() -> None:
     h = a_history("a", an_entry(0, 1, "m", x=1), an_entry(1, 2, "n", x=2, y=1), an_entry(2, 3, "o", y=5))
-    assert [as_of(h, n).state for n in range(3)] == [{"x": 1}, {"x": 2, "y": 1}, {"x": 2, "y": 5}]
+    assert [as_of(h, n)[1] for n in range(3)] == [{"x": 1}, {"x": 2, "y": 1}, {"x": 2, "y": 5}]
     with pytest.raises(LookupError):
         as_of(h, 3)
 

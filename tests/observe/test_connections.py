@@ -183,10 +183,10 @@ async def test_who_sends_nothing_half_or_drop_by_drop_is_cut_off(soon: float) ->
 
 
 async def test_who_does_not_read_the_answer_is_cut_off(soon: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def long(*_: object) -> tuple[bytes, str]:
-        return b"x" * LONG, "text/plain"
+    async def long(*_: object) -> bytes:
+        return b"x" * LONG
 
-    monkeypatch.setattr("saga.observe.http.asyncio.to_thread", long)
+    monkeypatch.setattr("saga.observe.metrics.asyncio.to_thread", long)
     async with (
         answering("127.0.0.1:0", [], asyncio.Event(), CLOCK) as at,
         sent(at.host, at.port, ASK.replace(b"/health/live", b"/metrics")) as (reader, writer),
@@ -276,15 +276,15 @@ async def test_a_defect_of_a_page_is_told_without_what_it_is(
 
 
 async def test_whoever_asks_for_the_page_again_and_again_gets_the_one_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("saga.observe.http.PAGE_S", 3600)
+    monkeypatch.setattr("saga.observe.metrics.PAGE_S", 3600)
     written = 0
 
-    async def counted(*_: object) -> tuple[bytes, str]:
+    async def counted(*_: object) -> bytes:
         nonlocal written
         written += 1
-        return b"saga_partitions 1\n", "text/plain"
+        return b"saga_partitions 1\n"
 
-    monkeypatch.setattr("saga.observe.http.asyncio.to_thread", counted)
+    monkeypatch.setattr("saga.observe.metrics.asyncio.to_thread", counted)
     async with answering("127.0.0.1:0", [], asyncio.Event(), CLOCK) as at:
         page = b"GET /metrics HTTP/1.1\r\nHost: x\r\nAccept: %s\r\n\r\n"
         answers = await asyncio.gather(*(asked(at.host, at.port, page % b"a/%d" % n) for n in range(50)))

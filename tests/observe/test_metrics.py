@@ -1,5 +1,6 @@
 """Moments become numbers, workers become gauges, and Prometheus can read what comes of it."""
 
+import asyncio
 import re
 import shutil
 import subprocess
@@ -88,9 +89,13 @@ def series(name: str, **labels: str) -> Series:
     return name, frozenset(labels.items())
 
 
+def page_of(metrics: Metrics, accept: str = "") -> tuple[bytes, str]:
+    return asyncio.run(Page(metrics, SetClock()).text(accept))
+
+
 def told(metrics: Metrics) -> dict[Series, float]:
     """Every sample of the page, as Prometheus reads it."""
-    text = Page(metrics).now().text("")[0].decode()
+    text = page_of(metrics)[0].decode()
     return {
         series(sample.name, **sample.labels): sample.value
         for family in text_string_to_metric_families(text)
@@ -208,7 +213,7 @@ def test_no_id_and_no_text_becomes_a_label() -> None:
     metrics = of(WatchedWorker())
     for moment in (HANDLED, RETRYING, DEAD, UNREADABLE, ESCALATED, STEP, STUCK, CONFLICT, AMBIGUOUS):
         metrics(moment)
-    assert SECRET not in Page(metrics).now().text("")[0].decode()
+    assert SECRET not in page_of(metrics)[0].decode()
 
 
 def test_names_without_end_are_counted_together() -> None:
@@ -280,7 +285,7 @@ def everything() -> Metrics:
 
 
 def test_whoever_asks_for_open_metrics_gets_them() -> None:
-    text, content_type = Page(everything()).now().text("application/openmetrics-text; version=1.0.0")
+    text, content_type = page_of(everything(), "application/openmetrics-text; version=1.0.0")
     assert content_type.startswith("application/openmetrics-text")
     families = open_metrics(text.decode())  # type: ignore[no-untyped-call]  # theirs
     assert "saga_handled" in {family.name for family in families}
@@ -288,9 +293,7 @@ def test_whoever_asks_for_open_metrics_gets_them() -> None:
 
 @needs_promtool
 def test_promtool_has_nothing_to_say_against_the_page() -> None:
-    done = subprocess.run(
-        ["promtool", "check", "metrics"], input=Page(everything()).now().text("")[0], capture_output=True
-    )
+    done = subprocess.run(["promtool", "check", "metrics"], input=page_of(everything())[0], capture_output=True)
     assert (done.returncode, done.stdout + done.stderr) == (0, b"")
 
 
