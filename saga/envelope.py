@@ -5,7 +5,6 @@ bytes, travel with the message as they came, up to a bound.
 """
 
 import re
-from collections.abc import Mapping
 from datetime import datetime
 from functools import lru_cache
 from hashlib import sha256
@@ -28,6 +27,7 @@ FOREIGN = "foreign_"
 """Prefix of the names of other people's headers that could be taken for ours."""
 
 _FIXED: Headers = (("content-type", CONTENT_TYPE), ("ce_specversion", VERSION))
+_ALWAYS = dict(_FIXED)
 _OURS = frozenset(
     {"ce_type", "ce_id", "ce_source", "ce_time", "ce_subject", "ce_dataschema", "ce_sagastart", "traceparent"}
     | {name for name, _ in _FIXED}
@@ -98,9 +98,17 @@ def to_message(record: Record, *, type_: str, schema: str, contract: Contract | 
         raise BadInput("the message has no key: its key must be the saga id")
     given = dict(headers)
     foreign: Headers = ()
-    if len(given) < len(headers) or not (_OURS.issuperset(given) and all(given.values()) and _is_usual(given)):
-        given, foreign = _parted(record)
     get = given.get
+    trace = get("traceparent")
+    if (  # nearly always all of them are as we write them, and cheap to see
+        len(given) < len(headers)
+        or not _OURS.issuperset(given)
+        or not all(given.values())
+        or not given.items() >= _ALWAYS.items()
+        or (trace and not _IS_TRACE(trace))
+    ):
+        given, foreign = _parted(record)
+        get, trace = given.get, given.get("traceparent")
     saga = _decoded(key, "key", SAGA_BYTES_MAX)
     if (said := get("ce_subject")) and said != key:
         raise BadInput(
@@ -115,7 +123,6 @@ def to_message(record: Record, *, type_: str, schema: str, contract: Contract | 
         started = time if began == at else _time(began, "ce_sagastart")
     elif contract is not None and contract.starts:
         started = time  # its sender knows nothing of ours: the saga begins with the event
-    trace = get("traceparent")
     return Message(
         id=identity(source, id_, type_, "" if contract is None else contract.owner)
         if id_
@@ -183,27 +190,24 @@ def _path(given: bytes) -> str:
 # ---------------------------------------------------------------- headers of others
 
 
-def _is_usual(given: Mapping[str, bytes | None]) -> bool:
-    """True if the message says all that these headers do."""
-    trace = given.get("traceparent")
-    return (
-        given.get("content-type", CONTENT_TYPE) == CONTENT_TYPE
-        and given.get("ce_specversion", VERSION) == VERSION
-        and (not trace or _IS_TRACE(trace) is not None)
-    )
-
-
 def _parted(record: Record) -> tuple[dict[str, bytes | None], Headers]:
     """Headers that a message has fields for, the first of each name; and the others, as they came, up to a bound."""
     given: dict[str, bytes | None] = {}
     foreign: list[tuple[str, bytes | None]] = []
     for header in record.headers:
         name, value = header
-        if name in _OURS and name not in given and value is not None and _is_usual({name: value}):
+        if name in _OURS and name not in given and value is not None and _is_usual(name, value):
             given[name] = value
         else:
             foreign.append((f"{FOREIGN}{name}" if name in _OURS else foreign_name(name), value))
     return given, bounded(foreign, FOREIGN_BYTES_MAX, f"{record.topic}/{record.partition}/{record.offset}")
+
+
+def _is_usual(name: str, value: bytes) -> bool:
+    """True if the message says all that this header of ours does."""
+    if name == "traceparent":
+        return not value or _IS_TRACE(value) is not None
+    return _ALWAYS.get(name, value) == value
 
 
 def foreign_name(name: str) -> str:

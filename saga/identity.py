@@ -7,9 +7,11 @@ parts, joined with `+`, say which parts they are, and each can be printed. The h
 source and id as their sender wrote them.
 """
 
+import re
 from urllib.parse import quote, unquote
 
 _DIGITS = frozenset("0123456789abcdef")
+_is_plain = re.compile(r"[A-Za-z_-][A-Za-z0-9_-]*").fullmatch
 _SAFE = "".join(c for c in map(chr, range(33, 127)) if c not in "%|+")
 
 
@@ -23,11 +25,11 @@ def identity(source: str, id_: str, type_: str, owner: str) -> str:
     >>> identity("https://shop.example/a+b", "17|3", "OrderPlaced", "order")
     'https://shop.example/a%2Bb|17%7C3'
     """
-    plain = id_.isascii() and id_.replace("-", "_").isidentifier()
-    if plain and source == owner and id_.startswith(f"{type_}-"):
-        return id_
-    if plain and source.isascii() and source.isalnum():  # nothing to encode, which takes longer than all the rest
-        return f"{source}|{id_}"
+    if _is_plain(id_):  # nothing to encode, which takes longer than all the rest
+        if source == owner and id_.startswith(f"{type_}-"):
+            return id_
+        if source.isascii() and source.isalnum():
+            return f"{source}|{id_}"
     return f"{quote(source, _SAFE)}|{quote(id_, _SAFE)}"
 
 

@@ -31,11 +31,17 @@ class Delivery:
 
     async def deliver(self, item: Item) -> bool:
         """Return whether the message is finished: if not, it is left to whoever has its partition next."""
-        pause_s, ports = STUCK_S_FIRST, self.service.ports
+        pause_s, service, saga = STUCK_S_FIRST, self.service, item.message.saga
+        ports = service.ports
         while True:
             try:
                 ports.assignment.check_running(item.position)
-                stages = await self.turn(item)
+                stages = Stages(received_s=item.received_s, begun_s=ports.clock.monotonic_s())
+                cached = self.cache.take(saga, stages.begun_s)
+                known = None if cached is None else cached[:2]
+                turn = await take_turn(service, begin(service, item.message, item.position, known, stages))
+                if turn.progress is not None and turn.cas:
+                    self.cache.put(saga, turn.progress, turn.cas, self._written_s(stages, turn.progress, cached))
             except Draining:
                 return False
             except Broken:
@@ -43,8 +49,8 @@ class Delivery:
             except Exception as why:  # noqa: BLE001 - a lane that cannot decide waits and tells; it never skips a message
                 ports.watching.report(
                     Stuck(
-                        service=self.service.name,
-                        saga=item.message.saga,
+                        service=service.name,
+                        saga=saga,
                         message=item.message.id,
                         error=f"{type(why).__name__}: {why}",
                         retry_s=pause_s,
@@ -59,20 +65,13 @@ class Delivery:
                 self._tell(item, stages)
                 return True
 
-    async def turn(self, item: Item) -> Stages:
-        """Take the message's turn, on the progress as it is remembered."""
-        saga = item.message.saga
-        stages = Stages(received_s=item.received_s, begun_s=self.service.ports.clock.monotonic_s())
-        cached = self.cache.take(saga, stages.begun_s)
-        known = None if cached is None else cached[:2]
-        turn = await take_turn(self.service, begin(self.service, item.message, item.position, known, stages))
-        if turn.progress is not None and turn.cas:
-            if not stages.outcomes and cached is not None and turn.progress is cached[0]:
-                written_s = cached[2]
-            else:
-                written_s = stages.begun_s - (0.0 if stages.outcomes else self._age_s(turn.progress))
-            self.cache.put(saga, turn.progress, turn.cas, written_s)
-        return stages
+    def _written_s(self, stages: Stages, p: Snapshot, cached: tuple[Snapshot, int, float] | None) -> float:
+        """Time at which a progress was written: in this turn, before what the cache had of it, or when it tells."""
+        if stages.outcomes:
+            return stages.begun_s
+        if cached is not None and p is cached[0]:
+            return cached[2]
+        return stages.begun_s - self._age_s(p)
 
     def _age_s(self, p: Snapshot) -> float:
         """Seconds since a progress was written that was only read now."""

@@ -38,8 +38,9 @@ FORGED = Letter(
 
 def received(record: Record, service: Prepared) -> Received:
     """A record as this service takes it. Records are written by anybody: nothing that they hold raises."""
+    schema = ""
     try:
-        type_, schema = envelope.type_of(record), ""
+        type_ = envelope.type_of(record)
         if type_ is None:  # its sender knows nothing of our headers: the bytes say it
             version = codec.identify(record.value, service.library)
             type_, schema = version.name, version.path

@@ -5,12 +5,13 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, field
 
+from msgspec import Struct
+
 from saga.messages import Message, Partition, Position
 from saga.runtime.offsets import Prefix
 
 
-@dataclass(slots=True, eq=False)
-class Item:
+class Item(Struct, eq=False):
     """A message on its way through the worker."""
 
     message: Message
@@ -22,16 +23,13 @@ class Item:
     """Done when the message is finished or left; made when somebody waits for that."""
 
 
-class Lane:
+class Lane(Struct, eq=False):
     """Messages of one saga that are here."""
 
-    __slots__ = ("current", "task", "waiting")
-
-    def __init__(self, first: Item) -> None:
-        self.waiting = deque((first,))
-        self.current: Item | None = None
-        """Message in hand."""
-        self.task: asyncio.Task[None] | None = None
+    waiting: deque[Item]
+    current: Item | None = None
+    """Message in hand."""
+    task: asyncio.Task[None] | None = None
 
 
 @dataclass(slots=True)
@@ -62,7 +60,7 @@ class Lanes:
         if lane is not None:
             lane.waiting.append(item)
             return
-        lane = self._lanes[saga] = Lane(item)
+        lane = self._lanes[saga] = Lane(deque((item,)))
         lane.task = self.tasks.create_task(self._run(saga, lane), name=f"lane {saga}")
 
     async def _run(self, saga: str, lane: "Lane") -> None:
@@ -71,34 +69,26 @@ class Lanes:
             while waiting:
                 item = lane.current = waiting.popleft()
                 try:
-                    if await self._handled(item):
-                        self.finish(item.prefix, item.position.offset)
+                    finished = await self.handle(item)
+                    if item in self._late and lane.task is not None:  # its handler came to its end in spite of it
+                        lane.task.uncancel()
+                except asyncio.CancelledError:
+                    if item not in self._late or lane.task is None or lane.task.uncancel():
+                        raise
+                    finished = False  # it took too long to drain: it is left, and the lane goes on
                 finally:
+                    self._late.discard(item)
                     self._leaves(item)
                     self.freed.set()
                     if item.left is not None and not item.left.done():
                         item.left.set_result(None)
+                if finished:
+                    self.finish(item.prefix, item.position.offset)
         finally:
             for item in waiting:
                 self._leaves(item)
             self.freed.set()
             del self._lanes[saga]
-
-    async def _handled(self, item: Item) -> bool:
-        """Return whether the message is finished. One that took too long to drain is left, and the lane goes on."""
-        task = asyncio.current_task()
-        try:
-            finished = await self.handle(item)
-        except asyncio.CancelledError:
-            if item not in self._late or task is None or task.uncancel():
-                raise
-            return False
-        else:
-            if item in self._late and task is not None:  # its handler came to its end in spite of it
-                task.uncancel()
-            return finished
-        finally:
-            self._late.discard(item)
 
     def _leaves(self, item: Item) -> None:
         self.inflight -= 1

@@ -39,7 +39,7 @@ class Prefix:
         self.unfinished += 1
 
     def skipped(self, after: int) -> None:
-        """Count offsets below `after` that have not begun as removed: they never come."""
+        """Count offsets below `after` that have not begun as done: nothing is to be done there, or they never come."""
         self._end = max(self._end, after)
 
     def finished(self, offset: int) -> None:

@@ -13,7 +13,7 @@ from saga.observe.moments import DeadLettered, GoesOn, StandsStill
 from saga.printable import printable, shortened
 from saga.runtime import deadletters, persistence
 from saga.runtime.errors import Draining
-from saga.runtime.intake import Letter, Skip, received
+from saga.runtime.intake import Skip, received
 from saga.runtime.lanes import Item, Lanes
 from saga.runtime.offsets import Prefix
 from saga.runtime.participant import Participant
@@ -69,26 +69,28 @@ class Polling:
             if away:  # else nothing is said: a log that can be read may be full
                 away = False
                 ports.watching.answered("broker")
-            partition = Partition("", -1)
-            for record in records:  # those of one partition come together
-                if record[:2] != partition:
-                    partition = Partition(record.topic, record.partition)
-                self._take(record, partition)
+            self._take(records)
 
-    def _take(self, record: Record, partition: Partition) -> None:
-        """Begin a record, and see it to where it goes."""
-        prefix = self.assignment.prefixes.get(partition)
-        if prefix is None or partition in self.assignment.leaving:
-            return
-        prefix.begun(record.offset)
-        match received(record, self.service):
-            case Message() as message:
-                position = Position(record.topic, record.partition, record.offset)
-                self.lanes.add(Item(message, position, prefix, self.service.ports.clock.monotonic_s()))
-            case Letter(reason=reason):
-                self.unreadable.give_up(record, prefix, reason)
-            case Skip():
-                self.lanes.finish(prefix, record.offset)
+    def _take(self, records: Iterable[Record]) -> None:
+        """Begin records, and see each to where it goes."""
+        service, assignment, lanes = self.service, self.assignment, self.lanes
+        now_s, partition, prefix = service.ports.clock.monotonic_s(), ("", -1), None
+        for record in records:  # those of one partition come together
+            if record[:2] != partition:
+                partition = record[:2]  # as good as a `Partition`
+                prefix = None if partition in assignment.leaving else assignment.prefixes.get(Partition(*partition))
+            if prefix is None:
+                continue
+            taken, offset = received(record, service), record.offset
+            if isinstance(taken, Skip):  # most are for others, and leave nothing to remember
+                prefix.skipped(offset + 1)
+                lanes.finished.set()
+                continue
+            prefix.begun(offset)
+            if isinstance(taken, Message):
+                lanes.add(Item(taken, Position(*partition, offset), prefix, now_s))
+            else:
+                self.unreadable.give_up(record, prefix, taken.reason)
 
 
 @dataclass(slots=True)

@@ -27,7 +27,6 @@ from saga.runtime.offsets import Prefix
 from saga.runtime.participant import Participant
 from saga.runtime.partitions import Partitions
 from saga.runtime.saga import RunningSaga
-from saga.runtime.turn_state import Stages
 
 Plant: TypeAlias = Callable[[pytest.MonkeyPatch], None]
 
@@ -49,15 +48,15 @@ _lanes: ContextVar[Lanes] = ContextVar("lanes")
 
 
 def commits_before_publishing(patch: pytest.MonkeyPatch) -> None:
-    begun, take, publish, finished = Lanes._run, Delivery.turn, persistence.publish, Prefix.finished
+    begun, deliver, publish, finished = Lanes._run, Delivery.deliver, persistence.publish, Prefix.finished
 
     async def run(self: Lanes, saga: str, lane: Any) -> None:
         _lanes.set(self)
         await begun(self, saga, lane)
 
-    async def taken(self: Delivery, item: Item) -> Stages:
+    async def delivered(self: Delivery, item: Item) -> bool:
         _hand.set(item)
-        return await take(self, item)
+        return await deliver(self, item)
 
     async def after_committing(service: Participant, position: Position, p: Snapshot, entry: Any) -> None:
         item = _hand.get()
@@ -69,7 +68,7 @@ def commits_before_publishing(patch: pytest.MonkeyPatch) -> None:
             finished(self, offset)
 
     patch.setattr(Lanes, "_run", run)
-    patch.setattr(Delivery, "turn", taken)
+    patch.setattr(Delivery, "deliver", delivered)
     patch.setattr(persistence, "publish", after_committing)
     patch.setattr(Prefix, "finished", once)
 
@@ -98,7 +97,7 @@ def a_revoked_partition_is_kept(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_message_that_is_left_counts_as_finished(patch: pytest.MonkeyPatch) -> None:
-    rewritten(patch, lanes.Lanes, "_run", "if await self._handled(item):", "if await self._handled(item) or True:")
+    rewritten(patch, lanes.Lanes, "_run", "if finished:", "if finished or True:")
 
 
 # -------------------------------------------------------------------- publishing

@@ -565,9 +565,9 @@ async def test_a_progress_that_was_only_read_is_as_old_in_the_cache_as_its_last_
         now_s = at.clock.monotonic_s()
         for turns in (1, 2):  # the second one finds it in the cache
             for _ in range(turns):
-                await delivery.turn(Item(message, Position("orders", 0, 0), Prefix(0), 0.0))
+                assert await delivery.deliver(Item(message, Position("orders", 0, 0), Prefix(0), 0.0))
             assert delivery.cache.take(SAGA, now_s + 6 * 86400) is None, "15 days: half of the memory"
-        await delivery.turn(Item(message, Position("orders", 0, 0), Prefix(0), 0.0))
+        assert await delivery.deliver(Item(message, Position("orders", 0, 0), Prefix(0), 0.0))
         assert delivery.cache.take(SAGA, now_s + 4 * 86400) is not None
 
 
