@@ -5,6 +5,7 @@ bytes, travel with the message as they came, up to a bound.
 """
 
 import re
+from collections.abc import Mapping
 from datetime import datetime
 from functools import lru_cache
 from hashlib import sha256
@@ -27,7 +28,7 @@ FOREIGN = "foreign_"
 """Prefix of the names of other people's headers that could be taken for ours."""
 
 _FIXED: Headers = (("content-type", CONTENT_TYPE), ("ce_specversion", VERSION))
-_ALWAYS = dict(_FIXED)
+_ALWAYS: Mapping[str, bytes | None] = dict(_FIXED)
 _OURS = frozenset(
     {"ce_type", "ce_id", "ce_source", "ce_time", "ce_subject", "ce_dataschema", "ce_sagastart", "traceparent"}
     | {name for name, _ in _FIXED}
@@ -42,11 +43,11 @@ _TIMES_MS = range(0, from_iso("9999-12-31T00:00:00Z"))
 def headers_of(message: Message, contract: Contract | None) -> Headers:
     """Envelope of a message as headers, as its sender said it. `contract`: that of its type, where it is known."""
     name, base = (message.type, URN) if contract is None else (contract.full_name, contract.schemas)
-    first, last = _of_type(name, base, message.schema)
+    first, source, last = _of_type(name, base, message.schema, message.source)
     headers: Headers = (
         first,
         ("ce_id", id_in(message.id).encode()),
-        ("ce_source", message.source.encode()),
+        source,
         ("ce_time", message.time.encode()),
         ("ce_subject", message.saga.encode()),
         *last,
@@ -59,12 +60,12 @@ def headers_of(message: Message, contract: Contract | None) -> Headers:
 
 
 @lru_cache(maxsize=1024)  # there are not many types
-def _of_type(name: str, base: str, schema: str) -> tuple[tuple[str, bytes], Headers]:
-    """The headers that are the same for all messages of one type: its name, and those behind the message's own."""
+def _of_type(name: str, base: str, schema: str, source: str) -> tuple[tuple[str, bytes], tuple[str, bytes], Headers]:
+    """The headers that are the same for all messages of one type and source: both, and those behind the message's
+    own."""
     first = ("ce_type", name.encode())  # it decides whether the rest is looked at
-    if not schema:
-        return first, _FIXED
-    return first, (*_FIXED, ("ce_dataschema", (schema if ":" in schema else base + schema).encode()))
+    last = (*_FIXED, ("ce_dataschema", (schema if ":" in schema else base + schema).encode())) if schema else _FIXED
+    return first, ("ce_source", source.encode()), last
 
 
 def to_record(message: Message, contract: Contract) -> Outgoing:

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Sequence
 from hashlib import blake2b
 from itertools import compress, pairwise, takewhile
 from operator import attrgetter, is_not
+from typing import Any
 
 from msgspec import structs
 
@@ -64,13 +65,10 @@ def changes(before: Snapshot, after: Snapshot, started: str | None) -> dict[str,
     old, new = _bound(before), _bound(after)
     differ = map(is_not, old, new)  # by far the most are the same object
     for name, was, now in compress(zip(BOUND, old, new, strict=True), differ):
-        sums[name] = _gained_keys(was, now) if name == "inbox" else _gained(_items(was), _items(now))
+        sums[name] = _gained_keys(was, now) if name == "inbox" else _gained(was, now)
     if before.pages is not after.pages:
         _add_pages(sums, before, after)
-    found: dict[str, str] = {}
-    for name, total in sums.items():
-        if total:
-            found[name] = hex(total)
+    found = dict(zip(compress(sums, sums.values()), map(hex, filter(None, sums.values())), strict=True))
     if (before.n == 0 or before.started is None) and started is not None:
         found["started"] = started
     return found
@@ -115,7 +113,7 @@ def differing(p: Snapshot, entries: Sequence[Entry]) -> list[str]:
 def _held(name: str, p: Snapshot) -> int:
     """Sum of the digests of a field's items, pages that were not read included."""
     value = getattr(p, name)
-    gained = _gained_keys({}, value) if name == "inbox" else _gained((), _items(value))
+    gained = _gained_keys({}, value) if name == "inbox" else _gained((), value)
     return (gained + _paged(p, name)) % _MODULUS
 
 
@@ -123,8 +121,10 @@ def _total(name: str, entries: Iterable[Entry]) -> int:
     return sum(int(entry.changes[name], 16) for entry in entries if name in entry.changes) % _MODULUS
 
 
-def _gained(before: tuple[object, ...], after: tuple[object, ...]) -> int:
+def _gained(before: Any, after: Any) -> int:
     """The digests of what is in `after` only, less those of what is in `before` only."""
+    if not isinstance(after, tuple):
+        before, after = _items(before), _items(after)
     count = len(before)
     if len(after) == count + 1 and after[:count] == before:  # by far the most are one more, at the end
         return _digest(after[count])

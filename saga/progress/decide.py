@@ -260,7 +260,10 @@ def _fulfilled(p: Snapshot, roles: Roles) -> Ignore | Refuse | Run | None:
     """The wait that was fulfilled first, with the message that stands for it: the part that came last."""
     found: list[tuple[int, Role, Message]] = []
     waiting_alone = {k.handler for k in p.waiting} if p.started is not None else set()
+    types = {*[k.message.type for k in p.waiting], *[own.event.type for own in p.own]}
     for role in roles.handlers.values():
+        if any(map(types.isdisjoint, role.takes)):  # of most a part is missing, and that is cheap to see
+            continue
         if role.name not in roles.ready_from_kept and role.name not in waiting_alone:
             continue
         if not role.many and any(r.handler == role.name for r in p.ran):
@@ -307,9 +310,9 @@ def knows(p: Snapshot, roles: Roles, message: Message) -> bool:
     """True if the progress has a word about the message already: in the inbox, or kept."""
     if not p.n:
         return False
-    if p.inbox and any(ids.entry(message.id, name) in p.inbox for name in roles.names_for(message.type)):
+    if not p.inbox.keys().isdisjoint([ids.entry(message.id, name) for name in roles.names.get(message.type, ())]):
         return True
-    return any(k.message.id == message.id for k in (*p.queue, *p.waiting, *p.compensating))
+    return message.id in [k.message.id for k in (*p.queue, *p.waiting, *p.compensating)]
 
 
 def is_undone(p: Snapshot, role: Role, message: Message) -> bool:

@@ -1,7 +1,10 @@
 """Ids derive from causes, never from attempts, workers or transition numbers: a replay makes the same ids."""
 
+import re
 from functools import lru_cache
 from hashlib import blake2b
+
+_unreadable = re.compile(r"[^A-Za-z0-9_]").sub
 
 
 def digest(what: str, saga: str, cause: str) -> str:
@@ -20,7 +23,7 @@ def event_id(type_: str, service: str, saga: str, handler: str, cause: str, inde
 
 def key(name: str, service: str, saga: str, handler: str, cause: str) -> str:
     """An idempotency key for the outside: at most 80 characters of ASCII letters, digits, `-` and `_`."""
-    readable = "".join(c if (c.isascii() and c.isalnum()) or c == "_" else "-" for c in name)[:40]
+    readable = _unreadable("-", name[:40])
     return f"{readable}-{digest(f'key|{service}|{handler}|{len(name)}|{name}', saga, cause)}"
 
 

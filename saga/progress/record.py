@@ -182,7 +182,9 @@ def _trimmed(p: Snapshot, hand: Hand) -> dict[str, int]:
     oldest = hand.forgotten_s
     if all(at >= oldest for at in p.inbox.values()):
         return p.inbox
-    held = {ids.entry(message.id, name) for message in held_messages(p) for name in hand.roles.names_for(message.type)}
+    held = {
+        ids.entry(message.id, name) for message in held_messages(p) for name in hand.roles.names.get(message.type, ())
+    }
     return {key: at for key, at in p.inbox.items() if at >= oldest or key in held}
 
 

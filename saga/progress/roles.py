@@ -1,6 +1,7 @@
 """Handlers of a service as far as decisions have to know them: names of types, no functions."""
 
-from collections.abc import Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 
@@ -46,6 +47,8 @@ class Roles:
     by_type: Mapping[str, tuple[Role, ...]] = field(init=False)
     undone_by: Mapping[str, tuple[Role, ...]] = field(init=False)
     """For each failure outcome the handlers that it undoes."""
+    names: Mapping[str, Sequence[str]] = field(init=False)
+    """For each type the names under which the inbox may hold a message of it."""
     affecting: frozenset[str] = field(init=False)
     """Emitted types that also change this service's own progress."""
     ready_from_kept: frozenset[str] = field(init=False)
@@ -62,11 +65,14 @@ class Roles:
         named = {role.name: role for role in handlers}
         by_type: dict[str, tuple[Role, ...]] = {}
         undone: dict[str, tuple[Role, ...]] = {}
+        names: defaultdict[str, list[str]] = defaultdict(list)
         for role in named.values():
             for type_ in sorted(set().union(*role.takes)):
                 by_type[type_] = (*by_type.get(type_, ()), role)
+                names[type_].append(role.name)
             for outcome in sorted(role.undo.outcomes) if role.undo else ():
                 undone[outcome] = (*undone.get(outcome, ()), role)
+                names[outcome].append(undo_name(role.name))
         ready_from_kept = frozenset(
             r.name for r in named.values() if len(r.takes) > 1 or any(t & emitted for t in r.takes)
         )
@@ -76,17 +82,13 @@ class Roles:
             ("outcomes", outcomes),
             ("by_type", by_type),
             ("undone_by", undone),
+            ("names", dict(names)),
             ("affecting", frozenset((*outcomes, *by_type, *undone))),
             ("ready_from_kept", ready_from_kept),
             ("joined", frozenset(t for t, takers in by_type.items() if any(len(r.takes) > 1 for r in takers))),
             ("heard", tuple(sorted(emitted & by_type.keys()))),
         ):
             object.__setattr__(self, name, value)
-
-    def names_for(self, type_: str) -> list[str]:
-        """The names under which the inbox may hold a message of this type."""
-        names = [role.name for role in self.by_type.get(type_, ())]
-        return names + [undo_name(role.name) for role in self.undone_by.get(type_, ())]
 
 
 def undo_name(handler: str) -> str:

@@ -45,11 +45,6 @@ BOUNDS = Bounds()
 """Bounds of every service. Tests put others here."""
 
 
-def may_spill(p: Snapshot, bounds: Bounds) -> bool:
-    """True if it is worth while to look what goes to pages."""
-    return len(p.inbox) > bounds.inbox_max or len(p.queue) + len(p.waiting) > bounds.head_max
-
-
 class Leaf(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """The document of a page."""
 
@@ -161,7 +156,7 @@ def inbox_spilled(
     """
     if len(p.inbox) <= bounds.inbox_max:
         return None
-    held = {ids.entry(m.id, name) for m in (in_hand, *record.held_messages(p)) for name in roles.names_for(m.type)}
+    held = {ids.entry(m.id, name) for m in (in_hand, *record.held_messages(p)) for name in roles.names.get(m.type, ())}
     free = [entry for entry, at in p.inbox.items() if at and entry not in held]
     going = free[: max(0, len(free) - bounds.inbox_kept)]
     if len(going) < bounds.inbox_max - bounds.inbox_kept:

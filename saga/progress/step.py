@@ -4,6 +4,8 @@ Pure. Whatever will set off a turn besides a message, as a time that has come, i
 opened and closed in `next_snapshot`.
 """
 
+from operator import attrgetter
+
 from saga.progress import compensate, ids, record
 from saga.progress.actions import (
     Action,
@@ -29,6 +31,7 @@ from saga.progress.record import Hand, Written
 from saga.progress.roles import Roles
 
 DONE, RELOAD, RECALL = Done(), Reload(), Recall()
+_open_work = attrgetter("intents", "queue", "waiting", "own", "compensating", "pages")
 
 
 def next_action(p: Snapshot | None, roles: Roles, trigger: Trigger, now: Now, certain: bool) -> Action:
@@ -73,7 +76,7 @@ def is_all(p: Snapshot, roles: Roles, trigger: Trigger) -> bool:
     takers = roles.by_type.get(message.type, ())
     return (
         len(takers) == 1
-        and not (p.intents or p.queue or p.waiting or p.own or p.compensating or p.pages)
+        and not any(_open_work(p))
         and ids.entry(message.id, takers[0].name) in p.inbox
         and message.type not in roles.undone_by
     )

@@ -55,7 +55,7 @@ def undo(service: Participant, turn: TurnState, action: Undo) -> Coroutine[objec
 
 
 async def perform(service: Participant, turn: TurnState, ask: Ask) -> TurnState:
-    """Call it once, to the next write of the turn."""
+    """Call it once, up to the write that ends it or its attempt."""
     kind, name, cause = ask.run
     p = turn.known
     intent = _open(p, ask.run) or Intent(
@@ -69,31 +69,25 @@ async def perform(service: Participant, turn: TurnState, ask: Ask) -> TurnState:
         time="",
     )
     saga = RunningSaga(service, turn, ask.handler, ask.run, intent)
-    try:
-        return await _to_its_write(service, turn, ask, saga)
-    except Refused:  # decided again; what is answered already is not asked for again
-        return saga.turn.unread().carrying(ask.run, _answered(saga), turn.attempts_of(ask.run))
-
-
-async def _to_its_write(service: Participant, turn: TurnState, ask: Ask, saga: RunningSaga) -> TurnState:
-    """The run, and the write that ends it or its attempt. Raises `Refused`, and what else halts a turn."""
     clock, began = service.ports.clock, service.ports.clock.monotonic_s()
     try:
-        events, delta = await _called(service, ask, saga.intent.parts, saga)
-    except Exception as why:
-        if saga.halt is why:
-            raise
-        if saga.halt is not None:
-            raise saga.halt from why
+        try:
+            events, delta = await _called(service, ask, intent.parts, saga)
+        except Exception as why:
+            if saga.halt is why:
+                raise
+            if saga.halt is not None:
+                raise saga.halt from why
+            turn.stages.handler_s += clock.monotonic_s() - began
+            return await _failed(service, saga, ask, why)
         turn.stages.handler_s += clock.monotonic_s() - began
-        return await _failed(service, saga, ask, why)
-    turn = saga.turn
-    turn.stages.handler_s += clock.monotonic_s() - began
-    written = _ended(service, turn, ask, events, delta, saga)
-    try:
-        return (await persistence.write(service, turn, written)).forgetting(ask.run)
-    except TooLarge as why:  # what it leaves behind, on top of what is there
-        return await _failed(service, saga, ask, why)
+        written = _ended(service, saga.turn, ask, events, delta, saga)
+        try:
+            return (await persistence.write(service, saga.turn, written)).forgetting(ask.run)
+        except TooLarge as why:  # what it leaves behind, on top of what is there
+            return await _failed(service, saga, ask, why)
+    except Refused:  # decided again; what is answered already is not asked for again
+        return saga.turn.unread().carrying(ask.run, _answered(saga), turn.attempts_of(ask.run))
 
 
 def _answered(saga: RunningSaga) -> tuple[Call, ...]:
@@ -156,14 +150,14 @@ def _arguments(service: Participant, ask: Ask, parts: Sequence[Message], saga: R
     arguments: dict[str, object] = {}
     classes = service.classes[ask.handler.name]
     for parameter in ask.handler.parameters:
-        if parameter.role == "saga":
-            arguments[parameter.name] = saga
-        elif parameter.role == "resource":
-            assert parameter.gives is not None
-            arguments[parameter.name] = service.resources[parameter.gives]
-        else:
+        if parameter.role == "event":
             part = parts[0] if len(parts) == 1 else next(m for m in parts if classes.get(m.type) in parameter.events)
             arguments[parameter.name] = service.decode(ask.handler.name, part)
+        elif parameter.role == "saga":
+            arguments[parameter.name] = saga
+        else:
+            assert parameter.gives is not None
+            arguments[parameter.name] = service.resources[parameter.gives]
     return arguments
 
 

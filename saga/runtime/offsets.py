@@ -18,23 +18,23 @@ True
 class Prefix:
     """Messages of one partition during one assignment; another assignment gets another prefix."""
 
-    __slots__ = ("_committed", "_done", "_end", "unfinished")
+    __slots__ = ("_committed", "_end", "taken", "unfinished")
 
     def __init__(self, committed: int) -> None:
         """`committed`: the group's position at the assignment."""
         self._committed = self._end = committed
         self.unfinished = 0
         """Number of messages begun and not finished."""
-        self._done: dict[int, bool] = {}
+        self.taken: dict[int, bool] = {}
         """Offsets begun and not below the prefix, in order; true for those that are finished."""
 
     def __len__(self) -> int:
         """Number of messages begun that cannot be committed yet."""
-        return len(self._done)
+        return len(self.taken)
 
     def begun(self, offset: int) -> None:
         """Note that a message was taken. Offsets may have gaps; they never go back."""
-        self._done[offset] = False
+        self.taken[offset] = False
         self._end = offset + 1
         self.unfinished += 1
 
@@ -44,16 +44,16 @@ class Prefix:
 
     def finished(self, offset: int) -> None:
         """Note that nothing of the message is left to do."""
-        if not self._done[offset]:
-            self._done[offset] = True
+        if not self.taken[offset]:
+            self.taken[offset] = True
             self.unfinished -= 1
 
     def to_commit(self) -> int | None:
         """Position to commit, if it has moved since the last `committed`."""
-        for offset in list(self._done):
-            if not self._done[offset]:
+        for offset in list(self.taken):
+            if not self.taken[offset]:
                 return offset if offset > self._committed else None
-            del self._done[offset]
+            del self.taken[offset]
         return self._end if self._end > self._committed else None
 
     def committed(self, offset: int) -> None:

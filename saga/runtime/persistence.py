@@ -18,7 +18,7 @@ from saga.errors import (
 from saga.messages import Message, Outgoing, Position, texts_of
 from saga.names import ARCHIVES, PROGRESS
 from saga.observe.moments import DeadLettered, Escalated, WriteRefused
-from saga.progress import history, record, spill, takeover
+from saga.progress import history, record, takeover
 from saga.progress.actions import Now
 from saga.progress.decide import knows
 from saga.progress.document import (
@@ -77,9 +77,9 @@ async def patiently(
             ports.watching.answer_lost()
             raise
         else:
-            if operation != "get":
+            if operation != "get" and (load := ports.watching.load) is not None:
                 now = ports.clock.monotonic_s()
-                ports.watching.took(now - began, now)
+                load.took(now - began, now)
             if away is not None:
                 ports.watching.recovered(away)
             return value
@@ -205,7 +205,7 @@ async def write(service: Participant, turn: TurnState, written: Written) -> Turn
     stages.persisted_s += saved - began
     if entry is not None:
         if entry.events or entry.letters:
-            await publish(service, turn.position, turn.known, entry)
+            await publish(service, turn.position, written.snapshot, entry)
             stages.published_s += clock.monotonic_s() - saved
         stages.outcomes.append((entry.handler, entry.outcome, entry.reason))
         if entry.outcome not in ("ignored", "waiting", "queued"):
@@ -221,13 +221,16 @@ async def save(service: Participant, turn: TurnState, written: Written) -> TurnS
     p = written.snapshot
     if turn.recalled:  # these are in pages already
         p = replace(p, inbox={entry: at for entry, at in p.inbox.items() if entry not in turn.recalled})
-    content = encode(p)
+    content, bounds = encode(p), service.bounds
     emptied: list[tuple[str, int]] = []
-    if p.pages or spill.may_spill(p, service.bounds) or len(content) > history.HISTORY_BYTES_MAX:
+    large = len(content) > history.HISTORY_BYTES_MAX
+    kept = len(p.queue) + len(p.waiting)
+    if large or p.pages or len(p.inbox) > bounds.inbox_max or kept > bounds.head_max:  # else nothing goes to pages
         before = p
         p, emptied = await spilling.within_bounds(service, turn, p)
         content = content if p is before else encode(p)
-    if len(p.transitions) > history.TRANSITIONS_MAX or len(content) > history.HISTORY_BYTES_MAX:
+        large = len(content) > history.HISTORY_BYTES_MAX
+    if large or len(p.transitions) > history.TRANSITIONS_MAX:
         if (archive := history.to_archive(p)) is not None:
             p = await archived(service, turn.position, p, archive)
             content = encode(p)

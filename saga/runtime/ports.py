@@ -79,8 +79,8 @@ class OneRun(Protocol):
     def gate(self) -> AbstractAsyncContextManager[object]:
         """A lock: steps of one handler never overlap."""
 
-    async def write(self, work: Coroutine[object, object, T]) -> T:
-        """Await a write; it goes on to its end when the awaiting handler is cancelled."""
+    def write(self, work: Coroutine[object, object, T]) -> Awaitable[T]:
+        """Begin a write; it goes on to its end when the awaiting handler is cancelled."""
 
     async def settled(self) -> None:
         """Return when no write is under way."""
@@ -93,10 +93,10 @@ class ShieldedRun:
     gate: asyncio.Lock = field(default_factory=asyncio.Lock)
     _writing: asyncio.Task[object] | None = None
 
-    async def write(self, work: Coroutine[object, object, T]) -> T:
+    def write(self, work: Coroutine[object, object, T]) -> Awaitable[T]:
         task = asyncio.get_running_loop().create_task(work, name="write")
         self._writing = task
-        return await asyncio.shield(task)
+        return asyncio.shield(task)
 
     async def settled(self) -> None:
         if self._writing is not None and not self._writing.done():

@@ -1,6 +1,7 @@
 """Room for more messages: how many a worker may still take in, and from which partitions."""
 
 from dataclasses import dataclass, field
+from operator import attrgetter
 
 from saga.messages import Partition
 from saga.policies.concurrency import INFLIGHT_MIN, InFlight
@@ -17,6 +18,9 @@ that is not."""
 GATHERED = 8
 """Less room than this part of a bound is left to gather: to take in one message whenever one has left costs more than
 to handle it."""
+
+
+_taken, _unfinished = attrgetter("taken"), attrgetter("unfinished")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,16 +72,22 @@ class Room:
             self.now.reached = True
             return [], 0
         share = max(1, most // SHARES)
-        open_ = [
-            (partition, share - prefix.unfinished)
-            for partition, prefix in self.assignment.prefixes.items()
-            if prefix.unfinished < share and len(prefix) < WINDOW * most and partition not in self.assignment.leaving
-        ]
+        open_ = self.assignment.prefixes
+        # Nearly always none has to be left out, and that is cheap to see: none holds more than a share.
+        if self.assignment.leaving or max(map(len, map(_taken, open_.values())), default=0) >= share:
+            open_ = {
+                partition: prefix
+                for partition, prefix in open_.items()
+                if prefix.unfinished < share
+                and len(prefix) < WINDOW * most
+                and partition not in self.assignment.leaving
+            }
         room = min(room, most - self.lanes.inflight, POLL_MAX)
         if room <= 0 or not open_ or self.lanes.inflight_bytes >= self.limits.inflight_bytes_max:
             return [], 0
         # One that has nearly its share may go beyond it by a little, so that the others are not read one by one.
-        return [partition for partition, _ in open_], min(room, max(share // GATHERED, min(left for _, left in open_)))
+        left = share - max(map(_unfinished, open_.values()))
+        return list(open_), min(room, max(share // GATHERED, left))
 
     # ---------------------------------------------------------------- see `saga.runtime.watching.Load`
 

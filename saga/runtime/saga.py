@@ -43,6 +43,7 @@ class RunningSaga(Saga[Any]):
     """True if nothing of it begins any more."""
     _next = 0
     _one_run: OneRun | None = None
+    _state: Any = None
 
     def __init__(self, service: Participant, turn: TurnState, handler: Reaction, run: RunKey, intent: Intent) -> None:
         """`intent`: as it is open in the progress, or as it will be written before the first step."""
@@ -55,8 +56,9 @@ class RunningSaga(Saga[Any]):
         """Outages that had been told when it began."""
         self.until_s = service.ports.clock.monotonic_s() + handler.timeout_s
         self._numbers: dict[str, int] = {}
-        self._state = None if service.state is None else service.state_of(intent.state)
-        self._before: dict[str, Any] = {} if service.state is None else fields_of(self._state)
+        if service.state is not None:
+            self._state = service.state_of(intent.state)
+            self._before = fields_of(self._state)
 
     @property
     def has_begun(self) -> bool:
@@ -247,7 +249,7 @@ class RunningSaga(Saga[Any]):
 
     def check_whole(self) -> None:
         """Raises `NotDeterministic` if something is recorded that this run has not asked for."""
-        left = self._expected()
+        left = self._expected() if self.calls or self.intent.begins else None
         if left is not None:
             raise NotDeterministic(
                 f"not deterministic: {self.handler.name} recorded {left.kind} {left.name!r} (number {left.number}) "
@@ -299,10 +301,11 @@ class RunningSaga(Saga[Any]):
 
     def _expected(self) -> Call | None:
         """Call that is recorded, and has to be asked for next."""
-        if self._next < len(self.calls):
+        count = len(self.calls)
+        if self._next < count:
             return self.calls[self._next]
         begun = self.intent.begins
-        return begun if self._next == len(self.calls) == len(self.intent.calls) else None
+        return begun if begun is not None and self._next == count == len(self.intent.calls) else None
 
     async def _begin(self, asked: Call) -> None:
         """Make the intent durable, with all answers so far: nothing new begins before."""
@@ -331,10 +334,10 @@ class RunningSaga(Saga[Any]):
             self.halt = why
             raise
 
-    async def _shielded(self, work: Coroutine[object, object, Any]) -> Any:
+    def _shielded(self, work: Coroutine[object, object, Any]) -> Coroutine[object, object, Any]:
         """Await a write: a timeout abandons the await, never the write."""
         assert self._one_run is not None
-        return await self._of_store(self._one_run.write(work))
+        return self._of_store(self._one_run.write(work))
 
     def _given_back(self, call: Call, type_: Any, answers: tuple[type[Exception], ...]) -> Any:
         """Give a recorded result, as the first run and every rerun see it."""
@@ -380,9 +383,9 @@ def recorded(value: object, name: str, what: str) -> Raw:
 
 def _digest(name: str, args: Sequence[object], kwargs: Mapping[str, object]) -> str:
     """Digest that tells two inputs of a call apart. Raises `Permanent` naming the argument that cannot be recorded."""
-    for where, argument in (*enumerate(args, 1), *kwargs.items()):
-        try:
-            _encoder.encode(argument)
-        except UNENCODABLE as why:
-            raise Permanent(f"argument {where} of {name!r} cannot be recorded: {why}; hand over plain values") from why
-    return blake2b(_encoder.encode((args, kwargs)), digest_size=12).hexdigest()
+    try:
+        return blake2b(_encoder.encode((args, kwargs)), digest_size=12).hexdigest()
+    except UNENCODABLE as why:
+        for where, argument in (*enumerate(args, 1), *kwargs.items()):
+            recorded(argument, name, f"argument {where} of")
+        raise Permanent(f"the arguments of {name!r} cannot be recorded: {why}; hand over plain values") from why

@@ -41,7 +41,7 @@ async def _in_pages(
     service: Participant, turn: TurnState, p: Snapshot, messages: Sequence[Message]
 ) -> tuple[dict[str, int], set[str]]:
     """Entries of these messages that are in pages of the inbox, and the handlers for which pages keep them."""
-    missing = {ids.entry(m.id, name): name for m in messages for name in service.roles.names_for(m.type)}
+    missing = {ids.entry(m.id, name): name for m in messages for name in service.roles.names.get(m.type, ())}
     missing = {entry: name for entry, name in missing.items() if entry not in p.inbox}
     had, kept = dict[str, int](), set[str]()
     for page in reversed(p.pages):

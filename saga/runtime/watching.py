@@ -42,6 +42,7 @@ class Watching:
     report: Report
     """Function that is told what happens, for logs and people."""
     load: Load | None = None
+    """Listener that is told how long each write to the store took, and to the log."""
     outages: int = 0
     """Count of `unavailable`. What runs out of time meanwhile has not failed."""
     idle: int = 0
@@ -54,11 +55,6 @@ class Watching:
     """Store or broker -> when people were last told so."""
     _failed: dict[str, float] = field(default_factory=dict)
     """Store or broker -> when it last could not be reached."""
-
-    def took(self, seconds: float, now_s: float) -> None:
-        """Take note how long the store took for a write, or the log for what was published."""
-        if self.load is not None:
-            self.load.took(seconds, now_s)
 
     def answer_lost(self) -> None:
         """Take note of a write whose answer was lost."""

@@ -171,7 +171,8 @@ class Writer:
         if another program is inside a transaction without having asked for the lock."""
         file, contents = self._file, self._contents
         group: list[Change] = []
-        outcomes: list[Any] = []
+        results: list[tuple[asyncio.Future[Any], Any]] = []
+        refused: list[tuple[asyncio.Future[Any], Exception]] = []
         doing = Doing.WRITE
         try:
             connection = file.connection()
@@ -179,11 +180,11 @@ class Writer:
             file.guard.check()
             group = self._group()
             contents.begin()
-            for run, _, _ in group:
+            for run, done, _ in group:
                 try:
-                    outcomes.append(run())
+                    results.append((done, run()))
                 except self._refusals as why:
-                    outcomes.append(file.error(why, doing) if isinstance(why, sqlite3.Error) else why)
+                    refused.append((done, file.error(why, doing) if isinstance(why, sqlite3.Error) else why))
             contents.finish(len(group))
             doing = Doing.COMMIT
             connection.execute("COMMIT")
@@ -199,13 +200,12 @@ class Writer:
             return True
         finally:
             file.lock.release()
-        for (_, done, _), outcome in zip(group, outcomes, strict=True):
-            if done.done():  # a caller that was cancelled is gone; what it asked for has happened
-                continue
-            if isinstance(outcome, Exception):
-                done.set_exception(outcome)
-            else:
-                done.set_result(outcome)
+        for done, result in results:
+            if not done.done():  # a caller that was cancelled is gone; what it asked for has happened
+                done.set_result(result)
+        for done, refusal in refused:
+            if not done.done():
+                done.set_exception(refusal)
         contents.announce()
         if self._queue:
             self._schedule()

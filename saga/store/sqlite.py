@@ -208,8 +208,7 @@ class SqliteStore:
     # ---------------------------------------------------------------- writing
 
     async def insert(self, collection: str, key: str, content: bytes, *, expiry_s: float | None = None) -> int:
-        self._check_size(content)
-        writer = self._open_writer()
+        writer = self._writer_of(content)
         return await writer.do(partial(self._documents.insert, collection, key, content, expiry_s))
 
     async def replace(
@@ -222,23 +221,21 @@ class SqliteStore:
         expiry_s: float | None = None,
         keep_expiry: bool = False,
     ) -> int:
-        self._check_size(content)
-        writer = self._open_writer()
+        writer = self._writer_of(content)
         if keep_expiry:
             return await writer.do(partial(self._documents.replace_content, collection, key, content, cas))
         return await writer.do(partial(self._documents.replace, collection, key, content, cas, expiry_s))
 
     async def remove(self, collection: str, key: str, *, cas: int) -> None:
-        await self._open_writer().do(partial(self._documents.remove, collection, key, cas))
+        await self._writer_of(b"").do(partial(self._documents.remove, collection, key, cas))
 
-    def _check_size(self, content: bytes) -> None:
+    def _writer_of(self, content: bytes) -> Writer:
+        """Writer of the open file, for a document that it takes."""
         if len(content) > self.document_bytes_max:
             raise TooLarge(
                 f"the store {self.path} cannot take a document of {len(content)} bytes: it takes "
                 f"{self.document_bytes_max}; nothing was written: keep less"
             )
-
-    def _open_writer(self) -> Writer:
         if self._file is None:
             how = "open for reading only" if self._readonly else "not open: use it inside `async with`"
             raise StoreUnavailable(f"the store {self.path} is {how}; nothing was written")

@@ -162,7 +162,7 @@ class Documents:
     # ---------------------------------------------------------------- writes
 
     def insert(self, collection: str, key: str, content: bytes, expiry_s: float | None) -> int:
-        expires_at_ms, hour = self._expiry(expiry_s)
+        expires_at_ms, hour = (None, None) if expiry_s is None else self._expiry(expiry_s)
         if self._cas_removed is None:
             self._cas_removed = cas_removed(self._connection)
         cas = self._cas_removed + 1
@@ -179,7 +179,7 @@ class Documents:
         return self.insert(collection, key, content, expiry_s)
 
     def replace(self, collection: str, key: str, content: bytes, cas: int, expiry_s: float | None) -> int:
-        expires_at_ms, hour = self._expiry(expiry_s)
+        expires_at_ms, hour = (None, None) if expiry_s is None else self._expiry(expiry_s)
         which = (collection, key, cas, self._moment.earliest_ms)
         new = (as_blob(content), checksum(collection, key, content), cas + 1)
         execute = self._execute
@@ -215,10 +215,8 @@ class Documents:
             remove_rows(self._connection, expired)
         return len(expired) < count_max
 
-    def _expiry(self, expiry_s: float | None) -> tuple[int | None, int | None]:
+    def _expiry(self, expiry_s: float) -> tuple[int, int]:
         """Expiry in milliseconds since 1970, and the hour after which the document is looked for to be purged."""
-        if expiry_s is None:
-            return None, None
         if not 0 <= expiry_s <= EXPIRY_S_MAX:
             raise errors.StoreError(f"an expiry of {expiry_s} s cannot be kept; from 0 to {EXPIRY_S_MAX:.0f} s can")
         expires_at_ms = self._moment.latest_ms + round(expiry_s * 1000)

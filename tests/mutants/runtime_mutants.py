@@ -64,7 +64,7 @@ def commits_before_publishing(patch: pytest.MonkeyPatch) -> None:
         await publish(service, position, p, entry)
 
     def once(self: Prefix, offset: int) -> None:
-        if offset in self._done:
+        if offset in self.taken:
             finished(self, offset)
 
     patch.setattr(Lanes, "_run", run)
@@ -75,7 +75,7 @@ def commits_before_publishing(patch: pytest.MonkeyPatch) -> None:
 
 def offsets_are_committed_with_gaps(patch: pytest.MonkeyPatch) -> None:
     def furthest(self: Prefix) -> int | None:
-        done = [offset for offset, finished in self._done.items() if finished]
+        done = [offset for offset, finished in self.taken.items() if finished]
         return max(done) + 1 if done and max(done) + 1 > self._committed else None
 
     patch.setattr(Prefix, "to_commit", furthest)

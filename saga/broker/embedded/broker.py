@@ -125,8 +125,8 @@ class EmbeddedBroker:
             entries = shared.log.entries(messages)
         except sqlite3.Error as why:
             raise shared.file.error(why, Doing.READ) from why
-        for at in range(0, len(entries), RECORDS_MAX):  # one after another: what follows a failure must not overtake
-            some = entries[at : at + RECORDS_MAX]
+        while entries:  # one after another: what follows a failure must not overtake
+            some, entries = entries[:RECORDS_MAX], entries[RECORDS_MAX:]
             await shared.writer.do(partial(shared.transaction.append, some), len(some))
 
     @asynccontextmanager
