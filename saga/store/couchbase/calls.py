@@ -11,77 +11,35 @@ it. So there is one turn of the loop for several answers, where there were three
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Coroutine, Generator
-from contextvars import Context
-from typing import Any, Generic, TypeVar
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
 
 from couchbase.exceptions import CouchbaseException  # type: ignore[import-untyped]  # the SDK has no types for checkers
 
 T = TypeVar("T")
 
 
-class Answer(Generic[T]):
-    """Future for the SDK. It cannot be cancelled; `then`, if it is set, is called the moment the answer is there."""
+class Answer(asyncio.Future[T]):
+    """Future for the SDK. It cannot be cancelled, and its first answer counts."""
 
-    __slots__ = ("_asyncio_future_blocking", "_callbacks", "_done", "_loop", "_result", "_why", "then")
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        self._done = self._asyncio_future_blocking = False
-        self._result: T | None = None
-        self._why: BaseException | None = None
-        self._callbacks: list[tuple[Callable[[Answer[T]], object], Context | None]] = []
-        self.then: Callable[[], None] | None = None
+    then: Callable[[], None] | None = None
+    """Function that is called the moment the answer is there."""
 
     def set_result(self, result: T) -> None:
-        self._end(result, None)
+        if not self.done():
+            super().set_result(result)
+            if self.then is not None:
+                self.then()
 
-    def set_exception(self, why: BaseException) -> None:
-        self._end(None, why)
-
-    def _end(self, result: T | None, why: BaseException | None) -> None:
-        if self._done:  # the first answer counts
-            return
-        self._result, self._why = result, why
-        self._done = True
-        for callback, context in self._callbacks:
-            self._loop.call_soon(callback, self, context=context)
-        self._callbacks = []
-        if self.then is not None:
-            self.then()
-
-    def done(self) -> bool:
-        return self._done
-
-    def cancelled(self) -> bool:
-        return False
+    def set_exception(self, why: type | BaseException) -> None:
+        if not self.done():
+            super().set_exception(why)
+            if self.then is not None:
+                self.then()
 
     def cancel(self, msg: object = None) -> bool:
         """Refuse: the SDK would go on all the same."""
         return False
-
-    def exception(self) -> BaseException | None:
-        return self._why
-
-    def result(self) -> T:
-        if self._why is not None:
-            raise self._why
-        return self._result  # type: ignore[return-value]  # asked for once it is done
-
-    def get_loop(self) -> asyncio.AbstractEventLoop:
-        return self._loop
-
-    def add_done_callback(self, callback: Callable[["Answer[T]"], object], *, context: Context | None = None) -> None:
-        if self._done:
-            self._loop.call_soon(callback, self, context=context)
-        else:
-            self._callbacks.append((callback, context))
-
-    def __await__(self) -> Generator["Answer[T]", None, T]:
-        if not self._done:
-            self._asyncio_future_blocking = True
-            yield self
-        return self.result()
 
 
 class Arrivals:
@@ -94,7 +52,7 @@ class Arrivals:
         """True if the loop has been told of answers, and has not looked yet."""
 
     def create_future(self) -> Answer[Any]:
-        return Answer(self._loop)
+        return Answer(loop=self._loop)
 
     def call_soon_threadsafe(self, callback: Callable[..., object], *args: object) -> None:
         """Take an answer over from the SDK's thread."""
@@ -157,6 +115,7 @@ class Calls:
             if waits_for is None:
                 asyncio.get_running_loop().call_soon(self._go_on, call, answer)
                 return
+            waits_for._asyncio_future_blocking = False  # as a task does: another one may wait for it, too
             if isinstance(waits_for, Answer) and waits_for.then is None:
                 waits_for.then = lambda: self._go_on(call, answer)
             else:  # two wait for one connection
