@@ -4,9 +4,8 @@ Requests go straight to a broker, since aiokafka's client for administrators hid
 a group is told that it has no positions.
 """
 
-import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager
 from typing import Any, TypeVar
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
@@ -26,7 +25,7 @@ from aiokafka.protocol.fetch import FetchRequest
 from saga.broker.administration import Bounds, Found, Group, Unreadable
 from saga.broker.kafka.batches import PLACE_BYTES
 from saga.broker.kafka.broker import KafkaBroker
-from saga.broker.kafka.client import FAILED, bounds, end_consumer, failed, partitions_of
+from saga.broker.kafka.client import FAILED, bounds, failed, partitions_of
 from saga.broker.kafka.consumers import FETCH_BYTES, of_nobody
 from saga.broker.kafka.errors import translated
 from saga.broker.kafka.fetching import Fetching, keep_apart
@@ -42,7 +41,6 @@ ASK_S = 10.0
 """Longest time of each question, all its requests together."""
 BROKER = 4
 """Code of brokers as what settings are asked of, beside `TOPIC`."""
-END_S = 2.0
 SEARCH_S = 180.0
 """Longest search for what can be read behind what cannot."""
 HIDDEN = frozenset({TopicAuthorizationFailedError.errno, ClusterAuthorizationFailedError.errno})
@@ -146,8 +144,7 @@ class KafkaAdministration(KafkaBroker):
         there = [topic for topic in topics if topic in await self._names()]
         async with self._consumer() as consumer:
             places = [place for topic in there for place in await self._places(consumer, topic)]
-            begins, ends = await consumer.beginning_offsets(places), await consumer.end_offsets(places)
-        return {Partition(*place): Bounds(begins[place], ends[place]) for place in places}
+            return {Partition(*place): Bounds(*found) for place, found in (await bounds(consumer, places)).items()}
 
     async def since(self, topic: str, time_ms: int) -> Mapping[Partition, int]:
         return await self._asked(lambda: self._since(topic, time_ms), f"asking topic {topic} for a time")
@@ -271,15 +268,8 @@ class KafkaAdministration(KafkaBroker):
         count = await partitions_of(consumer._client, topic, self._clock)
         return [TopicPartition(topic, number) for number in range(count)]
 
-    @asynccontextmanager
-    async def _consumer(self) -> AsyncIterator[AIOKafkaConsumer]:
-        """Consumer of no group, inside the block."""
-        consumer = of_nobody(self._settings, self._open[1], ASK_S)
-        try:
-            await consumer.start()
-            yield consumer
-        finally:
-            await asyncio.shield(end_consumer(consumer, self._clock, END_S))
+    def _consumer(self) -> AbstractAsyncContextManager[AIOKafkaConsumer]:
+        return of_nobody(self._settings, self._open[1], self._clock, ASK_S)
 
 
 def _found(partitions: Collection[tuple[Any, ...]], allowed: int, settings: Mapping[str, str] | None) -> Found:

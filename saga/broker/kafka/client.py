@@ -226,20 +226,13 @@ async def bounds(
     return {place: (int(begins[place]), int(ends[place])) for place in places}
 
 
-async def committed(consumer: AIOKafkaConsumer, partitions: Collection[TopicPartition]) -> Mapping[Partition, int]:
-    """Positions of the group, in one request; those without one are left out. Goes on until it is answered."""
-    found = await consumer._coordinator.fetch_committed_offsets(list(partitions))
-    return {Partition(*partition): position.offset for partition, position in found.items()}
-
-
 async def positions(consumer: AIOKafkaConsumer, places: Collection[TopicPartition]) -> Mapping[Partition, int]:
-    """Positions of the group, and of the other partitions where they begin."""
-    found = dict(await committed(consumer, places)) if places else {}
-    new = [place for place in places if Partition(*place) not in found]
-    if new:
-        begins = await consumer.beginning_offsets(new)
-        found |= {Partition(*place): offset for place, offset in begins.items()}
-    return found
+    """Positions of the group, and of the other partitions where they begin. Goes on until it is answered."""
+    committed = await consumer._coordinator.fetch_committed_offsets(list(places)) if places else {}
+    found = {place: position.offset for place, position in committed.items()}
+    if new := [place for place in places if place not in found]:
+        found |= await consumer.beginning_offsets(new)
+    return {Partition(*place): offset for place, offset in found.items()}
 
 
 async def end_consumer(consumer: AIOKafkaConsumer, clock: Clock, seconds: float) -> None:

@@ -1,7 +1,9 @@
 """Consumers of aiokafka as we want them: none of them reads what a transaction has not committed, nor counts it. And
 the listener that they call when the group has decided."""
 
-from collections.abc import Awaitable, Callable, Collection, Sequence
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
@@ -9,11 +11,13 @@ from aiokafka.abc import ConsumerRebalanceListener
 from aiokafka.coordinator.assignors.range import RangePartitionAssignor
 from aiokafka.errors import KafkaError
 
-from saga.broker.kafka.client import failed
+from saga.broker.kafka.client import end_consumer, failed
 from saga.broker.kafka.settings import Access, KafkaSettings
+from saga.clock import Clock
 
 FETCH_BYTES = 1 << 23
 """Most bytes that one broker sends at once; of one partition an eighth of it."""
+END_S = 2.0
 FOREVER_MS = (1 << 31) - 1
 
 
@@ -37,15 +41,24 @@ def of_group(group: str, topics: Sequence[str], settings: KafkaSettings, access:
     )
 
 
-def of_nobody(settings: KafkaSettings, access: Access, request_s: float) -> AIOKafkaConsumer:
-    """Make a consumer for tools: it has no positions but those that it is told. Raises as `of_group`."""
-    return _consumer(
+@asynccontextmanager
+async def of_nobody(
+    settings: KafkaSettings, access: Access, clock: Clock, request_s: float
+) -> AsyncIterator[AIOKafkaConsumer]:
+    """Consumer for tools, open inside the block: it has no positions but those that it is told. Raises as
+    `of_group`."""
+    consumer = _consumer(
         access,
         group_id=None,
         auto_offset_reset="none",
         request_timeout_ms=int(request_s * 1000),
         fetch_max_wait_ms=int(settings.fetch_wait_s * 1000),
     )
+    try:
+        await clock.within(request_s, consumer.start())
+        yield consumer
+    finally:
+        await asyncio.shield(end_consumer(consumer, clock, END_S))
 
 
 def _consumer(access: Access, **options: Any) -> AIOKafkaConsumer:

@@ -299,10 +299,10 @@ def _let_be(acknowledged: Collection[asyncio.Future[RecordMetadata]]) -> None:
     """Let acknowledgements be that nobody waits for any more: whatever comes of them is seen, or Python would
     complain."""
     for future in acknowledged:
-        if not future.done():
+        if future.done():
+            _seen(future)
+        else:
             future.add_done_callback(_seen)
-        elif not future.cancelled():
-            future.exception()
 
 
 async def _all(acknowledged: Collection[asyncio.Future[RecordMetadata]]) -> None:

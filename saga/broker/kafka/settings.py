@@ -98,7 +98,7 @@ class ClientOptions(TypedDict):
     sasl_oauth_token_provider: AbstractTokenProvider | None
 
 
-class Access:
+class Access(AbstractTokenProvider):  # type: ignore[misc]  # aiokafka has no types
     """Access to Kafka: how to show who we are, now. Secrets and certificates change while we run."""
 
     def __init__(self, settings: KafkaSettings) -> None:
@@ -123,7 +123,7 @@ class Access:
             sasl_mechanism=settings.sasl or "PLAIN",
             sasl_plain_username=settings.username or None,
             sasl_plain_password=self.password,
-            sasl_oauth_token_provider=None if settings.token is None else _Token(self._token),
+            sasl_oauth_token_provider=None if settings.token is None else self,
         )
 
     @property
@@ -138,9 +138,10 @@ class Access:
             return trouble
         return BrokerUnavailable(f"{trouble}; {self.trouble}")
 
-    def _token(self) -> str:
+    async def token(self) -> str:
+        """Token as it is now, for aiokafka. Raises `KafkaConnectionError`."""
         assert self._settings.token is not None, "asked for only with one"
-        return self._given("token", self._settings.token)
+        return await asyncio.to_thread(self._given, "token", self._settings.token)
 
     def _given(self, what: str, secret: Callable[[], str]) -> str:
         """Ask for a secret. Whatever the function raises is an outage: as of a broker, which aiokafka tries to reach
@@ -178,11 +179,3 @@ def _context(settings: KafkaSettings) -> ssl.SSLContext:
     """Make a context for TLS. With an authority of one's own those that the system trusts are not trusted: any of them
     could sign for a host of the brokers' names."""
     return ssl.create_default_context() if settings.ca_file is None else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-
-
-class _Token(AbstractTokenProvider):  # type: ignore[misc]  # aiokafka has no types
-    def __init__(self, token: Callable[[], str]) -> None:
-        self._token = token
-
-    async def token(self) -> str:
-        return await asyncio.to_thread(self._token)

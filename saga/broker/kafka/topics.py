@@ -7,7 +7,8 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.client import AIOKafkaClient
 from aiokafka.errors import TopicAlreadyExistsError, for_code
 
-from saga.broker.kafka.client import FAILED, LOOK_S, LOOKS, bounds, end_consumer, failed, partitions_of, topics_of
+from saga.broker.administration import DAY_MS
+from saga.broker.kafka.client import FAILED, LOOK_S, LOOKS, bounds, failed, partitions_of, topics_of
 from saga.broker.kafka.consumers import of_nobody
 from saga.broker.kafka.errors import translated
 from saga.broker.kafka.fetching import Fetching, keep_apart
@@ -16,12 +17,10 @@ from saga.clock import Clock
 from saga.errors import BrokerError, BrokerUnavailable
 from saga.messages import Record, Topic
 
-DAY_MS = 86_400_000
 MESSAGE_BYTES = 1_048_588
 """Largest record that brokers take unless told otherwise."""
 CREATE_S = 15.0
 PAGE_S = 0.5
-END_S = 2.0
 
 
 async def ensure(
@@ -104,19 +103,16 @@ async def _visible(topics: Sequence[Topic], client: AIOKafkaClient, clock: Clock
 async def scan(topic: str, settings: KafkaSettings, access: Access, clock: Clock) -> AsyncIterator[Record]:
     """Read all records that are there now, partition by partition. Raises `BrokerError`, also for a record that cannot
     be read."""
-    consumer = of_nobody(settings, access, settings.connect_s)
     try:
-        await clock.within(settings.connect_s, consumer.start())
-        fetching = keep_apart(consumer, clock, lambda: None)
-        count = await partitions_of(consumer._client, topic, clock)
-        there = await bounds(consumer, [TopicPartition(topic, number) for number in range(count)])
-        for place, offsets in there.items():
-            async for record in _read(consumer, fetching, place, range(*offsets), settings, clock):
-                yield record
+        async with of_nobody(settings, access, clock, settings.connect_s) as consumer:
+            fetching = keep_apart(consumer, clock, lambda: None)
+            count = await partitions_of(consumer._client, topic, clock)
+            there = await bounds(consumer, [TopicPartition(topic, number) for number in range(count)])
+            for place, offsets in there.items():
+                async for record in _read(consumer, fetching, place, range(*offsets), settings, clock):
+                    yield record
     except FAILED as why:
         raise access.explained(failed(why, f"reading topic {topic}", "Read")) from why
-    finally:
-        await end_consumer(consumer, clock, END_S)
 
 
 async def _read(

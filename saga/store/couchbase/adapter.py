@@ -130,12 +130,9 @@ def couchbase_settings(settings: Chosen, service: str) -> "CouchbaseSettings":
     """Settings of a service's store."""
     from saga.store.couchbase.settings import CouchbaseSettings
 
-    place, mine = couchbase_place(settings.store, service), settings.of(CouchbaseOptions)
+    mine = settings.of(CouchbaseOptions)
     return CouchbaseSettings(
-        connection=place.connection,
-        bucket=place.bucket,
-        scope=place.scope,
-        collection=place.collection,
+        **couchbase_place(settings.store, service)._asdict(),
         username=mine.couchbase_username or None,
         password=secret(mine.couchbase_password, mine.couchbase_password_file),
         ca_file=path(mine.couchbase_ca_file),
