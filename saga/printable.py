@@ -30,6 +30,15 @@ def printable_lines(text: str) -> list[str]:
     return [printable(first), *(printable(line if line.startswith(" ") else f"  {line}") for line in others)]
 
 
+def counted(count: int, what: str) -> str:
+    """Number of something, for people.
+
+    >>> counted(0, "error"), counted(1, "error"), counted(2, "error")
+    ('no errors', '1 error', '2 errors')
+    """
+    return f"{count or 'no'} {what}{'' if count == 1 else 's'}"
+
+
 def shortened(text: str, bytes_max: int) -> str:
     """Cut a text to at most so many bytes in UTF-8, between two characters, and say so in it.
 

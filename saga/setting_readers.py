@@ -53,15 +53,10 @@ def word(*words: str) -> SettingReader:
     return SettingReader(read, f"one of: {', '.join(words)}")
 
 
-def yes_or_no() -> SettingReader:
-    """Reader of true or false."""
-
-    def read(text: str) -> bool:
-        if text.lower() not in ("true", "false", "yes", "no", "1", "0"):
-            raise ValueError("it must be true or false")
-        return text.lower() in ("true", "yes", "1")
-
-    return SettingReader(read, "true or false")
+def _yes_or_no(text: str) -> bool:
+    if text.lower() not in ("true", "false", "yes", "no", "1", "0"):
+        raise ValueError("it must be true or false")
+    return text.lower() in ("true", "yes", "1")
 
 
 def text(what: str) -> SettingReader:
@@ -72,16 +67,6 @@ def text(what: str) -> SettingReader:
 def secret(what: str) -> SettingReader:
     """Reader of a text that nobody is shown."""
     return SettingReader(str, what, lambda _: False)
-
-
-def file() -> SettingReader:
-    """Reader of the path of a file that this process can open."""
-    return SettingReader(_readable, "path of a file")
-
-
-def secret_file() -> SettingReader:
-    """Reader of the path of a file with a secret. It is not shown: somebody may have given the secret itself."""
-    return SettingReader(_readable, "path of a file", lambda _: False)
 
 
 def address(check: Callable[[str], object], what: str) -> SettingReader:
@@ -110,3 +95,11 @@ def _readable(path: str) -> str:
     except (OSError, ValueError) as why:  # a ValueError for what can be no path
         reason = why.strerror if isinstance(why, OSError) else str(why)
         raise ValueError(f"it cannot be read: {reason}") from None
+
+
+YES_OR_NO = SettingReader(_yes_or_no, "true or false")
+"""Reader of true or false."""
+FILE = SettingReader(_readable, "path of a file")
+"""Reader of the path of a file that this process can open."""
+SECRET_FILE = SettingReader(_readable, "path of a file", lambda _: False)
+"""Reader of the path of a file with a secret. It is not shown: somebody may have given the secret itself."""

@@ -10,6 +10,7 @@ from saga.broker.administration import DAY_MS, Administration, Found
 from saga.declarations.values import Declared
 from saga.errors import BrokerError, ConfigurationError
 from saga.messages import Topic
+from saga.printable import counted
 from saga.runtime.prepared import reads_of, topics_of, writes_of
 
 
@@ -141,15 +142,11 @@ def _refusal(topic: Topic, there: Found, readers: Mapping[str, Reader], can_grow
             "topics of the embedded broker keep their partitions: put the number in its contracts back, or let the "
             "services handle what is there and begin with another file"
         )
-    busy = [f"{name} has {_several(reader.members, 'member')}" for name, reader in readers.items() if reader.members]
-    behind = [f"{name} has not handled {_several(r.behind, 'record')}" for name, r in readers.items() if r.behind]
+    busy = [f"{name} has {counted(reader.members, 'member')}" for name, reader in readers.items() if reader.members]
+    behind = [f"{name} has not handled {counted(r.behind, 'record')}" for name, r in readers.items() if r.behind]
     if behind:
         return f"{', '.join(behind)}: have all handled, then stop whoever reads or publishes here"
     return f"{', '.join(busy)}: stop whoever reads or publishes here" if busy else None
-
-
-def _several(count: int, what: str) -> str:
-    return f"{count} {what}{'' if count == 1 else 's'}"
 
 
 async def planned(wanted: Mapping[str, Wanted], broker: Administration) -> list[Step]:

@@ -11,7 +11,7 @@ from saga.cli.options import broker_option, stores_option
 from saga.cli.printing import tell, tell_json
 from saga.clock import SystemClock
 from saga.config import Settings
-from saga.printable import printable_lines
+from saga.printable import counted, printable_lines
 
 
 @click.command()
@@ -55,7 +55,4 @@ def _print(diagnosis: Diagnosis) -> None:
         for word, text in (("at risk", risk), ("to do", remedy)):
             if text:
                 tell(*printable_lines(f"         {word}: {text}"))
-    errors, warnings = diagnosis.count("error"), diagnosis.count("warning")
-    tell(
-        f"{errors or 'no'} error{'' if errors == 1 else 's'}, {warnings or 'no'} warning{'' if warnings == 1 else 's'}"
-    )
+    tell(", ".join(counted(diagnosis.count(severity), severity) for severity in ("error", "warning")))

@@ -14,6 +14,7 @@ from saga.clock import SystemClock
 from saga.config import Settings
 from saga.messages import Partition
 from saga.names import dead_letters_of
+from saga.printable import counted
 
 
 @click.group()
@@ -61,8 +62,7 @@ def show(services: tuple[str, ...], broker: str | None, as_json: bool) -> None:
 
 
 def _table(shown: Shown) -> list[str]:
-    count = len(shown.members)
-    heading = f"{shown.service}: {count or 'no'} member{'' if count == 1 else 's'}, {shown.lag} not handled"
+    heading = f"{shown.service}: {counted(len(shown.members), 'member')}, {shown.lag} not handled"
     rows = [("TOPIC", "PARTITION", "POSITION", "END", "LAG")]
     for (topic, number), state in shown.states.items():
         at = "-" if state.position is None else str(state.position)

@@ -15,6 +15,7 @@ from saga.clock import SystemClock
 from saga.config import Settings
 from saga.declarations.values import Declared
 from saga.observe.logs import Log
+from saga.printable import counted
 
 
 @click.command()
@@ -63,12 +64,8 @@ async def _repaired(
         else:
             tell(_line(one, dry_run))
     if not as_json:
-        sagas = f"{count or 'no'} saga{'' if count == 1 else 's'}"
-        tell(
-            f"{sagas} to go on with"
-            if dry_run
-            else f"{sagas} gone on with, {problems or 'no'} problem{'' if problems == 1 else 's'}"
-        )
+        done = "to go on with" if dry_run else f"gone on with, {counted(problems, 'problem')}"
+        tell(f"{counted(count, 'saga')} {done}")
     return problems == 0
 
 

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from saga.contracts import schema
-from saga.contracts.convert import Classes, from_raw
+from saga.contracts.convert import Classes, typed
 from saga.contracts.scalars import PYTHON_TYPES
 
 
@@ -91,8 +91,7 @@ class _Comparison:
             if given is not dataclasses.MISSING:
                 self.differs(at, "has a default in the class, none in the schema")
             return
-        convert = from_raw(field.type, self.classes)
-        wanted = field.default if convert is None else convert(field.default)
+        wanted = typed(field.type, field.default, self.classes)
         if given is dataclasses.MISSING or type(given) is not type(wanted) or given != wanted:
             self.differs(at, f"its default is {wanted!r} in the schema")
 

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from saga.contracts import schema
 from saga.contracts.contract import Contract, Version
-from saga.contracts.convert import from_raw
+from saga.contracts.convert import typed
 from saga.contracts.library import Library
 from saga.contracts.literals import INDENT, LINE_LENGTH, docstring, number, quoted
 from saga.contracts.scalars import PYTHON_TYPES
@@ -253,9 +253,7 @@ class _Module:
             case schema.ScalarType(kind):
                 return self.scalar(type_, kind, raw)
             case schema.DecimalType():
-                convert = from_raw(type_, {})
-                assert convert is not None
-                return f'{self.use("Decimal")}("{convert(raw):f}")'
+                return f'{self.use("Decimal")}("{typed(type_, raw, {}):f}")'
             case schema.EnumType():
                 return f"{self.of(type_)}.{_members(type_)[raw]}"
             case schema.ArrayType(items):
@@ -276,9 +274,7 @@ class _Module:
             case "uuid":
                 return f'{self.use("UUID")}("{raw}")'
             case "date" | "timestamp-millis" | "timestamp-micros":
-                convert = from_raw(type_, {})
-                assert convert is not None
-                when = convert(raw)
+                when = typed(type_, raw, {})
                 if type(when) is date:
                     return f"{self.use('date')}({when.year}, {when.month}, {when.day})"
                 parts = [when.year, when.month, when.day, when.hour, when.minute, when.second, when.microsecond]

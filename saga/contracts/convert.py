@@ -69,6 +69,12 @@ def from_raw(type_: schema.Type, classes: Classes) -> Convert | None:
             return _record_from_raw(type_, classes)
 
 
+def typed(type_: schema.Type, raw: Any, classes: Classes) -> Any:
+    """Typed value of one raw value, as a default is."""
+    convert = from_raw(type_, classes)
+    return raw if convert is None else convert(raw)
+
+
 # Records, as source. Field names are identifiers and no words of Python: `saga.contracts.reading` refuses others.
 
 

@@ -12,15 +12,17 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any, Final, Never, TypeAlias
 from uuid import UUID
 
 from saga.contracts import schema
-from saga.contracts.convert import Classes, from_raw, optional, to_raw
+from saga.contracts.convert import Classes, optional, to_raw, typed
 from saga.contracts.scalars import Convert, Wrong, is_not
 
+_ANY = re.compile(r"(?s).*")
 _DECIMAL = re.compile(r"-?[0-9]+(\.[0-9]+)?")
 _UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
@@ -61,7 +63,7 @@ def from_json(type_: schema.Type, classes: Classes) -> Convert:
         case schema.DecimalType():
             return _parsed(_DECIMAL, Decimal, 'a decimal as text: "9.80"')
         case schema.EnumType(symbols=symbols):
-            return _enum_from_json(classes[type_.name], symbols)
+            return _parsed(_ANY, classes[type_.name], f"one of {', '.join(symbols)}")
         case schema.ArrayType(items):
             each = from_json(items, classes)
             return lambda data: tuple(map(each, data))
@@ -80,8 +82,7 @@ def _record_to_json(record: schema.RecordType, classes: Classes, essential: bool
     for field in record.fields:
         default: object = schema.MISSING
         if essential and field.default is not schema.MISSING:
-            typed = from_raw(field.type, classes)
-            default = field.default if typed is None else typed(field.default)
+            default = typed(field.type, field.default, classes)
         parts.append((field.name, to_json(field.type, classes, essential=essential), default))
 
     def convert(value: Any) -> dict[str, Any]:
@@ -90,24 +91,11 @@ def _record_to_json(record: schema.RecordType, classes: Classes, essential: bool
     return convert
 
 
-def _enum_from_json(cls: type[Any], symbols: tuple[str, ...]) -> Convert:
-    members = {symbol: cls(symbol) for symbol in symbols}
-
-    def convert(data: Any) -> Any:
-        if not isinstance(data, str) or data not in members:
-            raise Wrong(f"must be one of {', '.join(symbols)}")
-        return members[data]
-
-    return convert
-
-
 def _parsed(form: re.Pattern[str], parse: Callable[[str], Any], wanted: str) -> Convert:
     def convert(data: Any) -> Any:
-        try:
+        with suppress(ValueError, OverflowError):  # there may be no such day: as wrong as another form
             if isinstance(data, str) and form.fullmatch(data):
                 return parse(data)
-        except (ValueError, OverflowError):
-            pass  # of the right form, but there is no such day: as wrong as another form
         raise Wrong(f"must be {wanted}")
 
     return convert
@@ -165,15 +153,6 @@ def _bytes_to_json(value: Any) -> str:
     return base64.b64encode(value).decode()
 
 
-def _bytes_from_json(data: Any) -> bytes:
-    try:
-        if isinstance(data, str):
-            return base64.b64decode(data, validate=True)
-    except ValueError:
-        pass  # said below
-    raise Wrong("must be bytes as base64 text")
-
-
 def _timestamp_to_json(timespec: str) -> Convert:
     def convert(value: Any) -> str:
         text: str = value.astimezone(UTC).isoformat(timespec=timespec)
@@ -200,7 +179,7 @@ _SCALARS_TO_JSON: Final[dict[schema.ScalarKind, Convert]] = {
 _SCALARS_FROM_JSON: Final[dict[schema.ScalarKind, Convert]] = {
     "float": _number_from_json,
     "double": _number_from_json,
-    "bytes": _bytes_from_json,
+    "bytes": _parsed(_ANY, lambda text: base64.b64decode(text, validate=True), "bytes as base64 text"),
     "uuid": _parsed(_UUID, UUID, "a UUID as text, with its four hyphens"),
     "date": _parsed(_DATE, date.fromisoformat, 'a date as text: "2026-11-21"'),
     "timestamp-millis": _timestamp_from_json,
@@ -234,11 +213,11 @@ def problems_in(type_: schema.Type, classes: Classes) -> Look:
 
 
 def _of_value(type_: schema.Type, classes: Classes) -> Look:
-    typed, raw = from_json(type_, classes), to_raw(type_, classes)
+    made_of, raw_of = from_json(type_, classes), to_raw(type_, classes)
 
     def look(data: Any) -> Iterator[Wrong]:
         try:
-            made = raw(typed(data))
+            made = raw_of(made_of(data))
         except Wrong as why:
             yield why
             return

@@ -10,6 +10,7 @@ The rest of the toolkit sees `RecordType` and its parts, never the JSON. Values 
 import math
 import struct
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias
 from uuid import UUID
@@ -264,12 +265,10 @@ def _latin(default: object) -> bytes:
 
 def _float_default(kind: ScalarKind, default: float) -> float:
     """Default of a float, in the 32 bits in which it comes back from a log."""
-    try:
+    with suppress(OverflowError):
         number = float(default)
         if math.isfinite(number):
             return number if kind == "double" else float(struct.unpack("<f", struct.pack("<f", number))[0])
-    except OverflowError:
-        pass  # said below
     raise ValueError(f"is too great a number for {kind}, or none: a default is finite")
 
 

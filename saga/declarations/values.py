@@ -110,15 +110,12 @@ class Declared:
     @property
     def handlers(self) -> list[Reaction]:
         """Reactions to events."""
-        return self._of("handler")
+        return [reaction for reaction in self.reactions if reaction.kind == "handler"]
 
     @property
     def compensations(self) -> list[Reaction]:
         """Reactions to failure outcomes, each undoing a handler."""
-        return self._of("compensation")
-
-    def _of(self, kind: ReactionKind) -> list[Reaction]:
-        return [reaction for reaction in self.reactions if reaction.kind == kind]
+        return [reaction for reaction in self.reactions if reaction.kind == "compensation"]
 
 
 def _names(events: tuple[type[Event], ...]) -> str:

@@ -5,6 +5,8 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from msgspec.structs import asdict
+
 from saga.clock import Clock
 from saga.config import Settings
 from saga.errors import NoStore
@@ -108,17 +110,7 @@ def _letter(p: Snapshot, kept: Kept) -> Letter:
     for entry in map(decode_entry, reversed(p.transitions)):
         for dead in entry.letters:
             if dead.id == kept.dead:
-                return replace(
-                    letter,
-                    what=dead.what,
-                    time=entry.time,
-                    reason=dead.reason,
-                    remedy=dead.remedy,
-                    handler=dead.handler,
-                    attempts=dead.attempts,
-                    where=dead.where,
-                    calls=dead.calls,
-                )
+                return replace(letter, time=entry.time, **{**asdict(dead), "message": letter.message})
     return letter
 
 

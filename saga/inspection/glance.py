@@ -38,7 +38,6 @@ class GlanceEvent(Struct, frozen=True, gc=False):
 class GlanceResult(Struct, frozen=True, gc=False):
     """Result that can be undone: the event that said it."""
 
-    handler: str
     event: GlanceEvent
 
 

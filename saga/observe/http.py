@@ -54,6 +54,13 @@ async def answering(
     """
     health = Health(services, stop)
     metrics = Metrics(health.working, clock)
+
+    @contextmanager
+    def watch(worker: WorkerView) -> Iterator[None]:
+        metrics.begins(worker)
+        with health.watch(worker):
+            yield
+
     runner = web.AppRunner(_app(health, Page(metrics, clock)), handle_signals=False, shutdown_timeout=CLOSE_S)
     await runner.setup()
     try:
@@ -62,7 +69,7 @@ async def answering(
             looking = asyncio.get_running_loop().create_task(_look(health, metrics, clock), name="looking")
             looking.add_done_callback(_tell)
             try:
-                yield Answering(host, port, metrics, _watching(health, metrics))
+                yield Answering(host, port, metrics, watch)
             finally:
                 looking.cancel()
                 await asyncio.wait([looking])
@@ -93,16 +100,6 @@ async def _listening(runner: web.AppRunner, address: str) -> AsyncIterator[tuple
         yield str(at[0]), int(at[1])
     finally:
         listener.close()
-
-
-def _watching(health: Health, metrics: Metrics) -> Watch:
-    @contextmanager
-    def watch(worker: WorkerView) -> Iterator[None]:
-        metrics.begins(worker)
-        with health.watch(worker):
-            yield
-
-    return watch
 
 
 # ---------------------------------------------------------------- pages

@@ -83,15 +83,15 @@ class KafkaAdapter:
     options = Options(
         KafkaOptions,
         {
-            "SAGA_KAFKA_TLS": setting_readers.yes_or_no(),
-            "SAGA_KAFKA_CA_FILE": setting_readers.file(),
-            "SAGA_KAFKA_CERT_FILE": setting_readers.file(),
-            "SAGA_KAFKA_KEY_FILE": setting_readers.secret_file(),
+            "SAGA_KAFKA_TLS": setting_readers.YES_OR_NO,
+            "SAGA_KAFKA_CA_FILE": setting_readers.FILE,
+            "SAGA_KAFKA_CERT_FILE": setting_readers.FILE,
+            "SAGA_KAFKA_KEY_FILE": setting_readers.SECRET_FILE,
             "SAGA_KAFKA_SASL": setting_readers.word("none", "plain", "scram-sha-256", "scram-sha-512", "oauthbearer"),
-            "SAGA_KAFKA_CLEARTEXT": setting_readers.yes_or_no(),
+            "SAGA_KAFKA_CLEARTEXT": setting_readers.YES_OR_NO,
             "SAGA_KAFKA_USERNAME": setting_readers.text("a name"),
             "SAGA_KAFKA_PASSWORD": setting_readers.secret("a password"),
-            "SAGA_KAFKA_PASSWORD_FILE": setting_readers.secret_file(),
+            "SAGA_KAFKA_PASSWORD_FILE": setting_readers.SECRET_FILE,
             "SAGA_KAFKA_TOKEN": setting_readers.checked(check_hook, "module:function", lambda _: False),
             "SAGA_KAFKA_INSTANCE": setting_readers.checked(
                 check_instance, "letters, digits, `.`, `_` and `-`, at most 200"

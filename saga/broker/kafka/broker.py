@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Collection, Coroutine, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Any, Self
 
 from saga.broker.kafka import connecting
@@ -105,13 +105,11 @@ class KafkaBroker:
     async def _renew_often(self, publisher: Publisher, access: Access) -> None:
         while True:
             await self._clock.sleep(RENEW_S)
-            try:
+            with suppress(Exception):  # a file that is just being written: what we have is good for as long as it is
                 access.renew()
                 publisher.renew_password()
                 for member in self._members:
                     member.renew_password()
-            except Exception:  # noqa: BLE001 - a file that is just being written: what we have is good for as long as it is
-                continue
 
 
 async def _end(task: asyncio.Task[None]) -> None:

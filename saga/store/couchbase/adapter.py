@@ -57,10 +57,10 @@ class CouchbaseAdapter:
             ),
             "SAGA_COUCHBASE_USERNAME": setting_readers.text("a name"),
             "SAGA_COUCHBASE_PASSWORD": setting_readers.secret("a password"),
-            "SAGA_COUCHBASE_PASSWORD_FILE": setting_readers.secret_file(),
-            "SAGA_COUCHBASE_CA_FILE": setting_readers.file(),
-            "SAGA_COUCHBASE_CERT_FILE": setting_readers.file(),
-            "SAGA_COUCHBASE_KEY_FILE": setting_readers.secret_file(),
+            "SAGA_COUCHBASE_PASSWORD_FILE": setting_readers.SECRET_FILE,
+            "SAGA_COUCHBASE_CA_FILE": setting_readers.FILE,
+            "SAGA_COUCHBASE_CERT_FILE": setting_readers.FILE,
+            "SAGA_COUCHBASE_KEY_FILE": setting_readers.SECRET_FILE,
         },
     )
 

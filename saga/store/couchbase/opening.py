@@ -9,6 +9,8 @@ closes the connection. So where no durability is wanted it is found out whether 
 `replace` with `keep_expiry` clears the expiry: documents then stay that somebody wanted to go, and nothing is lost.
 """
 
+from contextlib import suppress
+
 from saga.clock import Clock
 from saga.errors import ConfigurationError, SagaError, StoreUnavailable
 from saga.names import PROBE
@@ -52,10 +54,8 @@ async def opened(
 
 async def _let_go(calls: Calls, clock: Clock) -> None:
     """Return when the SDK has closed: its threads must not run into the end of the process."""
-    try:
+    with suppress(TimeoutError):
         await clock.within(CLOSE_S_MAX, calls.ended())
-    except TimeoutError:
-        return
 
 
 async def _open(
