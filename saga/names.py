@@ -9,7 +9,7 @@ PROBE = f"{OURS}-probe::"
 PROBED = f"{OURS}.doctor"
 """Topic to which `saga doctor` writes a record to see whether that can be done."""
 
-_DEAD = ".dead"
+_DEAD, _COMMANDS = ".dead", ".commands"
 
 
 def is_ours(collection: str) -> bool:
@@ -28,6 +28,24 @@ def dead_letters_of(service: str) -> str:
     'payment.dead'
     """
     return service + _DEAD
+
+
+def commands_of(service: str) -> str:
+    """Topic on which people tell a service what to do with its dead letters.
+
+    >>> commands_of("payment")
+    'payment.commands'
+    """
+    return service + _COMMANDS
+
+
+def is_for_people(topic: str) -> bool:
+    """True for a topic between a service and people, in which no events are.
+
+    >>> is_for_people("payment.dead"), is_for_people("payment.commands"), is_for_people("payments")
+    (True, True, False)
+    """
+    return topic.endswith((_DEAD, _COMMANDS))
 
 
 def is_dead_letters(topic: str) -> bool:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from itertools import chain
 
+from saga.commands import TYPES, Command
 from saga.messages import Message
 from saga.progress.decide import why_over
 from saga.progress.document import Entry, Snapshot
@@ -36,16 +37,30 @@ class Books:
         dead = any(k.dead for k in (*self._p.queue, *self._p.compensating))
         return (
             self._lost_message()
+            or self._discarded_and_not_told()
             or (None if dead else self._unheard())
             or (None if dead else self._left_standing())
             or self._wrong_document()
             or self._wrong_state()
         )
 
+    def _discarded_and_not_told(self) -> str | None:
+        """A run that is discarded although it has done something, which no person was told."""
+        for t in self._entries:
+            if t.outcome == "discarded" and all(letter.what != "escalation" for letter in t.letters):
+                did = f"do:{t.handler}:"
+                if any(c.what.startswith(did) for c in self._s.outside) or any(
+                    e.startswith(did) for e in self._s.ledger
+                ):
+                    return f"DISCARDED AND NOT TOLD {t.handler}"
+        return None
+
     # ---------------------------------------------------------------- messages
 
     def _lost_message(self) -> str | None:
         for m in self._messages:
+            if isinstance(m, Command) and m.dead in self._s.out and all(t.message != m.id for t in self._entries):
+                return f"LOST COMMAND {m.id}"
             if not self._told and not self._s.passed and not self._space.explored.tight:
                 handler = progress_checks.unaccounted(self._p, self._roles, m.type, m.id)
                 if handler is not None and handler not in self._added:
@@ -65,7 +80,7 @@ class Books:
             if (k.message.id, k.message.source) == (m.id, m.source)
         }
         named = {t.handler for t in self._entries if (t.message, t.source) == (m.id, m.source) and _is_an_end(t)}
-        parts = ((t, progress_checks.causes(t)) for t in self._entries if t.outcome == "handled")
+        parts = ((t, progress_checks.causes(t)) for t in self._entries if t.outcome in ("handled", "discarded"))
         named |= {t.handler for t, causes in parts if len(causes) > 1 and m.id in causes}
         shelved = {t.handler for t in self._entries if (t.message, t.source) == (m.id, m.source) and not _is_an_end(t)}
         for role in self._roles.by_type.get(m.type, ()):
@@ -199,7 +214,7 @@ def ignored_without_reason(roles: Roles, entries: Sequence[Entry]) -> str | None
     """A message that was ignored although its handler is not closed, has not run nor a part, and no outcome was
     there."""
     last = entries[-1] if entries else None
-    if last is None or last.outcome != "ignored":
+    if last is None or last.outcome != "ignored" or last.type in TYPES:
         return None
     role, before = roles.handlers[last.handler], entries[:-1]
     if role.undo is not None and any(t.outcome == "compensated" and t.type in role.undo.outcomes for t in before):

@@ -16,6 +16,7 @@ from verification.document_scenarios import dead_letters, documents
 from verification.edge_scenarios import edges
 from verification.fan_in_scenarios import fan_ins, repetitions, several_events
 from verification.handlers import Reacts
+from verification.operator_scenarios import operators
 from verification.outcome_scenarios import deciding, outcomes
 from verification.page_scenarios import inbox_pages, piles
 from verification.scenario import Scenario, has_run
@@ -96,3 +97,4 @@ def scenarios() -> Iterator[Scenario]:  # a list: one scenario after another
     yield from inbox_pages()
     yield from piles()
     yield from edges()
+    yield from operators()

@@ -12,6 +12,7 @@ from saga.declarations.values import Declared, DocumentKind, Reaction
 from saga.errors import BadInput
 from saga.identity import identity
 from saga.messages import Event, Message
+from saga.names import commands_of
 from saga.progress.roles import Role, Roles, Undo
 from saga.progress.spill import BOUNDS, Bounds
 from saga.runtime.cache import KnownPages
@@ -169,6 +170,7 @@ def participant(explored: Explored, ports: Ports, release: int = 0) -> Participa
                 takes=tuple(map(frozenset, h.to)),
                 many=h.many,
                 decides=any(e in explored.outcomes for e in h.types),
+                after_outcome=any(t in explored.outcomes | explored.failures for ts in h.to for t in ts),
                 undo=undo,
             )
         )
@@ -176,6 +178,7 @@ def participant(explored: Explored, ports: Ports, release: int = 0) -> Participa
     return ExploredParticipant(
         declared=Declared(name=SERVICE, state=None, memory=timedelta(seconds=MEMORY_S)),
         name=SERVICE,
+        commands=commands_of(SERVICE),
         roles=Roles(SERVICE, roles, outcomes=explored.outcomes & emitted, emitted=emitted),
         handlers=handlers,
         classes=takes,
@@ -183,6 +186,7 @@ def participant(explored: Explored, ports: Ports, release: int = 0) -> Participa
         consumed=frozenset(
             types - (emitted - explored.said) - (explored.failures if all(h.undo is None for h in reacts) else set())
         ),
+        starts=explored.starts,
         library=None,  # type: ignore[arg-type] # decode and encode above do without
         state=state,
         memory_s=MEMORY_S,

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from saga.commands import TYPES, Command
 from saga.errors import SagaError
 from saga.messages import Message, Position
 from saga.progress import history as transitions
@@ -171,9 +172,11 @@ class StateSpace(Contents):
             message = self.logs[t][offset]
             if s.age and ages_at(message.time) > s.passed:
                 continue  # it has not been said yet
+            if isinstance(message, Command) and message.dead not in s.out:
+                continue  # nobody has seen the dead letter yet
             at = (offset + 1, worker.at[1]) if t == 0 else (worker.at[0], offset + 1)
             what = f"w{w} takes {TOPICS[t]}[{offset}] {message.type}:{message.id}"
-            if message.type not in self.services[worker.release].consumed:
+            if message.type not in TYPES and message.type not in self.services[worker.release].consumed:
                 yield f"{what}, which nobody there names", s.with_worker(w, worker._replace(at=at))
                 continue
             worker = worker._replace(at=at)

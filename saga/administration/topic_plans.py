@@ -118,7 +118,7 @@ def plan(
     for topic in wanted:
         there = found.get(topic.name)
         if there is None:
-            says = f"{topic.partitions} partitions, {kept(retention_ms(topic))}"
+            says = f"{_partitions(topic.partitions)}, {kept(retention_ms(topic))}"
             steps.append(Step(topic=topic, doing="create", says=says))
             continue
         differing: list[Step] = []
@@ -129,7 +129,7 @@ def plan(
             says = f"{topic.partitions} partitions instead of {there.partitions}, only with the group drained"
             why = _refusal(topic, there, readers.get(topic.name, {}), can_grow)
             differing.append(Step(topic=topic, doing="partitions", says=says, refused=why))
-        as_it_is = f"{there.partitions} partitions, {kept(there.retention_ms)}"
+        as_it_is = f"{_partitions(there.partitions)}, {kept(there.retention_ms)}"
         steps += differing or [Step(topic=topic, doing="nothing", says=as_it_is)]
     return steps
 
@@ -184,3 +184,7 @@ async def apply(steps: Sequence[Step], broker: Administration) -> None:
     for step in steps:
         if step.doing == "partitions":
             await broker.grow(step.topic.name, step.topic.partitions)
+
+
+def _partitions(count: int) -> str:
+    return f"{count} partition{'' if count == 1 else 's'}"

@@ -74,7 +74,7 @@ def list_sagas(  # an argument for each option of the command
         addresses=addresses, prefix=prefix, services=services, limit=limit, only_open=only_open, only_dead=only_dead
     )
     if only_dead:
-        asyncio.run(_tell_dead(choice, Settings.from_environment(broker=broker), as_json))
+        asyncio.run(tell_dead(choice, Settings.from_environment(broker=broker), as_json))
     else:
         asyncio.run(_tell(choice, as_json))
 
@@ -96,7 +96,8 @@ async def _tell(choice: Choice, as_json: bool) -> None:
         tell("and more: --limit shows them")
 
 
-async def _tell_dead(choice: Choice, settings: Settings, as_json: bool) -> None:
+async def tell_dead(choice: Choice, settings: Settings, as_json: bool) -> None:
+    """Print what needs a person."""
     found = await attention(choice, settings, SystemClock(), tell_trouble)
     if as_json:
         letters = [{**asdict(each.letter), "now": each.now} for each in found.told]

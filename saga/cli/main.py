@@ -15,6 +15,7 @@ COMMANDS = {
         "saga.cli.list:list_sagas",
         "List the sagas that the services know, newest first.",
     ),
+    "dead": ("saga.cli.dead:dead", "See what needs a person, and have services try it again or leave it."),
     "show": ("saga.cli.show:show", "Show what happened in a saga, in all services, as one timeline."),
     "verify-history": (
         "saga.cli.verify_history:verify_history",

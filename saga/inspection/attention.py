@@ -1,6 +1,6 @@
 """Letters on services' topics and messages that block sagas in their stores: all that needs a person."""
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -24,8 +24,8 @@ class Told:
 
     letter: Letter
     now: str
-    """State now: `blocks` the saga; `dropped`; `goes on` or `over`, of a compensation that fails; `-`: it blocks
-    nothing."""
+    """State now: `blocks` the saga; `dropped`, `replayed` or `discarded`; `goes on` or `over`, of a compensation that
+    fails; `-`: it blocks nothing."""
 
 
 class Attention(NamedTuple):
@@ -69,11 +69,34 @@ async def _all(choice: Choice, sources: Sequence[Source], settings: Settings, cl
     said = {letter.id for letter in found.letters}
     letters = [*found.letters, *(letter for letter in blocking if letter.id not in said)]
     letters = [letter for letter in letters if (letter.saga or "").startswith(choice.prefix)]
-    dropped = {letter.ends for letter in letters}
+    ended = {letter.ends: letter.what for letter in letters}
     blocked = {letter.id for letter in blocking}
     letters.sort(key=lambda letter: letter.time, reverse=True)
-    told = [Told(letter, await _now(letter, sources, blocked, dropped)) for letter in letters[: choice.limit]]
+    told = [Told(letter, await _now(letter, sources, blocked, ended)) for letter in letters[: choice.limit]]
     return Attention(told, sagas, more or len(letters) > choice.limit)
+
+
+class Blocking(NamedTuple):
+    """Dead letter that blocks a saga now."""
+
+    letter: Letter
+    replays: int
+    """Times that dead letters of the saga were replayed in this service."""
+
+
+async def blocking(choice: Choice, clock: Clock, warn: Warn) -> AsyncIterator[Blocking]:
+    """Dead letters that block sagas, as the stores have them: sagas newest first. Raises `NoStore`."""
+    async with sources_of(choice.addresses, clock) as sources:
+        mine = [source for source in sources if not choice.services or source.service in choice.services]
+        async for each in listed(choice, clock, warn):
+            if each is None:
+                warn(f"there are more than {choice.limit} sagas: --limit shows them")
+                return
+            for source in mine:
+                p = await _progress(each.saga, source, warn)
+                for kept in (*p.queue, *p.compensating) if p is not None else ():
+                    if kept.dead and p is not None:
+                        yield Blocking(_letter(p, kept), p.replays)
 
 
 async def _blocking(each: Listed, sources: Sequence[Source], warn: Warn) -> list[Letter]:
@@ -81,16 +104,21 @@ async def _blocking(each: Listed, sources: Sequence[Source], warn: Warn) -> list
     found = []
     for source in sources:
         try:
-            document = await document_of(source, each.saga)
-            if document is None:
-                continue
-            p = snapshot_in(source, each.saga, document)
-            found += [_letter(p, kept) for kept in (*p.queue, *p.compensating) if kept.dead]
-        except Unreadable as why:
-            warn(why)
+            p = await _progress(each.saga, source, warn)
+            found += [_letter(p, kept) for kept in (*p.queue, *p.compensating) if kept.dead] if p is not None else []
         except UNREADABLE as why:
             warn(f"saga {each.saga} in {source.service}: a transition cannot be read: {why}")
     return found
+
+
+async def _progress(saga: str, source: Source, warn: Warn) -> Snapshot | None:
+    """Progress of a saga, if the service knows it and it can be read."""
+    try:
+        document = await document_of(source, saga)
+        return None if document is None else snapshot_in(source, saga, document)
+    except Unreadable as why:
+        warn(why)
+        return None
 
 
 def _letter(p: Snapshot, kept: Kept) -> Letter:
@@ -114,9 +142,9 @@ def _letter(p: Snapshot, kept: Kept) -> Letter:
     return letter
 
 
-async def _now(letter: Letter, sources: Sequence[Source], blocked: set[str], dropped: set[str | None]) -> str:
-    if letter.id in dropped:
-        return "dropped"
+async def _now(letter: Letter, sources: Sequence[Source], blocked: set[str], ended: Mapping[str | None, str]) -> str:
+    if letter.id in ended:
+        return ended[letter.id]
     if letter.id in blocked:
         return "blocks"
     if letter.saga is None or (letter.undoes is None and letter.handler is None):

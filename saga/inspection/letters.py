@@ -13,8 +13,8 @@ from saga.names import dead_letters_of
 
 LETTERS_MAX = 100_000
 """Letters that are kept in memory, at most: of more only the newest are."""
-DROPPED = "-dropped"
-"""End of the id of a record that says that a dead letter was dropped."""
+ENDS = ("dropped", "replayed", "discarded")
+"""Kinds of letters that tell of the end of a dead letter: their ids are its id and this."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +24,7 @@ class Letter:
     service: str
     id: str
     what: str
-    """Kind: `dead letter`, `escalation`, `dropped`, or what was done by hand."""
+    """Kind: `dead letter`, `escalation`, `dropped`, `replayed`, `discarded`, or what was done by hand."""
     time: str
     reason: str
     remedy: str
@@ -45,7 +45,8 @@ class Letter:
     @property
     def ends(self) -> str | None:
         """Id of the dead letter whose end this is."""
-        return self.id.removesuffix(DROPPED) if self.what == "dropped" and self.id.endswith(DROPPED) else None
+        suffix = f"-{self.what}"
+        return self.id.removesuffix(suffix) if self.what in ENDS and self.id.endswith(suffix) else None
 
 
 class Found(NamedTuple):

@@ -10,8 +10,9 @@ from typing import ClassVar, TypeAlias
 from msgspec import Struct
 
 from saga.clock import iso
+from saga.commands import Command
 from saga.messages import Message
-from saga.progress.document import Intent, Result
+from saga.progress.document import Intent, Kept, Result
 from saga.progress.roles import Role
 
 NOBODY: Mapping[str, str] = MappingProxyType({})
@@ -155,6 +156,33 @@ class Close(Write, frozen=True, gc=False):
     undoes: ClassVar[bool] = True
 
 
+# -------------------------------------------------------------------- what a person commands
+
+
+class Heed(Struct, frozen=True, gc=False):
+    """Write down what has become of a command. Nothing runs."""
+
+    command: Command
+
+
+class Replay(Heed, frozen=True, gc=False):
+    """Have the service try again what is a dead letter."""
+
+    kept: Kept
+
+
+class Discard(Heed, frozen=True, gc=False):
+    """Have it never handled."""
+
+    kept: Kept
+
+
+class Disregard(Heed, frozen=True, gc=False):
+    """Do nothing, with the reason."""
+
+    reason: str
+
+
 # -------------------------------------------------------------------- nothing yet
 
 
@@ -172,5 +200,7 @@ UndoStep: TypeAlias = UndoWaits | Seal | CloseSealed | Undo | Close
 """All that the compensation of a handler can do next."""
 Writes: TypeAlias = Ignore | Refuse | Wait | Queue | UndoWaits | Seal | Close
 """All that is only written down."""
-Action: TypeAlias = Done | Reload | Recall | Run | Undo | CloseSealed | Writes
+Heeds: TypeAlias = Replay | Discard | Disregard
+"""All that can become of a command that needs no more than a write."""
+Action: TypeAlias = Done | Reload | Recall | Run | Undo | CloseSealed | Writes | Heeds
 """All that can happen next."""

@@ -207,7 +207,8 @@ def _unbound(p: Snapshot, entries: Sequence[Entry]) -> Iterable[str]:
         yield "intents"
     if not _had(p, entries):
         yield "intents"
-    if any(not a.dead and (b.dead or a.n > b.n) for a, b in pairwise(p.queue)):  # a dead letter goes to the head
+    queue = p.queue[1:] if p.replays else p.queue  # a dead letter goes to the head, and stays there when it is replayed
+    if any(not a.dead and (b.dead or a.n > b.n) for a, b in pairwise(queue)):
         yield "queue"
     for name in ("waiting", "compensating"):
         if any(a.n > b.n for a, b in pairwise(getattr(p, name))):

@@ -18,7 +18,7 @@ FORMAT = 2
 PLAIN, PAGED = 1, 2
 """A progress without and with pages: no older version decides without them."""
 
-Outcome = Literal["handled", "ignored", "waiting", "queued", "retrying", "compensated", "dead"]
+Outcome = Literal["handled", "ignored", "waiting", "queued", "retrying", "compensated", "dead", "replayed", "discarded"]
 Kind = Literal["do", "undo", "lieu"]
 PageOf = Literal["inbox", "queue", "waiting"]
 
@@ -197,7 +197,7 @@ class DeadLetter(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False
     """Letter that a person has to see: a message was given up, or an undo could not be done whole."""
 
     id: str
-    what: Literal["dead letter", "escalation", "dropped"]
+    what: Literal["dead letter", "escalation", "dropped", "replayed", "discarded"]
     handler: str
     reason: str
     remedy: str

@@ -1,11 +1,11 @@
 """A progress to look at: what tools and tests are given to read. Nobody writes it."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, Literal
+from typing import TYPE_CHECKING, Generic
 
 from typing_extensions import TypeVar
 
-from saga.progress.document import Snapshot, decode_entry
+from saga.progress.document import Outcome, Snapshot, decode_entry
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -19,7 +19,7 @@ class Transition:
     """One entry of a progress, for people and tests."""
 
     handler: str
-    outcome: Literal["handled", "ignored", "waiting", "queued", "retrying", "compensated", "dead"]
+    outcome: Outcome
     reason: str | None
     """Reason for which it was ignored, is waiting, or died; `None` if handled."""
 

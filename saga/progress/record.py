@@ -34,7 +34,7 @@ from saga.progress.roles import Role, Roles, undo_name
 INBOX_MAX = 64
 """With more inbox entries than this, those older than the memory are dropped by the next write."""
 
-REPLAY = "mend the cause; a dead letter cannot be replayed yet: the saga stays quarantined until it can"
+REPLAY = "mend the cause, then have it tried again: saga dead replay"
 
 
 class Hand(Struct, frozen=True, kw_only=True, gc=False):

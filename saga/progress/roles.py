@@ -4,6 +4,11 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from saga import commands
+
+COMMAND = "a command"
+"""The name under which the inbox holds commands: no handler's."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Undo:
@@ -27,6 +32,8 @@ class Role:
     decides: bool = False
     """True if it may emit an outcome."""
     undo: Undo | None = None
+    after_outcome: bool = False
+    """True if it takes an outcome: nobody may decide that it never runs."""
 
     def parameter_of(self, type_: str) -> int:
         """Number of the parameter that takes `type_`; -1 if none."""
@@ -82,7 +89,7 @@ class Roles:
             ("outcomes", outcomes),
             ("by_type", by_type),
             ("undone_by", undone),
-            ("names", dict(names)),
+            ("names", {**dict.fromkeys(commands.TYPES, (COMMAND,)), **names}),
             ("affecting", frozenset((*outcomes, *by_type, *undone))),
             ("ready_from_kept", ready_from_kept),
             ("joined", frozenset(t for t, takers in by_type.items() if any(len(r.takes) > 1 for r in takers))),

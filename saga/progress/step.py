@@ -6,7 +6,8 @@ opened and closed in `next_snapshot`.
 
 from operator import attrgetter
 
-from saga.progress import compensate, ids, record
+from saga.commands import Command
+from saga.progress import compensate, ids, operators, record
 from saga.progress.actions import (
     Action,
     Close,
@@ -37,14 +38,18 @@ _open_work = attrgetter("intents", "queue", "waiting", "own", "compensating", "p
 def next_action(p: Snapshot | None, roles: Roles, trigger: Trigger, now: Now, certain: bool) -> Action:
     """Next action. `p`: the progress, `None` if it is not known; `certain`: it was read or written in this turn.
 
-    First what the message in hand is for: handlers as declared, then compensations. Then whatever of the saga is ready:
-    all that is settled before the offset is committed.
+    First what the message in hand is for: handlers as declared, then compensations; or what a person commands. Then
+    whatever of the saga is ready: all that is settled before the offset is committed.
     """
     if p is None:
         return RELOAD
     if p.pages and trigger.paged is None:
         return RECALL
     message, only_had = trigger.message, True
+    if isinstance(message, Command):
+        heeded = operators.heed(p, roles, message)
+        if heeded is not None:
+            return heeded
     for role in roles.by_type.get(message.type, ()):
         if trigger.paged and role.name in trigger.paged:  # it is kept already
             only_had = False

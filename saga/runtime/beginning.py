@@ -26,7 +26,7 @@ def begin(
     """State of a new turn, on what the cache has; for a message that starts a young saga, without a read."""
     p, cas = cached or (None, 0)
     if p is None:
-        if service.contracts[message.type].starts and not persistence.is_older_than_memory(service, message):
+        if message.type in service.starts and not persistence.is_older_than_memory(service, message):
             p = record.empty(service.name, message.saga)
     elif p.started is None and persistence.is_older_than_memory(service, message):
         p, cas = None, 0

@@ -5,6 +5,7 @@ from typing import TypeAlias
 from msgspec import Struct
 
 from saga import envelope
+from saga.commands import command_in
 from saga.contracts import codec
 from saga.errors import BadInput
 from saga.identity import could_be_own
@@ -40,6 +41,8 @@ def received(record: Record, service: Prepared) -> Received:
     """A record as this service takes it. Records are written by anybody: nothing that they hold raises."""
     schema = ""
     try:
+        if record.topic == service.commands:
+            return command_in(record)
         type_ = envelope.type_of(record)
         if type_ is None:  # its sender knows nothing of our headers: the bytes say it
             version = codec.identify(record.value, service.library)

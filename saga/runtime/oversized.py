@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 from msgspec.structs import replace
 
+from saga.commands import Command
 from saga.errors import TooLarge
 from saga.messages import Message
 from saga.observe.moments import DeadLettered
@@ -16,6 +17,7 @@ from saga.progress import ids, record
 from saga.progress.actions import Act, Had, Ignore, Left
 from saga.progress.decide import decide, is_undone, kept_undo
 from saga.progress.document import DeadLetter
+from saga.progress.roles import COMMAND
 from saga.runtime import deadletters, persistence
 from saga.runtime.errors import Refused
 from saga.runtime.participant import Participant
@@ -42,6 +44,12 @@ async def given_up(service: Participant, turn: TurnState, action: Act, why: TooL
         return turn.unread()
     for name in _others(service, turn, action):  # nothing can be written of them either
         await _said(service, turn, turn.message, name, why)
+    return replace(turn, over=True)
+
+
+async def unheeded(service: Participant, turn: TurnState, command: Command, why: TooLarge) -> TurnState:
+    """Say that what a person commanded cannot be written down, and so is not done."""
+    await _said(service, turn, command, COMMAND, why)
     return replace(turn, over=True)
 
 

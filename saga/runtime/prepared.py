@@ -12,7 +12,7 @@ from saga.contracts.library import Contract, Library, binding_of, contract_of
 from saga.declarations.values import Declared, DocumentKind, Reaction
 from saga.errors import BadInput
 from saga.messages import Event, Message, Topic, name_of
-from saga.names import dead_letters_of
+from saga.names import commands_of, dead_letters_of
 from saga.progress import spill
 from saga.progress.roles import Role, Roles, Undo
 from saga.progress.spill import Bounds
@@ -24,6 +24,8 @@ class Prepared:
 
     declared: Declared
     name: str
+    commands: str
+    """Topic of the commands for it."""
     roles: Roles
     handlers: Mapping[str, Reaction]
     """Handlers and compensations, by the function's name."""
@@ -33,6 +35,8 @@ class Prepared:
     """By record name: all that is consumed or emitted."""
     consumed: frozenset[str]
     """Types to be read from the log: those that a handler or a compensation here names and that others may say."""
+    starts: frozenset[str]
+    """Types that begin a saga."""
     library: Library
     state: type[Any] | None
     memory_s: int
@@ -44,7 +48,7 @@ class Prepared:
     @property
     def topics(self) -> frozenset[str]:
         """Topics that it reads."""
-        return frozenset(self.contracts[type_].topic for type_ in self.consumed)
+        return frozenset((self.commands, *(self.contracts[type_].topic for type_ in self.consumed)))
 
     def state_of(self, fields: dict[str, Any]) -> Any:
         """The state as the service's class, from the fields that were recorded."""
@@ -70,11 +74,13 @@ def prepare(declared: Declared) -> Prepared:
     return Prepared(
         declared=declared,
         name=declared.name,
+        commands=commands_of(declared.name),
         roles=roles_of(declared, contracts),
         handlers={h.name: h for h in everything},
         classes={h.name: {name_of(e): e for e in h.takes} for h in everything},
         contracts=contracts,
         consumed=consumed_by(declared, contracts),
+        starts=frozenset(name for name, contract in contracts.items() if contract.starts),
         library=binding_of(next(iter(taken))).library,
         state=declared.state,
         memory_s=int(declared.memory.total_seconds()),
@@ -113,6 +119,7 @@ def roles_of(declared: Declared, contracts: Mapping[str, Contract]) -> Roles:
             takes=tuple(_names(p.events) for p in handler.parameters if p.role == "event"),
             many=handler.many,
             decides=any(contracts[n].outcome for n in _names(handler.emits)),
+            after_outcome=any(contracts[n].outcome for n in _names(handler.takes)),
             undo=undo.get(handler.name),
         )
         for handler in declared.handlers
@@ -126,17 +133,23 @@ def _names(events: tuple[type[Event], ...]) -> frozenset[str]:
 
 
 def topics_of(declared: Declared) -> list[Topic]:
-    """The topics that a service reads or writes, its dead letters with them."""
+    """The topics that a service reads or writes, those of its dead letters and of commands about them too."""
     bindings = [binding_of(event) for h in declared.reactions for event in (*h.emits, *h.takes)]
     topics = {b.contract.topic: b.library.topics[b.contract.topic] for b in bindings}
     dead = Topic(dead_letters_of(declared.name), retention_days=None)
-    return [*(topics[name] for name in sorted(topics)), dead]
+    return [*(topics[name] for name in sorted(topics)), dead, commands_topic(declared.name)]
+
+
+def commands_topic(service: str) -> Topic:
+    """Topic of the commands for a service: there are few."""
+    return Topic(commands_of(service), partitions=1, retention_days=None)
 
 
 def reads_of(declared: Declared) -> frozenset[str]:
     """Topics that its workers read."""
     contracts = {name_of(event): contract_of(event) for reaction in declared.reactions for event in reaction.takes}
-    return frozenset(contracts[name].topic for name in consumed_by(declared, contracts))
+    events = (contracts[name].topic for name in consumed_by(declared, contracts))
+    return frozenset((*events, commands_of(declared.name)))
 
 
 def writes_of(declared: Declared) -> frozenset[str]:

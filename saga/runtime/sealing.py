@@ -1,6 +1,7 @@
 """A dead original half done: what it began and nobody can undo is put out of reach, and shown to a person."""
 
-from saga.progress import compensate, ids
+from saga.commands import Command
+from saga.progress import compensate, ids, operators
 from saga.progress.actions import CloseSealed
 from saga.progress.document import Call, Intent
 from saga.runtime import documents, persistence
@@ -16,7 +17,11 @@ async def close_sealed(service: Participant, turn: TurnState, action: CloseSeale
             remains.append(_describe(call, "ran" if sure else "may have happened"))
         elif call.kind == "update" and await _applied(service, turn, action.intent, call):
             remains.append(_describe(call, "was applied"))
-    hand = persistence.in_hand(service, turn)
+    hand, command = persistence.in_hand(service, turn), action.message
+    if isinstance(command, Command):
+        kept = next(k for k in turn.known.queue if k.dead == command.dead)
+        written = operators.discarded(turn.known, hand, command, kept, remains=remains)
+        return await persistence.write(service, turn, written)
     written = compensate.closed_for_good(turn.known, hand, action.role, action.message, remains=remains)
     return await persistence.write(service, turn, written)
 

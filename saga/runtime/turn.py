@@ -13,7 +13,8 @@
 from msgspec.structs import replace
 
 from saga.errors import TooLarge
-from saga.progress.actions import Act, CloseSealed, Done, Recall, Reload, Run, Undo, Write
+from saga.progress.actions import Act, CloseSealed, Done, Heed, Recall, Reload, Run, Undo, Write
+from saga.progress.operators import heeded
 from saga.progress.step import is_all, next_action, next_snapshot
 from saga.runtime import handling, oversized, persistence, sealing, spilling
 from saga.runtime.beginning import as_read
@@ -46,12 +47,17 @@ async def advance(service: Participant, turn: TurnState) -> TurnState:
                 turn = await handling.undo(service, turn, action)
             case CloseSealed():
                 turn = await sealing.close_sealed(service, turn, action)
+            case Heed():
+                written = heeded(turn.known, persistence.in_hand(service, turn), action)
+                turn = await persistence.write(service, turn, written)
             case Write():
                 written = next_snapshot(turn.known, persistence.in_hand(service, turn), action)
                 turn = await persistence.write(service, turn, written)
     except Refused:
         return turn.unread()
     except TooLarge as why:
+        if isinstance(action, Heed):
+            return await oversized.unheeded(service, turn, action.command, why)
         if not isinstance(action, Act):
             raise
         return await oversized.given_up(service, turn, action, why)

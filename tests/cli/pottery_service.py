@@ -81,6 +81,10 @@ class Pottery:
     def dead(self) -> str:
         return f"{self.service}.dead"
 
+    @property
+    def commands(self) -> str:
+        return f"{self.service}.commands"
+
     def agree(self, topic: str, **terms: object) -> None:
         """Change what the contracts say of a topic."""
         (self.folder / "contracts" / topic / "topic.json").write_text(json.dumps(terms))

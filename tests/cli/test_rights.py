@@ -44,6 +44,7 @@ def needed(pottery: Pottery) -> dict[str, Right]:
         "sold": Right(TOPIC, pottery.sold, READ),
         "made": Right(TOPIC, pottery.made, WRITE),
         "dead": Right(TOPIC, pottery.dead, WRITE),
+        "commands": Right(TOPIC, pottery.commands, READ),
         "group": Right(GROUP, pottery.service, READ),
     }
 
@@ -65,6 +66,7 @@ def test_a_user_who_may_too_little_is_told_what_is_missing(saga: Call, guarded: 
         Right(TOPIC, pottery.sold, DESCRIBE),
         Right(TOPIC, pottery.made, WRITE),
         Right(TOPIC, pottery.dead, WRITE),
+        Right(TOPIC, pottery.commands, READ),
         Right(GROUP, pottery.service, READ),
     )
     asyncio.run(allowed)
@@ -112,7 +114,7 @@ def test_a_topic_that_is_hidden_from_a_service_is_named_with_the_right_it_takes(
     guarded: Guarded, pottery: Pottery
 ) -> None:
     rights = needed(pottery)
-    asyncio.run(guarded.allow(*(rights[name] for name in ("topic", "dead", "group"))))
+    asyncio.run(guarded.allow(*(rights[name] for name in ("topic", "dead", "commands", "group"))))
     said = refused("run", pottery.module)
     assert f"topic {pottery.made} is missing, or hidden from this user, who needs Write on it" in said
     assert f"topic {pottery.sold} is missing, or hidden from this user, who needs Read on it" in said
@@ -120,7 +122,7 @@ def test_a_topic_that_is_hidden_from_a_service_is_named_with_the_right_it_takes(
 
 def test_a_service_that_may_not_be_in_its_group_ends_and_names_the_group(guarded: Guarded, pottery: Pottery) -> None:
     rights = needed(pottery)
-    asyncio.run(guarded.allow(*(rights[name] for name in ("topic", "sold", "made", "dead"))))
+    asyncio.run(guarded.allow(*(rights[name] for name in ("topic", "sold", "made", "dead", "commands"))))
     said = refused("run", pottery.module)
     assert f"group {pottery.service}: this user may not join it" in said
     assert f"--operation Read --group {pottery.service}" in said

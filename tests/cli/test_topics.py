@@ -20,7 +20,7 @@ def found(pottery: Pottery) -> Mapping[str, tuple[int, int | None]]:
 
     async def asked() -> Mapping[str, tuple[int, int | None]]:
         async with the_broker() as broker:
-            there = await broker.found([pottery.topic, pottery.made, pottery.sold, pottery.dead])
+            there = await broker.found([pottery.topic, pottery.made, pottery.sold, pottery.dead, pottery.commands])
         return {name: (each.partitions, each.retention_ms) for name, each in there.items()}
 
     return asyncio.run(asked())
@@ -28,7 +28,7 @@ def found(pottery: Pottery) -> Mapping[str, tuple[int, int | None]]:
 
 def as_agreed(pottery: Pottery, partitions: int = 2) -> Mapping[str, tuple[int, int | None]]:
     agreed = dict.fromkeys([pottery.topic, pottery.made, pottery.sold], (partitions, 7 * DAY_MS))
-    return {**agreed, pottery.dead: (12, None)}
+    return {**agreed, pottery.dead: (12, None), pottery.commands: (1, None)}
 
 
 # -------------------------------------------------------------------- on each broker
@@ -40,7 +40,8 @@ def test_a_plan_says_what_would_be_made_and_makes_nothing(saga: Call, pottery_on
     lines = [" ".join(line.split()) for line in planned.stdout.splitlines()]
     assert f"create {pottery_on.topic} 2 partitions, kept 7 days" in lines
     assert f"create {pottery_on.dead} 12 partitions, kept for ever" in lines
-    assert len(lines) == 4
+    assert f"create {pottery_on.commands} 1 partition, kept for ever" in lines
+    assert len(lines) == 5
     if not (pottery_on.folder / ".saga" / "broker.db").exists():
         return  # not even the broker was made
     assert found(pottery_on) == {}

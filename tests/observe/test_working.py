@@ -80,8 +80,9 @@ async def test_a_worker_tells_what_it_has_in_hand_and_how_far_it_is_behind(place
     service = service_that_waits_for(may_end)
     async with watched(place, service) as worker:
         assert (worker.name, sorted(worker.types), list(worker.handlers)) == ("payment", ["OrderPlaced"], ["note"])
-        await place.until(lambda: worker.partitions == 12)
-        assert worker.lag() == {Partition("orders", number): 0 for number in range(12)}
+        await place.until(lambda: worker.partitions == 13)
+        events = {Partition("orders", number): 0 for number in range(12)}
+        assert worker.lag() == {**events, Partition("payment.commands", 0): 0}
         assert (worker.inflight, worker.inflight_max, worker.away()) == (0, 400, {})
         await place.publish(*(an_order(f"order-{number}") for number in range(3)))
         await place.until(lambda: worker.inflight == 3)

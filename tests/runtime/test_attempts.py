@@ -11,7 +11,7 @@ from services.order.events import OrderCancelled, OrderConfirmed
 from services.payment.events import OrderPlaced, PaymentReserved
 from tests.runtime.real_worker import SAGA, an_order, at_work, workplace
 
-REPLAY = "mend the cause; a dead letter cannot be replayed yet: the saga stays quarantined until it can"
+REPLAY = "mend the cause, then have it tried again: saga dead replay"
 
 
 def failing(why: Callable[[int], Exception | None], retry: Retry) -> tuple[Service, list[int]]:

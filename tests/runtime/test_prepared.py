@@ -62,7 +62,7 @@ def test_a_handler_that_may_emit_an_outcome_decides() -> None:
 def test_topics_are_those_of_what_is_read_and_not_of_what_is_said() -> None:
     prepared = prepare(order.declared)
     assert {contract.topic for contract in prepared.contracts.values()} == {"orders", "payments", "inventory"}
-    assert prepared.topics == {"orders", "payments", "inventory"}
+    assert prepared.topics == {"orders", "payments", "inventory", "order.commands"}
 
     payment = Service("payment")
 
@@ -70,4 +70,4 @@ def test_topics_are_those_of_what_is_read_and_not_of_what_is_said() -> None:
     async def reserve(placed: events.OrderPlaced) -> events.PaymentReserved:
         raise AssertionError
 
-    assert prepare(payment.declared).topics == {"orders"}
+    assert prepare(payment.declared).topics == {"orders", "payment.commands"}

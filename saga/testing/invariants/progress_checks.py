@@ -11,6 +11,9 @@ from saga.progress.document import Call, Entry, Intent, Kept, Snapshot
 from saga.progress.roles import Roles, undo_name
 from saga.testing.invariants import progress_lives
 
+ENDS = ("dropped", "replayed", "discarded")
+"""Letters that tell of the end of a dead letter: their ids end so."""
+
 
 def unsound(roles: Roles, p: Snapshot, entries: Sequence[Entry]) -> str | None:
     """The first fault that a version of a progress shows with nothing beside it. `entries`: its transitions."""
@@ -87,7 +90,7 @@ def _ran_when_closed(roles: Roles, entries: Sequence[Entry]) -> str | None:
 
 
 def ran_behind_a_dead_letter(roles: Roles, entries: Sequence[Entry]) -> str | None:
-    """Check that behind a dead letter nothing of the saga is handled until it is dropped: only compensations pass."""
+    """Check that behind a dead letter nothing of the saga is handled until it ends: only compensations pass."""
     undoing = {role.undo.name for role in roles.handlers.values() if role.undo is not None}
     dead: dict[str, str] = {}
     for t in entries:
@@ -97,8 +100,8 @@ def ran_behind_a_dead_letter(roles: Roles, entries: Sequence[Entry]) -> str | No
         for letter in t.letters:
             if letter.what == "dead letter" and letter.attempts:  # what was never due to run is in nobody's way
                 dead[letter.id] = letter.handler
-            elif letter.what == "dropped":
-                dead.pop(letter.id.removesuffix("-dropped"), None)
+            elif letter.what in ENDS:
+                dead.pop(letter.id.removesuffix(f"-{letter.what}"), None)
     return None
 
 

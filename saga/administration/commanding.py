@@ -1,0 +1,136 @@
+"""Commands to services about dead letters: sent through the log, and answered in the sagas' histories."""
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+
+from saga import commands, wiring
+from saga.broker.missing_topics import APPLY, topic_problems
+from saga.clock import Clock
+from saga.commands import OPERATOR, Wanted
+from saga.config import Settings
+from saga.errors import BadInput, ConfigurationError
+from saga.identity import identity
+from saga.inspection.histories import Unreadable, document_of, snapshot_in
+from saga.inspection.letters import Letter
+from saga.inspection.sources import Source, sources_of
+from saga.messages import Outgoing, texts_of
+from saga.progress.document import Entry, Snapshot, decode_entry
+from saga.runtime.prepared import commands_topic
+
+LOOK_EVERY_S = 0.2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """Wish of a person about dead letters, for the record."""
+
+    wanted: Wanted
+    who: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """Command that is in the log."""
+
+    letter: Letter
+    message: str
+    """Name of the command in the saga's history."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """State of a command."""
+
+    sent: Sent
+    outcome: str
+    """`replayed`, `discarded`, `ignored`; empty: the service has not come to it yet."""
+    reason: str
+    after: str = ""
+    """Outcome of what was tried again, if there is one already."""
+
+
+async def send(letters: Sequence[Letter], wish: Wish, settings: Settings, clock: Clock) -> list[Sent]:
+    """Return when all commands are durable. Raises `SagaError`: a broker that cannot be used, a topic that is missing;
+    `BadInput` for a text that is too long. Then any of them may have been sent: sent again they do no harm."""
+    now_ms = clock.now_ms()
+    records = [_record(letter, wish, now_ms) for letter in letters]
+    async with wiring.broker_of(None, clock, settings) as broker:
+        topics = [commands_topic(service) for service in sorted({letter.service for letter in letters})]
+        problems = await topic_problems(topics, broker, writes=[topic.name for topic in topics])
+        if problems:
+            raise ConfigurationError(
+                f"nothing was sent: whoever runs the services has to make their topics: {APPLY} MODULES", problems
+            )
+        await broker.publish(records)
+    return [Sent(letter, _name(record)) for letter, record in zip(letters, records, strict=True)]
+
+
+def _record(letter: Letter, wish: Wish, now_ms: int) -> Outgoing:
+    if not letter.saga:
+        raise BadInput(f"dead letter {letter.id} belongs to no saga: nothing of it can be replayed or discarded")
+    return commands.to_record(
+        letter.service,
+        letter.saga,
+        wanted=wish.wanted,
+        dead=letter.id,
+        who=wish.who,
+        why=wish.why,
+        now_ms=now_ms,
+    )
+
+
+def _name(record: Outgoing) -> str:
+    said = texts_of(record.headers)
+    return identity(OPERATOR, said["ce_id"], said["ce_type"], "")
+
+
+async def answers(
+    sent: Sequence[Sent], addresses: Sequence[str], clock: Clock, within_s: float
+) -> AsyncIterator[Answer]:
+    """State of each command, as soon as its service has written it down; those of which nothing is known
+    after so many seconds come last. Raises `NoStore`, `StoreUnavailable`."""
+    deadline_s, left = clock.monotonic_s() + within_s, list(sent)
+    async with sources_of(addresses, clock) as sources:
+        named = {source.service: source for source in sources}
+        while left:
+            for each in list(left):
+                answer = await _answer(each, named.get(each.letter.service))
+                if answer is not None:
+                    left.remove(each)
+                    yield answer
+            if not left or clock.monotonic_s() >= deadline_s:
+                break
+            await clock.sleep(LOOK_EVERY_S)
+    for each in left:
+        yield Answer(each, "", f"{each.letter.service} has not come to it yet: does it run?")
+
+
+async def _answer(sent: Sent, source: Source | None) -> Answer | None:
+    """Answer in the progress; `None` while there is none."""
+    if source is None or not sent.letter.saga:
+        return None
+    try:
+        document = await document_of(source, sent.letter.saga)
+        p = None if document is None else snapshot_in(source, sent.letter.saga, document)
+    except Unreadable as why:
+        return Answer(sent, "", str(why))
+    entries = [] if p is None else [decode_entry(raw) for raw in p.transitions]
+    at = next((i for i, entry in enumerate(entries) if entry.message == sent.message), None)
+    if p is None or at is None:
+        return None
+    entry = entries[at]
+    if entry.outcome != "replayed":
+        return Answer(sent, entry.outcome, entry.reason or "")
+    return _of_replay(sent, entry, entries[at + 1 :], p)
+
+
+def _of_replay(sent: Sent, entry: Entry, later: Sequence[Entry], p: Snapshot) -> Answer | None:
+    """Answer once what is tried again has come to an end; `None` before."""
+    ends = ("handled", "compensated", "dead")
+    end = next((e.outcome for e in later if e.handler == entry.handler and e.outcome in ends), None)
+    if end is not None:
+        return Answer(sent, entry.outcome, entry.reason or "", end)
+    if not (p.intents or p.queue or p.compensating):  # closed meanwhile, or ignored: nothing is left to wait for
+        return Answer(sent, entry.outcome, entry.reason or "", later[-1].outcome if later else "")
+    return None

@@ -1,0 +1,209 @@
+"""`saga dead`: what blocks sagas is listed, replayed and discarded, while the service runs, and while it does not."""
+
+import asyncio
+import json
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+
+from tests.cli.conftest import Call
+from tests.cli.pottery_service import CLOCK, Pottery
+from tests.cli.test_missing_topics import running
+
+WITHIN_S = 40.0
+SOURCE = """
+from pathlib import Path
+
+from {module} import CupMade, CupOrdered, CupSold
+
+from saga import Retry, Service
+
+potter = Service("{service}")
+
+
+@potter.handler(retry=Retry(attempts_max=1))
+async def make(ordered: CupOrdered) -> CupMade:
+    if ordered.cup_id not in Path("mended").read_text().split():
+        raise RuntimeError("the kiln is cold")
+    return CupMade(cup_id=ordered.cup_id)
+
+
+@potter.handler
+async def forget(sold: CupSold) -> None:
+    return None
+"""
+SAID = ("--who", "ada", "--why", "the kiln is hot")
+
+
+@pytest.fixture
+def kiln(pottery_on: Pottery, saga: Call) -> str:
+    """Module of a potter whose kiln fails for all cups that are not named in the file `mended`."""
+    name = f"{pottery_on.module}_kiln"
+    source = SOURCE.format(module=pottery_on.module, service=pottery_on.service)
+    (pottery_on.folder / f"{name}.py").write_text(source)
+    (pottery_on.folder / "mended").write_text("")
+    assert saga("topics", "apply", name).exit_code == 0
+    return name
+
+
+def mend(pottery: Pottery, *cups: str) -> None:
+    (pottery.folder / "mended").write_text(" ".join(cups))
+
+
+def until(holds: Callable[[], bool]) -> None:
+    end_s = CLOCK.monotonic_s() + WITHIN_S
+    while not holds():
+        assert CLOCK.monotonic_s() < end_s
+        asyncio.run(CLOCK.sleep(0.05))
+
+
+def blocked(saga: Call) -> set[str]:
+    """Sagas that a dead letter blocks."""
+    listed = saga("dead", "list", "--json")
+    if listed.exit_code:
+        return set()
+    return {letter["saga"] for letter in json.loads(listed.stdout)["letters"] if letter["now"] == "blocks"}
+
+
+@pytest.fixture
+def dead(pottery_on: Pottery, kiln: str, saga: Call) -> Iterator[subprocess.Popen[str]]:
+    """The potter runs, and three cups have died."""
+    with running(kiln) as process:
+        lines = "\n".join(json.dumps({"cup_id": f"cup-{n}"}) for n in (1, 2, 3))
+        assert saga("publish", "CupOrdered", stdin=lines).exit_code == 0
+        until(lambda: len(blocked(saga)) == 3)
+        yield process
+
+
+def outcomes(saga: Call, cup: str) -> list[str]:
+    return [line["outcome"] for line in json.loads(saga("show", cup, "--json").stdout)["timeline"]]
+
+
+def test_dead_letters_are_replayed_by_what_they_have_in_common(
+    dead: subprocess.Popen[str], saga: Call, pottery_on: Pottery
+) -> None:
+    service = pottery_on.service
+    mend(pottery_on, "cup-1", "cup-2")
+    meant = saga("dead", "replay", service, "--reason", "kiln is cold", *SAID, "--dry-run")
+    assert meant.exit_code == 0, meant.output
+    assert len(meant.stdout.splitlines()) == 3
+    assert all("make  would be replayed: RuntimeError: the kiln is cold" in line for line in meant.stdout.splitlines())
+    assert len(blocked(saga)) == 3, "nothing was done"
+    one = saga("dead", "replay", service, "--saga", "cup-1", *SAID)
+    assert (one.exit_code, one.stdout) == (
+        0, f"{service}  cup-1  make  replayed, then handled: ada wants it: the kiln is hot\n"
+    )  # fmt: skip
+    assert outcomes(saga, "cup-1") == ["dead", "replayed", "handled"]
+    rest = saga("dead", "replay", service, "--all", *SAID, "--json")
+    told = {line["saga"]: line["state"] for line in map(json.loads, rest.stdout.splitlines())}
+    assert told == {"cup-2": "replayed, then handled", "cup-3": "replayed, then dead"}
+    assert rest.exit_code == 1, "one of them died again"
+    assert blocked(saga) == {"cup-3"}
+    shown = saga("dead", "show", "cup-3")
+    assert shown.exit_code == 0, shown.output
+    assert [line.split("  ")[0] for line in shown.stdout.splitlines() if not line.startswith(" ")] == [
+        "dead letter", "replayed", "dead letter"
+    ]  # fmt: skip
+    assert "  remedy   look why 1 attempts failed; mend the cause, then have it tried again: saga dead replay" in (
+        shown.stdout.splitlines()
+    )
+    assert saga("dead", "show", "cup-1").exit_code == 0
+    assert saga("dead", "show", "cup-9").exit_code == 1
+
+
+def test_a_command_waits_for_a_service_that_was_killed(
+    dead: subprocess.Popen[str], kiln: str, saga: Call, pottery_on: Pottery
+) -> None:
+    dead.kill()
+    dead.wait()
+    mend(pottery_on, "cup-1")
+    sent = saga("dead", "replay", pottery_on.service, "--saga", "cup-1", *SAID, "--within", "0")
+    assert sent.exit_code == 1
+    assert "cup-1  make  not yet: " in sent.stdout
+    assert "does it run?" in sent.stdout
+    with running(kiln):
+        until(lambda: outcomes(saga, "cup-1") == ["dead", "replayed", "handled"])
+
+
+def test_what_is_discarded_never_runs_and_blocks_nobody(
+    dead: subprocess.Popen[str], saga: Call, pottery_on: Pottery
+) -> None:
+    service = pottery_on.service
+    done = saga("dead", "discard", service, "--saga", "cup-2", "--saga", "cup-3", *SAID)
+    assert done.exit_code == 0, done.output
+    assert sorted(done.stdout.splitlines()) == [
+        f"{service}  {cup}  make  discarded: ada wants it: the kiln is hot" for cup in ("cup-2", "cup-3")
+    ]
+    assert blocked(saga) == {"cup-1"}
+    assert outcomes(saga, "cup-2") == ["dead", "discarded"]
+    listed = json.loads(saga("dead", "list", "--json").stdout)["letters"]
+    assert {letter["saga"]: letter["now"] for letter in listed if letter["what"] == "dead letter"} == {
+        "cup-1": "blocks", "cup-2": "discarded", "cup-3": "discarded"
+    }  # fmt: skip
+    assert saga("dead", "replay", service, "--saga", "cup-2", *SAID).exit_code == 1, "nothing of it is left"
+
+
+def test_what_dies_each_time_has_to_be_asked_for_by_name(
+    dead: subprocess.Popen[str], saga: Call, pottery_on: Pottery
+) -> None:
+    service = pottery_on.service
+
+    def again(*more: str) -> Result:
+        return saga("dead", "replay", service, "--saga", "cup-1", *SAID, *more)
+
+    for _ in range(5):
+        assert "replayed, then dead" in again().stdout
+    refused = again()
+    assert refused.exit_code == 1
+    assert f"cup-1 had 5 replays in {service} already: mend the cause, then say --again" in refused.stderr
+    assert outcomes(saga, "cup-1").count("replayed") == 5
+    assert "replayed, then dead" in again("--again").stdout
+
+
+# -------------------------------------------------------------------- asked wrongly
+
+
+@pytest.mark.parametrize("wanted", ["replay", "discard"])
+@pytest.mark.parametrize(
+    ("args", "told"),
+    [
+        (("payment", *SAID), "say which: --saga, --handler, --type, --reason, --before, or --all"),
+        (("payment", "--all", "--who", "ada", "--why", " "), "--why is for the record: say it"),
+        (("payment", "--all", "--who", "ada"), "Missing option '--why'"),
+        (("payment", "--before", "yesterday", *SAID), "--before yesterday: give a time as 2026-11-22T16:00:00Z"),
+    ],
+)
+def test_a_command_says_which_and_why(saga: Call, shop: Path, wanted: str, args: tuple[str, ...], told: str) -> None:
+    result = saga("dead", wanted, *args)
+    assert result.exit_code == 2
+    assert told in result.stderr
+
+
+def test_what_is_meant_is_told_from_the_stores_alone(saga: Call, shop: Path) -> None:
+    def meant(*args: str) -> list[str]:
+        result = saga("dead", "replay", "payment", *args, *SAID, "--dry-run", "--json")
+        return [json.loads(line)["saga"] for line in result.stdout.splitlines()]
+
+    for args in (("--all",), ("--handler", "reserve"), ("--type", "OrderPlaced"), ("--reason", "such cards")):
+        assert meant(*args) == ["order-3"], args
+    for args in (
+        ("--handler", "capture"),
+        ("--type", "OrderConfirmed"),
+        ("--reason", "no such reason"),
+        ("--saga", "order-1"),
+        ("--before", "2020-01-01T00:00:00Z"),
+    ):
+        assert meant(*args) == [], args
+    assert meant("--before", "2100-01-01T00:00:00Z") == ["order-3"]
+    nothing = saga("dead", "replay", "order", "--all", *SAID)
+    assert nothing.exit_code == 1
+    assert "no dead letter is meant" in nothing.stderr
+
+
+def test_a_reason_that_is_too_long_is_refused_before_anything_is_sent(saga: Call, shop: Path) -> None:
+    result = saga("dead", "replay", "payment", "--all", "--who", "ada", "--why", "x" * 501)
+    assert result.exit_code == 2
+    assert "'why' has 501 characters, and may have 500" in result.stderr

@@ -1,0 +1,214 @@
+"""Dead letters that people have replayed or discarded, at a real worker."""
+
+from collections.abc import AsyncIterator
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from saga import Saga, Service, commands
+from saga.commands import Wanted
+from saga.errors import Permanent
+from saga.messages import Outgoing
+from saga.progress import history
+from saga.progress.document import Snapshot
+from services.order.events import OrderCancelled, OrderConfirmed
+from services.payment.events import OrderPlaced, PaymentCaptured, PaymentReserved
+from tests.runtime.real_worker import SAGA, Workplace, an_order, at_work, workplace
+
+
+class Outside:
+    """A bank that is asked, and fails until it is mended."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, str]] = []
+        self.mended = False
+
+    async def first(self, key: str) -> str:
+        self.asked.append(("first", key))
+        return "one"
+
+    async def second(self, key: str, given: str) -> str:
+        self.asked.append(("second", key))
+        if not self.mended:
+            raise Permanent("the bank is down")
+        return given
+
+
+@pytest.fixture
+def outside() -> Outside:
+    return Outside()
+
+
+@pytest.fixture
+async def place(tmp_path: Path) -> AsyncIterator[Workplace]:
+    async with workplace(tmp_path) as place:
+        yield place
+
+
+def service_of(outside: Outside) -> Service[Any]:
+    """Payment: two calls for an order, then what is confirmed; undone when it is cancelled."""
+    payment = Service("payment")
+
+    @payment.resource()
+    async def bank() -> AsyncIterator[Outside]:
+        yield outside
+
+    @payment.handler
+    async def reserve(order: OrderPlaced, bank: Outside, saga: Saga) -> PaymentReserved:
+        one = await saga.step(bank.first, saga.key("first"))
+        charge = await saga.step(bank.second, saga.key("second"), one)
+        return PaymentReserved(order_id=order.order_id, charge_id=charge, amount=order.total)
+
+    @payment.handler
+    async def capture(confirmed: OrderConfirmed) -> PaymentCaptured:
+        return PaymentCaptured(order_id=confirmed.order_id, amount=Decimal("9.80"))
+
+    @payment.compensation(reserve)
+    async def release(cancelled: OrderCancelled, reserved: PaymentReserved) -> None: ...
+
+    return payment
+
+
+def blocking(p: Snapshot | None) -> str:
+    """Id of the dead letter that blocks the saga."""
+    assert p is not None
+    (dead,) = [k.dead for k in (*p.queue, *p.compensating) if k.dead]
+    return dead
+
+
+def a_command(place: Workplace, wanted: Wanted, dead: str, *, saga: str = SAGA, who: str = "ada") -> Outgoing:
+    now_ms = place.clock.now_ms()
+    return commands.to_record("payment", saga, wanted=wanted, dead=dead, who=who, why="mended", now_ms=now_ms)
+
+
+async def outcomes(place: Workplace, service: Service[Any]) -> list[tuple[str, str]]:
+    return [(entry.handler, entry.outcome) for entry in await place.history(service)]
+
+
+async def test_what_is_replayed_goes_on_where_it_was_and_the_others_follow(place: Workplace, outside: Outside) -> None:
+    service = service_of(outside)
+    async with at_work(place, service):
+        await place.publish(an_order(), OrderConfirmed(order_id=SAGA))
+        await place.at_rest(service)
+        assert await outcomes(place, service) == [("reserve", "dead"), ("capture", "queued")]
+        outside.mended = True
+        dead = blocking(await place.progress(service))
+        await place.broker.publish([a_command(place, "replay", dead)])
+        await place.at_rest(service)
+        assert (await outcomes(place, service))[2:] == [
+            ("reserve", "replayed"), ("reserve", "handled"), ("capture", "handled")
+        ]  # fmt: skip
+        p = await place.progress(service)
+        assert p is not None
+        assert (p.queue, p.intents, p.replays) == ((), (), 1)
+        assert history.verify(p.transitions, p) is None
+        letters = [headers["dead_what"] for _, headers in await place.dead(service)]
+        assert letters == ["dead letter", "replayed"]
+    assert [name for name, _ in outside.asked] == ["first", "second", "second"], "what has answered is not asked again"
+    assert len({key for _, key in outside.asked}) == 2, "the keys are what they were"
+
+
+async def test_what_dies_again_is_another_dead_letter_and_can_be_replayed_again(
+    place: Workplace, outside: Outside
+) -> None:
+    service = service_of(outside)
+    async with at_work(place, service):
+        await place.publish(an_order())
+        await place.at_rest(service)
+        first = blocking(await place.progress(service))
+        await place.broker.publish([a_command(place, "replay", first)])
+        await place.at_rest(service)
+        second = blocking(await place.progress(service))
+        assert second != first
+        outside.mended = True
+        await place.broker.publish([a_command(place, "replay", first, who="bob"), a_command(place, "replay", second)])
+        await place.at_rest(service)
+        entries = await place.history(service)
+        assert [entry.outcome for entry in entries] == ["dead", "replayed", "dead", "ignored", "replayed", "handled"]
+        assert "bob wants it: mended" in (entries[3].reason or "")
+        assert "it may have gone before" in (entries[3].reason or "")
+
+
+async def test_what_is_discarded_is_told_and_what_waits_behind_it_goes_on(place: Workplace, outside: Outside) -> None:
+    service = service_of(outside)
+    async with at_work(place, service):
+        await place.publish(an_order(), OrderConfirmed(order_id=SAGA))
+        await place.at_rest(service)
+        await place.broker.publish([a_command(place, "discard", blocking(await place.progress(service)))])
+        await place.at_rest(service)
+        assert (await outcomes(place, service))[2:] == [("reserve", "discarded"), ("capture", "handled")]
+        said = {headers["dead_what"]: headers for _, headers in await place.dead(service)}
+        assert said["discarded"]["dead_reason"] == "it is never handled: ada wants it: mended"
+        calls = [
+            value.decode()
+            for record, headers in await place.dead(service)
+            if headers["dead_what"] == "escalation"
+            for name, value in record.headers
+            if name == "dead_call" and value
+        ]
+        assert calls == ["step second may have happened", "step first ran"]
+        await place.publish(an_order(), id="again")  # the same order, from somebody else
+        await place.at_rest(service)
+        await place.publish(OrderCancelled(order_id=SAGA, reason="late"))
+        await place.at_rest(service)
+        p = await place.progress(service)
+        assert p is not None
+        assert history.verify(p.transitions, p) is None
+
+
+async def test_what_an_outcome_sets_off_is_not_discarded(place: Workplace) -> None:
+    payment, mended = Service("payment"), list[bool]()
+
+    @payment.handler
+    async def capture(confirmed: OrderConfirmed) -> PaymentCaptured:
+        if not mended:
+            raise Permanent("not today")
+        return PaymentCaptured(order_id=confirmed.order_id, amount=Decimal("9.80"))
+
+    async with at_work(place, payment):
+        await place.publish(OrderConfirmed(order_id=SAGA))
+        await place.at_rest(payment)
+        dead = blocking(await place.progress(payment))
+        await place.broker.publish([a_command(place, "discard", dead)])
+        await place.at_rest(payment)
+        refused = (await place.history(payment))[-1]
+        assert refused.outcome == "ignored"
+        assert "an outcome sets capture off" in (refused.reason or "")
+        mended.append(True)
+        await place.broker.publish([a_command(place, "replay", dead)])
+        await place.at_rest(payment)
+        assert (await outcomes(place, payment))[-2:] == [("capture", "replayed"), ("capture", "handled")]
+
+
+async def test_a_command_for_a_saga_that_nobody_knows_writes_nothing(place: Workplace, outside: Outside) -> None:
+    service = service_of(outside)
+    async with at_work(place, service):
+        await place.broker.publish([a_command(place, "replay", "dead-1", saga="order-9")])
+        await place.at_rest(service)
+        assert await place.progress(service, "order-9") is None
+        assert await place.dead(service) == []
+
+
+async def test_what_is_no_command_is_a_dead_letter_and_stops_nobody(place: Workplace, outside: Outside) -> None:
+    service, good = service_of(outside), a_command(place, "replay", "dead-1")
+    headers = tuple((n, v) for n, v in good.headers if n != "ce_type")
+    hostile = [
+        good._replace(value=b"{"),
+        good._replace(value=None),
+        good._replace(key=b""),
+        good._replace(headers=()),
+        good._replace(headers=(*headers, ("ce_type", b"saga.destroy"))),
+        good._replace(headers=(*headers, ("ce_type", None))),
+        good._replace(value=b"[" * 100_000),
+        good._replace(headers=tuple((n, b"yesterday" if n == "ce_time" else v) for n, v in good.headers)),
+    ]
+    async with at_work(place, service):
+        await place.broker.publish(hostile)
+        await place.publish(an_order())
+        await place.at_rest(service)
+        await place.until(lambda: len(place.told_dead()) == len(hostile) + 1)
+        dead = [headers.get("dead_position", "") for _, headers in await place.dead(service)]
+        assert sorted(at for at in dead if at) == [f"payment.commands/0/{offset}" for offset in range(len(hostile))]
+        assert await outcomes(place, service) == [("reserve", "dead")]
