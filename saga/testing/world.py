@@ -11,7 +11,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeVar
 
-from saga.messages import Event
+from saga.commands import Wanted, to_record
+from saga.errors import SagaError
+from saga.messages import Event, Outgoing
+from saga.progress.document import Snapshot
 from saga.service import Service
 
 if TYPE_CHECKING:
@@ -23,6 +26,16 @@ NOTHING_STARTED = (
     "nothing was started in this world, so a test in it shows nothing: world.start(a_service, use=[a_fake]) comes first"
 )
 NO_DOCUMENTS: "Mapping[str, DataclassInstance]" = MappingProxyType({})
+
+
+def command(wanted: Wanted, p: Snapshot | None, now_ms: int) -> Outgoing:
+    """Record of a person's command about the dead letter that blocks a saga. Raises `SagaError` if none does."""
+    kept = next((k for k in (*p.queue, *p.compensating) if k.dead), None) if p is not None else None
+    if p is None or kept is None or kept.dead is None:
+        raise SagaError("no dead letter blocks this saga in the service: let the world run until it does")
+    return to_record(
+        p.service, p.saga, wanted=wanted, dead=kept.dead, who="a test", why="its cause is mended", now_ms=now_ms
+    )
 
 
 class World(ABC):
@@ -52,6 +65,15 @@ class World(ABC):
     @abstractmethod
     def publish(self, *events: Event) -> None:
         """Publish as `Client.publish` does, by an application in this world; takes effect with `run_until_quiet`."""
+
+    @abstractmethod
+    def replay(self, service: "Service[DataclassInstance | None]", saga_id: str, /) -> None:
+        """Have a person replay the dead letter that blocks this saga in the service, as `saga dead replay` does; takes
+        effect with `run_until_quiet`. Raises `SagaError` if none does."""
+
+    @abstractmethod
+    def discard(self, service: "Service[DataclassInstance | None]", saga_id: str, /) -> None:
+        """Have a person discard it, as `saga dead discard` does, which the service may refuse. As `replay`."""
 
     @abstractmethod
     def run_until_quiet(self) -> None:

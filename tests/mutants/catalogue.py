@@ -3,6 +3,7 @@
 from typing import NamedTuple
 
 from tests.exploration import test_rules as rules
+from tests.exploration import test_rules_of_commands as commands
 from tests.mutants import runtime_mutants as runtime
 from tests.mutants import service_mutants as service
 from tests.mutants.runtime_mutants import Plant
@@ -87,6 +88,11 @@ MUTANTS = [
             runtime.dead_letters_are_not_said,
             runtime.a_dead_letter_blocks_nobody,
             runtime.a_dead_letter_is_dropped,
+        ),
+        "cured parties": (
+            commands.replays_are_not_counted,
+            runtime.a_replay_is_taken_for_a_duplicate,
+            runtime.a_replay_takes_the_message_out_of_the_queue,
         ),
         "a long party": (
             runtime.nothing_is_marked_as_published,

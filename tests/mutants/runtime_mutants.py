@@ -14,12 +14,13 @@ import pytest
 from msgspec.structs import replace
 
 from saga.clock import iso
+from saga.commands import Command
 from saga.messages import Message, Position
-from saga.progress import compensate, decide, ids, record, step
+from saga.progress import compensate, decide, ids, operators, record, step
 from saga.progress.actions import Act
-from saga.progress.document import Call, Intent, Result, Snapshot, decode_entry
+from saga.progress.document import Call, Intent, Kept, Result, Snapshot, decode_entry
 from saga.progress.record import Ended, Failure, Hand, Written
-from saga.progress.roles import Role
+from saga.progress.roles import Role, Roles
 from saga.runtime import documents, handling, lanes, persistence, turn
 from saga.runtime.delivery import Delivery
 from saga.runtime.lanes import Item, Lanes
@@ -307,3 +308,26 @@ def both_trust_an_old_cache(patch: pytest.MonkeyPatch) -> None:
     """
     decisions_without_a_write_trust_the_cache(patch)
     the_cache_outlives_a_rebalance(patch)
+
+
+# -------------------------------------------------------------------- commands
+
+
+def a_replay_is_taken_for_a_duplicate(patch: pytest.MonkeyPatch) -> None:
+    """What is wanted of one saga is heeded once."""
+    heed = operators.heed
+
+    def once(p: Snapshot, roles: Roles, command: Command) -> Any:
+        return None if p.replays else heed(p, roles, command)
+
+    patch.setattr(operators, "heed", once)
+
+
+def a_replay_takes_the_message_out_of_the_queue(patch: pytest.MonkeyPatch) -> None:
+    """It counts on the message to come again."""
+    replayed = operators._replayed
+
+    def forgotten(p: Snapshot, hand: Hand, command: Command, kept: Kept) -> Written:
+        return replayed(replace(p, queue=tuple(k for k in p.queue if k is not kept)), hand, command, kept)
+
+    patch.setattr(operators, "_replayed", forgotten)

@@ -15,6 +15,7 @@ import msgspec
 
 from saga.client_events import to_record
 from saga.clock import SystemClock
+from saga.commands import Wanted
 from saga.contracts.library import binding_of, contract_of
 from saga.declarations.values import Declared
 from saga.errors import SagaError
@@ -39,7 +40,7 @@ from saga.testing.processes.servers import Giver, Place, Trouble
 from saga.testing.processes.shared_files import Group, SharedFiles
 from saga.testing.processes.shared_servers import SharedServers
 from saga.testing.processes.worker_setup import WorkerSetup, declarations_of, module_and_name, remote_fakes_of
-from saga.testing.world import NO_DOCUMENTS, NOTHING_STARTED, World
+from saga.testing.world import NO_DOCUMENTS, NOTHING_STARTED, World, command
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -181,6 +182,17 @@ class ProcessWorld(World):
         self._pending += [to_record(event, self._clock.now_ms()) for event in events]
         for binding in map(binding_of, map(type, events)):
             self._topics[binding.contract.topic] = binding.library.topics[binding.contract.topic]
+
+    def replay(self, service: "Service[DataclassInstance | None]", saga_id: str, /) -> None:
+        self._command("replay", service, saga_id)
+
+    def discard(self, service: "Service[DataclassInstance | None]", saga_id: str, /) -> None:
+        self._command("discard", service, saga_id)
+
+    def _command(self, wanted: Wanted, service: "Service[DataclassInstance | None]", saga: str) -> None:
+        name = service.declared.name
+        content = self._shared.get(name, PROGRESS, progress_key(name, saga)) if name in self._employed else None
+        self._pending.append(command(wanted, None if content is None else decode(content), self._clock.now_ms()))
 
     def run_until_quiet(self) -> None:
         """Run as promised. The time is real: at most 60 s, unless the world was made with another `deadline_s`."""

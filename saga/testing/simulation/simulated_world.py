@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Self, TypeVar
 import msgspec
 
 from saga.client_events import to_record
+from saga.commands import Wanted
 from saga.contracts.library import contract_of
 from saga.declarations.values import Declared
 from saga.errors import BrokerUnavailable, DeclarationError, SagaError
@@ -38,7 +39,7 @@ from saga.testing.simulation.processes import CURRENT, Process
 from saga.testing.simulation.schedules import Schedule
 from saga.testing.simulation.trace import Trace
 from saga.testing.simulation.workers import Accident, Workers
-from saga.testing.world import NO_DOCUMENTS, NOTHING_STARTED, World
+from saga.testing.world import NO_DOCUMENTS, NOTHING_STARTED, World, command
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -84,7 +85,7 @@ class SimulatedWorld(World):
         """All that the test has published, in order."""
         self.left_out: frozenset[int] = frozenset()
         """Numbers of events of the test that are left out: a run is shrunk so."""
-        self._said: list[Event] = []
+        self._said: list[Event | Outgoing] = []
         self._saying: asyncio.Task[None] | None = None
         """Task of the application, which says one thing after another, however much time a test lets pass in
         between."""
@@ -147,6 +148,15 @@ class SimulatedWorld(World):
             if len(self.published) not in self.left_out:
                 self._said.append(event)
             self.published.append(event)
+
+    def replay(self, service: "Service[DataclassInstance | None]", saga_id: str, /) -> None:
+        self._command("replay", service, saga_id)
+
+    def discard(self, service: "Service[DataclassInstance | None]", saga_id: str, /) -> None:
+        self._command("discard", service, saga_id)
+
+    def _command(self, wanted: Wanted, service: "Service[DataclassInstance | None]", saga: str) -> None:
+        self._said.append(command(wanted, self.progress(self._started(service).name, saga), self._now_ms()))
 
     def run_until_quiet(self) -> None:
         self._run(None)
@@ -262,15 +272,18 @@ class SimulatedWorld(World):
                 self._guard.check()
         self._look()
 
-    async def _says(self, events: Sequence[Event], before: "asyncio.Task[None] | None") -> None:
+    async def _says(self, events: Sequence[Event | Outgoing], before: "asyncio.Task[None] | None") -> None:
         if before is not None:
             await before
         broker = SimulatedBroker(self.cluster, self._application, self.network, self._memory_s())
         async with broker:
             for event in events:
-                record = to_record(event, BEGINNING_MS + int(self._loop.time() * 1000))
+                record = to_record(event, self._now_ms()) if isinstance(event, Event) else event
                 self.cluster.ensure([Topic(record.topic, PARTITIONS, None)])
                 await _insist(broker, record)
+
+    def _now_ms(self) -> int:
+        return BEGINNING_MS + int(self._loop.time() * 1000)
 
     def _memory_s(self) -> float:
         return max((d.memory.total_seconds() for d in self.declared.values()), default=0.0)

@@ -1,0 +1,138 @@
+"""A person who replays and discards in a world: simulated under faults, and of real processes."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from decimal import Decimal
+
+import pytest
+
+from saga.errors import Permanent, SagaError
+from saga.testing.fault_kinds import faults
+from saga.testing.processes import ProcessWorld
+from saga.testing.simulation.chance import Chance
+from saga.testing.simulation.plan import Drawn
+from saga.testing.simulation.simulated_world import SimulatedWorld
+from saga.testing.world import World
+from services.inventory import inventory
+from services.inventory.stock import Stock
+from services.order import order
+from services.order.events import OrderConfirmed
+from services.payment import payment
+from services.payment.bank import Bank
+from services.shipping import shipping
+from services.shipping.carrier import Carrier
+from tests.testing.simulation.orders import an_order
+
+SEEDS = 40
+SAGA = "order-17"
+
+
+class ClosedBank(Bank):
+    """Bank that is closed until somebody opens it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_open = False
+
+    async def reserve(self, key: str, card: str, amount: Decimal) -> str:
+        if not self.is_open:
+            raise Permanent("the bank is closed")
+        return await super().reserve(key, card, amount)
+
+
+EVERYTHING = (
+    faults.of("crash", rate=0.03)
+    | faults.of("lost answer", rate=0.03)
+    | faults.of("late answer", rate=0.03)
+    | faults.of("duplicate", rate=0.05)
+    | faults.of("delay", rate=0.03)
+    | faults.of("freeze", rate=0.01)
+    | faults.of("rebalance", rate=0.02)
+)
+"""All but what lets the memory pass while the dead letter stands: the other services have forgotten the saga then."""
+
+
+@contextmanager
+def simulated(seed: int) -> Iterator[SimulatedWorld]:
+    asked = EVERYTHING if seed else faults.of("crash", rate=0.0)
+    with SimulatedWorld(seed, Drawn(asked, Chance(seed)), guarded=False) as world:
+        yield world
+
+
+def closed(world: World) -> ClosedBank:
+    """Everything runs, an order has come, and the bank is closed."""
+    bank = ClosedBank()
+    world.start(order, payment, inventory, shipping, use=[bank, Carrier()], documents={"tea": Stock(left=5)})
+    world.publish(an_order(17))
+    world.run_until_quiet()
+    assert world.outcome(SAGA) is None
+    return bank
+
+
+def replayed(world: World) -> None:
+    bank = closed(world)
+    bank.is_open = True
+    world.replay(payment, SAGA)
+    world.run_until_quiet()
+    assert world.outcome(SAGA) is OrderConfirmed
+    assert (len(bank.taken), bank.held) == (1, {})
+    world.verify()
+    with pytest.raises(SagaError, match="no dead letter blocks this saga"):
+        world.replay(payment, SAGA)
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_what_is_replayed_goes_on_whatever_happens(seed: int) -> None:
+    with simulated(seed) as world:
+        replayed(world)
+
+
+def test_what_is_replayed_goes_on_in_real_processes() -> None:
+    with ProcessWorld() as world:
+        replayed(world)
+
+
+def test_two_people_who_replay_the_same_do_no_harm() -> None:
+    with simulated(0) as world:
+        bank = closed(world)
+        bank.is_open = True
+        world.replay(payment, SAGA)
+        world.replay(payment, SAGA)
+        world.run_until_quiet()
+        assert (world.outcome(SAGA), len(bank.taken)) == (OrderConfirmed, 1)
+        world.verify()
+
+
+def test_a_replay_that_dies_again_can_be_replayed_again() -> None:
+    with simulated(0) as world:
+        bank = closed(world)
+        for _ in range(3):
+            world.replay(payment, SAGA)
+            world.run_until_quiet()
+        bank.is_open = True
+        world.replay(payment, SAGA)
+        world.run_until_quiet()
+        assert world.outcome(SAGA) is OrderConfirmed
+        world.verify(rerun=True)
+
+
+def test_what_is_discarded_is_over_in_its_service() -> None:
+    with simulated(0) as world:
+        bank = closed(world)
+        bank.is_open = True
+        world.discard(payment, SAGA)
+        world.run_until_quiet()
+        p = world.progress("payment", SAGA)
+        assert p is not None
+        assert (p.queue, p.intents) == ((), ())
+        assert (bank.held, bank.taken) == ({}, {})
+        world.verify()
+
+
+def test_a_command_about_a_saga_or_a_service_that_is_unknown_is_an_error() -> None:
+    with simulated(0) as world:
+        closed(world)
+        with pytest.raises(SagaError, match="no dead letter blocks this saga"):
+            world.discard(payment, "order-18")
+    with simulated(0) as world, pytest.raises(SagaError, match="was not started in this world"):
+        world.replay(payment, SAGA)
