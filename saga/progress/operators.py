@@ -4,12 +4,12 @@ A command passes queue and quarantine. It names the dead letter, whose id counts
 late, finds nothing to do.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from msgspec.structs import replace
 
-from saga.commands import Command
+from saga.commands import Command, Wanted
 from saga.progress import decide, ids, record
 from saga.progress.actions import CloseSealed, Discard, Disregard, Heeds, Replay, Seal
 from saga.progress.document import DeadLetter, Kept, Snapshot
@@ -71,7 +71,7 @@ def heeded(p: Snapshot, hand: Hand, action: Heeds) -> Written:
         case Discard(kept=kept):
             return discarded(p, hand, command, kept)
         case Disregard(reason=reason):  # pragma: no branch - it is the last one, and checkers would see another
-            reason = f"{command.wanted} of {command.dead}, which {_wanted_by(command)}: {reason}"
+            reason = f"not {_PAST[command.wanted]}: {reason} ({_wanted_by(command)})"
             return record.append(p, hand, "ignored", COMMAND, Ended(message=command, reason=reason))
 
 
@@ -134,6 +134,9 @@ def _end(command: Command, kept: Kept, what: Literal["replayed", "discarded"], s
         remedy="nothing to do",
         message=kept.message,
     )
+
+
+_PAST: Mapping[Wanted, str] = {"replay": "replayed", "discard": "discarded"}
 
 
 def _wanted_by(command: Command) -> str:
