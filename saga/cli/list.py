@@ -112,28 +112,14 @@ async def tell_dead(choice: Choice, settings: Settings, as_json: bool) -> None:
 def _cells(each: Listed) -> Sequence[str]:
     still_open = " ".join(f"{sort}:{count}" for sort, count in each.open.items())
     states = [f"{s.service}:{s.state}" for s in each.statuses] + [f"{d.source.service}:damaged" for d in each.damaged]
-    return (
-        each.saga,
-        each.outcome or "-",
-        each.started or "-",
-        each.changed or "-",
-        still_open or "-",
-        " ".join(sorted(states)),
-    )
+    cells = each.saga, each.outcome, each.started, each.changed, still_open, " ".join(sorted(states))
+    return [cell or "-" for cell in cells]
 
 
 def _dead_cells(each: Told) -> Sequence[str]:
     letter = each.letter
-    return (
-        letter.time or "-",
-        letter.service,
-        letter.what,
-        letter.saga or "-",
-        letter.type or letter.whole or "-",
-        letter.handler or "-",
-        each.now,
-        letter.reason,
-    )
+    about = letter.time, letter.service, letter.what, letter.saga, letter.type or letter.whole, letter.handler
+    return [*(cell or "-" for cell in about), each.now, letter.reason]
 
 
 def _row(cells: Sequence[str], widths: Sequence[int]) -> str:

@@ -7,7 +7,7 @@ import click
 
 from saga import wiring
 from saga.administration import topic_plans
-from saga.administration.topic_plans import Step, Wanted, wanted_by
+from saga.administration.topic_plans import Step, wanted_by
 from saga.cli.options import broker_option
 from saga.cli.printing import tell, tell_json
 from saga.clock import SystemClock
@@ -46,9 +46,7 @@ def plan_(modules: tuple[str, ...], broker: str | None, as_json: bool) -> None:
     Exit code 1: something of it would be refused; each line says why.
     Exit code 2: asked wrongly, or the broker cannot be used.
     """
-    settings = Settings.from_environment(broker=broker)
-    steps = asyncio.run(_planned(wanted_by(wiring.load_services(modules)), settings))
-    _tell(steps, as_json, applied=False)
+    _tell(asyncio.run(_steps(modules, broker, apply=False)), as_json, applied=False)
 
 
 @topics.command("apply")
@@ -67,22 +65,19 @@ def apply_(modules: tuple[str, ...], broker: str | None, as_json: bool) -> None:
     Exit code 1: something is refused, each line says why; nothing was changed.
     Exit code 2: asked wrongly, or the broker cannot be used.
     """
-    settings = Settings.from_environment(broker=broker)
-    steps = asyncio.run(_applied(wanted_by(wiring.load_services(modules)), settings))
+    steps = asyncio.run(_steps(modules, broker, apply=True))
     _tell(steps, as_json, applied=not any(step.refused for step in steps))
 
 
-async def _planned(wanted: dict[str, Wanted], settings: Settings) -> list[Step]:
-    if unmade(settings) is not None:  # to ask it would make it
+async def _steps(modules: Sequence[str], address: str | None, *, apply: bool) -> list[Step]:
+    settings = Settings.from_environment(broker=address)
+    wanted = wanted_by(wiring.load_services(modules))
+    if not apply and unmade(settings) is not None:  # to ask it would make it
         return topic_plans.plan([each.topic for each in wanted.values()], {}, {}, can_grow=False)
     async with administration_of(settings, SystemClock()) as broker:
-        return await topic_plans.planned(wanted, broker)
-
-
-async def _applied(wanted: dict[str, Wanted], settings: Settings) -> list[Step]:
-    async with administration_of(settings, SystemClock()) as broker:
         steps = await topic_plans.planned(wanted, broker)
-        await topic_plans.apply(steps, broker)
+        if apply:
+            await topic_plans.apply(steps, broker)
         return steps
 
 

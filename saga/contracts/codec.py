@@ -96,7 +96,7 @@ def identify(value: bytes | None, library: Library) -> Version:
         raise BadInput(f"the value is no Avro single object: it begins with {value[:2].hex(' ')}, not c3 01{registry}")
     if len(value) < HEADER_SIZE:
         raise BadInput(f"the value is partial: {len(value)} bytes, and the header alone has {HEADER_SIZE}")
-    version = library.by_fingerprint(value[2:HEADER_SIZE])
+    version = library.by_fingerprint.get(value[2:HEADER_SIZE])
     if version is None:
         raise BadInput(
             f"no schema in {library.folder} has the fingerprint {value[2:HEADER_SIZE].hex()}; get the newest contracts"

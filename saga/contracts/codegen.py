@@ -149,12 +149,8 @@ class _Module:
         return f"{HEADER}\n\n{self.imports()}\n\n\n" + "\n\n\n".join(classes) + "\n"
 
     def add(self, part: schema.RecordType | schema.EnumType, version: Version) -> None:
-        if isinstance(part, schema.EnumType):
-            source = self.enum(part)
-        elif part is version.record:
-            source = self.record(part, version.path)
-        else:
-            source = self.record(part, None)
+        path = version.path if part is version.record else None
+        source = self.enum(part) if isinstance(part, schema.EnumType) else self.record(part, path)
         if self.classes.setdefault(part.name, source) != source:
             self.problems[
                 f"{part.name} is defined differently in {version.path} than in a schema before it; "
@@ -234,18 +230,18 @@ class _Module:
 
     def default(self, field: schema.Field) -> str:
         inner = field.type.inner if isinstance(field.type, schema.OptionalType) else field.type
-        if isinstance(inner, schema.MapType) and field.default is not None:
-            # dataclasses refuse a mutable default: each event gets its own.
-            if not field.default:
-                factory = f"{self.use('dict')}[{self.use('str')}, {self.hint(inner.values)}]"
-            else:
-                factory = f"lambda: {self.value(inner, field.default)}"
-            return f"{self.use('field')}(default_factory={factory})"
+        value = self.value(field.type, field.default)
         renamed = isinstance(inner, schema.RecordType) and inner.name in self.again
-        if (renamed or inner == schema.ScalarType("uuid")) and field.default is not None:
-            # Linters do not know that a UUID is immutable, nor a record by another name.
-            return f"{self.use('field')}(default_factory=lambda: {self.value(inner, field.default)})"
-        return self.value(field.type, field.default)
+        # dataclasses refuse a mutable default: each event gets its own. And linters do not know that a UUID is
+        # immutable, nor a record by another name.
+        if field.default is None or not (
+            renamed or isinstance(inner, schema.MapType) or inner == schema.ScalarType("uuid")
+        ):
+            return value
+        factory = f"lambda: {value}"
+        if isinstance(inner, schema.MapType) and not field.default:
+            factory = f"{self.use('dict')}[{self.use('str')}, {self.hint(inner.values)}]"
+        return f"{self.use('field')}(default_factory={factory})"
 
     def value(self, type_: schema.Type, raw: Any) -> str:
         """Write a raw default as an expression."""

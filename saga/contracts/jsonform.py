@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import UTC, date, datetime
 from decimal import Decimal
+from math import isfinite
 from typing import Any, Final, Never, TypeAlias
 from uuid import UUID
 
@@ -39,7 +40,7 @@ def to_json(type_: schema.Type, classes: Classes, *, essential: bool = False) ->
         case schema.ScalarType(kind):
             return _SCALARS_TO_JSON.get(kind, _same)
         case schema.DecimalType():
-            return _decimal_to_json
+            return "{:f}".format
         case schema.EnumType():
             return str
         case schema.ArrayType(items):
@@ -123,16 +124,8 @@ def _same(value: Any) -> Any:
     return value
 
 
-def _decimal_to_json(value: Any) -> str:
-    return format(value, "f")
-
-
 def _number_to_json(value: Any) -> float | str:
-    if value != value:
-        return "NaN"
-    if value in (float("inf"), float("-inf")):
-        return "Infinity" if value > 0 else "-Infinity"
-    return float(value)
+    return float(value) if isfinite(value) else json.dumps(value)
 
 
 def _number_from_json(data: Any) -> Any:
@@ -147,10 +140,6 @@ def _number_from_json(data: Any) -> Any:
     if not isinstance(data, float):
         raise is_not(data, float)
     return data
-
-
-def _bytes_to_json(value: Any) -> str:
-    return base64.b64encode(value).decode()
 
 
 def _timestamp_to_json(timespec: str) -> Convert:
@@ -170,7 +159,7 @@ _timestamp_from_json = _parsed(
 _SCALARS_TO_JSON: Final[dict[schema.ScalarKind, Convert]] = {
     "float": _number_to_json,
     "double": _number_to_json,
-    "bytes": _bytes_to_json,
+    "bytes": lambda value: base64.b64encode(value).decode(),
     "uuid": str,
     "date": date.isoformat,
     "timestamp-millis": _timestamp_to_json("milliseconds"),

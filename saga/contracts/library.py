@@ -30,8 +30,10 @@ class Library:
     """Contracts by name."""
     topics: Mapping[str, Topic] = field(repr=False)
     """Topics by name."""
-    _versions: Mapping[str, Version] = field(repr=False, compare=False)
-    _fingerprints: Mapping[bytes, Version] = field(repr=False, compare=False)
+    by_path: Mapping[str, Version] = field(repr=False, compare=False)
+    """Versions by path, `payments/PaymentReserved.v1`."""
+    by_fingerprint: Mapping[bytes, Version] = field(repr=False, compare=False)
+    """Versions by the 8 bytes in a value's header; the newest, if versions differ only in what Avro ignores."""
 
     @classmethod
     def load(cls, folder: Path, schemas: str = URN) -> Self:
@@ -41,14 +43,6 @@ class Library:
         versions = [version for contract in contracts.values() for version in contract.versions]
         by_path = {version.path: version for version in versions}
         return cls(folder, contracts, topics, by_path, {version.fingerprint: version for version in versions})
-
-    def version(self, path: str) -> Version | None:
-        """Version at `payments/PaymentReserved.v1`, if there is one."""
-        return self._versions.get(path)
-
-    def by_fingerprint(self, fingerprint: bytes) -> Version | None:
-        """Version whose header says these 8 bytes; the newest, if versions differ only in what Avro ignores."""
-        return self._fingerprints.get(fingerprint)
 
 
 @dataclass(frozen=True)
@@ -116,7 +110,7 @@ def _bind(event: type[Event]) -> Binding:
         )
     file = getattr(sys.modules.get(event.__module__), "__file__", None)
     library = find(None if file is None else Path(file).parent)
-    version = library.version(path)
+    version = library.by_path.get(path)
     if version is None:
         raise DeclarationError(
             f"{where} is of {path}, but there is no {library.folder / path}.avsc; correct the path, or run "

@@ -24,6 +24,7 @@ PYTHON_TYPES: Final[Mapping[ScalarKind, type]] = {
     "timestamp-micros": datetime,
 }
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_NO_TIME = "is a time before year 1 or after 9999"
 _EPOCH_DAY = date(1970, 1, 1).toordinal()
 _WORDS: Final[Mapping[type, str]] = {
     bool: "true or false",
@@ -152,24 +153,10 @@ def _float_to_raw(value: Any) -> Any:
     return number
 
 
-def _uuid_from_raw(value: Any) -> Any:
-    try:
-        return UUID(value)
-    except ValueError:
-        raise Wrong("is no UUID") from None
-
-
 def _date_to_raw(value: Any) -> Any:
     if type(value) is not date:
         raise is_not(value, date)
     return value.toordinal() - _EPOCH_DAY
-
-
-def _date_from_raw(value: Any) -> Any:
-    try:
-        return date.fromordinal(value + _EPOCH_DAY)
-    except (ValueError, OverflowError):
-        raise Wrong("is a date before year 1 or after 9999") from None
 
 
 def _micros_to_raw(value: Any) -> Any:
@@ -192,12 +179,14 @@ def _millis_to_raw(value: Any) -> Any:
     return millis
 
 
-def _timestamp_from_raw(unit: str) -> Convert:
+def _made(make: Convert, problem: str) -> Convert:
+    """Make a function from raw values of which some mean nothing: `make` raises for these."""
+
     def convert(value: Any) -> Any:
         try:
-            return _EPOCH + timedelta(**{unit: value})
-        except OverflowError:
-            raise Wrong("is a time before year 1 or after 9999") from None
+            return make(value)
+        except (ValueError, OverflowError):
+            raise Wrong(problem) from None
 
     return convert
 
@@ -216,8 +205,8 @@ TO_RAW: Final[Mapping[ScalarKind, Convert]] = {
     "timestamp-micros": _micros_to_raw,
 }
 FROM_RAW: Final[Mapping[ScalarKind, Convert]] = {
-    "uuid": _uuid_from_raw,
-    "date": _date_from_raw,
-    "timestamp-millis": _timestamp_from_raw("milliseconds"),
-    "timestamp-micros": _timestamp_from_raw("microseconds"),
+    "uuid": _made(UUID, "is no UUID"),
+    "date": _made(lambda days: date.fromordinal(days + _EPOCH_DAY), "is a date before year 1 or after 9999"),
+    "timestamp-millis": _made(lambda millis: _EPOCH + timedelta(milliseconds=millis), _NO_TIME),
+    "timestamp-micros": _made(lambda micros: _EPOCH + timedelta(microseconds=micros), _NO_TIME),
 }

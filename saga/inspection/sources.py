@@ -85,15 +85,13 @@ def unmade(settings: Settings) -> Path | None:
 @asynccontextmanager
 async def administration_of(settings: Settings, clock: Clock) -> AsyncIterator[Administration]:
     """The broker of the settings, open. Raises `SagaError` within 15 s if it cannot be used."""
-    broker = adapters.administration_at(settings, clock)
-    try:
-        await clock.within(OPEN_S_MAX, broker.__aenter__())
-    except TimeoutError as why:
-        raise BrokerUnavailable(
-            f"the broker {settings.broker} did not open within {OPEN_S_MAX:.0f} s: "
-            "see whether it runs and can be reached"
-        ) from why
-    try:
+    async with AsyncExitStack() as stack:
+        opening = stack.enter_async_context(adapters.administration_at(settings, clock))
+        try:
+            broker = await clock.within(OPEN_S_MAX, opening)
+        except TimeoutError as why:
+            raise BrokerUnavailable(
+                f"the broker {settings.broker} did not open within {OPEN_S_MAX:.0f} s: "
+                "see whether it runs and can be reached"
+            ) from why
         yield broker
-    finally:
-        await broker.__aexit__(None, None, None)

@@ -39,10 +39,10 @@ def test_a_contract_has_what_its_schema_says(tmp_path: Path) -> None:
     assert [version.path for version in contract.versions] == ["orders/OrderPlaced.v1", "orders/OrderPlaced.v2"]
     assert contract.versions[0].schema == placed
     for version in contract.versions:
-        assert library.version(version.path) is version
-        assert library.by_fingerprint(version.fingerprint) is version
-    assert library.version("orders/OrderPlaced.v3") is None
-    assert library.by_fingerprint(b"\0" * 8) is None
+        assert library.by_path[version.path] is version
+        assert library.by_fingerprint[version.fingerprint] is version
+    assert "orders/OrderPlaced.v3" not in library.by_path
+    assert b"\0" * 8 not in library.by_fingerprint
     assert hash(contract)
 
 
@@ -59,7 +59,7 @@ def test_of_versions_with_one_fingerprint_the_newest_answers(tmp_path: Path) -> 
     library = Library.load(tmp_path / "contracts")
     first, second = library.contracts["Said"].versions
     assert first.fingerprint == second.fingerprint
-    assert library.by_fingerprint(first.fingerprint) is second
+    assert library.by_fingerprint[first.fingerprint] is second
 
 
 def test_the_fingerprint_is_the_one_of_the_specification(tmp_path: Path) -> None:

@@ -42,9 +42,9 @@ class StandingStill:
 
     offset: int
     reason: str
-    since_s: float
-    patience_s: float
-    of_topic: bool
+    patience_s: float = 0.0
+    of_topic: bool = False
+    since_s: float = 0.0
     again_s: float = AGAIN_S_FIRST
     """Pause before it is read again."""
 
@@ -145,7 +145,7 @@ class Fetching(Fetcher):  # type: ignore[misc]  # aiokafka has no types
             if why is None:
                 self._goes_on(place)
             else:
-                self._stands(assignment, place, self._new(offset, unreadable(place, offset, why)))
+                self._stands(assignment, place, StandingStill(offset, unreadable(place, offset, why)))
 
         batches = Batches(place, data, assignment.state_value(place).position, aborted, highwater, tell)
         return FetchResult(place, partition_records=batches, assignment=assignment, backoff=self._prefetch_backoff)
@@ -169,8 +169,7 @@ class Fetching(Fetcher):  # type: ignore[misc]  # aiokafka has no types
         doing = f"{place.topic}/{place.partition} stands at offset {offset}"
         trouble = translated(kind(place.topic), doing, "Read", waits=True)
         patience_s = PATIENCE_S if passes or kind is UnknownTopicOrPartitionError else 0.0
-        new = self._new(offset, str(trouble), patience_s=patience_s, of_topic=kind in OF_TOPICS)
-        self._stands(assignment, place, new)
+        self._stands(assignment, place, StandingStill(offset, str(trouble), patience_s, kind in OF_TOPICS))
 
     def _is_empty(
         self, assignment: Assignment, place: TopicPartition, offset: int, stable: int, *, alone: bool
@@ -182,14 +181,11 @@ class Fetching(Fetcher):  # type: ignore[misc]  # aiokafka has no types
             "and hand out none of them, as they do if what they have stored is damaged: have it restored, or step over "
             "it with `saga positions skip`"
         )
-        self._stands(assignment, place, self._new(offset, reason, patience_s=PATIENCE_S), rests=alone)
-
-    def _new(self, offset: int, reason: str, *, patience_s: float = 0.0, of_topic: bool = False) -> StandingStill:
-        return StandingStill(offset, reason, self._clock.monotonic_s(), patience_s, of_topic)
+        self._stands(assignment, place, StandingStill(offset, reason, PATIENCE_S), rests=alone)
 
     def _stands(self, assignment: Assignment, place: TopicPartition, new: StandingStill, *, rests: bool = True) -> None:
         """Leave a partition alone for a while, and nothing else."""
-        before = self._standstills.get(place)
+        before, new.since_s = self._standstills.get(place), self._clock.monotonic_s()
         if before is not None and before.offset == new.offset:
             new.since_s, new.again_s = before.since_s, min(2 * before.again_s, AGAIN_S_MAX)
         self._standstills[place] = new

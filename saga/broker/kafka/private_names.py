@@ -6,6 +6,7 @@ ever: an `AttributeError` is also what aiokafka raises when what it has closed i
 
 import inspect
 from collections.abc import Callable, Iterable
+from operator import attrgetter
 
 import aiokafka
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
@@ -63,12 +64,10 @@ def check_consumer(consumer: AIOKafkaConsumer) -> None:
 
 def _missing(root: object, names: Iterable[str]) -> Iterable[str]:
     for name in names:
-        found = root
-        for part in name.split("."):
-            if not hasattr(found, part):
-                yield f"{type(root).__name__}.{name}"
-                break
-            found = getattr(found, part)
+        try:
+            attrgetter(name)(root)
+        except AttributeError:
+            yield f"{type(root).__name__}.{name}"
 
 
 def _check(missing: list[str]) -> None:
