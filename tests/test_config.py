@@ -1,7 +1,7 @@
 """Settings are read as a whole: good ones become values, bad ones are all named at once."""
 
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import asdict, fields
 from pathlib import Path
 
 import pytest
@@ -17,6 +17,7 @@ from saga.inspection.sources import sources_of
 from saga.policies.concurrency import INFLIGHT_MIN
 from saga.store.couchbase.adapter import CouchbaseOptions, couchbase_place
 from saga.store.sqlite_adapter import SQLITE, sqlite_path
+from saga.wiring import limits_of
 
 
 def problems(environ: Mapping[str, str]) -> tuple[str, ...]:
@@ -280,6 +281,12 @@ def test_the_id_of_a_process_reaches_the_broker() -> None:
 
 def test_the_default_of_what_is_in_flight_at_least_is_that_of_the_limit() -> None:
     assert Settings().inflight_min == INFLIGHT_MIN
+
+
+def test_the_limits_of_a_worker_are_those_of_the_settings() -> None:
+    given = {"inflight_max": 7, "inflight_min": 3, "inflight_bytes_max": 11, "cache_max": 13, "drain_s": 1.5}
+    limits = limits_of(Settings.read({f"SAGA_{name.upper()}": str(value) for name, value in given.items()}))
+    assert asdict(limits) == given
 
 
 def test_the_size_of_records_is_bound_as_brokers_have_it() -> None:

@@ -214,14 +214,14 @@ class _Reading:
         if not isinstance(aliases, list) or not all(map(_is_name, aliases)):
             raise _Unusable(at, '"aliases" is a list of names')
         type_ = self.type_(field.get("type"), at, namespace)
-        if "default" not in field:
-            return Field(name, type_, MISSING, tuple(aliases), sensitive)
-        try:
-            default = raw_default(type_, field["default"])
-        except ValueError as why:
-            raise _Unusable(at, f"its default {why}") from why
-        if isinstance(type_, OptionalType) and _null_first(field["type"]) is not (default is None):
-            raise _Unusable(at, "its default must be of the union's first type: change their order")
+        default: object = MISSING
+        if "default" in field:
+            try:
+                default = raw_default(type_, field["default"])
+            except ValueError as why:
+                raise _Unusable(at, f"its default {why}") from why
+            if isinstance(type_, OptionalType) and _null_first(field["type"]) is not (default is None):
+                raise _Unusable(at, "its default must be of the union's first type: change their order")
         return Field(name, type_, default, tuple(aliases), sensitive)
 
     def new_name(self, schema: Mapping[str, Any], at: str, around: str) -> str:

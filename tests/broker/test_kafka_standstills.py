@@ -8,7 +8,7 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from saga.broker.kafka import client, prefetch
 from saga.broker.kafka.committing import Owned
-from saga.broker.kafka.fetching import Fetching
+from saga.broker.kafka.fetching import Fetching, StandingStill
 from saga.broker.kafka.membership import Member
 from saga.broker.kafka.prefetch import Prefetch
 from saga.broker.kafka.settings import Access, KafkaSettings
@@ -29,7 +29,7 @@ class Told:
     def stands(self, consumer: AIOKafkaConsumer) -> None:
         """The partition, at offset 5."""
         assignment = consumer._subscription.subscription.assignment
-        self.fetching._stands(assignment, PLACE, self.fetching._new(5, "damaged"))
+        self.fetching._stands(assignment, PLACE, StandingStill(5, "damaged"))
 
 
 @pytest.fixture

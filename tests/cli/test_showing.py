@@ -180,7 +180,7 @@ def test_what_is_sensitive_is_hidden_at_any_depth() -> None:
         {"name": "maybe", "type": ["null", "Card"], "default": None},
         {"name": "many", "type": {"type": "array", "items": "x.Card"}},
         {"name": "named", "type": {"type": "map", "values": ["null", "Card"]}},
-        {"name": "whole", "type": ["null", {"type": "array", "items": "string"}], "sensitive": True},
+        {"name": "whole", "type": ["null", {"type": "array", "items": "string"}], "default": None, "sensitive": True},
     ]})  # fmt: skip
     card, seen = {"number": "4242", "holder": "Ada"}, {"number": HIDDEN, "holder": "Ada"}
     given: dict[str, object] = {

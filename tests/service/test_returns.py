@@ -54,6 +54,10 @@ async def mixed(
     return DECLINED
 
 
+async def again(order: OrderPlaced) -> PaymentReserved | tuple[PaymentReserved, PaymentDeclined]:
+    return RESERVED
+
+
 def handler(function: Callable[[OrderPlaced], Awaitable[Event | Sequence[Event | None] | None]]) -> Reaction:
     """The function as a handler of payment."""
     payment = Service("payment")
@@ -121,6 +125,7 @@ def test_what_may_be_emitted_is_listed_once_in_the_order_of_the_annotation() -> 
     assert handler(mixed).emits == (PaymentDeclined, PaymentReserved, PaymentCaptured, PaymentReleased)
     assert handler(parts).emits == (PaymentReserved, PaymentDeclined, PaymentCaptured)
     assert handler(nothing).emits == ()
+    assert handler(again).emits == (PaymentReserved, PaymentDeclined)
 
 
 def test_a_handler_made_without_annotation_returns_any_number_of_what_it_emits() -> None:

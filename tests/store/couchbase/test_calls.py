@@ -102,7 +102,8 @@ async def test_a_failure_is_raised_where_the_call_is_awaited() -> None:
 
 
 async def test_of_two_answers_the_first_counts_and_the_call_ends_once() -> None:
-    loop, calls = arrivals(), Calls()
+    loop, calls, told = arrivals(), Calls(), list[Any]()
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
     future, never = loop.create_future(), loop.create_future()
     answer, open_ = calls.begin(answered(future)), calls.begin(answered(never))
 
@@ -119,6 +120,7 @@ async def test_of_two_answers_the_first_counts_and_the_call_ends_once() -> None:
     never.set_result(None)
     await asyncio.wait_for(ended, PATIENCE_S)
     assert open_.done()
+    assert not told
 
 
 async def test_what_goes_wrong_with_one_answer_keeps_no_other_from_its_call() -> None:
