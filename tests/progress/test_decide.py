@@ -402,3 +402,16 @@ def test_parts_that_are_all_there_wait_while_something_else_is_open() -> None:
     p = replace(blank(), waiting=(kept("both", A), kept("both", B, 1)))
     assert isinstance(next_ready(p, ROLES), Run)
     assert next_ready(replace(p, intents=(an_intent("listens", A2),)), ROLES) is None
+
+
+def test_what_waits_for_another_handler_is_no_part() -> None:
+    roles = roles_of(a_role("alone", "A"), a_role("meet", "A", "B"), a_role("join", "B", "C"))
+    p = replace(blank(), waiting=(kept("meet", a_message("A"), n=1), kept("join", a_message("B"), n=2)))
+    assert next_ready(p, roles) is None
+
+
+def test_an_own_event_that_stays_for_another_handler_does_not_run_one_that_has_run() -> None:
+    event = a_message("P")
+    roles = roles_of(a_role("took", "P"), a_role("meet", "P", "B"), emitted="P")
+    p = replace(blank(), own=(Own(event=event, n=1),), ran=(ran("took", event, ids.content(event.value)),))
+    assert next_ready(p, roles) is None

@@ -3,6 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
+from saga.commands import Command
 from saga.progress import ids
 from saga.progress.actions import (
     Action,
@@ -14,6 +15,7 @@ from saga.progress.actions import (
     Recall,
     Refuse,
     Reload,
+    Replay,
     Run,
     Seal,
     Trigger,
@@ -23,7 +25,7 @@ from saga.progress.actions import (
     Writes,
 )
 from saga.progress.document import Outcome, Own, Page, Result, Snapshot
-from saga.progress.roles import Role, undo_name
+from saga.progress.roles import COMMAND, Role, undo_name
 from saga.progress.roles import Undo as UndoRole
 from saga.progress.step import is_all, next_action, next_snapshot
 from tests.progress.pieces import NOW_MS, a_hand, a_message, a_role, an_intent, blank, kept, roles_of
@@ -214,3 +216,25 @@ def named(role: Role) -> tuple[str, str]:
 
 def test_what_a_compensation_does_goes_by_its_name() -> None:
     assert named(RESERVE) == ("reserve", "release")
+
+
+def test_a_command_is_heeded_first_and_then_what_is_ready() -> None:
+    command = Command(
+        id="operator|replay-1",
+        type="saga.replay",
+        schema="",
+        saga="s",
+        source="operator",
+        time=A.time,
+        value=b"",
+        wanted="replay",
+        dead="dead-1",
+        who="ada",
+        why="mended",
+    )
+    p = replace(blank(), n=1, queue=(kept("first", A, dead="dead-1"),))
+    trigger = Trigger(message=command)
+    heeded = next_action(p, ROLES, trigger, NOW, True)
+    assert heeded == Replay(command, p.queue[0])
+    after = replace(p, queue=(kept("first", A),), inbox={ids.entry(command.id, COMMAND): 1})
+    assert next_action(after, ROLES, trigger, NOW, True) == Run(FIRST, A, (A,))
