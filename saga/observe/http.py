@@ -11,7 +11,7 @@ import json
 import logging
 import resource
 from collections.abc import AsyncIterator, Collection, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 
 from aiohttp import web
@@ -149,14 +149,8 @@ async def _recoveries(metrics: Metrics, clock: Clock) -> None:
 async def _workers(health: Health, clock: Clock) -> None:
     while True:
         await clock.sleep(LOOK_S)
-        async with asyncio.TaskGroup() as tasks:
-            for worker in health.working.values():
-                tasks.create_task(_look_of(worker))
-
-
-async def _look_of(worker: WorkerView) -> None:
-    with suppress(Exception):  # whatever it is: lanes meet it too, and people are told of it there
-        await worker.look()
+        looks = [worker.look() for worker in health.working.values()]
+        await asyncio.gather(*looks, return_exceptions=True)  # lanes meet trouble too, and people are told of it there
 
 
 # -------------------------------------------------------------------- connections
