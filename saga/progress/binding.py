@@ -68,7 +68,9 @@ def changes(before: Snapshot, after: Snapshot, started: str | None) -> dict[str,
         sums[name] = _gained_keys(was, now) if name == "inbox" else _gained(was, now)
     if before.pages is not after.pages:
         _add_pages(sums, before, after)
-    found = dict(zip(compress(sums, sums.values()), map(hex, filter(None, sums.values())), strict=True))
+    found = dict(zip(sums, map(hex, sums.values()), strict=True))
+    if 0 in sums.values():
+        found = {name: found[name] for name, total in sums.items() if total}
     if (before.n == 0 or before.started is None) and started is not None:
         found["started"] = started
     return found
@@ -169,7 +171,7 @@ def _gained_keys(old: dict[str, int], new: dict[str, int]) -> int:
         if count + len(added) == len(new):
             return sum(map(_entry_digest, added)) % _MODULUS
     came, went = new.keys() - old.keys(), old.keys() - new.keys()
-    gained = sum(_entry_digest(key) for key in came if new[key]) - sum(_entry_digest(key) for key in went if old[key])
+    gained = sum(map(_entry_digest, filter(new.get, came))) - sum(map(_entry_digest, filter(old.get, went)))
     return gained % _MODULUS
 
 

@@ -312,7 +312,8 @@ def knows(p: Snapshot, roles: Roles, message: Message) -> bool:
         return False
     if not p.inbox.keys().isdisjoint([ids.entry(message.id, name) for name in roles.names.get(message.type, ())]):
         return True
-    return message.id in [k.message.id for k in (*p.queue, *p.waiting, *p.compensating)]
+    kept = p.queue + p.waiting + p.compensating
+    return bool(kept) and message.id in [k.message.id for k in kept]
 
 
 def is_undone(p: Snapshot, role: Role, message: Message) -> bool:

@@ -296,14 +296,16 @@ def emitted(p: Snapshot, roles: Roles, events: Sequence[Message]) -> Snapshot:
     """Progress with what emitted events change here: own parts, the outcome, and what a failure outcome sets off."""
     if not p.own and roles.affecting.isdisjoint([e.type for e in events]):
         return p
-    own = tuple(o for o in p.own if _wanted(p, roles, o.event))
-    own += tuple(Own(event=e, n=p.n) for e in events if e.type in roles.by_type)
+    own = [o for o in p.own if _wanted(p, roles, o.event)]
     outcome, compensating = p.outcome, p.compensating
     for e in events:
+        if e.type in roles.by_type:
+            own.append(Own(event=e, n=p.n))
         if e.type in roles.outcomes:
             outcome = outcome or e.type
-        compensating += tuple(Kept(handler=r.name, message=e, n=p.n) for r in roles.undone_by.get(e.type, ()))
-    return replace(p, own=own, outcome=outcome, compensating=compensating)
+        if e.type in roles.undone_by:
+            compensating += tuple([Kept(handler=r.name, message=e, n=p.n) for r in roles.undone_by[e.type]])
+    return replace(p, own=tuple(own) if own else (), outcome=outcome, compensating=compensating)
 
 
 def dead(p: Snapshot, hand: Hand, action: Act, failure: Failure, intent: Intent | None) -> Written:

@@ -43,7 +43,8 @@ class Delivery:
                 while not turn.over:  # as `take_turn`, with one coroutine less around each write
                     turn = await advance(service, turn)
                 if turn.progress is not None and turn.cas:
-                    self.cache.put(saga, turn.progress, turn.cas, self._written_s(stages, turn.progress, cached))
+                    written_s = stages.begun_s if stages.outcomes else self._written_s(turn.progress, cached, stages)
+                    self.cache.put(saga, turn.progress, turn.cas, written_s)
             except Draining:
                 return False
             except Broken:
@@ -67,19 +68,14 @@ class Delivery:
                 self._tell(item, stages)
                 return True
 
-    def _written_s(self, stages: Stages, p: Snapshot, cached: tuple[Snapshot, int, float] | None) -> float:
-        """Time at which a progress was written: in this turn, before what the cache had of it, or when it tells."""
-        if stages.outcomes:
-            return stages.begun_s
+    def _written_s(self, p: Snapshot, cached: tuple[Snapshot, int, float] | None, stages: Stages) -> float:
+        """Time at which a progress was written that was not written now: as the cache knows, or as it tells itself."""
         if cached is not None and p is cached[0]:
             return cached[2]
-        return stages.begun_s - self._age_s(p)
-
-    def _age_s(self, p: Snapshot) -> float:
-        """Seconds since a progress was written that was only read now."""
         if not p.transitions:
-            return 0.0
-        return max(0.0, (self.service.ports.clock.now_ms() - from_iso(decode_entry(p.transitions[-1]).time)) / 1000)
+            return stages.begun_s
+        age_ms = self.service.ports.clock.now_ms() - from_iso(decode_entry(p.transitions[-1]).time)
+        return stages.begun_s - max(0, age_ms) / 1000
 
     def _tell(self, item: Item, stages: Stages) -> None:
         ports, message = self.service.ports, item.message

@@ -224,8 +224,8 @@ async def save(service: Participant, turn: TurnState, written: Written) -> TurnS
     content, bounds = encode(p), service.bounds
     emptied: list[tuple[str, int]] = []
     large = len(content) > history.HISTORY_BYTES_MAX
-    kept = len(p.queue) + len(p.waiting)
-    if large or p.pages or len(p.inbox) > bounds.inbox_max or kept > bounds.head_max:  # else nothing goes to pages
+    # Else nothing goes to pages.
+    if large or p.pages or len(p.inbox) > bounds.inbox_max or len(p.queue + p.waiting) > bounds.head_max:
         before = p
         p, emptied = await spilling.within_bounds(service, turn, p)
         content = content if p is before else encode(p)

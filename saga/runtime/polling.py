@@ -82,7 +82,7 @@ class Polling:
             if prefix is None:
                 continue
             taken, offset = received(record, service), record.offset
-            if isinstance(taken, Skip):  # most are for others, and leave nothing to remember
+            if isinstance(taken, Skip):  # of others there are many, and they leave nothing to remember
                 prefix.skipped(offset + 1)
                 lanes.finished.set()
                 continue

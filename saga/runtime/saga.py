@@ -387,5 +387,10 @@ def _digest(name: str, args: Sequence[object], kwargs: Mapping[str, object]) -> 
         return blake2b(_encoder.encode((args, kwargs)), digest_size=12).hexdigest()
     except UNENCODABLE as why:
         for where, argument in (*enumerate(args, 1), *kwargs.items()):
-            recorded(argument, name, f"argument {where} of")
+            try:
+                _encoder.encode(argument)
+            except UNENCODABLE as its:
+                raise Permanent(
+                    f"argument {where} of {name!r} cannot be recorded: {its}; hand over plain values"
+                ) from its
         raise Permanent(f"the arguments of {name!r} cannot be recorded: {why}; hand over plain values") from why

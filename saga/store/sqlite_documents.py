@@ -180,13 +180,13 @@ class Documents:
 
     def replace(self, collection: str, key: str, content: bytes, cas: int, expiry_s: float | None) -> int:
         expires_at_ms, hour = (None, None) if expiry_s is None else self._expiry(expiry_s)
-        which = (collection, key, cas, self._moment.earliest_ms)
-        new = (as_blob(content), checksum(collection, key, content), cas + 1)
-        execute = self._execute
+        blob, sum_, now_ms = as_blob(content), checksum(collection, key, content), self._moment.earliest_ms
         # Setting the hour rewrites its index, which costs another page; most writes find the hour as it should be.
-        written = execute(REPLACE_IN_HOUR, (*new, expires_at_ms, *which, hour)).rowcount
-        if not written and not execute(REPLACE, (*new, expires_at_ms, hour, *which)).rowcount:
-            raise self._conflict("replaced", collection, key, cas)
+        in_hour = (blob, sum_, cas + 1, expires_at_ms, collection, key, cas, now_ms, hour)
+        if not self._execute(REPLACE_IN_HOUR, in_hour).rowcount:
+            row = (blob, sum_, cas + 1, expires_at_ms, hour, collection, key, cas, now_ms)
+            if not self._execute(REPLACE, row).rowcount:
+                raise self._conflict("replaced", collection, key, cas)
         self._last = (collection, key, cas + 1, False)
         return cas + 1
 

@@ -142,7 +142,7 @@ class Member:
         return [standstill for _, standstill in self._standstills.values()]
 
     def _read(self, partitions: Collection[Partition], records_max: int) -> list[Record]:
-        wanted, heads = set(partitions), self._shared.log.heads
+        wanted, log, heads = set(partitions), self._shared.log, self._shared.log.heads
         records: list[Record] = []
         partition: Partition | None = None
         try:
@@ -150,21 +150,22 @@ class Member:
                 if partition not in wanted:
                     continue
                 owned = self._behind.pop(partition)
+                end = heads[owned.log]
                 try:
-                    read = self._shared.log.read(owned.log, partition, owned.position, records_max - len(records))
+                    read = log.read(owned.log, partition, owned.position, records_max - len(records))
                 except Undecodable as why:
                     self._stands(partition, why)
                     continue
-                follows = read[0].offset if read else heads[owned.log]
+                follows = read[0].offset if read else end
                 if follows > owned.position:  # a log has no gaps: what lay between was removed
                     self._listener.expired(partition, owned.position, follows)
                     owned.position = follows
                 if read:
-                    if self._standstills.pop(partition, None) is not None:
+                    if self._standstills and self._standstills.pop(partition, None) is not None:
                         self.wake()
                     owned.position = read[-1].offset + 1
                     records += read
-                if owned.position < heads[owned.log]:
+                if owned.position < end:
                     self._behind[partition] = owned  # at the end: the others come first
                 if len(records) >= records_max:
                     break
