@@ -110,7 +110,7 @@ def to_message(record: Record, *, type_: str, schema: str, contract: Contract | 
     ):
         given, foreign = _parted(record)
         get, trace = given.get, given.get("traceparent")
-    saga = _decoded(key, "key", SAGA_BYTES_MAX)
+    saga = _saga(key)
     if (said := get("ce_subject")) and said != key:
         raise BadInput(
             f"the message's key {quoted(saga)} is not its subject {quoted(_decoded(said, 'header ce_subject'))}: both "
@@ -150,6 +150,11 @@ def _decoded(text: bytes, what: str, bytes_max: int = HEADER_BYTES_MAX) -> str:
         raise BadInput(
             f"the message's {what} is not UTF-8: its byte {why.start + 1} is {text[why.start]:02x}"
         ) from None
+
+
+@lru_cache(maxsize=1024)  # it comes with each of a saga's messages
+def _saga(key: bytes) -> str:
+    return _decoded(key, "key", SAGA_BYTES_MAX)
 
 
 @lru_cache(maxsize=1024)  # there are not many

@@ -3,7 +3,6 @@ record; docs/protocol.md, "Business documents", says which loss stands behind ea
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeVar, get_args, get_origin
 
 import msgspec
@@ -74,8 +73,7 @@ _open = msgspec.json.Decoder(_Open)
 _fields = msgspec.json.Decoder(dict[str, Raw])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Update:
+class Update(Struct, frozen=True, kw_only=True):
     """Update of a business document, as one run asks for it."""
 
     declared: DocumentKind

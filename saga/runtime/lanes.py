@@ -79,7 +79,6 @@ class Lanes:
                 finally:
                     self._late.discard(item)
                     self._leaves(item)
-                    self.freed.set()
                     if item.left is not None and not item.left.done():
                         item.left.set_result(None)
                 if finished:
@@ -87,12 +86,12 @@ class Lanes:
         finally:
             for item in waiting:
                 self._leaves(item)
-            self.freed.set()
             del self._lanes[saga]
 
     def _leaves(self, item: Item) -> None:
         self.inflight -= 1
         self.inflight_bytes -= len(item.message.value)
+        self.freed.set()
 
     def finish(self, prefix: Prefix, offset: int) -> None:
         """Note that nothing of a message is left to do."""
@@ -110,7 +109,6 @@ class Lanes:
                     self._leaves(item)
                 lane.waiting.clear()
                 lane.waiting.extend(kept)
-                self.freed.set()
 
     async def drained(self, partitions: Collection[Partition] | None, limit_s: float) -> None:
         """Return when no message of these partitions (`None`: of any) is in hand; what is at the limit is left."""

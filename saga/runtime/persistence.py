@@ -85,13 +85,14 @@ async def patiently(
             return value
 
 
-def in_hand(service: Participant, turn: TurnState) -> Hand:
-    """Circumstances of the next write of this turn."""
+def in_hand(service: Participant, turn: TurnState, *, appends: bool = True) -> Hand:
+    """Circumstances of the next write of this turn. `appends`: false for one without a transition, for which nobody
+    asks whether the message is new."""
     message, p = turn.message, turn.known
-    new = message.type != "" and not turn.paged and not knows(p, service.roles, message)
+    is_new = appends and message.type != "" and not turn.paged and not knows(p, service.roles, message)
     return Hand(
         message=message,
-        position=turn.position if new else None,
+        position=turn.position if is_new else None,
         roles=service.roles,
         # Without a message nobody comes again after a crash: that it is whole is said when all is done and published.
         heard=service.roles.heard if message.type else p.heard,

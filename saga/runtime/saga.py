@@ -316,7 +316,7 @@ class RunningSaga(Saga[Any]):
             raise
         if self.intent.begins is not None and len(self.intent.calls) == len(self.calls):
             return
-        hand = persistence.in_hand(self.service, self.turn)
+        hand = persistence.in_hand(self.service, self.turn, appends=False)
         intent = with_(self.intent, begins=asked, calls=tuple(self.calls), time=self.intent.time or hand.time)
         await self._shielded(self._save(intent, record.begun(self.turn.known, hand, intent)))
 
