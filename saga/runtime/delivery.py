@@ -38,8 +38,7 @@ class Delivery:
                 ports.assignment.check_running(item.position)
                 stages = Stages(received_s=item.received_s, begun_s=ports.clock.monotonic_s())
                 cached = self.cache.take(saga, stages.begun_s)
-                known = None if cached is None else cached[:2]
-                turn = begin(service, item.message, item.position, known, stages)
+                turn = begin(service, item.message, item.position, cached and cached[:2], stages)
                 while not turn.over:  # as `take_turn`, with one coroutine less around each write
                     turn = await advance(service, turn)
                 if turn.progress is not None and turn.cas:

@@ -38,6 +38,9 @@ Row: TypeAlias = tuple[int, bytes, bytes | None, bytes | None, int, int]
 """Row of a log: offset, key, value, packed headers, time, checksum. Of a damaged one any may be of another type."""
 Entry: TypeAlias = tuple[int, bytes, bytes | None, bytes | None]
 """Entry to append: log, key, value, packed headers."""
+Ints: TypeAlias = Sequence[int]
+Nulls: TypeAlias = Sequence[bytes | None]
+"""Columns of rows: of numbers, and of bytes that may be null."""
 
 
 class Kept(NamedTuple):
@@ -145,11 +148,8 @@ class Log:
         moved: dict[int, int] = {}
         offsets: list[int] = []
         for log in logs:
-            offset = moved.get(log)
-            if offset is None:
-                offset = self.heads[log]
-            offsets.append(offset)
-            moved[log] = offset + 1
+            offsets.append(moved[log] if log in moved else self.heads[log])
+            moved[log] = offsets[-1] + 1
         times_ms = [now_ms] * len(offsets)
         sums_ = checksums(offsets, keys, values, headers, times_ms)
         new = zip(offsets, as_blobs(keys), as_blobs(values), as_blobs(headers), times_ms, sums_, strict=True)
@@ -298,13 +298,7 @@ def lacks(connection: sqlite3.Connection, mark: bytes) -> str | None:
     return None if found is not None and found[0] >= end else f"record {end - 1} of log {log}"
 
 
-def checksums(
-    offsets: Sequence[int],
-    keys: Sequence[bytes],
-    values: Sequence[bytes | None],
-    headers: Sequence[bytes | None],
-    times_ms: Sequence[int],
-) -> Iterable[int]:
+def checksums(offsets: Ints, keys: Sequence[bytes], values: Nulls, headers: Nulls, times_ms: Ints) -> Iterable[int]:
     """Checksums of records at their places, given by columns: SQLite has none. Nothing here loops but what is written
     in C, for each record passes twice."""
     seeds = map(xor, map(add, offsets, offsets), times_ms)
