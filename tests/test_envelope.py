@@ -254,6 +254,20 @@ def test_headers_that_could_be_taken_for_ours_have_other_names() -> None:
     assert replace_foreign(message) == read(record), "the first of each name counts"
 
 
+@pytest.mark.parametrize(
+    "header",
+    [("ce_id", b"second"), ("ce_source", None), ("content-type", b"text/plain"), ("ce_specversion", b"0.3")],
+    ids=["twice", "null", "another type of content", "another version"],
+)
+def test_a_header_of_ours_that_a_message_has_no_room_for_is_kept_though_it_is_the_only_one(
+    header: tuple[str, bytes | None],
+) -> None:
+    name, value = header
+    record = received(to_record(an_order(), NOW_MS))
+    others = record.headers if value == b"second" else tuple(h for h in record.headers if h[0] != name)
+    assert read(record._replace(headers=(*others, header))).foreign == ((f"foreign_{name}", value),)
+
+
 @pytest.mark.parametrize("trace", [b"", b"\xff" * 55, b"00-" + b"x" * 60, b"0" * 5000])
 def test_a_trace_that_is_none_spoils_nothing(trace: bytes) -> None:
     message = read(with_headers(received(to_record(an_order(), NOW_MS)), traceparent=trace))

@@ -193,6 +193,18 @@ async def test_a_record_that_is_not_what_was_written_stands_its_partition_and_sa
     await broker.__aexit__(None, None, None)
 
 
+async def test_a_record_without_a_value_is_not_one_with_an_empty_value(path: Path) -> None:
+    broker = await opened(path)
+    await broker.publish([Outgoing("orders", b"k", None, ())])
+    assert [record.value async for record in broker.scan("orders")] == [None]
+    with closing(sqlite3.connect(path, isolation_level=None)) as shell:
+        for log in range(1, 5):
+            shell.execute(f"UPDATE log_{log} SET value = ?", (b"",))
+    with pytest.raises(BrokerError, match="its checksum is another"):
+        _ = [record async for record in broker.scan("orders")]
+    await broker.__aexit__(None, None, None)
+
+
 @pytest.mark.parametrize("column", ["key", "value", "headers", "time_ms", "sum"])
 @pytest.mark.parametrize("into", ["CAST({} AS TEXT)", "CAST(x'ff' AS TEXT)", "NULL", "x'ff'", "7", "1e300", "-1", "''"])
 async def test_whatever_a_row_has_become_it_is_told_or_what_it_was_and_holds_up_nobody(

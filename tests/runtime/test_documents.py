@@ -9,6 +9,7 @@ from typing import Self
 
 import msgspec
 import pytest
+from msgspec.structs import replace as with_
 
 from saga import Retry, Saga, Service
 from saga.declarations.values import Declared
@@ -383,10 +384,10 @@ async def test_of_updates_that_go_together_one_that_would_end_the_process_fails_
     async with SqliteStore(tmp_path / "store.db", clock=clock) as store:
         service = participant_of(prepare(declared), {}, trial_ports(declared.name, store, clock, Published()))
         await store.insert("stock", "tea", b'{"left":5}')
-        good, bad = an_update(declared), replace(an_update(declared), marker="bad", change=ends, args=())
+        good, bad = an_update(declared), with_(an_update(declared), marker="bad", change=ends, args=())
         run = [{"handler": "set_aside", "kind": "do", "cause": "c"}]
         await store.insert("saga", f"inventory::{SAGA}", msgspec.json.encode({"intents": run}))
-        made = await documents.apply_all(service, Position("orders", 0, 0), [good, bad, replace(good, marker="last")])
+        made = await documents.apply_all(service, Position("orders", 0, 0), [good, bad, with_(good, marker="last")])
         found = await store.get("stock", "tea")
     assert found is not None
     assert documents.as_kind(found.content, Stock) == Stock(left=3, aside=2)
@@ -413,7 +414,7 @@ async def test_of_updates_that_go_together_one_whose_progress_cannot_be_read_fai
         intents = {"intents": [{"handler": "set_aside", "kind": "do", "cause": "c"}]}
         await store.insert("saga", "inventory::sound", msgspec.json.encode(intents))
         await store.insert("stock", "tea", b'{"left":5}')
-        updates = [an_update(declared), replace(an_update(declared), saga="sound", marker="n")]
+        updates = [an_update(declared), with_(an_update(declared), saga="sound", marker="n")]
         damaged, sound = await documents.apply_all(service, Position("orders", 0, 0), updates)
         assert isinstance(damaged, StoreError)
         assert isinstance(sound, Marker)

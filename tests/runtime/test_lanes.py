@@ -71,3 +71,25 @@ async def test_draining_waits_for_what_is_in_hand_and_leaves_what_takes_too_long
         for item in items("a", prefix, 0, 1):
             lanes.add(item)
     assert handles.seen == [("a", 0), ("a", 1)]
+
+
+async def test_a_message_that_ends_though_it_was_to_be_left_leaves_nothing_behind_for_the_next_one() -> None:
+    prefix, cancels = Prefix(0), list[int]()
+
+    async def stubborn(item: Item) -> bool:
+        task = asyncio.current_task()
+        assert task is not None
+        cancels.append(task.cancelling())
+        try:
+            await asyncio.sleep(0 if item.position.offset else 60)  # noqa: TID251
+        except asyncio.CancelledError:
+            assert item.position.offset == 0
+        return True
+
+    async with asyncio.TaskGroup() as tasks:
+        lanes = Lanes(tasks, stubborn)
+        for item in items("a", prefix, 0, 0, 1):
+            lanes.add(item)
+        await asyncio.sleep(0)  # noqa: TID251
+        await lanes.drained(None, 0.01)
+    assert (cancels, prefix.to_commit(), lanes._late) == ([0, 0], 2, set())

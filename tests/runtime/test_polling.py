@@ -85,6 +85,20 @@ async def test_only_what_is_ours_and_stays_so_is_begun() -> None:
     assert (assignment.prefixes[OURS].to_commit(), assignment.prefixes[LEAVING].to_commit()) == (7, None)
 
 
+async def test_what_is_for_others_is_told_to_whoever_commits_and_holds_up_nothing() -> None:
+    async def handle(item: Item) -> bool:
+        raise AssertionError("it is for others")
+
+    assignment, stop = assignment_of(OURS), asyncio.Event()
+    async with asyncio.TaskGroup() as tasks:
+        polling = polling_of(assignment, tasks, handle)
+        (record,) = records("a", 0, 4)
+        theirs = record._replace(headers=(("ce_type", b"saga.PaymentReserved"), *record.headers[1:]))
+        await polling.run(Once([theirs], stop), stop)  # type: ignore[arg-type]  # all of it that a poll uses
+    assert polling.lanes.finished.is_set()
+    assert (assignment.prefixes[OURS].to_commit(), len(assignment.prefixes[OURS])) == (5, 0)
+
+
 class Slow:
     """A log that acknowledges when it is let."""
 

@@ -149,6 +149,16 @@ async def test_a_change_that_refuses_fails_alone(there: Open) -> None:
     assert there.number == 3
 
 
+async def test_whoever_went_away_is_told_nothing_and_the_others_are_told_theirs(there: Open) -> None:
+    changes = (lambda: there.add(1), refuses, lambda: there.add(2), refuses)
+    answers = [there.writer.do(change) for change in changes]
+    answers[0].cancel()
+    answers[1].cancel()
+    third, fourth = await asyncio.gather(*answers[2:], return_exceptions=True)
+    assert (third, str(fourth)) == (2, "not today")
+    assert there.number == 3
+
+
 async def test_a_change_that_fails_otherwise_fails_all_and_nothing_of_them_is_there(there: Open) -> None:
     def fails() -> int:
         there.add(5)
