@@ -282,8 +282,8 @@ def handled(p: Snapshot, hand: Hand, role: Role, ended: Ended) -> Written:
     p = replace(
         p,
         inbox=into_inbox(p, hand, role.name, ids_of_ended),
-        queue=without(p.queue, role.name, ids_of_ended),
-        waiting=without(p.waiting, role.name, ids_of_ended),
+        queue=p.queue and without(p.queue, role.name, ids_of_ended),
+        waiting=p.waiting and without(p.waiting, role.name, ids_of_ended),
         intents=intents,
         ran=ran,
         results=results,

@@ -148,11 +148,11 @@ def _check_one_outcome(service: Prepared, handler: Reaction, events: Sequence[Ev
 def _arguments(service: Participant, ask: Ask, parts: Sequence[Message], saga: RunningSaga) -> Mapping[str, object]:
     """The handler's arguments by name."""
     arguments: dict[str, object] = {}
-    classes = service.classes[ask.handler.name]
-    for parameter in ask.handler.parameters:
+    handler, classes = ask.handler, service.classes[ask.handler.name]
+    for parameter in handler.parameters:
         if parameter.role == "event":
             part = parts[0] if len(parts) == 1 else next(m for m in parts if classes.get(m.type) in parameter.events)
-            arguments[parameter.name] = service.decode(ask.handler.name, part)
+            arguments[parameter.name] = service.decode(handler.name, part)
         elif parameter.role == "saga":
             arguments[parameter.name] = saga
         else:
