@@ -9,7 +9,7 @@ import click
 from saga.administration import commanding
 from saga.administration.commanding import Answer, Wish
 from saga.cli.list import LIMIT_MAX, tell_dead
-from saga.cli.options import broker_option, read_stores_option
+from saga.cli.options import broker_option, check_said, read_stores_option
 from saga.cli.printing import tell, tell_json, tell_trouble
 from saga.clock import SystemClock, from_iso, iso
 from saga.commands import Wanted
@@ -175,9 +175,7 @@ def _commands(wanted: Wanted, help_text: str) -> click.Command:
         broker: str | None,
         as_json: bool,
     ) -> None:
-        for name, text in (("--who", who), ("--why", why)):
-            if not text.strip():
-                raise click.UsageError(f"{name} is for the record: say it")
+        check_said(who, why)
         meant = Filter(sagas=sagas, handler=handler, type_=type_, reason=reason, before=_time(before))
         if meant == Filter(sagas=(), handler=None, type_=None, reason=None, before=None) and not all_:
             raise click.UsageError("say which: --saga, --handler, --type, --reason, --before, or --all")

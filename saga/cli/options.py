@@ -22,3 +22,10 @@ read_stores_option = click.option(
     "Without it: SAGA_STORE, by default sqlite:///.saga/{service}.db.",
 )
 """The option `--store` that all reading commands have."""
+
+
+def check_said(who: str, why: str) -> None:
+    """Refuse what is to be on record with nobody's name, or without a reason."""
+    for name, text in (("--who", who), ("--why", why)):
+        if not text.strip():
+            raise click.UsageError(f"{name} is for the record: say it")

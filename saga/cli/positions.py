@@ -8,7 +8,7 @@ import click
 from saga import wiring
 from saga.administration.position_moves import Move
 from saga.administration.positions import Answer, Shown, Skip, Wish, moved, shown_of, skipped
-from saga.cli.options import broker_option
+from saga.cli.options import broker_option, check_said
 from saga.cli.printing import tell, tell_json
 from saga.clock import SystemClock
 from saga.config import Settings
@@ -132,7 +132,7 @@ def move(  # an argument for each option of the command
     Exit code 1: refused; nothing was moved.
     Exit code 2: asked wrongly, or the broker cannot be used.
     """
-    _check_said(who, why)
+    check_said(who, why)
     memory_ms = None if module is None else _memory_ms(service, module)
     wish = Wish(service=service, topic=topic, partition=partition, to=to, memory_ms=memory_ms, who=who, why=why)
     answer = asyncio.run(moved(wish, Settings.from_environment(broker=broker), SystemClock()))
@@ -172,7 +172,7 @@ def skip(  # an argument for each option of the command
     Exit code 1: refused; nothing was moved.
     Exit code 2: asked wrongly, or the broker cannot be used.
     """
-    _check_said(who, why)
+    check_said(who, why)
     wish = Skip(service=service, partition=Partition(topic, partition), who=who, why=why)
     answer, unreadable = asyncio.run(skipped(wish, Settings.from_environment(broker=broker), SystemClock()))
     if as_json:
@@ -182,12 +182,6 @@ def skip(  # an argument for each option of the command
         tell(f"{topic}/{partition}  stepped over {unreadable}")
         _print(service, answer.moves)
     _print_refused(answer)
-
-
-def _check_said(who: str, why: str) -> None:
-    for name, text in (("--who", who), ("--why", why)):
-        if not text.strip():
-            raise click.UsageError(f"{name} is for the record: say it")
 
 
 def _print_refused(answer: Answer) -> None:
