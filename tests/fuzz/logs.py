@@ -18,7 +18,7 @@ from saga.broker.port import RECORD_BYTES_MAX, Broker, Listener, Membership, siz
 from saga.clock import SystemClock
 from saga.errors import BrokerError
 from saga.messages import Outgoing, Partition, Record, Standstill, Topic
-from saga.names import dead_letters_of
+from saga.names import commands_of, dead_letters_of
 from tests.fuzz.records import TOPIC, Written
 from tests.servers.kafka import KafkaServer
 
@@ -27,7 +27,7 @@ PARTITIONS = 4
 CODECS = [None, *(name for name in ("gzip", "snappy", "lz4", "zstd") if getattr(codec, f"has_{name}")())]
 """Compressions of batches that work with what is installed."""
 PAYMENTS = "payments"
-DEAD = dead_letters_of("payment")
+DEAD, COMMANDS = dead_letters_of("payment"), commands_of("payment")
 
 
 class FuzzedLog(Protocol):
@@ -63,7 +63,7 @@ class InMemory:
     news: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
-        self.logs = {topic: [[] for _ in range(PARTITIONS)] for topic in (TOPIC, PAYMENTS, DEAD)}
+        self.logs = {topic: [[] for _ in range(PARTITIONS)] for topic in (TOPIC, PAYMENTS, DEAD, COMMANDS)}
 
     @property
     def broker(self) -> Broker:
@@ -174,7 +174,7 @@ class Embedded:
 async def embedded(folder: Path) -> AsyncIterator[Embedded]:
     """In a file of its own."""
     async with EmbeddedBroker(folder / "broker.db", clock=CLOCK) as broker:
-        await broker.ensure([Topic(topic, PARTITIONS) for topic in (TOPIC, PAYMENTS, DEAD)])
+        await broker.ensure([Topic(topic, PARTITIONS) for topic in (TOPIC, PAYMENTS, DEAD, COMMANDS)])
         yield Embedded(broker)
 
 
@@ -236,7 +236,7 @@ async def kafka(folder: Path) -> AsyncIterator[Kafka]:
             "max.message.bytes": "1600000",
             "retention.ms": "-1",
         }
-        limits = {TOPIC: theirs, PAYMENTS: {}, DEAD: {"max.message.bytes": "300000"}}
+        limits = {TOPIC: theirs, PAYMENTS: {}, COMMANDS: {}, DEAD: {"max.message.bytes": "300000"}}
         await admin.create_topics([NewTopic(t, PARTITIONS, 1, topic_configs=configs) for t, configs in limits.items()])
         await admin.close()
         settings = KafkaSettings(
