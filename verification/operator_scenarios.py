@@ -8,6 +8,7 @@ from saga.messages import Message
 from saga.progress import ids
 from saga.progress.document import Entry, Snapshot
 from verification.building_blocks import (
+    BAD_Q,
     ORD,
     F,
     M,
@@ -255,6 +256,17 @@ def discards() -> Iterator[Scenario]:  # a list: one scenario after another
         crash=1,
         may_die=True,
         at_the_end=at_last("note"),
+    )
+
+    yield Scenario(
+        name="discard: a part that nobody can decode, and one that comes in its place",
+        service=of(meet_step),
+        a=(ORD, Q),
+        b=(BAD_Q, command("discard", "meet", BAD_Q)),
+        crash=1,
+        move=1,
+        may_die=True,
+        at_the_end=has_run("meet"),
     )
 
 

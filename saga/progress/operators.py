@@ -92,11 +92,12 @@ def _replayed(p: Snapshot, hand: Hand, command: Command, kept: Kept) -> Written:
 
 
 def discarded(p: Snapshot, hand: Hand, command: Command, kept: Kept, *, remains: Sequence[str] = ()) -> Written:
-    """The message will never be handled. `remains`: what its run did and nobody can undo, for a person to put right."""
-    role = hand.roles.handlers[kept.handler]
+    """The message will never be handled; other parts of a fan-in stay, for another one may come in its place.
+
+    `remains`: what its run did and nobody can undo, for a person to put right.
+    """
     sealed = decide.intent_with(p, kept.handler, kept.message, "lieu")
-    parts = sealed.parts if sealed is not None else decide.parts_with(p, role, kept.message) or (kept.message,)
-    gone = [m.id for m in (parts[:1] if role.many else parts)]
+    gone = [kept.message.id]
     inbox = record.into_inbox(p, hand, kept.handler, gone)
     inbox[ids.entry(command.id, COMMAND)] = hand.entered_s
     letters = [_end(command, kept, "discarded", "it is never handled", kept.handler)]
@@ -119,8 +120,7 @@ def discarded(p: Snapshot, hand: Hand, command: Command, kept: Kept, *, remains:
         waiting=record.without(p.waiting, kept.handler, gone),
         intents=tuple(i for i in p.intents if i is not sealed),
     )
-    cause = "+".join(sorted(gone))
-    ended = Ended(message=command, cause=cause, reason=_wanted_by(command), letters=tuple(letters))
+    ended = Ended(message=command, cause=kept.message.id, reason=_wanted_by(command), letters=tuple(letters))
     return record.append(p, hand, "discarded", kept.handler, ended)
 
 

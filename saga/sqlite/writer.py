@@ -213,7 +213,7 @@ class Writer:
 
     def _group(self) -> list[Change]:
         queue, room = self._queue, self._room
-        if sum(map(_takes, queue)) <= room:  # nearly always, and cheap to see
+        if len(queue) <= room and sum(map(_takes, queue)) <= room:  # nearly always, and cheap to see
             group = [*queue]
             queue.clear()
             return group

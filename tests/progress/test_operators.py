@@ -137,16 +137,17 @@ def test_what_is_discarded_is_never_handled_and_what_is_behind_it_goes_on() -> N
     assert ready.role.name == "on_b"
 
 
-def test_the_parts_of_a_fan_in_are_discarded_together() -> None:
+def test_the_other_parts_of_a_fan_in_wait_for_another_message_in_its_place() -> None:
     roles = roles_of(a_role("meet", "A", "B"))
     p = replace(blank(), n=3, queue=(kept("meet", A, n=2, dead=DEAD),), waiting=(kept("meet", B, n=1),))
     written = heeded(p, a_command("discard"), roles)
-    assert written.snapshot.waiting == written.snapshot.queue == ()
+    assert (written.snapshot.waiting, written.snapshot.queue) == (p.waiting, ())
     assert written.entry is not None
-    assert written.entry.cause == f"{A.id}+{B.id}"
-    many = roles_of(a_role("meet", "A", "B", many=True))
-    stays = heeded(p, a_command("discard"), many).snapshot
-    assert stays.waiting == p.waiting, "the other parts serve the next one"
+    assert written.entry.cause == A.id
+    another = a_message("A", id="another")
+    decision = decide.decide(written.snapshot, roles.handlers["meet"], another)
+    assert isinstance(decision, Run)
+    assert decision.parts == (another, B)
 
 
 def test_what_had_begun_is_sealed_before_it_is_discarded_and_told() -> None:
