@@ -45,9 +45,15 @@ class Books:
         )
 
     def _discarded_and_not_told(self) -> str | None:
-        """A run that is discarded although it has done something, which no person was told."""
+        """A run that is discarded although it has done something, which no person was told. What another run of the
+        handler did is no concern of it."""
+        ran = {t.handler for t in self._entries if t.outcome == "handled"}
         for t in self._entries:
-            if t.outcome == "discarded" and all(letter.what != "escalation" for letter in t.letters):
+            if (
+                t.outcome == "discarded"
+                and t.handler not in ran
+                and all(letter.what != "escalation" for letter in t.letters)
+            ):
                 did = f"do:{t.handler}:"
                 if any(c.what.startswith(did) for c in self._s.outside) or any(
                     e.startswith(did) for e in self._s.ledger
