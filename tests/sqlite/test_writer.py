@@ -17,7 +17,7 @@ from saga.sqlite import guard
 from saga.sqlite.file import File
 from saga.sqlite.lock import WriteLock
 from saga.sqlite.purpose import Purpose
-from saga.sqlite.writer import Writer
+from saga.sqlite.writer import TURNS_MAX, Writer
 from saga.store.sqlite_documents import PURPOSE as STORE
 
 CLOCK = SystemClock()
@@ -135,6 +135,31 @@ async def test_what_comes_up_together_is_one_transaction_in_order_and_each_has_i
     assert await asyncio.gather(*(there.writer.do(partial(there.add, n)) for n in range(5))) == [0, 1, 2, 3, 4]
     assert there.number == 10
     assert there.contents.said == ["begin", "finish 5", "committed", "announce"]
+
+
+async def test_a_transaction_waits_for_some_turns_of_the_loop_while_each_brings_more(there: Open) -> None:
+    loop, written = asyncio.get_running_loop(), list[asyncio.Future[int]]()
+
+    def another() -> None:
+        """One change in each turn of the loop, before the writer looks."""
+        if len(written) < 3 * TURNS_MAX:
+            loop.call_soon(another)
+            written.append(there.writer.do(partial(there.add, 1)))
+
+    another()
+    while len(written) < 3 * TURNS_MAX:
+        await CLOCK.sleep(0)
+    await asyncio.gather(*written)
+    counts = [int(said.removeprefix("finish ")) for said in there.contents.said if said.startswith("finish ")]
+    assert sum(counts) == 3 * TURNS_MAX
+    assert TURNS_MAX <= max(counts) <= TURNS_MAX + 2, "it waits, and not without end"
+
+
+async def test_a_change_that_comes_alone_waits_for_no_other(there: Open) -> None:
+    written = there.writer.do(lambda: there.add(1))
+    await CLOCK.sleep(0)
+    await CLOCK.sleep(0)
+    assert written.done()
 
 
 async def test_a_transaction_takes_what_it_has_room_for_and_the_next_one_the_rest(there: Open) -> None:
