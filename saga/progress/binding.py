@@ -12,19 +12,17 @@ instead. Everything here is for people who look: no decision reads it.
 
 from collections.abc import Iterable, Sequence
 from hashlib import blake2b
-from itertools import compress, pairwise, takewhile
-from operator import attrgetter, is_not
-from typing import Any
+from itertools import pairwise, takewhile
 
 from msgspec import structs
 
 from saga.progress.document import PAGED, PLAIN, Entry, Own, Result, Snapshot, encode, messages_of
 
-BOUND = ("outcome", "inbox", "ran", "closed", "failed", "results", "queue", "waiting", "compensating", "replays")
+_SELDOM = ("queue", "waiting", "compensating", "closed", "failed", "replays")
+BOUND = ("inbox", "ran", "results", "outcome", *_SELDOM)
 """The fields that only transitions change. Of the inbox only the entries, not their times, and none that was made
 because a version takes more of its own events (time 0); of results not which own events go with them: see
 `saga.progress.takeover`."""
-_bound = attrgetter(*BOUND)
 UNBOUND = {
     "service": "the first transition names it",
     "saga": "the first transition names it",
@@ -42,6 +40,8 @@ UNBOUND = {
     "transitions": "each holds the hash of the one before it",
 }
 """Every other field of a snapshot, and what is looked at instead."""
+NOTHING = "0"
+"""The sum where nothing changed: transitions leave it out."""
 MANY = 64
 """With more items than this, an order is relied on, or that the same item is the same object, to look at fewer."""
 _MODULUS = 1 << 64
@@ -61,25 +61,40 @@ def seed(service: str, saga: str) -> str:
 def changes(before: Snapshot, after: Snapshot, started: str | None) -> dict[str, str]:
     """For each bound field that differs, the sum of what came less the sum of what went; and when the saga began,
     `started`, where that is new."""
-    sums: dict[str, int] = {}
-    old, new = _bound(before), _bound(after)
-    differ = map(is_not, old, new)  # by far the most are the same object
-    for name, was, now in compress(zip(BOUND, old, new, strict=True), differ):
-        sums[name] = _gained_keys(was, now) if name == "inbox" else _gained(was, now)
+    found: dict[str, str] = {}
+    # Each transition comes by here, and most fields are the same object in it: asked one by one, that costs least.
+    if after.inbox is not before.inbox and (gained := _entries_gained(before.inbox, after.inbox)) != NOTHING:
+        found["inbox"] = gained
+    if after.ran is not before.ran and (gained := _gained(before.ran, after.ran)) != NOTHING:
+        found["ran"] = gained
+    if after.results is not before.results and (gained := _gained(before.results, after.results)) != NOTHING:
+        found["results"] = gained
+    if after.outcome is not before.outcome and (gained := _gained_of("outcome", before, after)) != NOTHING:
+        found["outcome"] = gained
+    if (
+        after.queue is not before.queue
+        or after.waiting is not before.waiting
+        or after.compensating is not before.compensating
+        or after.closed is not before.closed
+        or after.failed is not before.failed
+        or after.replays != before.replays
+    ):
+        for name in _SELDOM:
+            if (gained := _gained_of(name, before, after)) != NOTHING:
+                found[name] = gained
     if before.pages is not after.pages:
-        _add_pages(sums, before, after)
-    found = dict(zip(sums, map(hex, sums.values()), strict=True))
-    if 0 in sums.values():
-        found = {name: found[name] for name, total in sums.items() if total}
-    if (before.n == 0 or before.started is None) and started is not None:
+        _add_pages(found, before, after)
+    if started is not None and (before.n == 0 or before.started is None):
         found["started"] = started
     return found
 
 
-def _add_pages(sums: dict[str, int], before: Snapshot, after: Snapshot) -> None:
+def _add_pages(found: dict[str, str], before: Snapshot, after: Snapshot) -> None:
     """Add to the sums what pages that came or went hold: to put something aside changes nothing as a whole."""
     for name in ("inbox", "queue", "waiting"):
-        sums[name] = (_paged(after, name) - _paged(before, name) + sums.get(name, 0)) % _MODULUS
+        gained = _text(_paged(after, name) - _paged(before, name) + int(found.pop(name, NOTHING), 16))
+        if gained != NOTHING:
+            found[name] = gained
 
 
 def _paged(p: Snapshot, name: str) -> int:
@@ -89,12 +104,12 @@ def _paged(p: Snapshot, name: str) -> int:
 
 def bound_items(items: Iterable[object]) -> str:
     """Sum of the digests of these items."""
-    return hex(sum(map(_digest, items)) % _MODULUS)
+    return _text(sum(map(_digest, items)))
 
 
 def bound_entries(entries: Iterable[str]) -> str:
     """Sum of the digests of these inbox entries."""
-    return hex(sum(map(_entry_digest, entries)) % _MODULUS)
+    return _text(sum(map(_entry_digest, entries)))
 
 
 def is_bound(entries: Sequence[Entry]) -> bool:
@@ -115,23 +130,25 @@ def differing(p: Snapshot, entries: Sequence[Entry]) -> list[str]:
 def _held(name: str, p: Snapshot) -> int:
     """Sum of the digests of a field's items, pages that were not read included."""
     value = getattr(p, name)
-    gained = _gained_keys({}, value) if name == "inbox" else _gained((), value)
-    return (gained + _paged(p, name)) % _MODULUS
+    held = map(_entry_digest, filter(value.get, value)) if name == "inbox" else map(_digest, _items(value))
+    return (sum(held) + _paged(p, name)) % _MODULUS
 
 
 def _total(name: str, entries: Iterable[Entry]) -> int:
     return sum(int(entry.changes[name], 16) for entry in entries if name in entry.changes) % _MODULUS
 
 
-def _gained(before: Any, after: Any) -> int:
-    """The digests of what is in `after` only, less those of what is in `before` only."""
-    if not isinstance(after, tuple):
-        before, after = _items(before), _items(after)
+def _gained_of(name: str, before: Snapshot, after: Snapshot) -> str:
+    return _gained(_items(getattr(before, name)), _items(getattr(after, name)))
+
+
+def _gained(before: tuple[object, ...], after: tuple[object, ...]) -> str:
+    """Sum of the digests of what is in `after` only, less those of what is in `before` only."""
     count = len(before)
-    if len(after) == count + 1 and after[:count] == before:  # by far the most are one more, at the end
-        return _digest(after[count])
-    if after[:count] == before:  # most changes are at the end
-        return sum(map(_digest, after[count:])) % _MODULUS
+    if not count or after[:count] == before:  # most changes are at the end
+        if len(after) == count + 1:  # by far the most are one more: its digest is written as it is
+            return _hash(after[count]).hexdigest()
+        return _text(sum(map(_digest, after[count:])))
     first = _alike(before, after)
     before, after = before[first:][::-1], after[first:][::-1]
     last = _alike(before, after)
@@ -140,7 +157,12 @@ def _gained(before: Any, after: Any) -> int:
         there, left = set(map(id, before)), set(map(id, after))
         before = tuple([item for item in before if id(item) not in left])
         after = tuple([item for item in after if id(item) not in there])
-    return (sum(map(_digest, after)) - sum(map(_digest, before))) % _MODULUS
+    return _text(sum(map(_digest, after)) - sum(map(_digest, before)))
+
+
+def _text(sum_: int) -> str:
+    """A sum as it is written. Earlier ones begin with `0x`: `int` reads both."""
+    return hex(sum_ % _MODULUS)[2:]
 
 
 def _items(value: object) -> tuple[object, ...]:
@@ -161,18 +183,19 @@ def _alike(old: tuple[object, ...], new: tuple[object, ...]) -> int:
     return low
 
 
-def _gained_keys(old: dict[str, int], new: dict[str, int]) -> int:
-    newest = next(reversed(new), "")
+def _entries_gained(old: dict[str, int], new: dict[str, int]) -> str:
+    """Sum of the digests of what came into an inbox, less those of what went."""
     count = len(old)
-    if len(new) == count + 1 and newest not in old and (not count or count > MANY or old.keys() <= new.keys()):
-        return _entry_digest(newest) if new[newest] else 0
+    if len(new) == count + 1 and (not count or (count <= MANY and old.keys() <= new.keys())):  # by far the most
+        newest, time = next(reversed(new.items()))
+        if newest not in old:
+            return hex(_entry_digest(newest))[2:] if time else NOTHING
     if count > MANY:  # the newest are the last
         added = list(takewhile(lambda key: key not in old, reversed(new)))
         if count + len(added) == len(new):
-            return sum(map(_entry_digest, added)) % _MODULUS
+            return _text(sum(map(_entry_digest, filter(new.get, added))))
     came, went = new.keys() - old.keys(), old.keys() - new.keys()
-    gained = sum(map(_entry_digest, filter(new.get, came))) - sum(map(_entry_digest, filter(old.get, went)))
-    return gained % _MODULUS
+    return _text(sum(map(_entry_digest, filter(new.get, came))) - sum(map(_entry_digest, filter(old.get, went))))
 
 
 def _entry_digest(entry: str) -> int:
@@ -183,9 +206,13 @@ def _entry_digest(entry: str) -> int:
 
 
 def _digest(item: object) -> int:
+    return int.from_bytes(_hash(item).digest())
+
+
+def _hash(item: object) -> blake2b:
     if type(item) is Result and item.own:
         item = structs.replace(item, own=())
-    return int.from_bytes(blake2b(encode(item), digest_size=8).digest())
+    return blake2b(encode(item), digest_size=8)
 
 
 # -------------------------------------------------------------------- what no transition holds

@@ -18,7 +18,7 @@ from saga.names import PROGRESS
 from saga.progress import binding, compensate, piles, record
 from saga.progress.actions import Run
 from saga.progress.binding import BOUND, UNBOUND
-from saga.progress.document import Snapshot, decode, decode_entry, encode
+from saga.progress.document import Entry, Ran, Result, Snapshot, decode, decode_entry, encode
 from saga.progress.history import fold, verify
 from saga.progress.record import Ended, Failure, Hand
 from saga.progress.roles import Undo
@@ -261,6 +261,38 @@ def test_a_history_that_an_older_version_began_or_went_on_with_is_checked_as_far
         assert verify(p.transitions, replace(p, first=1)) is not None
 
 
+async def test_sums_that_begin_with_0x_as_earlier_ones_do_are_added_to_those_that_do_not() -> None:
+    looked_at, edited = 0, 0
+    for p in await versions():
+        for n in range(1, p.n + 1):
+            older = rewritten(p, lambda entry: with_0x(entry) if entry.n < n else entry)  # noqa: B023 - called at once
+            assert verify(older.transitions, older) is None
+            looked_at += 1
+            for name in BOUND:
+                less = next(removed(getattr(older, name)), None)
+                if less is not None:
+                    found = verify(older.transitions, replace(older, **{name: less}))
+                    assert found is not None
+                    assert name in found.what
+                    edited += 1
+    assert looked_at > 100
+    assert edited > 300
+
+
+def rewritten(p: Snapshot, anew: Callable[[Entry], Entry]) -> Snapshot:
+    """The same with its transitions written anew, hashes included."""
+    previous, made = binding.seed(p.service, p.saga), list[Raw]()
+    for raw in p.transitions:
+        made.append(Raw(encode(anew(replace(decode_entry(raw), previous=previous)))))
+        previous = sha256(bytes(made[-1])).hexdigest()
+    return replace(p, transitions=tuple(made), hash=previous)
+
+
+def with_0x(entry: Entry) -> Entry:
+    changes = {name: sum_ if name == "started" else hex(int(sum_, 16)) for name, sum_ in entry.changes.items()}
+    return replace(entry, changes=changes)
+
+
 # ---------------------------------------------------------------- what it costs
 
 
@@ -328,6 +360,46 @@ def gained(before: Snapshot, after: Snapshot) -> dict[str, str]:
     return binding.changes(before, after, after.started)
 
 
+ONE_MORE = {
+    "inbox": {"a" * 24: 7},
+    "ran": (Ran(handler="reserve", parameter=0, type="A", schema="s/A.v1", content="c", message="m"),),
+    "results": (Result(handler="reserve", cause="m", event=a_message("R"), own=()),),
+    "outcome": "Cancelled",
+    "queue": (kept("reserve", a_message("A")),),
+    "waiting": (kept("reserve", a_message("A")),),
+    "compensating": (kept("reserve", a_message("A")),),
+    "closed": ("reserve",),
+    "failed": ("Refused",),
+    "replays": 1,
+}
+
+
+@pytest.mark.parametrize("name", BOUND)
+def test_what_came_into_a_field_and_what_went_from_it_is_told_under_its_name(name: str) -> None:
+    p = replace(blank(), n=1)
+    more = replace(p, **{name: ONE_MORE[name]})
+    [(told, came)] = gained(p, more).items()
+    [(told_again, went)] = gained(more, p).items()
+    assert told == told_again == name
+    assert (int(came, 16) + int(went, 16)) % (1 << 64) == 0
+    assert int(came, 16) != 0
+
+
+@pytest.mark.parametrize("name", BOUND)
+def test_a_field_that_holds_the_same_in_another_object_is_not_told(name: str) -> None:
+    one, other = (decode(encode(replace(blank(), n=1, **{name: ONE_MORE[name]}))) for _ in range(2))
+    assert gained(one, other) == {}
+
+
+def test_a_sum_has_at_most_16_characters_and_nothing_in_front_of_them() -> None:
+    p = replace(blank(), n=1)
+    more = replace(p, **ONE_MORE)
+    of_pages = (binding.bound_items(more.queue), binding.bound_items(more.queue * 3), binding.bound_entries(more.inbox))
+    sums = [*gained(p, more).values(), *gained(more, p).values(), *of_pages]
+    assert len(sums) == 2 * len(BOUND) + 3
+    assert all(0 < len(sum_) <= 16 and set(sum_) <= set("0123456789abcdef") for sum_ in sums)
+
+
 def test_what_changed_is_the_same_wherever_it_changed_and_however_much_is_held() -> None:
     held = [kept("reserve", a_message("A", f"m-{i}"), n=i) for i in range(4 * binding.MANY)]
     other = kept("reserve", a_message("A", "other"))
@@ -354,6 +426,31 @@ def test_several_entries_at_once_are_bound_as_one_by_one() -> None:
     assert int(gained(chain[-1], less)["inbox"], 16) == (1 << 64) - int(gained(less, chain[-1])["inbox"], 16)
 
 
+@pytest.mark.parametrize("count", [0, 3, 2 * binding.MANY])
+def test_entries_of_time_0_are_not_bound_whatever_comes_with_them(count: int) -> None:
+    p = replace(blank(), n=1, inbox={f"{i:024x}": 7 for i in range(count)})
+    one = gained(p, replace(p, inbox={**p.inbox, "b" * 24: 7}))
+    assert set(one) == {"inbox"}
+    assert gained(p, replace(p, inbox={**p.inbox, "a" * 24: 0})) == {}
+    assert gained(p, replace(p, inbox={**p.inbox, "a" * 24: 0, "b" * 24: 7})) == one
+    assert gained(p, replace(p, inbox={**p.inbox, "b" * 24: 7, "a" * 24: 0})) == one
+
+
+@pytest.mark.parametrize("count", [2, 2 * binding.MANY])
+def test_two_entries_that_come_while_one_goes_are_bound_as_one_after_the_other(count: int) -> None:
+    p = replace(blank(), n=1, inbox={f"{i:024x}": 7 for i in range(1, count + 1)})
+    less = replace(p, inbox=dict(list(p.inbox.items())[1:]))
+    more = replace(less, inbox={**less.inbox, "a" * 24: 7, "b" * 24: 7})
+    at_once = int(gained(p, more)["inbox"], 16)
+    assert at_once == (int(gained(p, less)["inbox"], 16) + int(gained(less, more)["inbox"], 16)) % (1 << 64)
+
+
+def test_an_entry_that_came_before_others_that_are_there_is_bound_as_one_at_the_end() -> None:
+    p = replace(blank(), n=1, inbox={"b" * 24: 7})
+    at_the_end = gained(p, replace(p, inbox={"b" * 24: 7, "a" * 24: 7}))
+    assert gained(p, replace(p, inbox={"a" * 24: 7, "b" * 24: 7})) == at_the_end
+
+
 def test_to_put_something_aside_changes_nothing_as_a_whole() -> None:
     many = a_role("reserve", "A", many=True)
     queue = tuple(kept("reserve", a_message("A", f"m-{i}"), n=i) for i in range(6))
@@ -364,6 +461,31 @@ def test_to_put_something_aside_changes_nothing_as_a_whole() -> None:
     assert len(aside.queue) == 3
     assert gained(p, aside) == {}
     assert set(gained(p, replace(aside, pages=()))) == {"queue"}
+
+
+def test_what_is_aside_in_pages_counts_as_if_it_stood_in_the_snapshot() -> None:
+    role, roles = a_role("reserve", "A", many=True), roles_of(a_role("reserve", "A", many=True))
+    p = blank()
+    for i in range(6):
+        message = a_message("A", f"m-{i}")
+        p = record.queued(p, hand(p, message), role, message, "it waits", None).snapshot
+    in_hand = a_message("A", "m-6")
+    aside, [new] = piles.piles_spilled(p, roles, Bounds(head_max=2, page_max=3), in_hand=in_hand, now_s=NOW_MS // 1000)
+    written = record.queued(aside, replace(hand(aside, in_hand), before=p), role, in_hand, "it waits", None).snapshot
+    assert written.pages == (new.page,)
+    assert verify(written.transitions, written) is None
+    for edited in (replace(written, pages=()), replace(written, queue=written.queue[1:])):
+        found = verify(edited.transitions, edited)
+        assert found is not None
+        assert "queue" in found.what
+
+
+def test_a_start_that_becomes_known_later_is_told_by_the_transition_that_brings_it() -> None:
+    p = replace(blank(), n=1, started=None)
+    started = "2026-11-21T14:00:00.000Z"
+    assert binding.changes(p, p, None) == {}
+    assert binding.changes(p, p, started) == {"started": started}
+    assert binding.changes(replace(p, started=started), p, started) == {}
 
 
 def test_how_often_dead_letters_were_taken_up_again_is_bound() -> None:
