@@ -63,9 +63,12 @@ class Scenario:
             judge()
 
 
-def first_failing(scenario: Scenario, seeds: int = SEEDS) -> tuple[int, AssertionError] | None:
-    """The first seed under which something does not hold, and what. Whatever else is raised is a mistake here."""
-    for seed in range(seeds):
+def first_failing(scenario: Scenario, seeds: int = SEEDS, *, begin: int = 0) -> tuple[int, AssertionError] | None:
+    """The first seed under which something does not hold, and what. Whatever else is raised is a mistake here.
+
+    Looks at all `seeds` before it gives up, from `begin` on.
+    """
+    for seed in (*range(begin, seeds), *range(begin)):
         try:
             scenario.run(seed)
         except AssertionError as why:

@@ -5,9 +5,9 @@
 
 import pytest
 
-from tests.mutants.catalogue import MUTANTS, SURVIVORS, Mutant
+from tests.mutants.catalogue import FOUND_BY, MUTANTS, SURVIVORS, Mutant
 from tests.mutants.runtime_mutants import Plant
-from tests.mutants.scenarios import SCENARIOS, SEEDS, first_failing
+from tests.mutants.scenarios import CLUMSY, SCENARIOS, SEEDS, Scenario, first_failing
 
 CLEAN_SEEDS = 12
 """Without a mutant, in addition to the seeds that find one."""
@@ -19,7 +19,7 @@ def test_a_mutant_is_found_and_nothing_else_is(mutant: Mutant, monkeypatch: pyte
     scenario = SCENARIOS[mutant.scenario]
     with monkeypatch.context() as patch:
         mutant.plant(patch)
-        found = first_failing(scenario)
+        found = first_failing(scenario, begin=FOUND_BY.get(mutant.plant, 0))
     assert found is not None, f"not within {SEEDS} seeds of {scenario.name}"
     scenario.run(found[0])  # without the mutant the same seed is well
 
@@ -38,3 +38,17 @@ def test_what_changes_nothing_is_not_found(survivor: Plant, monkeypatch: pytest.
 def test_there_are_enough_mutants_and_each_is_counted_once() -> None:
     names = [mutant.plant.__name__ for mutant in MUTANTS]
     assert len(set(names)) == len(names) >= 26
+    assert set(FOUND_BY) <= {mutant.plant for mutant in MUTANTS}
+    assert max(FOUND_BY.values()) < SEEDS
+
+
+def test_a_search_begins_where_it_is_told_and_leaves_no_seed_out() -> None:
+    played = list[int]()
+
+    class Noted(Scenario):
+        def run(self, seed: int) -> None:
+            played.append(seed)
+
+    noted = Noted(name="nothing fails", play=lambda world: lambda: None, faults=CLUMSY)
+    assert first_failing(noted, 5, begin=3) is None
+    assert played == [3, 4, 0, 1, 2]
