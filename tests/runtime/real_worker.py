@@ -38,6 +38,7 @@ class Impatient(SystemClock):
     def __init__(self) -> None:
         self.pauses: list[float] = []
         self.faster: float = 50
+        """Times that pauses are shorter: by default all attempts of a message take five seconds."""
         self.ahead_ms = 0
         """Milliseconds that it is ahead of the real time."""
 

@@ -219,6 +219,7 @@ async def test_a_dead_letter_of_a_message_that_was_kept_has_all_that_its_sender_
 
     event = a_cloud_event()
     async with workplace(tmp_path) as place, at_work(place, service):
+        place.clock.faster = 5000
         await place.broker.publish([event._replace(headers=(*event.headers, *OPAQUE))])
         await place.until(lambda: bool(place.told_dead()))
         await place.at_rest(service)

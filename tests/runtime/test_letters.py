@@ -203,6 +203,7 @@ def check_forms(size: int, limit: int, what: str) -> None:
 async def test_a_dead_letter_is_durable_before_its_message_counts_as_finished(tmp_path: Path, *, kept: bool) -> None:
     service = failing if kept else payment
     async with workplace(tmp_path) as place:
+        place.clock.faster = 5000
         may_go, tries = asyncio.Event(), 0
 
         def not_yet(message: Outgoing) -> Exception | None:
@@ -236,6 +237,7 @@ async def test_a_dead_letter_that_is_refused_in_every_form_waits_and_is_told(
 ) -> None:
     service = failing if kept else payment
     async with workplace(tmp_path) as place:
+        place.clock.faster = 5000
         left = iter(range(11 if kept else 10))  # of a kept one the first is with the events of its transition
         handed = refusing(place, lambda _: error if next(left, None) is not None else None)
         async with at_work(place, service):

@@ -123,6 +123,7 @@ async def test_a_state_that_cannot_be_read_back_is_a_dead_letter(
         saga.state = replace(saga.state, **change)  # type: ignore[arg-type] # no checker has seen it
 
     async with workplace(tmp_path) as place, at_work(place, payment):
+        place.clock.faster = 5000
         await place.publish(an_order())
         await place.at_rest(payment)
         ((_, headers),) = await place.dead(payment)
