@@ -7,6 +7,7 @@ from tests.servers.fixtures import (
     kafka_address,
     kafka_data,
     pytest_terminal_summary,
+    pytest_xdist_auto_num_workers,
     pytest_xdist_make_scheduler,
     server_jars,
 )
@@ -16,6 +17,7 @@ __all__ = [
     "kafka_address",
     "kafka_data",
     "pytest_terminal_summary",
+    "pytest_xdist_auto_num_workers",
     "pytest_xdist_make_scheduler",
     "server_jars",
 ]

@@ -4,7 +4,8 @@
 """
 
 import os
-from collections.abc import Iterator
+from collections import OrderedDict
+from collections.abc import Generator, Iterator
 from functools import cache
 from pathlib import Path
 
@@ -51,22 +52,57 @@ def couchbase_mock(server_jars: Path, tmp_path_factory: pytest.TempPathFactory) 
         yield mock
 
 
+WAITING = ("kafka", "couchbase", "servers", "torture")
+"""Words in the names of tests that wait for a server most of the time."""
+
+
 class ByModule(LoadScopeScheduling):  # type: ignore[misc]  # xdist says no types
     """Gives tests to workers one by one, but those of a module that has fixtures of its own to one worker.
 
     Such fixtures are servers, and each worker would start its own.
+
+    One worker begins with the tests that wait for servers, all others with those that compute: two that wait side by
+    side leave a core idle. What takes long comes first, so that at the end nobody waits for it.
     """
+
+    workqueue: OrderedDict[str, dict[str, bool]]
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]
         return file if _has_own_fixtures(self.config.rootpath / file) else nodeid
 
+    def _assign_work_unit(self, node: object) -> None:
+        """Hand out tests from the front of the queue to the first worker, from the back to all others."""
+        if not any(self.assigned_work.values()):  # nobody has any yet
+            self.workqueue = OrderedDict(sorted(self.workqueue.items(), key=lambda unit: self._place(unit[0])))
+        if node is not self.nodes[0]:
+            self.workqueue.move_to_end(next(reversed(self.workqueue)), last=False)
+        super()._assign_work_unit(node)
+
+    def _place(self, scope: str) -> int:
+        """Place in the queue: tests that wait in front, those that compute at the back, the long ones at both ends."""
+        file = self.config.rootpath / scope.partition("::")[0]
+        takes_long = _has_own_fixtures(file) or "mark.timeout(" in _text_of(file)
+        if any(word in scope for word in WAITING):
+            return 0 if takes_long else 1
+        return 3 if takes_long else 2
+
 
 @cache
 def _has_own_fixtures(module: Path) -> bool:
     """True if a fixture lives as long as the module, by what it or the folder says."""
-    texts = (path.read_text("utf-8") for path in (module, module.with_name("conftest.py")) if path.exists())
-    return any('scope="module"' in text for text in texts)
+    return any('scope="module"' in _text_of(path) for path in (module, module.with_name("conftest.py")))
+
+
+@cache
+def _text_of(file: Path) -> str:
+    return file.read_text("utf-8") if file.exists() else ""
+
+
+@pytest.hookimpl(optionalhook=True, wrapper=True)
+def pytest_xdist_auto_num_workers() -> Generator[None, int, int]:
+    """Number of workers for `-n auto`: one more than there are cores, for one of them waits."""
+    return (yield) + 1
 
 
 @pytest.hookimpl(optionalhook=True)  # xdist may be turned off
