@@ -1,5 +1,9 @@
 """Fixtures and hooks for all tests."""
 
+import gc
+import os
+import sys
+
 from hypothesis import HealthCheck, settings
 
 from tests.servers.fixtures import (
@@ -22,6 +26,16 @@ __all__ = [
     "server_jars",
 ]
 
+# Each worker imports all tests, and they start hundreds of processes: what one has compiled the others read, also where
+# the environment asks for no such files.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+
 # A busy machine is no mistake of a test.
 settings.register_profile("here", suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("here")
+
+
+def pytest_collection_finish() -> None:
+    """Leave out of each look of the cyclic collector what is there before the first test: it stays to the end."""
+    gc.freeze()
