@@ -71,14 +71,14 @@ class Server:
                 os.kill(self.pid, signal.SIGKILL)
         self._forget()
 
-    def stop(self) -> None:
-        """Ask it to end, and kill it if it does not."""
+    def stop(self, within_s: float = 10) -> None:
+        """Ask it to end, and kill it if it does not in that time."""
         if self.pid and self._leash is not None:
             with suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGCONT)
                 os.kill(self.pid, signal.SIGTERM)
             with suppress(subprocess.TimeoutExpired):
-                self._leash.wait(10)
+                self._leash.wait(within_s)
         self.kill()
 
     def _forget(self) -> None:

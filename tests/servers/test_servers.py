@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.servers.couchbase import CouchbaseMock
-from tests.servers.kafka import KafkaServer, kafka_answers
+from tests.servers.kafka import KafkaServer, archived, kafka_answers
 
 ROOT = Path(__file__).parents[2]
 USER = textwrap.dedent("""
@@ -96,6 +96,8 @@ def test_kafka_comes_back_on_its_port(server_jars: Path, tmp_path: Path) -> None
     kafka = KafkaServer.start(tmp_path)
     try:
         assert kafka_answers(kafka.address)
+        if (maps := Path(f"/proc/{kafka.pid}/maps")).exists() and archived().stat().st_size:
+            assert archived().name in maps.read_text(), "its classes come from the archive"
         kafka.kill()
         assert not kafka_answers(kafka.address)
         kafka.restart()
