@@ -9,7 +9,7 @@ PROBE = f"{OURS}-probe::"
 PROBED = f"{OURS}.doctor"
 """Topic to which `saga doctor` writes a record to see whether that can be done."""
 
-_DEAD, _COMMANDS = ".dead", ".commands"
+_DEAD, _COMMANDS, _WAKE = ".dead", ".commands", ".wake."
 
 
 def is_ours(collection: str) -> bool:
@@ -39,13 +39,22 @@ def commands_of(service: str) -> str:
     return service + _COMMANDS
 
 
-def is_for_people(topic: str) -> bool:
-    """True for a topic between a service and people, in which no events are.
+def wakes_of(service: str, tier: str) -> str:
+    """Topic of the wakes of a service that lie there for the time of one tier.
 
-    >>> is_for_people("payment.dead"), is_for_people("payment.commands"), is_for_people("payments")
-    (True, True, False)
+    >>> wakes_of("payment", "4m")
+    'payment.wake.4m'
     """
-    return topic.endswith((_DEAD, _COMMANDS))
+    return f"{service}{_WAKE}{tier}"
+
+
+def is_without_events(topic: str) -> bool:
+    """True for a topic of one service in which no events are: its dead letters, commands for it, its wakes.
+
+    >>> [is_without_events(topic) for topic in ("payment.dead", "payment.commands", "payment.wake.1m", "payments")]
+    [True, True, True, False]
+    """
+    return topic.endswith((_DEAD, _COMMANDS)) or _WAKE in topic
 
 
 def is_dead_letters(topic: str) -> bool:

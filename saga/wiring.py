@@ -6,7 +6,9 @@ import importlib
 import sys
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from os import getpid
 from pathlib import Path
+from socket import gethostname
 from types import MappingProxyType
 from typing import TypeVar
 
@@ -129,7 +131,13 @@ async def run(
             broker,
             stores,
             Options(
-                clock=clock, report=report, limits=limits_of(settings), stop=stop, open_by_s=open_by_s, watch=watch
+                clock=clock,
+                report=report,
+                limits=limits_of(settings),
+                stop=stop,
+                worker=f"{gethostname()}:{getpid()}",
+                open_by_s=open_by_s,
+                watch=watch,
             ),
             modules=modules,
         )

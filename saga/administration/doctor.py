@@ -17,7 +17,7 @@ from saga.config import Settings
 from saga.declarations.values import Declared
 from saga.errors import BrokerError, ConfigurationError, Problems, SagaError, StoreError
 from saga.inspection.sources import administration_of, unmade
-from saga.names import PROBE, PROBED, PROGRESS, is_for_people
+from saga.names import PROBE, PROBED, PROGRESS, is_without_events
 from saga.runtime.lifecycle import OPEN_S_MAX, collections_of
 from saga.runtime.prepared import reads_of
 from saga.runtime.spilling import EXPIRY_S_MORE
@@ -100,7 +100,7 @@ async def _see(
 
 
 async def _servers(found: Mapping[str, Found], broker: Administration) -> Sequence[Finding]:
-    kept = [each.retention_ms for name, each in found.items() if not is_for_people(name) and not each.hidden]
+    kept = [each.retention_ms for name, each in found.items() if not is_without_events(name) and not each.hidden]
     known = [ms for ms in kept if ms is not None]
     longest_ms = max(known, default=0) if len(known) == len(kept) else None
     try:

@@ -11,7 +11,7 @@ from saga.broker.administration import DAY_MS, Found
 from saga.broker.port import RECORD_BYTES_LEAST, RECORD_BYTES_MAX
 from saga.declarations.values import Declared
 from saga.messages import Partition
-from saga.names import is_for_people
+from saga.names import is_without_events
 
 REPLICAS, IN_SYNC = 3, 2
 """Least replicas, and least of them in sync: with fewer, one broker that is lost takes acknowledged records with it, or
@@ -99,7 +99,7 @@ def _about_retention(wanted: Wanted, found: Found) -> Iterator[Finding]:
             else "it takes more room than was agreed on",
             "saga topics apply",
         )
-    for reader in () if is_for_people(topic.name) else wanted.readers:
+    for reader in () if is_without_events(topic.name) else wanted.readers:
         memory_ms = reader.memory.total_seconds() * 1000
         if found.retention_ms is None or found.retention_ms > memory_ms:
             yield Finding(
@@ -242,7 +242,7 @@ def _allow(topic: str, operation: str) -> str:
 
 def about_partitions(service: Declared, found: Mapping[str, Found], reads: frozenset[str]) -> Iterator[Finding]:
     """Finding if the topics that a service reads have unequally many partitions."""
-    counts = {name: found[name].partitions for name in sorted(reads) if name in found and not is_for_people(name)}
+    counts = {name: found[name].partitions for name in sorted(reads) if name in found and not is_without_events(name)}
     if len(set(counts.values())) > 1:
         yield Finding(
             "warning",

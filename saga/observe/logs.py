@@ -30,6 +30,7 @@ LEVELS: Mapping[type[Moment], int] = {
     moments.Handled: logging.INFO,
     moments.StepDone: logging.DEBUG,
     moments.Retrying: logging.WARNING,
+    moments.Parked: logging.WARNING,
     moments.WriteRefused: logging.DEBUG,
     moments.DeadLettered: logging.ERROR,
     moments.Escalated: logging.ERROR,

@@ -102,6 +102,12 @@ class Metrics(Collector):
         self._retries = count(
             "saga_retries", "Attempts of handlers that failed and are repeated.", "service", "handler"
         )
+        self._parked = count(
+            "saga_parked",
+            "Sagas that wait for the next attempt of a handler, and hold up nobody.",
+            "service",
+            "handler",
+        )
         self._conflicts = count(
             *("saga_conflicts", "Writes refused because somebody else had written: decided again."),
             *("service", "operation"),
@@ -137,6 +143,7 @@ class Metrics(Collector):
             moments.Handled: self._on_handled,
             moments.StepDone: lambda m: self._steps.of(m.service, m.handler, m.step).observe(m.ms / 1000),
             moments.Retrying: lambda m: self._retries.add(m.service, m.handler),
+            moments.Parked: self._on_parked,
             moments.WriteRefused: self._on_refused,
             moments.DeadLettered: lambda m: self._dead.add(m.service, m.type or ""),
             moments.Escalated: lambda m: self._escalated.add(m.service, m.handler),
@@ -171,6 +178,10 @@ class Metrics(Collector):
     def _stages_of(self, service: str, type_: str) -> tuple[Histogram, ...]:
         self._stages[service, type_] = stages = tuple(self._durations.of(service, type_, stage) for stage in STAGES)
         return stages
+
+    def _on_parked(self, m: moments.Parked) -> None:
+        self._retries.add(m.service, m.handler)
+        self._parked.add(m.service, m.handler)
 
     def _on_refused(self, m: moments.WriteRefused) -> None:
         (self._conflicts if m.why == "conflict" else self._ambiguous).add(m.service, m.operation)

@@ -66,6 +66,11 @@ class Retrying(Moment, frozen=True, kw_only=True, gc=False):
     """File, line and function of the service's code in which it was raised."""
 
 
+class Parked(Retrying, frozen=True, kw_only=True, gc=False):
+    """Failure of an attempt after which only this saga waits: the next one follows, here or at another worker, after
+    `delay_s` seconds."""
+
+
 class WriteRefused(Moment, frozen=True, kw_only=True, gc=False):
     """Write to the store that did not happen, or perhaps not: all is read and decided again. Everyday, unless often."""
 

@@ -53,6 +53,16 @@ class Reload(Struct, frozen=True, gc=False):
     """Read the progress: it is not known, or may be too old to end on."""
 
 
+class SendOn(Struct, frozen=True, gc=False):
+    """Publish the current wake again, for the earliest time that something waits for; then nothing is left to do."""
+
+    due_ms: int
+
+
+class Rename(Struct, frozen=True, gc=False):
+    """Name a new wake: the current one would come too late."""
+
+
 class Recall(Struct, frozen=True, gc=False):
     """Ask the pages of the progress what they hold of the message in hand."""
 
@@ -202,5 +212,5 @@ Writes: TypeAlias = Ignore | Refuse | Wait | Queue | UndoWaits | Seal | Close
 """All that is only written down."""
 Heeds: TypeAlias = Replay | Discard | Disregard
 """All that can become of a command that needs no more than a write."""
-Action: TypeAlias = Done | Reload | Recall | Run | Undo | CloseSealed | Writes | Heeds
+Action: TypeAlias = Done | Reload | Recall | SendOn | Rename | Run | Undo | CloseSealed | Writes | Heeds
 """All that can happen next."""

@@ -34,6 +34,7 @@ UNBOUND = {
     "intents": "they are written between transitions: only what contradicts these is found",
     "n": "it is counted",
     "pages": "what they hold counts as if it stood in the snapshot",
+    "wake": "the last transition that named one names it",
     "published": "all but the last transition, or all if an intent was written since",
     "hash": "it is the last transition's",
     "first": "it is the number of the first transition in the document",
@@ -230,6 +231,8 @@ def _unbound(p: Snapshot, entries: Sequence[Entry]) -> Iterable[str]:
         yield "published"
     if p.published == p.n and p.n and not p.intents:  # only whoever begins something says so much
         yield "intents"
+    if p.wake is not None and p.wake != next((entry.wake for entry in reversed(entries) if entry.wake), None):
+        yield "wake"
     if p.own and not set(p.own) <= {own for entry in entries for own in _own(p, entry)}:
         yield "own"
     if any(i.message.saga != p.saga or (i.kind == "do" and i.handler in p.closed) for i in p.intents):

@@ -40,6 +40,9 @@ def undone(p: Snapshot, hand: Hand, role: Role, result: Result, ended: Ended) ->
         own=own,
         intents=tuple(i for i in p.intents if not (i.kind == "undo" and i.handler == role.name and i.cause == cause)),
         state={**p.state, **delta} if delta else p.state,
+        compensating=tuple(
+            [replace(k, attempts=0, due_ms=0) if k.handler == role.name and k.attempts else k for k in p.compensating]
+        ),
     )
     if not any(r.handler == role.name for r in rest) and not any(i.handler == role.name for i in p.intents):
         p, letters = _close(p, hand, role, outcome)

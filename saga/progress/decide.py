@@ -199,6 +199,8 @@ def why_blocked(p: Snapshot, handler: str) -> str:
     dead = next((k for k in (*p.queue, *p.compensating) if k.dead), None)
     if dead is not None:
         return f"the saga is quarantined: {dead.message.type} for {dead.handler} is a dead letter"
+    if p.queue and p.queue[0].due_ms:
+        return f"{p.queue[0].handler} has failed and is tried again"
     if p.intents:
         return f"{p.intents[0].handler} has begun and is not at its end"
     undoing = next((k for k in p.compensating if k.handler == handler), None)
@@ -216,23 +218,25 @@ def undone_by(p: Snapshot, roles: Roles, outcome: str) -> Sequence[Role]:
     return sorted(undone, key=lambda role: -latest.get(role.name, -1))
 
 
-def next_ready(p: Snapshot, roles: Roles) -> Ignore | Refuse | Wait | Run | UndoStep | None:
+def next_ready(p: Snapshot, roles: Roles, now_ms: int) -> Ignore | Refuse | Wait | Run | UndoStep | None:
     """The next thing to settle, `None` when nothing is ready: open intents whose message is kept, compensations whose
-    originals have ended, the head of the queue, fulfilled waits when the queue is empty."""
+    originals have ended, the head of the queue, fulfilled waits when the queue is empty. What is parked is not ready
+    before its time."""
     if p.intents:
         for intent in p.intents:
-            run = _resumable(p, roles, intent)
+            run = _resumable(p, roles, intent, now_ms)
             if run is not None:
                 return run
     if p.compensating:
         latest = {result.handler: i for i, result in enumerate(p.results)}
         for k in sorted(p.compensating, key=lambda k: -latest.get(k.handler, -1)):
-            step = undo_step(p, roles.handlers[k.handler], k.message) if k.dead is None else None
+            is_due = k.dead is None and k.due_ms <= now_ms
+            step = undo_step(p, roles.handlers[k.handler], k.message) if is_due else None
             if step is not None and not isinstance(step, UndoWaits):
                 return step
     if p.queue:
         k = p.queue[0]
-        if k.dead is None:
+        if k.dead is None and k.due_ms <= now_ms:
             decision = decide(p, roles.handlers[k.handler], k.message, bad=k.bad)
             if not isinstance(decision, (Queue, Left, Had)):
                 return decision
@@ -242,14 +246,16 @@ def next_ready(p: Snapshot, roles: Roles) -> Ignore | Refuse | Wait | Run | Undo
     return None
 
 
-def _resumable(p: Snapshot, roles: Roles, intent: Intent) -> Run | None:
+def _resumable(p: Snapshot, roles: Roles, intent: Intent, now_ms: int) -> Run | None:
     """An open intent that nobody's redelivery will bring to its end: its message is kept, or is an own event."""
     if intent.kind != "do":
         return None
     parts = {m.id for m in intent.parts}
     queued = next((k for k in p.queue if k.handler == intent.handler and k.message.id in parts), None)
     if queued is not None:
-        return None if queued.dead else Run(roles.handlers[intent.handler], queued.message, intent.parts, intent)
+        if queued.dead is not None or queued.due_ms > now_ms:
+            return None
+        return Run(roles.handlers[intent.handler], queued.message, intent.parts, intent)
     waits = any(k.handler == intent.handler and k.message.id in parts for k in p.waiting)
     if waits or intent.message.source == p.service:
         return Run(roles.handlers[intent.handler], intent.message, intent.parts, intent)

@@ -70,6 +70,10 @@ class Kept(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """The id of its dead letter: it stays at the head of the queue until a person decides."""
     bad: str | None = None
     """Reason for which it can never be decoded."""
+    attempts: int = 0
+    """Number of attempts that have failed."""
+    due_ms: int = 0
+    """Time, in milliseconds since 1970, until which it is parked: then the next attempt is made. 0: it is not."""
     decides: bool = False
     """True for a part in `waiting` whose handler may emit an outcome: it never runs once the saga has ended here."""
 
@@ -100,6 +104,25 @@ class Ran(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     schema: str
     content: str
     message: str
+
+
+class Timer(Struct, frozen=True, kw_only=True, gc=False):
+    """The current wake of a saga: every other one that comes is an old one."""
+
+    id: str
+    due_ms: int
+    """Earliest time for which something waited when it was named, in milliseconds since 1970."""
+
+
+class Attempt(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """An attempt that failed, for people."""
+
+    time: str
+    """Time at which it failed."""
+    ms: int
+    """Milliseconds that it took."""
+    reason: str
+    worker: str = ""
 
 
 class Page(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -162,6 +185,8 @@ class Snapshot(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     compensating: tuple[Kept, ...] = ()
     pages: tuple[Page, ...] = ()
     """Pages with what does not fit in here, oldest first."""
+    wake: Timer | None = None
+    """The current wake; `None`: nothing waits for time."""
     replays: int = 0
     n: int = 0
     """Number of transitions; the next one gets this number."""
@@ -228,6 +253,8 @@ class Entry(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     transition under a message that another worker has committed would never be published."""
     reason: str | None = None
     attempt: int = 1
+    failures: tuple[Attempt, ...] = ()
+    """Attempts that failed since the transition before; of very many the last ones."""
     delta: dict[str, Any] = {}
     """The fields of the state that changed."""
     changes: dict[str, str] = {}
@@ -235,6 +262,8 @@ class Entry(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     events: tuple[Emitted, ...] = ()
     calls: tuple[Call, ...] = ()
     letters: tuple[DeadLetter, ...] = ()
+    wake: Timer | None = None
+    """Wake that is the current one from here on, and is published with the events."""
     trace: str | None = None
 
 

@@ -77,7 +77,7 @@ def heeded(p: Snapshot, hand: Hand, action: Heeds) -> Written:
 
 def _replayed(p: Snapshot, hand: Hand, command: Command, kept: Kept) -> Written:
     """The message stays where it is, and is tried as if it had never been: it is at the head of what waits."""
-    again = replace(kept, dead=None)
+    again = replace(kept, dead=None, attempts=0)
     p = replace(
         p,
         queue=tuple(again if k is kept else k for k in p.queue),

@@ -11,11 +11,12 @@ from msgspec.structs import replace
 from saga.clock import from_iso, iso
 from saga.errors import TooLarge
 from saga.messages import Message, Position
-from saga.progress import binding, ids
+from saga.progress import binding, ids, timing
 from saga.progress.actions import Act
 from saga.progress.document import (
     PAGED,
     PLAIN,
+    Attempt,
     Call,
     DeadLetter,
     Emitted,
@@ -83,6 +84,8 @@ class Ended(Struct, frozen=True, kw_only=True, gc=False):
     """Messages that the run was given."""
     reason: str | None = None
     attempt: int = 1
+    failures: tuple[Attempt, ...] = ()
+    """Attempts that failed since the transition before."""
     delta: dict[str, Any] = {}
     """The fields of the state that changed."""
     events: Sequence[Message] = ()
@@ -96,6 +99,8 @@ class Failure(Struct, frozen=True, kw_only=True, gc=False):
     reason: str
     remedy: str
     attempts: int
+    history: tuple[Attempt, ...] = ()
+    """Attempts that failed since the transition before."""
     where: str | None = None
     """Place in the service's code at which the last attempt failed."""
 
@@ -140,6 +145,9 @@ def append(p: Snapshot, hand: Hand, outcome: Outcome, handler: str, ended: Ended
         pages = tuple(page for page in p.pages if not page.is_forgotten(hand.surely_s))
         p = replace(p, pages=pages, format=PAGED if pages else PLAIN)
     started, message = p.started or hand.message.started, ended.message
+    wake = None
+    if p.queue or p.compensating or p.wake is not None:  # of most nothing waits for time, and that is cheap to see
+        p, wake = timing.woken(p, hand.before, hand.message, hand.now_ms)
     entry = Entry(
         n=p.n,
         previous=p.hash or binding.seed(p.service, p.saga),
@@ -153,12 +161,14 @@ def append(p: Snapshot, hand: Hand, outcome: Outcome, handler: str, ended: Ended
         position=hand.position,
         reason=ended.reason,
         attempt=ended.attempt,
+        failures=ended.failures,
         delta=ended.delta,
         changes=binding.changes(hand.before, p, started) if hand.before is not None else {},
         # From a list, here and below: what a generator yields takes half as long again.
         events=tuple([Emitted(id=e.id, type=e.type, schema=e.schema, value=e.value) for e in ended.events]),
         calls=ended.calls,
         letters=ended.letters,
+        wake=wake,
         trace=message.trace,
     )
     raw = encode(entry)
@@ -321,27 +331,76 @@ def dead(p: Snapshot, hand: Hand, action: Act, failure: Failure, intent: Intent 
         attempts=failure.attempts,
         where=failure.where,
     )
-    if intent is not None:
-        name, cause = intent.handler, intent.cause
-        p = replace(p, intents=tuple(intent if _is_of(i, name, cause, undo=action.undoes) else i for i in p.intents))
-    p = _quarantined(p, action, Kept(handler=action.role.name, message=message, n=p.n, dead=letter.id))
-    calls = intent.calls if intent else ()
-    ended = Ended(message=message, reason=failure.reason, attempt=failure.attempts, calls=calls, letters=(letter,))
-    return append(p, hand, "dead", action.name, ended)
+    p = _with_intent(p, action, intent)
+    p = _quarantined(p, action, Kept(handler=action.role.name, message=message, n=_place(p), dead=letter.id))
+    return append(p, hand, "dead", action.name, _given_up(message, failure, intent, (letter,)))
+
+
+def parked(p: Snapshot, hand: Hand, action: Act, failure: Failure, intent: Intent | None, *, due_ms: int) -> Written:
+    """Leave a run until `due_ms`, in its place: the saga's other messages queue behind it. `intent`: with the last
+    results, if it has begun."""
+    p, message = _with_intent(p, action, intent), action.message
+    kept = Kept(handler=action.role.name, message=message, n=p.n, attempts=failure.attempts, due_ms=due_ms)
+    if not action.undoes:
+        p = _at_the_head(p, replace(kept, n=_place(p)))
+    elif any(_is_same(k, kept) for k in p.compensating):
+        p = replace(p, compensating=tuple(replace(kept, n=k.n) if _is_same(k, kept) else k for k in p.compensating))
+    else:
+        p = replace(p, compensating=(*p.compensating, kept))
+    return append(p, hand, "retrying", action.name, _given_up(message, failure, intent, ()))
+
+
+def renamed(p: Snapshot, hand: Hand) -> Written:
+    """Name a new wake: the current one, if any, would come too late."""
+    reason = "a wake is due earlier than the one that was to come"
+    return append(replace(p, wake=None), hand, "waiting", "", Ended(message=hand.message, reason=reason))
+
+
+def _given_up(message: Message, failure: Failure, intent: Intent | None, letters: tuple[DeadLetter, ...]) -> Ended:
+    """End of an attempt, with what it has got so far."""
+    return Ended(
+        message=message,
+        reason=failure.reason,
+        attempt=failure.attempts,
+        failures=failure.history,
+        calls=intent.calls if intent else (),
+        letters=letters,
+    )
+
+
+def _with_intent(p: Snapshot, action: Act, intent: Intent | None) -> Snapshot:
+    """The progress with the open intent as it is by now."""
+    if intent is None:
+        return p
+    name, cause = intent.handler, intent.cause
+    return replace(p, intents=tuple(intent if _is_of(i, name, cause, undo=action.undoes) else i for i in p.intents))
+
+
+def _is_same(a: Kept, b: Kept) -> bool:
+    return a.handler == b.handler and a.message.id == b.message.id
+
+
+def _place(p: Snapshot) -> int:
+    """Number of a message that goes to the head of the queue: what is there keeps its order behind it."""
+    return min([p.n, *[k.n for k in p.queue[:1]]])
 
 
 def stripped(p: Snapshot, hand: Hand, action: Act, *, letter: str, reason: str) -> Written:
     """Record a message as dead where `dead` has no room: the quarantine stands here, the bytes in the letter only."""
     message = replace(action.message, value=b"")
-    p = _quarantined(p, action, Kept(handler=action.role.name, message=message, n=p.n, dead=letter, bad=reason))
+    p = _quarantined(p, action, Kept(handler=action.role.name, message=message, n=_place(p), dead=letter, bad=reason))
     return append(p, hand, "dead", action.name, Ended(message=action.message, reason=reason))
 
 
 def _quarantined(p: Snapshot, action: Act, kept: Kept) -> Snapshot:
     """With a dead letter that stays until a person decides: at the head of the queue, or with what is to be undone."""
-    name, gone = kept.handler, [kept.message.id]
     if action.undoes:
-        return replace(p, compensating=(*without(p.compensating, name, gone), kept))
+        return replace(p, compensating=(*without(p.compensating, kept.handler, [kept.message.id]), kept))
+    return _at_the_head(p, kept)
+
+
+def _at_the_head(p: Snapshot, kept: Kept) -> Snapshot:
+    name, gone = kept.handler, [kept.message.id]
     return replace(p, queue=(kept, *without(p.queue, name, gone)), waiting=without(p.waiting, name, gone))
 
 

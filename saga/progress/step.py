@@ -6,8 +6,10 @@ opened and closed in `next_snapshot`.
 
 from operator import attrgetter
 
+from saga import wakes
 from saga.commands import Command
-from saga.progress import compensate, ids, operators, record
+from saga.messages import Message
+from saga.progress import compensate, ids, operators, record, timing
 from saga.progress.actions import (
     Action,
     Close,
@@ -20,7 +22,9 @@ from saga.progress.actions import (
     Recall,
     Refuse,
     Reload,
+    Rename,
     Seal,
+    SendOn,
     Trigger,
     UndoWaits,
     Wait,
@@ -45,7 +49,7 @@ def next_action(p: Snapshot | None, roles: Roles, trigger: Trigger, now: Now, ce
         return RELOAD
     if p.pages and trigger.paged is None:
         return RECALL
-    message, only_had = trigger.message, True
+    message, only_had = trigger.message, trigger.message.type != wakes.TYPE
     if isinstance(message, Command):
         heeded = operators.heed(p, roles, message)
         if heeded is not None:
@@ -65,13 +69,23 @@ def next_action(p: Snapshot | None, roles: Roles, trigger: Trigger, now: Now, ce
             continue
         only_had = False
         kept, step = kept_undo(p, role.name, message), undo_step(p, role, message)
-        if kept is None or (kept.dead is None and not isinstance(step, UndoWaits)):
+        if kept is None or (kept.dead is None and kept.due_ms <= now.ms and not isinstance(step, UndoWaits)):
             return step
-    ready = next_ready(p, roles)
+    ready = next_ready(p, roles, now.ms)
     if ready is not None:
         return ready
     # What ends without a write is decided on a progress that was read in this turn.
-    return DONE if certain or only_had else RELOAD
+    return _at_rest(p, message, now.ms, certain) if certain or only_had else RELOAD
+
+
+def _at_rest(p: Snapshot, message: Message, now_ms: int, certain: bool) -> Action:
+    """Nothing is ready: what waits for time has its wake, before the offset is committed. `certain`: see above."""
+    at = timing.next_due(p, now_ms)
+    if at is None:
+        return DONE
+    if p.wake is None or p.wake.due_ms > at:  # it was named by a worker whose clock is ahead
+        return Rename() if certain else RELOAD
+    return SendOn(at) if message.id == p.wake.id or not message.type else DONE
 
 
 def is_all(p: Snapshot, roles: Roles, trigger: Trigger) -> bool:

@@ -2,21 +2,24 @@
 
 import asyncio
 from collections.abc import Coroutine, Mapping, Sequence
+from math import ceil
 from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from saga.clock import iso
 from saga.declarations.values import Reaction
 from saga.errors import BadInput, Permanent, TooLarge
 from saga.identity import identity_of_own
 from saga.messages import Event, Message, name_of
-from saga.observe.moments import Retrying
-from saga.policies.retry import delay_s
+from saga.observe.moments import Parked, Retrying
+from saga.policies.retry import delay_s, parks
 from saga.progress import ids, record
 from saga.progress.actions import Run, Undo
 from saga.progress.compensate import undone
-from saga.progress.document import Call, Intent, Snapshot
+from saga.progress.decide import kept_undo
+from saga.progress.document import Attempt, Call, Intent, Snapshot
 from saga.progress.record import Ended, Failure, Written
 from saga.runtime import escalating, oversized, persistence
 from saga.runtime.errors import Halted, NotDeterministic, Refused, raised_at, said_by, unexpected
@@ -25,8 +28,12 @@ from saga.runtime.prepared import Prepared
 from saga.runtime.saga import RunningSaga
 from saga.runtime.turn_state import RunKey, TurnState
 
-DELAY_S_MAX = 30.0
-"""Attempts are made in place, with the lane waiting: no pause between two is longer."""
+HISTORY_MAX = 20
+"""Attempts of which a transition tells, at most: the last ones."""
+PAUSE_S_MAX = 30.0
+"""Longest pause in place: whatever the rules say, a saga that waits in memory is looked at again."""
+REASON_MAX = 200
+"""Characters of what it says of each."""
 
 
 class Ask(Struct, frozen=True, kw_only=True, gc=False):
@@ -194,7 +201,8 @@ def _ended(
         message=ask.action.message,
         cause=cause,
         parts=saga.intent.parts,
-        attempt=turn.attempts_of(ask.run) + 1,
+        attempt=_before(turn, ask) + len(turn.attempts_of(ask.run)) + 1,
+        failures=turn.attempts_of(ask.run)[-HISTORY_MAX:],
         delta=delta,
         events=emitted,
         calls=tuple(saga.calls),
@@ -205,7 +213,7 @@ def _ended(
 
 
 async def _failed(service: Participant, saga: RunningSaga, ask: Ask, why: Exception) -> TurnState:
-    """An attempt has failed: again, with what it has got so far, or a dead letter after the last one."""
+    """An attempt has failed: again, with what it has got so far, now or later; or a dead letter after the last one."""
     turn, retry, ports = saga.turn, ask.handler.retry, service.ports
     calls = _answered(saga)
     held_up = (
@@ -213,7 +221,8 @@ async def _failed(service: Participant, saga: RunningSaga, ask: Ask, why: Except
     )  # its time went by while the lane waited
     if held_up or not turn.certain:  # on an old progress anything may fail: it counts after a rerun on a certain one
         return turn.unread().carrying(ask.run, calls, turn.attempts_of(ask.run))
-    attempt = turn.attempts_of(ask.run) + 1
+    history = (*turn.attempts_of(ask.run), _attempt(service, saga, why))
+    attempt = _before(turn, ask) + len(history)
     hopeless = isinstance(why, BadInput | NotDeterministic | TooLarge) or (
         isinstance(ask.action, Run) and (isinstance(why, (Permanent, *retry.never)) or attempt >= retry.attempts_max)
     )
@@ -222,15 +231,14 @@ async def _failed(service: Participant, saga: RunningSaga, ask: Ask, why: Except
             turn.known,
             persistence.in_hand(service, turn),
             ask.action,
-            Failure(
-                reason=said_by(why), where=raised_at(why), remedy=_remedy(why, retry.attempts_max), attempts=attempt
-            ),
+            _failure(why, attempt, history, _remedy(why, retry.attempts_max)),
             None if isinstance(why, TooLarge) else _with_calls(turn, ask, saga),  # there is no room for those
         )
         return (await persistence.write(service, turn, written)).forgetting(ask.run)
-    wait_s = delay_s(retry, attempt, ports.clock.chance(), limit_s=DELAY_S_MAX)
+    wait_s = delay_s(retry, attempt, ports.clock.chance())
+    kind = Parked if parks(retry, attempt) else Retrying
     ports.watching.report(
-        Retrying(
+        kind(
             service=service.name,
             saga=turn.message.saga,
             handler=ask.handler.name,
@@ -251,8 +259,44 @@ async def _failed(service: Participant, saga: RunningSaga, ask: Ask, why: Except
         turn = await escalating.say(service, turn, due)
         if not turn.message.type and attempt >= retry.attempts_max:  # of a repair, which has other sagas before it
             raise escalating.left(ask.handler.name, attempt, said_by(why))
-    await ports.assignment.pause(wait_s, turn.position)
-    return turn.unread().carrying(ask.run, calls, attempt)
+    if kind is Parked and turn.unsaid is None:  # else what people have to be told would be forgotten
+        written = record.parked(
+            turn.known,
+            persistence.in_hand(service, turn),
+            ask.action,
+            _failure(why, attempt, history),
+            _with_calls(turn, ask, saga),
+            due_ms=ports.clock.now_ms() + ceil(wait_s * 1000),
+        )
+        return (await persistence.write(service, turn, written)).forgetting(ask.run)
+    await ports.assignment.pause(min(wait_s, PAUSE_S_MAX), turn.position)
+    return turn.unread().carrying(ask.run, calls, history)
+
+
+def _before(turn: TurnState, ask: Ask) -> int:
+    """Number of attempts that had failed before this turn: the progress knows."""
+    p, name, message = turn.known, ask.action.role.name, ask.action.message.id
+    if isinstance(ask.action, Undo):
+        kept = kept_undo(p, name, ask.action.message)
+    else:
+        kept = next((k for k in p.queue[:1] if k.handler == name and k.message.id == message), None)
+    return 0 if kept is None else kept.attempts
+
+
+def _attempt(service: Participant, saga: RunningSaga, why: Exception) -> Attempt:
+    clock = service.ports.clock
+    return Attempt(
+        time=iso(clock.now_ms()),
+        ms=round((clock.monotonic_s() - saga.begun_s) * 1000),
+        reason=said_by(why)[:REASON_MAX],
+        worker=service.ports.worker,
+    )
+
+
+def _failure(why: Exception, attempt: int, history: tuple[Attempt, ...], remedy: str = "") -> Failure:
+    return Failure(
+        reason=said_by(why), where=raised_at(why), remedy=remedy, attempts=attempt, history=history[-HISTORY_MAX:]
+    )
 
 
 def _open(p: Snapshot, run: RunKey) -> Intent | None:

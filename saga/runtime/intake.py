@@ -12,6 +12,7 @@ from saga.identity import could_be_own
 from saga.messages import Message, Record
 from saga.runtime.errors import said_by
 from saga.runtime.prepared import Prepared
+from saga.wakes import wake_in
 
 
 class Skip(Struct, frozen=True, gc=False):
@@ -43,6 +44,8 @@ def received(record: Record, service: Prepared) -> Received:
     try:
         if record.topic == service.commands:
             return command_in(record)
+        if record.topic in service.wakes:
+            return wake_in(record)
         type_ = envelope.type_of(record)
         if type_ is None:  # its sender knows nothing of our headers: the bytes say it
             version = codec.identify(record.value, service.library)

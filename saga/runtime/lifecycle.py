@@ -44,6 +44,8 @@ class Options:
     """Time of the monotonic clock by which the resources have to be open."""
     through: Outside = Step.make
     """Way of the calls of steps to the outside."""
+    worker: str = ""
+    """Name of the worker, for people: where an attempt failed."""
     watch: Watch | None = None
     """Told of the worker, to look at it while it runs."""
 
@@ -62,7 +64,8 @@ async def serve(
         resources = await open_resources(declared, stack, clock, open_by_s, use)
         await store.check_expiry(collections_of(declared), declared.memory.total_seconds() + EXPIRY_S_MORE)
         assignment = WorkerAssignment(Watching(declared.name, clock, report))
-        service = participant_of(prepared, resources, worker_ports(store, broker, assignment, options.through))
+        ports = worker_ports(store, broker, assignment, options.through, options.worker)
+        service = participant_of(prepared, resources, ports)
         async with asyncio.TaskGroup() as tasks:
             sources = Sources([EventTopics(broker, declared.name, sorted(service.topics))])
             worker = Worker(service, assignment, options.limits, tasks, sources)
@@ -82,6 +85,7 @@ async def work(worker: Worker, stop: asyncio.Event) -> float:
     async with AsyncExitStack() as groups:
         first, *others = [await worker.sources.join(source, worker.listener, groups) for source in worker.sources.all]
         commits = tasks.create_task(worker.commits.run(), name=f"{worker.name} commits")
+        held = tasks.create_task(worker.held.run(), name=f"{worker.name} wakes")
         ending = tasks.create_task(_nothing_new_after(stop, worker), name=f"{worker.name} stop")
         try:
             async with asyncio.TaskGroup() as beside:
@@ -91,11 +95,12 @@ async def work(worker: Worker, stop: asyncio.Event) -> float:
         finally:
             began = clock.monotonic_s()
             worker.assignment.stop()
+            held.cancel()
             await worker.lanes.drained(None, drain_s)
             await worker.polling.unreadable.drained(drain_s)
             commits.cancel()
             ending.cancel()
-            await asyncio.wait([commits, ending])
+            await asyncio.wait([commits, held, ending])
             await worker.commits.commit()
         return clock.monotonic_s() - began
 

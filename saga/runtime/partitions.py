@@ -7,6 +7,7 @@ from saga.messages import Partition
 from saga.observe.moments import Assigned, Expired, Lost, Revoked
 from saga.runtime.cache import Cache
 from saga.runtime.commits import Commits
+from saga.runtime.held import Held
 from saga.runtime.lanes import Lanes
 from saga.runtime.offsets import Prefix
 from saga.runtime.watching import Watching
@@ -20,6 +21,7 @@ class Partitions:
     assignment: WorkerAssignment
     watching: Watching
     lanes: Lanes
+    held: Held
     cache: Cache
     commits: Commits
     drain_s: float
@@ -69,6 +71,7 @@ class Partitions:
     def _leave(self, partitions: Collection[Partition]) -> None:
         self.assignment.leave(partitions)
         self.lanes.forget(partitions)
+        self.held.forget(partitions)
 
     def _drop(self, partitions: Collection[Partition]) -> None:
         for partition in partitions:

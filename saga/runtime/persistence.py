@@ -5,7 +5,7 @@ from typing import Literal, ParamSpec, TypeVar
 
 from msgspec.structs import replace
 
-from saga import envelope
+from saga import envelope, wakes
 from saga.errors import (
     Ambiguous,
     BrokerUnavailable,
@@ -51,6 +51,8 @@ REFUSED_S_MAX = 30.0
 """The longest pause between two tries of a dead letter that the log refuses."""
 REFUSED = BrokerUnavailable("a dead letter is refused in every form")
 OFFERING = "publish a dead letter"
+OURS = ("", wakes.TYPE)
+"""Types of messages that no progress knows: the one of a repair, and wakes, which are hints."""
 
 
 async def patiently(
@@ -89,7 +91,7 @@ def in_hand(service: Participant, turn: TurnState, *, appends: bool = True) -> H
     """Circumstances of the next write of this turn. `appends`: false for one without a transition, for which nobody
     asks whether the message is new."""
     message, p = turn.message, turn.known
-    is_new = appends and message.type != "" and not turn.paged and not knows(p, service.roles, message)
+    is_new = appends and message.type not in OURS and not turn.paged and not knows(p, service.roles, message)
     return Hand(
         message=message,
         position=turn.position if is_new else None,
@@ -111,10 +113,11 @@ async def load(service: Participant, turn: TurnState) -> TurnState:
         p, cas = record.empty(service.name, saga), 0
     else:
         p, cas = decode(document.content), document.cas
-        unpublished = list(history.unpublished(p, service.ports.assignment.is_committed))
+        in_hand = turn.message.id
+        unpublished = list(history.unpublished(p, service.ports.assignment.is_committed, in_hand))
         _check_declared(service, p, unpublished)
         for entry in unpublished:
-            await publish(service, turn.position, p, entry)
+            await publish(service, turn, p, entry)
     if p.started is None and is_older_than_memory(service, turn.message):  # what is kept here may be all new to us
         await _too_old(service, turn)
         return replace(turn, over=True)
@@ -205,8 +208,8 @@ async def write(service: Participant, turn: TurnState, written: Written) -> Turn
     saved = clock.monotonic_s()
     stages.persisted_s += saved - began
     if entry is not None:
-        if entry.events or entry.letters:
-            await publish(service, turn.position, written.snapshot, entry)
+        if entry.events or entry.letters or entry.wake is not None:
+            await publish(service, turn, written.snapshot, entry)
             stages.published_s += clock.monotonic_s() - saved
         stages.outcomes.append((entry.handler, entry.outcome, entry.reason))
         if entry.outcome not in ("ignored", "waiting", "queued"):
@@ -292,23 +295,38 @@ async def _replaced(service: Participant, position: Position, saga: str, key: st
         raise Refused from why
 
 
-async def publish(service: Participant, position: Position, p: Snapshot, entry: Entry) -> None:
-    """Publish the events of a transition, in order; return when all are acknowledged. Nothing later goes out before."""
-    if not entry.events and not entry.letters:
-        return
-    outgoing = records_of(service, p, entry)
+async def publish(service: Participant, turn: TurnState, p: Snapshot, entry: Entry) -> None:
+    """Publish the events of a transition, in order, with its wake, if that is the current one and not in hand; return
+    when all are acknowledged. Nothing later goes out before."""
+    position = turn.position
+    letters = records_of(service, p, entry)
+    events, letters = letters[: len(entry.events)], letters[len(entry.events) :]
+    if history.is_current(p, entry) and entry.wake is not None and entry.wake.id != turn.message.id:
+        events.append(_wake(service, p.saga, entry.wake.id, entry.wake.due_ms))
     try:
-        await send(service, position, outgoing)
+        await send(service, position, [*events, *letters])
     except Exception:  # a dead letter that the log does not take keeps back nothing else
-        if not entry.letters:
+        if not letters:
             raise
-        if entry.events:
-            await send(service, position, outgoing[: len(entry.events)])
-        for letter in outgoing[len(entry.events) :]:
+        if events:
+            await send(service, position, events)
+        for letter in letters:
             await send_letter(service, position, letter)
     for dead in entry.letters:
         if service.ports.watching.is_news(dead.id):
             tell(service, p.saga, dead)
+
+
+async def send_on(service: Participant, turn: TurnState, due_ms: int) -> TurnState:
+    """Publish the current wake again: it came before its time, or something else waits for a later one."""
+    p = turn.known
+    assert p.wake is not None
+    await send(service, turn.position, [_wake(service, p.saga, p.wake.id, due_ms)])
+    return replace(turn, over=True)
+
+
+def _wake(service: Participant, saga: str, id_: str, due_ms: int) -> Outgoing:
+    return wakes.to_record(service.name, saga, id_, due_ms, service.ports.clock.now_ms())
 
 
 def records_of(service: Prepared, p: Snapshot, entry: Entry) -> list[Outgoing]:

@@ -13,6 +13,7 @@ from saga.observe.moments import DeadLettered, GoesOn, StandsStill
 from saga.printable import printable, shortened
 from saga.runtime import deadletters, persistence
 from saga.runtime.errors import Draining
+from saga.runtime.held import Held
 from saga.runtime.intake import Skip, received
 from saga.runtime.lanes import Item, Lanes
 from saga.runtime.offsets import Prefix
@@ -20,6 +21,7 @@ from saga.runtime.participant import Participant
 from saga.runtime.room import Room
 from saga.runtime.watching import Watching
 from saga.runtime.worker_ports import WorkerAssignment
+from saga.wakes import Wake
 
 Place: TypeAlias = tuple[str, int | None]
 """Topic, and the number of a partition of it, or `None` for all."""
@@ -42,11 +44,12 @@ class Polling:
     assignment: WorkerAssignment
     room: Room
     lanes: Lanes
+    held: Held
     unreadable: "Unreadable"
 
     async def run(self, membership: Membership, stop: asyncio.Event) -> None:
         """Take from one source until `stop`."""
-        ports, prefixes, leaving = self.service.ports, self.assignment.prefixes, self.assignment.leaving
+        ports, prefixes = self.service.ports, self.assignment.prefixes
         away, told = False, dict[Place, Standstill]()
         while not stop.is_set():
             open_, room = self.room.open()
@@ -58,7 +61,7 @@ class Polling:
                 continue
             try:
                 # One that has its share may have room again in a moment: then the others are not waited for for long.
-                timeout_s = POLL_S if len(open_) == len(prefixes.keys() - leaving) else FULL_S
+                timeout_s = FULL_S if self.room.soon else POLL_S
                 records = await membership.poll(open_, records_max=max(1, room), timeout_s=timeout_s)
             except BrokerUnavailable as why:
                 away = True
@@ -88,7 +91,11 @@ class Polling:
                 continue
             prefix.begun(offset)
             if isinstance(taken, Message):
-                lanes.add(Item(taken, Position(*partition, offset), prefix, now_s))
+                item = Item(taken, Position(*partition, offset), prefix, now_s)
+                if type(taken) is Wake:
+                    self.held.add(item, record, service.wakes[record.topic])
+                else:
+                    lanes.add(item)
             else:
                 self.unreadable.give_up(record, prefix, taken.reason)
 

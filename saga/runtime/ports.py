@@ -115,6 +115,8 @@ class Ports:
     together: Together
     """Meeting place of updates of one business document."""
     pages: KnownPages
+    worker: str = ""
+    """Name of this worker, for people."""
     outside: Outside = Step.make
     one_run: Callable[[], OneRun] = ShieldedRun
     """Makes what one run of a handler needs, at its first step."""

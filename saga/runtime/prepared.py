@@ -16,6 +16,7 @@ from saga.names import commands_of, dead_letters_of
 from saga.progress import spill
 from saga.progress.roles import Role, Roles, Undo
 from saga.progress.spill import Bounds
+from saga.wakes import Tier, tiers_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +27,8 @@ class Prepared:
     name: str
     commands: str
     """Topic of the commands for it."""
+    wakes: Mapping[str, Tier]
+    """Topics of its wakes, each with the time for which they lie there."""
     roles: Roles
     handlers: Mapping[str, Reaction]
     """Handlers and compensations, by the function's name."""
@@ -48,7 +51,7 @@ class Prepared:
     @property
     def topics(self) -> frozenset[str]:
         """Topics that it reads."""
-        return frozenset((self.commands, *(self.contracts[type_].topic for type_ in self.consumed)))
+        return frozenset((self.commands, *self.wakes, *(self.contracts[type_].topic for type_ in self.consumed)))
 
     def state_of(self, fields: dict[str, Any]) -> Any:
         """The state as the service's class, from the fields that were recorded."""
@@ -75,6 +78,7 @@ def prepare(declared: Declared) -> Prepared:
         declared=declared,
         name=declared.name,
         commands=commands_of(declared.name),
+        wakes=tiers_of(declared.name),
         roles=roles_of(declared, contracts),
         handlers={h.name: h for h in everything},
         classes={h.name: {name_of(e): e for e in h.takes} for h in everything},
@@ -133,11 +137,12 @@ def _names(events: tuple[type[Event], ...]) -> frozenset[str]:
 
 
 def topics_of(declared: Declared) -> list[Topic]:
-    """The topics that a service reads or writes, those of its dead letters and of commands about them too."""
+    """The topics that a service reads or writes; with those of its dead letters, commands and wakes."""
     bindings = [binding_of(event) for h in declared.reactions for event in (*h.emits, *h.takes)]
     topics = {b.contract.topic: b.library.topics[b.contract.topic] for b in bindings}
     dead = Topic(dead_letters_of(declared.name), retention_days=None)
-    return [*(topics[name] for name in sorted(topics)), dead, commands_topic(declared.name)]
+    wakes = [Topic(name, retention_days=None) for name in tiers_of(declared.name)]
+    return [*(topics[name] for name in sorted(topics)), dead, commands_topic(declared.name), *wakes]
 
 
 def commands_topic(service: str) -> Topic:
@@ -149,10 +154,10 @@ def reads_of(declared: Declared) -> frozenset[str]:
     """Topics that its workers read."""
     contracts = {name_of(event): contract_of(event) for reaction in declared.reactions for event in reaction.takes}
     events = (contracts[name].topic for name in consumed_by(declared, contracts))
-    return frozenset((*events, commands_of(declared.name)))
+    return frozenset((*events, commands_of(declared.name), *tiers_of(declared.name)))
 
 
 def writes_of(declared: Declared) -> frozenset[str]:
-    """Topics that its workers write: that of its dead letters, too."""
+    """Topics that its workers write: those of its dead letters and wakes, too."""
     emitted = {binding_of(event).contract.topic for reaction in declared.reactions for event in reaction.emits}
-    return frozenset({*emitted, dead_letters_of(declared.name)})
+    return frozenset({*emitted, dead_letters_of(declared.name), *tiers_of(declared.name)})

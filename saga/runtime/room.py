@@ -1,11 +1,14 @@
 """Room for more messages: how many a worker may still take in, and from which partitions."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from operator import attrgetter
 
 from saga.messages import Partition
 from saga.policies.concurrency import INFLIGHT_MIN, InFlight
+from saga.runtime.held import Held
 from saga.runtime.lanes import Lanes
+from saga.runtime.offsets import Prefix
 from saga.runtime.worker_ports import WorkerAssignment
 
 POLL_MAX = 500
@@ -51,8 +54,11 @@ class Room:
     limits: Limits
     assignment: WorkerAssignment
     lanes: Lanes
+    held: Held
     now: InFlight = field(init=False)
     """Bound that follows store and log."""
+    soon: bool = False
+    """True if a partition was left out that may have room again in a moment."""
 
     def __post_init__(self) -> None:
         self.now = InFlight(self.limits.inflight_min, self.limits.inflight_max)
@@ -73,21 +79,34 @@ class Room:
             return [], 0
         share = max(1, most // SHARES)
         open_ = self.assignment.prefixes
+        self.soon = False
+        unfinished: Iterable[int] = map(_unfinished, open_.values())
         # Nearly always none has to be left out, and that is cheap to see: none holds more than a share.
         if self.assignment.leaving or max(map(len, map(_taken, open_.values())), default=0) >= share:
-            open_ = {
-                partition: prefix
-                for partition, prefix in open_.items()
-                if prefix.unfinished < share
-                and len(prefix) < WINDOW * most
-                and partition not in self.assignment.leaving
-            }
+            open_, unfinished = self._with_room(share)
         room = min(room, most - self.lanes.inflight, POLL_MAX)
         if room <= 0 or not open_ or self.lanes.inflight_bytes >= self.limits.inflight_bytes_max:
             return [], 0
         # One that has nearly its share may go beyond it by a little, so that the others are not read one by one.
-        left = share - max(map(_unfinished, open_.values()))
+        left = share - max(unfinished)
         return list(open_), min(room, max(share // GATHERED, left))
+
+    def _with_room(self, share: int) -> tuple[dict[Partition, Prefix], Iterable[int]]:
+        """Partitions that do not hold too much, with how many messages of each are in flight. What is held until its
+        time is not, and has bounds of its own."""
+        open_: dict[Partition, Prefix] = {}
+        unfinished: list[int] = []
+        window = WINDOW * self.limits.inflight_max
+        for partition, prefix in self.assignment.prefixes.items():
+            if partition in self.assignment.leaving or self.held.is_full(partition):
+                continue
+            held = self.held.count(partition)
+            if prefix.unfinished - held < share and len(prefix) - held < window:
+                open_[partition] = prefix
+                unfinished.append(prefix.unfinished - held)
+            else:
+                self.soon = True
+        return open_, unfinished
 
     # ---------------------------------------------------------------- see `saga.runtime.watching.Load`
 

@@ -54,7 +54,8 @@ class RunningSaga(Saga[Any]):
         """All answers so far, recorded or carried over."""
         self.outages = service.ports.watching.outages
         """Outages that had been told when it began."""
-        self.until_s = service.ports.clock.monotonic_s() + handler.timeout_s
+        self.begun_s = service.ports.clock.monotonic_s()
+        self.until_s = self.begun_s + handler.timeout_s
         self._numbers: dict[str, int] = {}
         if service.state is not None:
             self._state = service.state_of(intent.state)

@@ -13,7 +13,8 @@
 from msgspec.structs import replace
 
 from saga.errors import TooLarge
-from saga.progress.actions import Act, CloseSealed, Done, Heed, Recall, Reload, Run, Undo, Write
+from saga.progress import record
+from saga.progress.actions import Act, CloseSealed, Done, Heed, Recall, Reload, Rename, Run, SendOn, Undo, Write
 from saga.progress.operators import heeded
 from saga.progress.step import is_all, next_action, next_snapshot
 from saga.runtime import handling, oversized, persistence, sealing, spilling
@@ -43,12 +44,17 @@ async def advance(service: Participant, turn: TurnState) -> TurnState:
                 return await persistence.load(service, turn)
             case Recall():
                 return await spilling.recalled(service, turn)
+            case SendOn():
+                return await persistence.send_on(service, turn, action.due_ms)
             case Undo():
                 turn = await handling.undo(service, turn, action)
             case CloseSealed():
                 turn = await sealing.close_sealed(service, turn, action)
             case Heed():
                 written = heeded(turn.known, persistence.in_hand(service, turn), action)
+                turn = await persistence.write(service, turn, written)
+            case Rename():
+                written = record.renamed(turn.known, persistence.in_hand(service, turn))
                 turn = await persistence.write(service, turn, written)
             case Write():
                 written = next_snapshot(turn.known, persistence.in_hand(service, turn), action)

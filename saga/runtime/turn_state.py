@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from saga.messages import Outgoing, Position
 from saga.progress.actions import Trigger
-from saga.progress.document import Call, Kind, Snapshot
+from saga.progress.document import Attempt, Call, Kind, Snapshot
 
 RunKey: TypeAlias = tuple[Kind, str, str]
 """Kind, handler and cause of one run."""
@@ -42,8 +42,8 @@ class TurnState(Trigger, frozen=True, kw_only=True, gc=False):
     """True if nothing is left to do."""
     results: tuple[tuple[RunKey, tuple[Call, ...]], ...] = ()
     """Results of runs that were refused their write, or failed: not asked for again."""
-    attempts: tuple[tuple[RunKey, int], ...] = ()
-    """Attempts that failed, by run."""
+    attempts: tuple[tuple[RunKey, tuple[Attempt, ...]], ...] = ()
+    """Attempts that failed in this turn, by run."""
     unsaid: Outgoing | None = None
     """Dead letter about a failing compensation that the log has refused up to now; dropped when the run ends."""
     stages: Stages
@@ -63,10 +63,10 @@ class TurnState(Trigger, frozen=True, kw_only=True, gc=False):
     def results_of(self, run: RunKey) -> tuple[Call, ...]:
         return next((calls for known, calls in self.results if known == run), ()) if self.results else ()
 
-    def attempts_of(self, run: RunKey) -> int:
-        return next((count for known, count in self.attempts if known == run), 0) if self.attempts else 0
+    def attempts_of(self, run: RunKey) -> tuple[Attempt, ...]:
+        return next((failed for known, failed in self.attempts if known == run), ()) if self.attempts else ()
 
-    def carrying(self, run: RunKey, calls: tuple[Call, ...], attempts: int) -> "TurnState":
+    def carrying(self, run: RunKey, calls: tuple[Call, ...], attempts: tuple[Attempt, ...]) -> "TurnState":
         """Keep what an unfinished run has got so far."""
         return replace(
             self,
@@ -78,4 +78,4 @@ class TurnState(Trigger, frozen=True, kw_only=True, gc=False):
         """Drop what a run has left: it came to its end."""
         if not (self.results or self.attempts):
             return self
-        return replace(self.carrying(run, (), 0), unsaid=None)
+        return replace(self.carrying(run, (), ()), unsaid=None)

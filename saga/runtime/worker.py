@@ -10,6 +10,7 @@ from saga.messages import Partition, Standstill
 from saga.progress.document import progress_key
 from saga.runtime.commits import Commits
 from saga.runtime.delivery import Delivery
+from saga.runtime.held import Held
 from saga.runtime.lanes import Lanes
 from saga.runtime.participant import Participant
 from saga.runtime.partitions import Partitions
@@ -30,6 +31,7 @@ class Worker:
     """Tasks of all that goes on beside the polls: lanes, commits, dead letters."""
     sources: Sources
     lanes: Lanes = field(init=False)
+    held: Held = field(init=False)
     polling: Polling = field(init=False)
     commits: Commits = field(init=False)
     listener: Partitions = field(init=False)
@@ -37,11 +39,20 @@ class Worker:
     def __post_init__(self) -> None:
         delivery = Delivery(self.service, self.limits.cache_max)
         self.lanes = Lanes(self.tasks, delivery.deliver)
-        room = Room(self.limits, self.assignment, self.lanes)
-        self.polling = Polling(self.service, self.assignment, room, self.lanes, Unreadable(self.service, self.lanes))
+        clock, look_again = self.service.ports.clock, lambda: self.listener.look_again()
+        self.held = Held(clock, self.lanes, self.limits.inflight_max, look_again)
+        room = Room(self.limits, self.assignment, self.lanes, self.held)
+        unreadable = Unreadable(self.service, self.lanes)
+        self.polling = Polling(self.service, self.assignment, room, self.lanes, self.held, unreadable)
         self.commits = Commits(self.assignment, self.sources, self.lanes.finished)
         self.listener = Partitions(
-            self.assignment, self.service.ports.watching, self.lanes, delivery.cache, self.commits, self.limits.drain_s
+            self.assignment,
+            self.service.ports.watching,
+            self.lanes,
+            self.held,
+            delivery.cache,
+            self.commits,
+            self.limits.drain_s,
         )
 
     @property
@@ -69,7 +80,8 @@ class Worker:
         return len(self.assignment.prefixes)
 
     def lag(self) -> Mapping[Partition, int] | None:
-        return self.sources.lag()
+        lag = self.sources.lag()  # wakes that lie in the log until their time are not behind
+        return None if lag is None else {p: n for p, n in lag.items() if p.topic not in self.service.wakes}
 
     def away(self) -> Mapping[str, float]:
         return self.service.ports.watching.away()

@@ -68,8 +68,11 @@ class WorkerAssignment:
                 woken.set_result(None)
 
 
-def worker_ports(store: Store, broker: Broker, assignment: WorkerAssignment, through: Outside = Step.make) -> Ports:
-    """Ports of whoever runs turns on a real store and a real broker. `through`: the way of steps to the outside."""
+def worker_ports(
+    store: Store, broker: Broker, assignment: WorkerAssignment, through: Outside = Step.make, worker: str = ""
+) -> Ports:
+    """Ports of whoever runs turns on a real store and a real broker. `through`: the way of steps to the outside.
+    `worker`: its name, for people."""
     watching = assignment.watching
     return Ports(
         store=store,
@@ -79,5 +82,6 @@ def worker_ports(store: Store, broker: Broker, assignment: WorkerAssignment, thr
         assignment=assignment,
         together=Batches().together,
         pages=KnownPages(),
+        worker=worker,
         outside=lambda step: watching.idling(through(step)),
     )

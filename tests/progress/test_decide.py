@@ -247,14 +247,14 @@ def test_the_handler_of_the_newest_result_is_undone_first() -> None:
 
 def test_in_a_quarantine_nothing_is_ready_but_compensations() -> None:
     p = replace(blank(), queue=(kept("both", A, dead="d"), kept("listens", FAILED)))
-    assert next_ready(p, ROLES) is None
-    assert next_ready(replace(p, compensating=(kept("first", FAILED),)), ROLES) == Close(FIRST, FAILED)
+    assert next_ready(p, ROLES, NOW.ms) is None
+    assert next_ready(replace(p, compensating=(kept("first", FAILED),)), ROLES, NOW.ms) == Close(FIRST, FAILED)
 
 
 def test_a_compensation_that_is_a_dead_letter_is_not_ready_and_others_are() -> None:
     p = replace(blank(), compensating=(kept("first", FAILED, dead="d"),))
-    assert next_ready(p, ROLES) is None
-    ready = next_ready(replace(p, compensating=(*p.compensating, kept("second", FAILED))), ROLES)
+    assert next_ready(p, ROLES, NOW.ms) is None
+    ready = next_ready(replace(p, compensating=(*p.compensating, kept("second", FAILED))), ROLES, NOW.ms)
     assert ready is not None
     assert ready.role is SECOND
 
@@ -265,14 +265,14 @@ def test_of_kept_compensations_the_one_of_the_newest_result_goes_first() -> None
         results=(a_result("first", "r1"), a_result("second", "r2")),
         compensating=(kept("first", FAILED), kept("second", FAILED)),
     )
-    ready = next_ready(p, ROLES)
+    ready = next_ready(p, ROLES, NOW.ms)
     assert ready is not None
     assert ready.role is SECOND
 
 
 def test_a_compensation_is_not_ready_before_its_original_has_ended() -> None:
     p = replace(blank(), compensating=(kept("first", FAILED),), intents=(an_intent("first", A),))
-    assert next_ready(p, ROLES) is None
+    assert next_ready(p, ROLES, NOW.ms) is None
 
 
 def test_where_a_compensation_stands() -> None:
@@ -300,7 +300,7 @@ def test_where_a_compensation_stands() -> None:
 
 def test_the_queue_goes_on_at_its_head() -> None:
     p = replace(blank(), queue=(kept("second", B), kept("first", A)))
-    ready = next_ready(p, ROLES)
+    ready = next_ready(p, ROLES, NOW.ms)
     assert ready is not None
     assert (ready.role, ready.message) == (SECOND, B)
 
@@ -312,35 +312,36 @@ def test_waits_that_are_fulfilled_go_on_in_the_order_in_which_they_were() -> Non
         blank(),
         waiting=(kept("one", A, 0), kept("other", A, 1), kept("other", C, 2), kept("one", B, 3)),
     )
-    ready = next_ready(p, roles)
+    ready = next_ready(p, roles, NOW.ms)
     assert ready is not None
     assert (ready.role, ready.message) == (other, C)
-    ready = next_ready(replace(p, queue=(kept("one", A, dead="d"),)), roles)
+    ready = next_ready(replace(p, queue=(kept("one", A, dead="d"),)), roles, NOW.ms)
     assert ready is None, "only if the queue is empty"
 
 
 def test_parts_that_are_all_there_wait_until_it_is_known_when_the_saga_began() -> None:
     parts = [replace(part, started=None) for part in (A, B)]
     p = replace(blank(started=None), waiting=tuple(kept("both", part, n) for n, part in enumerate(parts)))
-    assert next_ready(p, roles_of(BOTH)) is None
-    ready = next_ready(replace(p, started=START), roles_of(BOTH))
+    assert next_ready(p, roles_of(BOTH), NOW.ms) is None
+    ready = next_ready(replace(p, started=START), roles_of(BOTH), NOW.ms)
     assert isinstance(ready, Run)
 
 
 def test_an_open_intent_is_gone_on_with_if_nobody_else_will_bring_its_message() -> None:
     intent = an_intent("both", A, B)
     p = replace(blank(), intents=(intent,))
-    assert next_ready(p, ROLES) is None, "its message is redelivered"
+    assert next_ready(p, ROLES, NOW.ms) is None, "its message is redelivered"
     for there in (
         replace(p, waiting=(kept("both", B),)),
         replace(p, queue=(kept("both", A),)),
         replace(p, intents=(replace(intent, message=replace(A, source="svc")),)),
     ):
-        ready = next_ready(there, ROLES)
+        ready = next_ready(there, ROLES, NOW.ms)
         assert ready is not None
         assert ready.role is BOTH
-    assert next_ready(replace(p, queue=(kept("both", A, dead="d"),)), ROLES) is None
-    assert next_ready(replace(p, queue=(kept("first", A),)), ROLES) is None, "the message is kept for another handler"
+    assert next_ready(replace(p, queue=(kept("both", A, dead="d"),)), ROLES, NOW.ms) is None
+    elsewhere = replace(p, queue=(kept("first", A),))
+    assert next_ready(elsewhere, ROLES, NOW.ms) is None, "the message is kept for another handler"
 
 
 def test_a_message_is_known_from_the_inbox_and_from_what_is_kept() -> None:
@@ -367,7 +368,7 @@ def test_line_4_an_own_part_counts_as_held() -> None:
 
 def test_line_4_of_two_own_parts_the_first_one_counts() -> None:
     p = replace(blank(), own=(Own(event=B, n=0), Own(event=C, n=0)), waiting=(kept("both", A, n=1),))
-    ready = next_ready(p, roles_of(BOTH, emitted="B C"))
+    ready = next_ready(p, roles_of(BOTH, emitted="B C"), NOW.ms)
     assert ready is not None
     assert isinstance(decide(p, BOTH, B), Run)
     assert isinstance(decide(p, BOTH, C), Ignore)
@@ -395,23 +396,23 @@ def test_line_3_a_handler_that_a_failure_found_undone_by_nobody_runs_no_more() -
 
 
 def test_what_waits_for_a_part_that_is_not_there_is_not_ready() -> None:
-    assert next_ready(replace(blank(), waiting=(kept("both", A),)), ROLES) is None
+    assert next_ready(replace(blank(), waiting=(kept("both", A),)), ROLES, NOW.ms) is None
 
 
 def test_parts_that_are_all_there_wait_while_something_else_is_open() -> None:
     p = replace(blank(), waiting=(kept("both", A), kept("both", B, 1)))
-    assert isinstance(next_ready(p, ROLES), Run)
-    assert next_ready(replace(p, intents=(an_intent("listens", A2),)), ROLES) is None
+    assert isinstance(next_ready(p, ROLES, NOW.ms), Run)
+    assert next_ready(replace(p, intents=(an_intent("listens", A2),)), ROLES, NOW.ms) is None
 
 
 def test_what_waits_for_another_handler_is_no_part() -> None:
     roles = roles_of(a_role("alone", "A"), a_role("meet", "A", "B"), a_role("join", "B", "C"))
     p = replace(blank(), waiting=(kept("meet", a_message("A"), n=1), kept("join", a_message("B"), n=2)))
-    assert next_ready(p, roles) is None
+    assert next_ready(p, roles, NOW.ms) is None
 
 
 def test_an_own_event_that_stays_for_another_handler_does_not_run_one_that_has_run() -> None:
     event = a_message("P")
     roles = roles_of(a_role("took", "P"), a_role("meet", "P", "B"), emitted="P")
     p = replace(blank(), own=(Own(event=event, n=1),), ran=(ran("took", event, ids.content(event.value)),))
-    assert next_ready(p, roles) is None
+    assert next_ready(p, roles, NOW.ms) is None

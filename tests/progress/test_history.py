@@ -162,7 +162,7 @@ def test_archiving_changes_no_decision_and_no_event_that_is_to_be_published(
         assert undone_by(after, ROLES, message.type) == undone_by(p, ROLES, message.type)
         trigger = Trigger(message=message)
         assert next_action(after, ROLES, trigger, NOW, True) == next_action(p, ROLES, trigger, NOW, True)
-    assert next_ready(after, ROLES) == next_ready(p, ROLES)
+    assert next_ready(after, ROLES, NOW.ms) == next_ready(p, ROLES, NOW.ms)
     assert list(unpublished(after, never_committed)) == list(unpublished(p, never_committed))
     whole = [*archive.transitions, *after.transitions]
     assert whole == list(p.transitions)

@@ -11,7 +11,7 @@ from saga.progress.actions import CloseSealed, Discard, Disregard, Replay, Run, 
 from saga.progress.document import DeadLetter, Kept, Snapshot, decode_entry
 from saga.progress.record import Written
 from saga.progress.roles import COMMAND, Role, Roles, Undo
-from tests.progress.pieces import START, a_hand, a_message, a_role, an_intent, blank, kept, roles_of
+from tests.progress.pieces import NOW_MS, START, a_hand, a_message, a_role, an_intent, blank, kept, roles_of
 
 DEAD = "dead-1"
 A, B = a_message("A"), a_message("B")
@@ -53,9 +53,9 @@ def reason(p: Snapshot, command: Command, roles: Roles = ROLES) -> str:
 
 def test_what_is_replayed_is_the_first_to_run() -> None:
     p = quarantined(kept("on_b", B, n=1))
-    assert decide.next_ready(p, ROLES) is None
+    assert decide.next_ready(p, ROLES, NOW_MS) is None
     written = heeded(p, a_command())
-    assert decide.next_ready(written.snapshot, ROLES) == Run(HANDLER, A, (A,))
+    assert decide.next_ready(written.snapshot, ROLES, NOW_MS) == Run(HANDLER, A, (A,))
     assert written.snapshot.replays == 1
     entry = written.entry
     assert entry is not None
@@ -95,7 +95,7 @@ def test_a_dead_letter_that_is_not_there_any_more_is_told_in_the_history() -> No
 def test_what_had_begun_goes_on_when_it_is_replayed() -> None:
     intent = an_intent("on_a", A)
     written = heeded(quarantined(intents=(intent,)), a_command())
-    assert decide.next_ready(written.snapshot, ROLES) == Run(HANDLER, A, (A,), intent)
+    assert decide.next_ready(written.snapshot, ROLES, NOW_MS) == Run(HANDLER, A, (A,), intent)
 
 
 def test_a_message_whose_bytes_the_progress_lacks_cannot_be_replayed() -> None:
@@ -132,7 +132,7 @@ def test_what_is_discarded_is_never_handled_and_what_is_behind_it_goes_on() -> N
     assert [letter.what for letter in entry.letters] == ["discarded"]
     assert ids.entry(A.id, "on_a") in p.inbox
     assert ids.entry(a_command("discard").id, COMMAND) in p.inbox
-    ready = decide.next_ready(p, ROLES)
+    ready = decide.next_ready(p, ROLES, NOW_MS)
     assert isinstance(ready, Run)
     assert ready.role.name == "on_b"
 

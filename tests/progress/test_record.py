@@ -124,7 +124,7 @@ def test_firsts_that_came_before_the_other_part_all_run_in_their_order() -> None
     assert decide(p, MANY_BOTH, B, now=NOW) == Run(MANY_BOTH, B, (firsts[0], B))
     p = record.waiting(p, a_hand(B), MANY_BOTH, B, "-").snapshot
     run = []
-    while (ready := next_ready(p, roles_of(MANY_BOTH))) is not None:
+    while (ready := next_ready(p, roles_of(MANY_BOTH), NOW.ms)) is not None:
         assert isinstance(ready, Run)
         assert ready.message == ready.parts[0], "the part that is used up stands for the run"
         run.append(ready.parts)
@@ -140,10 +140,10 @@ def test_a_message_that_could_not_tell_the_start_runs_once_another_has_told() ->
     roles = roles_of(ALONE, a_role("other", "B"))
     p = record.waiting(blank(started=None), a_hand(unknown), ALONE, unknown, "no start").snapshot
     assert p.started is None
-    assert next_ready(p, roles) is None
+    assert next_ready(p, roles, NOW.ms) is None
     p = handled(p, roles.handlers["other"], B, roles=roles)
     assert p.started == START
-    ready = next_ready(p, roles)
+    ready = next_ready(p, roles, NOW.ms)
     assert ready is not None
     assert (ready.role, ready.message) == (ALONE, unknown)
 
@@ -166,7 +166,7 @@ def test_a_dead_letter_stays_at_the_head_and_what_comes_later_queues_behind_it_i
         p = queued(p, role, message)
     assert [k.message.value for k in p.queue] == [b"1", b"later 0", b"later 1", b"later 2"]
     assert p.queue[0].dead is not None
-    assert next_ready(p, roles_of(role)) is None
+    assert next_ready(p, roles_of(role), NOW.ms) is None
     assert p.is_open
 
 
@@ -192,7 +192,7 @@ def test_an_outcome_passes_the_quarantine_drops_the_dead_original_and_the_rest_g
     assert ids.entry(FAILED.id, undo_name("alone")) in p.inbox
     assert ids.entry(A.id, "alone") in p.inbox
     run = []
-    while (ready := next_ready(p, roles)) is not None:
+    while (ready := next_ready(p, roles, NOW.ms)) is not None:
         run.append(ready.message)
         p = handled(p, other, ready.message, roles=roles)
     assert run == later

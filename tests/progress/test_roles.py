@@ -5,7 +5,7 @@ from msgspec.structs import replace
 from saga.progress.decide import next_ready
 from saga.progress.document import Own
 from saga.progress.roles import Undo
-from tests.progress.pieces import a_message, a_role, blank, roles_of
+from tests.progress.pieces import NOW_MS, a_message, a_role, blank, roles_of
 
 
 def test_a_role_knows_which_parameter_takes_a_type() -> None:
@@ -30,6 +30,6 @@ def test_a_handler_of_an_own_event_alone_is_made_ready_by_it() -> None:
     roles = roles_of(a_role("one", "A"), a_role("two", "B"), emitted="B")
     assert roles.ready_from_kept == {"two"}
     own = a_message("B")
-    ready = next_ready(replace(blank(), own=(Own(event=own, n=0),)), roles)
+    ready = next_ready(replace(blank(), own=(Own(event=own, n=0),)), roles, NOW_MS)
     assert ready is not None
     assert (ready.role.name, ready.message) == ("two", own)

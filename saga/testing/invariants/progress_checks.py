@@ -13,6 +13,8 @@ from saga.testing.invariants import progress_lives
 
 ENDS = ("dropped", "replayed", "discarded")
 """Letters that tell of the end of a dead letter: their ids end so."""
+AT_LAST_MS = 1 << 62
+"""A time at which all that waits for time is due."""
 
 
 def unsound(roles: Roles, p: Snapshot, entries: Sequence[Entry]) -> str | None:
@@ -116,7 +118,7 @@ def stranded(p: Snapshot, roles: Roles) -> str | None:
         left = {"begun": p.intents, "queued": p.queue, "to be undone": p.compensating}
         told = (f"{what} ({', '.join(item.handler for item in items)})" for what, items in left.items() if items)
         return f"STRANDED {', '.join(told)}"
-    ready = next_ready(p, roles)
+    ready = next_ready(p, roles, AT_LAST_MS)
     return f"READY AND NOT DONE {ready}" if ready is not None else None
 
 

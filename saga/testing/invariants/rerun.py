@@ -22,7 +22,7 @@ from saga.identity import id_in
 from saga.messages import Message, Position, Record, texts_of
 from saga.names import ARCHIVES, PROGRESS, is_dead_letters
 from saga.progress import record as written_down
-from saga.progress.document import Call, Entry, Intent, Snapshot, decode, decode_entry
+from saga.progress.document import Attempt, Call, Entry, Intent, Snapshot, decode, decode_entry
 from saga.runtime.beginning import begin
 from saga.runtime.cache import KnownPages
 from saga.runtime.errors import Halted
@@ -125,7 +125,7 @@ class _Step:
     time: str
     run: RunKey | None
     calls: tuple[Call, ...] = ()
-    attempt: int = 1
+    failures: tuple[Attempt, ...] = ()
     message: Message | None = None
     """Message that a new intent is about."""
 
@@ -175,7 +175,7 @@ def _steps(service: Prepared, saga: str, contents: Sequence[bytes]) -> Iterator[
 
 def _transition(service: Prepared, before: Snapshot, after: Snapshot, content: bytes) -> _Step | None:
     entry = decode_entry(after.transitions[-1])
-    if entry.outcome == "dead":
+    if entry.outcome in ("dead", "retrying"):
         return None
     run: RunKey | None = None
     if entry.outcome == "handled":
@@ -183,7 +183,7 @@ def _transition(service: Prepared, before: Snapshot, after: Snapshot, content: b
     elif entry.outcome == "compensated" and entry.cause:
         original = next(r.name for r in service.roles.handlers.values() if r.undo and r.undo.name == entry.handler)
         run = ("undo", original, entry.cause)
-    return _Step(before, after, content, entry, entry.time, run, entry.calls, entry.attempt)
+    return _Step(before, after, content, entry, entry.time, run, entry.calls, entry.failures)
 
 
 def _intent(before: Snapshot, after: Snapshot, content: bytes) -> _Step | None:
@@ -243,10 +243,12 @@ def _in_hand(service: Prepared, step: _Step, log: _Log) -> Iterator[tuple[Messag
     ids = [step.entry.message] if step.entry is not None else []
     if step.message is not None:
         ids.append(step.message.id)
+    if step.before.wake is not None:
+        ids.append(step.before.wake.id)
     ids += [decode_entry(raw).message for raw in reversed(step.before.transitions)]
     for id_ in dict.fromkeys(ids):
         for found in _messages(service, log.by_id.get(id_in(id_), ())):
-            if found[0].id == id_:
+            if found[0].id == id_ and found[0].saga == step.after.saga:
                 yield found
 
 
@@ -267,7 +269,7 @@ async def _made(
     turn: TurnState = begin(service, message, position, (step.before, int(bool(step.before.transitions))))
     turn = with_(turn, certain=True)
     if step.run is not None:
-        turn = turn.carrying(step.run, step.calls, step.attempt - 1)
+        turn = turn.carrying(step.run, step.calls, step.failures)
     try:
         while not turn.over and turn.progress is not None:  # what is to be read anew is another progress
             turn = await advance(service, turn)

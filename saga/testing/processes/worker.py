@@ -70,6 +70,7 @@ async def _run(setup: WorkerSetup) -> None:
                 report=Log(sys.stderr, Settings(log="json")).report,
                 limits=Limits(drain_s=DRAIN_S),
                 stop=stop,
+                worker=f"{declared.name}:{os.getpid()}",
             ),
         )
 

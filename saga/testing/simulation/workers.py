@@ -96,6 +96,7 @@ class Workers(Disruptions):
                     report=lambda moment: self._reported(process, moment),
                     limits=Limits(),
                     stop=life.stop,
+                    worker=process.name,
                     through=lambda step: self._outside(process, step),
                 ),
             )

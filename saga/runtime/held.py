@@ -1,0 +1,121 @@
+"""Wakes that are held until their time: those of a tier until it has passed, and all in the last minute before they are
+due.
+
+They are in memory and in the log: their offsets are not committed before their turn is over. They count against bounds
+of their own, not as messages in flight, for nothing is done with them meanwhile.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from heapq import heapify, heappop, heappush
+
+from saga.clock import Clock
+from saga.messages import Partition, Record
+from saga.runtime.lanes import Item, Lanes
+from saga.wakes import LAST_S, Tier, Wake
+
+HELD_MAX = 5000
+"""Wakes of one partition that are held, at most."""
+WAITING_MAX = 200
+"""Those among them whose tier has not passed, at most: none behind them is released before they are."""
+
+
+@dataclass(slots=True)
+class Held:
+    """Wakes of a worker."""
+
+    clock: Clock
+    lanes: Lanes
+    inflight_max: int
+    """Messages in flight with which none is released."""
+    roomier: Callable[[], None]
+    """Called when a partition that was full may be read again."""
+    _heap: list[tuple[float, int, Item, bool]] = field(default_factory=list)
+    """Time of the monotonic clock at which each is looked at again, a number to tell them apart, and true if it waits
+    for its tier."""
+    _added: int = 0
+    _all: Counter[tuple[str, int]] = field(default_factory=Counter)
+    _waiting: Counter[tuple[str, int]] = field(default_factory=Counter)
+    _sooner: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def is_full(self, partition: tuple[str, int]) -> bool:
+        """Return whether the partition should not be read now."""
+        return self._waiting[partition] >= WAITING_MAX or self._all[partition] >= HELD_MAX
+
+    def count(self, partition: tuple[str, int]) -> int:
+        """Return how many of the partition are held."""
+        return self._all[partition] if self._heap else 0
+
+    def add(self, item: Item, record: Record, tier: Tier) -> None:
+        """Hold a wake as long as its tier says: from when it was appended, but never longer than the tier from now on,
+        whatever the clocks say."""
+        passed_s = (self.clock.now_ms() - record.time_ms) / 1000
+        left_s = min(max(tier.seconds - passed_s, 0), tier.seconds)
+        if left_s:
+            self._hold(item, left_s, waits=True)
+        else:
+            self._look(item)
+
+    async def run(self) -> None:
+        """Release each at its time, until cancelled."""
+        while True:
+            self._sooner.clear()
+            if self._heap:
+                left_s = self._heap[0][0] - self.clock.monotonic_s()
+                if left_s > 0:
+                    await self._within(left_s)
+                elif self.lanes.inflight >= self.inflight_max:
+                    self.lanes.freed.clear()
+                    await self.lanes.freed.wait()
+                else:
+                    self._release()
+            else:
+                await self._sooner.wait()
+
+    def forget(self, partitions: Collection[Partition]) -> None:
+        """Drop those of these partitions: they are not ours any more."""
+        gone = {partition[:2] for partition in partitions}
+        self._heap = [held for held in self._heap if held[2].position[:2] not in gone]
+        heapify(self._heap)
+        for partition in gone:
+            self._all.pop(partition, None)
+            self._waiting.pop(partition, None)
+
+    async def _within(self, seconds: float) -> None:
+        try:
+            await self.clock.within(seconds, self._sooner.wait())
+        except TimeoutError:
+            return
+
+    def _hold(self, item: Item, seconds: float, *, waits: bool) -> None:
+        partition = item.position[:2]
+        self._all[partition] += 1
+        if waits:
+            self._waiting[partition] += 1
+        self._added += 1
+        heappush(self._heap, (self.clock.monotonic_s() + seconds, self._added, item, waits))
+        if self._heap[0][1] == self._added:
+            self._sooner.set()
+
+    def _release(self) -> None:
+        _, _, item, waits = heappop(self._heap)
+        partition = item.position[:2]
+        was_full = self.is_full(partition)
+        self._all[partition] -= 1
+        if waits:
+            self._waiting[partition] -= 1
+        self._look(item)
+        if was_full and not self.is_full(partition):
+            self.roomier()
+
+    def _look(self, item: Item) -> None:
+        """Begin its turn, unless it is due so soon that it is not worth a way through the log."""
+        wake = item.message
+        assert isinstance(wake, Wake)
+        left_s = (wake.due_ms - self.clock.now_ms()) / 1000
+        if 0 < left_s < LAST_S:
+            self._hold(item, left_s, waits=False)
+        else:
+            self.lanes.add(item)

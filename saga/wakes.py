@@ -1,0 +1,107 @@
+"""Wakes: hints to look at a saga again at a time, as messages and as records on `<service>.wake.<tier>`.
+
+A wake has no effect of its own: the progress says what waits for time, and any message of the saga settles what is
+overdue. It lies in the topic of the largest tier that is not longer than what is left, in the order in which wakes were
+published there, which is the order in which their tier ends: so nobody searches for what is due. Then it is sent on.
+"""
+
+from collections.abc import Mapping
+from itertools import pairwise
+from typing import NamedTuple
+
+import msgspec
+from msgspec import Struct
+
+from saga import envelope
+from saga.clock import iso
+from saga.errors import BadInput
+from saga.identity import id_in
+from saga.messages import Headers, Message, Outgoing, Record
+from saga.names import OURS, wakes_of
+
+TYPE = f"{OURS}.wake"
+"""Type of the message: no contract's name has a dot."""
+
+
+class Tier(NamedTuple):
+    """Time for which a wake lies in one topic."""
+
+    name: str
+    seconds: int
+
+
+TIERS = (
+    Tier("now", 0),
+    Tier("1m", 60),
+    Tier("4m", 240),
+    Tier("16m", 960),
+    Tier("1h", 3600),
+    Tier("6h", 6 * 3600),
+    Tier("1d", 86400),
+)
+"""All tiers, shortest first. What is due sooner than the second lies in a worker's memory, and in the log."""
+LAST_S = TIERS[1].seconds
+"""Seconds before its time from which on a wake is not sent on, but held by the worker that has it."""
+assert all(a.seconds < b.seconds for a, b in pairwise(TIERS))
+
+
+class Wake(Message, frozen=True, kw_only=True, gc=False):
+    """Hint that something of a saga waits for this time."""
+
+    due_ms: int
+
+
+class _Said(Struct, frozen=True, kw_only=True):
+    """Value of the record."""
+
+    due_ms: int
+
+
+def tier_for(left_ms: int) -> Tier:
+    """Tier in which a wake lies that is due in so many milliseconds: the longest that does not make it late.
+
+    >>> [tier_for(seconds * 1000).name for seconds in (-5, 59, 60, 900, 3 * 86400)]
+    ['now', 'now', '1m', '4m', '1d']
+    """
+    return next((tier for tier in reversed(TIERS) if tier.seconds * 1000 <= left_ms), TIERS[0])
+
+
+def to_record(service: str, saga: str, id_: str, due_ms: int, now_ms: int) -> Outgoing:
+    """Record of a wake, for the topic in which it lies from now on."""
+    headers: Headers = (
+        ("ce_type", TYPE.encode()),
+        ("ce_id", id_.encode()),
+        ("ce_source", service.encode()),
+        ("ce_time", iso(now_ms).encode()),
+        ("ce_subject", saga.encode()),
+        ("ce_specversion", envelope.VERSION),
+        ("content-type", b"application/json"),
+    )
+    topic = wakes_of(service, tier_for(due_ms - now_ms).name)
+    return Outgoing(topic, saga.encode(), msgspec.json.encode(_Said(due_ms=due_ms)), headers)
+
+
+def wake_in(record: Record) -> Wake:
+    """Wake in a record. Raises `BadInput`: anybody may write to the topic."""
+    if next((value for header, value in record.headers if header == "ce_type"), None) != TYPE.encode():
+        raise BadInput(f"it is no wake: its ce_type is not {TYPE}")
+    message = envelope.to_message(record, type_=TYPE, schema="", contract=None)
+    try:
+        said = msgspec.json.decode(message.value, type=_Said)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as why:
+        raise BadInput(f"it is no wake: its value is not JSON with a whole number `due_ms`: {why}") from why
+    return Wake(
+        id=id_in(message.id),
+        type=TYPE,
+        schema="",
+        saga=message.saga,
+        source=message.source,
+        time=message.time,
+        value=b"",
+        due_ms=said.due_ms,
+    )
+
+
+def tiers_of(service: str) -> Mapping[str, Tier]:
+    """Topics of the wakes of a service, each with its tier."""
+    return {wakes_of(service, tier.name): tier for tier in TIERS}
