@@ -52,6 +52,7 @@ def of(
     starts: frozenset[str] = frozenset(),
     added: tuple[Reacts, ...] = (),
     tight: bool = False,
+    parks: bool = False,
 ) -> Explored:
     """A service with these handlers; `X` is the failure outcome. `added`: those of a later release besides."""
     return Explored(
@@ -62,4 +63,5 @@ def of(
         attempts_max=attempts_max,
         added=added,
         tight=tight,
+        parks=parks,
     )

@@ -12,8 +12,8 @@ from saga.progress.document import Intent, Snapshot, encode, progress_key
 from saga.runtime.documents import Marker, Update
 from verification.contents import Contents
 from verification.handlers import ITEM, SERVICE, UPDATES, Stock
-from verification.services import message
-from verification.state import Move, State, Worker
+from verification.services import message, now_ms
+from verification.state import WAKES, Move, State, Worker
 
 OTHER, BY, CAUSE = "s-2", "other", "z1"
 """Another saga, in another lane, with its handler and cause: it has begun to take one from the business document."""
@@ -49,6 +49,9 @@ def moves(contents: Contents, s: State) -> Iterator[Move]:
         yield from _to_the_document(contents, s)
     if s.age and all(worker.turn < 0 for worker in s.workers):
         yield from _ages(contents, s)
+    coming = s.wakes[min(worker.at[WAKES] for worker in s.workers) :]
+    if any(wake.due_ms > now_ms(s.passed, s.ticks) for wake in coming):
+        yield "time passes", s._replace(ticks=s.ticks + 1)
     if len(contents.services) > 1:
         for w, worker in enumerate(s.workers):
             if worker.release == 0:
@@ -115,5 +118,5 @@ def _ages(contents: Contents, s: State) -> Iterator[Move]:
 
 def _released(s: State, w: int) -> State:
     """State in which a worker has ended, or died, and one of the later release takes its place."""
-    at = tuple(s.committed[t] if s.owner[t] == w else s.workers[w].at[t] for t in (0, 1))
-    return s.with_worker(w, Worker(at=(at[0], at[1]), release=1))
+    at = [s.committed[t] if s.owner[t] == w else s.workers[w].at[t] for t in (0, 1, WAKES)]
+    return s.with_worker(w, Worker(at=(at[0], at[1], at[2]), release=1))

@@ -94,7 +94,7 @@ class ExploredEvent(Event):
 Classes = Mapping[str, type[ExploredEvent]]
 
 
-def handler_of(h: Reacts, classes: Classes, attempts_max: int) -> Reaction:
+def handler_of(h: Reacts, classes: Classes, retry: Retry) -> Reaction:
     """The handler as the runtime wants it."""
 
     async def function(saga: Saga[Any], **events: ExploredEvent) -> tuple[Event, ...]:
@@ -117,10 +117,10 @@ def handler_of(h: Reacts, classes: Classes, attempts_max: int) -> Reaction:
         return tuple(classes[e](content=f"{contents}/{first[i]}{json.dumps(shares[i])}") for i, e in enumerate(emitted))
 
     events = tuple(tuple(classes[t] for t in ts) for ts in h.to)
-    return _declared(h.name, function, events, h.types, classes, attempts_max, h.many, None)
+    return _declared(h.name, function, events, h.types, classes, retry, h.many, None)
 
 
-def compensation_of(h: Reacts, classes: Classes, attempts_max: int, failures: Iterable[str]) -> Reaction:
+def compensation_of(h: Reacts, classes: Classes, retry: Retry, failures: Iterable[str]) -> Reaction:
     """The handler's compensation, which undoes the share of the result that it is handed."""
 
     async def function(saga: Saga[Any], **events: ExploredEvent) -> tuple[Event, ...]:
@@ -135,7 +135,7 @@ def compensation_of(h: Reacts, classes: Classes, attempts_max: int, failures: It
         return ()
 
     events = (tuple(classes[t] for t in sorted(failures)), tuple(classes[t] for t in h.types))
-    return _declared(f"undo_{h.name}", function, events, (), classes, attempts_max, False, h.name)
+    return _declared(f"undo_{h.name}", function, events, (), classes, retry, False, h.name)
 
 
 class _Run:
@@ -186,7 +186,7 @@ def _declared(  # what a handler consists of
     events: tuple[tuple[type[ExploredEvent], ...], ...],
     emits: tuple[str, ...],
     classes: Classes,
-    attempts_max: int,
+    retry: Retry,
     many: bool,
     undoes: str | None,
 ) -> Reaction:
@@ -199,7 +199,7 @@ def _declared(  # what a handler consists of
         parameters=(*parameters, Parameter(name="saga", role="saga", events=(), gives=None)),
         emits=tuple(classes[e] for e in emits),
         many=many,
-        retry=Retry(attempts_max=attempts_max),
+        retry=retry,
         timeout_s=60,
         undoes=undoes,
     )

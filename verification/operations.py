@@ -145,6 +145,8 @@ NOW_MS = 1_800_000_000_000
 AGE_MS = 18 * 86400 * 1000
 """The time that passes at once: more than half of the memory, so that what was written twice so long ago is gone."""
 AGES_OF_MEMORY = 2
+TICK_MS = 1000
+"""The time that passes until something is due that waits for time."""
 
 
 class PlainRun:

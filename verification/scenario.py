@@ -70,7 +70,11 @@ class Scenario:
     """Times that more than half of the memory passes."""
     ahead: int = 0
     """Turns of a worker whose clock is ahead by more than the memory."""
+    early: int = 0
+    """Wakes that come before their time."""
     owner: tuple[int, int] = (0, 0)
+    wakes_max: int = 14
+    """Wakes that are published, at most: more, and they multiply."""
     may_die: bool = False
     """True if dead letters are part of it."""
     at_the_end: AtTheEnd = nothing_more
@@ -95,7 +99,7 @@ class Scenario:
         return State(
             rest=begun,
             stock=stock,
-            owner=self.owner,
+            owner=(*self.owner, 0),
             crash=self.crash,
             move=self.move,
             fail=self.fail,
@@ -106,4 +110,5 @@ class Scenario:
             batch=self.batch,
             age=self.age,
             ahead=self.ahead,
+            early=self.early,
         )

@@ -13,6 +13,7 @@ from saga.errors import BadInput
 from saga.identity import identity
 from saga.messages import Event, Message
 from saga.names import commands_of
+from saga.policies.retry import Retry
 from saga.progress.roles import Role, Roles, Undo
 from saga.progress.spill import BOUNDS, Bounds
 from saga.runtime.cache import KnownPages
@@ -21,6 +22,7 @@ from saga.runtime.ports import Ports
 from saga.runtime.watching import Watching
 from saga.store.port import Store
 from saga.testing.single_turns import SetClock, Undisturbed
+from saga.wakes import tiers_of
 from verification.handlers import (
     SAGA,
     SERVICE,
@@ -31,7 +33,7 @@ from verification.handlers import (
     compensation_of,
     handler_of,
 )
-from verification.operations import AGE_MS, NOW_MS, ExploredLog, ExploredStore, OtherLane, PlainRun
+from verification.operations import AGE_MS, NOW_MS, TICK_MS, ExploredLog, ExploredStore, OtherLane, PlainRun
 
 MEMORY_S = 30 * 86400
 BAD = "it cannot be decoded"
@@ -46,6 +48,8 @@ class Explored:
     failures: frozenset[str] = frozenset()
     starts: frozenset[str] = frozenset()
     attempts_max: int = 9
+    parks: bool = False
+    """True if a failed run is parked; else it is tried again in place."""
     added: tuple[Reacts, ...] = ()
     """Handlers that a later release has besides: each worker becomes one of that release at some time."""
     said: frozenset[str] = frozenset()
@@ -122,6 +126,11 @@ def ms_after(ages: int) -> int:
     return NOW_MS + ages * AGE_MS
 
 
+def now_ms(ages: int, ticks: int) -> int:
+    """Time at which `AGE_MS` and `TICK_MS` have passed so often, in milliseconds since 1970."""
+    return ms_after(ages) + ticks * TICK_MS
+
+
 def ages_at(time: str) -> int:
     """Times that `AGE_MS` has passed at that time."""
     return (from_iso(time) - NOW_MS) // AGE_MS
@@ -144,6 +153,13 @@ def explored_ports(store: ExploredStore, clock: SetClock, other: OtherLane) -> P
 def participant(explored: Explored, ports: Ports, release: int = 0) -> Participant:
     """The service, ready to handle messages."""
     reacts = explored.releases[release]
+    delay_s = TICK_MS / 1000
+    retry = Retry(
+        attempts_max=explored.attempts_max,
+        delay_s_first=delay_s,
+        delay_s_max=delay_s,
+        in_place_s=0 if explored.parks else 1e9,
+    )
     types = {t for h in reacts for ts in (*h.to, h.types) for t in ts}
     types |= explored.failures
     classes: dict[str, type[ExploredEvent]] = {}
@@ -157,12 +173,12 @@ def participant(explored: Explored, ports: Ports, release: int = 0) -> Participa
     roles = []
     takes: dict[str, dict[str, type[ExploredEvent]]] = {}
     for h in reacts:
-        handlers[h.name] = handler_of(h, classes, explored.attempts_max)
+        handlers[h.name] = handler_of(h, classes, retry)
         takes[h.name] = {t: classes[t] for ts in h.to for t in ts}
         undo = None
         if h.undo is not None:
             undo = Undo(name=f"undo_{h.name}", outcomes=explored.failures, results=frozenset(h.types))
-            handlers[undo.name] = compensation_of(h, classes, explored.attempts_max, explored.failures)
+            handlers[undo.name] = compensation_of(h, classes, retry, explored.failures)
             takes[undo.name] = {t: classes[t] for t in (*sorted(explored.failures), *h.types)}
         roles.append(
             Role(
@@ -179,6 +195,7 @@ def participant(explored: Explored, ports: Ports, release: int = 0) -> Participa
         declared=Declared(name=SERVICE, state=None, memory=timedelta(seconds=MEMORY_S)),
         name=SERVICE,
         commands=commands_of(SERVICE),
+        wakes=tiers_of(SERVICE),
         roles=Roles(SERVICE, roles, outcomes=explored.outcomes & emitted, emitted=emitted),
         handlers=handlers,
         classes=takes,

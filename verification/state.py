@@ -4,15 +4,22 @@ from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 
-from saga.messages import Outgoing, texts_of
+from saga.messages import Outgoing, Record, texts_of
 from saga.progress.document import progress_key
+from saga.wakes import Wake, tiers_of, wake_in
 from verification.handlers import ITEM, SAGA, SERVICE
 from verification.operations import Answer, Outside, Publish, Put
 
-TOPICS = "AB"
+TOPICS = "ABW"
+"""Names of the logs: two of messages, one of wakes."""
+WAKES = 2
+"""Number of the log of wakes."""
+Three: TypeAlias = tuple[int, int, int]
+"""A number for each log."""
 PROGRESS = ("saga", progress_key(SERVICE, SAGA))
 STOCK = ("stock", ITEM)
 
+_WAKES = tiers_of(SERVICE)
 History: TypeAlias = tuple[Answer, ...]
 
 
@@ -23,8 +30,8 @@ class Worker(NamedTuple):
     """Number of the turn that it is in; -1: none."""
     history: History = ()
     """Answers that it has got since."""
-    at: tuple[int, int] = (0, 0)
-    """Next message of each topic."""
+    at: Three = (0, 0, 0)
+    """Next message of each log."""
     cache: int = 0
     """Version of the progress in its cache; 0: none."""
     content: int = 0
@@ -46,8 +53,10 @@ class State(NamedTuple):
     """All other documents: collection and key, with the version; in order."""
     past: tuple[int, ...] = ()
     """Last version of each progress that has expired."""
-    owner: tuple[int, int] = (0, 0)
-    committed: tuple[int, int] = (0, 0)
+    owner: Three = (0, 0, 0)
+    committed: Three = (0, 0, 0)
+    wakes: tuple[Wake, ...] = ()
+    """Log of wakes, in the order in which they were published."""
     out: tuple[str, ...] = ()
     """First occurrences of what was published, by id."""
     outside: tuple[Outside, ...] = ()
@@ -58,6 +67,8 @@ class State(NamedTuple):
     """Operations whose answer was lost and that may still land."""
     passed: int = 0
     """Times that `AGE_MS` has passed."""
+    ticks: int = 0
+    """Times that `TICK_MS` has passed."""
     crash: int = 0
     move: int = 0
     fail: int = 0
@@ -68,6 +79,7 @@ class State(NamedTuple):
     batch: int = 0
     age: int = 0
     ahead: int = 0
+    early: int = 0
 
     def version_of(self, collection: str, key: str) -> int:
         """Version of a document; 0 if there is none."""
@@ -91,12 +103,26 @@ class State(NamedTuple):
     def saying(self, publish: Publish) -> "State":
         """State with these records in the log. A letter about a compensation that is tried again is in the log, and
         recorded nowhere."""
-        told = (r for r in publish.records if all(name != "dead_undoes" for name, _ in r.headers))
-        new = [i for i in map(id_of, told) if i not in self.out]
-        return self._replace(out=(*self.out, *dict.fromkeys(new))) if new else self
+        told = [r for r in publish.records if all(name != "dead_undoes" for name, _ in r.headers)]
+        wakes = [wake_in(Record(r.topic, 0, 0, r.key, r.value, r.headers, 0)) for r in told if is_wake(r)]
+        new = [i for i in map(id_of, told) if i not in self.out and not i.startswith("wake-")]
+        if not new and not wakes:
+            return self
+        return self._replace(out=(*self.out, *dict.fromkeys(new)), wakes=(*self.wakes, *wakes))
 
 
 Move: TypeAlias = tuple[str, State]
+
+
+def with_number(numbers: Three, log: int, number: int) -> Three:
+    """The numbers with another one for this log."""
+    changed = [*numbers[:log], number, *numbers[log + 1 :]]
+    return changed[0], changed[1], changed[2]
+
+
+def is_wake(record: Outgoing) -> bool:
+    """True for a record on a topic of wakes."""
+    return record.topic in _WAKES
 
 
 def id_of(record: Outgoing) -> str:

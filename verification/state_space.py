@@ -39,8 +39,8 @@ from verification.operations import (
     Remove,
     Together,
 )
-from verification.services import Explored, ages_at, explored_ports, ms_after, participant
-from verification.state import PROGRESS, STOCK, TOPICS, History, Move, State, Worker, applied, id_of
+from verification.services import Explored, ages_at, explored_ports, ms_after, now_ms, participant
+from verification.state import PROGRESS, STOCK, TOPICS, WAKES, History, Move, State, Worker, applied, id_of, with_number
 
 TIGHT = {(record, "INBOX_MAX"): 1, (transitions, "TRANSITIONS_MAX"): 2, (transitions, "TRANSITIONS_KEPT"): 1}
 """Bounds so small that they are reached within a scenario."""
@@ -53,6 +53,8 @@ class Under(NamedTuple):
     release: int
     passed: int
     """Times that `AGE_MS` has passed."""
+    ticks: int
+    """Times that `TICK_MS` has passed."""
 
 
 class StateSpace(Contents):
@@ -73,11 +75,11 @@ class StateSpace(Contents):
         self._numbers: dict[Any, int] = {}
         self._next: dict[tuple[int, History], Operation | int] = {}
 
-    def _turn(self, turn: TurnState, release: int, passed: int) -> int:
+    def _turn(self, turn: TurnState, release: int, passed: int, ticks: int) -> int:
         progress = None if turn.progress is None else encode(turn.progress)
         results = msgspec.json.encode(turn.results)
         key = (
-            (turn.message.id, turn.message.source, turn.position, release, passed),
+            (turn.message, turn.position, release, passed, ticks),
             (
                 progress,
                 turn.cas,
@@ -93,7 +95,7 @@ class StateSpace(Contents):
         number = self._numbers.get(key)
         if number is None:
             number = self._numbers[key] = len(self._turns)
-            self._turns.append(Under(turn, release, passed))
+            self._turns.append(Under(turn, release, passed, ticks))
         return number
 
     # ---------------------------------------------------------------- running the real turn
@@ -109,27 +111,29 @@ class StateSpace(Contents):
 
     def _run(self, under: Under, history: History) -> Operation | int:
         self.store.committed = frozenset()
-        self.clock.now = ms_after(under.passed)
+        self.clock.now = now_ms(under.passed, under.ticks)
         coroutine = advance(self.services[under.release], under.turn)
         try:
             operation = coroutine.send(None)
             for answer in history:
                 operation = coroutine.send(answer)
         except StopIteration as stop:
-            return self._turn(stop.value, under.release, under.passed)
+            return self._turn(stop.value, *under[1:])
         except SagaError:  # a later release has been here: the lane waits, and looks again
-            return self._turn(under.turn.unread(), under.release, under.passed)
+            return self._turn(under.turn.unread(), *under[1:])
         coroutine.close()
         asked: Operation = operation
         return asked
 
-    def _settled(self, worker: Worker) -> tuple[Worker, Operation | None]:
-        """Worker at its next operation; without one when its turn is over."""
+    def _settled(self, worker: Worker, ticks: int) -> tuple[Worker, Operation | None]:
+        """Worker at its next operation; without one when its turn is over. What it does next it does at this time."""
         while True:
             step = self.next(worker.turn, worker.history)
             if not isinstance(step, int):
                 return worker, step
-            turn = self._turns[step].turn
+            turn, release, passed, before = self._turns[step]
+            if before != ticks:
+                step = self._turn(turn, release, passed, ticks)
             if turn.over:
                 content = self.version(encode(turn.progress)) if turn.cas and len(self.services) > 1 else turn.cas
                 return worker._replace(turn=-1, history=(), cache=turn.cas, content=content), None
@@ -153,14 +157,14 @@ class StateSpace(Contents):
 
     def _commits(self, s: State, w: int) -> Iterator[Move]:
         worker = s.workers[w]
-        for t in (0, 1):
+        for t in (0, 1, WAKES):
             upto = worker.at[t]
             if worker.turn >= 0:
                 position = self._turns[worker.turn].turn.position
                 if TOPICS.index(position.topic) == t:
                     upto = position.offset
             if s.owner[t] == w and s.committed[t] < upto:
-                committed = (upto, s.committed[1]) if t == 0 else (s.committed[0], upto)
+                committed = with_number(s.committed, t, upto)
                 yield f"w{w} commits {TOPICS[t]} to {upto}", s._replace(committed=committed)
 
     def _takes(self, s: State, w: int) -> Iterator[Move]:
@@ -174,27 +178,43 @@ class StateSpace(Contents):
                 continue  # it has not been said yet
             if isinstance(message, Command) and message.dead not in s.out:
                 continue  # nobody has seen the dead letter yet
-            at = (offset + 1, worker.at[1]) if t == 0 else (worker.at[0], offset + 1)
+            at = with_number(worker.at, t, offset + 1)
             what = f"w{w} takes {TOPICS[t]}[{offset}] {message.type}:{message.id}"
             if message.type not in TYPES and message.type not in self.services[worker.release].consumed:
                 yield f"{what}, which nobody there names", s.with_worker(w, worker._replace(at=at))
                 continue
             worker = worker._replace(at=at)
-            yield what, s.with_worker(w, self._begun(worker, Position(TOPICS[t], 0, offset), s.passed))
+            yield what, s.with_worker(w, self._begun(s, worker, Position(TOPICS[t], 0, offset), s.passed))
             if s.ahead:
-                begun = self._begun(worker, Position(TOPICS[t], 0, offset), s.passed + AGES_OF_MEMORY)
+                begun = self._begun(s, worker, Position(TOPICS[t], 0, offset), s.passed + AGES_OF_MEMORY)
                 yield f"{what}, ITS CLOCK FAR AHEAD", s.with_worker(w, begun, ahead=s.ahead - 1)
             worker = s.workers[w]
+        yield from self._wakes(s, w)
         if s.evict and worker.cache:
             yield f"w{w} drops its cache", s.with_worker(w, worker._replace(cache=0, content=0), evict=s.evict - 1)
 
-    def _begun(self, worker: Worker, position: Position, passed: int) -> Worker:
+    def _wakes(self, s: State, w: int) -> Iterator[Move]:
+        """Moves of a worker that has the log of wakes: each is taken at its time, or too early."""
+        worker, offset = s.workers[w], s.workers[w].at[WAKES]
+        if s.owner[WAKES] != w or offset >= len(s.wakes):
+            return
+        wake = s.wakes[offset]
+        early = wake.due_ms > now_ms(s.passed, s.ticks)
+        if early and not s.early:
+            return
+        taken = worker._replace(at=with_number(worker.at, WAKES, offset + 1))
+        begun = self._begun(s, taken, Position(TOPICS[WAKES], 0, offset), s.passed)
+        what = f"w{w} takes {TOPICS[WAKES]}[{offset}] {wake.id}{', TOO EARLY' if early else ''}"
+        yield what, s.with_worker(w, begun, early=s.early - early)
+
+    def _begun(self, s: State, worker: Worker, position: Position, passed: int) -> Worker:
         """Worker with the message in hand that lies there, at its first operation."""
-        message = self.logs[TOPICS.index(position.topic)][position.offset]
+        number = TOPICS.index(position.topic)
+        message = s.wakes[position.offset] if number == WAKES else self.logs[number][position.offset]
         cached = (self.snapshot(worker.content), worker.cache) if worker.cache else None
-        self.clock.now = ms_after(passed)
+        self.clock.now = now_ms(passed, s.ticks)
         turn = begin(self.services[worker.release], message, position, cached)
-        begun, _ = self._settled(worker._replace(turn=self._turn(turn, worker.release, passed)))
+        begun, _ = self._settled(worker._replace(turn=self._turn(turn, worker.release, passed, s.ticks)), s.ticks)
         return begun
 
     def _goes_on(self, s: State, w: int) -> Iterator[Move]:
@@ -222,7 +242,7 @@ class StateSpace(Contents):
         version = s.version_of(operation.collection, operation.key)
         if (operation.collection, operation.key) != PROGRESS:
             return Found(self.document(version), frozenset())
-        below = {Position(TOPICS[t], 0, o) for t in (0, 1) if s.owner[t] == w for o in range(s.committed[t])}
+        below = {Position(TOPICS[t], 0, o) for t in (0, 1, WAKES) if s.owner[t] == w for o in range(s.committed[t])}
         return Found(self.document(version), frozenset(below))
 
     def _puts(self, s: State, w: int, put: Put) -> Iterator[Move]:
@@ -276,8 +296,8 @@ class StateSpace(Contents):
 
     def _crashed(self, s: State, w: int) -> State:
         """State after a worker has died: it begins again at what is committed, or where another one has left it."""
-        at = tuple(s.committed[t] if s.owner[t] == w else s.workers[w].at[t] for t in (0, 1))
-        return s.with_worker(w, Worker(at=(at[0], at[1]), release=s.workers[w].release), crash=s.crash - 1)
+        at = [s.committed[t] if s.owner[t] == w else s.workers[w].at[t] for t in (0, 1, WAKES)]
+        return s.with_worker(w, Worker(at=(at[0], at[1], at[2]), release=s.workers[w].release), crash=s.crash - 1)
 
     def _calls(self, s: State, w: int, call: Outside) -> Iterator[Move]:
         what = f"w{w} calls {call.what}"
@@ -290,7 +310,7 @@ class StateSpace(Contents):
 
     def _answered(self, s: State, w: int, answer: Answer) -> State:
         worker = s.workers[w]
-        worker, _ = self._settled(worker._replace(history=(*worker.history, answer)))
+        worker, _ = self._settled(worker._replace(history=(*worker.history, answer)), s.ticks)
         return s.with_worker(w, worker)
 
     def _late(self, s: State) -> Iterator[Move]:
@@ -302,15 +322,15 @@ class StateSpace(Contents):
                 yield "a late write lands, or is refused", self._landed(rest, operation) or rest
 
     def _rebalances(self, s: State) -> Iterator[Move]:
-        for t in (0, 1):
-            if not s.move or s.committed[t] >= len(self.logs[t]):
+        for t in (0, 1, WAKES):
+            if not s.move or s.committed[t] >= len(s.wakes if t == WAKES else self.logs[t]):
                 continue
             old, new = s.owner[t], 1 - s.owner[t]
             at = s.workers[new].at
             moved = s.with_worker(
                 new,
-                s.workers[new]._replace(at=(s.committed[0], at[1]) if t == 0 else (at[0], s.committed[1])),
-                owner=(new, s.owner[1]) if t == 0 else (s.owner[0], new),
+                s.workers[new]._replace(at=with_number(at, t, s.committed[t])),
+                owner=with_number(s.owner, t, new),
                 move=s.move - 1,
             )
             yield f"REBALANCE: {TOPICS[t]} from w{old} to w{new}, w{old} goes on with what it has", moved
