@@ -227,8 +227,9 @@ def ignored_without_reason(roles: Roles, entries: Sequence[Entry]) -> str | None
         return None
     if role.undo is not None and any(e.type in role.undo.outcomes for t in before for e in t.events):
         return None
-    if role.undo is not None and any(  # it waits for others; this handler came with a later release
-        t.outcome == "waiting" and t.type in role.undo.outcomes and t.handler != role.undo.name for t in before
+    if role.undo is not None and any(  # it waits for others, or to undo another; what this one did is undone next
+        t.outcome in ("waiting", "retrying") and t.type in role.undo.outcomes and t.handler != role.undo.name
+        for t in before
     ):
         return None
     if role.decides and any(e.type in roles.outcomes for t in before for e in t.events):

@@ -49,6 +49,7 @@ class Promises:
             self._sound[s.progress] = self._unsound(s)
         return (
             self._sound[s.progress]
+            or self._wakes_multiply(s)
             or self._page_lost(s)
             or self._kept_twice(s)
             or self._once_outside(s)
@@ -109,6 +110,11 @@ class Promises:
             if found is not None:
                 return found
         return None
+
+    def _wakes_multiply(self, s: State) -> str | None:
+        if len(s.wakes) <= self._scenario.wakes_max:
+            return None
+        return f"WAKES MULTIPLY {[wake.id for wake in s.wakes]}"
 
     def _page_lost(self, s: State) -> str | None:
         p = self._space.snapshot(s.progress)

@@ -70,6 +70,8 @@ class Scenario:
     """Times that more than half of the memory passes."""
     ahead: int = 0
     """Turns of a worker whose clock is ahead by more than the memory."""
+    fast: int = 0
+    """Messages that a worker takes by a clock that is ahead by a little."""
     early: int = 0
     """Wakes that come before their time."""
     owner: tuple[int, int] = (0, 0)
@@ -111,4 +113,5 @@ class Scenario:
             age=self.age,
             ahead=self.ahead,
             early=self.early,
+            fast=self.fast,
         )

@@ -21,6 +21,7 @@ from verification.outcome_scenarios import deciding, outcomes
 from verification.page_scenarios import inbox_pages, piles
 from verification.scenario import Scenario, has_run
 from verification.services import message
+from verification.wake_scenarios import parked, parked_and_undone
 
 
 def scenarios() -> Iterator[Scenario]:  # a list: one scenario after another
@@ -98,3 +99,5 @@ def scenarios() -> Iterator[Scenario]:  # a list: one scenario after another
     yield from piles()
     yield from edges()
     yield from operators()
+    yield from parked()
+    yield from parked_and_undone()

@@ -80,6 +80,7 @@ class State(NamedTuple):
     age: int = 0
     ahead: int = 0
     early: int = 0
+    fast: int = 0
 
     def version_of(self, collection: str, key: str) -> int:
         """Version of a document; 0 if there is none."""

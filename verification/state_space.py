@@ -46,6 +46,10 @@ TIGHT = {(record, "INBOX_MAX"): 1, (transitions, "TRANSITIONS_MAX"): 2, (transit
 """Bounds so small that they are reached within a scenario."""
 
 
+FAST = 2
+"""Ticks by which a clock is ahead that is ahead by a little."""
+
+
 class Under(NamedTuple):
     """A turn, with the release and the time under which it goes on."""
 
@@ -188,6 +192,9 @@ class StateSpace(Contents):
             if s.ahead:
                 begun = self._begun(s, worker, Position(TOPICS[t], 0, offset), s.passed + AGES_OF_MEMORY)
                 yield f"{what}, ITS CLOCK FAR AHEAD", s.with_worker(w, begun, ahead=s.ahead - 1)
+            if s.fast:
+                begun = self._begun(s._replace(ticks=s.ticks + FAST), worker, Position(TOPICS[t], 0, offset), s.passed)
+                yield f"{what}, ITS CLOCK AHEAD", s.with_worker(w, begun, fast=s.fast - 1)
             worker = s.workers[w]
         yield from self._wakes(s, w)
         if s.evict and worker.cache:
@@ -206,6 +213,10 @@ class StateSpace(Contents):
         begun = self._begun(s, taken, Position(TOPICS[WAKES], 0, offset), s.passed)
         what = f"w{w} takes {TOPICS[WAKES]}[{offset}] {wake.id}{', TOO EARLY' if early else ''}"
         yield what, s.with_worker(w, begun, early=s.early - early)
+        if s.fast:
+            ahead = s._replace(ticks=s.ticks + FAST)
+            begun = self._begun(ahead, taken, Position(TOPICS[WAKES], 0, offset), s.passed)
+            yield f"{what}, ITS CLOCK AHEAD", s.with_worker(w, begun, early=s.early - early, fast=s.fast - 1)
 
     def _begun(self, s: State, worker: Worker, position: Position, passed: int) -> Worker:
         """Worker with the message in hand that lies there, at its first operation."""

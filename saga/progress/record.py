@@ -347,7 +347,7 @@ def parked(p: Snapshot, hand: Hand, action: Act, failure: Failure, intent: Inten
         p = replace(p, compensating=tuple(replace(kept, n=k.n) if _is_same(k, kept) else k for k in p.compensating))
     else:
         p = replace(p, compensating=(*p.compensating, kept))
-    return append(p, hand, "retrying", action.name, _given_up(message, failure, intent, ()))
+    return append(p, hand, "retrying", action.name, _given_up(message, failure, None, ()))  # its answers are kept
 
 
 def renamed(p: Snapshot, hand: Hand) -> Written:
