@@ -11,6 +11,8 @@ from saga.declarations.handlers import (
     TIMEOUT_S,
     check_alone,
     check_compensation,
+    check_deadline,
+    check_opener,
     check_undone_once,
     handler_of,
     original_of,
@@ -39,6 +41,7 @@ _D = TypeVar("_D", bound="DataclassInstance")
 # `Never` as a parameter: any type will do, but there has to be one. A compensation has two at least.
 _Handler = TypeVar("_Handler", bound=Callable[Concatenate[Never, ...], Awaitable[_Reaction]])
 _Compensation = TypeVar("_Compensation", bound=Callable[Concatenate[Never, Never, ...], Awaitable[_Reaction]])
+_Deadline = TypeVar("_Deadline", bound=Callable[Concatenate[Never, ...], Awaitable[_Reaction]])
 _Opener = TypeVar("_Opener", bound=Callable[[], AsyncIterator[object]])
 
 
@@ -158,6 +161,31 @@ class Service(Generic[_S_co]):
             check_undone_once(self._declared, undone)
             found = handler_of(self._declared, function, undoes=undone.name)
             check_compensation(self._declared, undone, found)
+            self._declared.reactions.append(found)
+            return function
+
+        return declare
+
+    def deadline(
+        self, /, *, within: timedelta, unless: tuple[type[Event], ...] = ()
+    ) -> Callable[[_Deadline], _Deadline]:
+        """Declare what happens if the saga has not ended here within a time of an event, its only event parameter.
+
+        Promises: durable; it runs once, at most a second after `within` has passed since the event's recorded time, on
+        the next start if the service was down then; never once an outcome, or one of `unless`, was emitted or received
+        here, before its event or after it. It waits while another handler of the saga has begun and is not at its end,
+        and behind a dead letter. One that fails is tried again as any handler, and holds up nobody until it has begun.
+        A saga whose event was handled before the deadline was declared gets none.
+
+        Raises `DeclarationError`: several event parameters, or an outcome; `within` zero, negative or longer than the
+        memory; an event of `unless` that is none.
+        """
+
+        def declare(function: _Deadline) -> _Deadline:
+            where = f"{self._declared.name}.{getattr(function, '__name__', function)}"
+            check_deadline(self._declared, within, unless, where)
+            found = handler_of(self._declared, function, within=within, unless=unless)
+            check_opener(found)
             self._declared.reactions.append(found)
             return function
 

@@ -50,7 +50,7 @@ def moves(contents: Contents, s: State) -> Iterator[Move]:
     if s.age and all(worker.turn < 0 for worker in s.workers):
         yield from _ages(contents, s)
     coming = s.wakes[min(worker.at[WAKES] for worker in s.workers) :]
-    if any(wake.due_ms > now_ms(s.passed, s.ticks) for wake in coming):
+    if s.ticks < s.ticks_max and any(wake.due_ms > now_ms(s.passed, s.ticks) for wake in coming):
         yield "time passes", s._replace(ticks=s.ticks + 1)
     if len(contents.services) > 1:
         for w, worker in enumerate(s.workers):

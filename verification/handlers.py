@@ -75,6 +75,10 @@ class Reacts:
     undo: tuple[str, ...] | None = None
     """Acts of its compensation, one beside each of `does`."""
     many: bool = False
+    within: int = 0
+    """Of a deadline: times that `TICK_MS` passes after what `to` takes, until it runs."""
+    unless: tuple[str, ...] = ()
+    """Types that close a deadline, besides outcomes."""
     needs: str | None = None
     """Handler that must have run, as the state says; else it raises."""
 

@@ -4,6 +4,8 @@ import json
 
 from saga.messages import Message
 from saga.names import ARCHIVES
+from saga.progress import timing
+from saga.progress.decide import next_ready
 from saga.progress.document import Call, Entry, Snapshot
 from saga.progress.spill import page_key
 from saga.runtime import deadletters
@@ -12,8 +14,8 @@ from saga.testing.invariants import progress_checks
 from verification import books
 from verification.handlers import MISPLACED, SAGA, SERVICE
 from verification.scenario import Scenario
-from verification.services import BAD
-from verification.state import State
+from verification.services import BAD, now_ms
+from verification.state import WAKES, State
 from verification.state_space import StateSpace
 
 TRANSITIONS_MAX = 30
@@ -50,6 +52,7 @@ class Promises:
         return (
             self._sound[s.progress]
             or self._wakes_multiply(s)
+            or self._not_woken(s)
             or self._page_lost(s)
             or self._kept_twice(s)
             or self._once_outside(s)
@@ -116,6 +119,16 @@ class Promises:
             return None
         return f"WAKES MULTIPLY {[wake.id for wake in s.wakes]}"
 
+    def _not_woken(self, s: State) -> str | None:
+        """Something that waits for a time, with no wake in the log that comes by then, though all messages are
+        committed: nobody looks at it again in time."""
+        if any(worker.turn >= 0 for worker in s.workers) or self._space.is_to_come(s):
+            return None
+        at = timing.next_look(self._space.snapshot(s.progress), now_ms(s.passed, s.ticks))
+        if at is None or any(wake.due_ms <= at for wake in s.wakes[s.committed[WAKES] :]):
+            return None
+        return f"NOT WOKEN {at} by {[(wake.id, wake.due_ms) for wake in s.wakes]}"
+
     def _page_lost(self, s: State) -> str | None:
         p = self._space.snapshot(s.progress)
         lost = [page for page in p.pages if not s.version_of(ARCHIVES, page_key(SERVICE, SAGA, page))]
@@ -179,6 +192,8 @@ class Promises:
         lost = [i for i in lost if i not in s.out]
         if lost:
             return f"LOST EVENT {lost}"
+        if s.committed[WAKES] < len(s.wakes) and next_ready(p, self._roles, now_ms(s.passed, s.ticks)) is not None:
+            return None  # no more time passes: else it would be looked at again
         told = [m for id_, m in self._too_old.items() if self._aged(s) and id_ in s.out]
         return (
             progress_checks.stranded(p, self._roles)

@@ -75,7 +75,11 @@ class Scenario:
     early: int = 0
     """Wakes that come before their time."""
     owner: tuple[int, int] = (0, 0)
-    wakes_max: int = 14
+    ticks_max: int = 5
+    """Times that it becomes later, at most."""
+    wakes_at: int = 0
+    """Owner of the log of wakes."""
+    wakes_max: int = 8
     """Wakes that are published, at most: more, and they multiply."""
     may_die: bool = False
     """True if dead letters are part of it."""
@@ -101,7 +105,7 @@ class Scenario:
         return State(
             rest=begun,
             stock=stock,
-            owner=(*self.owner, 0),
+            owner=(*self.owner, self.wakes_at),
             crash=self.crash,
             move=self.move,
             fail=self.fail,
@@ -114,4 +118,5 @@ class Scenario:
             ahead=self.ahead,
             early=self.early,
             fast=self.fast,
+            ticks_max=self.ticks_max,
         )

@@ -12,6 +12,7 @@ from verification.building_blocks import (
     reserve,
     two_steps,
 )
+from verification.deadline_scenarios import deadlines
 from verification.document_scenarios import dead_letters, documents
 from verification.edge_scenarios import edges
 from verification.fan_in_scenarios import fan_ins, repetitions, several_events
@@ -99,5 +100,6 @@ def scenarios() -> Iterator[Scenario]:  # a list: one scenario after another
     yield from piles()
     yield from edges()
     yield from operators()
+    yield from deadlines()
     yield from parked()
     yield from parked_and_undone()

@@ -160,7 +160,7 @@ def participant(explored: Explored, ports: Ports, release: int = 0) -> Participa
         delay_s_max=delay_s,
         in_place_s=0 if explored.parks else 1e9,
     )
-    types = {t for h in reacts for ts in (*h.to, h.types) for t in ts}
+    types = {t for h in reacts for ts in (*h.to, h.types, h.unless) for t in ts}
     types |= explored.failures
     classes: dict[str, type[ExploredEvent]] = {}
     for name in sorted(types):
@@ -188,6 +188,8 @@ def participant(explored: Explored, ports: Ports, release: int = 0) -> Participa
                 decides=any(e in explored.outcomes for e in h.types),
                 after_outcome=any(t in explored.outcomes | explored.failures for ts in h.to for t in ts),
                 undo=undo,
+                within_ms=TICK_MS * h.within,
+                unless=(explored.outcomes & types) | set(h.unless) if h.within else frozenset(),
             )
         )
     emitted = frozenset(e for h in reacts for e in h.types)

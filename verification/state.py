@@ -69,6 +69,8 @@ class State(NamedTuple):
     """Times that `AGE_MS` has passed."""
     ticks: int = 0
     """Times that `TICK_MS` has passed."""
+    ticks_max: int = 0
+    """Times that it may pass: what a dead letter holds up waits for ever."""
     crash: int = 0
     move: int = 0
     fail: int = 0

@@ -57,6 +57,8 @@ class Under(NamedTuple):
     release: int
     passed: int
     """Times that `AGE_MS` has passed."""
+    fast: int
+    """Ticks by which the worker's clock is ahead."""
     ticks: int
     """Times that `TICK_MS` has passed."""
 
@@ -79,11 +81,11 @@ class StateSpace(Contents):
         self._numbers: dict[Any, int] = {}
         self._next: dict[tuple[int, History], Operation | int] = {}
 
-    def _turn(self, turn: TurnState, release: int, passed: int, ticks: int) -> int:
+    def _turn(self, turn: TurnState, release: int, passed: int, fast: int, ticks: int) -> int:
         progress = None if turn.progress is None else encode(turn.progress)
         results = msgspec.json.encode(turn.results)
         key = (
-            (turn.message, turn.position, release, passed, ticks),
+            (turn.message, turn.position, release, passed, fast, ticks),
             (
                 progress,
                 turn.cas,
@@ -99,7 +101,7 @@ class StateSpace(Contents):
         number = self._numbers.get(key)
         if number is None:
             number = self._numbers[key] = len(self._turns)
-            self._turns.append(Under(turn, release, passed, ticks))
+            self._turns.append(Under(turn, release, passed, fast, ticks))
         return number
 
     # ---------------------------------------------------------------- running the real turn
@@ -115,7 +117,7 @@ class StateSpace(Contents):
 
     def _run(self, under: Under, history: History) -> Operation | int:
         self.store.committed = frozenset()
-        self.clock.now = now_ms(under.passed, under.ticks)
+        self.clock.now = now_ms(under.passed, under.fast + under.ticks)
         coroutine = advance(self.services[under.release], under.turn)
         try:
             operation = coroutine.send(None)
@@ -135,9 +137,9 @@ class StateSpace(Contents):
             step = self.next(worker.turn, worker.history)
             if not isinstance(step, int):
                 return worker, step
-            turn, release, passed, before = self._turns[step]
+            turn, release, passed, fast, before = self._turns[step]
             if before != ticks:
-                step = self._turn(turn, release, passed, ticks)
+                step = self._turn(turn, release, passed, fast, ticks)
             if turn.over:
                 content = self.version(encode(turn.progress)) if turn.cas and len(self.services) > 1 else turn.cas
                 return worker._replace(turn=-1, history=(), cache=turn.cas, content=content), None
@@ -158,6 +160,10 @@ class StateSpace(Contents):
         yield from self._late(s)
         yield from self._rebalances(s)
         yield from environment.moves(self, s)
+
+    def is_to_come(self, s: State) -> bool:
+        """True if a message is not committed, or on its way: somebody takes it, and looks at the saga."""
+        return any(s.committed[t] < len(self.logs[t]) for t in (0, 1)) or bool(s.late)
 
     def _commits(self, s: State, w: int) -> Iterator[Move]:
         worker = s.workers[w]
@@ -193,7 +199,7 @@ class StateSpace(Contents):
                 begun = self._begun(s, worker, Position(TOPICS[t], 0, offset), s.passed + AGES_OF_MEMORY)
                 yield f"{what}, ITS CLOCK FAR AHEAD", s.with_worker(w, begun, ahead=s.ahead - 1)
             if s.fast:
-                begun = self._begun(s._replace(ticks=s.ticks + FAST), worker, Position(TOPICS[t], 0, offset), s.passed)
+                begun = self._begun(s, worker, Position(TOPICS[t], 0, offset), s.passed, FAST)
                 yield f"{what}, ITS CLOCK AHEAD", s.with_worker(w, begun, fast=s.fast - 1)
             worker = s.workers[w]
         yield from self._wakes(s, w)
@@ -214,18 +220,17 @@ class StateSpace(Contents):
         what = f"w{w} takes {TOPICS[WAKES]}[{offset}] {wake.id}{', TOO EARLY' if early else ''}"
         yield what, s.with_worker(w, begun, early=s.early - early)
         if s.fast:
-            ahead = s._replace(ticks=s.ticks + FAST)
-            begun = self._begun(ahead, taken, Position(TOPICS[WAKES], 0, offset), s.passed)
+            begun = self._begun(s, taken, Position(TOPICS[WAKES], 0, offset), s.passed, FAST)
             yield f"{what}, ITS CLOCK AHEAD", s.with_worker(w, begun, early=s.early - early, fast=s.fast - 1)
 
-    def _begun(self, s: State, worker: Worker, position: Position, passed: int) -> Worker:
+    def _begun(self, s: State, worker: Worker, position: Position, passed: int, fast: int = 0) -> Worker:
         """Worker with the message in hand that lies there, at its first operation."""
         number = TOPICS.index(position.topic)
         message = s.wakes[position.offset] if number == WAKES else self.logs[number][position.offset]
         cached = (self.snapshot(worker.content), worker.cache) if worker.cache else None
-        self.clock.now = now_ms(passed, s.ticks)
+        self.clock.now = now_ms(passed, fast + s.ticks)
         turn = begin(self.services[worker.release], message, position, cached)
-        begun, _ = self._settled(worker._replace(turn=self._turn(turn, worker.release, passed, s.ticks)), s.ticks)
+        begun, _ = self._settled(worker._replace(turn=self._turn(turn, worker.release, passed, fast, s.ticks)), s.ticks)
         return begun
 
     def _goes_on(self, s: State, w: int) -> Iterator[Move]:

@@ -81,10 +81,20 @@ def parked() -> Iterator[Scenario]:  # a list: one scenario after another
         at_the_end=has_run("reserve", "note"),
     )
     yield Scenario(
+        name="parked: wakes come to an owner with an old cache",
+        service=of(reserve, note, parks=True),
+        a=(ORD,),
+        b=(N,),
+        fail=1,
+        owner=(0, 1),
+        wakes_at=1,
+        at_the_end=has_run("reserve", "note"),
+    )
+    yield Scenario(
         name="parked: two steps, with the answers it has",
         service=of(two_steps, note, parks=True),
         a=(ORD, N),
-        fail=2,
+        fail=1,
         crash=1,
         at_the_end=has_run("two", "note"),
     )
@@ -101,9 +111,18 @@ def parked() -> Iterator[Scenario]:  # a list: one scenario after another
         name="parked: wakes come too early, a rebalance",
         service=of(reserve, parks=True),
         a=(ORD,),
-        fail=2,
+        fail=1,
         early=1,
         move=1,
+        at_the_end=reserved,
+    )
+    yield Scenario(
+        name="parked: many wakes come too early",
+        service=of(reserve, parks=True),
+        a=(ORD,),
+        fail=1,
+        early=4,
+        evict=2,
         at_the_end=reserved,
     )
     yield Scenario(
@@ -161,9 +180,13 @@ def parked_and_undone() -> Iterator[Scenario]:  # a list, as above
         fail=1,
         crash=1,
     )
-    yield Scenario(name="parked: the undoing", service=of(reserve, parks=True), a=(ORD, X), fail=2, crash=1)
+    yield Scenario(name="parked: the undoing", service=of(reserve, parks=True), a=(ORD, X), fail=1, crash=1)
     yield Scenario(
-        name="parked: the undoing, lost answers", service=of(reserve, parks=True), a=(ORD, X), fail=1, lost=1, move=1
+        name="parked: the undoing, lost answers",
+        service=of(reserve, parks=True),
+        a=(ORD, X),
+        fail=1,
+        lost=1,
     )
     yield Scenario(
         name="parked: two undoings, one passes the other",
@@ -177,11 +200,16 @@ def parked_and_undone() -> Iterator[Scenario]:  # a list, as above
         name="parked: two undoings of many",
         service=of(many, parks=True),
         a=(ORD, message("o2", "O", "y"), X),
-        fail=2,
-        move=1,
+        fail=1,
+        crash=1,
     )
     yield Scenario(
-        name="parked: a fan-in that is undone", service=of(meet_undone, parks=True), a=(ORD, X), b=(Q,), fail=1, move=1
+        name="parked: a fan-in that is undone",
+        crash=1,
+        service=of(meet_undone, parks=True),
+        a=(ORD, X),
+        b=(Q,),
+        fail=1,
     )
     yield Scenario(
         name="parked: an outcome behind another's run",
@@ -190,7 +218,6 @@ def parked_and_undone() -> Iterator[Scenario]:  # a list, as above
         b=(X,),
         fail=1,
         crash=1,
-        owner=(0, 1),
         at_the_end=has_run("pay"),
     )
     yield Scenario(
@@ -199,7 +226,6 @@ def parked_and_undone() -> Iterator[Scenario]:  # a list, as above
             Reacts(name="take", to=(("O",),), does=("take", "step"), emits=("R",), undo=("give", "step")), parks=True
         ),
         a=(ORD,),
-        b=(X,),
         stock=1,
         fail=1,
         move=1,

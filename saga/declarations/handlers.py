@@ -1,6 +1,7 @@
 """Handlers and compensations: the parameters of each, and the rules for all of one service together."""
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from datetime import timedelta
 from inspect import isasyncgenfunction, iscoroutinefunction, isfunction, ismethod
 from types import NoneType
 from typing import get_args, get_origin
@@ -27,6 +28,8 @@ def handler_of(
     retry: Retry = RETRY,
     timeout_s: float = TIMEOUT_S,
     undoes: str | None = None,
+    within: timedelta | None = None,
+    unless: tuple[type[Event], ...] = (),
 ) -> Reaction:
     """Make a handler of a function, as its signature says. Raises `DeclarationError` for what could not work, alone or
     beside others."""
@@ -38,7 +41,7 @@ def handler_of(
     parameters = tuple(_parameter(declared, name, hints[name], f"{where}, parameter {name}") for name in found)
     shape = shape_of(hints["return"], where)
     handler = Reaction(
-        kind="handler" if undoes is None else "compensation",
+        kind="deadline" if within is not None else "handler" if undoes is None else "compensation",
         service=declared.name,
         name=function.__name__,
         function=function,
@@ -48,6 +51,8 @@ def handler_of(
         retry=retry,
         timeout_s=timeout_s,
         undoes=undoes,
+        within=within,
+        unless=unless,
         shape=shape,
     )
     _check_parameters(handler, where)
@@ -57,6 +62,39 @@ def handler_of(
     _check_name(declared, handler)
     _check_kind(declared, handler, where)
     return handler
+
+
+def check_deadline(declared: Declared, within: object, unless: object, where: str) -> None:
+    """Check when a deadline is due, and what closes it. Raises `DeclarationError`."""
+    if not isinstance(within, timedelta) or not timedelta(0) < within <= declared.memory:
+        raise DeclarationError(
+            f"{where}: within={within!r}: give a timedelta above zero, and not longer than the service's memory, "
+            f"{declared.memory}: afterwards nobody knows the saga any more"
+        )
+    if not isinstance(unless, tuple):
+        raise DeclarationError(f"{where}: unless={unless!r}: give a tuple of events; of one it is (OrderPaid,)")
+    for event in unless:
+        if not (isinstance(event, type) and issubclass(event, Event)):
+            raise DeclarationError(f"{where}: unless={unless!r}: {event!r} is no event: give classes of events")
+        contract_of(event, where)
+
+
+def check_opener(deadline: Reaction) -> None:
+    """Check that one event opens a deadline, and does not close it. Raises `DeclarationError`."""
+    where, events = f"{deadline.service}.{deadline.name}", _events(deadline)
+    if len(events) != 1:
+        raise DeclarationError(
+            f"{where} has {len(events)} event parameters: a deadline has one, from which its time counts"
+        )
+    both = _names(events[0]) & _names(deadline.unless)
+    if both:
+        raise DeclarationError(f"{where}: {min(both)} would open and close it: leave it out of unless=")
+    outcomes = [event for event in events[0] if contract_of(event, where).outcome is not None]
+    if outcomes:
+        raise DeclarationError(
+            f"{where} counts from {outcomes[0].__name__}, an outcome, which closes every deadline: "
+            "count from an event before it"
+        )
 
 
 def check_alone(declared: Declared, handler: Reaction) -> None:
@@ -282,7 +320,7 @@ def _check_kind(declared: Declared, handler: Reaction, where: str) -> None:
     first = next(iter(declared.reactions), handler)
     known = _events(first)[0][0]
     kind = contract_of(known, where).key
-    for event in (*(e for p in _events(handler) for e in p), *handler.emits):
+    for event in (*handler.hears, *handler.emits):
         key = contract_of(event, where).key
         if key != kind:
             raise DeclarationError(

@@ -10,8 +10,8 @@ from saga.errors import Permanent
 from saga.messages import Event
 from saga.policies.retry import Retry
 
-ReactionKind: TypeAlias = Literal["handler", "compensation"]
-"""Purpose of a reaction: to handle an event, or to undo what a handler did."""
+ReactionKind: TypeAlias = Literal["handler", "compensation", "deadline"]
+"""Purpose of a reaction: to handle an event, to undo what a handler did, or to do something if nothing else came."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +44,10 @@ class Reaction:
     timeout_s: float
     undoes: str | None = None
     """Handler that a compensation undoes."""
+    within: timedelta | None = None
+    """Time after its event at which a deadline runs."""
+    unless: tuple[type[Event], ...] = ()
+    """Events that close a deadline."""
     shape: Shape | None = None
     """Shape in which it returns events; left out, any number of what it emits."""
     _alone: frozenset[type] = field(init=False, repr=False, compare=False)
@@ -59,6 +63,11 @@ class Reaction:
     def takes(self) -> tuple[type[Event], ...]:
         """Events that its parameters take."""
         return tuple(event for parameter in self.parameters for event in parameter.events)
+
+    @property
+    def hears(self) -> tuple[type[Event], ...]:
+        """Events that the service has to read because of it."""
+        return (*self.takes, *self.unless)
 
     def events_of(self, returned: object) -> tuple[Event, ...]:
         """Events in what the function returned, in order. Raises `Permanent` for what its annotation denies."""
@@ -111,6 +120,11 @@ class Declared:
     def handlers(self) -> list[Reaction]:
         """Reactions to events."""
         return [reaction for reaction in self.reactions if reaction.kind == "handler"]
+
+    @property
+    def deadlines(self) -> list[Reaction]:
+        """Reactions to a time."""
+        return [reaction for reaction in self.reactions if reaction.kind == "deadline"]
 
     @property
     def compensations(self) -> list[Reaction]:

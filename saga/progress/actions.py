@@ -59,6 +59,12 @@ class SendOn(Struct, frozen=True, gc=False):
     due_ms: int
 
 
+class Note(Struct, frozen=True, gc=False):
+    """Write down that a message opens or closes a deadline: it is for nothing else."""
+
+    message: Message
+
+
 class Rename(Struct, frozen=True, gc=False):
     """Name a new wake: the current one would come too late."""
 
@@ -212,5 +218,5 @@ Writes: TypeAlias = Ignore | Refuse | Wait | Queue | UndoWaits | Seal | Close
 """All that is only written down."""
 Heeds: TypeAlias = Replay | Discard | Disregard
 """All that can become of a command that needs no more than a write."""
-Action: TypeAlias = Done | Reload | Recall | SendOn | Rename | Run | Undo | CloseSealed | Writes | Heeds
+Action: TypeAlias = Done | Reload | Recall | SendOn | Rename | Note | Run | Undo | CloseSealed | Writes | Heeds
 """All that can happen next."""

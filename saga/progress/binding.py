@@ -18,7 +18,7 @@ from msgspec import structs
 
 from saga.progress.document import PAGED, PLAIN, Entry, Own, Result, Snapshot, encode, messages_of
 
-_SELDOM = ("queue", "waiting", "compensating", "closed", "failed", "replays")
+_SELDOM = ("queue", "waiting", "compensating", "deadlines", "closed", "failed", "replays")
 BOUND = ("inbox", "ran", "results", "outcome", *_SELDOM)
 """The fields that only transitions change. Of the inbox only the entries, not their times, and none that was made
 because a version takes more of its own events (time 0); of results not which own events go with them: see
@@ -76,6 +76,7 @@ def changes(before: Snapshot, after: Snapshot, started: str | None) -> dict[str,
         after.queue is not before.queue
         or after.waiting is not before.waiting
         or after.compensating is not before.compensating
+        or after.deadlines is not before.deadlines
         or after.closed is not before.closed
         or after.failed is not before.failed
         or after.replays != before.replays
@@ -242,7 +243,7 @@ def _unbound(p: Snapshot, entries: Sequence[Entry]) -> Iterable[str]:
     queue = p.queue[1:] if p.replays else p.queue  # a dead letter goes to the head, and stays there when it is replayed
     if any(not a.dead and (b.dead or a.n > b.n) for a, b in pairwise(queue)):
         yield "queue"
-    for name in ("waiting", "compensating"):
+    for name in ("waiting", "compensating", "deadlines"):
         if any(a.n > b.n for a, b in pairwise(getattr(p, name))):
             yield name
     order = {e.id: (entry.n, i) for entry in entries for i, e in enumerate(entry.events)}

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 
 from saga.messages import Message
-from saga.progress import ids
+from saga.progress import deadlines, ids
 from saga.progress.actions import (
     Close,
     CloseSealed,
@@ -240,9 +240,20 @@ def next_ready(p: Snapshot, roles: Roles, now_ms: int) -> Ignore | Refuse | Wait
             decision = decide(p, roles.handlers[k.handler], k.message, bad=k.bad)
             if not isinstance(decision, (Queue, Left, Had)):
                 return decision
-        return None
-    if p.own or p.waiting:
-        return _fulfilled(p, roles)
+        ready = None
+    else:
+        ready = _fulfilled(p, roles) if p.own or p.waiting else None
+    return _deadline(p, roles, now_ms) if ready is None and p.deadlines else ready
+
+
+def _deadline(p: Snapshot, roles: Roles, now_ms: int) -> Ignore | Run | None:
+    """The first deadline whose time has come and that may run now, or never will."""
+    for role, message in deadlines.due(p, roles, now_ms):
+        ended = why_over(p, role)
+        if ended is not None:
+            return Ignore(role, message, ended)
+        if deadlines.may_run(p, roles):
+            return Run(role, message, (message,))
     return None
 
 
@@ -251,6 +262,11 @@ def _resumable(p: Snapshot, roles: Roles, intent: Intent, now_ms: int) -> Run | 
     if intent.kind != "do":
         return None
     parts = {m.id for m in intent.parts}
+    role = roles.handlers[intent.handler]
+    if role.is_deadline:
+        opened = next((k for k in p.deadlines if k.handler == role.name), None)
+        if opened is not None:
+            return Run(role, opened.message, intent.parts, intent) if opened.due_ms <= now_ms else None
     queued = next((k for k in p.queue if k.handler == intent.handler and k.message.id in parts), None)
     if queued is not None:
         if queued.dead is not None or queued.due_ms > now_ms:
@@ -318,7 +334,7 @@ def knows(p: Snapshot, roles: Roles, message: Message) -> bool:
         return False
     if not p.inbox.keys().isdisjoint([ids.entry(message.id, name) for name in roles.names.get(message.type, ())]):
         return True
-    kept = p.queue + p.waiting + p.compensating
+    kept = p.queue + p.waiting + p.compensating + p.deadlines
     return bool(kept) and message.id in [k.message.id for k in kept]
 
 

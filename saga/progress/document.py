@@ -18,7 +18,9 @@ FORMAT = 2
 PLAIN, PAGED = 1, 2
 """A progress without and with pages: no older version decides without them."""
 
-Outcome = Literal["handled", "ignored", "waiting", "queued", "retrying", "compensated", "dead", "replayed", "discarded"]
+Outcome = Literal[
+    "handled", "ignored", "noted", "waiting", "queued", "retrying", "compensated", "dead", "replayed", "discarded"
+]
 Kind = Literal["do", "undo", "lieu"]
 PageOf = Literal["inbox", "queue", "waiting"]
 
@@ -60,7 +62,7 @@ class Intent(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
 
 
 class Kept(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """A message kept for a handler, in `queue`, `waiting` or `compensating`."""
+    """A message kept for a handler, in `queue`, `waiting`, `compensating` or `deadlines`."""
 
     handler: str
     message: Message
@@ -183,6 +185,8 @@ class Snapshot(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     queue: tuple[Kept, ...] = ()
     waiting: tuple[Kept, ...] = ()
     compensating: tuple[Kept, ...] = ()
+    deadlines: tuple[Kept, ...] = ()
+    """Messages that opened a deadline which is open: each runs at its time."""
     pages: tuple[Page, ...] = ()
     """Pages with what does not fit in here, oldest first."""
     wake: Timer | None = None
@@ -201,7 +205,9 @@ class Snapshot(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     @property
     def is_open(self) -> bool:
         """True if something of the saga is still to happen here: then the document never expires."""
-        return bool(self.intents or self.queue or self.compensating or (self.waiting and self.started is None))
+        return bool(
+            self.intents or self.queue or self.compensating or self.deadlines or (self.waiting and self.started is None)
+        )
 
     @property
     def may_stand(self) -> bool:

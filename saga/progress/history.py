@@ -24,19 +24,14 @@ HISTORY_BYTES_MAX = 256 * 1024
 def unpublished(p: Snapshot, is_committed: Callable[[Position], bool], in_hand: str = "") -> Iterator[Entry]:
     """The transitions whose events are not known as published, oldest first.
 
-    Less those whose message is committed already, by this worker: whoever commits has published before. Of wakes only
-    the current one counts, and not where it is `in_hand`: else each that comes would bring another.
+    Less those whose message is committed already, by this worker: whoever commits has published before. A wake
+    that is `in_hand` is in the log: else each that comes would bring another.
     """
     for raw in p.transitions[max(0, p.published - p.first) :]:
         entry = decode_entry(raw)
-        says = entry.events or entry.letters or (is_current(p, entry) and p.wake and p.wake.id != in_hand)
+        says = entry.events or entry.letters or (entry.wake is not None and entry.wake.id != in_hand)
         if says and not (entry.position and is_committed(Position(*entry.position))):
             yield entry
-
-
-def is_current(p: Snapshot, entry: Entry) -> bool:
-    """True if the transition named the wake that is the current one."""
-    return entry.wake is not None and p.wake is not None and entry.wake.id == p.wake.id
 
 
 class Archive(Struct, frozen=True, kw_only=True, gc=False):

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from saga.clock import from_iso, iso
 from saga.errors import TooLarge
 from saga.messages import Message, Position
-from saga.progress import binding, ids, timing
+from saga.progress import binding, deadlines, ids, timing
 from saga.progress.actions import Act
 from saga.progress.document import (
     PAGED,
@@ -30,7 +30,7 @@ from saga.progress.document import (
     Snapshot,
     encode,
 )
-from saga.progress.roles import Role, Roles, undo_name
+from saga.progress.roles import DEADLINE, Role, Roles, undo_name
 
 INBOX_MAX = 64
 """With more inbox entries than this, those older than the memory are dropped by the next write."""
@@ -146,8 +146,12 @@ def append(p: Snapshot, hand: Hand, outcome: Outcome, handler: str, ended: Ended
         p = replace(p, pages=pages, format=PAGED if pages else PLAIN)
     started, message = p.started or hand.message.started, ended.message
     wake = None
-    if p.queue or p.compensating or p.wake is not None:  # of most nothing waits for time, and that is cheap to see
-        p, wake = timing.woken(p, hand.before, hand.message, hand.now_ms)
+    if hand.roles.deadlines:
+        p = deadlines.touched(p, hand.roles, hand.message, ended.events)
+    if (
+        p.deadlines or p.queue or p.compensating or p.wake is not None
+    ):  # of most nothing waits for time, and that is cheap to see
+        p, wake = timing.woken(p, hand.before, hand.now_ms)
     entry = Entry(
         n=p.n,
         previous=p.hash or binding.seed(p.service, p.saga),
@@ -200,7 +204,7 @@ def _trimmed(p: Snapshot, hand: Hand) -> dict[str, int]:
 
 def held_messages(p: Snapshot) -> Iterator[Message]:
     """The messages that are in the progress, for whatever."""
-    yield from (kept.message for kept in (*p.queue, *p.waiting, *p.compensating))
+    yield from (kept.message for kept in (*p.queue, *p.waiting, *p.compensating, *p.deadlines))
     yield from (own.event for own in p.own)
     yield from (part for intent in p.intents for part in intent.parts)
 
@@ -341,7 +345,9 @@ def parked(p: Snapshot, hand: Hand, action: Act, failure: Failure, intent: Inten
     results, if it has begun."""
     p, message = _with_intent(p, action, intent), action.message
     kept = Kept(handler=action.role.name, message=message, n=p.n, attempts=failure.attempts, due_ms=due_ms)
-    if not action.undoes:
+    if action.role.is_deadline:  # it holds up nobody: its time moves
+        p = replace(p, deadlines=tuple(replace(kept, n=k.n) if _is_same(k, kept) else k for k in p.deadlines))
+    elif not action.undoes:
         p = _at_the_head(p, replace(kept, n=_place(p)))
     elif any(_is_same(k, kept) for k in p.compensating):
         p = replace(p, compensating=tuple(replace(kept, n=k.n) if _is_same(k, kept) else k for k in p.compensating))
@@ -354,6 +360,12 @@ def renamed(p: Snapshot, hand: Hand) -> Written:
     """Name a new wake: the current one, if any, would come too late."""
     reason = "a wake is due earlier than the one that was to come"
     return append(replace(p, wake=None), hand, "waiting", "", Ended(message=hand.message, reason=reason))
+
+
+def noted(p: Snapshot, hand: Hand, message: Message) -> Written:
+    """Record that the message opened or closed a deadline: it is for nothing else."""
+    p = replace(p, inbox=into_inbox(p, hand, DEADLINE, [message.id]))
+    return append(p, hand, "noted", "", Ended(message=message))
 
 
 def _given_up(message: Message, failure: Failure, intent: Intent | None, letters: tuple[DeadLetter, ...]) -> Ended:

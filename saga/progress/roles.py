@@ -8,6 +8,8 @@ from saga import commands
 
 COMMAND = "a command"
 """The name under which the inbox holds commands: no handler's."""
+DEADLINE = "a deadline"
+"""The name under which the inbox holds what opens or closes deadlines, and is for nothing else: no handler's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +36,14 @@ class Role:
     undo: Undo | None = None
     after_outcome: bool = False
     """True if it takes an outcome: nobody may decide that it never runs."""
+    within_ms: int = 0
+    """Of a deadline: milliseconds after its event that it runs."""
+    unless: frozenset[str] = frozenset()
+    """Of a deadline: the types that close it, the outcomes that this service knows among them."""
+
+    @property
+    def is_deadline(self) -> bool:
+        return self.within_ms > 0
 
     def parameter_of(self, type_: str) -> int:
         """Number of the parameter that takes `type_`; -1 if none."""
@@ -52,6 +62,14 @@ class Roles:
     outcomes: frozenset[str]
     """Every outcome this service may emit."""
     by_type: Mapping[str, tuple[Role, ...]] = field(init=False)
+    deadlines: Mapping[str, Role] = field(init=False)
+    """The handlers that run at a time, by name: messages are not for them, but open and close them."""
+    opening: Mapping[str, tuple[Role, ...]] = field(init=False)
+    """For each type the deadlines that it opens."""
+    closing: Mapping[str, tuple[Role, ...]] = field(init=False)
+    """For each type the deadlines that it closes."""
+    noted: frozenset[str] = field(init=False)
+    """The types that open or close a deadline and are for nothing else here."""
     undone_by: Mapping[str, tuple[Role, ...]] = field(init=False)
     """For each failure outcome the handlers that it undoes."""
     names: Mapping[str, Sequence[str]] = field(init=False)
@@ -73,13 +91,24 @@ class Roles:
         by_type: dict[str, tuple[Role, ...]] = {}
         undone: dict[str, tuple[Role, ...]] = {}
         names: defaultdict[str, list[str]] = defaultdict(list)
+        opening: defaultdict[str, tuple[Role, ...]] = defaultdict(tuple)
+        closing: defaultdict[str, tuple[Role, ...]] = defaultdict(tuple)
         for role in named.values():
+            if role.is_deadline:
+                for type_ in role.takes[0]:
+                    opening[type_] += (role,)
+                for type_ in role.unless:
+                    closing[type_] += (role,)
+                continue
             for type_ in sorted(set().union(*role.takes)):
                 by_type[type_] = (*by_type.get(type_, ()), role)
                 names[type_].append(role.name)
             for outcome in sorted(role.undo.outcomes) if role.undo else ():
                 undone[outcome] = (*undone.get(outcome, ()), role)
                 names[outcome].append(undo_name(role.name))
+        noted = frozenset((*opening, *closing)) - by_type.keys() - undone.keys()
+        for type_ in noted:
+            names[type_].append(DEADLINE)
         ready_from_kept = frozenset(
             r.name for r in named.values() if len(r.takes) > 1 or any(t & emitted for t in r.takes)
         )
@@ -88,6 +117,10 @@ class Roles:
             ("handlers", named),
             ("outcomes", outcomes),
             ("by_type", by_type),
+            ("deadlines", {name: role for name, role in named.items() if role.is_deadline}),
+            ("opening", dict(opening)),
+            ("closing", dict(closing)),
+            ("noted", noted),
             ("undone_by", undone),
             ("names", {**dict.fromkeys(commands.TYPES, (COMMAND,)), **names}),
             ("affecting", frozenset((*outcomes, *by_type, *undone))),

@@ -9,7 +9,7 @@ from operator import attrgetter
 from saga import wakes
 from saga.commands import Command
 from saga.messages import Message
-from saga.progress import compensate, ids, operators, record, timing
+from saga.progress import compensate, deadlines, ids, operators, record, timing
 from saga.progress.actions import (
     Action,
     Close,
@@ -17,6 +17,7 @@ from saga.progress.actions import (
     Had,
     Ignore,
     Left,
+    Note,
     Now,
     Queue,
     Recall,
@@ -71,6 +72,8 @@ def next_action(p: Snapshot | None, roles: Roles, trigger: Trigger, now: Now, ce
         kept, step = kept_undo(p, role.name, message), undo_step(p, role, message)
         if kept is None or (kept.dead is None and kept.due_ms <= now.ms and not isinstance(step, UndoWaits)):
             return step
+    if roles.noted and deadlines.is_new(p, roles, message):
+        return Note(message)
     ready = next_ready(p, roles, now.ms)
     if ready is not None:
         return ready
@@ -80,7 +83,7 @@ def next_action(p: Snapshot | None, roles: Roles, trigger: Trigger, now: Now, ce
 
 def _at_rest(p: Snapshot, message: Message, now_ms: int, certain: bool) -> Action:
     """Nothing is ready: what waits for time has its wake, before the offset is committed. `certain`: see above."""
-    at = timing.next_due(p, now_ms)
+    at = timing.next_look(p, now_ms)
     if at is None:
         return DONE
     if p.wake is None or p.wake.due_ms > at:  # it was named by a worker whose clock is ahead
@@ -99,6 +102,11 @@ def is_all(p: Snapshot, roles: Roles, trigger: Trigger) -> bool:
         and ids.entry(message.id, takers[0].name) in p.inbox
         and message.type not in roles.undone_by
     )
+
+
+def noted(p: Snapshot, hand: Hand, action: Note | Rename) -> Written:
+    """The progress with what no handler is concerned with."""
+    return record.noted(p, hand, action.message) if isinstance(action, Note) else record.renamed(p, hand)
 
 
 def next_snapshot(p: Snapshot, hand: Hand, action: Writes) -> Written:

@@ -78,7 +78,7 @@ def undeclared(p: Snapshot, roles: Roles) -> tuple[str, ...]:
     """Names, each with its kind. Whoever finds any decides nothing: it would lose what they have begun."""
     if not (p.is_open or p.results):
         return ()
-    known, kept = roles.handlers, (*p.queue, *p.compensating)
+    known, kept = roles.handlers, (*p.queue, *p.compensating, *p.deadlines)
     if p.started is None:  # else these are parts of a fan-in, which keep nothing open
         kept += p.waiting
     open_ = {k.handler for k in kept} | {intent.handler for intent in p.intents}

@@ -1,46 +1,59 @@
 """What waits for time, and the one wake that is to come for it. Pure.
 
 Wakes are hints. The progress names the current one, and all others are dropped: so they never multiply, however often
-they are published again. Another worker may have used the current one up already: so whatever adds something that waits
-for time names a new one.
+they are published again. While anything waits for time the current one lies in the log: it is sent on before its offset
+is committed, and whatever adds something that waits names a new one where the current one may come too late.
 """
-
-from collections.abc import Iterable
 
 from msgspec.structs import replace
 
-from saga.messages import Message
-from saga.progress.document import Snapshot, Timer
+from saga.progress.document import Kept, Snapshot, Timer
+
+AGAIN_MS_MIN, AGAIN_MS_MAX = 1000, 86_400_000
+"""What is overdue, and cannot run yet, is looked at again when it is overdue by twice as much, within these bounds.
+Whoever lets it run does so at once; but a clock that is behind takes it for what is not due yet."""
 
 
 def waits_for_time(p: Snapshot) -> frozenset[tuple[str, str, int]]:
     """All that waits for a time: handler, message, and when it is due."""
-    if not p.queue and not p.compensating:
+    if not p.queue and not p.compensating and not p.deadlines:
         return _NOTHING
-    return frozenset([(k.handler, k.message.id, k.due_ms) for k in (*p.queue, *p.compensating) if k.due_ms])
+    kept: tuple[Kept, ...] = (*p.queue, *p.compensating, *p.deadlines)
+    return frozenset([(k.handler, k.message.id, k.due_ms) for k in kept if k.due_ms])
 
 
 _NOTHING: frozenset[tuple[str, str, int]] = frozenset()
 
 
-def next_due(p: Snapshot, now_ms: int) -> int | None:
-    """Earliest time to come for which something waits; `None`: nothing does."""
-    return _earliest(waits_for_time(p), now_ms)
+def next_look(p: Snapshot, now_ms: int) -> int | None:
+    """Earliest time to come at which something that waits is to be looked at; `None`: nothing waits."""
+    return min([_look_at(due_ms, now_ms) for _, _, due_ms in waits_for_time(p)], default=None)
 
 
-def woken(p: Snapshot, before: Snapshot | None, in_hand: Message, now_ms: int) -> tuple[Snapshot, Timer | None]:
+def _look_at(due_ms: int, now_ms: int) -> int:
+    """Time to come at which what is due then is looked at.
+
+    >>> _look_at(7000, 5000), _look_at(5000, 5000), _look_at(5000, 65_000)
+    (7000, 6000, 125000)
+    """
+    if due_ms > now_ms:
+        return due_ms
+    return now_ms + min(max(now_ms - due_ms, AGAIN_MS_MIN), AGAIN_MS_MAX)
+
+
+def is_overdue(p: Snapshot, now_ms: int) -> bool:
+    """True if a deadline's time has come."""
+    return any(k.due_ms <= now_ms for k in p.deadlines)
+
+
+def woken(p: Snapshot, before: Snapshot | None, now_ms: int) -> tuple[Snapshot, Timer | None]:
     """The progress with a new current wake, and that wake, where the one before does not do: there is none, it comes
-    too late, it is in hand, or something waits for time that did not. `before`: the progress as the store has it."""
-    waits = waits_for_time(p)
-    at = _earliest(waits, now_ms)
+    too late, or something waits for time that did not. `before`: the progress as the store has it."""
+    at = next_look(p, now_ms)
     if at is None:
-        return (p if waits or p.wake is None else replace(p, wake=None)), None
-    now, current = _NOTHING if before is None else waits_for_time(before), p.wake
-    if current is not None and current.due_ms <= at and current.id != in_hand.id and waits <= now:
+        return (p if p.wake is None else replace(p, wake=None)), None
+    known = _NOTHING if before is None else waits_for_time(before)
+    if p.wake is not None and p.wake.due_ms <= at and waits_for_time(p) <= known:
         return p, None
     timer = Timer(id=f"wake-{p.n}", due_ms=at)
     return replace(p, wake=timer), timer
-
-
-def _earliest(waits: Iterable[tuple[str, str, int]], now_ms: int) -> int | None:
-    return min([due for _, _, due in waits if due > now_ms], default=None)

@@ -279,7 +279,7 @@ def _before(turn: TurnState, ask: Ask) -> int:
     if isinstance(ask.action, Undo):
         kept = kept_undo(p, name, ask.action.message)
     else:
-        kept = next((k for k in p.queue[:1] if k.handler == name and k.message.id == message), None)
+        kept = next((k for k in (*p.queue[:1], *p.deadlines) if k.handler == name and k.message.id == message), None)
     return 0 if kept is None else kept.attempts
 
 

@@ -296,12 +296,12 @@ async def _replaced(service: Participant, position: Position, saga: str, key: st
 
 
 async def publish(service: Participant, turn: TurnState, p: Snapshot, entry: Entry) -> None:
-    """Publish the events of a transition, in order, with its wake, if that is the current one and not in hand; return
-    when all are acknowledged. Nothing later goes out before."""
+    """Publish the events of a transition, in order, with its wake, if that is not in hand; return when all are
+    acknowledged. Nothing later goes out before."""
     position = turn.position
     letters = records_of(service, p, entry)
     events, letters = letters[: len(entry.events)], letters[len(entry.events) :]
-    if history.is_current(p, entry) and entry.wake is not None and entry.wake.id != turn.message.id:
+    if entry.wake is not None and entry.wake.id != turn.message.id:
         events.append(_wake(service, p.saga, entry.wake.id, entry.wake.due_ms))
     try:
         await send(service, position, [*events, *letters])

@@ -70,7 +70,7 @@ class Prepared:
 def prepare(declared: Declared) -> Prepared:
     """Prepare all that the service has declared so far."""
     everything = declared.reactions
-    taken = {e for h in everything for e in h.takes}
+    taken = {e for h in everything for e in h.hears}
     emitted = {e for h in everything for e in h.emits}
     contracts = {name_of(e): contract_of(e) for e in sorted(taken | emitted, key=name_of)}
     by_type = {resource.gives: resource for resource in declared.resources}
@@ -100,7 +100,7 @@ def prepare(declared: Declared) -> Prepared:
 def consumed_by(declared: Declared, contracts: Mapping[str, Contract]) -> frozenset[str]:
     """Types to be read from the log: those that handlers take and the outcomes on which compensations act, less own
     ones that nobody else may say."""
-    taken = {n for h in declared.handlers for n in _names(h.takes)}
+    taken = {n for h in (*declared.handlers, *declared.deadlines) for n in _names(h.hears)}
     undoing = {n for h in declared.compensations for n in _names(h.takes)}
     taken |= {n for n in undoing if contracts[n].outcome is not None}  # the results are in the progress
     return frozenset(n for n in taken if contracts[n].owner != declared.name or contracts[n].said_outside)
@@ -116,7 +116,9 @@ def roles_of(declared: Declared, contracts: Mapping[str, Contract]) -> Roles:
         undo[compensation.undoes] = Undo(name=compensation.name, outcomes=failures, results=taken - failures)
     emitted = {n for h in declared.reactions for n in _names(h.emits)}
     # What it takes and alone may say, an earlier version of it has said.
-    own = {n for h in declared.handlers for n in _names(h.takes) if contracts[n].owner == declared.name}
+    reacting = (*declared.handlers, *declared.deadlines)
+    own = {n for h in reacting for n in _names(h.takes) if contracts[n].owner == declared.name}
+    ends = frozenset(n for n, contract in contracts.items() if contract.outcome)
     handlers = [
         Role(
             name=handler.name,
@@ -125,8 +127,10 @@ def roles_of(declared: Declared, contracts: Mapping[str, Contract]) -> Roles:
             decides=any(contracts[n].outcome for n in _names(handler.emits)),
             after_outcome=any(contracts[n].outcome for n in _names(handler.takes)),
             undo=undo.get(handler.name),
+            within_ms=0 if handler.within is None else max(1, round(handler.within.total_seconds() * 1000)),
+            unless=frozenset() if handler.within is None else ends | _names(handler.unless),
         )
-        for handler in declared.handlers
+        for handler in reacting
     ]
     outcomes = frozenset(n for n in emitted if contracts[n].outcome)
     return Roles(declared.name, handlers, outcomes=outcomes, emitted=frozenset(emitted | own))
@@ -138,7 +142,7 @@ def _names(events: tuple[type[Event], ...]) -> frozenset[str]:
 
 def topics_of(declared: Declared) -> list[Topic]:
     """The topics that a service reads or writes; with those of its dead letters, commands and wakes."""
-    bindings = [binding_of(event) for h in declared.reactions for event in (*h.emits, *h.takes)]
+    bindings = [binding_of(event) for h in declared.reactions for event in (*h.emits, *h.hears)]
     topics = {b.contract.topic: b.library.topics[b.contract.topic] for b in bindings}
     dead = Topic(dead_letters_of(declared.name), retention_days=None)
     wakes = [Topic(name, retention_days=None) for name in tiers_of(declared.name)]
@@ -152,7 +156,7 @@ def commands_topic(service: str) -> Topic:
 
 def reads_of(declared: Declared) -> frozenset[str]:
     """Topics that its workers read."""
-    contracts = {name_of(event): contract_of(event) for reaction in declared.reactions for event in reaction.takes}
+    contracts = {name_of(event): contract_of(event) for reaction in declared.reactions for event in reaction.hears}
     events = (contracts[name].topic for name in consumed_by(declared, contracts))
     return frozenset((*events, commands_of(declared.name), *tiers_of(declared.name)))
 

@@ -13,10 +13,10 @@
 from msgspec.structs import replace
 
 from saga.errors import TooLarge
-from saga.progress import record
-from saga.progress.actions import Act, CloseSealed, Done, Heed, Recall, Reload, Rename, Run, SendOn, Undo, Write
+from saga.progress.actions import Act, CloseSealed, Done, Heed, Note, Recall, Reload, Rename, Run, SendOn, Undo, Write
 from saga.progress.operators import heeded
-from saga.progress.step import is_all, next_action, next_snapshot
+from saga.progress.step import is_all, next_action, next_snapshot, noted
+from saga.progress.timing import is_overdue
 from saga.runtime import handling, oversized, persistence, sealing, spilling
 from saga.runtime.beginning import as_read
 from saga.runtime.errors import Refused
@@ -53,8 +53,8 @@ async def advance(service: Participant, turn: TurnState) -> TurnState:
             case Heed():
                 written = heeded(turn.known, persistence.in_hand(service, turn), action)
                 turn = await persistence.write(service, turn, written)
-            case Rename():
-                written = record.renamed(turn.known, persistence.in_hand(service, turn))
+            case Note() | Rename():
+                written = noted(turn.known, persistence.in_hand(service, turn), action)
                 turn = await persistence.write(service, turn, written)
             case Write():
                 written = next_snapshot(turn.known, persistence.in_hand(service, turn), action)
@@ -67,5 +67,12 @@ async def advance(service: Participant, turn: TurnState) -> TurnState:
         if not isinstance(action, Act):
             raise
         return await oversized.given_up(service, turn, action, why)
-    ends = turn.certain and turn.progress is not None and is_all(turn.progress, service.roles, turn)
-    return replace(turn, over=True) if ends else turn
+    return replace(turn, over=True) if _ends(service, turn) else turn
+
+
+def _ends(service: Participant, turn: TurnState) -> bool:
+    """Return whether nothing is left to do, where that is cheap to see. What became due meanwhile is done now."""
+    p = turn.progress
+    if p is None or not turn.certain or not is_all(p, service.roles, turn):
+        return False
+    return not p.deadlines or not is_overdue(p, service.ports.clock.now_ms())

@@ -1,14 +1,14 @@
 """Each rule about what waits for time is there for a loss: take the rule away, and the exploration finds it."""
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
-from saga import wakes
 from saga.messages import Message
-from saga.progress import history, record, step, timing
+from saga.progress import deadlines, decide, history, ids, record, step, timing
 from saga.progress.actions import Done, Rename, SendOn
 from saga.progress.document import Kept, Snapshot, Timer
 from saga.runtime import persistence
@@ -18,15 +18,11 @@ from verification.scenarios import scenarios
 Take = Callable[[pytest.MonkeyPatch], None]
 SCENARIOS = {scenario.name: scenario for scenario in scenarios()}
 woken, at_rest, unpublished = timing.woken, step._at_rest, history.unpublished
+touched, may_run = deadlines.touched, deadlines.may_run
 
 
 def what_waits_newly_relies_on_the_wake_that_there_is(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(timing, "woken", lambda p, before, in_hand, now_ms: woken(p, p, in_hand, now_ms))
-
-
-def a_wake_in_hand_is_one_to_come(patch: pytest.MonkeyPatch) -> None:
-    nobody = Message(id="", type="", schema="", saga="", source="", time="", value=b"")
-    patch.setattr(timing, "woken", lambda p, before, in_hand, now_ms: woken(p, p, nobody, now_ms))
+    patch.setattr(timing, "woken", lambda p, before, now_ms: woken(p, p, now_ms))
 
 
 def wakes_that_come_early_are_dropped(patch: pytest.MonkeyPatch) -> None:
@@ -46,15 +42,11 @@ def a_clock_that_is_ahead_names_the_wake(patch: pytest.MonkeyPatch) -> None:
 
 
 def each_write_names_a_wake(patch: pytest.MonkeyPatch) -> None:
-    def named(p: Snapshot, before: Snapshot | None, in_hand: Message, now_ms: int) -> tuple[Snapshot, Timer | None]:
-        return woken(replace(p, wake=None), before, in_hand, now_ms)
+    def named(p: Snapshot, before: Snapshot | None, now_ms: int) -> tuple[Snapshot, Timer | None]:
+        return woken(replace(p, wake=None), before, now_ms)
 
     patch.setattr(timing, "woken", named)
-    patch.setattr(step, "_at_rest", lambda p, *asked: Done() if timing.next_due(p, asked[1]) is None else Rename())
-
-
-def readers_publish_every_wake(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(history, "is_current", lambda p, entry: entry.wake is not None)
+    patch.setattr(step, "_at_rest", lambda p, *asked: Done() if timing.next_look(p, asked[1]) is None else Rename())
 
 
 def readers_publish_the_wake_in_hand(patch: pytest.MonkeyPatch) -> None:
@@ -67,9 +59,16 @@ def readers_publish_the_wake_in_hand(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(persistence, "publish", all_of_it)
 
 
+def what_is_overdue_and_cannot_run_has_no_wake(patch: pytest.MonkeyPatch) -> None:
+    def forgotten(p: Snapshot, now_ms: int) -> int | None:
+        return min([due for _, _, due in timing.waits_for_time(p) if due > now_ms], default=None)
+
+    patch.setattr(timing, "next_look", forgotten)
+
+
 def readers_publish_no_wake(patch: pytest.MonkeyPatch) -> None:
     def without(p: Snapshot, *asked: Any) -> Any:
-        return unpublished(replace(p, wake=None), *asked)
+        return [entry for entry in unpublished(p, *asked) if entry.events or entry.letters]
 
     patch.setattr(history, "unpublished", without)
 
@@ -84,11 +83,86 @@ def what_is_parked_goes_behind_the_others(patch: pytest.MonkeyPatch) -> None:
 
 
 def wakes_are_answered_from_the_cache(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(step.wakes, "TYPE", "another")
+    patch.setattr(step, "wakes", SimpleNamespace(TYPE="another"))
 
 
-def wakes_record_where_they_lay(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(persistence, "OURS", ("",))
+def deadlines_are_opened_by_their_handlers_alone(patch: pytest.MonkeyPatch) -> None:
+    def opened(p: Snapshot, roles: Any, in_hand: Message, said: Any) -> Snapshot:
+        after = touched(p, roles, in_hand, said)
+        ended = {entry for role in roles.by_type.get(in_hand.type, ()) for entry in [ids.entry(in_hand.id, role.name)]}
+        if not ended or not ended.isdisjoint(p.inbox):
+            return after
+        return replace(after, deadlines=p.deadlines)
+
+    patch.setattr(deadlines, "touched", opened)
 
 
-TAKEN: dict[Take, str] = {}
+def deadlines_are_closed_only_while_they_are_open(patch: pytest.MonkeyPatch) -> None:
+    def closed(p: Snapshot, roles: Any, in_hand: Message, said: Any) -> Snapshot:
+        after = touched(p, roles, in_hand, said)
+        there = {k.handler for k in p.deadlines}
+        kept = tuple(name for name in after.closed if name in p.closed or name in there or name not in roles.deadlines)
+        return replace(after, closed=kept)
+
+    patch.setattr(deadlines, "touched", closed)
+
+
+def deadlines_do_not_look_whether_others_are_under_way(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(deadlines, "may_run", lambda p, roles: True)
+
+
+def deadlines_pass_a_decider_that_has_begun(patch: pytest.MonkeyPatch) -> None:
+    def passes(p: Snapshot, roles: Any) -> bool:
+        head = p.queue[0] if p.queue and p.queue[0].due_ms else None
+        return may_run(p, roles) or (head is not None and {i.handler for i in p.intents} <= {head.handler})
+
+    patch.setattr(deadlines, "may_run", passes)
+
+
+def what_a_deadline_has_begun_is_dropped_with_it(patch: pytest.MonkeyPatch) -> None:
+    def dropped(p: Snapshot, roles: Any, in_hand: Message, said: Any) -> Snapshot:
+        after = touched(replace(p, intents=()), roles, in_hand, said)
+        return replace(after, intents=p.intents)
+
+    patch.setattr(deadlines, "touched", dropped)
+
+
+def deadlines_that_began_are_not_gone_on_with(patch: pytest.MonkeyPatch) -> None:
+    resumable = decide._resumable
+
+    def without(p: Snapshot, roles: Any, intent: Any, now_ms: int) -> Any:
+        return None if intent.handler in roles.deadlines else resumable(p, roles, intent, now_ms)
+
+    patch.setattr(decide, "_resumable", without)
+
+
+def what_is_for_a_deadline_alone_is_not_written_down(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(deadlines, "is_new", lambda p, roles, message: False)
+
+
+RULES: dict[Take, str] = {
+    what_waits_newly_relies_on_the_wake_that_there_is: "deadline: two of them, and what is parked",
+    wakes_that_come_early_are_dropped: "parked: wakes come too early, a rebalance",
+    a_clock_that_is_ahead_names_the_wake: "deadline: a clock that is ahead",
+    each_write_names_a_wake: "parked twice",
+    what_is_overdue_and_cannot_run_has_no_wake: "deadline: two of them, and what is parked",
+    readers_publish_no_wake: "parked twice",
+    readers_publish_the_wake_in_hand: "parked: many wakes come too early",
+    what_is_parked_goes_behind_the_others: "parked: of two, the second before its turn",
+    wakes_are_answered_from_the_cache: "parked: wakes come to an owner with an old cache",
+    deadlines_are_opened_by_their_handlers_alone: "deadline: it makes the saga fail",
+    deadlines_are_closed_only_while_they_are_open: "deadline: what closes it comes before or behind",
+    deadlines_do_not_look_whether_others_are_under_way: "deadline: behind a decider that is parked",
+    deadlines_pass_a_decider_that_has_begun: "deadline: behind a decider that is parked",
+    what_a_deadline_has_begun_is_dropped_with_it: "deadline: closed while it is under way",
+    deadlines_that_began_are_not_gone_on_with: "deadline: closed while it is under way",
+    what_is_for_a_deadline_alone_is_not_written_down: "deadline: alone",
+}
+
+
+@pytest.mark.parametrize("take_away", RULES, ids=lambda rule: rule.__name__)
+def test_without_the_rule_there_is_a_loss(take_away: Take, monkeypatch: pytest.MonkeyPatch) -> None:
+    take_away(monkeypatch)
+    report = explore(SCENARIOS[RULES[take_away]], states_max=100_000)
+    assert report.loss is not None
+    assert report.trace

@@ -368,6 +368,7 @@ ONE_MORE = {
     "queue": (kept("reserve", a_message("A")),),
     "waiting": (kept("reserve", a_message("A")),),
     "compensating": (kept("reserve", a_message("A")),),
+    "deadlines": (kept("expire", a_message("A")),),
     "closed": ("reserve",),
     "failed": ("Refused",),
     "replays": 1,

@@ -23,6 +23,7 @@ def unsound(roles: Roles, p: Snapshot, entries: Sequence[Entry]) -> str | None:
         progress_lives.unsound_chain(p, entries)
         or recorded_twice(roles, entries)
         or ran_behind_a_dead_letter(roles, entries)
+        or ran_though_closed(roles, entries)
         or (None if p.first else undone_wrongly(roles, entries))  # what was undone may be archived
     )
 
@@ -107,15 +108,26 @@ def ran_behind_a_dead_letter(roles: Roles, entries: Sequence[Entry]) -> str | No
     return None
 
 
+def ran_though_closed(roles: Roles, entries: Sequence[Entry]) -> str | None:
+    """Check that no deadline begins after an outcome, or what else closes it, was emitted or received."""
+    closed: set[str] = set()
+    for t in entries:
+        if t.outcome == "handled" and t.handler in closed and not t.calls:  # with calls it may have begun before
+            return f"RAN THOUGH CLOSED {t.handler} in transition {t.n}"
+        for type_ in (t.type, *(e.type for e in t.events)):
+            closed |= {role.name for role in roles.closing.get(type_, ())}
+    return None
+
+
 def stranded(p: Snapshot, roles: Roles) -> str | None:
     """Check that at rest nothing is begun, queued or to be undone unless a dead letter is in its way, and that nothing
     is ready. A failure outcome that is kept until it is known when its saga began waits as any other message, and what
     is queued behind it with it."""
     dead = any(k.dead for k in (*p.queue, *p.compensating))
     unknown = p.started is None and bool(p.compensating)
-    if not dead and (((p.queue or p.compensating) and not unknown) or p.intents):
+    if not dead and (((p.queue or p.compensating or p.deadlines) and not unknown) or p.intents):
         left: Mapping[str, tuple[Intent | Kept, ...]]
-        left = {"begun": p.intents, "queued": p.queue, "to be undone": p.compensating}
+        left = {"begun": p.intents, "queued": p.queue, "to be undone": p.compensating, "open": p.deadlines}
         told = (f"{what} ({', '.join(item.handler for item in items)})" for what, items in left.items() if items)
         return f"STRANDED {', '.join(told)}"
     ready = next_ready(p, roles, AT_LAST_MS)
@@ -148,6 +160,8 @@ def out_of_log_order(
     seen: dict[str, list[str]] = {}
     for t in (t for t in entries if t.outcome == "handled"):
         role = roles.handlers[t.handler]
+        if role.is_deadline:  # it runs at its time
+            continue
         if len(role.takes) == 1:
             seen.setdefault(t.handler if apart else "", []).append(t.message)
         elif role.many:  # the other parts stay, wherever they lie

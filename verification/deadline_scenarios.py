@@ -1,0 +1,157 @@
+"""Scenarios of deadlines: they race with what closes them, and nobody runs one twice or too late."""
+
+from collections.abc import Iterator
+
+from verification.building_blocks import (
+    ORD,
+    OTHER,
+    STEP,
+    F,
+    N,
+    S,
+    X,
+    cancel,
+    cancel_by_step,
+    confirm,
+    note,
+    of,
+    pay,
+    place,
+    reserve,
+)
+from verification.handlers import Reacts
+from verification.scenario import Scenario, has_ended, has_run
+
+expire = Reacts(name="expire", to=(("O",),), emits=("Cancelled",), within=1)
+expire_unless = Reacts(name="expire", to=(("O",),), emits=("Cancelled",), within=1, unless=("S",))
+expire_by_step = Reacts(name="expire", to=(("O",),), does=STEP, emits=("Cancelled",), within=1)
+remind = Reacts(name="remind", to=(("O",),), does=STEP, emits=("r",), within=1, unless=("S",))
+remind_early = Reacts(name="remind_early", to=(("O",),), emits=("r",), within=1, unless=("S",))
+remind_late = Reacts(name="remind_late", to=(("O",),), emits=("q",), within=3)
+fail_late = Reacts(name="fail_late", to=(("O",),), emits=("X",), within=1)
+place_by_step = Reacts(name="place", to=(("O",),), does=STEP, emits=("P",))
+decide_by_step = Reacts(name="decide", to=(("N",),), does=STEP, emits=("Confirmed",))
+
+
+def deadlines() -> Iterator[Scenario]:  # a list: one scenario after another
+    """A deadline alone, and in a race."""
+    expired = has_run("expire")
+    yield Scenario(name="deadline: alone", service=of(expire), a=(ORD,), crash=2, move=1, at_the_end=expired)
+    yield Scenario(name="deadline: lost answers", service=of(expire), a=(ORD,), lost=1, move=1, at_the_end=expired)
+    yield Scenario(
+        name="deadline: beside a handler", service=of(place, expire), a=(ORD,), crash=1, move=1, at_the_end=expired
+    )
+    yield Scenario(
+        name="deadline: what closes it comes before or behind",
+        service=of(place, expire_unless),
+        a=(ORD,),
+        b=(S,),
+        crash=1,
+    )
+    yield Scenario(
+        name="deadline: it races with two deciders",
+        service=of(confirm, cancel, expire),
+        a=(ORD, S),
+        b=(F,),
+        crash=1,
+        at_the_end=has_ended,
+    )
+    yield Scenario(
+        name="deadline: it races with a decider's step",
+        service=of(cancel_by_step, expire),
+        a=(ORD,),
+        b=(F,),
+        crash=1,
+        at_the_end=has_ended,
+    )
+    yield Scenario(
+        name="deadline: by a step, another queues behind it",
+        service=of(expire_by_step, note),
+        a=(ORD,),
+        b=(N,),
+        crash=1,
+        at_the_end=has_run("expire", "note"),
+    )
+    yield Scenario(
+        name="deadline: by a step that fails",
+        crash=1,
+        service=of(expire_by_step, note, parks=True),
+        a=(ORD,),
+        b=(N,),
+        fail=1,
+        at_the_end=has_run("expire", "note"),
+    )
+    yield Scenario(
+        name="deadline: what opens it is parked",
+        service=of(place_by_step, expire, parks=True),
+        a=(ORD,),
+        fail=1,
+        crash=1,
+        move=1,
+        at_the_end=has_run("place", "expire"),
+    )
+    yield Scenario(
+        name="deadline: behind a decider that is parked",
+        service=of(decide_by_step, expire, parks=True),
+        a=(ORD, N),
+        fail=2,
+        at_the_end=has_ended,
+    )
+    yield Scenario(
+        name="deadline: it comes too early",
+        service=of(place, expire),
+        a=(ORD,),
+        early=2,
+        crash=1,
+        at_the_end=expired,
+    )
+    yield Scenario(
+        name="deadline: a clock that is ahead",
+        service=of(place_by_step, remind, parks=True),
+        a=(ORD,),
+        fail=1,
+        fast=1,
+        crash=1,
+        at_the_end=has_run("place", "remind"),
+    )
+    yield Scenario(
+        name="deadline: opened twice", service=of(expire), a=(ORD, OTHER), b=(ORD,), crash=1, at_the_end=expired
+    )
+    yield Scenario(
+        name="deadline: closed while it is under way", service=of(remind, place), a=(ORD,), b=(S,), crash=1, fail=1
+    )
+    yield Scenario(
+        name="deadline: it makes the saga fail",
+        service=of(reserve, fail_late, parks=True),
+        a=(ORD,),
+        fail=1,
+        crash=1,
+        at_the_end=has_run("fail_late"),
+    )
+    yield Scenario(
+        name="deadline: beside what is parked",
+        service=of(place_by_step, remind, parks=True),
+        a=(ORD,),
+        b=(S,),
+        fail=2,
+        at_the_end=has_run("place"),
+    )
+    yield Scenario(
+        name="deadline: two of them, and what is parked",
+        service=of(remind_early, remind_late, pay, parks=True),
+        a=(ORD, N),
+        b=(S,),
+        fail=1,
+        wakes_at=1,
+        ticks_max=3,
+        at_the_end=has_run("remind_late", "pay"),
+    )
+    yield Scenario(name="deadline: the saga fails before", service=of(reserve, remind), a=(ORD,), b=(X,), crash=1)
+    yield Scenario(
+        name="deadline: it dies",
+        service=of(expire_by_step, note, attempts_max=1, parks=True),
+        a=(ORD, N),
+        fail=1,
+        crash=1,
+        may_die=True,
+    )
