@@ -26,7 +26,7 @@ expire = Reacts(name="expire", to=(("O",),), emits=("Cancelled",), within=1)
 expire_unless = Reacts(name="expire", to=(("O",),), emits=("Cancelled",), within=1, unless=("S",))
 expire_by_step = Reacts(name="expire", to=(("O",),), does=STEP, emits=("Cancelled",), within=1)
 remind = Reacts(name="remind", to=(("O",),), does=STEP, emits=("r",), within=1, unless=("S",))
-remind_early = Reacts(name="remind_early", to=(("O",),), emits=("r",), within=1, unless=("S",))
+remind_early = Reacts(name="remind_early", to=(("O",),), emits=("r",), within=1)
 remind_late = Reacts(name="remind_late", to=(("O",),), emits=("q",), within=3)
 fail_late = Reacts(name="fail_late", to=(("O",),), emits=("X",), within=1)
 place_by_step = Reacts(name="place", to=(("O",),), does=STEP, emits=("P",))
@@ -140,7 +140,6 @@ def deadlines() -> Iterator[Scenario]:  # a list: one scenario after another
         name="deadline: two of them, and what is parked",
         service=of(remind_early, remind_late, pay, parks=True),
         a=(ORD, N),
-        b=(S,),
         fail=1,
         wakes_at=1,
         ticks_max=3,

@@ -192,7 +192,7 @@ class Promises:
         lost = [i for i in lost if i not in s.out]
         if lost:
             return f"LOST EVENT {lost}"
-        if s.committed[WAKES] < len(s.wakes) and next_ready(p, self._roles, now_ms(s.passed, s.ticks)) is not None:
+        if s.committed[WAKES] < len(s.wakes) and not self._is_forgotten(p, now_ms(s.passed, s.ticks)):
             return None  # no more time passes: else it would be looked at again
         told = [m for id_, m in self._too_old.items() if self._aged(s) and id_ in s.out]
         return (
@@ -200,6 +200,11 @@ class Promises:
             or books.wrong(self._space, self._scenario, s, told)
             or self._scenario.at_the_end(p, entries)
         )
+
+    def _is_forgotten(self, p: Snapshot, now_ms: int) -> bool:
+        """True if something is overdue, and would not be done whenever it is looked at."""
+        overdue = any(due_ms <= now_ms for _, _, due_ms in timing.waits_for_time(p))
+        return overdue and next_ready(p, self._roles, now_ms) is None
 
 
 def _is_bad(m: Message, handler: str) -> bool:
