@@ -98,6 +98,11 @@ async def undo(cancelled: OrderCancelled, one: PaymentDeclined, bank: Bank, saga
     return None
 
 
+@plain.deadline(within=timedelta(minutes=15), unless=(PaymentReserved, PaymentDeclined))
+async def expire(placed: OrderPlaced, bank: Bank, saga: Saga) -> OrderCancelled:
+    return OrderCancelled(order_id=placed.order_id, reason="")
+
+
 # Decorators leave the function as it is.
 async def by_hand(order: OrderPlaced, bank: Bank) -> None:
     assert_type(await reserve(order, bank, a_saga()), PaymentReserved | PaymentDeclined)

@@ -357,5 +357,5 @@ def _check_declared(services: Sequence[Declared], documents: "Mapping[str, Datac
 
 def outcomes_of(declared: Declared) -> dict[str, type[Event]]:
     """The outcomes that a service may say, by name."""
-    emitted = {event for handler in declared.handlers for event in handler.emits}
+    emitted = {event for handler in declared.reactions for event in handler.emits}
     return {name_of(event): event for event in emitted if contract_of(event).outcome is not None}

@@ -1,0 +1,176 @@
+"""Deadlines as pure decisions: what opens and closes them, and when they may run."""
+
+from msgspec.structs import replace
+
+from saga.clock import from_iso
+from saga.messages import Message
+from saga.progress import deadlines, ids, record
+from saga.progress.actions import Done, Ignore, Note, Now, Run, SendOn, Trigger
+from saga.progress.decide import knows, next_ready
+from saga.progress.document import Kept, Snapshot
+from saga.progress.record import Ended, Failure, Hand
+from saga.progress.roles import DEADLINE, Role, Roles
+from saga.progress.step import next_action, noted
+from tests.progress.pieces import START, a_message, a_role, an_intent, blank, kept, ran, roles_of
+
+DUE = from_iso(START) + 60_000
+EXPIRE = Role(
+    name="expire", takes=(frozenset("A"),), decides=True, within_ms=60_000, unless=frozenset({"Over", "Paid"})
+)
+HANDLER, DECIDER = a_role("handler", "A B"), a_role("decider", "C", decides=True)
+ROLES = roles_of(EXPIRE, HANDLER, DECIDER, outcomes="Over", emitted="Over")
+ALONE = roles_of(EXPIRE, outcomes="Over", emitted="Over")
+A, B, C = a_message("A"), a_message("B"), a_message("C")
+PAID, OVER = a_message("Paid"), a_message("Over")
+
+
+def hand(p: Snapshot, message: Message, roles: Roles = ROLES, now_ms: int = DUE - 1) -> Hand:
+    return Hand(message=message, position=None, roles=roles, heard=(), now_ms=now_ms, memory_s=1000, before=p)
+
+
+def opened(p: Snapshot | None = None, due_ms: int = DUE) -> Snapshot:
+    return replace(p or blank(), n=1, deadlines=(Kept(handler="expire", message=A, n=0, due_ms=due_ms),))
+
+
+def touched(p: Snapshot, message: Message, *said: Message) -> Snapshot:
+    return deadlines.touched(p, ROLES, message, said)
+
+
+def test_roles_tell_deadlines_from_handlers() -> None:
+    assert [role.name for role in ROLES.by_type["A"]] == ["handler"]
+    assert ROLES.opening == {"A": (EXPIRE,)}
+    assert ROLES.closing == {"Over": (EXPIRE,), "Paid": (EXPIRE,)}
+    assert ROLES.noted == {"Over", "Paid"}
+    assert ALONE.noted == {"A", "Over", "Paid"}
+    assert ALONE.names["A"] == [DEADLINE]
+
+
+def test_whatever_is_written_first_about_its_event_opens_it() -> None:
+    p = record.handled(blank(), hand(blank(), A), HANDLER, Ended(message=A, cause=A.id, parts=(A,))).snapshot
+    assert p.deadlines == (Kept(handler="expire", message=A, n=0, due_ms=DUE),)
+    assert p.is_open
+    assert p.wake is not None
+    assert p.wake.due_ms == DUE
+    assert knows(p, ROLES, A)
+    assert touched(p, A) is p, "once"
+    assert touched(p, a_message("A", "another")) is p, "it runs once in a saga"
+
+
+def test_an_event_of_the_service_itself_opens_and_closes_it() -> None:
+    assert touched(blank(), C, A).deadlines[0].message == A
+    assert touched(opened(), C, OVER).closed == ("expire",)
+
+
+def test_it_is_closed_before_its_event_and_after() -> None:
+    closed = touched(blank(), PAID)
+    assert (closed.closed, closed.deadlines) == (("expire",), ())
+    assert touched(closed, A) is closed
+    assert touched(closed, PAID) is closed
+    behind = touched(opened(), PAID)
+    assert (behind.closed, behind.deadlines) == (("expire",), ())
+
+
+def test_in_a_saga_that_has_ended_it_is_closed_at_once() -> None:
+    assert touched(replace(blank(), outcome="Over"), A).closed == ("expire",)
+    assert touched(replace(blank(), failed=("Over",)), A).closed == ("expire",)
+
+
+def test_what_it_has_begun_is_brought_to_its_end() -> None:
+    begun = replace(opened(), intents=(an_intent("expire", A),))
+    assert touched(begun, PAID) is begun
+
+
+def test_it_does_not_open_again_when_it_has_run_or_was_given_up() -> None:
+    had = replace(blank(), inbox={ids.entry(A.id, "expire"): 1})
+    assert touched(had, A) is had
+    repeated = replace(blank(), ran=(ran("expire", a_message("A", "first"), "x"),))
+    assert touched(repeated, A) is repeated
+    dead = replace(blank(), queue=(kept("expire", A, dead="d"),))
+    assert touched(dead, A) is dead
+
+
+def test_what_has_run_or_was_given_up_waits_for_no_time() -> None:
+    assert touched(replace(opened(), inbox={ids.entry(A.id, "expire"): 1}), B).deadlines == ()
+    assert touched(replace(opened(), queue=(kept("expire", A, dead="d"),)), B).deadlines == ()
+    assert touched(replace(opened(), queue=(kept("handler", A, dead="d"),)), B).deadlines != ()
+
+
+def test_a_message_that_is_for_nothing_else_is_written_down_once() -> None:
+    trigger, now = Trigger(message=PAID), Now(DUE - 1, 1000)
+    action = next_action(opened(), ROLES, trigger, now, True)
+    assert action == Note(PAID)
+    assert isinstance(action, Note)
+    p = noted(opened(), hand(opened(), PAID), action).snapshot
+    assert p.closed == ("expire",)
+    assert knows(p, ROLES, PAID)
+    assert next_action(p, ROLES, trigger, now, True) == Done()
+    assert not deadlines.is_new(blank(), ROLES, A), "its handler writes about it"
+
+
+def test_it_is_ready_when_its_time_has_come() -> None:
+    assert next_ready(opened(), ROLES, DUE - 1) is None
+    assert next_ready(opened(), ROLES, DUE) == Run(EXPIRE, A, (A,))
+    both = replace(opened(), deadlines=(*opened().deadlines, Kept(handler="expire", message=B, n=0, due_ms=DUE - 9)))
+    assert next_ready(both, ROLES, DUE) == Run(EXPIRE, B, (B,)), "the earliest first"
+    waiting = replace(opened(), waiting=(kept("handler", B),))
+    assert next_ready(waiting, ROLES, DUE) == Run(HANDLER, B, (B,)), "what is fulfilled goes before"
+
+
+def test_it_is_void_when_the_service_has_decided() -> None:
+    ready = next_ready(replace(opened(), outcome="Over"), ROLES, DUE)
+    assert ready == Ignore(EXPIRE, A, "the saga has ended here with Over")
+    assert isinstance(ready, Ignore)
+    p = record.ignored(opened(), hand(opened(), B), EXPIRE, A, "why").snapshot
+    assert p.deadlines == ()
+
+
+def test_it_waits_while_another_run_is_under_way_and_behind_a_dead_letter() -> None:
+    assert next_ready(replace(opened(), intents=(an_intent("handler", B),)), ROLES, DUE) is None
+    assert next_ready(replace(opened(), queue=(kept("handler", B, dead="d"),)), ROLES, DUE) is None
+    assert next_ready(replace(opened(), compensating=(kept("handler", OVER, dead="d"),)), ROLES, DUE) is None
+    behind = replace(opened(), queue=(kept("handler", B),), intents=(an_intent("decider", C),))
+    assert next_ready(behind, ROLES, DUE) is None
+    assert not deadlines.may_run(replace(opened(), queue=(kept("handler", B),)), ROLES)
+
+
+def test_it_passes_what_is_parked_but_not_one_that_has_begun_and_may_decide() -> None:
+    parked = Kept(handler="handler", message=B, n=0, due_ms=DUE + 9)
+    assert next_ready(replace(opened(), queue=(parked,)), ROLES, DUE) == Run(EXPIRE, A, (A,))
+    begun = replace(opened(), queue=(parked,), intents=(an_intent("handler", B),))
+    assert next_ready(begun, ROLES, DUE) == Run(EXPIRE, A, (A,))
+    two = replace(begun, intents=(*begun.intents, an_intent("decider", C)))
+    assert next_ready(two, ROLES, DUE) is None, "another run is under way"
+    deciding = replace(parked, handler="decider", message=C)
+    assert next_ready(replace(opened(), queue=(deciding,)), ROLES, DUE) == Run(EXPIRE, A, (A,))
+    assert next_ready(replace(opened(), queue=(deciding,), intents=(an_intent("decider", C),)), ROLES, DUE) is None
+
+
+def test_what_it_has_begun_goes_on_at_its_time() -> None:
+    intent = an_intent("expire", A)
+    begun = replace(opened(), intents=(intent,))
+    assert next_ready(begun, ROLES, DUE) == Run(EXPIRE, A, (A,), intent)
+    assert next_ready(begun, ROLES, DUE - 1) is None
+    replayed = replace(begun, deadlines=(), queue=(kept("expire", A),))
+    assert next_ready(replayed, ROLES, DUE) == Run(EXPIRE, A, (A,), intent), "a person has replayed it"
+
+
+def test_one_that_fails_moves_its_time_and_one_that_dies_holds_up_the_saga() -> None:
+    failure = Failure(reason="why", remedy="mend", attempts=2)
+    action = Run(EXPIRE, A, (A,))
+    p = record.parked(opened(), hand(opened(), B, now_ms=DUE), action, failure, None, due_ms=DUE + 7).snapshot
+    assert p.queue == ()
+    assert p.deadlines == (Kept(handler="expire", message=A, n=0, due_ms=DUE + 7, attempts=2),)
+    assert p.wake is not None
+    assert p.wake.due_ms == DUE + 7
+    p = record.dead(opened(), hand(opened(), B, now_ms=DUE), action, failure, None).snapshot
+    assert p.deadlines == ()
+    assert [k.handler for k in p.queue] == ["expire"]
+
+
+def test_its_wake_is_sent_on_while_it_cannot_run() -> None:
+    p = record.queued(opened(), hand(opened(), B), HANDLER, B, "why", None).snapshot
+    p = replace(p, queue=(kept("handler", B, dead="d"),))
+    assert p.wake is not None
+    wake = replace(a_message("saga.wake"), id=p.wake.id)
+    at = DUE + 5000
+    assert next_action(p, ROLES, Trigger(message=wake), Now(at, 1000), True) == SendOn(at + 5000)

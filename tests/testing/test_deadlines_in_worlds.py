@@ -1,0 +1,155 @@
+"""Deadlines in a world: simulated under faults, in virtual time, and in real processes."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from decimal import Decimal
+
+import pytest
+
+from saga import Service
+from saga.testing.fault_kinds import faults
+from saga.testing.processes import ProcessWorld
+from saga.testing.simulation.chance import Chance
+from saga.testing.simulation.plan import Drawn
+from saga.testing.simulation.simulated_world import SimulatedWorld
+from saga.testing.world import World
+from services.inventory import inventory
+from services.inventory.stock import Stock
+from services.order.events import (
+    InventoryRejected,
+    OrderCancelled,
+    OrderConfirmed,
+    OrderPlaced,
+    PaymentDeclined,
+    ShipmentBooked,
+    ShipmentRefused,
+)
+from services.payment import payment
+from services.payment.bank import Bank
+from services.shipping import shipping
+from services.shipping.carrier import Carrier
+from tests.testing.simulation.orders import an_order
+
+SEEDS = 40
+SAGA = "order-17"
+PATIENCE = timedelta(minutes=15)
+
+order = Service("order")
+"""The example's service that decides, which does not wait for ever."""
+
+
+@order.handler
+async def confirm(booked: ShipmentBooked) -> OrderConfirmed:
+    return OrderConfirmed(order_id=booked.order_id)
+
+
+@order.handler
+async def cancel(why: PaymentDeclined | InventoryRejected | ShipmentRefused) -> OrderCancelled:
+    return OrderCancelled(order_id=why.order_id, reason=why.reason)
+
+
+@order.deadline(within=PATIENCE)
+async def expire(placed: OrderPlaced) -> OrderCancelled:
+    return OrderCancelled(order_id=placed.order_id, reason="nobody answered in time")
+
+
+hasty = Service("order")
+"""The same, which waits for two seconds: real time."""
+
+
+@hasty.handler
+async def settle(booked: ShipmentBooked) -> OrderConfirmed:
+    return OrderConfirmed(order_id=booked.order_id)
+
+
+@hasty.deadline(within=timedelta(seconds=2))
+async def hurry(placed: OrderPlaced) -> OrderCancelled:
+    return OrderCancelled(order_id=placed.order_id, reason="nobody answered in time")
+
+
+class SilentBank(Bank):
+    """Bank that cannot be reached until somebody mends it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_there = False
+
+    async def reserve(self, key: str, card: str, amount: Decimal) -> str:
+        if not self.is_there:
+            raise ConnectionError("no answer from the bank")
+        return await super().reserve(key, card, amount)
+
+
+EVERYTHING = (
+    faults.of("crash", rate=0.03)
+    | faults.of("lost answer", rate=0.03)
+    | faults.of("late answer", rate=0.03)
+    | faults.of("duplicate", rate=0.05)
+    | faults.of("delay", rate=0.03)
+    | faults.of("freeze", rate=0.01)
+    | faults.of("rebalance", rate=0.02)
+)
+
+
+@contextmanager
+def simulated(seed: int) -> Iterator[SimulatedWorld]:
+    asked = EVERYTHING if seed else faults.of("crash", rate=0.0)
+    with SimulatedWorld(seed, Drawn(asked, Chance(seed)), guarded=False) as world:
+        yield world
+
+
+def started(world: World) -> SilentBank:
+    bank = SilentBank()
+    world.start(order, payment, inventory, shipping, use=[bank, Carrier()], documents={"tea": Stock(left=5)})
+    return bank
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_an_order_that_nobody_answers_is_cancelled_once_and_all_of_it_is_undone(seed: int) -> None:
+    with simulated(seed) as world:
+        bank = started(world)
+        world.publish(an_order(17))
+        world.run_for(PATIENCE - timedelta(minutes=1))
+        assert world.outcome(SAGA) is None
+        world.run_for(timedelta(minutes=2))
+        assert world.outcome(SAGA) is OrderCancelled
+        bank.is_there = True
+        world.run_until_quiet()
+        assert (len(bank.taken), bank.held) == (0, {})
+        stock = world.read(inventory, Stock, "tea")
+        assert stock is not None
+        assert stock.left == 5
+        world.verify(rerun=True)
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_an_order_that_is_answered_in_time_does_not_expire(seed: int) -> None:
+    with simulated(seed) as world:
+        bank = started(world)
+        bank.is_there = True
+        world.publish(an_order(17))
+        world.run_until_quiet()
+        assert world.outcome(SAGA) is OrderConfirmed
+        world.run_for(PATIENCE * 2)
+        world.run_until_quiet()
+        assert (len(bank.taken), bank.held) == (1, {})
+        world.verify(rerun=True)
+
+
+def test_a_deadline_is_met_within_a_second() -> None:
+    with simulated(0) as world:
+        started(world)
+        world.publish(an_order(17))
+        world.run_for(PATIENCE - timedelta(milliseconds=100))
+        assert world.outcome(SAGA) is None
+        world.run_for(timedelta(seconds=1))
+        assert world.outcome(SAGA) is OrderCancelled
+
+
+def test_a_deadline_is_met_in_real_processes() -> None:
+    with ProcessWorld() as world:
+        world.start(hasty)
+        world.publish(an_order(17))
+        world.run_until_quiet()
+        assert world.outcome(SAGA) is OrderCancelled
