@@ -31,7 +31,7 @@ def keys_from_transition_numbers(patch: pytest.MonkeyPatch) -> None:
 
 
 def readers_do_not_publish(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(history, "unpublished", lambda p, is_committed: ())
+    patch.setattr(history, "unpublished", lambda p, is_committed, in_hand: ())
 
 
 def no_intent(patch: pytest.MonkeyPatch) -> None:
@@ -89,7 +89,7 @@ def handlers_run_for_every_message(patch: pytest.MonkeyPatch) -> None:
 
 
 def nothing_is_settled(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(step, "next_ready", lambda p, roles: None)
+    patch.setattr(step, "next_ready", lambda p, roles, now_ms: None)
 
 
 def compensations_do_not_wait_for_originals(patch: pytest.MonkeyPatch) -> None:
@@ -170,7 +170,7 @@ def every_transition_records_its_position(patch: pytest.MonkeyPatch) -> None:
 
 
 def open_intents_are_not_settled(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(decide, "_resumable", lambda p, roles, intent: None)
+    patch.setattr(decide, "_resumable", lambda p, roles, intent, now_ms: None)
 
 
 def a_kept_message_in_hand_is_decided_again(patch: pytest.MonkeyPatch) -> None:
