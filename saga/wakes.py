@@ -7,16 +7,16 @@ published there, which is the order in which their tier ends: so nobody searches
 
 from collections.abc import Mapping
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from saga import envelope
 from saga.clock import iso
 from saga.errors import BadInput
 from saga.identity import id_in
-from saga.messages import Headers, Message, Outgoing, Record
+from saga.messages import Headers, Message, Outgoing, Record, Topic
 from saga.names import OURS, wakes_of
 
 TYPE = f"{OURS}.wake"
@@ -28,10 +28,16 @@ class Tier(NamedTuple):
 
     name: str
     seconds: int
+    partitions: int = 1
+    """Partitions of its topic. Every one costs a worker on Kafka in each fetch, whether or not anything lies there."""
+
+    def topic(self, service: str) -> Topic:
+        """Topic of the wakes of a service in this tier. It is never trimmed by time: a wake may lie long."""
+        return Topic(wakes_of(service, self.name), partitions=self.partitions, retention_days=None)
 
 
 TIERS = (
-    Tier("now", 0),
+    Tier("now", 0, partitions=12),
     Tier("1m", 60),
     Tier("4m", 240),
     Tier("16m", 960),
@@ -39,7 +45,11 @@ TIERS = (
     Tier("6h", 6 * 3600),
     Tier("1d", 86400),
 )
-"""All tiers, shortest first. What is due sooner than the second lies in a worker's memory, and in the log."""
+"""All tiers, shortest first. What is due sooner than the second lies in a worker's memory, and in the log.
+
+The first has as many partitions as topics of events have if nobody says otherwise: so a saga's wakes come to the worker
+that has its events, and its progress in memory. The later an attempt, the rarer: of the other tiers one worker each is
+enough."""
 LAST_S = TIERS[1].seconds
 """Seconds before its time from which on a wake is not sent on, but held by the worker that has it."""
 assert all(a.seconds < b.seconds for a, b in pairwise(TIERS))
@@ -51,10 +61,14 @@ class Wake(Message, frozen=True, kw_only=True, gc=False):
     due_ms: int
 
 
+DUE_MS_MAX = 253_402_300_799_999
+"""Latest time of a wake: the end of the year 9999."""
+
+
 class _Said(Struct, frozen=True, kw_only=True):
     """Value of the record."""
 
-    due_ms: int
+    due_ms: Annotated[int, Meta(ge=0, le=DUE_MS_MAX)]
 
 
 def tier_for(left_ms: int) -> Tier:
@@ -89,7 +103,7 @@ def wake_in(record: Record) -> Wake:
     try:
         said = msgspec.json.decode(message.value, type=_Said)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as why:
-        raise BadInput(f"it is no wake: its value is not JSON with a whole number `due_ms`: {why}") from why
+        raise BadInput(f"it is no wake: its value is not JSON with a time `due_ms`: {why}") from why
     return Wake(
         id=id_in(message.id),
         type=TYPE,

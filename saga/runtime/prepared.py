@@ -145,7 +145,7 @@ def topics_of(declared: Declared) -> list[Topic]:
     bindings = [binding_of(event) for h in declared.reactions for event in (*h.emits, *h.hears)]
     topics = {b.contract.topic: b.library.topics[b.contract.topic] for b in bindings}
     dead = Topic(dead_letters_of(declared.name), retention_days=None)
-    wakes = [Topic(name, retention_days=None) for name in tiers_of(declared.name)]
+    wakes = [tier.topic(declared.name) for tier in tiers_of(declared.name).values()]
     return [*(topics[name] for name in sorted(topics)), dead, commands_topic(declared.name), *wakes]
 
 

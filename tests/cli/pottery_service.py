@@ -85,6 +85,15 @@ class Pottery:
     def commands(self) -> str:
         return f"{self.service}.commands"
 
+    @property
+    def wakes(self) -> tuple[str, ...]:
+        return tuple(f"{self.service}.wake.{tier}" for tier in ("now", "1m", "4m", "16m", "1h", "6h", "1d"))
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """All that the service reads or writes."""
+        return self.topic, self.made, self.sold, self.dead, self.commands, *self.wakes
+
     def agree(self, topic: str, **terms: object) -> None:
         """Change what the contracts say of a topic."""
         (self.folder / "contracts" / topic / "topic.json").write_text(json.dumps(terms))

@@ -55,10 +55,10 @@ def running(module: str) -> Iterator[subprocess.Popen[str]]:
 
 
 def test_a_service_names_all_topics_that_are_missing_and_makes_none(kafka_pottery: Pottery) -> None:
-    topics = [kafka_pottery.topic, kafka_pottery.made, kafka_pottery.sold, kafka_pottery.dead, kafka_pottery.commands]
+    topics = kafka_pottery.topics
     said = refused("run", kafka_pottery.module)
     assert f"saga topics apply {kafka_pottery.module}\n" in said
-    assert [f"topic {topic} is missing" in said for topic in topics] == [True] * 5
+    assert [f"topic {topic} is missing" in said for topic in topics] == [True] * 12
     assert found(*topics) == {}
 
 

@@ -46,6 +46,11 @@ def needed(pottery: Pottery) -> dict[str, Right]:
         "dead": Right(TOPIC, pottery.dead, WRITE),
         "commands": Right(TOPIC, pottery.commands, READ),
         "group": Right(GROUP, pottery.service, READ),
+        **{
+            f"{operation} {wake}": Right(TOPIC, wake, operation)
+            for wake in pottery.wakes
+            for operation in (READ, WRITE)
+        },
     }
 
 
@@ -68,6 +73,7 @@ def test_a_user_who_may_too_little_is_told_what_is_missing(saga: Call, guarded: 
         Right(TOPIC, pottery.dead, WRITE),
         Right(TOPIC, pottery.commands, READ),
         Right(GROUP, pottery.service, READ),
+        *(Right(TOPIC, wake, operation) for wake in pottery.wakes for operation in (READ, WRITE)),
     )
     asyncio.run(allowed)
     result = saga("doctor", pottery.module)

@@ -19,6 +19,7 @@ from saga.clock import SystemClock
 from saga.errors import BrokerError
 from saga.messages import Outgoing, Partition, Record, Standstill, Topic
 from saga.names import commands_of, dead_letters_of
+from saga.wakes import tiers_of
 from tests.fuzz.records import TOPIC, Written
 from tests.servers.kafka import KafkaServer
 
@@ -28,6 +29,8 @@ CODECS = [None, *(name for name in ("gzip", "snappy", "lz4", "zstd") if getattr(
 """Compressions of batches that work with what is installed."""
 PAYMENTS = "payments"
 DEAD, COMMANDS = dead_letters_of("payment"), commands_of("payment")
+WAKES = tuple(tiers_of("payment"))
+ALL = (TOPIC, PAYMENTS, DEAD, COMMANDS, *WAKES)
 
 
 class FuzzedLog(Protocol):
@@ -63,7 +66,7 @@ class InMemory:
     news: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
-        self.logs = {topic: [[] for _ in range(PARTITIONS)] for topic in (TOPIC, PAYMENTS, DEAD, COMMANDS)}
+        self.logs = {topic: [[] for _ in range(PARTITIONS)] for topic in ALL}
 
     @property
     def broker(self) -> Broker:
@@ -74,9 +77,9 @@ class InMemory:
 
     async def __aexit__(self, *exc: object) -> None: ...
 
-    async def put(self, written: Sequence[Written]) -> None:
+    async def put(self, written: Sequence[Written], topic: str = TOPIC) -> None:
         for each in written:
-            self._append(TOPIC, each)
+            self._append(topic, each)
 
     def _append(self, topic: str, each: Written) -> None:
         number = partition_of(each.key or b"", PARTITIONS)
@@ -174,7 +177,7 @@ class Embedded:
 async def embedded(folder: Path) -> AsyncIterator[Embedded]:
     """In a file of its own."""
     async with EmbeddedBroker(folder / "broker.db", clock=CLOCK) as broker:
-        await broker.ensure([Topic(topic, PARTITIONS) for topic in (TOPIC, PAYMENTS, DEAD, COMMANDS)])
+        await broker.ensure([Topic(topic, PARTITIONS) for topic in ALL])
         yield Embedded(broker)
 
 
@@ -236,7 +239,7 @@ async def kafka(folder: Path) -> AsyncIterator[Kafka]:
             "max.message.bytes": "1600000",
             "retention.ms": "-1",
         }
-        limits = {TOPIC: theirs, PAYMENTS: {}, COMMANDS: {}, DEAD: {"max.message.bytes": "300000"}}
+        limits = {**{topic: {} for topic in ALL}, TOPIC: theirs, DEAD: {"max.message.bytes": "300000"}}
         await admin.create_topics([NewTopic(t, PARTITIONS, 1, topic_configs=configs) for t, configs in limits.items()])
         await admin.close()
         settings = KafkaSettings(

@@ -82,6 +82,34 @@ def records(seed: int, count: int, *, bytes_max: int, sagas: int | None = None) 
         yield written
 
 
+DUES = (
+    *(b'{"due_ms":0}', b'{"due_ms":-1}', b'{"due_ms":%d}' % -(1 << 63), b'{"due_ms":%d}' % (1 << 63)),
+    *(b'{"due_ms":%d}' % (1 << 70), b'{"due_ms":1%s}' % (b"0" * 400), b'{"due_ms":1%s}' % (b"0" * 5000)),
+    *(
+        b'{"due_ms":1.5}',
+        b'{"due_ms":1e308}',
+        b'{"due_ms":NaN}',
+        b'{"due_ms":null}',
+        b'{"due_ms":"1"}',
+        b'{"due_ms":[1]}',
+    ),
+    *(b"{}", b"[]", b"null", b"", b"{", b"\xff", b"[" * 5000, b'{"due_ms":1,"due_ms":2}', b'{"due_ms":1,"more":{}}'),
+    *(b'{"due_ms":%d}' % NOW_MS, b'{"due_ms":253402300799999}', b'{"due_ms":253402300800000}', None),
+)
+
+
+def wakes(seed: int, count: int) -> Iterator[Written]:
+    """Records such as may lie among wakes; of every other one only the value and the time are wrong, if anything."""
+    random = Random(seed)
+    for number, written in enumerate(records(seed, count, bytes_max=100_000)):
+        headers = tuple((name, b"saga.wake" if name == "ce_type" else text) for name, text in written.headers)
+        if number % 2:
+            headers = (("ce_type", b"saga.wake"), ("ce_id", b"wake-1"), ("ce_source", b"payment"))
+            headers = (*headers, ("ce_time", iso(NOW_MS).encode()))
+        said = random.choice((*DUES, written.value)) if number % 3 else b'{"due_ms":%d}' % (NOW_MS - number)
+        yield Written(written.key, said, headers, random.choice((NOW_MS, *LOG_TIMES_MS)), written.codec)
+
+
 # -------------------------------------------------------------------- senders
 
 

@@ -77,8 +77,9 @@ class Figures:
         )
 
 
-async def run(ground: FuzzedLog, written: Sequence[Written], folder: Path) -> Figures:
-    """Put them into the log while the service runs; then account for each."""
+async def run(ground: FuzzedLog, written: Sequence[Written], folder: Path, also: Sequence[str] = ()) -> Figures:
+    """Put them into the log while the service runs; then account for each. `also`: topics that have to be taken
+    whole besides."""
     figures, moments, stop = Figures(inputs=len(written)), list[Moment](), asyncio.Event()
     async with SqliteStore(folder / "store.db", clock=CLOCK) as store:
         serving = asyncio.get_running_loop().create_task(
@@ -93,7 +94,8 @@ async def run(ground: FuzzedLog, written: Sequence[Written], folder: Path) -> Fi
             for first in range(0, len(written), BATCH):
                 await ground.put(written[first : first + BATCH])
             records = [record async for record in ground.broker.scan(TOPIC)]
-            await _at_rest(ground, records, serving, figures)
+            others = [record for topic in also async for record in ground.broker.scan(topic)]
+            await _at_rest(ground, [*records, *others], serving, figures)
         finally:
             stop.set()
             for why in await asyncio.gather(serving, return_exceptions=True):

@@ -4,16 +4,18 @@ These are short; `make fuzz` runs 20,000 records on each log.
 """
 
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from saga.commands import Command
-from saga.messages import Record
+from saga.messages import Record, texts_of
 from saga.runtime.intake import Letter, received
 from saga.runtime.prepared import prepare
-from tests.fuzz.logs import COMMANDS, InMemory, embedded, kafka
-from tests.fuzz.records import records
+from saga.wakes import Wake
+from tests.fuzz.logs import COMMANDS, DEAD, WAKES, InMemory, embedded, kafka
+from tests.fuzz.records import records, wakes
 from tests.fuzz.run import Figures, payment, run
 
 SEED = 7
@@ -51,6 +53,25 @@ def test_whatever_lies_among_commands_is_one_or_a_dead_letter_with_a_reason() ->
         found[type(read).__name__] += 1
         assert isinstance(read, Command) or read.reason
     assert min(found["Command"], found["Letter"]) > 100, found
+
+
+async def test_whatever_lies_among_wakes_is_one_or_a_dead_letter_with_a_reason(tmp_path: Path) -> None:
+    ground, service, found = InMemory(), prepare(payment.declared), Counter[str]()
+    for number, written in enumerate(wakes(SEED + 4, 2000)):
+        topic = WAKES[number % len(WAKES)]
+        latest_ms = written.time_ms if topic == WAKES[0] else 0  # else it lies there for the time of its tier
+        await ground.put([replace(written, time_ms=min(written.time_ms, latest_ms))], topic)
+    for record in (record for topic in WAKES for log in ground.logs[topic] for record in log):
+        read = received(record, service)
+        assert isinstance(read, Wake | Letter)
+        assert isinstance(read, Wake) or read.reason
+        found[type(read).__name__] += 1
+    assert min(found["Wake"], found["Letter"]) > 100, found
+    orders = list(records(SEED, 100, bytes_max=ground.bytes_max))
+    figures = await run(ground, orders, tmp_path, also=WAKES)
+    assert (figures.stops, figures.losses, figures.unclear) == ([], [], [])
+    positions = [texts_of(record.headers).get("dead_position", "") for log in ground.logs[DEAD] for record in log]
+    assert sum(position.startswith(WAKES) for position in positions) == found["Letter"], "each said once, no wake said"
 
 
 @pytest.mark.timeout(120)

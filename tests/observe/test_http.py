@@ -139,7 +139,7 @@ async def test_a_process_answers_while_it_starts_works_and_drains(settings: Sett
             await broker.publish([envelope.to_record(message, contract_of(OrderPlaced))])
         await CLOCK.within(WITHIN_S, doors.begun.wait())
         assert await value_of(get, "saga_in_flight_messages") == 1
-        assert 'saga_partitions_moved_total{how="assigned",service="payment"} 13.0' in (await get("/metrics")).text
+        assert 'saga_partitions_moved_total{how="assigned",service="payment"} 31.0' in (await get("/metrics")).text
         stop.set()
         await until(lambda: _says(get, 503, ["payment: draining"]))
         assert (await get("/health/live")).status == 200

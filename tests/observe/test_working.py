@@ -80,7 +80,7 @@ async def test_a_worker_tells_what_it_has_in_hand_and_how_far_it_is_behind(place
     service = service_that_waits_for(may_end)
     async with watched(place, service) as worker:
         assert (worker.name, sorted(worker.types), list(worker.handlers)) == ("payment", ["OrderPlaced"], ["note"])
-        await place.until(lambda: worker.partitions == 13)
+        await place.until(lambda: worker.partitions == 31)
         events = {Partition("orders", number): 0 for number in range(12)}
         assert worker.lag() == {**events, Partition("payment.commands", 0): 0}
         assert (worker.inflight, worker.inflight_max, worker.away()) == (0, 400, {})

@@ -5,6 +5,7 @@ from saga.contracts.library import contract_of
 from saga.messages import name_of
 from saga.progress.roles import Undo
 from saga.runtime.prepared import consumed_by, prepare, roles_of
+from saga.wakes import tiers_of
 from services.order.events import InventoryRejected, OrderCancelled, OrderConfirmed, OrderPlaced, PaymentDeclined
 from services.payment import events
 
@@ -62,7 +63,7 @@ def test_a_handler_that_may_emit_an_outcome_decides() -> None:
 def test_topics_are_those_of_what_is_read_and_not_of_what_is_said() -> None:
     prepared = prepare(order.declared)
     assert {contract.topic for contract in prepared.contracts.values()} == {"orders", "payments", "inventory"}
-    assert prepared.topics == {"orders", "payments", "inventory", "order.commands"}
+    assert prepared.topics == {"orders", "payments", "inventory", "order.commands", *tiers_of("order")}
 
     payment = Service("payment")
 
@@ -70,4 +71,4 @@ def test_topics_are_those_of_what_is_read_and_not_of_what_is_said() -> None:
     async def reserve(placed: events.OrderPlaced) -> events.PaymentReserved:
         raise AssertionError
 
-    assert prepare(payment.declared).topics == {"orders", "payment.commands"}
+    assert prepare(payment.declared).topics == {"orders", "payment.commands", *tiers_of("payment")}

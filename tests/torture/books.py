@@ -15,7 +15,7 @@ from saga.inspection.histories import history_of
 from saga.inspection.sources import Source
 from saga.inspection.timeline import History
 from saga.progress.history import verify
-from saga.runtime.prepared import topics_of
+from saga.runtime.prepared import reads_of
 from saga.store.port import Store
 from services import ledger
 from services.audit.books import SERVICES, Sources, assemble
@@ -125,7 +125,7 @@ async def log(broker: KafkaAdministration) -> list[Check]:
     """Check that everything in the log was handled and committed."""
     behind, count = list[str](), 0
     for service, declared in READ.items():
-        *topics, _ = [topic.name for topic in topics_of(declared)]
+        topics = reads_of(declared)
         positions = (await broker.group(service)).positions
         consumed = {topic for topic in topics if any(at.topic == topic for at in positions)}
         for at, bounds in (await broker.bounds(consumed)).items():

@@ -126,7 +126,7 @@ class SimulatedWorld(World):
 
     def _start(self, declared: Declared, fakes: Sequence[object], documents: "Mapping[str, DataclassInstance]") -> None:
         self.declared[declared.name] = declared
-        self.cluster.ensure([Topic(topic.name, PARTITIONS, None) for topic in topics_of(declared)])
+        self.cluster.ensure([Topic(t.name, min(t.partitions, PARTITIONS), None) for t in topics_of(declared)])
         self._loop.inside(lambda: self.workers.add(declared, fakes, WORKERS))
         disk = self.workers.disks[declared.name]
         collections = {kind.kind: kind.collection for kind in declared.documents}
