@@ -75,6 +75,10 @@ def _going_on(what: Coroutine[object, object, T], waits_for: object) -> Generato
             return value
 
 
+LATEST_MS = 253_402_300_799_999
+"""Latest time that can be told: the end of the year 9999, in milliseconds since 1970."""
+
+
 @lru_cache(maxsize=64)  # most times that are asked for lie within the millisecond of now
 def iso(ms: int) -> str:
     """Time as text, RFC 3339 with milliseconds; such texts sort as the times do.

@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from saga import envelope
-from saga.clock import iso
+from saga.clock import LATEST_MS, iso
 from saga.errors import BadInput
 from saga.identity import id_in
 from saga.messages import Headers, Message, Outgoing, Record, Topic
@@ -61,14 +61,10 @@ class Wake(Message, frozen=True, kw_only=True, gc=False):
     due_ms: int
 
 
-DUE_MS_MAX = 253_402_300_799_999
-"""Latest time of a wake: the end of the year 9999."""
-
-
 class _Said(Struct, frozen=True, kw_only=True):
     """Value of the record."""
 
-    due_ms: Annotated[int, Meta(ge=0, le=DUE_MS_MAX)]
+    due_ms: Annotated[int, Meta(ge=0, le=LATEST_MS)]
 
 
 def tier_for(left_ms: int) -> Tier:

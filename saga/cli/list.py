@@ -48,8 +48,12 @@ def list_sagas(  # an argument for each option of the command
     \b
     handled, ignored, waiting, queued, compensated  what became of the last message
     begun         a handler is at it
+    retrying      a run has failed, and waits for its next attempt
     quarantined   a dead letter blocks it
     damaged       what the service keeps of it cannot be read
+
+    In OPEN, `parked` are runs that wait for their next attempt; `queue` is what waits behind them, and behind dead
+    letters. --json says of each handler how often it failed, why, since when, and when it is tried again.
 
     A part of a fan-in is open until its handler can never run: it is closed, has run, or emits outcomes and the saga
     has ended there. Nor is it open in a saga that has an outcome, has nothing else open anywhere, and of which no
@@ -141,6 +145,7 @@ def _as_json(each: Listed) -> dict[str, object]:
                 "changed": s.changed,
                 "left": s.left,
                 **{sort: getattr(s, sort) for sort in OPEN},
+                "retries": list(map(asdict, s.retries)),
             }
             for s in each.statuses
         }

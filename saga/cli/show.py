@@ -17,8 +17,9 @@ from saga.clock import SystemClock
 from saga.config import Settings
 from saga.inspection.event_fields import Said, values_of
 from saga.inspection.showing import Shown, followed, shown, with_reasons
-from saga.inspection.timeline import History, Line, as_of, is_left
-from saga.progress.document import Intent, Snapshot
+from saga.inspection.timeline import History, Line, Parked, ServiceStatus, as_of, is_left
+from saga.printable import counted
+from saga.progress.document import Intent, Kept, Snapshot
 
 
 @click.command()
@@ -43,9 +44,10 @@ def show(  # an argument for each option of the command
     """Show what happened in a saga, in all services, as one timeline.
 
     A line for each transition: when, service and number, handler, what became of the message and why, the message, the
-    events that followed, and the steps that were taken. Lines are in order of time, but an effect never stands above
-    its cause. Below: what has not come to its end. Of a compensation that fails it is asked in the log why: on the
-    topics <service>.dead.
+    events that followed, and the steps that were taken; below it each attempt that failed. Lines are in order of time,
+    but an effect never stands above its cause. At the end: what has not come to its end, and of what is tried again how
+    often it failed, why, when it is tried again, and how much waits behind it. Of a compensation that fails it is asked
+    in the log why: on the topics <service>.dead.
 
     --values shows each event that was emitted with its fields, read by contracts/; those that a contract calls
     sensitive are ***.
@@ -87,7 +89,7 @@ def show(  # an argument for each option of the command
 async def _follow(saga: str, addresses: Sequence[str], service: str | None, as_json: bool) -> None:
     async for lines in followed(saga, addresses, SystemClock(), tell_trouble, service):
         for line in lines:
-            tell(json.dumps(asdict(line)) if as_json else _row(line))
+            tell(*([json.dumps(asdict(line))] if as_json else [_row(line), *_attempts(line)]))
 
 
 def _only(seen: Shown) -> History:
@@ -150,7 +152,7 @@ def _table(lines: Sequence[Line], values: Values | None) -> list[str]:
     widths = [max((len(cell(line)) for line in lines), default=0) for cell in _CELLS]
     table = []
     for line in lines:
-        table.append(_row(line, widths))
+        table += [_row(line, widths), *_attempts(line)]
         for said in values[line.service].get(line.transition, ()) if values is not None else ():
             fields = said.trouble if said.fields is None else json.dumps(said.fields, ensure_ascii=False)
             table.append(f"    {said.type} {fields}")
@@ -160,6 +162,16 @@ def _table(lines: Sequence[Line], values: Values | None) -> list[str]:
 def _row(line: Line, widths: Sequence[int] = (24, 14, 14, 11)) -> str:
     cells = "  ".join(f"{cell(line):<{width}}" for cell, width in zip(_CELLS, widths, strict=True))
     return f"{cells}  {_story(line)}"
+
+
+def _attempts(line: Line) -> list[str]:
+    """Attempts that failed before the transition, or in it, a line each."""
+    return [
+        f"    attempt {each.attempt} failed at {each.time} after {each.ms} ms"
+        + (f" on {each.worker}" if each.worker else "")
+        + f": {each.reason}"
+        for each in line.failures
+    ]
 
 
 _CELLS: tuple[Callable[[Line], str], ...] = (
@@ -182,20 +194,40 @@ def _story(line: Line) -> str:
 
 def _left(seen: Shown) -> list[str]:
     """Everything that has not come to its end, a line each."""
-    left = [f"  {h.service}: {what}" for h in seen.histories for what in _open_in(h.snapshot, seen.failing)]
+    left = [
+        f"  {status.service}: {what}"
+        for history, status in zip(seen.histories, seen.statuses, strict=True)
+        for what in _open_in(history.snapshot, status, seen.failing)
+    ]
     return ["", "still open:", *left] if left else []
 
 
-def _open_in(p: Snapshot, failing: Mapping[str, str]) -> list[str]:
+def _open_in(p: Snapshot, status: ServiceStatus, failing: Mapping[str, str]) -> list[str]:
     found = [_begun(i, failing) for i in p.intents]
+    found += [_parked(each, status.queue) for each in status.retries]
     dead = [k for k in (*p.queue, *p.compensating) if k.dead]
     found += [f"{k.message.type} for {k.handler} is a dead letter and blocks the saga: {k.dead}" for k in dead]
-    found += [f"{k.handler} is to be undone because of {k.message.type}" for k in p.compensating if not k.dead]
-    found += [f"{k.message.type} for {k.handler} is queued" for k in p.queue if not k.dead]
+    found += [f"{k.handler} is to be undone because of {k.message.type}" for k in p.compensating if _is_due(k)]
+    found += [f"{k.message.type} for {k.handler} is queued" for k in p.queue if _is_due(k)]
     found += [f"{k.message.type} for {k.handler} is waiting" for k in p.waiting if not is_left(p, k)]
     return found + [
         f"{k.message.type} for {k.handler} is left over: it can never run" for k in p.waiting if is_left(p, k)
     ]
+
+
+def _is_due(kept: Kept) -> bool:
+    """True if it waits for neither a person nor a time."""
+    return not kept.dead and not kept.due_ms
+
+
+def _parked(each: Parked, behind: int) -> str:
+    """A run that waits for its next attempt, in words. `behind`: messages in the queue."""
+    what = each.handler if each.undoes is None else f"{each.handler}, which undoes what {each.undoes} did,"
+    told = f"{what} is tried again at {each.next}: {counted(each.attempts, 'attempt')} failed"
+    told += f" since {each.since}" if each.since else ""
+    if behind and each.undoes is None:
+        told += f", {counted(behind, 'message')} wait{'s' if behind == 1 else ''} behind it"
+    return told + (f"; the last said: {each.error}" if each.error else "")
 
 
 def _begun(intent: Intent, failing: Mapping[str, str]) -> str:

@@ -11,7 +11,10 @@ class GlanceKept(Struct, frozen=True, gc=False):
     """Kept message: for which handler it is."""
 
     handler: str
+    n: int
     dead: str | None = None
+    attempts: int = 0
+    due_ms: int = 0
     decides: bool = False
 
 
@@ -21,6 +24,7 @@ class GlanceIntent(Struct, frozen=True, gc=False):
     handler: str
     kind: Kind
     time: str
+    name: str = ""
 
 
 class GlanceRan(Struct, frozen=True, gc=False):
@@ -55,6 +59,16 @@ class GlanceEntry(Struct, frozen=True, gc=False):
     outcome: Outcome
 
 
+class GlanceFailure(Struct, frozen=True, gc=False):
+    """Transition, with why it was written: looked at only where a run is parked."""
+
+    time: str
+    outcome: Outcome
+    handler: str
+    attempt: int = 1
+    reason: str | None = None
+
+
 class Glance(Struct, frozen=True, kw_only=True, gc=False):
     """A progress, with the names of `saga.progress.document.Snapshot`."""
 
@@ -71,11 +85,13 @@ class Glance(Struct, frozen=True, kw_only=True, gc=False):
     waiting: tuple[GlanceKept, ...] = ()
     compensating: tuple[GlanceKept, ...] = ()
     pages: tuple[GlancePage, ...] = ()
+    first: int = 0
     transitions: tuple[Raw, ...] = ()
 
 
 _glances = msgspec.json.Decoder(Glance)
 _entries = msgspec.json.Decoder(GlanceEntry)
+_failures = msgspec.json.Decoder(GlanceFailure)
 
 
 def glance(content: bytes) -> Glance:
@@ -94,3 +110,11 @@ def glance(content: bytes) -> Glance:
 def glance_entry(raw: Raw) -> GlanceEntry:
     """One transition of a progress."""
     return _entries.decode(raw)
+
+
+def glance_failure(raw: Raw) -> GlanceFailure | None:
+    """One transition of a progress with its reason; `None`: it cannot be read."""
+    try:
+        return _failures.decode(raw)
+    except UNREADABLE:
+        return None

@@ -1,12 +1,13 @@
 """Timeline of a saga for people: one line for each transition of all services, and its status in each. Pure."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from msgspec import Raw
 
-from saga.inspection.glance import Glance, GlanceKept, glance_entry
+from saga.clock import LATEST_MS, iso
+from saga.inspection.glance import Glance, GlanceFailure, GlanceKept, glance_entry, glance_failure
 from saga.progress.document import Call, Entry, Kept, Outcome, PageOf, Snapshot, decode_entry
 from saga.progress.history import fold
 
@@ -52,8 +53,41 @@ class Line:
     """The types of the events that it emitted."""
     steps: tuple[str, ...]
     """Calls of the handler, as people read them: `reserve`, `update set_aside stock/tea`, `read stock/tea`."""
+    failures: tuple["Failed", ...]
+    """Attempts that failed since the transition before; of very many the last ones."""
     delta: dict[str, Any]
     """The fields of the state that changed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failed:
+    """One attempt of a run that failed."""
+
+    attempt: int
+    """Its number, from 1 on."""
+    time: str
+    ms: int
+    """Milliseconds that it took."""
+    worker: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parked:
+    """Run that has failed and waits for its next attempt, and its saga with it."""
+
+    handler: str
+    """The handler, or the compensation by its own name if that is known."""
+    undoes: str | None
+    """Handler whose result it undoes, if it is a compensation."""
+    attempts: int
+    """Attempts that have failed."""
+    next: str
+    """Time of the next one; one that has passed: it is being made, or waits for a worker."""
+    since: str | None
+    """Time of the transition since which it is kept; `None`: that is archived."""
+    error: str | None
+    """Reason of the last failure; `None`: that is archived."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +97,8 @@ class ServiceStatus:
     service: str
     saga: str
     state: str
-    """State in a word: `quarantined`, `begun` (a handler is at it), or the outcome of the last transition."""
+    """State in a word: `quarantined`, `retrying` (a run has failed and waits for its next attempt), `begun` (a handler
+    is at it), or the outcome of the last transition."""
     outcome: str | None
     """The event with which this service ended the saga."""
     started: str | None
@@ -76,13 +111,17 @@ class ServiceStatus:
     """Parts whose handler can never run: they are forgotten with the service's memory."""
     intents: int
     compensating: int
+    parked: int
+    """Runs that wait for their next attempt; they are not counted in `queue` and `compensating`."""
+    retries: tuple[Parked, ...]
+    """The same, each with why and until when."""
     dead: int
-    """Dead letters that block the saga; they are not counted in `queue` and `compensating`."""
+    """Dead letters that block the saga; they are not counted in `queue` and `compensating` either."""
 
     @property
     def is_open(self) -> bool:
         """True if something is kept that has not come to its end."""
-        return bool(self.queue or self.waiting or self.intents or self.compensating or self.dead)
+        return bool(self.queue or self.waiting or self.intents or self.compensating or self.parked or self.dead)
 
 
 def _in_pages(p: Snapshot | Glance, of: PageOf) -> int:
@@ -102,8 +141,11 @@ def status_of(p: Snapshot | Glance) -> ServiceStatus:
     last = glance_entry(p.transitions[-1]) if p.transitions else None
     left = sum(1 for kept in p.waiting if is_left(p, kept))
     dead = sum(1 for kept in (*p.queue, *p.compensating) if kept.dead)
+    retries = tuple(_parked(p))
     if dead:
         state = "quarantined"
+    elif retries:
+        state = "retrying"
     elif p.intents or last is None:
         state = "begun"
     else:
@@ -115,13 +157,48 @@ def status_of(p: Snapshot | Glance) -> ServiceStatus:
         outcome=p.outcome,
         started=p.started,
         changed=max([last.time if last else "", *(intent.time for intent in p.intents)]),
-        queue=sum(1 for kept in p.queue if not kept.dead) + _in_pages(p, "queue"),
+        queue=sum(1 for kept in p.queue if not (kept.dead or kept.due_ms)) + _in_pages(p, "queue"),
         waiting=len(p.waiting) - left + _in_pages(p, "waiting"),
         left=left,
         intents=len(p.intents),
-        compensating=sum(1 for kept in p.compensating if not kept.dead),
+        compensating=sum(1 for kept in p.compensating if not (kept.dead or kept.due_ms)),
+        parked=len(retries),
+        retries=retries,
         dead=dead,
     )
+
+
+def _parked(p: Snapshot | Glance) -> Iterator[Parked]:
+    """Runs that are parked. Transitions are read only if there is one."""
+    for kept in p.queue:
+        if kept.due_ms and not kept.dead:
+            yield _as_parked(p, kept, kept.handler, undoes=None)
+    for kept in p.compensating:
+        if kept.due_ms and not kept.dead:
+            intents = [i for i in p.intents if i.kind == "undo" and i.handler == kept.handler]
+            yield _as_parked(p, kept, intents[0].name if intents else "", undoes=kept.handler)
+
+
+def _as_parked(p: Snapshot | Glance, kept: Kept | GlanceKept, name: str, undoes: str | None) -> Parked:
+    """`name`: of what runs; empty: its last failure has to tell."""
+    last = next((said for raw in reversed(p.transitions) if (said := _said(raw, kept, name, undoes))), None)
+    first = glance_failure(p.transitions[kept.n - p.first]) if 0 <= kept.n - p.first < len(p.transitions) else None
+    return Parked(
+        handler=name or (last.handler if last else kept.handler),
+        undoes=undoes,
+        attempts=kept.attempts,
+        next=iso(min(kept.due_ms, LATEST_MS)),
+        since=None if first is None else first.time,
+        error=None if last is None else last.reason,
+    )
+
+
+def _said(raw: Raw, kept: Kept | GlanceKept, name: str, undoes: str | None) -> GlanceFailure | None:
+    """The transition, if it tells of this failure: a compensation of which nothing has begun is named there alone."""
+    said = glance_failure(raw)
+    if said is None or (said.outcome, said.attempt) != ("retrying", kept.attempts):
+        return None
+    return said if said.handler == name or (not name and said.handler != undoes) else None
 
 
 def timeline(histories: Iterable[History]) -> list[Line]:
@@ -177,7 +254,15 @@ def _line(service: str, entry: Entry) -> Line:
         emitted=tuple(event.type for event in entry.events),
         steps=tuple(map(_step, entry.calls)),
         delta=entry.delta,
+        failures=tuple(_failures(entry)),
     )
+
+
+def _failures(entry: Entry) -> Iterator[Failed]:
+    """Attempts of a transition that failed, numbered: all that it counts, or all but the one that did not fail."""
+    last = entry.attempt if entry.outcome in ("retrying", "dead") else entry.attempt - 1
+    for number, each in enumerate(entry.failures, start=last - len(entry.failures) + 1):
+        yield Failed(attempt=number, time=each.time, ms=each.ms, worker=each.worker, reason=each.reason)
 
 
 def _step(call: Call) -> str:

@@ -7,9 +7,22 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from saga.inspection.glance import glance
-from saga.inspection.timeline import History, as_of, status_of, timeline
+from saga.inspection.timeline import History, Parked, as_of, status_of, timeline
 from saga.messages import Message
-from saga.progress.document import Call, Emitted, Entry, Intent, Kept, Page, PageOf, Ran, Snapshot, encode
+from saga.progress.document import (
+    Attempt,
+    Call,
+    Emitted,
+    Entry,
+    Intent,
+    Kept,
+    Outcome,
+    Page,
+    PageOf,
+    Ran,
+    Snapshot,
+    encode,
+)
 
 COUNTS: dict[PageOf, int] = {"inbox": 70, "queue": 5, "waiting": 3}
 
@@ -104,6 +117,77 @@ def test_a_dead_letter_quarantines_and_is_counted_once() -> None:
     p = Snapshot(service="a", saga="s", queue=(dead, kept), compensating=(kept,))
     status = status_of(p)
     assert (status.state, status.dead, status.queue, status.compensating) == ("quarantined", 1, 1, 1)
+
+
+def retrying(n: int, handler: str, attempt: int, reason: str) -> Entry:
+    failed = tuple(Attempt(time=f"2026-01-01T00:00:0{i}.000Z", ms=i, reason=f"why {i}", worker="w") for i in (1, 2))
+    return replace(
+        an_entry(n, n, "m"), outcome="retrying", handler=handler, attempt=attempt, reason=reason, failures=failed
+    )
+
+
+def test_what_is_parked_is_told_with_why_and_until_when_and_what_waits_behind_it() -> None:
+    entries = (retrying(3, "react", 4, "shut"), retrying(4, "react", 5, "shut still"), an_entry(5, 9, "n"))
+    kept = Kept(handler="react", message=a_message("m"), n=3, attempts=5, due_ms=1_767_225_660_000)
+    behind = Kept(handler="react", message=a_message("n"), n=5)
+    p = Snapshot(
+        service="a", saga="s", queue=(kept, behind), first=3, n=6, transitions=tuple(Raw(encode(e)) for e in entries)
+    )
+    for status in (status_of(p), status_of(glance(encode(p)))):
+        assert (status.state, status.is_open, status.parked, status.queue) == ("retrying", True, 1, 1)
+        assert status.retries == (
+            Parked(
+                handler="react", undoes=None, attempts=5, next="2026-01-01T00:01:00.000Z", since=entries[0].time,
+                error="shut still",
+            ),
+        )  # fmt: skip
+    dead = replace(p, compensating=(replace(kept, handler="other", dead="dead-1"),))
+    assert status_of(dead).state == "quarantined"
+    assert status_of(replace(p, queue=(kept,))).is_open
+
+
+def test_a_parked_compensation_has_its_own_name() -> None:
+    entry = retrying(0, "release", 4, "shut")
+    kept = Kept(handler="react", message=a_message("m"), n=0, attempts=4, due_ms=1)
+    begun = Intent(
+        handler="react",
+        kind="undo",
+        name="let_go",
+        cause="r",
+        message=a_message("m"),
+        parts=(),
+        state={},
+        time=entry.time,
+    )
+    p = Snapshot(service="a", saga="s", compensating=(kept,), n=1, transitions=(Raw(encode(entry)),))
+    for each, name, error in ((p, "release", "shut"), (replace(p, intents=(begun,)), "let_go", None)):
+        status = status_of(each)
+        [told] = status.retries
+        assert (told.handler, told.undoes, told.error) == (name, "react", error)
+        assert (status.state, status.parked, status.compensating) == ("retrying", 1, 0)
+
+
+def test_what_is_parked_is_told_though_its_transitions_are_archived_or_damaged() -> None:
+    kept = Kept(handler="react", message=a_message("m"), n=3, attempts=5, due_ms=1 << 70)
+    last = Raw(encode(an_entry(9, 9, "n")))
+    for p in (
+        Snapshot(service="a", saga="s", queue=(kept,), first=9, n=10, transitions=(last,)),
+        Snapshot(service="a", saga="s", queue=(kept,), first=3, n=5, transitions=(Raw(b'{"time": 7}'), last)),
+    ):
+        [told] = status_of(glance(encode(p))).retries
+        assert (told.handler, told.next, told.since, told.error) == ("react", "9999-12-31T23:59:59.999Z", None, None)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "attempt", "numbers"), [("retrying", 5, [4, 5]), ("dead", 17, [16, 17]), ("handled", 3, [1, 2])]
+)
+def test_a_line_has_the_attempts_that_failed_numbered(outcome: Outcome, attempt: int, numbers: list[int]) -> None:
+    entry = replace(retrying(0, "react", attempt, "shut"), outcome=outcome)
+    [line] = timeline([a_history("a", entry)])
+    assert [each.attempt for each in line.failures] == numbers
+    assert [(each.time, each.ms, each.worker, each.reason) for each in line.failures] == [
+        (f"2026-01-01T00:00:0{i}.000Z", i, "w", f"why {i}") for i in (1, 2)
+    ]
 
 
 def test_a_saga_of_which_nothing_is_open_stands_as_its_last_transition() -> None:
