@@ -11,12 +11,20 @@ from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
 
-from benchmarks import parts
+from benchmarks import failing, parts
 from benchmarks.parts import Figure
 from saga import wiring
 
 FIGURES = Path("build/figures/bench.jsonl")
-PARTS = (parts.messages, parts.chain, parts.example, parts.one_at_a_time, parts.memory, parts.hot_saga)
+PARTS = (
+    parts.messages,
+    parts.chain,
+    parts.example,
+    parts.one_at_a_time,
+    parts.memory,
+    parts.hot_saga,
+    failing.failing_sagas,
+)
 
 
 def main() -> None:

@@ -129,11 +129,11 @@ async def _hot(folder: Path) -> tuple[float, float]:
 # ---------------------------------------------------------------- (b) (d) the plain chain
 
 
-def _first(number: int) -> Outgoing:
+def first_of(number: int) -> Outgoing:
     """The first word of a saga of the chain; one in ten will be refused and undone."""
     sku = REFUSED if number % 10 == 0 else "tea"
     asked = OrderRequested(
-        order_id=f"order-{number:06}",
+        order_id=f"order-{number:07}",
         customer_id=f"c-{number % 97}",
         sku=sku,
         quantity=2,
@@ -149,9 +149,9 @@ async def _sagas(count: int, many: int) -> tuple[float, float, list[float], Runn
         async with running(Path(folder), CHAIN, {}) as run:
             driver = Driver(run.broker, CHAIN_ENDS)
             async with driver.listening(["orders", "payments"]):
-                await in_flight(IN_FLIGHT, many, lambda n: driver.saga(_first(n + 900_000)))  # everybody is awake
+                await in_flight(IN_FLIGHT, many, lambda n: driver.saga(first_of(n + 900_000)))  # everybody is awake
                 wall, cpu = time.perf_counter(), time.process_time()
-                took = await in_flight(count, many, lambda n: driver.saga(_first(n)))
+                took = await in_flight(count, many, lambda n: driver.saga(first_of(n)))
                 wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
         assert not run.counted.troubles, run.counted.troubles[:3]
         return wall, cpu, took, run
@@ -241,9 +241,9 @@ async def _memory() -> list[Figure]:
         async with running(Path(folder), CHAIN, {}) as run:
             driver = Driver(run.broker, CHAIN_ENDS)
             async with driver.listening(["orders", "payments"]):
-                await in_flight(MANY // 3, IN_FLIGHT, lambda n: driver.saga(_first(n)))
+                await in_flight(MANY // 3, IN_FLIGHT, lambda n: driver.saga(first_of(n)))
                 third = _peak_mb()
-                await in_flight(MANY - MANY // 3, IN_FLIGHT, lambda n: driver.saga(_first(n + MANY // 3)))
+                await in_flight(MANY - MANY // 3, IN_FLIGHT, lambda n: driver.saga(first_of(n + MANY // 3)))
                 whole = _peak_mb()
     return [
         Figure(f"e peak memory after {MANY // 3:,} sagas", third, "MB"),

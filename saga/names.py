@@ -48,13 +48,22 @@ def wakes_of(service: str, tier: str) -> str:
     return f"{service}{_WAKE}{tier}"
 
 
+def is_wakes(topic: str) -> bool:
+    """True for a topic of wakes: what lies there is not behind, but waits for its time.
+
+    >>> is_wakes("payment.wake.1m"), is_wakes("payment.commands")
+    (True, False)
+    """
+    return _WAKE in topic
+
+
 def is_without_events(topic: str) -> bool:
     """True for a topic of one service in which no events are: its dead letters, commands for it, its wakes.
 
     >>> [is_without_events(topic) for topic in ("payment.dead", "payment.commands", "payment.wake.1m", "payments")]
     [True, True, True, False]
     """
-    return topic.endswith((_DEAD, _COMMANDS)) or _WAKE in topic
+    return topic.endswith((_DEAD, _COMMANDS)) or is_wakes(topic)
 
 
 def is_dead_letters(topic: str) -> bool:

@@ -14,6 +14,7 @@ from saga.config import Settings
 from saga.errors import BrokerError, ConfigurationError
 from saga.inspection.sources import administration_of, unmade
 from saga.messages import Partition
+from saga.names import is_wakes
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +32,13 @@ class Shown:
 
     @property
     def lag(self) -> int:
-        """Number of records that it has not handled."""
-        return sum(state.lag for state in self.states.values())
+        """Number of records that it has not handled, less wakes."""
+        return sum(state.lag for at, state in self.states.items() if not is_wakes(at.topic))
+
+    @property
+    def wakes(self) -> int:
+        """Number of wakes that wait for their time, or are being looked at."""
+        return sum(state.lag for at, state in self.states.items() if is_wakes(at.topic))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

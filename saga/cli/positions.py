@@ -38,7 +38,8 @@ def positions() -> None:
 @broker_option
 @click.option("--json", "as_json", is_flag=True, help="One JSON document instead of text.")
 def show(services: tuple[str, ...], broker: str | None, as_json: bool) -> None:
-    """Show of SERVICES, by their names, members, positions, and how many records they have not handled.
+    """Show of SERVICES, by their names, members, positions, and how many records they have not handled. Wakes, which
+    lie on topics <service>.wake.<tier> until the time of a saga that is parked, are counted apart.
 
     For example `saga positions show payment order`.
 
@@ -63,6 +64,7 @@ def show(services: tuple[str, ...], broker: str | None, as_json: bool) -> None:
 
 def _table(shown: Shown) -> list[str]:
     heading = f"{shown.service}: {counted(len(shown.members), 'member')}, {shown.lag} not handled"
+    heading += f", {counted(shown.wakes, 'wake')} to come" if shown.wakes else ""
     rows = [("TOPIC", "PARTITION", "POSITION", "END", "LAG")]
     for (topic, number), state in shown.states.items():
         at = "-" if state.position is None else str(state.position)
@@ -77,6 +79,7 @@ def _as_json(shown: Shown) -> dict[str, object]:
         "service": shown.service,
         "members": list(shown.members),
         "lag": shown.lag,
+        "wakes": shown.wakes,
         "partitions": [
             {
                 "topic": topic,

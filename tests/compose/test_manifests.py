@@ -1,5 +1,6 @@
 """Manifests of `docs/deploy/` for Kubernetes: valid, and fit for the services and their settings."""
 
+import importlib
 import re
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,8 @@ import yaml
 from saga.broker.kafka.adapter import KafkaOptions
 from saga.config import Settings, known
 from saga.contracts.library import find
+from saga.names import is_without_events
+from saga.runtime.prepared import reads_of
 from saga.store.couchbase.adapter import CouchbaseOptions
 from services.audit.books import SERVICES
 
@@ -20,7 +23,7 @@ DOCKERFILE = (ROOT / "deploy" / "Dockerfile").read_text("utf-8")
 VERSIONS = ("1.30.0", kubernetes_validate.latest_version())
 KEDA = "keda.sh/v1alpha1"
 DRAIN_AND_GRACE_S = Settings().drain_s + 5
-TRIGGER_KEYS = {"bootstrapServers", "consumerGroup", "lagThreshold", "offsetResetPolicy"}
+TRIGGER_KEYS = {"bootstrapServers", "consumerGroup", "topic", "lagThreshold", "offsetResetPolicy"}
 """Keys that are used of those that KEDA's Kafka trigger takes: https://keda.sh/docs/latest/scalers/apache-kafka/"""
 
 
@@ -124,21 +127,24 @@ def test_lag_scales_a_service_up_to_the_partitions_of_its_topics(service: str) -
     partitions = {topic.partitions for topic in find(ROOT / "services").topics.values()}
     assert partitions == {spec["maxReplicaCount"]}
     assert 1 < spec["minReplicaCount"] < spec["maxReplicaCount"]
-    (trigger,) = spec["triggers"]
-    assert trigger["type"] == "kafka"
-    assert trigger["metadata"].keys() == TRIGGER_KEYS
-    assert all(isinstance(value, str) for value in trigger["metadata"].values())  # KEDA takes nothing else
-    assert trigger["metadata"]["consumerGroup"] == service
-    servers = trigger["metadata"]["bootstrapServers"]
-    assert named("ConfigMap", "saga-settings")["data"]["SAGA_BROKER"] == f"kafka://{servers}"
-    asks = named("TriggerAuthentication", trigger["authenticationRef"]["name"])
-    assert {one["parameter"] for one in asks["spec"]["secretTargetRef"]} == {
-        "sasl",
-        "username",
-        "password",
-        "tls",
-        "ca",
-    }
+    triggers = spec["triggers"]
+    reads = reads_of(importlib.import_module(f"services.{service}").__dict__[service].declared)
+    assert [one["metadata"]["topic"] for one in triggers] == sorted(t for t in reads if not is_without_events(t))
+    for trigger in triggers:
+        assert trigger["type"] == "kafka"
+        assert trigger["metadata"].keys() == TRIGGER_KEYS
+        assert all(isinstance(value, str) for value in trigger["metadata"].values())  # KEDA takes nothing else
+        assert trigger["metadata"]["consumerGroup"] == service
+        servers = trigger["metadata"]["bootstrapServers"]
+        assert named("ConfigMap", "saga-settings")["data"]["SAGA_BROKER"] == f"kafka://{servers}"
+        asks = named("TriggerAuthentication", trigger["authenticationRef"]["name"])
+        assert {one["parameter"] for one in asks["spec"]["secretTargetRef"]} == {
+            "sasl",
+            "username",
+            "password",
+            "tls",
+            "ca",
+        }
 
 
 @pytest.mark.parametrize("service", SERVICES)

@@ -1,0 +1,98 @@
+"""Sagas that fail for a while, beside others that do not: what the others lose by them, and whether order is kept."""
+
+import asyncio
+import statistics
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from benchmarks.events import OrderPlaced, OrderRequested, Paid
+from benchmarks.parts import CHAIN_ENDS, IN_FLIGHT, Figure, first_of
+from benchmarks.running import Driver, Running, in_flight, running
+from benchmarks.services import order, shipping, stock
+from saga import Service
+from saga.names import PROGRESS
+from saga.progress.document import decode, decode_entry, progress_key
+
+OTHERS, ROUNDS, OUTAGE_S = 6_000, 3, 5.0
+EACH = 20
+"""One more saga fails for so many others: 5 %."""
+FAILING = 1_000_000
+"""Number from which on sagas fail while the outage lasts."""
+
+
+@dataclass
+class Outage:
+    """Time for which the outside is away for some."""
+
+    until_s: float = 0.0
+
+
+outage = Outage()
+payment = Service("payment")
+
+
+@payment.handler
+async def look(asked: OrderRequested) -> None:
+    """Comes before `pay` in each saga, and fails."""
+    if asked.order_id >= f"order-{FAILING:07}" and time.perf_counter() < outage.until_s:
+        raise ConnectionError("away")
+
+
+@payment.handler
+async def pay(placed: OrderPlaced) -> Paid:
+    """Take the money."""
+    return Paid(order_id=placed.order_id, amount=placed.total, sku=placed.sku, quantity=placed.quantity)
+
+
+SERVICES = [service.declared for service in (order, payment, stock, shipping)]
+ENDS = {**CHAIN_ENDS, "OrderCancelled": 1}
+
+
+def failing_sagas() -> list[Figure]:
+    """(g) The chain, and 5 % more sagas whose payment fails for 5 seconds: the rate of the others"""
+    with_, without, attempts = list[float](), list[float](), list[float]()
+    for number in range(ROUNDS):
+        for fails in (True, False) if number % 2 else (False, True):
+            per_s, failed = asyncio.run(_run(fails=fails))
+            (with_ if fails else without).append(per_s)
+            attempts += [failed] if fails else []
+    ratios = [one / other for one, other in zip(with_, without, strict=True)]
+    return [
+        Figure("g others, while 5 % fail", statistics.median(with_), "sagas/s"),
+        Figure("g others, while none fails", statistics.median(without), "sagas/s"),
+        Figure("g of the rate without failures, median of rounds", statistics.median(ratios), "ratio"),
+        Figure("g attempts that failed, of each failing saga", statistics.median(attempts), "attempts"),
+    ]
+
+
+async def _run(*, fails: bool) -> tuple[float, float]:
+    """Rate of the others, and attempts that failed of each that fails."""
+    with TemporaryDirectory() as folder:
+        async with running(Path(folder), SERVICES, {}) as run:
+            driver, count = Driver(run.broker, ENDS), OTHERS // EACH
+            async with driver.listening(["orders", "payments"]), asyncio.TaskGroup() as tasks:
+                await in_flight(IN_FLIGHT, IN_FLIGHT, lambda n: driver.saga(first_of(2 * FAILING + n)))
+                began = time.perf_counter()
+                outage.until_s = began + OUTAGE_S if fails else 0.0
+
+                async def one(number: int) -> float:
+                    if number % EACH == 0:
+                        tasks.create_task(driver.saga(first_of(FAILING + number + 1)))
+                    return await driver.saga(first_of(number))
+
+                await in_flight(OTHERS, IN_FLIGHT, one)
+                wall_s = time.perf_counter() - began
+            failed = [await _in_order(run, f"order-{FAILING + number + 1:07}") for number in range(0, OTHERS, EACH)]
+    return OTHERS / wall_s, sum(failed) / count
+
+
+async def _in_order(run: Running, saga: str) -> int:
+    """Attempts that failed of one saga. Raises `AssertionError` if it was not handled once, in order."""
+    document = await run.stores["payment"].get(PROGRESS, progress_key("payment", saga))
+    assert document is not None
+    entries = [decode_entry(raw) for raw in decode(document.content).transitions]
+    handled = [entry.handler for entry in entries if entry.outcome == "handled"]
+    assert handled == ["look", "pay"], f"{saga}: {handled}"
+    return sum(len(entry.failures) for entry in entries)
