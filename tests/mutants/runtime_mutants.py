@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from saga.clock import iso
 from saga.commands import Command
-from saga.messages import Message, Position
+from saga.messages import Message
 from saga.progress import compensate, decide, ids, operators, record, step
 from saga.progress.actions import Act
 from saga.progress.document import Call, Intent, Kept, Result, Snapshot, decode_entry
@@ -28,6 +28,7 @@ from saga.runtime.offsets import Prefix
 from saga.runtime.participant import Participant
 from saga.runtime.partitions import Partitions
 from saga.runtime.saga import RunningSaga
+from saga.runtime.turn_state import TurnState
 
 Plant: TypeAlias = Callable[[pytest.MonkeyPatch], None]
 
@@ -59,10 +60,10 @@ def commits_before_publishing(patch: pytest.MonkeyPatch) -> None:
         _hand.set(item)
         return await deliver(self, item)
 
-    async def after_committing(service: Participant, position: Position, p: Snapshot, entry: Any) -> None:
+    async def after_committing(service: Participant, turn: TurnState, p: Snapshot, *entry: Any) -> None:
         item = _hand.get()
         _lanes.get().finish(item.prefix, item.position.offset)
-        await publish(service, position, p, entry)
+        await publish(service, turn, p, *entry)
 
     def once(self: Prefix, offset: int) -> None:
         if offset in self.taken:

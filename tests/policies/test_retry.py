@@ -1,42 +1,77 @@
-"""Waits of a failed handler, and retries that are refused."""
+"""Waits of a failed handler, in place or parked, and retries that are refused."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from saga import DeclarationError, Retry
-from saga.policies.retry import delay_s
+from saga.policies.retry import delay_s, parks
 
 SECONDS = st.floats(min_value=0, max_value=1e6)
-RETRIES = st.builds(Retry, attempts_max=st.integers(1, 1000), delay_s_first=SECONDS, delay_s_max=SECONDS)
+RETRIES = st.builds(
+    Retry, attempts_max=st.integers(1, 1000), delay_s_first=SECONDS, delay_s_max=SECONDS, in_place_s=SECONDS
+)
 CHANCES = st.floats(min_value=0, max_value=1)
 
 
-@given(RETRIES, st.integers(1, 10**9), CHANCES, SECONDS)
-def test_a_delay_is_within_its_limits_and_spread_by_up_to_a_half(
-    retry: Retry, attempt: int, chance: float, limit_s: float
-) -> None:
-    longest = delay_s(retry, attempt, 0, limit_s=limit_s)
-    assert longest <= min(retry.delay_s_max, limit_s)
-    assert longest / 2 <= delay_s(retry, attempt, chance, limit_s=limit_s) <= longest
-    assert delay_s(retry, attempt, 1, limit_s=limit_s) == longest / 2
+@given(RETRIES, st.integers(1, 10**9), CHANCES)
+def test_a_delay_is_within_its_limit_and_spread_by_up_to_a_half(retry: Retry, attempt: int, chance: float) -> None:
+    longest = delay_s(retry, attempt, 0)
+    assert longest <= retry.delay_s_max
+    assert longest / 2 <= delay_s(retry, attempt, chance) <= longest
+    assert delay_s(retry, attempt, 1) == longest / 2
 
 
-@given(RETRIES, st.integers(1, 60), SECONDS)
-def test_each_delay_is_twice_the_one_before_until_a_limit(retry: Retry, attempt: int, limit_s: float) -> None:
-    now, then = (delay_s(retry, a, 0, limit_s=limit_s) for a in (attempt, attempt + 1))
-    assert then == min(now * 2, retry.delay_s_max, limit_s)
+@given(RETRIES, st.integers(1, 60))
+def test_each_delay_is_twice_the_one_before_until_the_limit(retry: Retry, attempt: int) -> None:
+    now, then = (delay_s(retry, a, 0) for a in (attempt, attempt + 1))
+    assert then == min(now * 2, retry.delay_s_max)
 
 
 def test_the_first_delay_is_the_first() -> None:
     assert delay_s(Retry(delay_s_first=3), 1, 0) == 3
 
 
-def test_the_defaults_outlive_an_outage_of_two_to_four_minutes_as_the_docstring_says() -> None:
+def test_the_defaults_outlive_an_outage_of_an_hour_however_they_are_spread_as_the_docstring_says() -> None:
     waits = [sum(delay_s(Retry(), n, chance) for n in range(1, Retry().attempts_max)) for chance in (0, 1)]
-    assert 120 < waits[1] < waits[0]
-    assert 240 < waits[0] < 300
-    assert "two to four minutes" in (Retry.__doc__ or "").replace("\n    ", " ")
+    assert 3600 < waits[1] < waits[0]
+    one_less = sum(delay_s(Retry(), n, 1) for n in range(1, Retry().attempts_max - 1))
+    assert one_less < 3600, "fewer attempts would not do"
+    assert "outlive an outage of an hour" in (Retry.__doc__ or "").replace("\n    ", " ")
+
+
+# ---------------------------------------------------------------- in place, or parked
+
+
+def attempts_in_place(retry: Retry) -> int:
+    """Attempts up to the one whose delay parks the saga."""
+    return next(attempt for attempt in range(1, 1000) if parks(retry, attempt))
+
+
+def test_the_defaults_wait_in_place_for_less_than_two_seconds_and_then_park() -> None:
+    assert attempts_in_place(Retry()) == 4
+    assert sum(delay_s(Retry(), attempt, 0) for attempt in (1, 2, 3)) <= Retry().in_place_s == 2
+
+
+def test_a_delay_that_ends_just_in_time_is_waited_for_in_place() -> None:
+    assert not parks(Retry(delay_s_first=2), 1)
+    assert parks(Retry(delay_s_first=2.01), 1)
+    assert not parks(Retry(delay_s_first=0.5, in_place_s=1.5), 2)
+    assert parks(Retry(delay_s_first=0.5, in_place_s=1.5), 3)
+
+
+def test_delays_at_their_limit_count_as_long_as_they_are() -> None:
+    assert attempts_in_place(Retry(delay_s_first=1, delay_s_max=1, in_place_s=10)) == 11
+    assert attempts_in_place(Retry(in_place_s=0)) == 1
+    assert not parks(Retry(in_place_s=0, delay_s_max=0), 1000), "no delay, nothing to wait for"
+
+
+@given(RETRIES, st.integers(1, 60))
+def test_what_has_parked_once_parks_again(retry: Retry, attempt: int) -> None:
+    assert parks(retry, attempt) <= parks(retry, attempt + 1)
+
+
+# ---------------------------------------------------------------- what is refused
 
 
 @pytest.mark.parametrize("attempts_max", [0, -1, 1.5, float("nan"), True, "3"])
@@ -51,6 +86,8 @@ def test_a_delay_that_is_no_time_is_refused(delay: float) -> None:
         Retry(delay_s_first=delay)
     with pytest.raises(DeclarationError, match=r"Retry\(delay_s_max=.*give seconds, 0 or more"):
         Retry(delay_s_max=delay)
+    with pytest.raises(DeclarationError, match=r"Retry\(in_place_s=.*give seconds, 0 or more"):
+        Retry(in_place_s=delay)
 
 
 def test_never_is_a_tuple_of_exceptions() -> None:

@@ -8,6 +8,7 @@ from saga import Service
 from saga.broker.port import RECORD_BYTES_MAX
 from saga.clock import SystemClock
 from saga.messages import Outgoing, Partition, Record, Standstill
+from saga.runtime.held import Held
 from saga.runtime.lanes import Item, Lanes
 from saga.runtime.offsets import Prefix
 from saga.runtime.participant import participant_of
@@ -57,7 +58,9 @@ def polling_of(
 ) -> Polling:
     service = participant_of(prepare(payment.declared), {}, worker_ports(NOWHERE, log, assignment))
     lanes = Lanes(tasks, handle)
-    return Polling(service, assignment, Room(Limits(), assignment, lanes), lanes, Unreadable(service, lanes))
+    held = Held(service.ports.clock, lanes, Limits().inflight_max, NOWHERE)
+    room = Room(Limits(), assignment, lanes, held)
+    return Polling(service, assignment, room, lanes, held, Unreadable(service, lanes))
 
 
 def assignment_of(*partitions: Partition) -> WorkerAssignment:

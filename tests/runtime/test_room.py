@@ -17,6 +17,7 @@ from saga.progress.document import Call
 from saga.runtime import persistence
 from saga.runtime import room as rooms
 from saga.runtime.errors import Draining
+from saga.runtime.held import Held
 from saga.runtime.lanes import Lanes
 from saga.runtime.offsets import Prefix
 from saga.runtime.ports import Step
@@ -44,7 +45,8 @@ def a_room(*, most: int = 80, bytes_max: int = 1000, unfinished: dict[Partition,
         for offset in range(count):
             prefix.begun(offset)
         lanes.inflight += count
-    return Room(Limits(inflight_max=most, inflight_min=most, inflight_bytes_max=bytes_max), assignment, lanes)
+    limits = Limits(inflight_max=most, inflight_min=most, inflight_bytes_max=bytes_max)
+    return Room(limits, assignment, lanes, Held(CLOCK, lanes, most, NOWHERE))
 
 
 def test_a_partition_is_read_up_to_its_share() -> None:
