@@ -11,7 +11,7 @@ from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
 
-from benchmarks import failing, parts
+from benchmarks import deadlines, failing, parts
 from benchmarks.parts import Figure
 from saga import wiring
 
@@ -24,6 +24,7 @@ PARTS = (
     parts.memory,
     parts.hot_saga,
     failing.failing_sagas,
+    deadlines.deadlines,
 )
 
 

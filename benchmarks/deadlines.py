@@ -1,0 +1,103 @@
+"""Deadlines: what a hundred thousand that are open cost, and how late a thousand are that are due at once."""
+
+import asyncio
+import resource
+import sys
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from decimal import Decimal
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from benchmarks.events import OrderRequested, Pinged
+from benchmarks.parts import Figure
+from benchmarks.running import Running, running
+from saga import Event, Service
+from saga.client_events import to_record
+from saga.clock import SystemClock
+
+OPEN, WARM, AT_ONCE = 100_000, 2_000, 1_000
+BATCH = 500
+SOON_S = 4.0
+"""Seconds until those are due that are due at once: until then all have been opened."""
+
+clock = SystemClock()
+late_ms: list[int] = []
+patient = Service("patient")
+
+
+@patient.deadline(within=timedelta(days=1))
+async def forget(asked: OrderRequested) -> None:
+    """Run a day later."""
+
+
+@patient.deadline(within=timedelta(seconds=SOON_S))
+async def remind(pinged: Pinged) -> None:
+    """Run soon."""
+    late_ms.append(clock.now_ms() - int(pinged.text))
+
+
+def deadlines() -> list[Figure]:
+    """(h) 100,000 deadlines open for a day, and 1,000 that are due in the same moment"""
+    return asyncio.run(_deadlines())
+
+
+async def _deadlines() -> list[Figure]:
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        async with running(folder, [patient.declared], {}) as run:
+            await _open(run, "warm", WARM, 0)
+            before = _resident_mb()
+            began = time.perf_counter()
+            await _open(run, "open", OPEN, WARM)
+            per_s = OPEN / (time.perf_counter() - began)
+            grown = _resident_mb() - before
+        began = time.perf_counter()
+        async with running(folder, [patient.declared], {}) as run:
+            await _open(run, "again", 1, 0)
+            start_s = time.perf_counter() - began
+            await _open(run, "soon", AT_ONCE, 1, _pinged)
+            while len(late_ms) < AT_ONCE:
+                await asyncio.sleep(0.05)
+    late = sorted(late_ms)
+    assert late[0] >= 0, "a deadline ran too early"
+    return [
+        Figure("h deadlines opened", per_s, "/s"),
+        Figure(f"h memory that {OPEN:,} open deadlines take", grown, "MB"),
+        Figure("h start of a worker beside them, to its first message", start_s, "s"),
+        Figure(f"h lateness of {AT_ONCE:,} due at once, median", late[len(late) // 2] / 1000, "s"),
+        Figure("h lateness of the last of them", late[-1] / 1000, "s"),
+    ]
+
+
+async def _open(
+    run: Running, what: str, count: int, handled: int, first: Callable[[str, int], Event] | None = None
+) -> None:
+    """Have so many sagas begin in one millisecond, and wait until each is known."""
+    now_ms = clock.now_ms()
+    for begin in range(0, count, BATCH):
+        said = [(first or _asked)(f"{what}-{number:06}", now_ms) for number in range(begin, min(begin + BATCH, count))]
+        await run.broker.publish([to_record(event, now_ms) for event in said])
+    while run.counted.handled < handled + count:
+        await asyncio.sleep(0.01)
+
+
+def _asked(order_id: str, now_ms: int) -> OrderRequested:
+    return OrderRequested(
+        order_id=order_id, customer_id="c-1", sku="tea", quantity=1, total=Decimal("9.80"), address="Kiel"
+    )
+
+
+def _pinged(order_id: str, now_ms: int) -> Pinged:
+    """First word of a saga; it says when its deadline is due."""
+    return Pinged(order_id=order_id, text=str(now_ms + int(SOON_S * 1000)), amount=Decimal("9.80"))
+
+
+def _resident_mb() -> float:
+    """What this process has in memory now, or on systems that do not tell, the most it has had."""
+    statm = Path("/proc/self/statm")
+    if statm.exists():
+        return int(statm.read_text().split()[1]) * resource.getpagesize() / 1e6
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / (1e6 if sys.platform == "darwin" else 1e3)
