@@ -46,7 +46,7 @@ def delay_s(retry: Retry, attempt: int, chance: float) -> float:
     """Seconds to wait after the `attempt`-th attempt has failed; `chance` from 0 to 1 spreads it by up to a half.
 
     >>> [delay_s(Retry(), attempt, chance=0) for attempt in (1, 2, 3, 8, 1000)]
-    [0.2, 0.4, 0.8, 25.6, 3600]
+    [0.2, 0.4, 0.8, 25.6, 3600.0]
     >>> delay_s(Retry(), 2, chance=1)
     0.2
     >>> delay_s(Retry(delay_s_max=1), 5, chance=0.5)

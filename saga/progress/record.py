@@ -49,6 +49,8 @@ class Hand(Struct, frozen=True, kw_only=True, gc=False):
     """The types of own events of which the progress, once written, has all as parts."""
     now_ms: int
     memory_s: int
+    place: Position | None = None
+    """Its place in the log, whether the progress knew of it or not; `None`: it lies nowhere."""
     before: Snapshot | None = None
     """The progress as the store has it: a transition holds what it changes of it."""
 
@@ -151,7 +153,7 @@ def append(p: Snapshot, hand: Hand, outcome: Outcome, handler: str, ended: Ended
     if (
         p.deadlines or p.queue or p.compensating or p.wake is not None
     ):  # of most nothing waits for time, and that is cheap to see
-        p, wake = timing.woken(p, hand.before, hand.now_ms)
+        p, wake = timing.woken(p, hand.before, hand.place, hand.now_ms)
     entry = Entry(
         n=p.n,
         previous=p.hash or binding.seed(p.service, p.saga),
@@ -336,7 +338,7 @@ def dead(p: Snapshot, hand: Hand, action: Act, failure: Failure, intent: Intent 
         where=failure.where,
     )
     p = _with_intent(p, action, intent)
-    p = _quarantined(p, action, Kept(handler=action.role.name, message=message, n=_place(p), dead=letter.id))
+    p = _quarantined(p, action, Kept(handler=action.role.name, message=message, n=_place(p, action), dead=letter.id))
     return append(p, hand, "dead", action.name, _given_up(message, failure, intent, (letter,)))
 
 
@@ -344,11 +346,13 @@ def parked(p: Snapshot, hand: Hand, action: Act, failure: Failure, intent: Inten
     """Leave a run until `due_ms`, in its place: the saga's other messages queue behind it. `intent`: with the last
     results, if it has begun."""
     p, message = _with_intent(p, action, intent), action.message
-    kept = Kept(handler=action.role.name, message=message, n=p.n, attempts=failure.attempts, due_ms=due_ms)
+    kept = Kept(
+        handler=action.role.name, message=message, n=_place(p, action), attempts=failure.attempts, due_ms=due_ms
+    )
     if action.role.is_deadline:  # it holds up nobody: its time moves
         p = replace(p, deadlines=tuple(replace(kept, n=k.n) if _is_same(k, kept) else k for k in p.deadlines))
     elif not action.undoes:
-        p = _at_the_head(p, replace(kept, n=_place(p)))
+        p = _at_the_head(p, kept)
     elif any(_is_same(k, kept) for k in p.compensating):
         p = replace(p, compensating=tuple(replace(kept, n=k.n) if _is_same(k, kept) else k for k in p.compensating))
     else:
@@ -392,15 +396,18 @@ def _is_same(a: Kept, b: Kept) -> bool:
     return a.handler == b.handler and a.message.id == b.message.id
 
 
-def _place(p: Snapshot) -> int:
-    """Number of a message that goes to the head of the queue: what is there keeps its order behind it."""
-    return min([p.n, *[k.n for k in p.queue[:1]]])
+def _place(p: Snapshot, action: Act) -> int:
+    """Number of a message that goes to the head of the queue, where what is there keeps its order behind it; or to the
+    end of what is to be undone."""
+    return p.n if action.undoes else min([p.n, *[k.n for k in p.queue[:1]]])
 
 
 def stripped(p: Snapshot, hand: Hand, action: Act, *, letter: str, reason: str) -> Written:
     """Record a message as dead where `dead` has no room: the quarantine stands here, the bytes in the letter only."""
     message = replace(action.message, value=b"")
-    p = _quarantined(p, action, Kept(handler=action.role.name, message=message, n=_place(p), dead=letter, bad=reason))
+    p = _quarantined(
+        p, action, Kept(handler=action.role.name, message=message, n=_place(p, action), dead=letter, bad=reason)
+    )
     return append(p, hand, "dead", action.name, Ended(message=action.message, reason=reason))
 
 

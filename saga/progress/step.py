@@ -46,11 +46,12 @@ def next_action(p: Snapshot | None, roles: Roles, trigger: Trigger, now: Now, ce
     First what the message in hand is for: handlers as declared, then compensations; or what a person commands. Then
     whatever of the saga is ready: all that is settled before the offset is committed.
     """
-    if p is None:
-        return RELOAD
+    message = trigger.message
+    if p is None or (message.type == wakes.TYPE and not certain):
+        return RELOAD  # an attempt on a progress that may be old counts for nothing: it would be made twice
     if p.pages and trigger.paged is None:
         return RECALL
-    message, only_had = trigger.message, trigger.message.type != wakes.TYPE
+    only_had = True
     if isinstance(message, Command):
         heeded = operators.heed(p, roles, message)
         if heeded is not None:

@@ -1,12 +1,14 @@
 """What waits for time, and the one wake that is to come for it. Pure.
 
-Wakes are hints. The progress names the current one, and all others are dropped: so they never multiply, however often
-they are published again. While anything waits for time the current one lies in the log: it is sent on before its offset
-is committed, and whatever adds something that waits names a new one where the current one may come too late.
+Wakes are hints. The progress names the current one, and all others are dropped; and none is published again but by the
+message under which it was named: so they never multiply, however often each comes. While anything waits for time the
+current one lies in the log: it is sent on before its offset is committed, and whatever adds something that waits names
+a new one where the current one may come too late.
 """
 
 from msgspec.structs import replace
 
+from saga.messages import Position
 from saga.progress.document import Kept, Snapshot, Timer
 
 AGAIN_MS_MIN, AGAIN_MS_MAX = 1000, 86_400_000
@@ -46,14 +48,15 @@ def is_overdue(p: Snapshot, now_ms: int) -> bool:
     return any(k.due_ms <= now_ms for k in p.deadlines)
 
 
-def woken(p: Snapshot, before: Snapshot | None, now_ms: int) -> tuple[Snapshot, Timer | None]:
+def woken(p: Snapshot, before: Snapshot | None, at: Position | None, now_ms: int) -> tuple[Snapshot, Timer | None]:
     """The progress with a new current wake, and that wake, where the one before does not do: there is none, it comes
-    too late, or something waits for time that did not. `before`: the progress as the store has it."""
-    at = next_look(p, now_ms)
-    if at is None:
+    too late, or something waits for time that did not. `before`: the progress as the store has it; `at`: place of
+    what is in hand."""
+    due_ms = next_look(p, now_ms)
+    if due_ms is None:
         return (p if p.wake is None else replace(p, wake=None)), None
     known = _NOTHING if before is None else waits_for_time(before)
-    if p.wake is not None and p.wake.due_ms <= at and waits_for_time(p) <= known:
+    if p.wake is not None and p.wake.due_ms <= due_ms and waits_for_time(p) <= known:
         return p, None
-    timer = Timer(id=f"wake-{p.n}", due_ms=at)
+    timer = Timer(id=f"wake-{p.n}", due_ms=due_ms, at=at)
     return replace(p, wake=timer), timer

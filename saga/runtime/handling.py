@@ -257,8 +257,6 @@ async def _failed(service: Participant, saga: RunningSaga, ask: Ask, why: Except
             letter = escalating.failing(turn, ask.handler.name, ask.action.message, undoes, attempt, said_by(why))
             due = escalating.escalated(service, turn, letter, undoes, rounds=rounds, calls=calls)
         turn = await escalating.say(service, turn, due)
-        if not turn.message.type and attempt >= retry.attempts_max:  # of a repair, which has other sagas before it
-            raise escalating.left(ask.handler.name, attempt, said_by(why))
     if kind is Parked and turn.unsaid is None:  # else what people have to be told would be forgotten
         written = record.parked(
             turn.known,
@@ -269,6 +267,8 @@ async def _failed(service: Participant, saga: RunningSaga, ask: Ask, why: Except
             due_ms=ports.clock.now_ms() + ceil(wait_s * 1000),
         )
         return (await persistence.write(service, turn, written)).forgetting(ask.run)
+    if not turn.message.type and attempt >= retry.attempts_max:  # of a repair, which has other sagas before it
+        raise escalating.left(ask.handler.name, attempt, said_by(why))
     await ports.assignment.pause(min(wait_s, PAUSE_S_MAX), turn.position)
     return turn.unread().carrying(ask.run, calls, history)
 

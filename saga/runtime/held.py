@@ -20,6 +20,9 @@ HELD_MAX = 5000
 """Wakes of one partition that are held, at most."""
 WAITING_MAX = 200
 """Those among them whose tier has not passed, at most: none behind them is released before they are."""
+EARLY_S = 5
+"""Seconds that a wake lies here which is early though its tier has passed when it comes. If that is because the clocks
+of workers and log disagree, it would else run through the log without a pause until it is due."""
 
 
 @dataclass(slots=True)
@@ -32,6 +35,8 @@ class Held:
     """Messages in flight with which none is released."""
     roomier: Callable[[], None]
     """Called when a partition that was full may be read again."""
+    full: set[tuple[str, int]] = field(default_factory=set)
+    """Partitions that should not be read now."""
     _heap: list[tuple[float, int, Item, bool]] = field(default_factory=list)
     """Time of the monotonic clock at which each is looked at again, a number to tell them apart, and true if it waits
     for its tier."""
@@ -39,10 +44,6 @@ class Held:
     _all: Counter[tuple[str, int]] = field(default_factory=Counter)
     _waiting: Counter[tuple[str, int]] = field(default_factory=Counter)
     _sooner: asyncio.Event = field(default_factory=asyncio.Event)
-
-    def is_full(self, partition: tuple[str, int]) -> bool:
-        """Return whether the partition should not be read now."""
-        return self._waiting[partition] >= WAITING_MAX or self._all[partition] >= HELD_MAX
 
     def count(self, partition: tuple[str, int]) -> int:
         """Return how many of the partition are held."""
@@ -55,6 +56,8 @@ class Held:
         left_s = min(max(tier.seconds - passed_s, 0), tier.seconds)
         if left_s:
             self._hold(item, left_s, waits=True)
+        elif self._left_s(item) >= LAST_S:
+            self._hold(item, EARLY_S, waits=False)
         else:
             self._look(item)
 
@@ -82,6 +85,7 @@ class Held:
         for partition in gone:
             self._all.pop(partition, None)
             self._waiting.pop(partition, None)
+            self.full.discard(partition)
 
     async def _within(self, seconds: float) -> None:
         try:
@@ -95,6 +99,8 @@ class Held:
         if waits:
             self._waiting[partition] += 1
         self._added += 1
+        if self._is_full(partition):
+            self.full.add(partition)
         heappush(self._heap, (self.clock.monotonic_s() + seconds, self._added, item, waits))
         if self._heap[0][1] == self._added:
             self._sooner.set()
@@ -102,20 +108,26 @@ class Held:
     def _release(self) -> None:
         _, _, item, waits = heappop(self._heap)
         partition = item.position[:2]
-        was_full = self.is_full(partition)
         self._all[partition] -= 1
         if waits:
             self._waiting[partition] -= 1
         self._look(item)
-        if was_full and not self.is_full(partition):
+        if partition in self.full and not self._is_full(partition):
+            self.full.discard(partition)
             self.roomier()
+
+    def _is_full(self, partition: tuple[str, int]) -> bool:
+        return self._waiting[partition] >= WAITING_MAX or self._all[partition] >= HELD_MAX
 
     def _look(self, item: Item) -> None:
         """Begin its turn, unless it is due so soon that it is not worth a way through the log."""
-        wake = item.message
-        assert isinstance(wake, Wake)
-        left_s = (wake.due_ms - self.clock.now_ms()) / 1000
+        left_s = self._left_s(item)
         if 0 < left_s < LAST_S:
             self._hold(item, left_s, waits=False)
         else:
             self.lanes.add(item)
+
+    def _left_s(self, item: Item) -> float:
+        wake = item.message
+        assert isinstance(wake, Wake)
+        return (wake.due_ms - self.clock.now_ms()) / 1000

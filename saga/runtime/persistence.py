@@ -26,6 +26,7 @@ from saga.progress.document import (
     DeadLetter,
     Entry,
     Snapshot,
+    Timer,
     decode,
     decode_entry,
     encode,
@@ -95,6 +96,7 @@ def in_hand(service: Participant, turn: TurnState, *, appends: bool = True) -> H
     return Hand(
         message=message,
         position=turn.position if is_new else None,
+        place=turn.position if message.type else None,
         roles=service.roles,
         # Without a message nobody comes again after a crash: that it is whole is said when all is done and published.
         heard=service.roles.heard if message.type else p.heard,
@@ -113,11 +115,12 @@ async def load(service: Participant, turn: TurnState) -> TurnState:
         p, cas = record.empty(service.name, saga), 0
     else:
         p, cas = decode(document.content), document.cas
-        in_hand = turn.message.id
-        unpublished = list(history.unpublished(p, service.ports.assignment.is_committed, in_hand))
+        unpublished = list(history.unpublished(p, service.ports.assignment.is_committed))
         _check_declared(service, p, unpublished)
         for entry in unpublished:
             await publish(service, turn, p, entry)
+        if (wake := history.wake_left_to(p, turn.position, turn.message.id)) is not None:
+            await send(service, turn.position, [_wake(service, p.saga, wake.id, wake.due_ms)])
     if p.started is None and is_older_than_memory(service, turn.message):  # what is kept here may be all new to us
         await _too_old(service, turn)
         return replace(turn, over=True)
@@ -209,7 +212,7 @@ async def write(service: Participant, turn: TurnState, written: Written) -> Turn
     stages.persisted_s += saved - began
     if entry is not None:
         if entry.events or entry.letters or entry.wake is not None:
-            await publish(service, turn, written.snapshot, entry)
+            await publish(service, turn, written.snapshot, entry, entry.wake)
             stages.published_s += clock.monotonic_s() - saved
         stages.outcomes.append((entry.handler, entry.outcome, entry.reason))
         if entry.outcome not in ("ignored", "waiting", "queued"):
@@ -295,14 +298,14 @@ async def _replaced(service: Participant, position: Position, saga: str, key: st
         raise Refused from why
 
 
-async def publish(service: Participant, turn: TurnState, p: Snapshot, entry: Entry) -> None:
-    """Publish the events of a transition, in order, with its wake, if that is not in hand; return when all are
-    acknowledged. Nothing later goes out before."""
+async def publish(service: Participant, turn: TurnState, p: Snapshot, entry: Entry, wake: Timer | None = None) -> None:
+    """Publish the events of a transition, in order, and a wake; return when all are acknowledged. Nothing later goes
+    out before."""
     position = turn.position
     letters = records_of(service, p, entry)
     events, letters = letters[: len(entry.events)], letters[len(entry.events) :]
-    if entry.wake is not None and entry.wake.id != turn.message.id:
-        events.append(_wake(service, p.saga, entry.wake.id, entry.wake.due_ms))
+    if wake is not None:
+        events.append(_wake(service, p.saga, wake.id, wake.due_ms))
     try:
         await send(service, position, [*events, *letters])
     except Exception:  # a dead letter that the log does not take keeps back nothing else

@@ -81,8 +81,9 @@ class Room:
         open_ = self.assignment.prefixes
         self.soon = False
         unfinished: Iterable[int] = map(_unfinished, open_.values())
-        # Nearly always none has to be left out, and that is cheap to see: none holds more than a share.
-        if self.assignment.leaving or max(map(len, map(_taken, open_.values())), default=0) >= share:
+        # Nearly always none has to be left out, and that is cheap to see: none holds more than a share, or many wakes.
+        too_much = max(map(len, map(_taken, open_.values())), default=0) >= share
+        if too_much or self.assignment.leaving or self.held.full:
             open_, unfinished = self._with_room(share)
         room = min(room, most - self.lanes.inflight, POLL_MAX)
         if room <= 0 or not open_ or self.lanes.inflight_bytes >= self.limits.inflight_bytes_max:
@@ -98,7 +99,7 @@ class Room:
         unfinished: list[int] = []
         window = WINDOW * self.limits.inflight_max
         for partition, prefix in self.assignment.prefixes.items():
-            if partition in self.assignment.leaving or self.held.is_full(partition):
+            if partition in self.assignment.leaving or partition in self.held.full:
                 continue
             held = self.held.count(partition)
             if prefix.unfinished - held < share and len(prefix) - held < window:

@@ -11,18 +11,17 @@ from saga.messages import Message
 from saga.progress import deadlines, decide, history, ids, record, step, timing
 from saga.progress.actions import Done, Rename, SendOn
 from saga.progress.document import Kept, Snapshot, Timer
-from saga.runtime import persistence
 from verification.explore import explore
 from verification.scenarios import scenarios
 
 Take = Callable[[pytest.MonkeyPatch], None]
 SCENARIOS = {scenario.name: scenario for scenario in scenarios()}
-woken, at_rest, unpublished = timing.woken, step._at_rest, history.unpublished
+woken, at_rest = timing.woken, step._at_rest
 touched, may_run = deadlines.touched, deadlines.may_run
 
 
 def what_waits_newly_relies_on_the_wake_that_there_is(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(timing, "woken", lambda p, before, now_ms: woken(p, p, now_ms))
+    patch.setattr(timing, "woken", lambda p, before, *asked: woken(p, p, *asked))
 
 
 def wakes_that_come_early_are_dropped(patch: pytest.MonkeyPatch) -> None:
@@ -42,21 +41,15 @@ def a_clock_that_is_ahead_names_the_wake(patch: pytest.MonkeyPatch) -> None:
 
 
 def each_write_names_a_wake(patch: pytest.MonkeyPatch) -> None:
-    def named(p: Snapshot, before: Snapshot | None, now_ms: int) -> tuple[Snapshot, Timer | None]:
-        return woken(replace(p, wake=None), before, now_ms)
+    def named(p: Snapshot, *asked: Any) -> tuple[Snapshot, Timer | None]:
+        return woken(replace(p, wake=None), *asked)
 
     patch.setattr(timing, "woken", named)
     patch.setattr(step, "_at_rest", lambda p, *asked: Done() if timing.next_look(p, asked[1]) is None else Rename())
 
 
 def readers_publish_the_wake_in_hand(patch: pytest.MonkeyPatch) -> None:
-    publish = persistence.publish
-
-    async def all_of_it(service: Any, turn: Any, p: Any, entry: Any) -> None:
-        await publish(service, replace(turn, message=replace(turn.message, id="")), p, entry)
-
-    patch.setattr(history, "unpublished", lambda p, is_committed, in_hand: unpublished(p, is_committed, ""))
-    patch.setattr(persistence, "publish", all_of_it)
+    patch.setattr(history, "wake_left_to", lambda p, position, in_hand: p.wake)
 
 
 def what_is_overdue_and_cannot_run_has_no_wake(patch: pytest.MonkeyPatch) -> None:
@@ -67,10 +60,7 @@ def what_is_overdue_and_cannot_run_has_no_wake(patch: pytest.MonkeyPatch) -> Non
 
 
 def readers_publish_no_wake(patch: pytest.MonkeyPatch) -> None:
-    def without(p: Snapshot, *asked: Any) -> Any:
-        return [entry for entry in unpublished(p, *asked) if entry.events or entry.letters]
-
-    patch.setattr(history, "unpublished", without)
+    patch.setattr(history, "wake_left_to", lambda p, position, in_hand: None)
 
 
 def what_is_parked_goes_behind_the_others(patch: pytest.MonkeyPatch) -> None:

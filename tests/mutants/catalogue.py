@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 from tests.exploration import test_rules as rules
 from tests.exploration import test_rules_of_commands as commands
+from tests.mutants import parking_mutants as parking
 from tests.mutants import runtime_mutants as runtime
 from tests.mutants import service_mutants as service
 from tests.mutants.runtime_mutants import Plant
@@ -93,6 +94,17 @@ MUTANTS = [
             commands.replays_are_not_counted,
             runtime.a_replay_is_taken_for_a_duplicate,
             runtime.a_replay_takes_the_message_out_of_the_queue,
+        ),
+        "parties at closed doors": (
+            parking.wakes_are_finished_when_they_are_held,
+            parking.wakes_are_not_published,
+            parking.wakes_of_a_worker_that_dies_are_not_published_again,
+            parking.readers_publish_the_current_wake,
+            parking.wakes_bring_themselves_again,
+            parking.what_is_parked_goes_to_the_end,
+            parking.what_is_parked_blocks_nobody,
+            parking.attempts_are_forgotten,
+            parking.what_is_parked_is_in_memory_only,
         ),
         "a long party": (
             runtime.nothing_is_marked_as_published,

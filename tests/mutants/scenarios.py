@@ -5,10 +5,12 @@ The invariants of the kit are asked after each run; the asserts here are about t
 the kit knows nothing.
 """
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from decimal import Decimal
+from math import log2
 from types import SimpleNamespace
 
 from saga import Event, envelope
@@ -29,6 +31,7 @@ from services.payment import payment
 from services.payment.bank import Bank
 from services.shipping import shipping
 from services.shipping.carrier import Carrier
+from tests.mutants.closed_rooms import ClosedRooms
 from tests.mutants.events import MenuChosen, PartyHeld, PartyPlanned, PartyWithdrawn
 from tests.mutants.fake_rooms import Rooms
 from tests.mutants.party_services import LARDER, PAD, Larder, Pad, hall, host, kitchen
@@ -53,11 +56,12 @@ class Scenario:
     play: Callable[[SimulatedWorld], Callable[[], None]]
     """Runs the world until it is quiet; gives what then looks at outside and documents."""
     faults: Faults
+    lines_max: int = LINES_MAX
 
     def run(self, seed: int) -> None:
         """Raises `AssertionError` for whatever does not hold."""
         with SimulatedWorld(seed, Drawn(self.faults, Chance(seed)), guarded=False) as world:
-            world.always("it comes to rest", lambda: len(world.trace.lines) < LINES_MAX)
+            world.always("it comes to rest", lambda: len(world.trace.lines) < self.lines_max)
             judge = self.play(world)
             world.verify()
             judge()
@@ -253,6 +257,57 @@ def cured_parties(world: SimulatedWorld) -> Callable[[], None]:
     return judge
 
 
+OPENS_S_MAX, TAKES_BACK_S_MAX = 90, 400
+"""The rooms open before any handler has made its twelve attempts; a compensation is tried without end."""
+
+
+def parties_at_closed_doors(world: SimulatedWorld) -> Callable[[], None]:
+    """The rooms are closed for a while, and take nothing back for longer: every party has its end all the same, but for
+    the one that wants a haunted hall."""
+    opens_s, takes_back_s = OPENS_S_MAX * chance_of(world, "opens"), TAKES_BACK_S_MAX * chance_of(world, "back")
+    places = ClosedRooms(lambda: world.now_s, opens_s, takes_back_s)
+    world.start(host, hall, kitchen, use=[places], documents={LARDER: Larder(flour=FLOUR), PAD: Pad()})
+    guests = {"held": 3, "no-hall": 4, "withdrawn": 2}
+    world.publish(a_party("held", notes=6), a_party("no-hall", room="taken", guests=4), a_party("withdrawn", guests=2))
+    world.publish(a_party("ghosts", room="haunted", guests=1, notes=6, flour=1))
+    world.run_for(timedelta(seconds=opens_s * chance_of(world, "withdrawn")))
+    world.publish(PartyWithdrawn(party_id="withdrawn", reason="rain"))
+    world.run_until_quiet()
+
+    def judge() -> None:
+        assert not places.contradictions, places.contradictions
+        dead = set(letters_of(world))  # each may be said twice
+        assert [saga for saga, _ in dead] == ["ghosts"], dead
+        ends = outcomes_of(world)
+        assert ends.keys() == guests.keys(), ends
+        held = [saga for saga, end in ends.items() if end == PartyHeld.__name__]
+        chairs = sum(guests[saga] + 1 for saga in held)
+        assert chairs <= len(places.held) <= chairs + 1, (
+            f"{places.held} stand, with the chair of a ghost or not, {ends}"
+        )
+        for saga in (*guests, "ghosts"):
+            _in_order(world, saga)
+        _patient(world, places)
+
+    return judge
+
+
+def _patient(world: SimulatedWorld, places: ClosedRooms) -> None:
+    """Check that attempts are spaced, and wakes few."""
+    disturbances = len(world.trace.faults)
+    for key, times in places.turned_away.items():
+        lasted_s = times[-1] - times[0]
+        most = 6 + 2 * log2(1 + lasted_s / 0.2) + disturbances
+        assert len(times) <= most, f"{len(times)} attempts of {key} within {lasted_s} s"
+    wakes = Counter(
+        (record.topic.split(".")[0], record.key) for record in world.cluster.log if ".wake." in record.topic
+    )
+    for (service, saga), count in wakes.items():
+        p = world.progress(service, (saga or b"").decode())
+        named = 0 if p is None else sum(decode_entry(raw).wake is not None for raw in p.transitions)
+        assert count <= 3 * named + disturbances, f"{count} wakes of {saga!r} in {service}, and {named} were named"
+
+
 def told_calls(world: SimulatedWorld) -> list[str]:
     """Calls that people were told to put right."""
     headers = [header for record in world.cluster.log if record.topic.endswith(".dead") for header in record.headers]
@@ -316,6 +371,9 @@ RESTLESS = (
 )
 """Partitions move, zombies go on, messages come twice or late."""
 
+FAILING = faults.of("partition", "clock", "full disk", "slow store", rate=0.002) | faults.of("throttle", rate=0.01)
+"""Store, log and clocks have their bad days."""
+
 SCENARIOS = {
     scenario.name: scenario
     for scenario in (
@@ -334,6 +392,12 @@ SCENARIOS = {
             name="cured parties",
             play=cured_parties,
             faults=faults.of("lost answer", rate=0.95, target="hall.seat") | RESTLESS,
+        ),
+        Scenario(
+            name="parties at closed doors",
+            play=parties_at_closed_doors,
+            faults=CLUMSY | RESTLESS | FAILING,
+            lines_max=20_000,
         ),
         Scenario(
             name="a long party",

@@ -70,7 +70,8 @@ def test_every_field_of_a_snapshot_is_bound_or_it_is_said_why_not() -> None:
 
 
 async def versions() -> list[Snapshot]:
-    """Every version of every progress of orders that ended in several ways, with one of each sort of thing."""
+    """Every version of every progress of orders that ended in several ways, with one of each sort of thing. Of those
+    that say only that one more attempt has failed there are two."""
     ended = [
         await order_runs.a_run(order_runs.an_order()),
         await order_runs.a_run(order_runs.an_order(card="declined")),
@@ -84,7 +85,9 @@ async def versions() -> list[Snapshot]:
         for contents in witnessed.versions.values()
         for content in contents
     ]
-    return [*found, *kept_in_every_way()]
+    parked = [p for p in found if p.transitions and decode_entry(p.transitions[-1]).outcome == "retrying"]
+    assert len(parked) > 2
+    return [*(p for p in found if p not in parked[2:]), *kept_in_every_way()]
 
 
 def kept_in_every_way() -> Iterator[Snapshot]:

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -130,10 +131,10 @@ class Workers:
         self.store, self.clock, self._stack = store, clock, stack
         self.watched = Watched(store)
 
-    async def worker(self, service: Service[Any], *, use: Sequence[object] = ()) -> At:
+    async def worker(self, service: Service[Any], *, use: Sequence[object] = (), name: str = "") -> At:
         """One more worker, of this version of the service."""
         log, moments, watched = Published(), list[Moment](), cast(Store, self.watched)  # what a turn uses of a store
-        ports = trial_ports(service.declared.name, watched, self.clock, log, moments)
+        ports = replace(trial_ports(service.declared.name, watched, self.clock, log, moments), worker=name)
         resources = await open_resources(service.declared, self._stack, self.clock, self.clock.monotonic_s() + 9, use)
         return At(participant_of(prepare(service.declared), resources, ports), log, moments, self.store)
 

@@ -1,9 +1,10 @@
 """One service at a real worker, on a real store and a real log in a folder, with a clock that does not let it wait."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from decimal import Decimal
+from math import ceil
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,11 +16,13 @@ from saga.contracts import codec
 from saga.contracts.library import binding_of, contract_of, find
 from saga.messages import Message, Outgoing, Partition, Record, texts_of
 from saga.observe.moments import DeadLettered, Moment
+from saga.observe.worker_view import Watch, WorkerView
 from saga.progress import ids
 from saga.progress.document import Entry, Snapshot, decode, decode_entry, progress_key
 from saga.runtime.lifecycle import Options, serve
 from saga.runtime.prepared import prepare, topics_of
 from saga.runtime.room import Limits
+from saga.runtime.worker import Worker
 from saga.store.sqlite import SqliteStore
 from services.payment.events import OrderPlaced
 
@@ -58,13 +61,26 @@ class Impatient(SystemClock):
         return await super().within(seconds, what)
 
 
+class Dated(SystemClock):
+    """Clock of the log: its records have the workplace's time, and it waits for others as long as it really takes."""
+
+    def __init__(self, of: Impatient) -> None:
+        self._of = of
+
+    def now_ms(self) -> int:
+        return self._of.now_ms()
+
+
 class Workplace:
     """The log, the store of the service, and all that is reported."""
 
     def __init__(self, folder: Path, record_bytes_max: int = RECORD_BYTES_MAX) -> None:
         self.folder, self.clock = folder, Impatient()
         self.moments: list[Moment] = []
-        self.broker = EmbeddedBroker(folder / "broker.db", clock=SystemClock(), record_bytes_max=record_bytes_max)
+        self.leaps = True
+        """False to let the time until the next wake pass as it does."""
+        dated = Dated(self.clock)
+        self.broker = EmbeddedBroker(folder / "broker.db", clock=dated, record_bytes_max=record_bytes_max)
         self.store = SqliteStore(folder / "store.db", clock=self.clock)
 
     @asynccontextmanager
@@ -160,22 +176,48 @@ async def at_work(
     place: Workplace, service: Service[Any], *, use: Sequence[object] = (), limits: Limits | None = None
 ) -> AsyncIterator[asyncio.Event]:
     """The service runs inside the block, or until the event is set; then it drains."""
-    prepared, stop = prepare(service.declared), asyncio.Event()
+    prepared, stop, workers = prepare(service.declared), asyncio.Event(), list[Worker]()
     await place.broker.ensure(topics_of(service.declared))
+    options = Options(
+        clock=place.clock,
+        report=place.moments.append,
+        limits=limits or Limits(),
+        stop=stop,
+        worker="payment-1",
+        watch=watched(workers),
+    )
     async with asyncio.TaskGroup() as tasks:
-        tasks.create_task(
-            serve(
-                prepared,
-                store=place.store,
-                broker=place.broker,
-                use=use,
-                options=Options(clock=place.clock, report=place.moments.append, limits=limits or Limits(), stop=stop),
-            )
-        )
+        tasks.create_task(serve(prepared, store=place.store, broker=place.broker, use=use, options=options))
+        leaping = tasks.create_task(leap(place, workers))
         try:
             yield stop
         finally:
+            leaping.cancel()
             stop.set()
+
+
+def watched(workers: list[Worker]) -> Watch:
+    """Way to get at the worker."""
+
+    @contextmanager
+    def watch(worker: WorkerView) -> Iterator[None]:
+        assert isinstance(worker, Worker)
+        workers.append(worker)
+        yield
+
+    return watch
+
+
+async def leap(place: Workplace, workers: Sequence[Worker]) -> None:
+    """Put the time forward to the next wake whenever nothing else is in flight."""
+    while True:
+        await place.clock.sleep(LOOK_S)
+        for worker in workers if place.leaps else ():
+            held = worker.held._heap
+            left_s = held[0][0] - place.clock.monotonic_s() if held and not worker.lanes.inflight else 0
+            if left_s > 0:
+                place.clock.ahead_ms += ceil(left_s * 1000)
+                worker.held._sooner.set()
 
 
 def message_of(

@@ -36,7 +36,8 @@ def failing(why: Callable[[int], Exception | None], retry: Retry) -> tuple[Servi
 
 
 async def test_an_attempt_is_made_again_in_place_with_delays_that_double(tmp_path: Path) -> None:
-    payment, attempts = failing(lambda n: OSError("away") if n < 6 else None, Retry(delay_s_first=2, delay_s_max=10))
+    retry = Retry(delay_s_first=2, delay_s_max=10, in_place_s=60)
+    payment, attempts = failing(lambda n: OSError("away") if n < 6 else None, retry)
     async with workplace(tmp_path) as place, at_work(place, payment):
         await place.publish(an_order())
         await place.at_rest(payment)
@@ -45,7 +46,7 @@ async def test_an_attempt_is_made_again_in_place_with_delays_that_double(tmp_pat
         retrying = place.told(Retrying)
         assert [(r.attempt, r.delay_s) for r in retrying] == [(1, 2), (2, 4), (3, 8), (4, 10)]
         assert place.clock.pauses == [2, 4, 8, 10]
-        assert {(r.handler, r.attempts_max, r.error) for r in retrying} == {("reserve", 16, "OSError: away")}
+        assert {(r.handler, r.attempts_max, r.error) for r in retrying} == {("reserve", 17, "OSError: away")}
         (entry,) = await place.history(payment)
         assert (entry.outcome, entry.attempt) == ("handled", 5)
         (handled,) = place.told(Handled)
@@ -164,28 +165,28 @@ async def test_a_compensation_that_fails_is_tried_without_end_and_people_are_tol
     @payment.compensation(reserve)
     async def release(cancelled: OrderCancelled, reserved: PaymentReserved) -> None:
         attempts.append(len(attempts) + 1)
-        if len(attempts) < 51:
+        if len(attempts) < 53:
             raise Permanent("not even this makes it a dead letter")
 
     async with workplace(tmp_path) as place, at_work(place, payment):
-        place.clock.faster = 5000
         await place.publish(an_order(), OrderCancelled(order_id=SAGA, reason="-"))
         await place.at_rest(payment)
         told = place.told(Escalated)
         assert [e.reason for e in told] == [
-            f"{n} attempts failed, the last with Permanent: not even this makes it a dead letter" for n in (16, 32, 48)
+            f"{n} attempts failed, the last with Permanent: not even this makes it a dead letter" for n in (17, 34, 51)
         ]
         assert {(e.saga, e.handler) for e in told} == {(SAGA, "release")}
         said = [headers for _, headers in await place.dead(payment)]
         assert [(h["dead_what"], h["dead_handler"], h["dead_attempts"]) for h in said] == [
-            ("escalation", "release", "16"),
-            ("escalation", "release", "32"),
+            ("escalation", "release", "17"),
+            ("escalation", "release", "34"),
         ], "what fails for long is said less and less often"
         assert [h["dead_reason"] for h in said] == [e.reason for e in told[:2]]
         history = await place.history(payment)
         assert {h["dead_undoes"] for h in said} == {history[0].events[0].id}
         assert history[-1].outcome == "compensated"
-        assert max(place.clock.pauses) == 30
+        assert place.clock.pauses == [0.2, 0.4, 0.8], "then nobody else waits for it"
+        assert [entry.attempt for entry in history if entry.outcome == "retrying"] == list(range(4, 52))
         p = await place.progress(payment)
         assert p is not None
         assert (p.results, p.compensating, p.closed) == ((), (), ("reserve",))

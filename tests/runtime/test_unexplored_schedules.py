@@ -11,12 +11,12 @@ from msgspec.structs import replace as with_
 
 from saga import Retry, Saga, Service, envelope
 from saga.errors import Ambiguous, BadInput, Conflict, SagaError, StoreError
-from saga.messages import Event, Message, Outgoing, Position
+from saga.messages import Event, Message, Outgoing, Position, texts_of
 from saga.observe.moments import Escalated
 from saga.progress import history, spill
 from saga.progress.document import decode, encode
 from saga.progress.takeover import is_due
-from saga.runtime import documents
+from saga.runtime import documents, handling
 from saga.runtime.beginning import begin
 from saga.runtime.delivery import Delivery
 from saga.runtime.documents import Update
@@ -30,7 +30,7 @@ from saga.testing.trials import TrialClock
 from services.inventory.stock import Stock
 from services.order.events import OrderCancelled, OrderConfirmed
 from services.payment.events import OrderPlaced, PaymentCaptured, PaymentReleased, PaymentReserved
-from tests.runtime.driven_workers import Workers, place
+from tests.runtime.driven_workers import At, Workers, place
 from tests.runtime.real_worker import SAGA, an_order
 
 CANCELLED = OrderCancelled(order_id=SAGA, reason="no")
@@ -686,7 +686,9 @@ def undoing(attempts: list[str], *, fails: bool, longer: bool = True) -> Service
     return payment
 
 
-async def test_a_repair_does_not_wait_in_a_compensation_that_fails(tmp_path: Path) -> None:
+async def test_a_repair_does_not_wait_in_a_compensation_that_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     attempts: list[str] = []
     async with place(tmp_path) as at:
         old = await at.worker(undoing(attempts, fails=False, longer=False))
@@ -704,14 +706,29 @@ async def test_a_repair_does_not_wait_in_a_compensation_that_fails(tmp_path: Pat
         await old.takes(CANCELLED)
         await old.takes(an_order(), writes_max=1)  # it ends, and the worker dies before what is ready by now
         failing = await at.worker(undoing(attempts, fails=True))
-        with pytest.raises(SagaError, match="release failed 16 times, the last with LookupError") as told:
-            await repaired(failing.participant, SAGA)
+        assert ("release", "retrying", "LookupError: nobody there") in await repaired(failing.participant, SAGA)
+        p = await failing.progress()
+        assert p.wake is not None
+        assert (len(attempts), set(wakes_at(failing))) == (4, {p.wake.id})
+        failing.log.messages.clear()
+        assert await repaired(failing.participant, SAGA) == []
+        assert (len(attempts), wakes_at(failing)) == (4, [p.wake.id]), "should the first have been lost"
+
+        await at.clock.sleep(2)
+        with monkeypatch.context() as patch:
+            patch.setattr(handling, "parks", lambda retry, attempt: False)
+            with pytest.raises(SagaError, match="release failed 17 times, the last with LookupError") as told:
+                await repaired(failing.participant, SAGA)
         assert "repair it again" in str(told.value)
-        assert len(attempts) == 16
+        assert len(attempts) == 17
         assert [moment.handler for moment in failing.moments if isinstance(moment, Escalated)] == ["release"]
         assert [letter["dead_what"] for letter in failing.dead] == ["escalation"]
         mended = await at.worker(undoing(attempts, fails=False))
         assert ("release", "compensated", None) in await repaired(mended.participant, SAGA)
+
+
+def wakes_at(worker: At) -> list[str]:
+    return [texts_of(record.headers)["ce_id"] for record in worker.log.messages if ".wake." in record.topic]
 
 
 def chain(ran: list[str], *, longer: bool) -> Service:

@@ -18,6 +18,7 @@ from saga.names import dead_letters_of
 from saga.runtime.prepared import Prepared
 from saga.testing.invariants.evidence import Evidence, Invariant, Violation
 from saga.testing.invariants.progress_lives import ProgressLife, lives_of
+from saga.wakes import Wake, tiers_of, wake_in
 
 
 class Said(NamedTuple):
@@ -75,6 +76,8 @@ class SagaCase:
     said: list[Said] = field(default_factory=list)
     """Events in the order of the log."""
     letters: list[Letter] = field(default_factory=list)
+    wakes: set[tuple[str, str]] = field(default_factory=set)
+    """Service and id of each wake in the log."""
     lives: dict[str, list[ProgressLife]] = field(default_factory=dict)
     """Lives in each service that knows the saga, oldest first."""
 
@@ -136,6 +139,7 @@ def cases_of(evidence: Evidence, frame: Frame) -> SagaCases:
     unreadable: list[tuple[Record, str | None]] = []
     letters: list[Letter] = []
     dead = {dead_letters_of(name): name for name in frame.services}
+    wakes = {topic: name for name in frame.services for topic in tiers_of(name)}
 
     def case(saga: str) -> SagaCase:
         if saga not in cases:
@@ -148,6 +152,9 @@ def cases_of(evidence: Evidence, frame: Frame) -> SagaCases:
             letters.append(letter)
             if record.key and letter.position is None and not letter.goes_on:
                 case(record.key.decode()).letters.append(letter)
+            continue
+        if record.topic in wakes and (wake := _wake(record)) is not None:
+            case(wake.saga).wakes.add((wakes[record.topic], wake.id))
             continue
         type_, schema = _identified(record, frame)
         said = None if type_ is None else _said(record, type_, schema, frame)
@@ -205,6 +212,14 @@ def _said_by_anybody(record: Record, type_: str, schema: str, frame: Frame) -> S
     contract = frame.contracts.get(type_)
     message = envelope.to_message(record, type_=type_, schema=schema, contract=contract)
     return Said(message.saga, message.id, message.type, message.source, message.started, record)
+
+
+def _wake(record: Record) -> Wake | None:
+    """The wake in a record; `None` if a worker cannot make one of it."""
+    try:
+        return wake_in(record)
+    except BadInput:
+        return None
 
 
 def _letter(service: str, record: Record) -> Letter:

@@ -53,6 +53,18 @@ def said_as_recorded(case: SagaCase) -> Iterator[Violation]:
                     yield case.violation("said as recorded", what, life.service.name)
     if not case.spoiled:
         yield from _recorded_as_said(case)
+        yield from _wakes_as_named(case)
+
+
+def _wakes_as_named(case: SagaCase) -> Iterator[Violation]:
+    """Check that a wake was named by a transition before it was published, and that the current one is in the log."""
+    named = {(life.service.name, t.wake.id) for life in case.every_life() for t in life.entries if t.wake is not None}
+    for service, id_ in case.wakes - named:
+        yield case.violation("said as recorded", f"{id_} is in the log, and no transition named it", service)
+    for service_, life in case.last_lives():
+        if life.p.wake is not None and (service_.name, life.p.wake.id) not in case.wakes:
+            what = f"LOST WAKE {life.p.wake.id} is the current one, and is not in the log"
+            yield case.violation("said as recorded", what, service_.name)
 
 
 def _recorded_as_said(case: SagaCase) -> Iterator[Violation]:

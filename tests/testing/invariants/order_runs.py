@@ -30,6 +30,7 @@ from saga.runtime.watching import Watching
 from saga.store.port import Document
 from saga.testing.invariants.evidence import Evidence, Witnessed
 from saga.testing.single_turns import SetClock, Undisturbed
+from saga.wakes import Wake
 from services.inventory import inventory
 from services.inventory.stock import Stock
 from services.order import order
@@ -115,6 +116,8 @@ class Shop:
         self.services: dict[str, Participant] = {}
         self.disks: dict[str, Disk] = {}
         self.read: dict[str, int] = {}
+        self.held: list[tuple[Participant, Wake, Position]] = []
+        """Wakes, until everything else is read: then the time is that of the earliest."""
         given: dict[type, object] = {Bank: Bank(), Carrier: carrier or Carrier()}
         for service in services:
             declared, disk = service.declared, Disk()
@@ -153,15 +156,23 @@ class Shop:
         self.append(Outgoing(record.topic, record.key, record.value, record.headers))
 
     async def run(self, stock: bool = True) -> None:
-        """Until everybody has read everything."""
+        """Until everybody has read everything, and nothing waits for its time."""
         disk = self.disks.get("inventory")
         if stock and disk is not None and ("stock", SKU) not in disk.now:
             await disk.insert("stock", SKU, self.stock)
-        while any(read < len(self.log) for read in self.read.values()):
+        while True:
             for name, service in self.services.items():
                 if self.read[name] < len(self.log):
                     self.read[name] += 1
                     await self._take(service, self.log[self.read[name] - 1])
+            if any(read < len(self.log) for read in self.read.values()):
+                continue
+            if not self.held:
+                return
+            self.held.sort(key=lambda held: held[1].due_ms)
+            service, wake, position = self.held.pop(0)
+            self.clock.now = max(self.clock.now, wake.due_ms)
+            await take_turn(service, begin(service, wake, position, None))
 
     async def _take(self, service: Participant, record: Record) -> None:
         """Take a record as `saga.runtime.polling` does."""
@@ -172,7 +183,10 @@ class Shop:
             self.append(deadletters.unreadable(service.name, record, taken.reason, self.clock.now))
         elif isinstance(taken, Message):
             position = Position(record.topic, record.partition, record.offset)
-            await take_turn(service, begin(service, taken, position, None))
+            if isinstance(taken, Wake):
+                self.held.append((service, taken, position))
+            else:
+                await take_turn(service, begin(service, taken, position, None))
 
     def evidence(self, spoiled: frozenset[str] = frozenset()) -> Evidence:
         witnessed = {}

@@ -1,0 +1,123 @@
+"""Bugs planted in parking, one each: what is lost, multiplied, out of order or forgotten while a saga waits to be tried
+again."""
+
+from contextvars import ContextVar
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from saga.messages import Record
+from saga.policies.retry import parks
+from saga.progress import decide, history, record
+from saga.progress.document import Kept, Snapshot
+from saga.runtime import handling, persistence
+from saga.runtime.delivery import Delivery
+from saga.runtime.held import Held
+from saga.runtime.lanes import Item, Lanes
+from saga.runtime.offsets import Prefix
+from saga.wakes import Tier
+from tests.mutants.runtime_mutants import rewritten
+
+_lanes: ContextVar[Lanes] = ContextVar("lanes")
+MEMORY_S = 2.0
+"""Pause of what is parked in memory only."""
+
+
+def _finished_once(patch: pytest.MonkeyPatch) -> None:
+    finished = Prefix.finished
+
+    def once(self: Prefix, offset: int) -> None:
+        if offset in self.taken:
+            finished(self, offset)
+
+    patch.setattr(Prefix, "finished", once)
+
+
+def wakes_are_finished_when_they_are_held(patch: pytest.MonkeyPatch) -> None:
+    """Their offsets are committed, and a worker that dies holds them no more."""
+    add = Held.add
+
+    def added(self: Held, item: Item, taken: Record, tier: Tier) -> None:
+        add(self, item, taken, tier)
+        self.lanes.finish(item.prefix, item.position.offset)
+
+    _finished_once(patch)
+    patch.setattr(Held, "add", added)
+
+
+def wakes_are_not_published(patch: pytest.MonkeyPatch) -> None:
+    rewritten(patch, persistence, "write", ", entry.wake)", ")")
+
+
+def wakes_of_a_worker_that_dies_are_not_published_again(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(history, "wake_left_to", lambda p, position, in_hand: None)
+
+
+def readers_publish_the_current_wake(patch: pytest.MonkeyPatch) -> None:
+    rewritten(patch, history, "wake_left_to", " or p.wake.at not in (None, position)", "")
+
+
+def wakes_bring_themselves_again(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(history, "wake_left_to", lambda p, position, in_hand: p.wake)
+
+
+def what_is_parked_goes_to_the_end(patch: pytest.MonkeyPatch) -> None:
+    def behind(p: Snapshot, kept: Kept) -> Snapshot:
+        name, gone = kept.handler, [kept.message.id]
+        queue, waiting = record.without(p.queue, name, gone), record.without(p.waiting, name, gone)
+        return replace(p, queue=(*queue, kept), waiting=waiting)
+
+    patch.setattr(record, "_at_the_head", behind)
+
+
+def what_is_parked_blocks_nobody(patch: pytest.MonkeyPatch) -> None:
+    real = decide.is_blocked
+
+    def blocked(p: Snapshot, handler: str, message: Any) -> bool:
+        parked = {k.message.id for k in p.queue if k.due_ms}
+        queue = tuple(k for k in p.queue if not k.due_ms)
+        intents = tuple(i for i in p.intents if i.message.id not in parked)
+        return real(replace(p, queue=queue, intents=intents), handler, message)
+
+    patch.setattr(decide, "is_blocked", blocked)
+
+
+def attempts_are_forgotten(patch: pytest.MonkeyPatch) -> None:
+    rewritten(patch, handling, "_before", "0 if kept is None else kept.attempts", "0")
+
+
+class _Later(BaseException):
+    """Raised through a turn whose message is parked in memory."""
+
+
+def what_is_parked_is_in_memory_only(patch: pytest.MonkeyPatch) -> None:
+    """Its offset is committed, and the worker that parked it comes back to it, if it lives."""
+    deliver, run = Delivery.deliver, Lanes._run
+
+    def leaves(*asked: Any) -> bool:
+        if parks(*asked):
+            raise _Later
+        return False
+
+    async def ran(self: Lanes, saga: str, lane: Any) -> None:
+        _lanes.set(self)
+        await run(self, saga, lane)
+
+    async def delivered(self: Delivery, item: Item) -> bool:
+        lanes = _lanes.get()
+
+        async def again() -> None:
+            await self.service.ports.clock.sleep(MEMORY_S)
+            lanes.add(Item(item.message, item.position, item.prefix, item.received_s))
+
+        try:
+            return await deliver(self, item)
+        except _Later:
+            lanes.tasks.create_task(again())
+            return True
+
+    _finished_once(patch)
+    patch.setattr(handling, "parks", leaves)
+    patch.setattr(Lanes, "_run", ran)
+    patch.setattr(Delivery, "deliver", delivered)

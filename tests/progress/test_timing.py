@@ -1,0 +1,330 @@
+"""What waits for time: what is parked, the one wake that is named for it, and the end of a turn that finds it there."""
+
+import pytest
+from msgspec import Raw
+from msgspec.structs import replace
+
+from saga import wakes
+from saga.messages import Message, Position
+from saga.progress import compensate, decide, history, ids, record, timing
+from saga.progress.actions import Act, Action, Done, Now, Reload, Rename, Run, SendOn, Trigger
+from saga.progress.actions import Undo as UndoResult
+from saga.progress.document import (
+    Attempt,
+    Call,
+    Emitted,
+    Entry,
+    Intent,
+    Kept,
+    Result,
+    Snapshot,
+    Timer,
+    decode,
+    encode,
+)
+from saga.progress.record import Ended, Failure, Written
+from saga.progress.roles import Undo, undo_name
+from saga.progress.step import next_action
+from tests.progress.pieces import NOW_MS, a_hand, a_message, a_role, an_intent, blank, kept, roles_of
+
+SOON, LATER, LATEST = NOW_MS + 1, NOW_MS + 5000, NOW_MS + 9000
+A, B, C, FAILED, FAILED_TOO = (a_message(type_) for type_ in ("A", "B", "C", "Failed", "FailedToo"))
+UNDO = Undo(name="release", outcomes=frozenset({"Failed", "FailedToo"}), results=frozenset({"R"}))
+FIRST, SECOND, RESERVE = a_role("first", "A"), a_role("second", "B"), a_role("reserve", "C", undo=UNDO)
+OTHER = a_role("other", "D", undo=Undo(name="give_back", outcomes=UNDO.outcomes, results=frozenset({"S"})))
+ROLES = roles_of(FIRST, SECOND, RESERVE, OTHER, outcomes="Failed FailedToo", emitted="R")
+NOW = Now(NOW_MS, memory_s=10**6)
+RESULT = Result(handler="reserve", cause=C.id, event=a_message("R"), own=())
+RESULT_TOO = Result(handler="reserve", cause="C-2", event=a_message("R", "R-2"), own=())
+PLACE = Position("things", 0, 4)
+CURRENT = Timer(id="wake-3", due_ms=LATER)
+
+
+def parked(handler: str, message: Message, due_ms: int = LATER, *, n: int = 0, attempts: int = 4) -> Kept:
+    return replace(kept(handler, message, n), attempts=attempts, due_ms=due_ms)
+
+
+def waiting_for(*due_ms: int, wake: Timer | None = None) -> Snapshot:
+    """The first is at the head of the queue, the others are to be undone."""
+    head, *others = (parked("first" if i == 0 else f"reserve-{i}", A, due) for i, due in enumerate(due_ms))
+    return replace(blank(), n=7, queue=(head,), compensating=tuple(others), wake=wake)
+
+
+# ---------------------------------------------------------------- the wake that is named
+
+
+def test_what_is_parked_waits_for_its_time_and_nothing_else_does() -> None:
+    assert timing.waits_for_time(blank()) == frozenset()
+    p = replace(
+        blank(),
+        queue=(parked("first", A, SOON), kept("second", B)),
+        compensating=(kept("other", FAILED), parked("reserve", FAILED, LATER)),
+    )
+    assert timing.waits_for_time(p) == {("first", A.id, SOON), ("reserve", FAILED.id, LATER)}
+    assert timing.waits_for_time(replace(p, queue=())) == {("reserve", FAILED.id, LATER)}
+    assert timing.waits_for_time(replace(p, compensating=())) == {("first", A.id, SOON)}
+
+
+def test_the_next_look_is_at_the_earliest_that_waits() -> None:
+    assert timing.next_look(blank(), NOW_MS) is None
+    assert timing.next_look(waiting_for(LATER, SOON, LATEST), NOW_MS) == SOON
+
+
+@pytest.mark.parametrize(("overdue_ms", "again_ms"), [(0, 1000), (999, 1000), (1001, 1001), (10**9, 86_400_000)])
+def test_what_is_overdue_and_cannot_run_is_looked_at_again_later_and_later(overdue_ms: int, again_ms: int) -> None:
+    assert timing.next_look(waiting_for(NOW_MS - overdue_ms), NOW_MS) == NOW_MS + again_ms
+    assert timing.next_look(waiting_for(NOW_MS - overdue_ms, SOON), NOW_MS) == SOON
+
+
+def test_the_first_that_waits_names_a_wake_after_its_transition() -> None:
+    p, timer = timing.woken(waiting_for(LATEST, LATER), blank(), PLACE, NOW_MS)
+    assert timer == p.wake == Timer(id="wake-7", due_ms=LATER, at=PLACE)
+    assert timing.woken(waiting_for(LATEST), None, PLACE, NOW_MS)[1] == Timer(id="wake-7", due_ms=LATEST, at=PLACE)
+
+
+def test_the_current_wake_does_for_what_waited_when_it_was_named() -> None:
+    p = waiting_for(LATER, LATEST, wake=CURRENT)
+    assert timing.woken(p, p, PLACE, NOW_MS) == (p, None)
+    less = replace(p, compensating=())
+    assert timing.woken(less, p, PLACE, NOW_MS) == (less, None), "what ended needs none"
+    early = replace(p, wake=replace(CURRENT, due_ms=SOON))
+    assert timing.woken(early, early, PLACE, NOW_MS) == (early, None), "it is sent on when it comes"
+
+
+@pytest.mark.parametrize(
+    ("p", "before", "why"),
+    [
+        (waiting_for(SOON, wake=CURRENT), waiting_for(SOON), "it comes too late"),
+        (waiting_for(NOW_MS, wake=CURRENT), waiting_for(NOW_MS), "what is overdue is looked at earlier"),
+        (waiting_for(LATER, LATEST, wake=CURRENT), waiting_for(LATER), "another worker may have used it up"),
+        (waiting_for(LATER, wake=CURRENT), None, "nobody knows what waited"),
+    ],
+)
+def test_a_wake_that_does_not_do_is_replaced(p: Snapshot, before: Snapshot | None, why: str) -> None:
+    after, timer = timing.woken(p, before, PLACE, NOW_MS)
+    assert timer is not None, why
+    assert timer == after.wake == Timer(id="wake-7", due_ms=timing.next_look(p, NOW_MS) or 0, at=PLACE)
+
+
+def test_the_wake_goes_with_the_last_that_waited() -> None:
+    done = replace(blank(), wake=CURRENT)
+    assert timing.woken(done, waiting_for(LATER), PLACE, NOW_MS) == (replace(done, wake=None), None)
+    assert timing.woken(blank(), blank(), PLACE, NOW_MS) == (blank(), None)
+
+
+# ---------------------------------------------------------------- where a turn ends
+
+WAKE = wakes.Wake(
+    id=CURRENT.id, type=wakes.TYPE, schema="", saga="s", source="svc", time=A.time, value=b"", due_ms=LATER
+)
+NOBODY = replace(A, id="", type="")
+
+
+def following(p: Snapshot, message: Message, *, certain: bool = True) -> Action:
+    return next_action(p, ROLES, Trigger(message=message), NOW, certain)
+
+
+def entered(p: Snapshot, handler: str, message: Message) -> Snapshot:
+    return replace(p, inbox={**p.inbox, ids.entry(message.id, handler): 0})
+
+
+def test_the_current_wake_that_is_early_is_sent_on_for_the_next_time() -> None:
+    assert following(waiting_for(LATER, LATEST, wake=CURRENT), WAKE) == SendOn(LATER)
+    assert following(waiting_for(LATEST, wake=CURRENT), WAKE) == SendOn(LATEST), "what it was for has ended"
+
+
+def test_any_other_wake_ends_here() -> None:
+    p = waiting_for(LATER, wake=CURRENT)
+    assert following(p, replace(WAKE, id="wake-2")) == Done()
+    assert following(blank(), WAKE) == Done()
+
+
+def test_a_message_of_nobody_sends_the_current_wake_on() -> None:
+    assert following(waiting_for(LATER, wake=CURRENT), NOBODY) == SendOn(LATER)
+    assert following(blank(), NOBODY) == Done()
+
+
+def test_a_message_leaves_the_wake_alone() -> None:
+    p = replace(waiting_for(LATER, wake=CURRENT), queue=(parked("first", A, LATER), kept("second", B)))
+    assert following(p, B) == Done()
+    assert following(p, B, certain=False) == Reload()
+
+
+@pytest.mark.parametrize("wake", [None, replace(CURRENT, due_ms=LATER + 1)])
+def test_what_waits_longer_than_its_time_names_a_new_wake_on_what_the_store_has(wake: Timer | None) -> None:
+    p = replace(entered(waiting_for(LATER, wake=wake), "first", A), queue=(parked("second", B),))
+    assert following(p, A) == Rename()
+    assert following(p, A, certain=False) == Reload()
+    assert following(replace(p, wake=CURRENT), A, certain=False) == Done()
+
+
+def test_a_wake_is_decided_on_what_the_store_has() -> None:
+    due = waiting_for(NOW_MS, wake=CURRENT)
+    assert following(due, WAKE, certain=False) == Reload()
+    assert isinstance(following(due, WAKE), Run)
+
+
+def test_a_parked_outcome_in_hand_waits_for_its_time() -> None:
+    p = replace(blank(), results=(RESULT,), wake=CURRENT)
+    p = entered(p, undo_name("other"), FAILED)
+    assert following(replace(p, compensating=(parked("reserve", FAILED),)), FAILED) == Done()
+    for due_ms in (0, NOW_MS):
+        p = replace(p, compensating=(parked("reserve", FAILED, due_ms),))
+        assert following(p, FAILED) == UndoResult(RESERVE, FAILED, RESULT)
+
+
+# ---------------------------------------------------------------- what is ready
+
+
+def test_the_parked_head_is_ready_at_its_time_and_holds_up_those_behind_it() -> None:
+    p = replace(blank(), queue=(parked("first", A), kept("second", B)))
+    assert decide.next_ready(p, ROLES, LATER - 1) is None
+    assert decide.next_ready(p, ROLES, LATER) == Run(FIRST, A, (A,))
+    assert decide.why_blocked(p, "second") == "first has failed and is tried again"
+    assert decide.is_blocked(p, "second", B)
+
+
+def test_what_had_begun_goes_on_at_its_time() -> None:
+    intent = an_intent("first", A)
+    p = replace(blank(), queue=(parked("first", A), kept("second", B)), intents=(intent,))
+    assert decide.next_ready(p, ROLES, LATER - 1) is None
+    assert decide.next_ready(p, ROLES, LATER) == Run(FIRST, A, (A,), intent)
+    assert decide.why_blocked(p, "second") == "first has failed and is tried again"
+
+
+def test_a_parked_compensation_lets_others_pass() -> None:
+    p = replace(blank(), results=(RESULT,), compensating=(parked("reserve", FAILED), kept("other", FAILED)))
+    ready = decide.next_ready(p, ROLES, LATER - 1)
+    assert ready is not None
+    assert ready.role is OTHER
+    assert decide.next_ready(p, ROLES, LATER) == UndoResult(RESERVE, FAILED, RESULT)
+    alone = replace(p, compensating=p.compensating[:1])
+    assert decide.next_ready(alone, ROLES, LATER - 1) is None
+
+
+# ---------------------------------------------------------------- what is written down
+
+HISTORY = (Attempt(time=A.time, ms=5, reason="first"), Attempt(time=A.time, ms=6, reason="why", worker="svc-1"))
+FAILURE = Failure(reason="why", remedy="-", attempts=6, history=HISTORY, where="here")
+
+
+def park(p: Snapshot, action: Act, intent: Intent | None = None, *, due_ms: int = LATER) -> Written:
+    hand = replace(a_hand(action.message, roles=ROLES), before=p)
+    return record.parked(p, hand, action, FAILURE, intent, due_ms=due_ms)
+
+
+def test_what_is_parked_goes_to_the_head_with_its_attempts_and_is_told_with_all_that_failed() -> None:
+    p = replace(blank(), n=7, queue=(kept("second", B, 3),), waiting=(kept("first", A, 2), kept("second", A, 2)))
+    written = park(p, Run(FIRST, A, (A,)))
+    assert written.snapshot.queue == (
+        Kept(handler="first", message=A, n=3, attempts=6, due_ms=LATER),
+        kept("second", B, 3),
+    )
+    assert [k.handler for k in written.snapshot.waiting] == ["second"]
+    entry = written.entry
+    assert entry is not None
+    assert (entry.outcome, entry.handler, entry.reason, entry.attempt) == ("retrying", "first", "why", 6)
+    assert (entry.failures, entry.letters, entry.events) == (HISTORY, (), ())
+    assert entry.wake == written.snapshot.wake == Timer(id="wake-7", due_ms=LATER)
+    again = park(written.snapshot, Run(FIRST, A, (A,)), due_ms=LATEST).snapshot
+    assert [(k.handler, k.n, k.due_ms) for k in again.queue] == [("first", 3, LATEST), ("second", 3, 0)]
+    assert again.wake == Timer(id="wake-8", due_ms=LATEST)
+
+
+def test_what_is_parked_keeps_what_it_has_got() -> None:
+    begun = an_intent("first", A)
+    call = Call(kind="step", name="ask", number=0, input="-")
+    other = an_intent("second", B)
+    p = replace(blank(), n=2, intents=(begun, other))
+    written = park(p, Run(FIRST, A, (A,), begun), replace(begun, calls=(call,)))
+    assert written.snapshot.intents == (replace(begun, calls=(call,)), other)
+    assert written.entry is not None
+    assert written.entry.calls == (), "they are told by the transition that ends the run"
+
+
+def test_a_compensation_is_parked_where_it_is_or_behind_the_others() -> None:
+    action = UndoResult(RESERVE, FAILED, RESULT)
+    p = replace(
+        blank(), n=7, queue=(kept("second", B, 1),), results=(RESULT,), compensating=(kept("other", FAILED, 5),)
+    )
+    written = park(p, action)
+    assert written.snapshot.compensating == (kept("other", FAILED, 5), parked("reserve", FAILED, n=7, attempts=6))
+    assert [k.handler for k in written.snapshot.queue] == ["second"]
+    assert written.entry is not None
+    assert (written.entry.handler, written.entry.outcome) == ("release", "retrying")
+    alone = park(replace(p, queue=()), action)
+    assert alone.entry is not None
+    assert alone.entry.wake == alone.snapshot.wake == Timer(id="wake-7", due_ms=LATER)
+    others = (kept("other", FAILED, 3), kept("reserve", FAILED, 4), kept("reserve", FAILED_TOO, 5))
+    again = park(replace(p, compensating=others), action).snapshot
+    assert again.compensating == (others[0], parked("reserve", FAILED, n=4, attempts=6), others[2])
+
+
+def test_a_new_name_takes_the_place_of_a_wake_that_would_come_too_late() -> None:
+    late = replace(CURRENT, due_ms=LATEST)
+    p = waiting_for(LATER, wake=late)
+    written = record.renamed(p, replace(a_hand(B), before=p))
+    assert written.snapshot.wake == Timer(id="wake-7", due_ms=LATER)
+    assert written.entry is not None
+    assert (written.entry.outcome, written.entry.handler, written.entry.message) == ("waiting", "", B.id)
+    assert written.entry.wake == written.snapshot.wake
+
+
+def test_what_comes_to_its_end_takes_its_wake_with_it() -> None:
+    p = waiting_for(NOW_MS, wake=CURRENT)
+    written = record.handled(p, replace(a_hand(A, roles=ROLES), before=p), FIRST, Ended(message=A, parts=(A,)))
+    assert (written.snapshot.queue, written.snapshot.wake) == ((), None)
+    assert written.entry is not None
+    assert written.entry.wake is None
+
+
+def test_the_next_result_is_undone_as_if_nothing_had_failed() -> None:
+    others = (parked("other", FAILED), kept("reserve", FAILED_TOO))
+    p = replace(blank(), results=(RESULT, RESULT_TOO), compensating=(parked("reserve", FAILED, NOW_MS), *others))
+    ended = Ended(message=FAILED, cause=RESULT_TOO.event.id)
+    written = compensate.undone(p, replace(a_hand(FAILED, roles=ROLES), before=p), RESERVE, RESULT_TOO, ended)
+    assert written.snapshot.compensating == (kept("reserve", FAILED), *others)
+
+
+# ---------------------------------------------------------------- what is published again
+
+
+def entries(*said: Entry) -> Snapshot:
+    """A progress with these transitions, none known as published."""
+    written = blank()
+    for entry in said:
+        written = replace(written, transitions=(*written.transitions, Raw(encode(entry))))
+    return replace(written, n=len(said))
+
+
+def an_entry(n: int, **more: object) -> Entry:
+    whole = Entry(n=n, previous="", time=A.time, outcome="waiting", handler="-", message=A.id, type="A", source="-")
+    return replace(whole, **more)
+
+
+def test_wakes_are_not_among_the_events_that_readers_publish() -> None:
+    event = Emitted(id="e", type="R", schema="-", value=b"")
+    p = replace(entries(an_entry(0, wake=CURRENT), an_entry(1), an_entry(2, events=(event,))), wake=CURRENT)
+    assert [entry.n for entry in history.unpublished(p, lambda position: False)] == [2]
+
+
+def test_the_current_wake_is_published_again_by_the_message_under_which_it_was_named_and_by_no_other() -> None:
+    p = replace(blank(), wake=replace(CURRENT, at=PLACE))
+    assert history.wake_left_to(p, PLACE, A.id) == p.wake
+    assert history.wake_left_to(p, PLACE._replace(offset=5), A.id) is None
+    assert history.wake_left_to(p, PLACE._replace(partition=1), A.id) is None
+    assert history.wake_left_to(p, PLACE._replace(topic="other"), A.id) is None
+    assert history.wake_left_to(p, PLACE, CURRENT.id) is None, "it is in the log: here it is"
+    assert history.wake_left_to(blank(), PLACE, A.id) is None
+
+
+def test_a_wake_that_was_named_under_no_message_is_published_by_whoever_reads() -> None:
+    p = replace(blank(), wake=CURRENT)
+    assert history.wake_left_to(p, PLACE, A.id) == CURRENT
+    assert history.wake_left_to(p, PLACE, CURRENT.id) is None
+
+
+def test_the_place_of_a_wake_outlives_writing_and_reading() -> None:
+    p = decode(encode(replace(blank(), wake=replace(CURRENT, at=PLACE))))
+    assert history.wake_left_to(p, PLACE, A.id) is not None
+    assert history.wake_left_to(p, PLACE._replace(offset=5), A.id) is None
