@@ -111,6 +111,12 @@ def kept_in_every_way() -> Iterator[Snapshot]:
         outcome = a_message("F", name)
         p = compensate.undo_waits(p, hand(p, outcome), role, outcome, known=True).snapshot
         yield p
+    opened, another = (
+        replace(p, deadlines=(kept("remind", first, 1), kept("give_up", message, 2))),
+        a_message("A", "fourth"),
+    )
+    p = record.queued(opened, hand(p, another), role, another, "it has begun", None).snapshot
+    yield p
     failure = Failure(reason="why", remedy="mend", attempts=5)
     yield record.dead(p, hand(p, message), Run(role, message, (message,)), failure, intent).snapshot
 
