@@ -104,7 +104,7 @@ class Metrics(Collector):
         )
         self._parked = count(
             "saga_parked",
-            "Sagas that wait for the next attempt of a handler, and hold up nobody.",
+            "Attempts that failed and after which the saga was parked: it holds up nobody.",
             "service",
             "handler",
         )
@@ -203,6 +203,7 @@ class Metrics(Collector):
             self._dead.add(worker.name, type_, by=0)
         for handler in worker.handlers:
             self._retries.add(worker.name, handler, by=0)
+            self._parked.add(worker.name, handler, by=0)
             self._escalated.add(worker.name, handler, by=0)
         for operation in OPERATIONS:
             self._conflicts.add(worker.name, operation, by=0)
@@ -230,7 +231,7 @@ class Metrics(Collector):
             yield _gauge(gauge)
         for counts in (
             *(self._handled, self._redelivered, self._retries, self._conflicts, self._ambiguous, self._dead),
-            *(self._escalated, self._stuck, self._expired, self._moved),
+            *(self._parked, self._escalated, self._stuck, self._expired, self._moved),
         ):
             counter = CounterMetricFamily(counts.name, counts.meaning, labels=counts.labels)
             for labels, value in counts.values.items():

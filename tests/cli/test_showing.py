@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import pytest
+from msgspec import Raw
 from msgspec.structs import replace
 
 from saga.broker.embedded.broker import EmbeddedBroker
@@ -16,7 +17,7 @@ from saga.contracts.hiding import HIDDEN, hidden, renamed
 from saga.contracts.reading import read_record
 from saga.contracts.schema import RecordType
 from saga.messages import Topic
-from saga.progress.document import DeadLetter, Intent, Snapshot, decode, encode
+from saga.progress.document import Attempt, DeadLetter, Intent, Kept, Snapshot, decode, decode_entry, encode
 from saga.runtime import deadletters
 from saga.store.sqlite_documents import checksum
 from tests.cli.conftest import ROOT, Call
@@ -81,6 +82,29 @@ def test_a_compensation_is_shown_though_the_log_cannot_be_asked(shop: Path, saga
     assert "why a compensation does not come to its end is not known: no file" in shown.stderr
     told = "payment: the compensation of reserve undoes what reserve did, because of OrderCancelled\n"
     assert shown.stdout.endswith(told)
+
+
+def test_a_compensation_that_is_parked_is_shown_by_its_own_name_with_why_and_until_when(shop: Path, saga: Call) -> None:
+    failed = Kept(handler="reserve", message=undoing().message, n=0, attempts=20, due_ms=4_102_444_800_000)
+    p = edit(shop, "payment", "order-1")
+    last = decode_entry(p.transitions[-1])
+    why = "OSError: the bank is shut"
+    attempts = (Attempt(time="2026-01-01T00:00:00.000Z", ms=7, reason=why, worker="a:1"),)
+    entry = replace(last, n=p.n, outcome="retrying", handler="release", attempt=20, reason=why, failures=attempts)
+    transitions = (*p.transitions, Raw(encode(entry)))
+    edit(shop, "payment", "order-1", compensating=(failed,), transitions=transitions, n=p.n + 1)
+    escalate(shop)
+    shown = saga("show", "order-1").stdout
+    assert shown.partition("still open:\n")[2] == (
+        "  payment: release, which undoes what reserve did, is tried again at 2100-01-01T00:00:00.000Z: 20 attempts "
+        f"failed since {decode_entry(p.transitions[0]).time}; the last said: {why}\n"
+    )
+    assert f"    attempt 20 failed at 2026-01-01T00:00:00.000Z after 7 ms on a:1: {why}\n" in shown
+    open_ = next(line for line in saga("list", "--open").stdout.splitlines() if line.startswith("order-1 "))
+    assert "parked:1" in open_
+    assert "payment:retrying" in open_
+    dead = json.loads(saga("list", "--dead", "--json").stdout)["letters"]
+    assert ("release", "escalation", "reserved-1") in {(each["handler"], each["what"], each["undoes"]) for each in dead}
 
 
 def test_a_part_that_can_never_run_is_called_left_over(shop: Path, saga: Call) -> None:

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable
 
 import pytest
-from msgspec.structs import fields
+from msgspec.structs import asdict, fields
 
 from saga.clock import SystemClock
 from saga.config import Settings
@@ -19,6 +19,7 @@ from saga.observe.moments import (
     DeadLettered,
     Handled,
     Moment,
+    Parked,
     Report,
     Retrying,
     Started,
@@ -52,6 +53,7 @@ RETRYING = Retrying(
     delay_s=0.5,
     error="BankClosed: come back later",
 )
+PARKED = Parked(**asdict(RETRYING))
 DEAD = DeadLettered(service="payment", reason="no key", remedy="mend its sender")
 STEP = StepDone(service="payment", saga="order-1", handler="reserve", step="reserve", ms=4.0)
 
@@ -111,7 +113,7 @@ def test_a_handled_message_is_one_json_object_on_one_line() -> None:
 
 def test_every_field_of_a_moment_is_a_field_of_its_line() -> None:
     report = to(stream := io.StringIO(), Settings(log_level="debug"))
-    told: list[Moment] = [HANDLED, RETRYING, DEAD, STEP]
+    told: list[Moment] = [HANDLED, RETRYING, PARKED, DEAD, STEP]
     for moment in told:
         report(moment)
     for moment, line in zip(told, lines(stream), strict=True):

@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as open_metrics
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -23,6 +23,7 @@ from saga.observe.moments import (
     Handled,
     Lost,
     Moment,
+    Parked,
     Recovered,
     Retrying,
     Revoked,
@@ -67,6 +68,7 @@ RETRYING = Retrying(
     error=SECRET,
     where=SECRET,
 )
+PARKED = Parked(**asdict(RETRYING))
 DEAD = DeadLettered(service="payment", reason=SECRET, remedy=SECRET, saga=SECRET, message=SECRET, type="OrderPlaced")
 UNREADABLE = DeadLettered(service="payment", reason=SECRET, remedy=SECRET)
 ESCALATED = Escalated(service="payment", saga=SECRET, handler="release", reason=SECRET, steps=(SECRET,))
@@ -122,6 +124,8 @@ def of(*workers: WatchedWorker, clock: SetClock | None = None) -> Metrics:
             series("saga_redelivered_total", service="payment", type="OrderPlaced"),
         ),
         (RETRYING, series("saga_retries_total", service="payment", handler="reserve")),
+        (PARKED, series("saga_retries_total", service="payment", handler="reserve")),
+        (PARKED, series("saga_parked_total", service="payment", handler="reserve")),
         (DEAD, series("saga_dead_letters_total", service="payment", type="OrderPlaced")),
         (UNREADABLE, series("saga_dead_letters_total", service="payment", type="")),
         (ESCALATED, series("saga_escalations_total", service="payment", handler="release")),
@@ -211,7 +215,7 @@ def test_series_begin_at_zero_so_that_the_first_one_is_seen_to_grow() -> None:
 
 def test_no_id_and_no_text_becomes_a_label() -> None:
     metrics = of(WatchedWorker())
-    for moment in (HANDLED, RETRYING, DEAD, UNREADABLE, ESCALATED, STEP, STUCK, CONFLICT, AMBIGUOUS):
+    for moment in (HANDLED, RETRYING, PARKED, DEAD, UNREADABLE, ESCALATED, STEP, STUCK, CONFLICT, AMBIGUOUS):
         metrics(moment)
     assert SECRET not in page_of(metrics)[0].decode()
 
