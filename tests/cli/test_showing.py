@@ -4,6 +4,7 @@ import asyncio
 import json
 import shutil
 import sqlite3
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -16,6 +17,7 @@ from saga.clock import SystemClock
 from saga.contracts.hiding import HIDDEN, hidden, renamed
 from saga.contracts.reading import read_record
 from saga.contracts.schema import RecordType
+from saga.inspection.timeline import History, Line, timeline
 from saga.messages import Topic
 from saga.progress.document import Attempt, DeadLetter, Intent, Kept, Snapshot, decode, decode_entry, encode
 from saga.runtime import deadletters
@@ -105,6 +107,20 @@ def test_a_compensation_that_is_parked_is_shown_by_its_own_name_with_why_and_unt
     assert "payment:retrying" in open_
     dead = json.loads(saga("list", "--dead", "--json").stdout)["letters"]
     assert ("release", "escalation", "reserved-1") in {(each["handler"], each["what"], each["undoes"]) for each in dead}
+
+
+def test_who_follows_sees_each_attempt_that_failed(shop: Path, saga: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    entry = decode_entry(edit(shop, "payment", "order-1").transitions[0])
+    attempts = (Attempt(time="2026-01-01T00:00:00.000Z", ms=7, reason="OSError: shut"),)
+    failed = replace(entry, outcome="retrying", attempt=1, failures=attempts)
+    history = History(Snapshot(service="payment", saga="order-1"), (Raw(encode(failed)),))
+
+    async def once(*_: object) -> AsyncIterator[list[Line]]:
+        yield timeline([history])
+
+    monkeypatch.setattr("saga.cli.show.followed", once)
+    told = saga("show", "order-1", "--follow").stdout.splitlines()
+    assert told[1:] == ["    attempt 1 failed at 2026-01-01T00:00:00.000Z after 7 ms: OSError: shut"]
 
 
 def test_a_part_that_can_never_run_is_called_left_over(shop: Path, saga: Call) -> None:

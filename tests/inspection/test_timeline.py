@@ -127,17 +127,18 @@ def retrying(n: int, handler: str, attempt: int, reason: str) -> Entry:
 
 
 def test_what_is_parked_is_told_with_why_and_until_when_and_what_waits_behind_it() -> None:
-    entries = (retrying(3, "react", 4, "shut"), retrying(4, "react", 5, "shut still"), an_entry(5, 9, "n"))
-    kept = Kept(handler="react", message=a_message("m"), n=3, attempts=5, due_ms=1_767_225_660_000)
-    behind = Kept(handler="react", message=a_message("n"), n=5)
+    once = retrying(3, "react", 5, "another message, that was given up")
+    entries = (once, retrying(4, "react", 4, "shut"), retrying(5, "react", 5, "shut still"), an_entry(6, 9, "n"))
+    kept = Kept(handler="react", message=a_message("m"), n=4, attempts=5, due_ms=1_767_225_660_000)
+    behind = Kept(handler="react", message=a_message("n"), n=6)
     p = Snapshot(
-        service="a", saga="s", queue=(kept, behind), first=3, n=6, transitions=tuple(Raw(encode(e)) for e in entries)
+        service="a", saga="s", queue=(kept, behind), first=3, n=7, transitions=tuple(Raw(encode(e)) for e in entries)
     )
     for status in (status_of(p), status_of(glance(encode(p)))):
         assert (status.state, status.is_open, status.parked, status.queue) == ("retrying", True, 1, 1)
         assert status.retries == (
             Parked(
-                handler="react", undoes=None, attempts=5, next="2026-01-01T00:01:00.000Z", since=entries[0].time,
+                handler="react", undoes=None, attempts=5, next="2026-01-01T00:01:00.000Z", since=entries[1].time,
                 error="shut still",
             ),
         )  # fmt: skip
@@ -147,7 +148,7 @@ def test_what_is_parked_is_told_with_why_and_until_when_and_what_waits_behind_it
 
 
 def test_a_parked_compensation_has_its_own_name() -> None:
-    entry = retrying(0, "release", 4, "shut")
+    entry, other = retrying(0, "release", 4, "shut"), retrying(1, "put_back", 7, "another one")
     kept = Kept(handler="react", message=a_message("m"), n=0, attempts=4, due_ms=1)
     begun = Intent(
         handler="react",
@@ -159,7 +160,7 @@ def test_a_parked_compensation_has_its_own_name() -> None:
         state={},
         time=entry.time,
     )
-    p = Snapshot(service="a", saga="s", compensating=(kept,), n=1, transitions=(Raw(encode(entry)),))
+    p = Snapshot(service="a", saga="s", compensating=(kept,), n=2, transitions=(Raw(encode(entry)), Raw(encode(other))))
     for each, name, error in ((p, "release", "shut"), (replace(p, intents=(begun,)), "let_go", None)):
         status = status_of(each)
         [told] = status.retries

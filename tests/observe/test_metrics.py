@@ -206,6 +206,7 @@ def test_series_begin_at_zero_so_that_the_first_one_is_seen_to_grow() -> None:
         series("saga_dead_letters_total", service="payment", type=""),
         series("saga_escalations_total", service="payment", handler="release"),
         series("saga_retries_total", service="payment", handler="reserve"),
+        series("saga_parked_total", service="payment", handler="reserve"),
         series("saga_stuck_total", service="payment"),
         series("saga_partitions_moved_total", service="payment", how="lost"),
         series("saga_ambiguous_writes_total", service="payment", operation="update"),
