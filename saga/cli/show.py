@@ -13,7 +13,7 @@ from msgspec import to_builtins
 
 from saga.cli.options import broker_option, read_stores_option
 from saga.cli.printing import tell, tell_json, tell_trouble
-from saga.clock import SystemClock
+from saga.clock import LATEST_MS, SystemClock, iso
 from saga.config import Settings
 from saga.inspection.event_fields import Said, values_of
 from saga.inspection.showing import Shown, followed, shown, with_reasons
@@ -208,6 +208,7 @@ def _open_in(p: Snapshot, status: ServiceStatus, failing: Mapping[str, str]) -> 
     dead = [k for k in (*p.queue, *p.compensating) if k.dead]
     found += [f"{k.message.type} for {k.handler} is a dead letter and blocks the saga: {k.dead}" for k in dead]
     found += [f"{k.handler} is to be undone because of {k.message.type}" for k in p.compensating if _is_due(k)]
+    found += [_deadline(k) for k in p.deadlines]
     found += [f"{k.message.type} for {k.handler} is queued" for k in p.queue if _is_due(k)]
     found += [f"{k.message.type} for {k.handler} is waiting" for k in p.waiting if not is_left(p, k)]
     return found + [
@@ -218,6 +219,14 @@ def _open_in(p: Snapshot, status: ServiceStatus, failing: Mapping[str, str]) -> 
 def _is_due(kept: Kept) -> bool:
     """True if it waits for neither a person nor a time."""
     return not kept.dead and not kept.due_ms
+
+
+def _deadline(kept: Kept) -> str:
+    """A deadline that is open, in words."""
+    when = f"at {iso(min(kept.due_ms, LATEST_MS))}, {kept.message.type} having opened it"
+    if kept.attempts:
+        return f"{kept.handler} runs again {when}: {counted(kept.attempts, 'attempt')} failed"
+    return f"{kept.handler} runs {when}, unless the saga ends before"
 
 
 def _parked(each: Parked, behind: int) -> str:

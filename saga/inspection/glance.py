@@ -84,6 +84,7 @@ class Glance(Struct, frozen=True, kw_only=True, gc=False):
     queue: tuple[GlanceKept, ...] = ()
     waiting: tuple[GlanceKept, ...] = ()
     compensating: tuple[GlanceKept, ...] = ()
+    deadlines: tuple[GlanceKept, ...] = ()
     pages: tuple[GlancePage, ...] = ()
     first: int = 0
     transitions: tuple[Raw, ...] = ()

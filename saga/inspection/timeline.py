@@ -115,13 +115,16 @@ class ServiceStatus:
     """Runs that wait for their next attempt; they are not counted in `queue` and `compensating`."""
     retries: tuple[Parked, ...]
     """The same, each with why and until when."""
+    deadlines: int
+    """Deadlines that are open."""
     dead: int
     """Dead letters that block the saga; they are not counted in `queue` and `compensating` either."""
 
     @property
     def is_open(self) -> bool:
         """True if something is kept that has not come to its end."""
-        return bool(self.queue or self.waiting or self.intents or self.compensating or self.parked or self.dead)
+        kept = self.queue or self.waiting or self.compensating or self.parked or self.deadlines
+        return bool(kept or self.intents or self.dead)
 
 
 def _in_pages(p: Snapshot | Glance, of: PageOf) -> int:
@@ -164,6 +167,7 @@ def status_of(p: Snapshot | Glance) -> ServiceStatus:
         compensating=sum(1 for kept in p.compensating if not (kept.dead or kept.due_ms)),
         parked=len(retries),
         retries=retries,
+        deadlines=len(p.deadlines),
         dead=dead,
     )
 
