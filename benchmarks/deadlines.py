@@ -95,7 +95,7 @@ def _pinged(order_id: str, now_ms: int) -> Pinged:
 
 
 def _resident_mb() -> float:
-    """What this process has in memory now, or on systems that do not tell, the most it has had."""
+    """Memory that this process has now, or on systems that do not tell, the most it has had."""
     statm = Path("/proc/self/statm")
     if statm.exists():
         return int(statm.read_text().split()[1]) * resource.getpagesize() / 1e6

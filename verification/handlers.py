@@ -76,7 +76,7 @@ class Reacts:
     """Acts of its compensation, one beside each of `does`."""
     many: bool = False
     within: int = 0
-    """Of a deadline: times that `TICK_MS` passes after what `to` takes, until it runs."""
+    """Times that `TICK_MS` passes after what `to` takes until a deadline runs; 0: it is none."""
     unless: tuple[str, ...] = ()
     """Types that close a deadline, besides outcomes."""
     needs: str | None = None

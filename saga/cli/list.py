@@ -52,8 +52,9 @@ def list_sagas(  # an argument for each option of the command
     quarantined   a dead letter blocks it
     damaged       what the service keeps of it cannot be read
 
-    In OPEN, `parked` are runs that wait for their next attempt, `deadlines` what runs at its time; `queue` is what waits behind them, and behind dead
-    letters. --json says of each handler how often it failed, why, since when, and when it is tried again.
+    In OPEN, `parked` are runs that wait for their next attempt, `deadlines` what runs at its time; `queue` is what
+    waits behind what is parked, and behind dead letters. --json says of each handler how often it failed, why, since
+    when, and when it is tried again.
 
     A part of a fan-in is open until its handler can never run: it is closed, has run, or emits outcomes and the saga
     has ended there. Nor is it open in a saga that has an outcome, has nothing else open anywhere, and of which no

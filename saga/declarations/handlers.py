@@ -20,7 +20,7 @@ TIMEOUT_S = 60.0
 """Seconds that one attempt of a handler may take, unless its declaration says otherwise."""
 
 
-def handler_of(
+def handler_of(  # what a handler consists of
     declared: Declared,
     function: Callable[..., Awaitable[object]],
     *,

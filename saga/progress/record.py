@@ -12,7 +12,6 @@ from saga.clock import from_iso, iso
 from saga.errors import TooLarge
 from saga.messages import Message, Position
 from saga.progress import binding, deadlines, ids, timing
-from saga.progress.actions import Act
 from saga.progress.document import (
     PAGED,
     PLAIN,
@@ -95,18 +94,6 @@ class Ended(Struct, frozen=True, kw_only=True, gc=False):
     letters: tuple[DeadLetter, ...] = ()
 
 
-class Failure(Struct, frozen=True, kw_only=True, gc=False):
-    """Failure because of which a run was given up, for people."""
-
-    reason: str
-    remedy: str
-    attempts: int
-    history: tuple[Attempt, ...] = ()
-    """Attempts that failed since the transition before."""
-    where: str | None = None
-    """Place in the service's code at which the last attempt failed."""
-
-
 class Written(Struct, frozen=True, gc=False):
     """A progress to be written, with the transition that is new in it; `None` for an intent."""
 
@@ -121,7 +108,7 @@ def empty(service: str, saga: str) -> Snapshot:
 
 def begun(p: Snapshot, hand: Hand, intent: Intent) -> Written:
     """An intent, new or with its next call: no transition."""
-    others = tuple(i for i in p.intents if not _is_of(i, intent.handler, intent.cause, undo=intent.kind == "undo"))
+    others = tuple(i for i in p.intents if not is_of(i, intent.handler, intent.cause, undo=intent.kind == "undo"))
     return Written(
         replace(
             p,
@@ -133,7 +120,7 @@ def begun(p: Snapshot, hand: Hand, intent: Intent) -> Written:
     )
 
 
-def _is_of(intent: Intent, handler: str, cause: str, *, undo: bool) -> bool:
+def is_of(intent: Intent, handler: str, cause: str, *, undo: bool) -> bool:
     """True if the intent is of this run. Where a handler takes what it emits itself, the cause of a run and the result
     that is undone have one id."""
     return intent.handler == handler and intent.cause == cause and (intent.kind == "undo") == undo
@@ -273,7 +260,7 @@ def handled(p: Snapshot, hand: Hand, role: Role, ended: Ended) -> Written:
     """A handler has come to its end: state, inbox, events and results in one transition."""
     cause, parts, events, delta = ended.cause, ended.parts, ended.events, ended.delta
     ids_of_ended = [m.id for m in (parts[:1] if role.many else parts)]
-    intents = tuple(i for i in p.intents if not _is_of(i, role.name, cause, undo=False)) if p.intents else ()
+    intents = tuple(i for i in p.intents if not is_of(i, role.name, cause, undo=False)) if p.intents else ()
     results = p.results
     if role.undo is not None:
         own = tuple([e.id for e in events if e.type in hand.roles.by_type])
@@ -324,42 +311,6 @@ def emitted(p: Snapshot, roles: Roles, events: Sequence[Message]) -> Snapshot:
     return replace(p, own=tuple(own) if own else (), outcome=outcome, compensating=compensating)
 
 
-def dead(p: Snapshot, hand: Hand, action: Act, failure: Failure, intent: Intent | None) -> Written:
-    """Give a run up: a dead letter, and the saga is quarantined. `intent`: with the last results, if it has begun."""
-    message = action.message
-    letter = DeadLetter(
-        id=ids.dead_id(p.service, p.saga, action.name, message.id, p.replays),
-        what="dead letter",
-        handler=action.name,
-        reason=failure.reason,
-        remedy=failure.remedy,
-        message=message,
-        attempts=failure.attempts,
-        where=failure.where,
-    )
-    p = _with_intent(p, action, intent)
-    p = _quarantined(p, action, Kept(handler=action.role.name, message=message, n=_place(p, action), dead=letter.id))
-    return append(p, hand, "dead", action.name, _given_up(message, failure, intent, (letter,)))
-
-
-def parked(p: Snapshot, hand: Hand, action: Act, failure: Failure, intent: Intent | None, *, due_ms: int) -> Written:
-    """Leave a run until `due_ms`, in its place: the saga's other messages queue behind it. `intent`: with the last
-    results, if it has begun."""
-    p, message = _with_intent(p, action, intent), action.message
-    kept = Kept(
-        handler=action.role.name, message=message, n=_place(p, action), attempts=failure.attempts, due_ms=due_ms
-    )
-    if action.role.is_deadline:  # it holds up nobody: its time moves
-        p = replace(p, deadlines=tuple(replace(kept, n=k.n) if _is_same(k, kept) else k for k in p.deadlines))
-    elif not action.undoes:
-        p = _at_the_head(p, kept)
-    elif any(_is_same(k, kept) for k in p.compensating):
-        p = replace(p, compensating=tuple(replace(kept, n=k.n) if _is_same(k, kept) else k for k in p.compensating))
-    else:
-        p = replace(p, compensating=(*p.compensating, kept))
-    return append(p, hand, "retrying", action.name, _given_up(message, failure, None, ()))  # its answers are kept
-
-
 def renamed(p: Snapshot, hand: Hand) -> Written:
     """Name a new wake: the current one, if any, would come too late."""
     reason = "a wake is due earlier than the one that was to come"
@@ -370,57 +321,6 @@ def noted(p: Snapshot, hand: Hand, message: Message) -> Written:
     """Record that the message opened or closed a deadline: it is for nothing else."""
     p = replace(p, inbox=into_inbox(p, hand, DEADLINE, [message.id]))
     return append(p, hand, "noted", "", Ended(message=message))
-
-
-def _given_up(message: Message, failure: Failure, intent: Intent | None, letters: tuple[DeadLetter, ...]) -> Ended:
-    """End of an attempt, with what it has got so far."""
-    return Ended(
-        message=message,
-        reason=failure.reason,
-        attempt=failure.attempts,
-        failures=failure.history,
-        calls=intent.calls if intent else (),
-        letters=letters,
-    )
-
-
-def _with_intent(p: Snapshot, action: Act, intent: Intent | None) -> Snapshot:
-    """The progress with the open intent as it is by now."""
-    if intent is None:
-        return p
-    name, cause = intent.handler, intent.cause
-    return replace(p, intents=tuple(intent if _is_of(i, name, cause, undo=action.undoes) else i for i in p.intents))
-
-
-def _is_same(a: Kept, b: Kept) -> bool:
-    return a.handler == b.handler and a.message.id == b.message.id
-
-
-def _place(p: Snapshot, action: Act) -> int:
-    """Number of a message that goes to the head of the queue, where what is there keeps its order behind it; or to the
-    end of what is to be undone."""
-    return p.n if action.undoes else min([p.n, *[k.n for k in p.queue[:1]]])
-
-
-def stripped(p: Snapshot, hand: Hand, action: Act, *, letter: str, reason: str) -> Written:
-    """Record a message as dead where `dead` has no room: the quarantine stands here, the bytes in the letter only."""
-    message = replace(action.message, value=b"")
-    p = _quarantined(
-        p, action, Kept(handler=action.role.name, message=message, n=_place(p, action), dead=letter, bad=reason)
-    )
-    return append(p, hand, "dead", action.name, Ended(message=action.message, reason=reason))
-
-
-def _quarantined(p: Snapshot, action: Act, kept: Kept) -> Snapshot:
-    """With a dead letter that stays until a person decides: at the head of the queue, or with what is to be undone."""
-    if action.undoes:
-        return replace(p, compensating=(*without(p.compensating, kept.handler, [kept.message.id]), kept))
-    return _at_the_head(p, kept)
-
-
-def _at_the_head(p: Snapshot, kept: Kept) -> Snapshot:
-    name, gone = kept.handler, [kept.message.id]
-    return replace(p, queue=(kept, *without(p.queue, name, gone)), waiting=without(p.waiting, name, gone))
 
 
 def _ended(p: Snapshot, hand: Hand, role: Role, messages: Sequence[str]) -> Snapshot:

@@ -37,9 +37,9 @@ class Role:
     after_outcome: bool = False
     """True if it takes an outcome: nobody may decide that it never runs."""
     within_ms: int = 0
-    """Of a deadline: milliseconds after its event that it runs."""
+    """Milliseconds after its event that a deadline runs; 0: it is none."""
     unless: frozenset[str] = frozenset()
-    """Of a deadline: the types that close it, the outcomes that this service knows among them."""
+    """Types that close a deadline, the outcomes that this service knows among them."""
 
     @property
     def is_deadline(self) -> bool:

@@ -1,4 +1,4 @@
-"""What waits for time, and the one wake that is to come for it. Pure.
+"""Times for which something of a saga waits, and the one wake that is to come for it. Pure.
 
 Wakes are hints. The progress names the current one, and all others are dropped; and none is published again but by the
 message under which it was named: so they never multiply, however often each comes. While anything waits for time the
@@ -12,7 +12,7 @@ from saga.messages import Position
 from saga.progress.document import Kept, Snapshot, Timer
 
 AGAIN_MS_MIN, AGAIN_MS_MAX = 1000, 86_400_000
-"""What is overdue, and cannot run yet, is looked at again when it is overdue by twice as much, within these bounds.
+"""Bounds of the pause before what is overdue, and cannot run yet, is looked at again: as long as it is overdue.
 Whoever lets it run does so at once; but a clock that is behind takes it for what is not due yet."""
 
 

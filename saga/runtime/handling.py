@@ -15,12 +15,13 @@ from saga.identity import identity_of_own
 from saga.messages import Event, Message, name_of
 from saga.observe.moments import Parked, Retrying
 from saga.policies.retry import delay_s, parks
-from saga.progress import ids, record
+from saga.progress import giving_up, ids, record
 from saga.progress.actions import Run, Undo
 from saga.progress.compensate import undone
 from saga.progress.decide import kept_undo
 from saga.progress.document import Attempt, Call, Intent, Snapshot
-from saga.progress.record import Ended, Failure, Written
+from saga.progress.giving_up import Failure
+from saga.progress.record import Ended, Written
 from saga.runtime import escalating, oversized, persistence
 from saga.runtime.errors import Halted, NotDeterministic, Refused, raised_at, said_by, unexpected
 from saga.runtime.participant import Participant
@@ -227,7 +228,7 @@ async def _failed(service: Participant, saga: RunningSaga, ask: Ask, why: Except
         isinstance(ask.action, Run) and (isinstance(why, (Permanent, *retry.never)) or attempt >= retry.attempts_max)
     )
     if hopeless:
-        written = record.dead(
+        written = giving_up.dead(
             turn.known,
             persistence.in_hand(service, turn),
             ask.action,
@@ -258,7 +259,7 @@ async def _failed(service: Participant, saga: RunningSaga, ask: Ask, why: Except
             due = escalating.escalated(service, turn, letter, undoes, rounds=rounds, calls=calls)
         turn = await escalating.say(service, turn, due)
     if kind is Parked and turn.unsaid is None:  # else what people have to be told would be forgotten
-        written = record.parked(
+        written = giving_up.parked(
             turn.known,
             persistence.in_hand(service, turn),
             ask.action,

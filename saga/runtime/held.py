@@ -19,7 +19,7 @@ from saga.wakes import LAST_S, Tier, Wake
 HELD_MAX = 5000
 """Wakes of one partition that are held, at most."""
 WAITING_MAX = 200
-"""Those among them whose tier has not passed, at most: none behind them is released before they are."""
+"""Wakes among them whose tier has not passed, at most: none behind them is released before they are."""
 EARLY_S = 5
 """Seconds that a wake lies here which is early though its tier has passed when it comes. If that is because the clocks
 of workers and log disagree, it would else run through the log without a pause until it is due."""

@@ -13,7 +13,7 @@ from saga.commands import Command
 from saga.errors import TooLarge
 from saga.messages import Message
 from saga.observe.moments import DeadLettered
-from saga.progress import ids, record
+from saga.progress import giving_up, ids
 from saga.progress.actions import Act, Had, Ignore, Left
 from saga.progress.decide import decide, is_undone, kept_undo
 from saga.progress.document import DeadLetter
@@ -36,7 +36,7 @@ async def given_up(service: Participant, turn: TurnState, action: Act, why: TooL
     try:
         if not any(k.dead for k in (*p.queue, *p.compensating)):
             hand = persistence.in_hand(service, turn)
-            written = record.stripped(p, hand, action, letter=id_, reason=deadletters.TOO_LARGE)
+            written = giving_up.stripped(p, hand, action, letter=id_, reason=deadletters.TOO_LARGE)
             return await persistence.write(service, turn, written)
     except TooLarge:
         pass

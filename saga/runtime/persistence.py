@@ -53,7 +53,7 @@ REFUSED_S_MAX = 30.0
 REFUSED = BrokerUnavailable("a dead letter is refused in every form")
 OFFERING = "publish a dead letter"
 OURS = ("", wakes.TYPE)
-"""Types of messages that no progress knows: the one of a repair, and wakes, which are hints."""
+"""Types of messages that no progress knows: of a repair, and of wakes."""
 
 
 async def patiently(
@@ -120,7 +120,7 @@ async def load(service: Participant, turn: TurnState) -> TurnState:
         for entry in unpublished:
             await publish(service, turn, p, entry)
         if (wake := history.wake_left_to(p, turn.position, turn.message.id)) is not None:
-            await send(service, turn.position, [_wake(service, p.saga, wake.id, wake.due_ms)])
+            await send(service, turn.position, [wake_record(service, saga, wake.id, wake.due_ms)])
     if p.started is None and is_older_than_memory(service, turn.message):  # what is kept here may be all new to us
         await _too_old(service, turn)
         return replace(turn, over=True)
@@ -301,11 +301,10 @@ async def _replaced(service: Participant, position: Position, saga: str, key: st
 async def publish(service: Participant, turn: TurnState, p: Snapshot, entry: Entry, wake: Timer | None = None) -> None:
     """Publish the events of a transition, in order, and a wake; return when all are acknowledged. Nothing later goes
     out before."""
-    position = turn.position
-    letters = records_of(service, p, entry)
-    events, letters = letters[: len(entry.events)], letters[len(entry.events) :]
+    position, records = turn.position, records_of(service, p, entry)
+    events, letters = records[: len(entry.events)], records[len(entry.events) :]
     if wake is not None:
-        events.append(_wake(service, p.saga, wake.id, wake.due_ms))
+        events.append(wake_record(service, p.saga, wake.id, wake.due_ms))
     try:
         await send(service, position, [*events, *letters])
     except Exception:  # a dead letter that the log does not take keeps back nothing else
@@ -320,15 +319,8 @@ async def publish(service: Participant, turn: TurnState, p: Snapshot, entry: Ent
             tell(service, p.saga, dead)
 
 
-async def send_on(service: Participant, turn: TurnState, due_ms: int) -> TurnState:
-    """Publish the current wake again: it came before its time, or something else waits for a later one."""
-    p = turn.known
-    assert p.wake is not None
-    await send(service, turn.position, [_wake(service, p.saga, p.wake.id, due_ms)])
-    return replace(turn, over=True)
-
-
-def _wake(service: Participant, saga: str, id_: str, due_ms: int) -> Outgoing:
+def wake_record(service: Participant, saga: str, id_: str, due_ms: int) -> Outgoing:
+    """Record of a wake that is published now."""
     return wakes.to_record(service.name, saga, id_, due_ms, service.ports.clock.now_ms())
 
 

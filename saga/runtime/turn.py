@@ -17,7 +17,7 @@ from saga.progress.actions import Act, CloseSealed, Done, Heed, Note, Recall, Re
 from saga.progress.operators import heeded
 from saga.progress.step import is_all, next_action, next_snapshot, noted
 from saga.progress.timing import is_overdue
-from saga.runtime import handling, oversized, persistence, sealing, spilling
+from saga.runtime import handling, oversized, persistence, sealing, spilling, waking
 from saga.runtime.beginning import as_read
 from saga.runtime.errors import Refused
 from saga.runtime.participant import Participant
@@ -45,7 +45,7 @@ async def advance(service: Participant, turn: TurnState) -> TurnState:
             case Recall():
                 return await spilling.recalled(service, turn)
             case SendOn():
-                return await persistence.send_on(service, turn, action.due_ms)
+                return await waking.send_on(service, turn, action.due_ms)
             case Undo():
                 turn = await handling.undo(service, turn, action)
             case CloseSealed():

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from saga.messages import Message
-from saga.progress import deadlines, decide, history, ids, record, step, timing
+from saga.progress import deadlines, decide, giving_up, history, ids, record, step, timing
 from saga.progress.actions import Done, Rename, SendOn
 from saga.progress.document import Kept, Snapshot, Timer
 from verification.explore import explore
@@ -69,7 +69,7 @@ def what_is_parked_goes_behind_the_others(patch: pytest.MonkeyPatch) -> None:
         rest = record.without(p.queue, kept.handler, gone)
         return replace(p, queue=(*rest, kept), waiting=record.without(p.waiting, kept.handler, gone))
 
-    patch.setattr(record, "_at_the_head", behind)
+    patch.setattr(giving_up, "_at_the_head", behind)
 
 
 def wakes_are_answered_from_the_cache(patch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from saga.messages import Record
 from saga.policies.retry import parks
-from saga.progress import decide, history, record
+from saga.progress import decide, giving_up, history, record
 from saga.progress.document import Kept, Snapshot
 from saga.runtime import handling, persistence
 from saga.runtime.delivery import Delivery
@@ -68,7 +68,7 @@ def what_is_parked_goes_to_the_end(patch: pytest.MonkeyPatch) -> None:
         queue, waiting = record.without(p.queue, name, gone), record.without(p.waiting, name, gone)
         return replace(p, queue=(*queue, kept), waiting=waiting)
 
-    patch.setattr(record, "_at_the_head", behind)
+    patch.setattr(giving_up, "_at_the_head", behind)
 
 
 def what_is_parked_blocks_nobody(patch: pytest.MonkeyPatch) -> None:

@@ -16,10 +16,11 @@ from msgspec.structs import replace
 from saga.clock import iso
 from saga.commands import Command
 from saga.messages import Message
-from saga.progress import compensate, decide, ids, operators, record, step
+from saga.progress import compensate, decide, giving_up, ids, operators, record, step
 from saga.progress.actions import Act
 from saga.progress.document import Call, Intent, Kept, Result, Snapshot, decode_entry
-from saga.progress.record import Ended, Failure, Hand, Written
+from saga.progress.giving_up import Failure
+from saga.progress.record import Ended, Hand, Written
 from saga.progress.roles import Role, Roles
 from saga.runtime import documents, handling, lanes, persistence, turn
 from saga.runtime.delivery import Delivery
@@ -260,7 +261,7 @@ def a_dead_letter_is_dropped(patch: pytest.MonkeyPatch) -> None:
     def dead(p: Snapshot, hand: Hand, action: Act, failure: Failure, intent: Intent | None) -> Written:
         return record.ignored(p, hand, action.role, action.message, failure.reason)
 
-    patch.setattr(record, "dead", dead)
+    patch.setattr(giving_up, "dead", dead)
 
 
 # -------------------------------------------------------------------- documents

@@ -15,12 +15,13 @@ from msgspec.structs import fields, replace
 from saga.clock import iso
 from saga.messages import Message
 from saga.names import PROGRESS
-from saga.progress import binding, compensate, piles, record
+from saga.progress import binding, compensate, giving_up, piles, record
 from saga.progress.actions import Run
 from saga.progress.binding import BOUND, UNBOUND
 from saga.progress.document import Entry, Ran, Result, Snapshot, decode, decode_entry, encode
+from saga.progress.giving_up import Failure
 from saga.progress.history import fold, verify
-from saga.progress.record import Ended, Failure, Hand
+from saga.progress.record import Ended, Hand
 from saga.progress.roles import Undo
 from saga.progress.spill import Bounds
 from saga.testing.fault_kinds import faults
@@ -118,7 +119,7 @@ def kept_in_every_way() -> Iterator[Snapshot]:
     p = record.queued(opened, hand(p, another), role, another, "it has begun", None).snapshot
     yield p
     failure = Failure(reason="why", remedy="mend", attempts=5)
-    yield record.dead(p, hand(p, message), Run(role, message, (message,)), failure, intent).snapshot
+    yield giving_up.dead(p, hand(p, message), Run(role, message, (message,)), failure, intent).snapshot
 
 
 def hand(p: Snapshot, message: Message) -> Hand:

@@ -4,11 +4,12 @@ from msgspec.structs import replace
 
 from saga.clock import from_iso
 from saga.messages import Message
-from saga.progress import deadlines, ids, record
+from saga.progress import deadlines, giving_up, ids, record
 from saga.progress.actions import Done, Ignore, Note, Now, Run, SendOn, Trigger
 from saga.progress.decide import knows, next_ready
 from saga.progress.document import Kept, Snapshot
-from saga.progress.record import Ended, Failure, Hand
+from saga.progress.giving_up import Failure
+from saga.progress.record import Ended, Hand
 from saga.progress.roles import DEADLINE, Role, Roles
 from saga.progress.step import next_action, noted
 from tests.progress.pieces import START, a_message, a_role, an_intent, blank, kept, ran, roles_of
@@ -157,12 +158,12 @@ def test_what_it_has_begun_goes_on_at_its_time() -> None:
 def test_one_that_fails_moves_its_time_and_one_that_dies_holds_up_the_saga() -> None:
     failure = Failure(reason="why", remedy="mend", attempts=2)
     action = Run(EXPIRE, A, (A,))
-    p = record.parked(opened(), hand(opened(), B, now_ms=DUE), action, failure, None, due_ms=DUE + 7).snapshot
+    p = giving_up.parked(opened(), hand(opened(), B, now_ms=DUE), action, failure, None, due_ms=DUE + 7).snapshot
     assert p.queue == ()
     assert p.deadlines == (Kept(handler="expire", message=A, n=0, due_ms=DUE + 7, attempts=2),)
     assert p.wake is not None
     assert p.wake.due_ms == DUE + 7
-    p = record.dead(opened(), hand(opened(), B, now_ms=DUE), action, failure, None).snapshot
+    p = giving_up.dead(opened(), hand(opened(), B, now_ms=DUE), action, failure, None).snapshot
     assert p.deadlines == ()
     assert [k.handler for k in p.queue] == ["expire"]
 

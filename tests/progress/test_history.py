@@ -9,12 +9,13 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from saga.messages import Position
-from saga.progress import history, record
+from saga.progress import giving_up, history, record
 from saga.progress.actions import Now, Run, Trigger
 from saga.progress.decide import decide, next_ready, undone_by
 from saga.progress.document import Snapshot, decode, decode_entry, encode, messages_of
+from saga.progress.giving_up import Failure
 from saga.progress.history import HISTORY_BYTES_MAX, TRANSITIONS_KEPT, TRANSITIONS_MAX, fold, unpublished, verify
-from saga.progress.record import Ended, Failure, Hand, Written
+from saga.progress.record import Ended, Hand, Written
 from saga.progress.roles import Undo
 from saga.progress.step import next_action
 from tests.progress.pieces import NOW_MS, a_message, a_role, blank, roles_of
@@ -61,7 +62,7 @@ def next_of(p: Snapshot, what: str, delta: dict[str, Any], events: int) -> Writt
         case "refused":
             return record.refused(p, hand, MANY, message, "why", "mend")
     failure = Failure(reason="why", remedy="mend", attempts=2)
-    return record.dead(p, hand, Run(MANY, message, (message,)), failure, None)
+    return giving_up.dead(p, hand, Run(MANY, message, (message,)), failure, None)
 
 
 def written(steps: Sequence[tuple[str, dict[str, Any], int]]) -> Snapshot:

@@ -7,12 +7,13 @@ from msgspec.structs import replace
 
 from saga.clock import iso
 from saga.messages import Message
-from saga.progress import compensate, ids, record
+from saga.progress import compensate, giving_up, ids, record
 from saga.progress.actions import Now, Queue, Run
 from saga.progress.actions import Undo as UndoResult
 from saga.progress.decide import decide, newest, next_ready
 from saga.progress.document import Call, Own, Page, PageOf, Result, Snapshot, decode, decode_entry, encode
-from saga.progress.record import INBOX_MAX, Ended, Failure
+from saga.progress.giving_up import Failure
+from saga.progress.record import INBOX_MAX, Ended
 from saga.progress.roles import Role, Roles, Undo, undo_name
 from tests.progress.pieces import NOW_MS, START, a_hand, a_message, a_role, an_intent, blank, kept, roles_of
 
@@ -38,7 +39,7 @@ def handled(
 
 def died(p: Snapshot, role: Role, message: Message) -> Snapshot:
     """The message was given up for this handler."""
-    return record.dead(p, a_hand(message), Run(role, message, (message,)), FAILURE, None).snapshot
+    return giving_up.dead(p, a_hand(message), Run(role, message, (message,)), FAILURE, None).snapshot
 
 
 def queued(p: Snapshot, role: Role, message: Message) -> Snapshot:
@@ -233,7 +234,7 @@ def test_runs_of_one_handler_on_other_messages_have_intents_of_their_own() -> No
     assert p.intents == (another, an_intent("alone", A))
     assert p.started == START, "the first thing that is written says when the saga began"
     newer = replace(an_intent("alone", A), begins=CALL)
-    died = record.dead(p, a_hand(A), Run(ALONE, A, (A,)), FAILURE, newer).snapshot
+    died = giving_up.dead(p, a_hand(A), Run(ALONE, A, (A,)), FAILURE, newer).snapshot
     assert died.intents == (another, newer), "with what is known of its last call"
 
 
@@ -402,7 +403,7 @@ def test_a_dead_letter_without_room_for_its_bytes_stands_where_it_would_with_the
     message = action.message
     p = replace(blank(), n=7, queue=(kept("both", A),), waiting=(kept("alone", A), kept("both", B)))
     p = replace(p, compensating=(kept("alone", FAILED),))
-    written = record.stripped(p, a_hand(message), action, letter="letter-1", reason="too large")
+    written = giving_up.stripped(p, a_hand(message), action, letter="letter-1", reason="too large")
     p = written.snapshot
     [dead] = [k for k in (*p.queue, *p.compensating) if k.dead]
     assert (dead.handler, dead.message) == ("alone", replace(message, value=b""))

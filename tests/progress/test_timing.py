@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from saga import wakes
 from saga.messages import Message, Position
-from saga.progress import compensate, decide, history, ids, record, timing
+from saga.progress import compensate, decide, giving_up, history, ids, record, timing
 from saga.progress.actions import Act, Action, Done, Now, Reload, Rename, Run, SendOn, Trigger
 from saga.progress.actions import Undo as UndoResult
 from saga.progress.document import (
@@ -22,7 +22,8 @@ from saga.progress.document import (
     decode,
     encode,
 )
-from saga.progress.record import Ended, Failure, Written
+from saga.progress.giving_up import Failure
+from saga.progress.record import Ended, Written
 from saga.progress.roles import Undo, undo_name
 from saga.progress.step import next_action
 from tests.progress.pieces import NOW_MS, a_hand, a_message, a_role, an_intent, blank, kept, roles_of
@@ -210,7 +211,7 @@ FAILURE = Failure(reason="why", remedy="-", attempts=6, history=HISTORY, where="
 
 def park(p: Snapshot, action: Act, intent: Intent | None = None, *, due_ms: int = LATER) -> Written:
     hand = replace(a_hand(action.message, roles=ROLES), before=p)
-    return record.parked(p, hand, action, FAILURE, intent, due_ms=due_ms)
+    return giving_up.parked(p, hand, action, FAILURE, intent, due_ms=due_ms)
 
 
 def test_what_is_parked_goes_to_the_head_with_its_attempts_and_is_told_with_all_that_failed() -> None:

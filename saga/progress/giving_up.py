@@ -1,0 +1,113 @@
+"""Records of attempts that failed: the run is parked until its next attempt, or given up as a dead letter. Pure."""
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from saga.messages import Message
+from saga.progress import ids, record
+from saga.progress.actions import Act
+from saga.progress.document import Attempt, DeadLetter, Intent, Kept, Snapshot
+from saga.progress.record import Ended, Hand, Written
+
+
+class Failure(Struct, frozen=True, kw_only=True, gc=False):
+    """Failure because of which a run was given up, for people."""
+
+    reason: str
+    remedy: str
+    attempts: int
+    history: tuple[Attempt, ...] = ()
+    """Attempts that failed since the transition before."""
+    where: str | None = None
+    """Place in the service's code at which the last attempt failed."""
+
+
+def dead(p: Snapshot, hand: Hand, action: Act, failure: Failure, intent: Intent | None) -> Written:
+    """Give a run up: a dead letter, and the saga is quarantined. `intent`: with the last results, if it has begun."""
+    message = action.message
+    letter = DeadLetter(
+        id=ids.dead_id(p.service, p.saga, action.name, message.id, p.replays),
+        what="dead letter",
+        handler=action.name,
+        reason=failure.reason,
+        remedy=failure.remedy,
+        message=message,
+        attempts=failure.attempts,
+        where=failure.where,
+    )
+    p = _with_intent(p, action, intent)
+    p = _quarantined(p, action, Kept(handler=action.role.name, message=message, n=_place(p, action), dead=letter.id))
+    return record.append(p, hand, "dead", action.name, _given_up(message, failure, intent, (letter,)))
+
+
+def parked(p: Snapshot, hand: Hand, action: Act, failure: Failure, intent: Intent | None, *, due_ms: int) -> Written:
+    """Leave a run until `due_ms`, in its place: the saga's other messages queue behind it. `intent`: with the last
+    results, if it has begun."""
+    p, message = _with_intent(p, action, intent), action.message
+    kept = Kept(
+        handler=action.role.name, message=message, n=_place(p, action), attempts=failure.attempts, due_ms=due_ms
+    )
+    if action.role.is_deadline:  # it holds up nobody: its time moves
+        p = replace(p, deadlines=tuple(replace(kept, n=k.n) if _is_same(k, kept) else k for k in p.deadlines))
+    elif not action.undoes:
+        p = _at_the_head(p, kept)
+    elif any(_is_same(k, kept) for k in p.compensating):
+        p = replace(p, compensating=tuple(replace(kept, n=k.n) if _is_same(k, kept) else k for k in p.compensating))
+    else:
+        p = replace(p, compensating=(*p.compensating, kept))
+    return record.append(
+        p, hand, "retrying", action.name, _given_up(message, failure, None, ())
+    )  # its answers are kept
+
+
+def _given_up(message: Message, failure: Failure, intent: Intent | None, letters: tuple[DeadLetter, ...]) -> Ended:
+    """End of an attempt, with what it has got so far."""
+    return Ended(
+        message=message,
+        reason=failure.reason,
+        attempt=failure.attempts,
+        failures=failure.history,
+        calls=intent.calls if intent else (),
+        letters=letters,
+    )
+
+
+def _with_intent(p: Snapshot, action: Act, intent: Intent | None) -> Snapshot:
+    """The progress with the open intent as it is by now."""
+    if intent is None:
+        return p
+    name, cause = intent.handler, intent.cause
+    return replace(
+        p, intents=tuple(intent if record.is_of(i, name, cause, undo=action.undoes) else i for i in p.intents)
+    )
+
+
+def _is_same(a: Kept, b: Kept) -> bool:
+    return a.handler == b.handler and a.message.id == b.message.id
+
+
+def _place(p: Snapshot, action: Act) -> int:
+    """Number of a message that goes to the head of the queue, where what is there keeps its order behind it; or to the
+    end of what is to be undone."""
+    return p.n if action.undoes else min([p.n, *[k.n for k in p.queue[:1]]])
+
+
+def stripped(p: Snapshot, hand: Hand, action: Act, *, letter: str, reason: str) -> Written:
+    """Record a message as dead where `dead` has no room: the quarantine stands here, the bytes in the letter only."""
+    message = replace(action.message, value=b"")
+    p = _quarantined(
+        p, action, Kept(handler=action.role.name, message=message, n=_place(p, action), dead=letter, bad=reason)
+    )
+    return record.append(p, hand, "dead", action.name, Ended(message=action.message, reason=reason))
+
+
+def _quarantined(p: Snapshot, action: Act, kept: Kept) -> Snapshot:
+    """With a dead letter that stays until a person decides: at the head of the queue, or with what is to be undone."""
+    if action.undoes:
+        return replace(p, compensating=(*record.without(p.compensating, kept.handler, [kept.message.id]), kept))
+    return _at_the_head(p, kept)
+
+
+def _at_the_head(p: Snapshot, kept: Kept) -> Snapshot:
+    name, gone = kept.handler, [kept.message.id]
+    return replace(p, queue=(kept, *record.without(p.queue, name, gone)), waiting=record.without(p.waiting, name, gone))
