@@ -426,3 +426,42 @@ async def test_while_the_store_is_away_no_attempt_is_counted(tmp_path: Path) -> 
 def done(here: Workplace) -> set[str | None]:
     """Sagas whose order was handled."""
     return {m.saga for m in here.told(Handled) if ("reserve", "handled", None) in m.outcomes}
+
+
+async def test_a_message_that_comes_again_publishes_the_wake_it_named_though_the_cache_knows_the_message(
+    tmp_path: Path,
+) -> None:
+    payment = Service("payment")
+
+    @payment.handler
+    async def reserve(order: OrderPlaced) -> PaymentReserved:
+        return PaymentReserved(order_id=order.order_id, charge_id="c", amount=order.total)
+
+    @payment.handler
+    async def tell(reserved: PaymentReserved) -> None:
+        raise ConnectionError("away")
+
+    @payment.handler
+    async def note(confirmed: OrderConfirmed) -> None: ...
+
+    async with place(tmp_path) as at:
+        worker, other = [await at.worker(payment) for _ in range(2)]
+        order, position, publish = worker.message(an_order()), Position("orders", 0, 7), worker.log.publish
+
+        async def dies(messages: Sequence[Outgoing]) -> None:
+            if ".wake." in messages[0].topic:
+                raise Draining
+            await publish(messages)
+
+        worker.log.publish = dies  # type: ignore[method-assign] # at this moment
+        with pytest.raises(Draining):
+            await take_turn(worker.participant, begin(worker.participant, order, position, None))
+        after = await other.takes(CONFIRMED)  # somebody else goes on, and marks all before as published
+        assert await other.told() == [("reserve", "handled"), ("tell", "retrying"), ("note", "queued")]
+        assert wakes_in(other) == []
+        assert after.progress is not None
+        cached = (after.progress, after.cas)
+        await take_turn(other.participant, begin(other.participant, order, position._replace(offset=8), cached))
+        assert wakes_in(other) == [], "a copy of the message is not it"
+        await take_turn(other.participant, begin(other.participant, order, position, cached))
+        assert [wake.id for wake in wakes_in(other)] == ["wake-1"]
