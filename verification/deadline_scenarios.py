@@ -62,7 +62,6 @@ def deadlines() -> Iterator[Scenario]:  # a list: one scenario after another
         a=(ORD,),
         b=(F,),
         crash=1,
-        wakes_max=10,
         at_the_end=has_ended,
     )
     yield Scenario(
@@ -152,7 +151,6 @@ def deadlines() -> Iterator[Scenario]:  # a list: one scenario after another
         a=(ORD,),
         b=(X,),
         crash=1,
-        wakes_max=10,  # two, each sent on five times: the message that named it has come twice
     )
     yield Scenario(
         name="deadline: it dies",

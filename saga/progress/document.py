@@ -114,9 +114,6 @@ class Timer(Struct, frozen=True, kw_only=True, gc=False):
     id: str
     due_ms: int
     """Earliest time for which something waited when it was named, in milliseconds since 1970."""
-    at: tuple[str, int, int] | None = None
-    """Place in the log of the message under which it was named: whoever gets that one again publishes the wake again,
-    and nobody else. `None`: no message comes again; then whoever reads it does."""
 
 
 class Attempt(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):

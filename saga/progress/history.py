@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from saga.messages import Position
 from saga.progress import binding
-from saga.progress.document import UNREADABLE, Entry, Snapshot, Timer, decode_entry
+from saga.progress.document import UNREADABLE, Entry, Snapshot, decode_entry
 
 TRANSITIONS_MAX = 64
 """With more transitions than this in a progress, the oldest published ones go to an archive."""
@@ -21,24 +21,17 @@ HISTORY_BYTES_MAX = 256 * 1024
 """With more bytes of transitions than this the oldest published ones go too, down to half of it."""
 
 
-def unpublished(p: Snapshot, is_committed: Callable[[Position], bool]) -> Iterator[Entry]:
+def unpublished(p: Snapshot, is_committed: Callable[[Position], bool], in_hand: str) -> Iterator[Entry]:
     """The transitions whose events are not known as published, oldest first.
 
-    Less those whose message is committed already, by this worker: whoever commits has published before. Wakes are not
-    among what counts: see `wake_left_to`.
+    Less those whose message is committed already, by this worker: whoever commits has published before. A wake counts
+    as an event, but where it is `in_hand`: else each that comes would bring another.
     """
     for raw in p.transitions[max(0, p.published - p.first) :]:
         entry = decode_entry(raw)
-        if (entry.events or entry.letters) and not (entry.position and is_committed(Position(*entry.position))):
+        says = entry.events or entry.letters or (entry.wake is not None and entry.wake.id != in_hand)
+        if says and not (entry.position and is_committed(Position(*entry.position))):
             yield entry
-
-
-def wake_left_to(p: Snapshot, position: Position, in_hand: str) -> Timer | None:
-    """The current wake, if it may be unpublished and is up to whoever has this message in hand: it is that under which
-    it was named, and has come again. Were it published by each who reads, it would bring another each time."""
-    if p.wake is None or p.wake.id == in_hand or p.wake.at not in (None, position):
-        return None
-    return p.wake
 
 
 class Archive(Struct, frozen=True, kw_only=True, gc=False):

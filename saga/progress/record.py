@@ -48,8 +48,6 @@ class Hand(Struct, frozen=True, kw_only=True, gc=False):
     """The types of own events of which the progress, once written, has all as parts."""
     now_ms: int
     memory_s: int
-    place: Position | None = None
-    """Its place in the log, whether the progress knew of it or not; `None`: it lies nowhere."""
     before: Snapshot | None = None
     """The progress as the store has it: a transition holds what it changes of it."""
 
@@ -140,7 +138,7 @@ def append(p: Snapshot, hand: Hand, outcome: Outcome, handler: str, ended: Ended
     if (
         p.deadlines or p.queue or p.compensating or p.wake is not None
     ):  # of most nothing waits for time, and that is cheap to see
-        p, wake = timing.woken(p, hand.before, hand.place, hand.now_ms)
+        p, wake = timing.woken(p, hand.before, hand.now_ms)
     entry = Entry(
         n=p.n,
         previous=p.hash or binding.seed(p.service, p.saga),

@@ -8,7 +8,6 @@ a new one where the current one may come too late.
 
 from msgspec.structs import replace
 
-from saga.messages import Position
 from saga.progress.document import Kept, Snapshot, Timer
 
 AGAIN_MS_MIN, AGAIN_MS_MAX = 1000, 86_400_000
@@ -48,15 +47,14 @@ def is_overdue(p: Snapshot, now_ms: int) -> bool:
     return any(k.due_ms <= now_ms for k in p.deadlines)
 
 
-def woken(p: Snapshot, before: Snapshot | None, at: Position | None, now_ms: int) -> tuple[Snapshot, Timer | None]:
+def woken(p: Snapshot, before: Snapshot | None, now_ms: int) -> tuple[Snapshot, Timer | None]:
     """The progress with a new current wake, and that wake, where the one before does not do: there is none, it comes
-    too late, or something waits for time that did not. `before`: the progress as the store has it; `at`: place of
-    what is in hand."""
+    too late, or something waits for time that did not. `before`: the progress as the store has it."""
     due_ms = next_look(p, now_ms)
     if due_ms is None:
         return (p if p.wake is None else replace(p, wake=None)), None
     known = _NOTHING if before is None else waits_for_time(before)
     if p.wake is not None and p.wake.due_ms <= due_ms and waits_for_time(p) <= known:
         return p, None
-    timer = Timer(id=f"wake-{p.n}", due_ms=due_ms, at=at)
+    timer = Timer(id=f"wake-{p.n}", due_ms=due_ms)
     return replace(p, wake=timer), timer

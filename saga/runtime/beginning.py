@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from saga.errors import BadInput
 from saga.messages import Message, Position
-from saga.progress import history, record
+from saga.progress import record
 from saga.progress.actions import NOBODY
 from saga.progress.document import Snapshot
 from saga.progress.roles import Role
@@ -30,8 +30,6 @@ def begin(
             p = record.empty(service.name, message.saga)
     elif p.started is None and persistence.is_older_than_memory(service, message):
         p, cas = None, 0
-    elif p.wake is not None and history.wake_left_to(p, position, message.id) is not None:
-        p, cas = None, 0  # who reads it publishes the wake
     # Looked at only where the message may have to wait: it waits for nothing if it can never be decoded.
     bad = NOBODY if message.started is not None and message.type not in service.roles.joined else _bad(service, message)
     return TurnState(message=message, position=position, bad=bad, progress=p, cas=cas, stages=stages or Stages())

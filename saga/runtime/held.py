@@ -44,6 +44,8 @@ class Held:
     _all: Counter[tuple[str, int]] = field(default_factory=Counter)
     _waiting: Counter[tuple[str, int]] = field(default_factory=Counter)
     _sooner: asyncio.Event = field(default_factory=asyncio.Event)
+    _first: dict[tuple[str, str], Item] = field(default_factory=dict)
+    """Item of each wake that is held: by saga and id, for a wake may come in several copies."""
 
     def count(self, partition: tuple[str, int]) -> int:
         """Return how many of the partition are held."""
@@ -51,7 +53,12 @@ class Held:
 
     def add(self, item: Item, record: Record, tier: Tier) -> None:
         """Hold a wake as long as its tier says: from when it was appended, but never longer than the tier from now on,
-        whatever the clocks say."""
+        whatever the clocks say. A copy of one that is held is finished at once: else each would be sent on, and those
+        that readers and lost answers bring would become more and more."""
+        held = self._first.get(_name(item))
+        if held is not None and _due_ms(held) <= _due_ms(item):
+            self.lanes.finish(item.prefix, item.position.offset)
+            return
         passed_s = (self.clock.now_ms() - record.time_ms) / 1000
         left_s = min(max(tier.seconds - passed_s, 0), tier.seconds)
         if left_s:
@@ -82,6 +89,7 @@ class Held:
         gone = {partition[:2] for partition in partitions}
         self._heap = [held for held in self._heap if held[2].position[:2] not in gone]
         heapify(self._heap)
+        self._first = {_name(item): item for _, _, item, _ in sorted(self._heap, reverse=True)}
         for partition in gone:
             self._all.pop(partition, None)
             self._waiting.pop(partition, None)
@@ -101,12 +109,15 @@ class Held:
         self._added += 1
         if self._is_full(partition):
             self.full.add(partition)
+        self._first.setdefault(_name(item), item)
         heappush(self._heap, (self.clock.monotonic_s() + seconds, self._added, item, waits))
         if self._heap[0][1] == self._added:
             self._sooner.set()
 
     def _release(self) -> None:
         _, _, item, waits = heappop(self._heap)
+        if self._first.get(_name(item)) is item:
+            del self._first[_name(item)]
         partition = item.position[:2]
         self._all[partition] -= 1
         if waits:
@@ -128,6 +139,13 @@ class Held:
             self.lanes.add(item)
 
     def _left_s(self, item: Item) -> float:
-        wake = item.message
-        assert isinstance(wake, Wake)
-        return (wake.due_ms - self.clock.now_ms()) / 1000
+        return (_due_ms(item) - self.clock.now_ms()) / 1000
+
+
+def _name(item: Item) -> tuple[str, str]:
+    return item.message.saga, item.message.id
+
+
+def _due_ms(item: Item) -> int:
+    assert isinstance(item.message, Wake)
+    return item.message.due_ms

@@ -26,7 +26,6 @@ from saga.progress.document import (
     DeadLetter,
     Entry,
     Snapshot,
-    Timer,
     decode,
     decode_entry,
     encode,
@@ -96,7 +95,6 @@ def in_hand(service: Participant, turn: TurnState, *, appends: bool = True) -> H
     return Hand(
         message=message,
         position=turn.position if is_new else None,
-        place=turn.position if message.type else None,
         roles=service.roles,
         # Without a message nobody comes again after a crash: that it is whole is said when all is done and published.
         heard=service.roles.heard if message.type else p.heard,
@@ -115,12 +113,10 @@ async def load(service: Participant, turn: TurnState) -> TurnState:
         p, cas = record.empty(service.name, saga), 0
     else:
         p, cas = decode(document.content), document.cas
-        unpublished = list(history.unpublished(p, service.ports.assignment.is_committed))
+        unpublished = list(history.unpublished(p, service.ports.assignment.is_committed, turn.message.id))
         _check_declared(service, p, unpublished)
         for entry in unpublished:
             await publish(service, turn, p, entry)
-        if (wake := history.wake_left_to(p, turn.position, turn.message.id)) is not None:
-            await send(service, turn.position, [wake_record(service, saga, wake.id, wake.due_ms)])
     if p.started is None and is_older_than_memory(service, turn.message):  # what is kept here may be all new to us
         await _too_old(service, turn)
         return replace(turn, over=True)
@@ -212,7 +208,7 @@ async def write(service: Participant, turn: TurnState, written: Written) -> Turn
     stages.persisted_s += saved - began
     if entry is not None:
         if entry.events or entry.letters or entry.wake is not None:
-            await publish(service, turn, written.snapshot, entry, entry.wake)
+            await publish(service, turn, written.snapshot, entry)
             stages.published_s += clock.monotonic_s() - saved
         stages.outcomes.append((entry.handler, entry.outcome, entry.reason))
         if entry.outcome not in ("ignored", "waiting", "queued"):
@@ -298,13 +294,13 @@ async def _replaced(service: Participant, position: Position, saga: str, key: st
         raise Refused from why
 
 
-async def publish(service: Participant, turn: TurnState, p: Snapshot, entry: Entry, wake: Timer | None = None) -> None:
-    """Publish the events of a transition, in order, and a wake; return when all are acknowledged. Nothing later goes
-    out before."""
+async def publish(service: Participant, turn: TurnState, p: Snapshot, entry: Entry) -> None:
+    """Publish the events of a transition, in order, with its wake, if that is not in hand; return when all are
+    acknowledged. Nothing later goes out before."""
     position, records = turn.position, records_of(service, p, entry)
     events, letters = records[: len(entry.events)], records[len(entry.events) :]
-    if wake is not None:
-        events.append(wake_record(service, p.saga, wake.id, wake.due_ms))
+    if entry.wake is not None and entry.wake.id != turn.message.id:
+        events.append(wake_record(service, p.saga, entry.wake.id, entry.wake.due_ms))
     try:
         await send(service, position, [*events, *letters])
     except Exception:  # a dead letter that the log does not take keeps back nothing else

@@ -11,12 +11,14 @@ from saga.messages import Message
 from saga.progress import deadlines, decide, giving_up, history, ids, record, step, timing
 from saga.progress.actions import Done, Rename, SendOn
 from saga.progress.document import Kept, Snapshot, Timer
+from saga.runtime import persistence
 from verification.explore import explore
 from verification.scenarios import scenarios
 
 Take = Callable[[pytest.MonkeyPatch], None]
 SCENARIOS = {scenario.name: scenario for scenario in scenarios()}
 woken, at_rest = timing.woken, step._at_rest
+unpublished = history.unpublished
 touched, may_run = deadlines.touched, deadlines.may_run
 
 
@@ -49,7 +51,13 @@ def each_write_names_a_wake(patch: pytest.MonkeyPatch) -> None:
 
 
 def readers_publish_the_wake_in_hand(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(history, "wake_left_to", lambda p, position, in_hand: p.wake)
+    publish = persistence.publish
+
+    async def all_of_it(service: Any, turn: Any, p: Any, entry: Any) -> None:
+        await publish(service, replace(turn, message=replace(turn.message, id="")), p, entry)
+
+    patch.setattr(history, "unpublished", lambda p, is_committed, in_hand: unpublished(p, is_committed, ""))
+    patch.setattr(persistence, "publish", all_of_it)
 
 
 def what_is_overdue_and_cannot_run_has_no_wake(patch: pytest.MonkeyPatch) -> None:
@@ -60,7 +68,10 @@ def what_is_overdue_and_cannot_run_has_no_wake(patch: pytest.MonkeyPatch) -> Non
 
 
 def readers_publish_no_wake(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(history, "wake_left_to", lambda p, position, in_hand: None)
+    def without(p: Snapshot, *asked: Any) -> Any:
+        return [entry for entry in unpublished(p, *asked) if entry.events or entry.letters]
+
+    patch.setattr(history, "unpublished", without)
 
 
 def what_is_parked_goes_behind_the_others(patch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from saga.messages import Record
 from saga.policies.retry import parks
 from saga.progress import decide, giving_up, history, record
 from saga.progress.document import Kept, Snapshot
-from saga.runtime import handling, persistence
+from saga.runtime import handling, held, persistence
 from saga.runtime.delivery import Delivery
 from saga.runtime.held import Held
 from saga.runtime.lanes import Item, Lanes
@@ -47,19 +47,15 @@ def wakes_are_finished_when_they_are_held(patch: pytest.MonkeyPatch) -> None:
 
 
 def wakes_are_not_published(patch: pytest.MonkeyPatch) -> None:
-    rewritten(patch, persistence, "write", ", entry.wake)", ")")
+    rewritten(patch, persistence, "publish", " and entry.wake.id != turn.message.id", " and False")
 
 
 def wakes_of_a_worker_that_dies_are_not_published_again(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(history, "wake_left_to", lambda p, position, in_hand: None)
+    rewritten(patch, history, "unpublished", " or (entry.wake is not None and entry.wake.id != in_hand)", "")
 
 
-def readers_publish_the_current_wake(patch: pytest.MonkeyPatch) -> None:
-    rewritten(patch, history, "wake_left_to", " or p.wake.at not in (None, position)", "")
-
-
-def wakes_bring_themselves_again(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(history, "wake_left_to", lambda p, position, in_hand: p.wake)
+def copies_of_a_wake_are_sent_on_too(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(held, "_name", lambda item: (item.message.saga, str(item.position)))
 
 
 def what_is_parked_goes_to_the_end(patch: pytest.MonkeyPatch) -> None:

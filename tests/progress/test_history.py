@@ -164,7 +164,7 @@ def test_archiving_changes_no_decision_and_no_event_that_is_to_be_published(
         trigger = Trigger(message=message)
         assert next_action(after, ROLES, trigger, NOW, True) == next_action(p, ROLES, trigger, NOW, True)
     assert next_ready(after, ROLES, NOW.ms) == next_ready(p, ROLES, NOW.ms)
-    assert list(unpublished(after, never_committed)) == list(unpublished(p, never_committed))
+    assert list(unpublished(after, never_committed, "")) == list(unpublished(p, never_committed, ""))
     whole = [*archive.transitions, *after.transitions]
     assert whole == list(p.transitions)
     assert verify(whole, after) is None
@@ -259,15 +259,15 @@ def never_committed(position: Position) -> bool:
 
 def test_what_is_not_known_as_published_is_less_what_this_worker_has_committed() -> None:
     p = replace(written([("handled", {}, 1)] * 4 + [("ignored", {}, 0), ("refused", {}, 0)]), published=1)
-    assert [e.n for e in unpublished(p, never_committed)] == [1, 2, 3, 5], "what says nothing is left out"
-    assert [e.n for e in unpublished(p, lambda position: position.offset < 3)] == [3, 5]
+    assert [e.n for e in unpublished(p, never_committed, "")] == [1, 2, 3, 5], "what says nothing is left out"
+    assert [e.n for e in unpublished(p, lambda position: position.offset < 3, "")] == [3, 5]
     without_position = record.handled(
         p,
         Hand(message=a_message(), position=None, roles=ROLES, heard=(), now_ms=NOW_MS, memory_s=1),
         MANY,
         Ended(cause="A-1", message=a_message(), parts=(a_message(),), events=[a_message("R")]),
     ).snapshot
-    assert [e.n for e in unpublished(without_position, lambda position: True)] == [6]
+    assert [e.n for e in unpublished(without_position, lambda position: True, "")] == [6]
 
 
 def test_published_events_have_their_whole_envelope_again() -> None:

@@ -5,7 +5,7 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from saga import wakes
-from saga.messages import Message, Position
+from saga.messages import Message
 from saga.progress import compensate, decide, giving_up, history, ids, record, timing
 from saga.progress.actions import Act, Action, Done, Now, Reload, Rename, Run, SendOn, Trigger
 from saga.progress.actions import Undo as UndoResult
@@ -19,7 +19,6 @@ from saga.progress.document import (
     Result,
     Snapshot,
     Timer,
-    decode,
     encode,
 )
 from saga.progress.giving_up import Failure
@@ -37,7 +36,6 @@ ROLES = roles_of(FIRST, SECOND, RESERVE, OTHER, outcomes="Failed FailedToo", emi
 NOW = Now(NOW_MS, memory_s=10**6)
 RESULT = Result(handler="reserve", cause=C.id, event=a_message("R"), own=())
 RESULT_TOO = Result(handler="reserve", cause="C-2", event=a_message("R", "R-2"), own=())
-PLACE = Position("things", 0, 4)
 CURRENT = Timer(id="wake-3", due_ms=LATER)
 
 
@@ -78,18 +76,18 @@ def test_what_is_overdue_and_cannot_run_is_looked_at_again_later_and_later(overd
 
 
 def test_the_first_that_waits_names_a_wake_after_its_transition() -> None:
-    p, timer = timing.woken(waiting_for(LATEST, LATER), blank(), PLACE, NOW_MS)
-    assert timer == p.wake == Timer(id="wake-7", due_ms=LATER, at=PLACE)
-    assert timing.woken(waiting_for(LATEST), None, PLACE, NOW_MS)[1] == Timer(id="wake-7", due_ms=LATEST, at=PLACE)
+    p, timer = timing.woken(waiting_for(LATEST, LATER), blank(), NOW_MS)
+    assert timer == p.wake == Timer(id="wake-7", due_ms=LATER)
+    assert timing.woken(waiting_for(LATEST), None, NOW_MS)[1] == Timer(id="wake-7", due_ms=LATEST)
 
 
 def test_the_current_wake_does_for_what_waited_when_it_was_named() -> None:
     p = waiting_for(LATER, LATEST, wake=CURRENT)
-    assert timing.woken(p, p, PLACE, NOW_MS) == (p, None)
+    assert timing.woken(p, p, NOW_MS) == (p, None)
     less = replace(p, compensating=())
-    assert timing.woken(less, p, PLACE, NOW_MS) == (less, None), "what ended needs none"
+    assert timing.woken(less, p, NOW_MS) == (less, None), "what ended needs none"
     early = replace(p, wake=replace(CURRENT, due_ms=SOON))
-    assert timing.woken(early, early, PLACE, NOW_MS) == (early, None), "it is sent on when it comes"
+    assert timing.woken(early, early, NOW_MS) == (early, None), "it is sent on when it comes"
 
 
 @pytest.mark.parametrize(
@@ -102,15 +100,15 @@ def test_the_current_wake_does_for_what_waited_when_it_was_named() -> None:
     ],
 )
 def test_a_wake_that_does_not_do_is_replaced(p: Snapshot, before: Snapshot | None, why: str) -> None:
-    after, timer = timing.woken(p, before, PLACE, NOW_MS)
+    after, timer = timing.woken(p, before, NOW_MS)
     assert timer is not None, why
-    assert timer == after.wake == Timer(id="wake-7", due_ms=timing.next_look(p, NOW_MS) or 0, at=PLACE)
+    assert timer == after.wake == Timer(id="wake-7", due_ms=timing.next_look(p, NOW_MS) or 0)
 
 
 def test_the_wake_goes_with_the_last_that_waited() -> None:
     done = replace(blank(), wake=CURRENT)
-    assert timing.woken(done, waiting_for(LATER), PLACE, NOW_MS) == (replace(done, wake=None), None)
-    assert timing.woken(blank(), blank(), PLACE, NOW_MS) == (blank(), None)
+    assert timing.woken(done, waiting_for(LATER), NOW_MS) == (replace(done, wake=None), None)
+    assert timing.woken(blank(), blank(), NOW_MS) == (blank(), None)
 
 
 # ---------------------------------------------------------------- where a turn ends
@@ -303,29 +301,8 @@ def an_entry(n: int, **more: object) -> Entry:
     return replace(whole, **more)
 
 
-def test_wakes_are_not_among_the_events_that_readers_publish() -> None:
+def test_a_wake_is_among_what_readers_publish_unless_it_is_in_hand() -> None:
     event = Emitted(id="e", type="R", schema="-", value=b"")
     p = replace(entries(an_entry(0, wake=CURRENT), an_entry(1), an_entry(2, events=(event,))), wake=CURRENT)
-    assert [entry.n for entry in history.unpublished(p, lambda position: False)] == [2]
-
-
-def test_the_current_wake_is_published_again_by_the_message_under_which_it_was_named_and_by_no_other() -> None:
-    p = replace(blank(), wake=replace(CURRENT, at=PLACE))
-    assert history.wake_left_to(p, PLACE, A.id) == p.wake
-    assert history.wake_left_to(p, PLACE._replace(offset=5), A.id) is None
-    assert history.wake_left_to(p, PLACE._replace(partition=1), A.id) is None
-    assert history.wake_left_to(p, PLACE._replace(topic="other"), A.id) is None
-    assert history.wake_left_to(p, PLACE, CURRENT.id) is None, "it is in the log: here it is"
-    assert history.wake_left_to(blank(), PLACE, A.id) is None
-
-
-def test_a_wake_that_was_named_under_no_message_is_published_by_whoever_reads() -> None:
-    p = replace(blank(), wake=CURRENT)
-    assert history.wake_left_to(p, PLACE, A.id) == CURRENT
-    assert history.wake_left_to(p, PLACE, CURRENT.id) is None
-
-
-def test_the_place_of_a_wake_outlives_writing_and_reading() -> None:
-    p = decode(encode(replace(blank(), wake=replace(CURRENT, at=PLACE))))
-    assert history.wake_left_to(p, PLACE, A.id) is not None
-    assert history.wake_left_to(p, PLACE._replace(offset=5), A.id) is None
+    assert [entry.n for entry in history.unpublished(p, lambda position: False, A.id)] == [0, 2]
+    assert [entry.n for entry in history.unpublished(p, lambda position: False, CURRENT.id)] == [2]
