@@ -59,7 +59,7 @@ def load_services(names: Iterable[str]) -> list[Declared]:
         if not declared:
             problems.append(f"{name}: declares no service; it needs a `name = Service(...)`")
         for service in declared:
-            if not service.handlers:
+            if not service.reactions:
                 problems.append(f"{name}: the service {service.name!r} has no handler; a service reacts to something")
             elif found.setdefault(service.name, service) is not service:
                 problems.append(f"{name}: a second service is called {service.name!r}; rename it, or import the first")

@@ -119,7 +119,7 @@ class SimulatedWorld(World):
             declared = service.declared
             if declared.name in self.declared:
                 raise SagaError(f"{declared.name!r} has been started in this world already")
-            if not declared.handlers:
+            if not declared.reactions:
                 raise DeclarationError(f"the service {declared.name!r} has no handler; a service reacts to something")
             fakes = [fake for fake in use if any(isinstance(fake, r.gives) for r in declared.resources)]
             self._start(declared, fakes, documents)
