@@ -31,7 +31,7 @@ from saga.testing.example_events import Script, scripts_of
 from saga.testing.fakes import check_fakes
 from saga.testing.invariants.rerun import RerunStore, Written
 from saga.testing.single_turns import Published
-from saga.testing.trials import TrialClock, arriving, trial_ports
+from saga.testing.trials import TrialClock, arriving, in_place, trial_ports
 from saga.testing.world import NO_DOCUMENTS
 
 if TYPE_CHECKING:
@@ -227,7 +227,7 @@ class _ScriptRuns:
         resources: Mapping[type, object],
         documents: "Mapping[str, DataclassInstance]",
     ) -> None:
-        self._prepared, self._resources = prepared, resources
+        self._prepared, self._resources = in_place(prepared), resources
         self._declared = declared = prepared.declared
         self._outside, self._clock = _Outside(), TrialClock()
         kinds = {document.kind: document.collection for document in declared.documents}

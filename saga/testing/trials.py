@@ -3,8 +3,8 @@
 import asyncio
 from collections.abc import Awaitable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Generic, TypeVar
@@ -37,6 +37,7 @@ from saga.store.port import Store
 from saga.store.sqlite import SqliteStore
 from saga.testing.fakes import check_fakes
 from saga.testing.single_turns import Published, Undisturbed
+from saga.wakes import TYPE, Wake
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -47,6 +48,8 @@ _S = DefaultTypeVar("_S", bound="DataclassInstance | None", default=None)
 _S_co = DefaultTypeVar("_S_co", bound="DataclassInstance | None", default=None, covariant=True)
 _D = TypeVar("_D", bound="DataclassInstance")
 
+FOR_EVER_S = 1e12
+"""Seconds that are more than all delays of a trial together."""
 PAUSES_MAX = 1000
 """Most attempts that may fail in one trial: one with more will not come to an end."""
 
@@ -68,6 +71,10 @@ class TrialClock:
 
     async def sleep(self, seconds: float) -> None:
         self._now_ms += round(seconds * 1000)
+
+    def pass_until(self, ms: int) -> None:
+        """Let it be that time, unless it is later."""
+        self._now_ms = max(self._now_ms, ms)
 
     async def within(self, seconds: float, what: Awaitable[T]) -> T:
         async with asyncio.timeout(seconds):
@@ -143,14 +150,15 @@ class Trial(Generic[_S_co]):
 
 async def trial(
     service: Service[_S],
-    *script: Event,
+    *script: Event | timedelta,
     use: Sequence[object] = (),
     real: Sequence[type] = (),
     documents: "Mapping[str, DataclassInstance]" = {},  # noqa: B006 - never changed
 ) -> Trial[_S]:
     """Run one service on its real runtime in memory: `await trial(payment, an_order(), cancelled(), use=[FakeBank()])`.
 
-    `script`: events that arrive, in this order, each when nothing is left to do for those before. All of one saga.
+    `script`: events that arrive, in this order, each when nothing is left to do for those before; a `timedelta` lets so
+    much time pass, with the deadlines that are due then. All of one saga. Failed attempts take no time.
     `use`: fakes, each in the place of the resources whose type it is an instance of. `real`: types of resources that
     have no fake and are opened as they are; of all others a test would call what is really outside without noticing.
     `documents`: key to document, there from the beginning.
@@ -166,15 +174,21 @@ async def trial(
         store = await stack.enter_async_context(SqliteStore(Path(folder) / "store.db", clock=clock))
         resources = await open_resources(declared, stack, clock, clock.monotonic_s() + OPEN_S_MAX, use)
         log = Published()
-        participant = participant_of(prepare(declared), resources, trial_ports(declared.name, store, clock, log))
+        prepared = in_place(prepare(declared))
+        participant = participant_of(prepared, resources, trial_ports(declared.name, store, clock, log))
         kinds = {document.kind: document.collection for document in declared.documents}
         for key, document in documents.items():
             if type(document) not in kinds:
                 raise SagaError(f"{declared.name!r} declares no document {type(document).__name__}")
             await store.insert(kinds[type(document)], key, msgspec.json.encode(document))
-        sagas = [await _arrives(participant, clock, number, event) for number, event in enumerate(script)]
+        sagas = [str(getattr(e, contract_of(type(e)).key)) for e in script if isinstance(e, Event)]
         if len(set(sagas)) != 1:
             raise SagaError(f"a trial is of one saga, the script is of {sorted(set(sagas))}")
+        for number, event in enumerate(script):
+            if isinstance(event, timedelta):
+                await _passes(participant, clock, sagas[0], event)
+            else:
+                await _arrives(participant, clock, number, event)
         found = await store.get(PROGRESS, progress_key(declared.name, sagas[0]))
         p = Snapshot(service=declared.name, saga=sagas[0]) if found is None else decode(found.content)
         left: dict[tuple[type, str], object] = {
@@ -185,14 +199,46 @@ async def trial(
         return Trial(_emitted(participant, log), looked_at(p, participant.state_of(p.state)), left)
 
 
-async def _arrives(service: Participant, clock: TrialClock, number: int, event: Event) -> str:
-    """One event of the script, handled to its end; its saga."""
+def in_place(prepared: Prepared) -> Prepared:
+    """The service with all attempts made in place: in a trial no time passes between them."""
+    handlers = {
+        name: replace(handler, retry=replace(handler.retry, in_place_s=FOR_EVER_S))
+        for name, handler in prepared.handlers.items()
+    }
+    return replace(prepared, handlers=handlers)
+
+
+async def _passes(service: Participant, clock: TrialClock, saga: str, time: timedelta) -> None:
+    """A time of the script: deadlines run when they are due."""
+    until_ms = clock.now_ms() + round(time.total_seconds() * 1000)
+    while True:
+        found = await service.ports.store.get(PROGRESS, progress_key(service.name, saga))
+        due_ms = min([k.due_ms for k in decode(found.content).deadlines] if found else [], default=until_ms + 1)
+        if due_ms > until_ms or due_ms < clock.now_ms():  # what is overdue is held up
+            break
+        clock.pass_until(due_ms)
+        wake = Wake(
+            id="trial",
+            type=TYPE,
+            schema="",
+            saga=saga,
+            source=service.name,
+            time=iso(clock.now_ms()),
+            value=b"",
+            due_ms=due_ms,
+        )
+        await take_turn(service, begin(service, wake, Position("trial", 0, 0), None))
+        clock.pass_until(due_ms + 1)
+    clock.pass_until(until_ms)
+
+
+async def _arrives(service: Participant, clock: TrialClock, number: int, event: Event) -> None:
+    """One event of the script, handled to its end."""
     if name_of(type(event)) not in service.contracts:
-        return str(getattr(event, contract_of(type(event)).key))
+        return
     message = arriving(service, event, clock)
     position = Position(service.contracts[message.type].topic, 0, number)
     await take_turn(service, begin(service, message, position, None))
-    return message.saga
 
 
 def arriving(service: Prepared, event: Event, clock: TrialClock) -> Message:
@@ -218,6 +264,6 @@ def _emitted(service: Prepared, log: Published) -> list[Event]:
     first: dict[str, Outgoing] = {}
     for record in log.messages:
         headers = texts_of(record.headers)
-        if "dead_id" not in headers:
+        if "dead_id" not in headers and record.topic not in service.wakes:
             first.setdefault(headers["ce_id"], record)
     return [codec.decode(r.value, classes[type_of(r) or ""], service.library) for r in first.values()]

@@ -12,6 +12,7 @@ from saga.progress.giving_up import Failure
 from saga.progress.record import Ended, Hand
 from saga.progress.roles import DEADLINE, Role, Roles
 from saga.progress.step import next_action, noted
+from saga.progress.timing import is_overdue
 from tests.progress.pieces import START, a_message, a_role, an_intent, blank, kept, ran, roles_of
 
 DUE = from_iso(START) + 60_000
@@ -115,6 +116,11 @@ def test_it_is_ready_when_its_time_has_come() -> None:
     assert next_ready(both, ROLES, DUE) == Run(EXPIRE, B, (B,)), "the earliest first"
     waiting = replace(opened(), waiting=(kept("handler", B),))
     assert next_ready(waiting, ROLES, DUE) == Run(HANDLER, B, (B,)), "what is fulfilled goes before"
+
+
+def test_it_is_overdue_from_its_time_on() -> None:
+    assert [is_overdue(opened(), at) for at in (DUE - 1, DUE, DUE + 1)] == [False, True, True]
+    assert not is_overdue(blank(), DUE)
 
 
 def test_it_is_void_when_the_service_has_decided() -> None:

@@ -201,7 +201,7 @@ def test_the_kit_sees_that_nobody_was_told_what_a_dead_run_did(monkeypatch: pyte
     def either(intent: Intent, handler: str, cause: str, *, undo: bool) -> bool:
         return intent.handler == handler and intent.cause == cause
 
-    monkeypatch.setattr(record, "_is_of", either)
+    monkeypatch.setattr(record, "is_of", either)
     with SimulatedWorld(guarded=False) as world:
         a_party_whose_last_dough_is_a_dead_letter(world)
         with pytest.raises(Broken, match="undone: step rent of fold stands since transition 3, and nobody was told"):

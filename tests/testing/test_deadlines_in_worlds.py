@@ -13,6 +13,7 @@ from saga.testing.processes import ProcessWorld
 from saga.testing.simulation.chance import Chance
 from saga.testing.simulation.plan import Drawn
 from saga.testing.simulation.simulated_world import SimulatedWorld
+from saga.testing.trials import trial
 from saga.testing.world import World
 from services.inventory import inventory
 from services.inventory.stock import Stock
@@ -153,3 +154,15 @@ def test_a_deadline_is_met_in_real_processes() -> None:
         world.publish(an_order(17))
         world.run_until_quiet()
         assert world.outcome(SAGA) is OrderCancelled
+
+
+async def test_a_trial_lets_time_pass_between_events() -> None:
+    placed = an_order(17)
+    early = await trial(order, placed, PATIENCE - timedelta(seconds=1))
+    assert early.emitted == []
+    late = await trial(order, placed, PATIENCE)
+    assert [type(event).__name__ for event in late.emitted] == ["OrderCancelled"]
+    booked = ShipmentBooked(order_id=placed.order_id, booking_id="b-1")
+    in_time = await trial(order, placed, timedelta(minutes=5), booked, PATIENCE * 2)
+    assert [type(event).__name__ for event in in_time.emitted] == ["OrderConfirmed"]
+    assert [t.outcome for t in in_time.progress.transitions] == ["noted", "handled"]

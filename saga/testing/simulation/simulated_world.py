@@ -279,7 +279,8 @@ class SimulatedWorld(World):
         async with broker:
             for event in events:
                 record = to_record(event, self._now_ms()) if isinstance(event, Event) else event
-                self.cluster.ensure([Topic(record.topic, PARTITIONS, None)])
+                if record.topic not in self.cluster.topics:  # of a service that is not here
+                    self.cluster.ensure([Topic(record.topic, PARTITIONS, None)])
                 await _insist(broker, record)
 
     def _now_ms(self) -> int:
