@@ -16,7 +16,7 @@ from itertools import pairwise, takewhile
 
 from msgspec import structs
 
-from saga.progress.document import PAGED, PLAIN, Entry, Own, Result, Snapshot, encode, messages_of
+from saga.progress.document import Entry, Own, Result, Snapshot, encode, format_of, messages_of
 
 _SELDOM = ("queue", "waiting", "compensating", "deadlines", "closed", "failed", "replays")
 BOUND = ("inbox", "ran", "results", "outcome", *_SELDOM)
@@ -26,7 +26,7 @@ because a version takes more of its own events (time 0); of results not which ow
 UNBOUND = {
     "service": "the first transition names it",
     "saga": "the first transition names it",
-    "format": "it is what the pages make it",
+    "format": "it is what pages and deadlines make it",
     "started": "the first transition holds it, or the one that brought it, unless an intent did",
     "state": "the transitions hold all changes of it",
     "own": "each is an event of some transition; one that is missing cannot be told from one that was withdrawn",
@@ -222,7 +222,7 @@ def _hash(item: object) -> blake2b:
 
 def _unbound(p: Snapshot, entries: Sequence[Entry]) -> Iterable[str]:
     """The fields that contradict the transitions, or each other."""
-    if p.format != (PAGED if p.pages else PLAIN):
+    if p.format != format_of(p.pages, p.deadlines):
         yield "format"
     if not p.n and any(p.started != intent.message.started for intent in p.intents):
         yield "started"

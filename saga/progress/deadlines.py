@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from saga.clock import from_iso
 from saga.messages import Message
 from saga.progress import ids
-from saga.progress.document import Kept, Snapshot
+from saga.progress.document import Kept, Snapshot, format_of
 from saga.progress.roles import DEADLINE, Role, Roles
 
 
@@ -51,7 +51,7 @@ def touched(p: Snapshot, roles: Roles, in_hand: Message, said: Iterable[Message]
     )
     if left == p.deadlines and len(closed) == len(p.closed):
         return p
-    return replace(p, deadlines=left, closed=tuple(closed))
+    return replace(p, deadlines=left, closed=tuple(closed), format=format_of(p.pages, left))
 
 
 def _has_run(p: Snapshot, role: Role, message: Message) -> bool:

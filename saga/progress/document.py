@@ -4,6 +4,7 @@ JSON, so that people and tools can read it; the same in every store. All values 
 one. The snapshot holds all that decisions read; the transitions are history, and what is not known as published.
 """
 
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -13,10 +14,10 @@ from msgspec.structs import replace
 from saga.errors import SagaError
 from saga.messages import Message
 
-FORMAT = 2
+FORMAT = 3
 """The newest that this version reads."""
-PLAIN, PAGED = 1, 2
-"""A progress without and with pages: no older version decides without them."""
+PLAIN, PAGED, TIMED = 1, 2, 3
+"""A progress without and with pages, and one with open deadlines: no older version decides without them."""
 
 Outcome = Literal[
     "handled", "ignored", "noted", "waiting", "queued", "retrying", "compensated", "dead", "replayed", "discarded"
@@ -213,6 +214,11 @@ class Snapshot(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     def may_stand(self) -> bool:
         """True if it is open for no run alone, and so perhaps until a person does something."""
         return bool(self.queue or self.compensating or (self.waiting and self.started is None))
+
+
+def format_of(pages: Sequence[Page], deadlines: Sequence[Kept]) -> int:
+    """Format of a progress with these."""
+    return TIMED if deadlines else PAGED if pages else PLAIN
 
 
 class Emitted(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from saga.messages import Message
 from saga.progress import ids
-from saga.progress.document import PAGED, PLAIN, Kept, Page, PageOf, Snapshot
+from saga.progress.document import Kept, Page, PageOf, Snapshot, format_of
 from saga.progress.roles import Roles
 from saga.progress.spill import ENTRY_BYTES, Bounds, Leaf, NewPage, new_page
 
@@ -55,7 +55,7 @@ def next_to_restore(p: Snapshot, roles: Roles) -> Page | None:
 def restored(p: Snapshot, page: Page, leaf: Leaf) -> Snapshot:
     """The progress with a page's messages in their places, and without the page."""
     pages = tuple(other for other in p.pages if other.name != page.name)
-    p = replace(p, pages=pages, format=PAGED if pages else PLAIN)
+    p = replace(p, pages=pages, format=format_of(pages, p.deadlines))
     if page.of == "waiting":
         return replace(p, waiting=_in_order((*p.waiting, *leaf.kept)))
     dead = tuple(k for k in p.queue if k.dead is not None)
@@ -106,7 +106,7 @@ def piles_spilled(
             gone = {id(k) for k in part}
             p = replace(
                 p,
-                format=PAGED,
+                format=format_of((made.page,), p.deadlines),
                 queue=tuple(k for k in p.queue if id(k) not in gone),
                 waiting=tuple(k for k in p.waiting if id(k) not in gone),
                 pages=(*p.pages, made.page),

@@ -13,8 +13,6 @@ from saga.errors import TooLarge
 from saga.messages import Message, Position
 from saga.progress import binding, deadlines, ids, timing
 from saga.progress.document import (
-    PAGED,
-    PLAIN,
     Attempt,
     Call,
     DeadLetter,
@@ -28,6 +26,7 @@ from saga.progress.document import (
     Result,
     Snapshot,
     encode,
+    format_of,
 )
 from saga.progress.roles import DEADLINE, Role, Roles, undo_name
 
@@ -130,7 +129,7 @@ def append(p: Snapshot, hand: Hand, outcome: Outcome, handler: str, ended: Ended
         p = replace(p, inbox=_trimmed(p, hand))
     if p.pages and any(page.is_forgotten(hand.surely_s) for page in p.pages):
         pages = tuple(page for page in p.pages if not page.is_forgotten(hand.surely_s))
-        p = replace(p, pages=pages, format=PAGED if pages else PLAIN)
+        p = replace(p, pages=pages, format=format_of(pages, p.deadlines))
     started, message = p.started or hand.message.started, ended.message
     wake = None
     if hand.roles.deadlines:

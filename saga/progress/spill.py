@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from saga.errors import SagaError
 from saga.messages import Message
 from saga.progress import binding, ids, record
-from saga.progress.document import PAGED, PLAIN, Kept, Page, PageOf, Snapshot, encode
+from saga.progress.document import Kept, Page, PageOf, Snapshot, encode, format_of
 from saga.progress.roles import Roles
 
 ENTRY_BYTES = 12
@@ -171,7 +171,7 @@ def inbox_spilled(
     pages = tuple(page for page in p.pages if page.name not in gone)
     left = set(going)
     inbox = {entry: at for entry, at in p.inbox.items() if entry not in left}
-    return replace(p, format=PAGED, inbox=inbox, pages=(*pages, new.page)), new
+    return replace(p, format=format_of((new.page,), p.deadlines), inbox=inbox, pages=(*pages, new.page)), new
 
 
 # -------------------------------------------------------------------- for tools and tests
@@ -203,7 +203,7 @@ def whole(p: Snapshot, leaves: Mapping[str, bytes], *, now_s: int = 0) -> Snapsh
             entries = decode_leaf(content).entries
             for at in range(0, len(entries), ENTRY_BYTES):
                 inbox[entries[at : at + ENTRY_BYTES].hex()] = page.newest
-    left = PAGED if unread else PLAIN
+    left = format_of(unread, p.deadlines)
     dead = [k for k in p.queue if k.dead is not None]
     queue = sorted([*kept["queue"], *(k for k in p.queue if k.dead is None)], key=lambda k: k.n)
     return replace(

@@ -18,7 +18,7 @@ from saga.names import PROGRESS
 from saga.progress import binding, compensate, giving_up, piles, record
 from saga.progress.actions import Run
 from saga.progress.binding import BOUND, UNBOUND
-from saga.progress.document import Entry, Ran, Result, Snapshot, decode, decode_entry, encode
+from saga.progress.document import TIMED, Entry, Ran, Result, Snapshot, decode, decode_entry, encode
 from saga.progress.giving_up import Failure
 from saga.progress.history import fold, verify
 from saga.progress.record import Ended, Hand
@@ -113,7 +113,7 @@ def kept_in_every_way() -> Iterator[Snapshot]:
         p = compensate.undo_waits(p, hand(p, outcome), role, outcome, known=True).snapshot
         yield p
     opened, another = (
-        replace(p, deadlines=(kept("remind", first, 1), kept("give_up", message, 2))),
+        replace(p, deadlines=(kept("remind", first, 1), kept("give_up", message, 2)), format=TIMED),
         a_message("A", "fourth"),
     )
     p = record.queued(opened, hand(p, another), role, another, "it has begun", None).snapshot

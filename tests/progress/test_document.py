@@ -26,7 +26,7 @@ def test_a_progress_is_read_as_it_was_written() -> None:
 
 def test_a_newer_format_is_not_read() -> None:
     newer = encode(replace(blank(), format=FORMAT + 1))
-    with pytest.raises(SagaError, match=r"saga 's' has format 3, this version reads up to 2: run the newer version"):
+    with pytest.raises(SagaError, match=r"saga 's' has format 4, this version reads up to 3: run the newer version"):
         decode(newer)
 
 

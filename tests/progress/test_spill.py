@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from saga.clock import iso
 from saga.errors import SagaError
 from saga.progress import ids, piles, record, spill
-from saga.progress.document import FORMAT, Own, Page, Snapshot, decode, encode
+from saga.progress.document import PAGED, Own, Page, Snapshot, decode, encode
 from saga.progress.record import Ended
 from saga.progress.roles import Role
 from saga.progress.spill import Bounds, is_in, page_key, whole
@@ -78,7 +78,7 @@ def test_a_progress_with_pages_is_not_read_by_a_version_that_knows_none() -> Non
     assert b"format" not in encode(p)
     for number in range(20):
         p = store.spilled(handled(p, f"m-{number}"), f"m-{number}")
-    assert p.format == FORMAT == 2
+    assert p.format == PAGED == 2
 
 
 def test_entries_of_what_is_held_or_in_hand_stay() -> None:
