@@ -179,7 +179,7 @@ def _ended(
 ) -> Written:
     """The transition of a run that came to its end."""
     hand = persistence.in_hand(service, turn)
-    p, cause = turn.known, saga.intent.cause
+    p, cause, failed = turn.known, saga.intent.cause, turn.attempts_of(ask.run)
     emitted = [
         Message(
             id=identity_of_own(
@@ -202,8 +202,8 @@ def _ended(
         message=ask.action.message,
         cause=cause,
         parts=saga.intent.parts,
-        attempt=_before(turn, ask) + len(turn.attempts_of(ask.run)) + 1,
-        failures=turn.attempts_of(ask.run)[-HISTORY_MAX:],
+        attempt=(_before(p, ask) if p.wake is not None else 0) + len(failed) + 1,  # what is parked has a wake
+        failures=failed[-HISTORY_MAX:],
         delta=delta,
         events=emitted,
         calls=tuple(saga.calls),
@@ -223,7 +223,7 @@ async def _failed(service: Participant, saga: RunningSaga, ask: Ask, why: Except
     if held_up or not turn.certain:  # on an old progress anything may fail: it counts after a rerun on a certain one
         return turn.unread().carrying(ask.run, calls, turn.attempts_of(ask.run))
     history = (*turn.attempts_of(ask.run), _attempt(service, saga, why))
-    attempt = _before(turn, ask) + len(history)
+    attempt = _before(turn.known, ask) + len(history)
     hopeless = isinstance(why, BadInput | NotDeterministic | TooLarge) or (
         isinstance(ask.action, Run) and (isinstance(why, (Permanent, *retry.never)) or attempt >= retry.attempts_max)
     )
@@ -274,9 +274,9 @@ async def _failed(service: Participant, saga: RunningSaga, ask: Ask, why: Except
     return turn.unread().carrying(ask.run, calls, history)
 
 
-def _before(turn: TurnState, ask: Ask) -> int:
+def _before(p: Snapshot, ask: Ask) -> int:
     """Number of attempts that had failed before this turn: the progress knows."""
-    p, name, message = turn.known, ask.action.role.name, ask.action.message.id
+    name, message = ask.action.role.name, ask.action.message.id
     if isinstance(ask.action, Undo):
         kept = kept_undo(p, name, ask.action.message)
     else:

@@ -297,18 +297,18 @@ async def _replaced(service: Participant, position: Position, saga: str, key: st
 async def publish(service: Participant, turn: TurnState, p: Snapshot, entry: Entry) -> None:
     """Publish the events of a transition, in order, with its wake, if that is not in hand; return when all are
     acknowledged. Nothing later goes out before."""
-    position, records = turn.position, records_of(service, p, entry)
-    events, letters = records[: len(entry.events)], records[len(entry.events) :]
+    position, records, count = turn.position, records_of(service, p, entry), len(entry.events)
     if entry.wake is not None and entry.wake.id != turn.message.id:
-        events.append(wake_record(service, p.saga, entry.wake.id, entry.wake.due_ms))
+        records.insert(count, wake_record(service, p.saga, entry.wake.id, entry.wake.due_ms))
+        count += 1
     try:
-        await send(service, position, [*events, *letters])
+        await send(service, position, records)
     except Exception:  # a dead letter that the log does not take keeps back nothing else
-        if not letters:
+        if not entry.letters:
             raise
-        if events:
-            await send(service, position, events)
-        for letter in letters:
+        if count:
+            await send(service, position, records[:count])
+        for letter in records[count:]:
             await send_letter(service, position, letter)
     for dead in entry.letters:
         if service.ports.watching.is_news(dead.id):

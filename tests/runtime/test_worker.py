@@ -159,7 +159,7 @@ async def test_a_progress_of_a_newer_format_is_never_overwritten_and_other_sagas
             assert {stuck.saga for stuck in place.told(Stuck)} == {SAGA}
             assert [stuck.retry_s for stuck in place.told(Stuck)[:3]] == [0.5, 1, 2]
             assert place.told(Stuck)[0].error == (
-                "SagaError: the progress of saga 'order-1' has format 99, this version reads up to 2: "
+                "SagaError: the progress of saga 'order-1' has format 99, this version reads up to 3: "
                 "run the newer version of the toolkit"
             )
             assert [e.outcome for e in await place.history(payment, "order-2")] == ["handled"]
