@@ -133,7 +133,7 @@ def first_of(number: int) -> Outgoing:
     """The first word of a saga of the chain; one in ten will be refused and undone."""
     sku = REFUSED if number % 10 == 0 else "tea"
     asked = OrderRequested(
-        order_id=f"order-{number:07}",
+        order_id=f"order-{number:06}",
         customer_id=f"c-{number % 97}",
         sku=sku,
         quantity=2,
