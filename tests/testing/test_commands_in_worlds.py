@@ -1,17 +1,11 @@
 """A person who replays and discards in a world: simulated under faults, and of real processes."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from decimal import Decimal
 
 import pytest
 
 from saga.errors import Permanent, SagaError
-from saga.testing.fault_kinds import faults
 from saga.testing.processes import ProcessWorld
-from saga.testing.simulation.chance import Chance
-from saga.testing.simulation.plan import Drawn
-from saga.testing.simulation.simulated_world import SimulatedWorld
 from saga.testing.world import World
 from services.inventory import inventory
 from services.inventory.stock import Stock
@@ -21,6 +15,7 @@ from services.payment import payment
 from services.payment.bank import Bank
 from services.shipping import shipping
 from services.shipping.carrier import Carrier
+from tests.testing.faulty_worlds import simulated
 from tests.testing.simulation.orders import an_order
 
 SEEDS = 40
@@ -38,25 +33,6 @@ class ClosedBank(Bank):
         if not self.is_open:
             raise Permanent("the bank is closed")
         return await super().reserve(key, card, amount)
-
-
-EVERYTHING = (
-    faults.of("crash", rate=0.03)
-    | faults.of("lost answer", rate=0.03)
-    | faults.of("late answer", rate=0.03)
-    | faults.of("duplicate", rate=0.05)
-    | faults.of("delay", rate=0.03)
-    | faults.of("freeze", rate=0.01)
-    | faults.of("rebalance", rate=0.02)
-)
-"""All but what lets the memory pass while the dead letter stands: the other services have forgotten the saga then."""
-
-
-@contextmanager
-def simulated(seed: int) -> Iterator[SimulatedWorld]:
-    asked = EVERYTHING if seed else faults.of("crash", rate=0.0)
-    with SimulatedWorld(seed, Drawn(asked, Chance(seed)), guarded=False) as world:
-        yield world
 
 
 def closed(world: World) -> ClosedBank:

@@ -1,18 +1,12 @@
 """Deadlines in a world: simulated under faults, in virtual time, and in real processes."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import timedelta
 from decimal import Decimal
 
 import pytest
 
 from saga import Service
-from saga.testing.fault_kinds import faults
 from saga.testing.processes import ProcessWorld
-from saga.testing.simulation.chance import Chance
-from saga.testing.simulation.plan import Drawn
-from saga.testing.simulation.simulated_world import SimulatedWorld
 from saga.testing.trials import trial
 from saga.testing.world import World
 from services.inventory import inventory
@@ -30,6 +24,7 @@ from services.payment import payment
 from services.payment.bank import Bank
 from services.shipping import shipping
 from services.shipping.carrier import Carrier
+from tests.testing.faulty_worlds import simulated
 from tests.testing.simulation.orders import an_order
 
 SEEDS = 40
@@ -80,24 +75,6 @@ class SilentBank(Bank):
         if not self.is_there:
             raise ConnectionError("no answer from the bank")
         return await super().reserve(key, card, amount)
-
-
-EVERYTHING = (
-    faults.of("crash", rate=0.03)
-    | faults.of("lost answer", rate=0.03)
-    | faults.of("late answer", rate=0.03)
-    | faults.of("duplicate", rate=0.05)
-    | faults.of("delay", rate=0.03)
-    | faults.of("freeze", rate=0.01)
-    | faults.of("rebalance", rate=0.02)
-)
-
-
-@contextmanager
-def simulated(seed: int) -> Iterator[SimulatedWorld]:
-    asked = EVERYTHING if seed else faults.of("crash", rate=0.0)
-    with SimulatedWorld(seed, Drawn(asked, Chance(seed)), guarded=False) as world:
-        yield world
 
 
 def started(world: World) -> SilentBank:
