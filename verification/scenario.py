@@ -92,7 +92,8 @@ class Scenario:
     def deeper(self) -> "Scenario":
         """The same scenario with one more fault of each kind that may happen."""
         more = {name: count + 1 for name in ("crash", "move", "fail", "lost") if (count := getattr(self, name))}
-        return replace(self, **more)
+        # Each more may bring another copy of a wake, which no worker is there to hold and to finish.
+        return replace(self, **more, wakes_max=3 * self.wakes_max)
 
     def space(self) -> StateSpace:
         """Its state space, with nothing visited yet."""
