@@ -14,7 +14,7 @@ from msgspec import Struct
 from saga import envelope
 from saga.clock import iso
 from saga.errors import BadInput
-from saga.messages import Headers, Message, Outgoing, Record
+from saga.messages import Message, Outgoing, Record
 from saga.names import OURS, commands_of
 
 Wanted: TypeAlias = Literal["replay", "discard"]
@@ -65,15 +65,7 @@ def to_record(  # all that a command says
     _check(said)
     value, time = msgspec.json.encode(said), iso(now_ms)
     digest = blake2b(f"{wanted}|{time}|{len(saga)}|{saga}".encode() + value, digest_size=16).hexdigest()
-    headers: Headers = (
-        ("ce_type", type_of(wanted).encode()),
-        ("ce_id", f"{wanted}-{digest}".encode()),
-        ("ce_source", OPERATOR.encode()),
-        ("ce_time", time.encode()),
-        ("ce_subject", saga.encode()),
-        ("ce_specversion", envelope.VERSION),
-        ("content-type", b"application/json"),
-    )
+    headers = envelope.headers_of_ours(type_of(wanted), f"{wanted}-{digest}", OPERATOR, time, saga)
     return Outgoing(commands_of(service), saga.encode(), value, headers)
 
 

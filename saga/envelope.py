@@ -86,6 +86,19 @@ def _last_part(name: bytes) -> str:
     return name.decode("utf-8", "replace").rpartition(".")[2]
 
 
+def headers_of_ours(type_: str, id_: str, source: str, time: str, saga: str) -> Headers:
+    """Headers of a record between people or workers and a service: no event, its value is JSON."""
+    return (
+        ("ce_type", type_.encode()),
+        ("ce_id", id_.encode()),
+        ("ce_source", source.encode()),
+        ("ce_time", time.encode()),
+        ("ce_subject", saga.encode()),
+        ("ce_specversion", VERSION),
+        ("content-type", b"application/json"),
+    )
+
+
 def to_message(record: Record, *, type_: str, schema: str, contract: Contract | None) -> Message:
     """Message in a record whose type and schema are known. What a foreign sender left out is made up for. `contract`:
     that of the type, where it is known.

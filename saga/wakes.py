@@ -16,7 +16,7 @@ from saga import envelope
 from saga.clock import LATEST_MS, iso
 from saga.errors import BadInput
 from saga.identity import id_in
-from saga.messages import Headers, Message, Outgoing, Record, Topic
+from saga.messages import Message, Outgoing, Record, Topic
 from saga.names import OURS, wakes_of
 
 TYPE = f"{OURS}.wake"
@@ -78,15 +78,7 @@ def tier_for(left_ms: int) -> Tier:
 
 def to_record(service: str, saga: str, id_: str, due_ms: int, now_ms: int) -> Outgoing:
     """Record of a wake, for the topic in which it lies from now on."""
-    headers: Headers = (
-        ("ce_type", TYPE.encode()),
-        ("ce_id", id_.encode()),
-        ("ce_source", service.encode()),
-        ("ce_time", iso(now_ms).encode()),
-        ("ce_subject", saga.encode()),
-        ("ce_specversion", envelope.VERSION),
-        ("content-type", b"application/json"),
-    )
+    headers = envelope.headers_of_ours(TYPE, id_, service, iso(now_ms), saga)
     topic = wakes_of(service, tier_for(due_ms - now_ms).name)
     return Outgoing(topic, saga.encode(), msgspec.json.encode(_Said(due_ms=due_ms)), headers)
 

@@ -55,9 +55,8 @@ def parked(p: Snapshot, hand: Hand, action: Act, failure: Failure, intent: Inten
         p = replace(p, compensating=tuple(replace(kept, n=k.n) if _is_same(k, kept) else k for k in p.compensating))
     else:
         p = replace(p, compensating=(*p.compensating, kept))
-    return record.append(
-        p, hand, "retrying", action.name, _given_up(message, failure, None, ())
-    )  # its answers are kept
+    ended = _given_up(message, failure, None, ())  # the answers it has got stay in its intent
+    return record.append(p, hand, "retrying", action.name, ended)
 
 
 def _given_up(message: Message, failure: Failure, intent: Intent | None, letters: tuple[DeadLetter, ...]) -> Ended:

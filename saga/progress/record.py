@@ -134,9 +134,8 @@ def append(p: Snapshot, hand: Hand, outcome: Outcome, handler: str, ended: Ended
     wake = None
     if hand.roles.deadlines:
         p = deadlines.touched(p, hand.roles, hand.message, ended.events)
-    if (
-        p.deadlines or p.queue or p.compensating or p.wake is not None
-    ):  # of most nothing waits for time, and that is cheap to see
+    # Of most nothing waits for time, and that is cheap to see.
+    if p.deadlines or p.queue or p.compensating or p.wake is not None:
         p, wake = timing.woken(p, hand.before, hand.now_ms)
     entry = Entry(
         n=p.n,

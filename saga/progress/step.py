@@ -1,7 +1,6 @@
 """One step of a saga: from the progress to the next action, and from what is only written down to the next snapshot.
 
-Pure. Whatever will set off a turn besides a message, as a time that has come, is decided here, and what waits for it is
-opened and closed in `next_snapshot`.
+Pure. What sets off a turn besides a message, a person's command or a time that has come, is decided here, too.
 """
 
 from operator import attrgetter

@@ -1,6 +1,6 @@
 """Each rule of docs/protocol.md is there for a loss: take the rule away, and the exploration finds it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -18,12 +18,8 @@ from saga.runtime.errors import Refused
 from saga.runtime.participant import Participant
 from saga.runtime.saga import RunningSaga
 from saga.runtime.turn_state import TurnState
-from verification.explore import explore
-from verification.scenarios import scenarios
+from tests.exploration.without_a_rule import Take, check_loss
 from verification.services import message
-
-Take = Callable[[pytest.MonkeyPatch], None]
-SCENARIOS = {scenario.name: scenario for scenario in scenarios()}
 
 
 def keys_from_transition_numbers(patch: pytest.MonkeyPatch) -> None:
@@ -342,7 +338,4 @@ RULES: dict[Take, str] = {
 
 @pytest.mark.parametrize("take_away", RULES, ids=lambda rule: rule.__name__)
 def test_without_the_rule_there_is_a_loss(take_away: Take, monkeypatch: pytest.MonkeyPatch) -> None:
-    take_away(monkeypatch)
-    report = explore(SCENARIOS[RULES[take_away]], states_max=100_000)
-    assert report.loss is not None
-    assert report.trace
+    check_loss(take_away, RULES[take_away], monkeypatch)

@@ -1,6 +1,6 @@
 """Rules of docs/protocol.md about reads, age, results, senders, releases and batches: without each there is a loss."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -15,12 +15,9 @@ from saga.runtime import beginning, documents, handling, persistence
 from saga.runtime.participant import Participant
 from saga.runtime.saga import RunningSaga
 from saga.runtime.turn_state import TurnState
+from tests.exploration.without_a_rule import Take, check_loss
 from verification import services
 from verification.environment import OTHER
-from verification.explore import explore
-from verification.scenarios import scenarios
-
-Take = Callable[[pytest.MonkeyPatch], None]
 
 
 def what_is_not_written_binds_a_rerun(patch: pytest.MonkeyPatch) -> None:
@@ -113,8 +110,4 @@ RULES: dict[Take, str] = {
 
 @pytest.mark.parametrize("take_away", RULES, ids=lambda rule: rule.__name__)
 def test_without_the_rule_there_is_a_loss(take_away: Take, monkeypatch: pytest.MonkeyPatch) -> None:
-    take_away(monkeypatch)
-    scenario = next(s for s in scenarios() if s.name == RULES[take_away])  # now: its messages may have other ids
-    report = explore(scenario, states_max=100_000)
-    assert report.loss is not None
-    assert report.trace
+    check_loss(take_away, RULES[take_away], monkeypatch)

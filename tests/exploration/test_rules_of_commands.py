@@ -1,6 +1,5 @@
 """Each rule about commands is there for a loss: take the rule away, and the exploration finds it."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,11 +10,8 @@ from saga.progress import decide, operators, record
 from saga.progress.actions import Discard, Seal
 from saga.progress.document import Kept, Snapshot
 from saga.progress.record import Hand, Written
-from verification.explore import explore
-from verification.scenarios import scenarios
+from tests.exploration.without_a_rule import Take, check_loss
 
-Take = Callable[[pytest.MonkeyPatch], None]
-SCENARIOS = {scenario.name: scenario for scenario in scenarios()}
 heed, replayed, discarded = operators.heed, operators._replayed, operators.discarded
 
 
@@ -96,7 +92,4 @@ RULES: dict[Take, str] = {
 
 @pytest.mark.parametrize("take_away", RULES, ids=lambda rule: rule.__name__)
 def test_without_the_rule_there_is_a_loss(take_away: Take, monkeypatch: pytest.MonkeyPatch) -> None:
-    take_away(monkeypatch)
-    report = explore(SCENARIOS[RULES[take_away]], states_max=100_000)
-    assert report.loss is not None
-    assert report.trace
+    check_loss(take_away, RULES[take_away], monkeypatch)

@@ -1,6 +1,5 @@
 """Each rule about what waits for time is there for a loss: take the rule away, and the exploration finds it."""
 
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,11 +11,8 @@ from saga.progress import deadlines, decide, giving_up, history, ids, record, st
 from saga.progress.actions import Done, Rename, SendOn
 from saga.progress.document import Kept, Snapshot, Timer
 from saga.runtime import persistence
-from verification.explore import explore
-from verification.scenarios import scenarios
+from tests.exploration.without_a_rule import Take, check_loss
 
-Take = Callable[[pytest.MonkeyPatch], None]
-SCENARIOS = {scenario.name: scenario for scenario in scenarios()}
 woken, at_rest = timing.woken, step._at_rest
 unpublished = history.unpublished
 touched, may_run = deadlines.touched, deadlines.may_run
@@ -163,7 +159,4 @@ RULES: dict[Take, str] = {
 
 @pytest.mark.parametrize("take_away", RULES, ids=lambda rule: rule.__name__)
 def test_without_the_rule_there_is_a_loss(take_away: Take, monkeypatch: pytest.MonkeyPatch) -> None:
-    take_away(monkeypatch)
-    report = explore(SCENARIOS[RULES[take_away]], states_max=100_000)
-    assert report.loss is not None
-    assert report.trace
+    check_loss(take_away, RULES[take_away], monkeypatch)

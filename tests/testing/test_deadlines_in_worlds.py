@@ -11,14 +11,12 @@ from saga.testing.trials import trial
 from saga.testing.world import World
 from services.inventory import inventory
 from services.inventory.stock import Stock
+from services.order import cancel, confirm
 from services.order.events import (
-    InventoryRejected,
     OrderCancelled,
     OrderConfirmed,
     OrderPlaced,
-    PaymentDeclined,
     ShipmentBooked,
-    ShipmentRefused,
 )
 from services.payment import payment
 from services.payment.bank import Bank
@@ -35,14 +33,8 @@ order = Service("order")
 """The example's service that decides, which does not wait for ever."""
 
 
-@order.handler
-async def confirm(booked: ShipmentBooked) -> OrderConfirmed:
-    return OrderConfirmed(order_id=booked.order_id)
-
-
-@order.handler
-async def cancel(why: PaymentDeclined | InventoryRejected | ShipmentRefused) -> OrderCancelled:
-    return OrderCancelled(order_id=why.order_id, reason=why.reason)
+order.handler(confirm)
+order.handler(cancel)
 
 
 @order.deadline(within=PATIENCE)
@@ -52,11 +44,6 @@ async def expire(placed: OrderPlaced) -> OrderCancelled:
 
 hasty = Service("order")
 """The same, which waits for two seconds: real time."""
-
-
-@hasty.handler
-async def settle(booked: ShipmentBooked) -> OrderConfirmed:
-    return OrderConfirmed(order_id=booked.order_id)
 
 
 @hasty.deadline(within=timedelta(seconds=2))
