@@ -11,7 +11,7 @@ from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
 
-from benchmarks import deadlines, failing, parts
+from benchmarks import compaction, deadlines, failing, outages, parts
 from benchmarks.parts import Figure
 from saga import wiring
 
@@ -25,6 +25,9 @@ PARTS = (
     parts.hot_saga,
     failing.failing_sagas,
     deadlines.deadlines,
+    parts.whole_example,
+    outages.breaker,
+    compaction.compaction,
 )
 
 

@@ -14,6 +14,8 @@ from benchmarks.events import (
     Shipped,
 )
 from saga import Service
+from services.order import cancel as cancel_example
+from services.order import confirm as confirm_example
 
 order, payment, stock, shipping = Service("order"), Service("payment"), Service("stock"), Service("shipping")
 echo = Service("echo")
@@ -70,3 +72,9 @@ hot = Service("echo")
 @hot.handler(many=True)
 async def again(pinged: Pinged) -> Ponged:
     return Ponged(order_id=pinged.order_id, text=pinged.text, amount=pinged.amount)
+
+
+waiting_order = Service("order")
+"""Order service of the example without its deadline: as it was in earlier versions, with which figures are compared."""
+waiting_order.handler(confirm_example)
+waiting_order.handler(cancel_example)

@@ -1,10 +1,11 @@
 """Choreographed sagas: independent services, no coordinator, every effect recorded once. Names that a service imports.
 
-Reading order: `Event`, `Retry`, `Service`, `Saga`; then `Client`, `Progress`, the errors. Behind them: `saga.messages`
-(values that travel), `saga.service` and `saga.declarations` (declarations, checked), `saga.contracts` (schemas),
-`saga.progress` (every decision, pure), `saga.runtime` (carries decisions out, from `saga.runtime.turn`), the ports
-`saga.broker.port` and `saga.store.port` with their adapters beside them, `saga.observe` (moments, logs, metrics); then
-`saga.wiring` (from settings to running services) and, for people, `saga.inspection` and `saga.administration`.
+Reading order: `Event`, `Retry`, `Breaker`, `Service`, `Saga`, `Later`, `limited`; then `Client`, `Progress`, the
+errors. Behind them: `saga.messages` (values that travel), `saga.service` and `saga.declarations` (declarations,
+checked), `saga.contracts` (schemas), `saga.progress` (every decision, pure), `saga.runtime` (carries decisions out,
+from `saga.runtime.turn`), the ports `saga.broker.port` and `saga.store.port` with their adapters beside them,
+`saga.observe` (moments, logs, metrics); then `saga.wiring` (from settings to running services) and, for people,
+`saga.inspection` and `saga.administration`.
 
 Importing this loads nothing; each name is loaded when it is asked for. None of them but `Client` loads a driver, and
 none opens anything.
@@ -15,24 +16,44 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from saga.client import Client
-    from saga.errors import DeclarationError, SagaError
+    from saga.declarations.limits import limited
+    from saga.errors import BreakerOpen, DeclarationError, SagaError
+    from saga.later import Later
     from saga.messages import Event
+    from saga.policies.breaker import Breaker
     from saga.policies.retry import Retry
     from saga.progress.look import Progress
     from saga.service import Service
     from saga.view import Saga
 
-__all__ = ["Client", "DeclarationError", "Event", "Progress", "Retry", "Saga", "SagaError", "Service"]
+__all__ = [
+    "Breaker",
+    "BreakerOpen",
+    "Client",
+    "DeclarationError",
+    "Event",
+    "Later",
+    "Progress",
+    "Retry",
+    "Saga",
+    "SagaError",
+    "Service",
+    "limited",
+]
 
 _HOMES = {
+    "Breaker": "saga.policies.breaker",
+    "BreakerOpen": "saga.errors",
     "Client": "saga.client",
     "DeclarationError": "saga.errors",
     "Event": "saga.messages",
+    "Later": "saga.later",
     "Progress": "saga.progress.look",
     "Retry": "saga.policies.retry",
     "Saga": "saga.view",
     "SagaError": "saga.errors",
     "Service": "saga.service",
+    "limited": "saga.declarations.limits",
 }
 """Module of each name. `saga.client` brings the adapters, which a service does not need; and pytest loads `saga` for
 its plugin in every run, before coverage is measured."""

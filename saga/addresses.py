@@ -1,6 +1,7 @@
 """Addresses of brokers and stores: URLs, taken apart. Each function raises `ValueError` and says what would do."""
 
 import re
+import shlex
 
 _PLAIN = re.compile(r"(?:[A-Za-z][A-Za-z0-9+.-]*:(?=/))?(?:\[[0-9a-fA-F:.]*\]|:[0-9]+(?![^,/])|[\w ./,{}\\~+-])*")
 """Form of an address without secrets: no `@`, `?`, `%` or `=`, and a colon only behind the scheme, in brackets and
@@ -33,6 +34,23 @@ def check_http(text: str) -> None:
     host, _, port = text.rpartition(":")
     if not host or "@" in host or not port.isdigit() or not 0 <= int(port) <= 65535:
         raise ValueError("it must be host:port, as in 127.0.0.1:8080 or 0.0.0.0:8080")
+
+
+COMMAND = "command:"
+"""Beginning of a hook that is a command."""
+
+
+def check_hook(text: str) -> None:
+    """Check what is to be called: a URL, or a command with its arguments."""
+    if text.startswith(COMMAND):
+        try:
+            words = shlex.split(text.removeprefix(COMMAND))
+        except ValueError as why:
+            raise ValueError(f"its command cannot be read: {why}") from None
+        if not words:
+            raise ValueError("name the command behind command:")
+    elif scheme_of(text) not in ("http", "https") or not text.partition("://")[2].strip("/"):
+        raise ValueError("it must be https://HOST/PATH, http://HOST/PATH or command:PATH ARGUMENTS")
 
 
 def file_in(url: str, scheme: str, what: str) -> str:

@@ -1,4 +1,4 @@
-"""Commands: what a person wants done with a dead letter, as a message and as a record on `<service>.commands`.
+"""Commands: what a person wants done with a dead letter or an escalation, as a message and as a record.
 
 Nobody but the service writes its progress. So a tool says what is wanted, who wants it and why, and the service does it
 in the saga's own lane: the history has all three.
@@ -17,12 +17,27 @@ from saga.errors import BadInput
 from saga.messages import Message, Outgoing, Record
 from saga.names import OURS, commands_of
 
-Wanted: TypeAlias = Literal["replay", "discard"]
-WANTED: tuple[Wanted, ...] = ("replay", "discard")
+Wanted: TypeAlias = Literal["replay", "discard", "resolve"]
+WANTED: tuple[Wanted, ...] = ("replay", "discard", "resolve")
 OPERATOR = "operator"
 """Source of every command."""
 TEXT_MAX = 500
 """Most characters of who and of why: both are kept in the progress."""
+ANSWER_BYTES_MAX = 1 << 16
+"""Largest answer that a person may give in the place of the outside: it is kept in the progress."""
+
+
+class Answered(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """Answer of a person, who knows what the outside did, to one step of a run."""
+
+    step: str
+    """Name of the function that the handler hands to `saga.step`."""
+    number: int = 1
+    """Number of the call among those of this name in the run, from 1."""
+    value: str = "null"
+    """Value that it gave, as JSON; with `raised` the exception's arguments, as a list."""
+    raised: str | None = None
+    """Class name of the declared exception by which it answered."""
 
 
 class Command(Message, frozen=True, kw_only=True, gc=False):
@@ -30,17 +45,23 @@ class Command(Message, frozen=True, kw_only=True, gc=False):
 
     wanted: Wanted
     dead: str
-    """Id of the dead letter. A message that is replayed and dies again has another one."""
+    """Id of the dead letter, or of the escalation. A message that is replayed and dies again has another one."""
     who: str
     why: str
+    answered: Answered | None = None
+    """Answer with which a dead letter is resolved; without one an escalation is."""
+    original: Message | None = None
+    """Message that is to be handled as a new one: the service keeps nothing of it."""
 
 
-class _Said(Struct, frozen=True, kw_only=True):
+class _Said(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Value of the record."""
 
     dead: str
     who: str
     why: str
+    answered: Answered | None = None
+    original: Message | None = None
 
 
 def type_of(wanted: Wanted) -> str:
@@ -57,12 +78,21 @@ _BY_TYPE: Mapping[bytes, Wanted] = {type_of(wanted).encode(): wanted for wanted 
 
 
 def to_record(  # all that a command says
-    service: str, saga: str, *, wanted: Wanted, dead: str, who: str, why: str, now_ms: int
+    service: str,
+    saga: str,
+    *,
+    wanted: Wanted,
+    dead: str,
+    who: str,
+    why: str,
+    now_ms: int,
+    answered: Answered | None = None,
+    original: Message | None = None,
 ) -> Outgoing:
     """Record of a command. Said again at another time it is another command. Raises `BadInput` for a text that is empty
-    or too long."""
-    said = _Said(dead=dead, who=who, why=why)
-    _check(said)
+    or too long, and for an answer that cannot be one."""
+    said = _Said(dead=dead, who=who, why=why, answered=answered, original=original)
+    _check(said, wanted, saga)
     value, time = msgspec.json.encode(said), iso(now_ms)
     digest = blake2b(f"{wanted}|{time}|{len(saga)}|{saga}".encode() + value, digest_size=16).hexdigest()
     headers = envelope.headers_of_ours(type_of(wanted), f"{wanted}-{digest}", OPERATOR, time, saga)
@@ -80,7 +110,7 @@ def command_in(record: Record) -> Command:
         said = msgspec.json.decode(message.value, type=_Said)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as why:
         raise BadInput(f"it is no command: its value is not JSON with `dead`, `who` and `why`: {why}") from why
-    _check(said)
+    _check(said, wanted, message.saga)
     return Command(
         id=message.id,
         type=message.type,
@@ -94,13 +124,36 @@ def command_in(record: Record) -> Command:
         dead=said.dead,
         who=said.who,
         why=said.why,
+        answered=said.answered,
+        original=said.original,
     )
 
 
-def _check(said: _Said) -> None:
+def _check(said: _Said, wanted: Wanted, saga: str) -> None:
     for name in ("dead", "who", "why"):
         text: str = getattr(said, name)
         if not text.strip():
             raise BadInput(f"the command does not say {name!r}: it may not be empty")
         if len(text) > TEXT_MAX:
             raise BadInput(f"the command's {name!r} has {len(text)} characters, and may have {TEXT_MAX}")
+    original, answered = said.original, said.answered
+    if original is not None and (wanted != "replay" or original.saga != saga or not original.value):
+        raise BadInput(f"the command holds a message that is none of saga {saga!r}, or that cannot be replayed")
+    if answered is None:
+        return
+    if wanted != "resolve":
+        raise BadInput(f"the command gives an answer, and is to {wanted}: only `resolve` does")
+    if not answered.step.strip() or len(answered.step) > TEXT_MAX or answered.number < 1:
+        raise BadInput(
+            f"the command's answer names no step: its name is a text of at most {TEXT_MAX} characters, its number 1 or "
+            "more"
+        )
+    size = len(answered.value.encode("utf-8", "backslashreplace"))
+    if size > ANSWER_BYTES_MAX:
+        raise BadInput(f"the command's answer has {size} bytes, and may have {ANSWER_BYTES_MAX}")
+    try:
+        value = msgspec.json.decode(answered.value)
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as why:
+        raise BadInput(f"the command's answer is no JSON: {why}") from why
+    if answered.raised is not None and not isinstance(value, list):
+        raise BadInput("the command's answer is an exception, and its value is no list of arguments")

@@ -13,7 +13,7 @@ import msgspec
 
 from saga import adapters, setting_readers
 from saga.adapter_description import Problem
-from saga.addresses import check_http, scheme_of
+from saga.addresses import check_hook, check_http, scheme_of
 from saga.broker.port import RECORD_BYTES_LEAST, RECORD_BYTES_LIMIT, RECORD_BYTES_MAX
 from saga.errors import ConfigurationError
 from saga.policies.concurrency import INFLIGHT_MIN
@@ -73,8 +73,18 @@ class Settings:
     before anything is written. On Kafka each topic has to take as much: `max.message.bytes`."""
     cache_max: int = 2000
     """Progress documents kept in memory per service."""
+    deaths_max: int = 3
+    """Deaths of processes with a message in hand after which it is a dead letter; with the first of them others may
+    have been in hand, too."""
     drain_s: float = 20.0
     """Seconds that running handlers get to end, when the service is to stop."""
+    hook: str = ""
+    """URL, or command, that is called once for each dead letter that blocks a saga, and for each escalation. Without it
+    nobody is called."""
+    hook_secret_file: str = ""
+    """File with the key with which calls of the hook are signed. Without it they are not."""
+    hook_calls_max: int = 20
+    """Calls of the hook within a minute, at most; others wait."""
     log: Literal["auto", "json", "text"] = "auto"
     """Form of the lines that `saga run` writes; `auto` is `text` on a terminal, else `json`."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
@@ -203,7 +213,13 @@ READERS: Mapping[str, SettingReader] = {
     "SAGA_INFLIGHT_BYTES_MAX": setting_readers.number(int, 1, 1 << 40, "bytes"),
     "SAGA_RECORD_BYTES_MAX": setting_readers.number(int, RECORD_BYTES_LEAST, RECORD_BYTES_LIMIT, "bytes"),
     "SAGA_CACHE_MAX": setting_readers.number(int, 0, 10_000_000, "documents"),
+    "SAGA_DEATHS_MAX": setting_readers.number(int, 2, 1000, "deaths"),
     "SAGA_DRAIN_S": setting_readers.number(float, 0, 3600, "seconds"),
+    "SAGA_HOOK": setting_readers.checked(
+        check_hook, "https://HOST/PATH, http://HOST/PATH or command:PATH ARGUMENTS", lambda _: False
+    ),
+    "SAGA_HOOK_SECRET_FILE": setting_readers.SECRET_FILE,
+    "SAGA_HOOK_CALLS_MAX": setting_readers.number(int, 1, 10_000, "calls"),
     "SAGA_LOG": setting_readers.word("auto", "json", "text"),
     "SAGA_LOG_LEVEL": setting_readers.word("debug", "info", "warning", "error"),
 }

@@ -7,7 +7,9 @@ SagaError                    what happened, where, and what to do next
 |  +- NoStore                a tool looked for stores and found none
 +- ContractError             mend `contracts/`: all problems at once, with file and path
 +- BadInput                  a message that can never be handled: dead letter at once
+|  +- UnknownSchema          of a schema that is not deployed here yet: parked, and looked at again
 +- Permanent                 a handler that can never succeed on this input: dead letter at once
++- BreakerOpen               a call was not made, for those before it failed: asked again later, or go another way
 +- StoreError
 |  +- Exists, Conflict       somebody else wrote: reload and decide again
 |  +- Ambiguous              it may have been written: reload and decide again, never write it again
@@ -56,11 +58,32 @@ class ContractError(Problems):
 
 
 class BadInput(SagaError):
-    """Message that can never be handled: undecodable, empty, partial, keyless, or of an unknown schema."""
+    """Message that can never be handled: undecodable, empty, partial or keyless."""
+
+
+class UnknownSchema(BadInput):
+    """Message of a schema that `contracts/` does not have here: it may be deployed yet. `fingerprint` names it."""
+
+    def __init__(self, fingerprint: bytes, said: str) -> None:
+        self.fingerprint = fingerprint
+        super().__init__(said)
 
 
 class Permanent(SagaError):
     """Failure of a handler that can never succeed on this input, however often it is tried."""
+
+
+class BreakerOpen(SagaError):
+    """Refusal of a call to a resource that failed too often of late: it was not made, and nothing of it may have
+    happened. In the `answers=` of its resource it is an answer as any other, and the handler may go another way."""
+
+    def __init__(self, resource: str) -> None:
+        """`resource`: its name."""
+        self.resource = resource
+        super().__init__(resource)
+
+    def __str__(self) -> str:
+        return f"the breaker of {self.resource} is open: calls to it failed"
 
 
 class Broken(SagaError):

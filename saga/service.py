@@ -17,12 +17,15 @@ from saga.declarations.handlers import (
     handler_of,
     original_of,
 )
-from saga.declarations.resources import check_seconds, check_state, document_of, resource_of
+from saga.declarations.migrations import migration_of
+from saga.declarations.resources import check_retry, check_seconds, check_state, document_of, resource_of
 from saga.declarations.values import Declared, DocumentKind, Parameter, Reaction, Resource
 from saga.errors import DeclarationError
+from saga.later import Later
 from saga.messages import Event
 from saga.names import OURS
-from saga.policies.retry import RETRY, Retry
+from saga.policies.breaker import Breaker
+from saga.policies.retry import Retry
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -35,13 +38,15 @@ _MEMORY_MIN, _MEMORY_MAX = timedelta(seconds=1), timedelta(days=50 * 365)
 2106."""
 _TAKEN = {"client": "clients publish under that name", OURS: "the toolkit's own topics and documents are called so"}
 
-_Reaction: TypeAlias = Event | Sequence[Event | None] | None
+_Emitted: TypeAlias = Event | Sequence[Event | None] | None
+_Reaction: TypeAlias = Event | Later[Event | None] | Sequence[Event | Later[Event | None] | None] | None
 _S_co = TypeVar("_S_co", bound="DataclassInstance | None", default=None, covariant=True)
 _D = TypeVar("_D", bound="DataclassInstance")
 # `Never` as a parameter: any type will do, but there has to be one. A compensation has two at least.
 _Handler = TypeVar("_Handler", bound=Callable[Concatenate[Never, ...], Awaitable[_Reaction]])
-_Compensation = TypeVar("_Compensation", bound=Callable[Concatenate[Never, Never, ...], Awaitable[_Reaction]])
-_Deadline = TypeVar("_Deadline", bound=Callable[Concatenate[Never, ...], Awaitable[_Reaction]])
+_Compensation = TypeVar("_Compensation", bound=Callable[Concatenate[Never, Never, ...], Awaitable[_Emitted]])
+_Deadline = TypeVar("_Deadline", bound=Callable[Concatenate[Never, ...], Awaitable[_Emitted]])
+_Migration = TypeVar("_Migration", bound=Callable[[Never], "DataclassInstance"])
 _Opener = TypeVar("_Opener", bound=Callable[[], AsyncIterator[object]])
 
 
@@ -51,14 +56,20 @@ class Service(Generic[_S_co]):
     The types are the declaration. A parameter annotated with an event, or a union of events, says what is consumed;
     `Saga` is this run; anything else must be what one of the service's resources gives, declared above it. The return
     annotation says what may be emitted: `A | B` one of them, `tuple[A, B]` both, `list[A]` many, `| None` maybe
-    nothing. Names of parameters do not matter, nor does their order, but for `many=True` with several events.
+    nothing; `Later` that it may go on another time. Names of parameters do not matter, nor does their order, but for
+    `many=True` with several events.
 
     Every decorator returns its function unchanged: checkers see its own type, and a plain call tests it.
     Mistakes that types cannot show are a `DeclarationError` while the module is imported.
     """
 
     def __init__(
-        self, name: str, *, state: Callable[[], _S_co] | None = None, memory: timedelta = timedelta(days=30)
+        self,
+        name: str,
+        *,
+        state: Callable[[], _S_co] | None = None,
+        memory: timedelta = timedelta(days=30),
+        retry: Retry | None = None,
     ) -> None:
         """Begin the declaration of a service.
 
@@ -69,9 +80,11 @@ class Service(Generic[_S_co]):
         `memory`: how long a saga is kept after its last message when nothing of it is open. A duplicate is known as one
         for that long; a handler may not wait longer in all. What is open is kept without limit. From a second to 50
         years: Couchbase has no times after 2106.
+        `retry`: how often and when what failed is tried again, where neither a handler nor a resource says; also
+        of compensations and deadlines.
 
         Raises `DeclarationError`: a name with other characters; a state that is no frozen dataclass of plain fields, or
-        one without a default; a memory that is no time.
+        one without a default; a memory that is no time; a retry that is none.
         """
         if not _NAME.fullmatch(name):
             raise DeclarationError(
@@ -82,7 +95,8 @@ class Service(Generic[_S_co]):
         kind = None if state is None else check_state(state, f"Service({name!r}, state=...)")
         if not isinstance(memory, timedelta) or not _MEMORY_MIN <= memory <= _MEMORY_MAX:
             raise DeclarationError(f"Service({name!r}, memory={memory!r}): give a timedelta, from 1 second to 50 years")
-        self._declared = Declared(name=name, state=kind, memory=memory)
+        check_retry(retry, f"Service({name!r})")
+        self._declared = Declared(name=name, state=kind, memory=memory, retry=retry)
 
     @property
     def declared(self) -> Declared:
@@ -96,7 +110,13 @@ class Service(Generic[_S_co]):
     def handler(self, handler: _Handler, /) -> _Handler: ...
     @overload
     def handler(
-        self, /, *, many: bool = False, retry: Retry = RETRY, timeout_s: float = TIMEOUT_S
+        self,
+        /,
+        *,
+        many: bool = False,
+        retry: Retry | None = None,
+        timeout_s: float = TIMEOUT_S,
+        deferrable: bool = False,
     ) -> Callable[[_Handler], _Handler]: ...
     def handler(
         self,
@@ -104,34 +124,40 @@ class Service(Generic[_S_co]):
         /,
         *,
         many: bool = False,
-        retry: Retry = RETRY,
+        retry: Retry | None = None,
         timeout_s: float = TIMEOUT_S,
+        deferrable: bool = False,
     ) -> _Handler | Callable[[_Handler], _Handler]:
         """Declare the reaction to an event, or to several (fan-in: it runs when all are there).
 
         Promises: for each saga it runs to its end once, whatever crashes or is repeated; its state and what it emits
         are saved in one write, then published in order. A crash or a failure runs it again with the same input; steps
-        and updates already recorded answer at once.
+        and updates already recorded answer at once. An event-typed parameter `E | None` is not waited for: it is there
+        or `None`; it goes with `Later[E]` in the return annotation.
 
         `many`: the event may rightly come several times in a saga, and the handler runs for each. With several events
         it is that of the first parameter which repeats, and the others stay: here the order of parameters matters, and
         the first must not be the event that starts the saga, which comes once. Without `many` a repetition with the
         same content is ignored, visibly, and one with other content is a dead letter.
-        `retry`: how often and when it is tried again.
+        `retry`: how often and when it is tried again, whatever failed. Left out: as the resource says on which a step
+        failed, else the service. See `Retry` for which rules hold.
         `timeout_s`: seconds that one attempt may take.
+        `deferrable`: it may wait. While the worker has much in flight a message for such handlers alone yields to
+        others, for half a minute at most, and never to one of its own saga that came later.
 
         Raises `DeclarationError`: not `async`; a parameter without annotation, or of a type that nothing gives; no
         event among the parameters, or one in two of them; one event handled by two handlers alone; `Saga[X]` with X not
         the service's state; an event of another owner returned; events of two kinds of saga; `many` with several events
-        of which the first starts the saga.
+        of which the first starts the saga, or with `E | None`; `E | None` without `Later[E]`, or the other way round.
         """
 
         def declare(function: _Handler) -> _Handler:
             where = f"{self._declared.name}.{getattr(function, '__name__', function)}"
             check_seconds(timeout_s, "timeout_s", where)
-            if not isinstance(retry, Retry):
-                raise DeclarationError(f"{where}: retry={retry!r}: give a Retry(...)")
-            found = handler_of(self._declared, function, many=many, retry=retry, timeout_s=timeout_s)
+            check_retry(retry, where)
+            found = handler_of(
+                self._declared, function, many=many, retry=retry, timeout_s=timeout_s, deferrable=deferrable
+            )
             check_alone(self._declared, found)
             self._declared.reactions.append(found)
             return function
@@ -195,15 +221,27 @@ class Service(Generic[_S_co]):
     def resource(self, opener: _Opener, /) -> _Opener: ...
     @overload
     def resource(
-        self, /, *, timeout_s: float = 10, answers: tuple[type[Exception], ...] = ()
+        self,
+        /,
+        *,
+        timeout_s: float = 10,
+        answers: tuple[type[Exception], ...] = (),
+        retry: Retry | None = None,
+        breaker: Breaker | None = None,
+        at_once_max: int | None = None,
+        rate_per_s: float | None = None,
     ) -> Callable[[_Opener], _Opener]: ...
-    def resource(
+    def resource(  # what a resource consists of
         self,
         opener: _Opener | None = None,
         /,
         *,
         timeout_s: float = 10,
         answers: tuple[type[Exception], ...] = (),
+        retry: Retry | None = None,
+        breaker: Breaker | None = None,
+        at_once_max: int | None = None,
+        rate_per_s: float | None = None,
     ) -> _Opener | Callable[[_Opener], _Opener]:
         """Declare something outside (a bank, a carrier): an async generator that yields it once, as a pytest fixture.
 
@@ -213,16 +251,56 @@ class Service(Generic[_S_co]):
         `timeout_s`: seconds that one call through `saga.step` may take; longer is a transient failure.
         `answers`: exceptions by which it answers a call: `saga.step` records them (class and `args`, plain values) and
         raises them, and a rerun raises them again without calling. All other exceptions are failures.
+        `retry`: how often and when an attempt is made again that failed because of a step on it, in a handler that does
+        not say so itself, a compensation or a deadline.
+        `breaker`: when calls stop for a time because many failed. An attempt that meets an open breaker is not counted:
+        it is made again, at the latest after a minute. With `BreakerOpen` in `answers` the handler sees it instead.
+        `at_once_max`, `rate_per_s`: calls under way at once, and begun a second, at most. Others wait for their turn,
+        as long as that leaves time for the call; an attempt that has none in time is not counted, and made again.
+        All limits are those of one process, and of calls through `saga.step`; a call may have its own, `saga.limited`.
 
         Raises `DeclarationError`: two resources of one type; the yielded type is missing; an answer that cannot be made
-        again from its `args`.
+        again from its `args`; a retry that names an answer; a limit that is none.
         """
 
         def declare(function: _Opener) -> _Opener:
-            self._declared.resources.append(resource_of(self._declared, function, timeout_s, answers))
+            found = resource_of(
+                self._declared,
+                function,
+                timeout_s=timeout_s,
+                answers=answers,
+                retry=retry,
+                breaker=breaker,
+                at_once_max=at_once_max,
+                rate_per_s=rate_per_s,
+            )
+            self._declared.resources.append(found)
             return function
 
         return declare if opener is None else declare(opener)
+
+    def migrate(self, version: int, /) -> Callable[[_Migration], _Migration]:
+        """Declare how a state of this version becomes one of the next: a plain function from the class that the state
+        was to the class that it became. Versions count from 1, and the state has one more than there are migrations.
+
+            @order.migrate(1)
+            def cents(old: OrderStateV1) -> OrderState:
+                return OrderState(total_cents=round(old.total * 100))
+
+        Promises: sagas that are under way go on. A handler is shown the state migrated; with the transition that ends
+        its run the new version stands, once, whatever crashes or is repeated. From then on processes of the release
+        before decide nothing of that saga. A run that began before it goes on with the state that it was shown.
+
+        Raises `DeclarationError`: a service without state; a version that has one; no plain function of one state; a
+        state before or after that is no frozen dataclass with defaults. A chain with a gap, or one that does not end
+        with the state of the service, is refused when the service is started, tried or tested.
+        """
+
+        def declare(function: _Migration) -> _Migration:
+            self._declared.migrations.append(migration_of(self._declared, version, function))
+            return function
+
+        return declare
 
     def document(self, kind: type[_D], collection: str, /, *, answers: tuple[type[Exception], ...] = ()) -> None:
         """Declare a business document: instances of the frozen dataclass `kind` are the JSON documents of `collection`.

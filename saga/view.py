@@ -44,11 +44,17 @@ class Saga(ABC, Generic[_S]):
     @abstractmethod
     def state(self, state: _S, /) -> None: ...
 
+    @property
+    @abstractmethod
+    def waited(self) -> timedelta:
+        """Time since the handler's first look at its event: zero at the first, then not less than what its `Later`s
+        asked for, when it was time that woke it. From recorded times: once a step has begun, a rerun sees the same."""
+
     @abstractmethod
     def key(self, name: str, /) -> str:
         """Idempotency key to hand to the outside: the same for the same name in every rerun of this handler on this
-        message, different for any other handler, message or saga. At most 80 characters of ASCII letters, digits, `-`
-        and `_`."""
+        message, different for any other handler, message, turn (after a `Later`) or saga. At most 80 characters of
+        ASCII letters, digits, `-` and `_`."""
 
     @abstractmethod
     async def step(self, call: Callable[_P, Awaitable[_T]], /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
@@ -59,9 +65,23 @@ class Saga(ABC, Generic[_S]):
         `saga.key` so that the outside sees one call. A step's name is the function's own, counted in order of calls.
 
         Raises what `call` raises. One of the `answers` of this handler's resources is a result like any other. After
-        any other exception, and after the resource's `timeout_s`, this attempt has failed even if the handler catches
-        it: the handler runs again by its `retry`.
+        any other exception, and after the `timeout_s` of the call itself (`saga.limited`) or of its resource, this
+        attempt has failed even if the handler catches it: the handler runs again by its `retry`.
         A rerun that asks for other steps or arguments than recorded is a dead letter "not deterministic".
+        """
+
+    @abstractmethod
+    def undo_with(self, call: Callable[_P, Awaitable[object]], /, *args: _P.args, **kwargs: _P.kwargs) -> None:
+        """Say how to take back what this handler did so far, in case it can never finish.
+
+        Nothing is called now. Promises: when the saga fails while this handler is a dead letter half done, the calls
+        said so far are made in place of its compensation, newest first, each as a step; when the handler comes to its
+        end they are forgotten. What was begun and has no answer is shown to a person all the same.
+        `call` is a method of a resource, or an `async def` at the top of a module: another process, of a later version
+        perhaps, finds it by its name. One that changes documents takes the saga: `saga.undo_with(give, saga, sku)`.
+
+        Raises what nothing can be recorded of, as a step does: another function, an argument that is no plain value, a
+        handler without a compensation.
         """
 
     @abstractmethod
@@ -85,6 +105,17 @@ class Saga(ABC, Generic[_S]):
         the refusal, is recorded, and a rerun gets it without applying again.
 
         Raises an exception declared in the document's `answers` when `change` raises it: nothing was changed.
+        """
+
+    @abstractmethod
+    async def flag(self, name: str, /) -> bool:
+        """Ask whether a flag is on for this saga: `if await saga.flag("new_pricing"): ...`.
+
+        People set it while services run, for a share of the sagas or for one: `saga control flag`. One that nobody has
+        set is off. A saga that is in a share is in every larger one of that flag.
+
+        Promises: recorded as `read` is. From the first step or update on, a rerun gets what this run got, whatever was
+        set meanwhile: it takes the path that it began on. Off in a rerun of what began before the code asked for it.
         """
 
     @abstractmethod

@@ -19,8 +19,10 @@ from saga.broker.missing_topics import APPLY, topic_problems
 from saga.broker.port import Broker
 from saga.clock import Clock, SystemClock
 from saga.config import Settings
+from saga.declarations.migrations import whole_chain
 from saga.declarations.values import Declared
-from saga.errors import BrokerUnavailable, ConfigurationError, SagaError
+from saga.errors import BrokerUnavailable, ConfigurationError, DeclarationError, SagaError
+from saga.observe.hook import Hook, calling, sender_to
 from saga.observe.moments import Report, to_all
 from saga.observe.worker_view import Watch
 from saga.runtime.errors import raised_at
@@ -63,9 +65,19 @@ def load_services(names: Iterable[str]) -> list[Declared]:
                 problems.append(f"{name}: the service {service.name!r} has no handler; a service reacts to something")
             elif found.setdefault(service.name, service) is not service:
                 problems.append(f"{name}: a second service is called {service.name!r}; rename it, or import the first")
+            else:
+                problems += [f"{name}: {why}" for why in _chain_of(service)]
     if problems:
         raise ConfigurationError("some services cannot be loaded:", problems)
     return list(found.values())
+
+
+def _chain_of(service: Declared) -> Iterator[str]:
+    """Problem of its migrations as a chain, if there is one."""
+    try:
+        whole_chain(service)
+    except DeclarationError as why:
+        yield str(why)
 
 
 def _unimportable(name: str, why: ImportError) -> str:
@@ -122,6 +134,7 @@ async def run(
     async with AsyncExitStack() as stack:
         watched = _watched([d.name for d in services], settings, report, stop, clock)
         report, watch = await stack.enter_async_context(watched)  # first: it answers while the others are opened
+        report = await stack.enter_async_context(_told(settings, report, clock))
         broker = await stack.enter_async_context(broker_of(None, clock, settings, open_by_s))
         stores = {
             d.name: await stack.enter_async_context(store_of(d.name, clock, settings, open_by_s)) for d in services
@@ -158,6 +171,26 @@ async def _watched(
         raise ConfigurationError("nothing was started:", [problem]) from why
     async with answering(settings.http, services, stop, clock) as answers:
         yield to_all(report, answers.report), answers.watch
+
+
+@asynccontextmanager
+async def _told(settings: Settings, report: Report, clock: Clock) -> AsyncIterator[Report]:
+    """Listener of moments: with SAGA_HOOK also the one who calls people."""
+    if not settings.hook:
+        yield report
+        return
+    secret = _secret_in(settings.hook_secret_file)
+    hook = Hook(sender_to(settings.hook), clock, report, settings.hook_calls_max, secret)
+    async with calling(hook):
+        yield to_all(report, hook.listen)
+
+
+def _secret_in(file: str) -> bytes:
+    """Key in a file; empty if there is no file."""
+    secret = Path(file).read_bytes().strip() if file else b""
+    if file and not secret:
+        raise ConfigurationError("nothing was started:", ["SAGA_HOOK_SECRET_FILE is empty: write a key into it"])
+    return secret
 
 
 def limits_of(settings: Settings) -> Limits:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks import failing, parts
+from benchmarks import compaction, failing, outages, parts
 
 
 @pytest.mark.parametrize("part", [parts.messages, parts.hot_saga, parts.chain, parts.one_at_a_time])
@@ -20,3 +20,18 @@ def test_the_part_with_failing_sagas_runs_and_keeps_their_order(monkeypatch: pyt
         monkeypatch.setattr(failing, name, value)
     figures = {figure.name: figure.value for figure in failing.failing_sagas()}
     assert figures["g attempts that failed, of each failing saga"] >= 1
+
+
+def test_the_part_with_a_bank_that_is_away_asks_it_less_with_a_breaker(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("ASKING", 40), ("AWAY_S", 1.0), ("HANGS_S", 0.02), ("OPEN_S", 0.5)):
+        monkeypatch.setattr(outages, name, value)
+    figures = {figure.name: figure.value for figure in outages.breaker()}
+    assert 0 < figures["j calls in vain, with a breaker"] <= figures["j calls in vain, without a breaker"]
+
+
+def test_the_part_with_a_saga_of_very_many_transitions_runs_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("MARKS", (60, 120, 240)), ("WINDOW", 50)):
+        monkeypatch.setattr(compaction, name, value)
+    figures = {figure.name: figure.value for figure in compaction.compaction()}
+    for what in ("results", "undoing", "job"):
+        assert 0 < figures[f"k {what}: document, at most, at 240"] < 100

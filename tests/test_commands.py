@@ -2,14 +2,20 @@
 
 from typing import Any
 
+import msgspec
 import pytest
+from msgspec.structs import replace
 
 from saga import commands
-from saga.commands import Command, command_in, to_record
+from saga.commands import Answered, Command, command_in, to_record
 from saga.errors import BadInput
-from saga.messages import Outgoing, Record
+from saga.messages import Message, Outgoing, Record
 
 NOW_MS = 1_795_270_000_000
+ORIGINAL = Message(
+    id="shop|17", type="OrderPlaced", schema="", saga="order-17", source="shop", time="", value=b"\x00bytes",
+    foreign=(("x", None), ("y", b"\xff")),
+)  # fmt: skip
 
 
 def said(**changes: Any) -> Outgoing:
@@ -76,7 +82,7 @@ def test_a_value_that_is_no_command_is_bad_input(value: bytes) -> None:
 @pytest.mark.parametrize("type_", [b"", b"replay", b"saga.pause", b"OrderPlaced", b"\xff"])
 def test_a_type_that_is_no_command_is_bad_input(type_: bytes) -> None:
     record = said()
-    with pytest.raises(BadInput, match=r"its ce_type is none of saga\.discard, saga\.replay"):
+    with pytest.raises(BadInput, match=r"its ce_type is none of saga\.discard, saga\.replay, saga\.resolve"):
         command_in(lies(record, headers=with_header(record, "ce_type", type_)))
 
 
@@ -85,3 +91,50 @@ def test_a_command_without_a_key_or_for_another_saga_is_bad_input() -> None:
         command_in(lies(said(), key=None))
     with pytest.raises(BadInput, match="is not its subject"):
         command_in(lies(said(), key=b"order-18"))
+
+
+def test_a_message_that_nobody_keeps_comes_with_the_command() -> None:
+    command = command_in(lies(said(original=ORIGINAL)))
+    assert command.original == ORIGINAL
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"wanted": "discard"},
+        {"original": replace(ORIGINAL, saga="order-18")},
+        {"original": replace(ORIGINAL, value=b"")},
+    ],
+)
+def test_a_message_of_another_saga_or_without_bytes_is_bad_input(changes: dict[str, Any]) -> None:
+    with pytest.raises(BadInput, match="that is none of saga 'order-17', or that cannot be replayed"):
+        said(**{"original": ORIGINAL, **changes})
+
+
+def test_an_answer_comes_back() -> None:
+    answered = Answered(step="charge", number=2, value='"ch-1"')
+    command = command_in(lies(said(wanted="resolve", answered=answered)))
+    assert (command.type, command.answered) == ("saga.resolve", answered)
+    assert command_in(lies(said(wanted="resolve"))).answered is None
+
+
+@pytest.mark.parametrize(
+    ("wanted", "answered", "told"),
+    [
+        ("replay", Answered(step="charge"), "only `resolve` does"),
+        ("resolve", Answered(step=" "), "names no step"),
+        ("resolve", Answered(step="x" * 501), "names no step"),
+        ("resolve", Answered(step="charge", number=0), "names no step"),
+        ("resolve", Answered(step="charge", value="ch-1"), "is no JSON"),
+        ("resolve", Answered(step="charge", value="[" * 60_000), "is no JSON"),
+        ("resolve", Answered(step="charge", value='"' + "x" * commands.ANSWER_BYTES_MAX + '"'), "may have 65536"),
+        ("resolve", Answered(step="charge", value='"no"', raised="Declined"), "no list of arguments"),
+    ],
+)
+def test_an_answer_that_can_be_none_is_bad_input(wanted: str, answered: Answered, told: str) -> None:
+    with pytest.raises(BadInput, match=told):
+        said(wanted=wanted, answered=answered)
+    value = msgspec.json.encode({"dead": "dead-1", "who": "ada", "why": "w", "answered": answered})
+    record = to_record("payment", "order-17", wanted=wanted, dead="d", who="a", why="b", now_ms=NOW_MS)  # type: ignore[arg-type]
+    with pytest.raises(BadInput, match=told):
+        command_in(lies(record, value=value))

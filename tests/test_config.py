@@ -285,6 +285,7 @@ def test_the_default_of_what_is_in_flight_at_least_is_that_of_the_limit() -> Non
 
 def test_the_limits_of_a_worker_are_those_of_the_settings() -> None:
     given = {"inflight_max": 7, "inflight_min": 3, "inflight_bytes_max": 11, "cache_max": 13, "drain_s": 1.5}
+    given["deaths_max"] = 5
     limits = limits_of(Settings.read({f"SAGA_{name.upper()}": str(value) for name, value in given.items()}))
     assert asdict(limits) == given
 

@@ -17,22 +17,26 @@ IMPORT_S_MAX = 0.15
 
 def test_the_front_door_has_these_names() -> None:
     assert saga.__all__ == [
+        "Breaker",
+        "BreakerOpen",
         "Client",
         "DeclarationError",
         "Event",
+        "Later",
         "Progress",
         "Retry",
         "Saga",
         "SagaError",
         "Service",
+        "limited",
     ]
     assert dir(saga) == saga.__all__
     assert [getattr(saga, name).__name__ for name in saga.__all__] == saga.__all__
 
 
 def test_a_name_that_does_not_exist_is_an_attribute_error() -> None:
-    with pytest.raises(AttributeError, match="module 'saga' has no attribute 'Later'"):
-        _ = saga.Later  # type: ignore[attr-defined] # the mistake
+    with pytest.raises(AttributeError, match="module 'saga' has no attribute 'Sooner'"):
+        _ = saga.Sooner  # type: ignore[attr-defined] # the mistake
 
 
 def test_importing_it_loads_nothing_and_no_name_but_the_client_a_driver() -> None:

@@ -83,3 +83,33 @@ def test_all_that_cannot_be_loaded_is_told_at_once() -> None:
     told = refusal("not_there", "services/payment.py")
     assert "not_there:" in told
     assert "services/payment.py:" in told
+
+
+FORGETFUL = """
+from dataclasses import dataclass
+from saga import Service
+from services.payment.events import OrderPlaced
+
+@dataclass(frozen=True)
+class Old:
+    total: str = ""
+
+@dataclass(frozen=True)
+class New:
+    cents: int = 0
+
+forgetful = Service("forgetful", state=New)
+
+@forgetful.migrate(2)
+def move(old: Old) -> New:
+    return New()
+
+@forgetful.handler
+async def note(order: OrderPlaced) -> None: ...
+"""
+
+
+def test_a_service_whose_migrations_do_not_lead_to_its_state_is_not_run(folder: Path) -> None:
+    (folder / "forgetful.py").write_text(FORGETFUL)
+    told = "forgetful: the migrations of 'forgetful': nothing takes version 1: declare migrate(1)"
+    assert told in refusal("forgetful")

@@ -10,9 +10,10 @@ from saga.progress.document import Entry, Snapshot
 from saga.progress.roles import Role, Roles
 from saga.testing.invariants import progress_checks
 from verification.environment import BY
+from verification.handlers import MOVED, NEW, TURNS
 from verification.scenario import Scenario
 from verification.state import State
-from verification.state_space import StateSpace
+from verification.state_space import StateSpace, is_due
 
 
 def wrong(space: StateSpace, scenario: Scenario, s: State, told: Sequence[Message]) -> str | None:
@@ -47,7 +48,7 @@ class Books:
     def _discarded_and_not_told(self) -> str | None:
         """A run that is discarded although it has done something, which no person was told. What another run of the
         handler did is no concern of it."""
-        ran = {t.handler for t in self._entries if t.outcome == "handled"}
+        ran = {t.handler for t in self._entries if t.ran}
         for t in self._entries:
             if (
                 t.outcome == "discarded"
@@ -65,7 +66,7 @@ class Books:
 
     def _lost_message(self) -> str | None:
         for m in self._messages:
-            if isinstance(m, Command) and m.dead in self._s.out and all(t.message != m.id for t in self._entries):
+            if isinstance(m, Command) and is_due(self._s, m) and all(t.message != m.id for t in self._entries):
                 return f"LOST COMMAND {m.id}"
             if not self._told and not self._s.passed and not self._space.explored.tight:
                 handler = progress_checks.unaccounted(self._p, self._roles, m.type, m.id)
@@ -85,8 +86,9 @@ class Books:
             for k in (*self._p.queue, *self._p.compensating, *(k for p, _ in self._lives for k in p.waiting))
             if (k.message.id, k.message.source) == (m.id, m.source)
         }
+        kept |= {c.handler for c in self._p.later if any((q.id, q.source) == (m.id, m.source) for q in c.parts)}
         named = {t.handler for t in self._entries if (t.message, t.source) == (m.id, m.source) and _is_an_end(t)}
-        parts = ((t, progress_checks.causes(t)) for t in self._entries if t.outcome in ("handled", "discarded"))
+        parts = ((t, progress_checks.causes(t)) for t in self._entries if (t.ran or t.outcome == "discarded"))
         named |= {t.handler for t, causes in parts if len(causes) > 1 and m.id in causes}
         shelved = {t.handler for t in self._entries if (t.message, t.source) == (m.id, m.source) and not _is_an_end(t)}
         for role in self._roles.by_type.get(m.type, ()):
@@ -117,7 +119,9 @@ class Books:
             return False  # it only stays
         if p.started is None or why_over(p, role) is not None:
             return False
-        if not role.many and any(t.handler == role.name and t.outcome == "handled" for t in entries):
+        if not role.many and any(t.handler == role.name and t.ran for t in entries):
+            return False
+        if role.may_do_without(type_):
             return False
         taken_over = role.name in self._added and not any(k.handler == role.name for k in p.waiting)
         if taken_over and not any(t.handler in self._added and t.n > said.n for t in entries):
@@ -144,6 +148,13 @@ class Books:
         undoable = {h.name for h in self._handlers.values() if h.undo is not None}
         if not undoable - self._added:  # no failure outcome was listened to before the later release
             undoable = set()
+        for t in self._entries:  # what a person is told of is less than what is taken back
+            h = self._handlers.get(t.handler)
+            is_undone = h is not None and any(e.handler == f"undo_{h.name}" for e in self._entries)
+            if h is not None and h.takes_back and t.outcome == "dead" and is_undone:
+                mine = [b for b in back if b.startswith(f"{h.name}:")]
+                if len(mine) < len(t.calls):
+                    return f"NOT TAKEN BACK {len(t.calls)} calls of {h.name}, only {mine}"
         left = {d for d in did - back if d.split(":")[0] in undoable - told}
         if left:
             return f"LEFT STANDING {sorted(left)}"
@@ -168,7 +179,7 @@ class Books:
         changes = {"take": -1, "take_or_open": -1, "give": 1, "give_or_open": 1}
         net = -sum(entry.startswith(f"do:{BY}:") for entry in self._s.ledger)
         for t in self._entries:
-            for call in t.calls if t.outcome in ("handled", "compensated") else ():
+            for call in t.calls if (t.ran or t.outcome == "compensated") else ():
                 if call.kind == "update" and call.answer is None:
                     net += changes[call.name]
         left = self._space.stock_left(self._s.stock)
@@ -188,7 +199,8 @@ class Books:
         _, entries = self._lives[-1]
         undone = {t.handler.removeprefix("undo_") for t in entries if t.outcome == "compensated" and t.cause}
         ran = {t.handler for t in entries if t.outcome == "handled"}
-        said = {name for name, value in self._p.state.items() if value}
+        held = {name.removeprefix(NEW): value for name, value in self._p.state.items() if name != MOVED}
+        said = {name for name, value in held.items() if value and not name.endswith(TURNS)}
         return f"STATE WRONG {said}: ran {ran}, undone {undone}" if said != ran - undone else None
 
 
@@ -197,7 +209,7 @@ def _is_an_end(t: Entry) -> bool:
 
 
 def _took(entries: Sequence[Entry], role: Role, event: str) -> bool:
-    ends = ("handled", "ignored", "dead")
+    ends = ("handled", "later", "ignored", "dead")
     return any(
         t.handler == role.name and t.outcome in ends and event in (t.message, *progress_checks.causes(t))
         for t in entries
@@ -209,7 +221,7 @@ def _own_parts(roles: Roles, entries: Sequence[Entry]) -> dict[str, str]:
     undone = {t.cause for t in entries if t.outcome == "compensated"}
     own: dict[str, str] = {}
     for t in entries:
-        role = roles.handlers.get(t.handler) if t.outcome == "handled" else None
+        role = roles.handlers.get(t.handler) if t.ran else None
         results = {e.id for e in t.events if e.type in role.undo.results} if role is not None and role.undo else set()
         if not results or not results <= undone:
             own |= {e.id: e.type for e in t.events if e.type in roles.by_type and e.id not in undone}
@@ -234,13 +246,15 @@ def ignored_without_reason(roles: Roles, entries: Sequence[Entry]) -> str | None
         return None
     if role.decides and any(e.type in roles.outcomes for t in before for e in t.events):
         return None
+    if role.may_do_without(last.type):
+        return None if any(t.handler == role.name and t.outcome == "handled" for t in before) else "IGNORED TOO EARLY"
     index = role.parameter_of(last.type)
     if role.many and index == 0:
         return f"IGNORED WITHOUT REASON {last.type}:{last.message} for {role.name}"
     for t in before:
-        if t.handler == role.name and t.outcome in ("handled", "waiting") and t.message != last.message:
+        if t.handler == role.name and (t.ran or t.outcome == "waiting") and t.message != last.message:
             return None
-        if t.handler == role.name and t.outcome == "handled":
+        if t.handler == role.name and t.ran:
             return None
         if any(e.type in role.takes[index] for e in t.events):  # an own part
             return None

@@ -8,9 +8,11 @@ N, M, Q, X = message("n1", "N"), message("m1", "M"), message("q1", "Q"), message
 NEXT_N = message("n2", "N")
 S, F, G = message("s1", "S"), message("f1", "F"), message("g1", "G")
 BAD_Q = message("q2", "Q", bad=True)
+BAD_F = message("f2", "F", bad=True)
 
 STEP = ("step",)
 reserve = Reacts(name="reserve", to=(("O",),), does=STEP, emits=("R",), undo=STEP)
+step_look = Reacts(name="reserve", to=(("O",),), does=("step", "look"), emits=("R",), undo=("step", "nothing"))
 two_steps = Reacts(name="two", to=(("O",),), does=("step", "step"), emits=("R",))
 two_undone = Reacts(name="two", to=(("O",),), does=("step", "step"), emits=("R",), undo=("step", "step"))
 two_events = Reacts(name="two", to=(("O",),), emits=("P", "R"))

@@ -29,6 +29,8 @@ class Contents:
         self._versions: dict[bytes, int] = {}
         self._snapshots: dict[int, Snapshot] = {}
         self._entries: dict[int, tuple[Entry, ...]] = {}
+        self.books: tuple[int, ...] = ()
+        """Versions of the book of controls, in the order in which people write them."""
 
     @property
     def service(self) -> Participant:

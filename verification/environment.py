@@ -5,8 +5,9 @@ from typing import Any
 
 import msgspec
 
+from saga import controls
 from saga.messages import Message
-from saga.names import PROGRESS
+from saga.names import ARCHIVES, PROGRESS
 from saga.progress import ids
 from saga.progress.document import Intent, Snapshot, encode, progress_key
 from saga.runtime.documents import Marker, Update
@@ -17,6 +18,7 @@ from verification.state import WAKES, Move, State, Worker
 
 OTHER, BY, CAUSE = "s-2", "other", "z1"
 """Another saga, in another lane, with its handler and cause: it has begun to take one from the business document."""
+BOOK = (ARCHIVES, controls.book_key(SERVICE))
 OTHERS = (PROGRESS, progress_key(SERVICE, OTHER))
 MARKER = ids.update_id(SERVICE, OTHER, BY, CAUSE, "take", 1)
 
@@ -47,6 +49,8 @@ def moves(contents: Contents, s: State) -> Iterator[Move]:
     """Each thing that others can do next, in words, and the state after it."""
     if s.prune or s.other or s.batch:
         yield from _to_the_document(contents, s)
+    if contents.books and (number := contents.books.index(s.version_of(*BOOK)) + 1) < len(contents.books):
+        yield "a person switches", s.keeping(*BOOK, contents.books[number])
     if s.age and all(worker.turn < 0 for worker in s.workers):
         yield from _ages(contents, s)
     coming = s.wakes[min(worker.at[WAKES] for worker in s.workers) :]
@@ -55,7 +59,9 @@ def moves(contents: Contents, s: State) -> Iterator[Move]:
     if len(contents.services) > 1:
         for w, worker in enumerate(s.workers):
             if worker.release == 0:
-                yield f"w{w} begins again, as the later release", _released(s, w)
+                yield f"w{w} begins again, as the later release", _released(s, w, 1)
+            elif s.move and contents.service.version > 1:
+                yield f"w{w} begins again, ROLLED BACK", _released(s, w, 0)._replace(move=s.move - 1)
 
 
 def _to_the_document(contents: Contents, s: State) -> Iterator[Move]:
@@ -116,7 +122,7 @@ def _ages(contents: Contents, s: State) -> Iterator[Move]:
     yield f"TIME PASSES{', the progress is gone' if gone else ''}", after
 
 
-def _released(s: State, w: int) -> State:
-    """State in which a worker has ended, or died, and one of the later release takes its place."""
+def _released(s: State, w: int, release: int) -> State:
+    """State in which a worker has ended, or died, and one of this release takes its place."""
     at = [s.committed[t] if s.owner[t] == w else s.workers[w].at[t] for t in (0, 1, WAKES)]
-    return s.with_worker(w, Worker(at=(at[0], at[1], at[2]), release=1))
+    return s.with_worker(w, Worker(at=(at[0], at[1], at[2]), release=release))

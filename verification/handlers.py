@@ -1,22 +1,31 @@
 """Explored handlers: described in a line, made into functions that do just that.
 
-An act is `step`, `read` or a name of `UPDATES`, and may depend on what is so: `step if note` on the field `note` of the
-state, which says that the handler `note` has run; `take unless left` on what the run has read of the document. So may
-what is emitted: `R if left`.
+An act is `step`, `read`, `look` (a call that is no step: it may fail) or a name of `UPDATES`, and may depend on what is
+so: `step if note` on the field `note` of the state, which says that the handler `note` has run; `take unless left` on
+what the run has read of the document. So may what is emitted: `R if left`.
 """
 
 import json
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, make_dataclass, replace
+from datetime import timedelta
 from typing import Any, Self
 
-from saga.declarations.values import Parameter, Reaction
+from saga.declarations.returns import Again, Either, Many, One
+from saga.declarations.values import Migration, Parameter, Reaction
+from saga.later import Later
 from saga.messages import Event
 from saga.policies.retry import Retry
 from saga.view import Saga
-from verification.operations import Broken, call_outside
+from verification.operations import TICK_MS, Broken, call_outside
 
 SAGA, SERVICE, ITEM = "s-1", "explored", "tea"
+BEGINS, NEW, MOVED = "begins", "v2_", "moved"
+"""Beginning of the names of a state's fields, which in version 2 is this, and the field that tells how often it was
+migrated."""
+TURNS, SHOWN = "_turns", "late"
+"""End of the name of the field that counts a handler's turns, and the parameter for what it waits for."""
+TICK = timedelta(milliseconds=TICK_MS)
 MISPLACED = "WRONG PART"
 """Beginning of the failure of a handler that was given a message in another one's place."""
 
@@ -79,13 +88,28 @@ class Reacts:
     """Times that `TICK_MS` passes after what `to` takes until a deadline runs; 0: it is none."""
     unless: tuple[str, ...] = ()
     """Types that close a deadline, besides outcomes."""
+    until: tuple[str, ...] = ()
+    """Types for which a turn waits: one that is shown one of them is the last, and so is one that comes too late."""
+    turns: int = 0
+    """Turns before the last one, at least."""
+    after: int = 0
+    """Times that `TICK_MS` passes between its turns, or until it is too late."""
+    says: tuple[str, ...] = ()
+    """Types of the events that each turn before the last one emits."""
+    takes_back: bool = False
+    """True if it says after each step how to take it back."""
     needs: str | None = None
     """Handler that must have run, as the state says; else it raises."""
 
     @property
     def types(self) -> tuple[str, ...]:
         """Types that it may emit, each once."""
-        return tuple(dict.fromkeys(e.split(" ")[0] for e in self.emits))
+        return tuple(dict.fromkeys(e.split(" ")[0] for e in (*self.emits, *self.says)))
+
+    @property
+    def goes_on(self) -> bool:
+        """True if it may have several turns."""
+        return bool(self.until or self.turns)
 
 
 @dataclass(frozen=True)
@@ -101,27 +125,50 @@ Classes = Mapping[str, type[ExploredEvent]]
 def handler_of(h: Reacts, classes: Classes, retry: Retry) -> Reaction:
     """The handler as the runtime wants it."""
 
-    async def function(saga: Saga[Any], **events: ExploredEvent) -> tuple[Event, ...]:
+    async def function(saga: Saga[Any], **events: ExploredEvent) -> tuple[Event | Later[Event | None], ...]:
         parts = [events[f"p{i}"] for i in range(len(h.to))]
+        turn = _field(saga.state, h.name + TURNS) if h.goes_on else 0
+        shown = events.get(SHOWN)
+        is_last = turn >= h.turns
+        if h.until:
+            is_last = (is_last and shown is not None) or saga.waited >= h.after * TICK
         for part, types in zip(parts, h.to, strict=True):
             if type(part).__name__ not in types:
                 raise Broken(f"{MISPLACED} {h.name} was given {type(part).__name__} for {' or '.join(types)}")
-        if h.needs is not None and not getattr(saga.state, h.needs):
+        if h.needs is not None and not _field(saga.state, h.needs):
             raise Broken(f"{h.name} needs {h.needs}")
         contents = "+".join(sorted(p.content for p in parts))
         if h.many:  # two messages of one content are two effects
             contents += saga.key("")[-4:]
-        run = _Run(saga, f"do:{h.name}:{contents}", f"{_so_far(saga)}|{[type(p).__name__ + p.content for p in parts]}")
-        did = [await run.act(number, act) for number, act in enumerate(h.does)]
-        saga.state = replace(saga.state, **{h.name: True})
-        emitted = [e.split(" ")[0] for e in h.emits if run.holds(e)]
+        if turn:
+            contents += f"~{turn}"
+        given = [type(p).__name__ + p.content for p in (*parts, *([shown] if shown else ()))]
+        run = _Run(saga, f"do:{h.name}:{contents}", f"{_so_far(saga)}|{turn}|{is_last}|{given}")
+        did = []
+        for number, act in enumerate(h.does):
+            did.append(await run.act(number, act))
+            if h.takes_back:
+                what = f"undo:{h.name}:{contents}:{number}"
+                saga.undo_with(call_outside, saga.key(f"b{number}"), run.given, what)
+        saga.state = _with(saga.state, **({h.name: True} if is_last else {h.name + TURNS: turn + 1}))
+        emitted = [e.split(" ")[0] for e in (h.emits if is_last else h.says) if run.holds(e)]
         last = len(emitted) - 1
         shares = [did[i:] if i == last else did[i : i + 1] for i in range(len(emitted))]
         first = [i if i < len(did) else len(did) for i in range(len(emitted))]
-        return tuple(classes[e](content=f"{contents}/{first[i]}{json.dumps(shares[i])}") for i, e in enumerate(emitted))
+        said = tuple(classes[e](content=f"{contents}/{first[i]}{json.dumps(shares[i])}") for i, e in enumerate(emitted))
+        if is_last:
+            return said
+        until = [classes[name] for name in h.until]
+        return (*said, Later(until=until[0], within=h.after * TICK) if until else Later(after=h.after * TICK))
 
     events = tuple(tuple(classes[t] for t in ts) for ts in h.to)
-    return _declared(h.name, function, events, h.types, classes, retry, h.many, None)
+    declared = _declared(h.name, function, events, h.types, classes, retry, h.many, None)
+    if not h.goes_on:
+        return declared
+    optional = tuple(classes[name] for name in h.until)
+    late = (Parameter(name=SHOWN, role="event", events=optional, optional=True),) if optional else ()
+    options = (*(One(event=event) for event in declared.emits), Again(until=optional))
+    return replace(declared, parameters=(*declared.parameters, *late), shape=Many((Either(options),)))
 
 
 def compensation_of(h: Reacts, classes: Classes, retry: Retry, failures: Iterable[str]) -> Reaction:
@@ -131,11 +178,17 @@ def compensation_of(h: Reacts, classes: Classes, retry: Retry, failures: Iterabl
         result = events["p1"].content
         contents, _, share = result.rpartition("/")
         first, _, did = share.partition("[")
+        base, _, turn = contents.partition("~")
+        turns = range(int(turn)) if turn and not h.says else ()  # of the turns that said nothing, too
+        for earlier in turns:
+            run = _Run(saga, f"undo:{h.name}:{base}{f'~{earlier}' if earlier else ''}", result, 10 * (earlier + 1))
+            for number, act in enumerate(h.undo or ()):
+                await run.act(number, act)
         run = _Run(saga, f"undo:{h.name}:{contents}", result)
         for number, how in enumerate(json.loads(f"[{did}"), int(first)):
             if how in ("ok", "applied"):
                 await run.act(number, (h.undo or ())[number])
-        saga.state = replace(saga.state, **{h.name: False})
+        saga.state = _with(saga.state, **{h.name: False})
         return ()
 
     events = (tuple(classes[t] for t in sorted(failures)), tuple(classes[t] for t in h.types))
@@ -145,8 +198,9 @@ def compensation_of(h: Reacts, classes: Classes, retry: Retry, failures: Iterabl
 class _Run:
     """One run of an explored handler: what it has read, and whose effects its calls are."""
 
-    def __init__(self, saga: Saga[Any], who: str, given: str) -> None:
-        self._saga, self._who, self._given = saga, who, given
+    def __init__(self, saga: Saga[Any], who: str, given: str, keys: int = 0) -> None:
+        """`keys`: number of its first key."""
+        self._saga, self._who, self.given, self._keys = saga, who, given, keys
         self._left = 0
 
     def holds(self, what: str) -> bool:
@@ -154,7 +208,7 @@ class _Run:
         for word, wanted in ((" if ", True), (" unless ", False)):
             _, found, condition = what.partition(word)
             if found:
-                return (self._left > 0 if condition == "left" else bool(getattr(self._saga.state, condition))) is wanted
+                return (self._left > 0 if condition == "left" else bool(_field(self._saga.state, condition))) is wanted
         return True
 
     async def act(self, number: int, act: str) -> str:
@@ -165,9 +219,13 @@ class _Run:
         if what == "nothing":
             return "nothing"
         if what == "step":
-            given = f"{self._given}|{self._left}"
-            await self._saga.step(call_outside, self._saga.key(f"k{number}"), given, f"{self._who}:{number}")
-            return "ok"
+            given = f"{self.given}|{self._left}"
+            return await self._saga.step(
+                call_outside, self._saga.key(f"k{self._keys + number}"), given, f"{self._who}:{number}"
+            )
+        if what == "look":  # no step: nothing of it is recorded
+            await call_outside(f"look {self._who}", "", "look")
+            return "looked"
         if what == "read":
             found = await self._saga.read(Stock, ITEM)
             self._left = 0 if found is None else found.left
@@ -181,7 +239,38 @@ class _Run:
 
 def _so_far(saga: Saga[Any]) -> list[str]:
     """Handlers that have run, as the state says: the same with the fields of each release."""
-    return [name for name, value in vars(saga.state).items() if value]
+    begins = getattr(saga.state, BEGINS)
+    return sorted(name.removeprefix(begins) for name, value in vars(saga.state).items() if value and name != MOVED)
+
+
+def _field(state: Any, name: str) -> Any:
+    """Field of a state, in whichever version."""
+    return getattr(state, getattr(state, BEGINS) + name)
+
+
+def _with(state: Any, **fields: object) -> Any:
+    """A state with other values of these fields, in whichever version."""
+    return replace(state, **{getattr(state, BEGINS) + name: value for name, value in fields.items()})
+
+
+def state_class(reacts: Iterable[Reacts], version: int) -> type[Any]:
+    """Class of the state in a version: each gives its fields other names, and all count how often it was migrated."""
+    begins = "" if version == 1 else NEW
+    fields: list[tuple[str, type, Any]] = [(MOVED, int, version)]
+    for h in reacts:
+        fields += [(begins + h.name, bool, False), *([(begins + h.name + TURNS, int, 0)] if h.goes_on else ())]
+    return make_dataclass("State", fields, frozen=True, namespace={BEGINS: begins})
+
+
+def migration(reacts: Iterable[Reacts], new: type[Any]) -> Migration:
+    """Migration of a state of version 1. Made again, it makes another state of what it has made."""
+    old = state_class(reacts, 1)
+
+    def move(state: Any) -> Any:
+        had = {getattr(new, BEGINS) + name: value for name, value in vars(state).items() if name != MOVED}
+        return new(**had, **{MOVED: getattr(state, MOVED) + 1})
+
+    return Migration(name="move", version=1, function=move, takes=old, gives=new)
 
 
 def _declared(  # what a handler consists of

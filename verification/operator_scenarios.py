@@ -1,41 +1,42 @@
-"""Scenarios about dead letters that people replay or discard, at any time after they have seen them."""
+"""Scenarios about dead letters that people replay, at any time after they have seen them."""
 
 from collections.abc import Iterator
 
-from saga.commands import OPERATOR, Command, Wanted, type_of
+import msgspec
+
+from saga.commands import OPERATOR, Answered, Command, Wanted, type_of
 from saga.identity import identity
 from saga.messages import Message
 from saga.progress import ids
 from saga.progress.document import Entry, Snapshot
 from verification.building_blocks import (
-    BAD_Q,
     ORD,
-    F,
-    M,
     N,
     Q,
     X,
-    cancel_by_step,
     meet_step,
-    needs,
+    memo,
     note,
     of,
     pay,
-    place,
     reserve,
-    take_step,
+    step_look,
     two_steps,
 )
 from verification.handlers import SAGA, SERVICE, Reacts
 from verification.scenario import AtTheEnd, Scenario, has_run
 from verification.services import message, time_after
 
+each = Reacts(name="each", to=(("N",),), does=("step",), emits=("n",), many=True)
 looks = Reacts(name="reserve", to=(("O",),), does=("read", "step"), emits=("R",))
 ORD_UNDONE_BADLY = message("x1", "X", bad=["undo_reserve"])
 
 
-def command(wanted: Wanted, handler: str, about: Message, *, replays: int = 0, who: str = "ada") -> Command:
-    """A person's wish about the dead letter of a message, which was replayed so often before."""
+def command(  # all that a person says
+    wanted: Wanted, handler: str, about: Message, *, replays: int = 0, who: str = "ada", answers: int = 0
+) -> Command:
+    """A person's wish about the dead letter of a message, which was replayed so often before. `answers`: number of the
+    step of which it says that it happened."""
     dead = ids.dead_id(SERVICE, SAGA, handler, about.id, replays)
     type_ = type_of(wanted)
     return Command(
@@ -50,7 +51,26 @@ def command(wanted: Wanted, handler: str, about: Message, *, replays: int = 0, w
         dead=dead,
         who=who,
         why="the cause is mended",
+        answered=Answered(step="call_outside", number=answers, value='"ok"') if answers else None,
     )
+
+
+def as_new(about: Message, handler: str = "-", who: str = "ada") -> Command:
+    """A person's wish, after two ages, that a message is handled as a new one. `handler`: whose dead letter it is; `-`
+    of a saga that is forgotten whole."""
+    wish = command("replay", handler, about, who=who)
+    return msgspec.structs.replace(wish, time=time_after(2), original=about if handler == "-" else None)
+
+
+def once_as_new(handler: str) -> AtTheEnd:
+    """Check that a message which a person wants handled is handled, and once."""
+
+    def check(p: Snapshot, entries: tuple[Entry, ...]) -> str | None:
+        wanted = any(t.outcome == "replayed" for t in entries)
+        handled = sum(t.outcome == "handled" and t.handler == handler for t in entries)
+        return f"HANDLED {handled} TIMES {handler}" if handled != wanted and (wanted or handled > 1) else None
+
+    return check
 
 
 def has_become(outcome: str, handler: str) -> AtTheEnd:
@@ -62,6 +82,11 @@ def has_become(outcome: str, handler: str) -> AtTheEnd:
         return f"NEVER {outcome} {handler}" if died and not became else None
 
     return check
+
+
+def stays_dead(p: Snapshot, entries: tuple[Entry, ...]) -> str | None:
+    """Check that a dead letter is still in the way."""
+    return None if any(k.dead for k in (*p.queue, *p.compensating)) else "DISCARDED WHAT NOBODY MAY"
 
 
 def at_last(*names: str) -> AtTheEnd:
@@ -86,8 +111,7 @@ def both(*checks: AtTheEnd) -> AtTheEnd:
 def operators() -> Iterator[Scenario]:
     """All scenarios about commands."""
     yield from replays()
-    yield from discards()
-    yield from refusals()
+    yield from forgotten()
 
 
 def replays() -> Iterator[Scenario]:  # a list: one scenario after another
@@ -121,6 +145,16 @@ def replays() -> Iterator[Scenario]:  # a list: one scenario after another
         owner=(0, 1),
         may_die=True,
         at_the_end=at_last("two", "pay"),
+    )
+    yield Scenario(
+        name="replay: of what failed behind its last step",
+        service=of(step_look, attempts_max=1),
+        a=(ORD,),
+        b=(again,),
+        fail=1,
+        move=1,
+        may_die=True,
+        at_the_end=at_last("reserve"),
     )
     yield Scenario(
         name="replay: it dies again, and is replayed again",
@@ -184,115 +218,50 @@ def replays() -> Iterator[Scenario]:  # a list: one scenario after another
     )
 
 
-def discards() -> Iterator[Scenario]:  # a list: one scenario after another
-    """Dead letters that are never handled; what their runs began is told to a person."""
-    gone = command("discard", "needs", M)
-    noted = both(has_become("discarded", "needs"), has_run("note"))
+def forgotten() -> Iterator[Scenario]:
+    """Messages that came too late, and are handled as new ones because a person wants it."""
     for name, crash, move, lost in (("crash", 1, 0, 0), ("rebalance", 0, 1, 0), ("lost answers", 0, 0, 1)):
         yield Scenario(
-            name=f"discard: {name}",
-            service=of(needs, note, attempts_max=1),
-            a=(M, N),
-            b=(gone,),
+            name=f"handled as new: {name}",
+            service=of(reserve, note),
+            a=(ORD,),
+            b=(as_new(ORD),),
+            age=2,
             crash=crash,
             move=move,
             lost=lost,
             may_die=True,
-            at_the_end=noted,
-        )
-    begun = both(has_become("discarded", "two"), at_last("note"))
-    for name, crash, move in (("crash", 1, 0), ("rebalance", 0, 1)):
-        yield Scenario(
-            name=f"discard: of what has begun: {name}",
-            service=of(two_steps, note, attempts_max=1),
-            a=(ORD, N),
-            b=(command("discard", "two", ORD),),
-            fail=1,
-            crash=crash,
-            move=move,
-            may_die=True,
-            at_the_end=begun,
-        )
-    of_stock = command("discard", "take", ORD)
-    yield Scenario(
-        name="discard: of what has changed a document",
-        service=of(take_step, attempts_max=1),
-        a=(ORD,),
-        b=(of_stock,),
-        stock=1,
-        fail=1,
-        move=1,
-        may_die=True,
-        at_the_end=has_become("discarded", "take"),
-    )
-    for name, a, b in (("behind", (ORD, X), (of_stock,)), ("beside", (ORD, of_stock), (X,))):
-        yield Scenario(
-            name=f"discard: the outcome {name} it",
-            service=of(take_step, attempts_max=1),
-            a=a,
-            b=b,
-            stock=1,
-            fail=1,
-            crash=1,
-            may_die=True,
+            at_the_end=once_as_new("reserve"),
         )
     yield Scenario(
-        name="discard and replay: two people disagree",
-        service=of(reserve, note, attempts_max=1),
-        a=(ORD, N, command("replay", "reserve", ORD)),
-        b=(command("discard", "reserve", ORD),),
-        fail=1,
+        name="handled as new: two people want it",
+        service=of(reserve),
+        a=(ORD, as_new(ORD, who="bob")),
+        b=(as_new(ORD),),
+        age=2,
         crash=1,
         owner=(0, 1),
         may_die=True,
-        at_the_end=at_last("note"),
+        at_the_end=once_as_new("reserve"),
     )
+    for name, a, b in (("of", (X,), (ORD, as_new(X))), ("behind", (ORD, X), (as_new(ORD),))):
+        yield Scenario(
+            name=f"handled as new: {name} the outcome",
+            service=of(reserve),
+            a=a,
+            b=b,
+            age=2,
+            crash=1,
+            may_die=True,
+        )
+    old = message("n1", "N")
     yield Scenario(
-        name="discard: of a fan-in",
-        service=of(meet_step, note, attempts_max=1),
-        a=(ORD, N, command("discard", "meet", ORD)),
-        b=(Q, command("discard", "meet", Q)),
-        fail=1,
+        name="handled as new: for a handler that takes many",
+        service=of(each, memo),
+        a=(message("m1", "M", after=1), old, as_new(old, "each", who="bob")),
+        b=(as_new(old, "each"),),
+        age=2,
         crash=1,
         may_die=True,
-        at_the_end=at_last("note"),
+        at_the_end=once_as_new("each"),
     )
-
-    yield Scenario(
-        name="discard: a part that nobody can decode, and one that comes in its place",
-        service=of(meet_step),
-        a=(ORD, Q),
-        b=(BAD_Q, command("discard", "meet", BAD_Q)),
-        crash=1,
-        move=1,
-        may_die=True,
-        at_the_end=has_run("meet"),
-    )
-
-
-def refusals() -> Iterator[Scenario]:
-    """Dead letters that nobody may discard: they stay, and can be replayed."""
-    yield Scenario(
-        name="discard: refused by who decides, then replayed",
-        service=of(place, cancel_by_step, attempts_max=1),
-        a=(ORD, F),
-        b=(command("discard", "cancel", F), command("replay", "cancel", F)),
-        fail=1,
-        crash=1,
-        may_die=True,
-        at_the_end=at_last("cancel"),
-    )
-    yield Scenario(
-        name="discard: refused for a compensation",
-        service=of(reserve),
-        a=(ORD, ORD_UNDONE_BADLY),
-        b=(command("discard", "undo_reserve", ORD_UNDONE_BADLY),),
-        crash=1,
-        may_die=True,
-        at_the_end=stays_dead,
-    )
-
-
-def stays_dead(p: Snapshot, entries: tuple[Entry, ...]) -> str | None:
-    """Check that a dead letter is still in the way."""
-    return None if any(k.dead for k in (*p.queue, *p.compensating)) else "DISCARDED WHAT NOBODY MAY"

@@ -25,13 +25,16 @@ from verification.scenario import Scenario, has_run
 from verification.services import Explored, message
 
 THIRD_N, FOURTH_N = message("n3", "N"), message("n4", "N")
-TINY = Bounds(inbox_max=1, inbox_kept=0, small_pages_max=2, head_max=1, page_max=1)
+TINY = Bounds(inbox_max=1, inbox_kept=0, small_pages_max=2, head_max=1, page_max=1, value_bytes_max=0)
 each = Reacts(name="each", to=(("O",),), emits=("R",), many=True)
 each_step = Reacts(name="each", to=(("O",),), does=("step",), emits=("R",), many=True)
 join_own = Reacts(name="join", to=(("Q",), ("P",)), emits=("j",))
 each_own = Reacts(name="own", to=(("P",),), emits=("P2",), many=True)
 place_each = Reacts(name="place", to=(("O",),), emits=("P",), many=True)
 join_undone = Reacts(name="join", to=(("N",), ("P",)), does=("step",), emits=("j",), undo=("step",), many=True)
+hold_each = Reacts(name="hold", to=(("N",),), does=("step",), emits=("h",), undo=("step",), many=True)
+two_each = Reacts(name="two", to=(("O",),), does=("step", "step"), emits=("P", "R"), undo=("step", "step"), many=True)
+each_own_undone = Reacts(name="own", to=(("P",),), does=("step",), emits=("P2",), undo=("step",), many=True)
 each_note = Reacts(name="note", to=(("N",),), emits=("n",), many=True)
 
 
@@ -47,6 +50,30 @@ def piled(service: Explored) -> Explored:
 def tiny(service: Explored) -> Explored:
     """The same scenario with tiny bounds."""
     return replace(service, bounds=TINY)
+
+
+def results_pages() -> Iterator[Scenario]:
+    """Results in pages: each is undone once, newest first, whatever happens between page and progress."""
+    undone = piled(of(many))
+    three, paired = (ORD, OTHER, SAME, X), replace(undone, bounds=PAIRED)
+    yield Scenario(name="results pages: undone, crash", service=undone, a=three, crash=1)
+    yield Scenario(name="results pages: undone, rebalance", service=undone, a=three, move=1)
+    yield Scenario(name="results pages: undone, lost answers", service=undone, a=three, lost=1)
+    yield Scenario(name="results pages: undone, a step fails", service=undone, a=three, fail=1)
+    yield Scenario(name="results pages: undone, two owners", service=undone, a=three, b=(X,), owner=(0, 1))
+    yield Scenario(name="results pages: pages of two, history trimmed", service=replace(paired, tight=True), a=three)
+    yield Scenario(
+        name="results pages: of two handlers",
+        service=piled(of(many, hold_each)),
+        a=(ORD, OTHER, N, SAME, NEXT_N, THIRD_N, X),
+        crash=1,
+    )
+    yield Scenario(
+        name="results pages: two results of a run",
+        service=piled(of(two_each, each_own_undone)),
+        a=(ORD, OTHER, X),
+        crash=1,
+    )
 
 
 def inbox_pages() -> Iterator[Scenario]:

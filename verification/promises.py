@@ -7,12 +7,12 @@ from saga.names import ARCHIVES
 from saga.progress import timing
 from saga.progress.decide import next_ready
 from saga.progress.document import Call, Entry, Snapshot
-from saga.progress.spill import page_key
+from saga.progress.spill import claim_key, page_key, pages_in
 from saga.runtime import deadletters
 from saga.runtime.errors import NotDeterministic, said_by
 from saga.testing.invariants import progress_checks
 from verification import books
-from verification.handlers import MISPLACED, SAGA, SERVICE
+from verification.handlers import MISPLACED, MOVED, NEW, SAGA, SERVICE
 from verification.scenario import Scenario
 from verification.services import BAD, now_ms
 from verification.state import WAKES, State
@@ -54,6 +54,7 @@ class Promises:
             or self._wakes_multiply(s)
             or self._not_woken(s)
             or self._page_lost(s)
+            or self._claim_lost(s)
             or self._kept_twice(s)
             or self._once_outside(s)
             or self._once_in_documents(s)
@@ -70,7 +71,12 @@ class Promises:
                 or progress_checks.recorded_twice(self._roles, entries)
                 or progress_checks.undone_wrongly(self._roles, entries)
             )
-        found = found or books.ignored_without_reason(self._roles, entries) or self._ran_in_its_undoing(p, entries)
+        found = (
+            found
+            or _of_another_version(p)
+            or books.ignored_without_reason(self._roles, entries)
+            or self._ran_in_its_undoing(p, entries)
+        )
         if found is not None:
             return found
         if p.n > TRANSITIONS_MAX:
@@ -98,11 +104,11 @@ class Promises:
         """An original that ran after the first undoing of its handler, whatever results are left."""
         undoing = {i.handler for i in p.intents if i.kind == "undo"}
         new = entries[-1] if p.published < p.n else None  # else an intent was written since
-        if undoing and new is not None and new.outcome == "handled" and new.handler in undoing:
+        if undoing and new is not None and new.ran and new.handler in undoing:
             return f"RAN IN ITS UNDOING {new.handler}, in transition {new.n}"
         for role in self._roles.handlers.values():
             undone = [t.n for t in entries if role.undo and t.outcome == "compensated" and t.handler == role.undo.name]
-            late = [t.n for t in entries if undone and t.outcome == "handled" and t.handler == role.name]
+            late = [t.n for t in entries if undone and t.ran and t.handler == role.name]
             if late and late[-1] > undone[0]:
                 return f"RAN IN ITS UNDOING {role.name}, in transition {late[-1]} after {undone[0]}"
         return None
@@ -131,8 +137,26 @@ class Promises:
 
     def _page_lost(self, s: State) -> str | None:
         p = self._space.snapshot(s.progress)
-        lost = [page for page in p.pages if not s.version_of(ARCHIVES, page_key(SERVICE, SAGA, page))]
+        lost, pages = list[str](), [*p.pages]
+        while pages:
+            key = page_key(SERVICE, SAGA, pages.pop())
+            version = s.version_of(ARCHIVES, key)
+            if not version:
+                lost.append(key)
+            else:
+                pages += pages_in(self._space.content(version))
         return f"PAGE LOST {lost}" if lost else None
+
+    def _claim_lost(self, s: State) -> str | None:
+        """An answer that lies apart, and is not there."""
+        p, entries = self._space.snapshot(s.progress), self._space.entries(s, s.progress)
+        calls = [call for i in p.intents for call in i.calls] + [call for t in entries for call in t.calls]
+        lost = [
+            call.name
+            for call in calls
+            if call.claim and not s.version_of(ARCHIVES, claim_key(SERVICE, SAGA, call.claim))
+        ]
+        return f"CLAIM LOST {lost}" if lost else None
 
     def _kept_twice(self, s: State) -> str | None:
         """A message that is kept twice: the second copy would be left when the first has been handled, and hold up
@@ -204,7 +228,15 @@ class Promises:
     def _is_forgotten(self, p: Snapshot, now_ms: int) -> bool:
         """True if something is overdue, and would not be done whenever it is looked at."""
         overdue = any(due_ms <= now_ms for _, _, due_ms in timing.waits_for_time(p))
-        return overdue and next_ready(p, self._roles, now_ms) is None
+        return overdue and next_ready(p, self._roles, progress_checks.AT_LAST_MS) is None
+
+
+def _of_another_version(p: Snapshot) -> str | None:
+    """A state that is not of its version: written by a release that has another, or migrated again."""
+    odd = [name for name in p.state if name != MOVED and name.startswith(NEW) != (p.version == 2)]
+    if odd or p.state.get(MOVED, p.version) != p.version:
+        return f"STATE OF ANOTHER VERSION {p.version}: {p.state}"
+    return None
 
 
 def _is_bad(m: Message, handler: str) -> bool:

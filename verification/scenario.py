@@ -5,9 +5,11 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
+from saga import controls
+from saga.controls import Book
 from saga.messages import Message
 from saga.progress.document import Entry, Snapshot
-from verification.environment import OTHERS, others_progress
+from verification.environment import BOOK, OTHERS, others_progress
 from verification.services import Explored
 from verification.state import State
 from verification.state_space import StateSpace
@@ -74,6 +76,8 @@ class Scenario:
     """Messages that a worker takes by a clock that is ahead by a little."""
     early: int = 0
     """Wakes that come before their time."""
+    books: tuple[Book, ...] = ()
+    """Book of controls at first, and as people write it on: at any time after. Without it nobody looks into one."""
     owner: tuple[int, int] = (0, 0)
     ticks_max: int = 5
     """Times that it becomes later, at most."""
@@ -97,12 +101,14 @@ class Scenario:
 
     def space(self) -> StateSpace:
         """Its state space, with nothing visited yet."""
-        return StateSpace(self.service, self.logs, batched=bool(self.batch))
+        return StateSpace(self.service, self.logs, batched=bool(self.batch), books=self.books)
 
     def first(self, space: StateSpace) -> State:
         """State in which the search begins."""
         stock = 0 if self.stock is None else space.version(msgspec.json.encode({"left": self.stock}))
         begun = ((OTHERS, space.version(others_progress(ended=False))),) if self.batch else ()
+        if self.books:
+            begun = (*begun, (BOOK, space.version(controls.encode(self.books[0]))))
         return State(
             rest=begun,
             stock=stock,

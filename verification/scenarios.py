@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from verification.answer_scenarios import answers
 from verification.building_blocks import (
     ORD,
     M,
@@ -12,16 +13,23 @@ from verification.building_blocks import (
     reserve,
     two_steps,
 )
+from verification.claim_scenarios import claims
+from verification.control_scenarios import paused, paused_later, routed
 from verification.deadline_scenarios import deadlines
+from verification.discard_scenarios import all_discards
 from verification.document_scenarios import dead_letters, documents
 from verification.edge_scenarios import edges
 from verification.fan_in_scenarios import fan_ins, repetitions, several_events
 from verification.handlers import Reacts
+from verification.later_scenarios import later
 from verification.operator_scenarios import operators
 from verification.outcome_scenarios import deciding, outcomes
-from verification.page_scenarios import inbox_pages, piles
+from verification.page_scenarios import inbox_pages, piles, results_pages
 from verification.scenario import Scenario, has_run
+from verification.schema_scenarios import schemas
 from verification.services import message
+from verification.taking_back_scenarios import taking_back
+from verification.version_scenarios import versions
 from verification.wake_scenarios import parked, parked_and_undone
 
 
@@ -98,8 +106,19 @@ def scenarios() -> Iterator[Scenario]:  # a list: one scenario after another
     yield from dead_letters()
     yield from inbox_pages()
     yield from piles()
+    yield from results_pages()
+    yield from claims()
     yield from edges()
     yield from operators()
+    yield from all_discards()
+    yield from answers()
     yield from deadlines()
+    yield from later()
+    yield from taking_back()
     yield from parked()
     yield from parked_and_undone()
+    yield from schemas()
+    yield from versions()
+    yield from paused()
+    yield from paused_later()
+    yield from routed()

@@ -4,12 +4,14 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, make_dataclass
 from datetime import timedelta
+from math import inf
+from pathlib import Path
 from typing import Any, Literal, cast
 
 from saga.clock import from_iso, iso
-from saga.contracts.library import Contract
+from saga.contracts.library import Contract, Library, Version
 from saga.declarations.values import Declared, DocumentKind, Reaction
-from saga.errors import BadInput
+from saga.errors import BadInput, UnknownSchema
 from saga.identity import identity
 from saga.messages import Event, Message
 from saga.names import commands_of
@@ -17,8 +19,10 @@ from saga.policies.retry import Retry
 from saga.progress.roles import Role, Roles, Undo
 from saga.progress.spill import BOUNDS, Bounds
 from saga.runtime.cache import KnownPages
+from saga.runtime.known_controls import KnownControls
 from saga.runtime.participant import Participant
 from saga.runtime.ports import Ports
+from saga.runtime.schemas import Schemas
 from saga.runtime.watching import Watching
 from saga.store.port import Store
 from saga.testing.single_turns import SetClock, Undisturbed
@@ -32,11 +36,15 @@ from verification.handlers import (
     Stock,
     compensation_of,
     handler_of,
+    migration,
+    state_class,
 )
 from verification.operations import AGE_MS, NOW_MS, TICK_MS, ExploredLog, ExploredStore, OtherLane, PlainRun
 
 MEMORY_S = 30 * 86400
 BAD = "it cannot be decoded"
+NEWER = b"newer..."
+"""Fingerprint of the schemas that only a later release knows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,13 +64,32 @@ class Explored:
     """Own events that others may say too."""
     tight: bool = False
     """True if inbox and history are so bounded that they are trimmed within a scenario."""
+    migrates: bool = False
+    """True if the later release, with the same handlers, has another state, and a migration to it."""
+    learns: bool = False
+    """True if the later release, with the same handlers, knows schemas that the first one does not."""
     bounds: Bounds = BOUNDS
     """Bounds beyond which something goes to pages."""
 
     @property
     def releases(self) -> tuple[tuple[Reacts, ...], ...]:
         """The handlers of each release, oldest first."""
-        return (self.handlers, (*self.handlers, *self.added)) if self.added else (self.handlers,)
+        later = self.added or self.learns or self.migrates
+        return (self.handlers, (*self.handlers, *self.added)) if later else (self.handlers,)
+
+
+class LooksEachTime(KnownControls):
+    """Controls that are read by each run: what a run does follows from the store alone."""
+
+    __slots__ = ()
+
+    @property
+    def until_s(self) -> float:
+        return -inf
+
+    @until_s.setter
+    def until_s(self, until_s: float) -> None:
+        """Forget it: the next run looks again."""
 
 
 class ExploredParticipant(Participant):
@@ -74,6 +101,8 @@ class ExploredParticipant(Participant):
         fields = json.loads(message.value)
         if "content" not in fields or handler in fields.get("bad", ()):
             raise BadInput(BAD)
+        if "newer" in fields and NEWER not in self.schemas.library.by_fingerprint:
+            raise UnknownSchema(NEWER, "its schema is not deployed here")
         class_: type[Any] = self.classes[handler][message.type]
         event: Event = class_(content=fields["content"])
         return event
@@ -90,18 +119,21 @@ def message(  # what a message consists of
     *,
     bad: bool | Sequence[str] = False,
     version: int = 1,
+    newer: bool = False,
     source: str = "others",
     started: bool = True,
     after: int = 0,
 ) -> Message:
     """A foreign message, as it lies in the log. `bad`: nobody, or none of these handlers, can decode it. `version`: of
-    its schema, which gives the same content other bytes. `started`: it says when its saga began. `after`: times that
-    `AGE_MS` had passed when it was said."""
+    its schema, which gives the same content other bytes. `newer`: only a later release knows its schema.
+    `started`: it says when its saga began. `after`: times that `AGE_MS` had passed when it was said."""
     fields: dict[str, object] = {"content": id_ if content is None else content}
     if bad is True:
         fields = {}
     elif bad:
         fields["bad"] = list(bad)
+    if newer:
+        fields["newer"] = True
     if version > 1:
         fields["version"] = version
     return Message(
@@ -147,11 +179,29 @@ def explored_ports(store: ExploredStore, clock: SetClock, other: OtherLane) -> P
         together=other.together,
         pages=KnownPages(bytes_max=0),
         one_run=PlainRun,
+        contracts=_nothing_new,
     )
 
 
-def participant(explored: Explored, ports: Ports, release: int = 0) -> Participant:
-    """The service, ready to handle messages."""
+def _role_of(h: Reacts, explored: Explored, undo: Undo | None, known: frozenset[str]) -> Role:
+    """Make what decisions know of a handler. `known`: the outcomes that the service knows."""
+    ends = explored.outcomes | explored.failures
+    return Role(
+        name=h.name,
+        takes=tuple(map(frozenset, h.to)),
+        optional=(frozenset(h.until),) if h.until else (),
+        many=h.many,
+        decides=any(e in explored.outcomes for e in h.types),
+        after_outcome=any(t in ends for ts in h.to for t in ts),
+        undo=undo,
+        within_ms=TICK_MS * h.within,
+        unless=known | set(h.unless) if h.within else frozenset(),
+        ends_surely=bool(h.within and not h.unless and h.emits and all(e in ends for e in h.types)),
+    )
+
+
+def participant(explored: Explored, ports: Ports, release: int = 0, *, controlled: bool = False) -> Participant:
+    """The service, ready to handle messages. `controlled`: each run looks into the book of controls; else nobody."""
     reacts = explored.releases[release]
     delay_s = TICK_MS / 1000
     retry = Retry(
@@ -160,7 +210,7 @@ def participant(explored: Explored, ports: Ports, release: int = 0) -> Participa
         delay_s_max=delay_s,
         in_place_s=0 if explored.parks else 1e9,
     )
-    types = {t for h in reacts for ts in (*h.to, h.types, h.unless) for t in ts}
+    types = {t for h in reacts for ts in (*h.to, h.types, h.unless, h.until) for t in ts}
     types |= explored.failures
     classes: dict[str, type[ExploredEvent]] = {}
     for name in sorted(types):
@@ -168,30 +218,19 @@ def participant(explored: Explored, ports: Ports, release: int = 0) -> Participa
         classes[name] = make_dataclass(
             name, [("content", str)], bases=(ExploredEvent,), frozen=True, namespace=contract
         )
-    state = make_dataclass("State", [(h.name, bool, False) for h in reacts], frozen=True)
+    state = state_class(reacts, version := 2 if explored.migrates and release else 1)
     handlers: dict[str, Reaction] = {}
     roles = []
     takes: dict[str, dict[str, type[ExploredEvent]]] = {}
     for h in reacts:
         handlers[h.name] = handler_of(h, classes, retry)
-        takes[h.name] = {t: classes[t] for ts in h.to for t in ts}
+        takes[h.name] = {t: classes[t] for ts in (*h.to, h.until) for t in ts}
         undo = None
         if h.undo is not None:
             undo = Undo(name=f"undo_{h.name}", outcomes=explored.failures, results=frozenset(h.types))
             handlers[undo.name] = compensation_of(h, classes, retry, explored.failures)
             takes[undo.name] = {t: classes[t] for t in (*sorted(explored.failures), *h.types)}
-        roles.append(
-            Role(
-                name=h.name,
-                takes=tuple(map(frozenset, h.to)),
-                many=h.many,
-                decides=any(e in explored.outcomes for e in h.types),
-                after_outcome=any(t in explored.outcomes | explored.failures for ts in h.to for t in ts),
-                undo=undo,
-                within_ms=TICK_MS * h.within,
-                unless=(explored.outcomes & types) | set(h.unless) if h.within else frozenset(),
-            )
-        )
+        roles.append(_role_of(h, explored, undo, explored.outcomes & types))
     emitted = frozenset(e for h in reacts for e in h.types)
     return ExploredParticipant(
         declared=Declared(name=SERVICE, state=None, memory=timedelta(seconds=MEMORY_S)),
@@ -206,16 +245,30 @@ def participant(explored: Explored, ports: Ports, release: int = 0) -> Participa
             types - (emitted - explored.said) - (explored.failures if all(h.undo is None for h in reacts) else set())
         ),
         starts=explored.starts,
-        library=None,  # type: ignore[arg-type] # decode and encode above do without
+        schemas=Schemas(_library(knows_newer=release > 0)),
         state=state,
+        migrations=(migration(reacts, state),) if version > 1 else (),
+        version=version,
         memory_s=MEMORY_S,
         documents={Stock: DocumentKind(kind=Stock, collection="stock", answers=(Out,))},
         resources={},
-        timeouts={},
+        used={},
         answers=dict.fromkeys(handlers, ()),
         ports=ports,
+        controls=LooksEachTime() if controlled else KnownControls(until_s=inf),
         bounds=explored.bounds,
     )
+
+
+def _library(*, knows_newer: bool) -> Library:
+    """Library of a release: decode and encode above need no more of it than who knows what."""
+    known: dict[bytes, Version] = {NEWER: cast(Version, None)} if knows_newer else {}
+    return Library(Path(), {}, {}, {}, known)
+
+
+async def _nothing_new(library: Library) -> Library:
+    """A deployment is a release of its own: see `Explored.learns`."""
+    return library
 
 
 def _contract(name: str, explored: Explored) -> Contract:

@@ -4,15 +4,18 @@ Two workers of one service, two topics of one partition, one saga. States are va
 turns are interned, and a document's number is its version.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import msgspec
 
+from saga import controls
 from saga.commands import TYPES, Command
+from saga.controls import Book
 from saga.errors import SagaError
 from saga.messages import Message, Position
+from saga.policies import turns
 from saga.progress import history as transitions
 from saga.progress import record
 from saga.progress.document import encode
@@ -24,6 +27,7 @@ from verification import environment
 from verification.contents import Contents
 from verification.operations import (
     AGES_OF_MEMORY,
+    TICK_MS,
     Answer,
     Batched,
     Done,
@@ -46,6 +50,8 @@ TIGHT = {(record, "INBOX_MAX"): 1, (transitions, "TRANSITIONS_MAX"): 2, (transit
 """Bounds so small that they are reached within a scenario."""
 
 
+SHORT = {(turns, "AWAY_S_MAX"): TICK_MS / 1000, (turns, "STAYS_S"): 0}
+"""Bounds by which what is paused is parked at once, and looked at again after the time that passes at once."""
 FAST = 2
 """Ticks by which a clock is ahead that is ahead by a little."""
 
@@ -67,15 +73,22 @@ class StateSpace(Contents):
     """One scenario's service and logs, the states that can follow each state, and the memory of the search."""
 
     def __init__(
-        self, explored: Explored, logs: tuple[tuple[Message, ...], tuple[Message, ...]], *, batched: bool = False
+        self,
+        explored: Explored,
+        logs: tuple[tuple[Message, ...], tuple[Message, ...]],
+        *,
+        batched: bool = False,
+        books: Sequence[Book] = (),
     ) -> None:
-        """`batched`: another saga's lane uses the business document too."""
+        """`batched`: another saga's lane uses the business document too. `books`: of controls, one after the other."""
         self.explored, self.logs = explored, logs
         self.store, self.clock, other = ExploredStore(), SetClock(ms_after(0)), OtherLane()
         ports = explored_ports(self.store, self.clock, other)
         super().__init__(
-            [participant(explored, ports, release) for release in range(len(explored.releases))], batched=batched
+            [participant(explored, ports, r, controlled=bool(books)) for r in range(len(explored.releases))],
+            batched=batched,
         )
+        self.books = tuple(self.version(controls.encode(book)) for book in books)
         other.update = environment.others_update(self) if batched else None
         self._turns: list[Under] = []
         self._numbers: dict[Any, int] = {}
@@ -96,6 +109,7 @@ class StateSpace(Contents):
                 results,
                 turn.attempts,
                 turn.unsaid,
+                turn.stopped,
             ),
         )
         number = self._numbers.get(key)
@@ -111,7 +125,7 @@ class StateSpace(Contents):
         become."""
         known = self._next.get((turn, history))
         if known is None:
-            with _tight() if self.explored.tight else nullcontext():
+            with _bounded(TIGHT if self.explored.tight else SHORT if self.books else {}):
                 known = self._next[turn, history] = self._run(self._turns[turn], history)
         return known
 
@@ -186,8 +200,8 @@ class StateSpace(Contents):
             message = self.logs[t][offset]
             if s.age and ages_at(message.time) > s.passed:
                 continue  # it has not been said yet
-            if isinstance(message, Command) and message.dead not in s.out:
-                continue  # nobody has seen the dead letter yet
+            if isinstance(message, Command) and not is_due(s, message):
+                continue
             at = with_number(worker.at, t, offset + 1)
             what = f"w{w} takes {TOPICS[t]}[{offset}] {message.type}:{message.id}"
             if message.type not in TYPES and message.type not in self.services[worker.release].consumed:
@@ -357,13 +371,21 @@ def _frozen(recalled: dict[str, int] | None) -> tuple[str, ...] | None:
 
 
 @contextmanager
-def _tight() -> Iterator[None]:
-    """Block in which inbox and history have small bounds."""
-    before = {where: getattr(*where) for where in TIGHT}
-    for (module, name), bound in TIGHT.items():
+def _bounded(bounds: Mapping[tuple[Any, str], float]) -> Iterator[None]:
+    """Block in which these bounds hold."""
+    before = {where: getattr(*where) for where in bounds}
+    for (module, name), bound in bounds.items():
         setattr(module, name, bound)
     try:
         yield
     finally:
         for (module, name), bound in before.items():
             setattr(module, name, bound)
+
+
+def is_due(s: State, command: Command) -> bool:
+    """True if a person has seen the dead letter, and says nothing of the outside but what it did."""
+    if command.dead not in s.out:
+        return False
+    answered = command.answered
+    return answered is None or any(call.what.endswith(f":{answered.number - 1}") for call in s.outside)

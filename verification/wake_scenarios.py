@@ -22,6 +22,7 @@ from verification.building_blocks import (
     pay,
     place,
     reserve,
+    step_look,
     take,
     two_steps,
 )
@@ -59,6 +60,14 @@ def parked() -> Iterator[Scenario]:  # a list: one scenario after another
         fail=1,
         evict=1,
         lost=1,
+        at_the_end=reserved,
+    )
+    yield Scenario(
+        name="parked: failed behind its last step",
+        service=of(step_look, parks=True),
+        a=(ORD,),
+        fail=1,
+        crash=1,
         at_the_end=reserved,
     )
     yield Scenario(

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from contextlib import AsyncExitStack
 
 from benchmarks.servers.ground import Ground, Work
-from benchmarks.services import echo, order, payment, shipping, stock
+from benchmarks.services import echo, order, payment, shipping, stock, waiting_order
 from saga import adapters, wiring
 from saga.clock import SystemClock
 from saga.declarations.values import Declared
@@ -12,16 +12,15 @@ from saga.observe.moments import Assigned, Handled, Moment
 from saga.runtime.lifecycle import Options
 from saga.runtime.prepared import topics_of
 from services.inventory import inventory
-from services.order import order as example_order
 from services.payment import payment as example_payment
 from services.payment.bank import Bank
 from services.shipping import shipping as example_shipping
 from services.shipping.carrier import Carrier
 
-CAST: dict[str, Sequence[Declared]] = {
+CAST: dict[str, Sequence[Declared]] = {  # the example without its deadline, as in earlier versions
     "echo": [echo.declared],
     "chain": [service.declared for service in (order, payment, stock, shipping)],
-    "example": [service.declared for service in (example_order, example_payment, inventory, example_shipping)],
+    "example": [service.declared for service in (waiting_order, example_payment, inventory, example_shipping)],
 }
 TROUBLES = ("DeadLettered", "Stuck", "Unavailable", "Escalated", "Lost", "Retrying")
 

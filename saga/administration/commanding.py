@@ -1,23 +1,25 @@
-"""Commands to services about dead letters: sent through the log, and answered in the sagas' histories."""
+"""Commands to services about dead letters and escalations: sent through the log, answered in the sagas' histories."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from saga import commands, wiring
 from saga.broker.missing_topics import APPLY, topic_problems
 from saga.clock import Clock
-from saga.commands import OPERATOR, Wanted
+from saga.commands import OPERATOR, Answered, Wanted
 from saga.config import Settings
 from saga.errors import BadInput, ConfigurationError
 from saga.identity import identity
 from saga.inspection.histories import Unreadable, document_of, snapshot_in
 from saga.inspection.letters import Letter
 from saga.inspection.sources import Source, sources_of
-from saga.messages import Outgoing, texts_of
+from saga.messages import Message, Outgoing, texts_of
 from saga.progress.document import Entry, Snapshot, decode_entry
 from saga.runtime.prepared import commands_topic
 
 LOOK_EVERY_S = 0.2
+NONE: Mapping[str, Message] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +29,8 @@ class Wish:
     wanted: Wanted
     who: str
     why: str
+    answered: Answered | None = None
+    """Answer of a person in the place of the outside."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,17 +48,26 @@ class Answer:
 
     sent: Sent
     outcome: str
-    """`replayed`, `discarded`, `ignored`; empty: the service has not come to it yet."""
+    """`replayed`, `discarded`, `resolved`, `ignored`; empty: the service has not come to it yet."""
     reason: str
     after: str = ""
     """Outcome of what was tried again, if there is one already."""
 
 
-async def send(letters: Sequence[Letter], wish: Wish, settings: Settings, clock: Clock) -> list[Sent]:
-    """Return when all commands are durable. Raises `SagaError`: a broker that cannot be used, a topic that is missing;
-    `BadInput` for a text that is too long. Then any of them may have been sent: sent again they do no harm."""
+async def send(
+    letters: Sequence[Letter],
+    wish: Wish,
+    settings: Settings,
+    clock: Clock,
+    originals: Mapping[str, Message] = NONE,
+) -> list[Sent]:
+    """Return when all commands are durable. `originals`: messages that go with them, by the letter's id.
+
+    Raises `SagaError`: a broker that cannot be used, a topic that is missing; `BadInput` for a text that is too long.
+    Then any of them may have been sent: sent again they do no harm.
+    """
     now_ms = clock.now_ms()
-    records = [_record(letter, wish, now_ms) for letter in letters]
+    records = [_record(letter, wish, now_ms, originals.get(letter.id)) for letter in letters]
     async with wiring.broker_of(None, clock, settings) as broker:
         topics = [commands_topic(service) for service in sorted({letter.service for letter in letters})]
         problems = await topic_problems(topics, broker, writes=[topic.name for topic in topics])
@@ -66,9 +79,11 @@ async def send(letters: Sequence[Letter], wish: Wish, settings: Settings, clock:
     return [Sent(letter, _name(record)) for letter, record in zip(letters, records, strict=True)]
 
 
-def _record(letter: Letter, wish: Wish, now_ms: int) -> Outgoing:
+def _record(letter: Letter, wish: Wish, now_ms: int, original: Message | None) -> Outgoing:
     if not letter.saga:
-        raise BadInput(f"dead letter {letter.id} belongs to no saga: nothing of it can be replayed or discarded")
+        raise BadInput(
+            f"dead letter {letter.id} belongs to no saga: nothing of it can be replayed, discarded or resolved"
+        )
     return commands.to_record(
         letter.service,
         letter.saga,
@@ -77,6 +92,8 @@ def _record(letter: Letter, wish: Wish, now_ms: int) -> Outgoing:
         who=wish.who,
         why=wish.why,
         now_ms=now_ms,
+        answered=wish.answered,
+        original=original,
     )
 
 
@@ -120,7 +137,7 @@ async def _answer(sent: Sent, source: Source | None) -> Answer | None:
     if p is None or at is None:
         return None
     entry = entries[at]
-    if entry.outcome != "replayed":
+    if entry.outcome != "replayed" and not (entry.outcome == "resolved" and entry.calls):
         return Answer(sent, entry.outcome, entry.reason or "")
     return _of_replay(sent, entry, entries[at + 1 :], p)
 

@@ -11,6 +11,7 @@ Promises, each shown by a test of `saga.testing.conformance.broker`:
   member may go on for a while with what it has (a zombie): its commits are refused with `Fenced`.
 - `Listener.revoked` comes before another member gets the partition, which waits for it to return, within bounds.
 - `commit` moves the group's position; when it returns, the position survives what the log survives.
+- What is noted of a partition as it is begun is there until it is ended, or its position is moved by people.
 - Records that were removed before the group had them are told: of each partition which. The others lose nothing.
 - Records that cannot be read hold up those behind them in their partition, and nothing else; nothing is stepped over.
 Not promised: that a record comes once; an order between partitions; that a position never goes back.
@@ -78,6 +79,14 @@ class Membership(Protocol):
 
     async def commit(self, offsets: Mapping[Partition, int]) -> None:
         """Commit that everything below these offsets is done. Raises `Fenced`, `BrokerUnavailable`."""
+
+    async def begin(self, offsets: Mapping[Partition, int]) -> Collection[Partition]:
+        """Note with the group's positions, which are these, that messages of the partitions may be in hand from now on.
+        Gives those of which that was noted already: whoever had them did not `end`. Raises as `commit`, which leaves
+        the note as it is."""
+
+    async def end(self, offsets: Mapping[Partition, int]) -> None:
+        """Commit these offsets, and take the note away: nothing of the partitions is in hand. Raises as `commit`."""
 
     def lag(self) -> Mapping[Partition, int] | None:
         """Count the records of each of our partitions that lie behind what `poll` has given: as last heard, for nobody

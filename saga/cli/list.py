@@ -11,13 +11,14 @@ from saga.cli.printing import tell, tell_json, tell_trouble
 from saga.clock import SystemClock
 from saga.config import Settings
 from saga.inspection.attention import Told, attention
+from saga.inspection.letters import ALL, Which
 from saga.inspection.listing import OPEN, Choice, Listed, listed
 
 LIMIT = 50
 LIMIT_MAX = 100_000
 HEADING, WIDTHS = ("SAGA", "OUTCOME", "STARTED", "CHANGED", "OPEN", "SERVICES"), (24, 16, 24, 24, 20)
-DEAD_HEADING = ("TIME", "SERVICE", "WHAT", "SAGA", "MESSAGE", "HANDLER", "NOW", "WHY")
-DEAD_WIDTHS = (24, 14, 12, 24, 20, 16, 14)
+DEAD_HEADING = ("TIME", "SERVICE", "WHAT", "SAGA", "MESSAGE", "HANDLER", "CLASS", "NOW", "WHY")
+DEAD_WIDTHS = (24, 14, 12, 24, 20, 16, 8, 14)
 """Least widths of the columns: rows are printed as they are found, before the others are known."""
 
 
@@ -47,14 +48,15 @@ def list_sagas(  # an argument for each option of the command
 
     \b
     handled, ignored, waiting, queued, compensated  what became of the last message
+    later         a handler goes on another time
     begun         a handler is at it
     retrying      a run has failed, and waits for its next attempt
     quarantined   a dead letter blocks it
     damaged       what the service keeps of it cannot be read
 
-    In OPEN, `parked` are runs that wait for their next attempt, `deadlines` what runs at its time; `queue` is what
-    waits behind what is parked, and behind dead letters. --json says of each handler how often it failed, why, since
-    when, and when it is tried again.
+    In OPEN, `parked` are runs that wait for their next attempt, `deadlines` what runs at its time, `later` what goes
+    on later; `queue` is what waits behind what is parked, and behind dead letters. --json says of each handler how
+    often it failed, why, since when, and when it is tried again.
 
     A part of a fan-in is open until its handler can never run: it is closed, has run, or emits outcomes and the saga
     has ended there. Nor is it open in a saga that has an outcome, has nothing else open anywhere, and of which no
@@ -101,11 +103,11 @@ async def _tell(choice: Choice, as_json: bool) -> None:
         tell("and more: --limit shows them")
 
 
-async def tell_dead(choice: Choice, settings: Settings, as_json: bool) -> None:
+async def tell_dead(choice: Choice, settings: Settings, as_json: bool, which: Which = ALL) -> None:
     """Print what needs a person."""
-    found = await attention(choice, settings, SystemClock(), tell_trouble)
+    found = await attention(choice, settings, SystemClock(), tell_trouble, which)
     if as_json:
-        letters = [{**asdict(each.letter), "now": each.now} for each in found.told]
+        letters = list(map(letter_in_json, found.told))
         tell_json({"letters": letters, "sagas": list(map(_as_json, found.sagas)), "more": found.more})
         return
     rows = [_row(_dead_cells(each), DEAD_WIDTHS) for each in found.told]
@@ -114,16 +116,25 @@ async def tell_dead(choice: Choice, settings: Settings, as_json: bool) -> None:
         tell("and more: --limit shows them")
 
 
+def letter_in_json(each: Told) -> dict[str, object]:
+    """A letter for programs."""
+    said = asdict(each.letter)
+    blame = said.pop("blame")
+    return {**said, "class": blame, "now": each.now}
+
+
 def _cells(each: Listed) -> Sequence[str]:
     still_open = " ".join(f"{sort}:{count}" for sort, count in each.open.items())
     states = [f"{s.service}:{s.state}" for s in each.statuses] + [f"{d.source.service}:damaged" for d in each.damaged]
-    cells = each.saga, each.outcome, each.started, each.changed, still_open, " ".join(sorted(states))
+    waits = [f"({r.error})" for s in each.statuses for r in s.retries if r.error and not r.attempts]  # none has failed
+    cells = each.saga, each.outcome, each.started, each.changed, still_open, " ".join((*sorted(states), *waits))
     return [cell or "-" for cell in cells]
 
 
 def _dead_cells(each: Told) -> Sequence[str]:
     letter = each.letter
-    about = letter.time, letter.service, letter.what, letter.saga, letter.type or letter.whole, letter.handler
+    message = letter.type or letter.whole
+    about = letter.time, letter.service, letter.what, letter.saga, message, letter.handler, letter.blame
     return [*(cell or "-" for cell in about), each.now, letter.reason]
 
 
@@ -142,6 +153,7 @@ def _as_json(each: Listed) -> dict[str, object]:
         "services": {
             s.service: {
                 "state": s.state,
+                "version": s.version,
                 "outcome": s.outcome,
                 "changed": s.changed,
                 "left": s.left,

@@ -16,6 +16,8 @@ COMMANDS = {
         "List the sagas that the services know, newest first.",
     ),
     "dead": ("saga.cli.dead:dead", "See what needs a person, and have services try it again or leave it."),
+    "control": ("saga.cli.control:control", "Switch flags, pause, limit or route services while they run."),
+    "audit": ("saga.cli.control:audit", "Print what people have switched in a service, and check that it is whole."),
     "show": ("saga.cli.show:show", "Show what happened in a saga, in all services, as one timeline."),
     "verify-history": (
         "saga.cli.verify_history:verify_history",
@@ -27,6 +29,7 @@ COMMANDS = {
         "Look whether broker and stores are as the services declared in MODULES need them.",
     ),
     "repair": ("saga.cli.repair:repair", "Go on with sagas that have something to do and nothing that sets it off."),
+    "rebuild": ("saga.cli.rebuild:rebuild", "Make progresses that a service has lost anew from the topics."),
     "positions": ("saga.cli.positions:positions", "See how far services are in the log, or move that by hand."),
     "contracts": ("saga.cli.contracts:contracts", "Event classes from contracts: write them, or check them."),
 }

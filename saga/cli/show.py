@@ -17,9 +17,9 @@ from saga.clock import LATEST_MS, SystemClock, iso
 from saga.config import Settings
 from saga.inspection.event_fields import Said, values_of
 from saga.inspection.showing import Shown, followed, shown, with_reasons
-from saga.inspection.timeline import History, Line, Parked, ServiceStatus, as_of, is_left
+from saga.inspection.timeline import History, Line, Made, Parked, ServiceStatus, as_of, is_left
 from saga.printable import counted
-from saga.progress.document import Intent, Kept, Snapshot
+from saga.progress.document import Continuation, Intent, Kept, Snapshot
 
 
 @click.command()
@@ -28,6 +28,7 @@ from saga.progress.document import Intent, Kept, Snapshot
 @click.option("--follow", "-f", is_flag=True, help="Go on with what is new, as it comes, until Ctrl-C.")
 @click.option("--transition", type=click.IntRange(0), metavar="N", help="The state when transition N was written.")
 @click.option("--service", help="Only what this service has written down.")
+@click.option("--steps", "with_steps", is_flag=True, help="With what is recorded of each step, update and read.")
 @click.option("--values", "with_values", is_flag=True, help="With the fields of the events; sensitive ones hidden.")
 @broker_option
 @click.option("--json", "as_json", is_flag=True, help="One JSON document; with --follow one for each transition.")
@@ -37,6 +38,7 @@ def show(  # an argument for each option of the command
     follow: bool,
     transition: int | None,
     service: str | None,
+    with_steps: bool,
     with_values: bool,
     broker: str | None,
     as_json: bool,
@@ -48,6 +50,9 @@ def show(  # an argument for each option of the command
     but an effect never stands above its cause. At the end: what has not come to its end, and of what is tried again how
     often it failed, why, when it is tried again, and how much waits behind it. Of a compensation that fails it is asked
     in the log why: on the topics <service>.dead.
+
+    --steps shows of each step, update and read: how long a step took, the digest of its arguments, the declared
+    exception with which it answered, and how large what it gave is, or the document in saga-archive that holds it.
 
     --values shows each event that was emitted with its fields, read by contracts/; those that a contract calls
     sensitive are ***.
@@ -61,6 +66,8 @@ def show(  # an argument for each option of the command
     """
     if follow and transition is not None:
         raise click.UsageError("--follow shows what comes, --transition what was: give one of them")
+    if with_steps and follow:
+        raise click.UsageError("--steps is for what was: leave --follow out, or take --json, which has them")
     if with_values and (follow or transition is not None):
         raise click.UsageError("--values is for the whole timeline: leave --follow and --transition out")
     if follow:
@@ -74,7 +81,7 @@ def show(  # an argument for each option of the command
         tell(f"{where} saga {saga_id}; `saga list` shows those that are known", err=True)
         sys.exit(1)
     if transition is not None:
-        _tell_transition(_only(seen), transition, as_json)
+        _tell_transition(_only(seen), transition, as_json, with_steps)
         return
     values = {h.service: values_of(h) for h in seen.histories} if with_values else None
     if seen.undoing:  # only then the log is read
@@ -83,7 +90,7 @@ def show(  # an argument for each option of the command
     if as_json:
         tell_json(_as_json(saga_id, seen, values))
         return
-    tell(*_heading(saga_id, seen, service), "", *_table(seen.lines, values), *_left(seen))
+    tell(*_heading(saga_id, seen, service), "", *_table(seen.lines, values, with_steps), *_left(seen))
 
 
 async def _follow(saga: str, addresses: Sequence[str], service: str | None, as_json: bool) -> None:
@@ -101,7 +108,7 @@ def _only(seen: Shown) -> History:
     return first
 
 
-def _tell_transition(history: History, n: int, as_json: bool) -> None:
+def _tell_transition(history: History, n: int, as_json: bool, with_steps: bool) -> None:
     """Print the transition and the state then; exit code 1 if there is none."""
     try:
         line, state = as_of(history, n)
@@ -115,8 +122,9 @@ def _tell_transition(history: History, n: int, as_json: bool) -> None:
     if as_json:
         tell_json({"saga": history.snapshot.saga, **asdict(line), "state": state})
         return
-    told = f"state after transition {n}: {json.dumps(state, indent=2, ensure_ascii=False)}"
-    tell(_row(line), "", *told.split("\n"))
+    version = f", version {line.version}" if line.version > 1 else ""
+    told = f"state after transition {n}{version}: {json.dumps(state, indent=2, ensure_ascii=False)}"
+    tell(_row(line), *(map(_call, line.calls) if with_steps else ()), "", *told.split("\n"))
 
 
 Values: TypeAlias = Mapping[str, Mapping[int, Sequence[Said]]]
@@ -127,7 +135,11 @@ def _as_json(saga: str, seen: Shown, values: Values | None) -> dict[str, object]
     return {
         "saga": saga,
         "services": {
-            s.service: {**asdict(s), "transitions": h.snapshot.n, "fields": h.snapshot.state}
+            s.service: {
+                **asdict(s),
+                "transitions": h.snapshot.n,
+                "fields": h.snapshot.state,
+            }
             for h, s in zip(seen.histories, seen.statuses, strict=True)
         },
         "timeline": [
@@ -145,14 +157,20 @@ def _heading(saga: str, seen: Shown, service: str | None) -> list[str]:
     if service is not None:  # the outcome may stand in another one
         return [f"saga {saga} in {service}"]
     ended = f"ended with {outcome}" if outcome else "no outcome yet"
-    return [f"saga {saga}: {ended}; known to {', '.join(s.service for s in seen.statuses)}"]
+    return [f"saga {saga}: {ended}; known to {', '.join(map(_named, seen.histories))}"]
 
 
-def _table(lines: Sequence[Line], values: Values | None) -> list[str]:
+def _named(history: History) -> str:
+    """The service; with the version of its state, where that is not the first."""
+    version = history.snapshot.version
+    return f"{history.service} (state version {version})" if version > 1 else history.service
+
+
+def _table(lines: Sequence[Line], values: Values | None, with_steps: bool) -> list[str]:
     widths = [max((len(cell(line)) for line in lines), default=0) for cell in _CELLS]
     table = []
     for line in lines:
-        table += [_row(line, widths), *_attempts(line)]
+        table += [_row(line, widths), *_attempts(line), *(map(_call, line.calls) if with_steps else ())]
         for said in values[line.service].get(line.transition, ()) if values is not None else ():
             fields = said.trouble if said.fields is None else json.dumps(said.fields, ensure_ascii=False)
             table.append(f"    {said.type} {fields}")
@@ -172,6 +190,17 @@ def _attempts(line: Line) -> list[str]:
         + f": {each.reason}"
         for each in line.failures
     ]
+
+
+def _call(made: Made) -> str:
+    """A step, update or read in words."""
+    what = f"{made.kind} {made.name}" + (f" {made.number}" if made.number > 1 else "")
+    what += f" of {made.document}" if made.kind == "update" else ""
+    gave = f"gave {made.claim} in saga-archive" if made.claim else f"gave {counted(made.bytes, 'byte')}"
+    if made.answer:
+        gave = f"answered {made.answer}"
+    said = f", as {made.by} says" if made.by else ""
+    return f"    {what}: {f'{made.ms} ms, ' if made.kind == 'step' else ''}input {made.input}, {gave}{said}"
 
 
 _CELLS: tuple[Callable[[Line], str], ...] = (
@@ -209,6 +238,7 @@ def _open_in(p: Snapshot, status: ServiceStatus, failing: Mapping[str, str]) -> 
     found += [f"{k.message.type} for {k.handler} is a dead letter and blocks the saga: {k.dead}" for k in dead]
     found += [f"{k.handler} is to be undone because of {k.message.type}" for k in p.compensating if _is_due(k)]
     found += [_deadline(k) for k in p.deadlines]
+    found += [_later(c) for c in p.later]
     found += [f"{k.message.type} for {k.handler} is queued" for k in p.queue if _is_due(k)]
     found += [f"{k.message.type} for {k.handler} is waiting" for k in p.waiting if not is_left(p, k)]
     return found + [
@@ -229,11 +259,21 @@ def _deadline(kept: Kept) -> str:
     return f"{kept.handler} runs {when}, unless the saga ends before"
 
 
+def _later(c: Continuation) -> str:
+    """A run that goes on later, in words."""
+    until = f", or with {' or '.join(c.until)}" if c.until else ""
+    told = f"{c.handler} goes on with {c.parts[0].type} at {iso(min(c.due_ms, LATEST_MS))}{until}"
+    return f"{told}: {counted(c.attempts, 'attempt')} failed" if c.attempts else told
+
+
 def _parked(each: Parked, behind: int) -> str:
     """A run that waits for its next attempt, in words. `behind`: messages in the queue."""
     what = each.handler if each.undoes is None else f"{each.handler}, which undoes what {each.undoes} did,"
-    told = f"{what} is tried again at {each.next}: {counted(each.attempts, 'attempt')} failed"
-    told += f" since {each.since}" if each.since else ""
+    if each.attempts:
+        told = f"{what} is tried again at {each.next}: {counted(each.attempts, 'attempt')} failed"
+        told += f" since {each.since}" if each.since else ""
+    else:  # a breaker is open, or a person has paused it: nothing has failed
+        told = f"{what} waits until {each.next}"
     if behind and each.undoes is None:
         told += f", {counted(behind, 'message')} wait{'s' if behind == 1 else ''} behind it"
     return told + (f"; the last said: {each.error}" if each.error else "")

@@ -30,7 +30,7 @@ from saga.contracts.schema import (
     is_text,
     without_logical_types,
 )
-from saga.errors import BadInput
+from saga.errors import BadInput, UnknownSchema
 from saga.messages import Event
 
 MARKER = b"\xc3\x01"
@@ -64,18 +64,13 @@ def encode(event: Event) -> bytes:
 def decode(value: bytes | None, to: type[Event], library: Library) -> Event:
     """Decode an event as the class `to`, whichever version wrote `value`.
 
-    Raises `BadInput` with the reason: empty, partial, no single object, a fingerprint that is not in the library,
-    another type, bytes left over, bytes that are not of the schema, a field with what its type does not allow, more
-    values than one message may hold.
+    Raises `BadInput` with the reason: empty, partial, no single object, another type, bytes left over, bytes that are
+    not of the schema, a field with what its type does not allow, more values than one message may hold; and as
+    `UnknownSchema`, a fingerprint that is not in the library.
     """
     codec = _codec(to)
     value = value or b""
-    read = codec.readers.get(value[:HEADER_SIZE])
-    if read is None:
-        version = identify(value, library)
-        if version.name != codec.name:
-            raise BadInput(f"it is a {version.name} ({version.path}), not a {codec.name}")
-        read = codec.add_reader(version)
+    read = codec.read_own if value.startswith(codec.header) else _reader_of_another(codec, to, value, library)
     try:
         event: Event = codec.from_raw(read(value))
     except Wrong as why:
@@ -87,8 +82,21 @@ def decode(value: bytes | None, to: type[Event], library: Library) -> Event:
     return event
 
 
+def _reader_of_another(codec: "_Codec", to: type[Event], value: bytes, library: Library) -> "_Read":
+    """Reader of what another version than the class's own wrote. The library has it, which knows the version."""
+    known = library.readers.get((to, value[:HEADER_SIZE]))
+    if known is not None:
+        return known
+    version = identify(value, library)
+    if version.name != codec.name:
+        raise BadInput(f"it is a {version.name} ({version.path}), not a {codec.name}")
+    read = library.readers[to, value[:HEADER_SIZE]] = codec.reader_of(version)
+    return read
+
+
 def identify(value: bytes | None, library: Library) -> Version:
-    """Find the version that wrote `value`. Raises `BadInput` as `decode`, for what the header tells."""
+    """Find the version that wrote `value`. Raises `BadInput` and `UnknownSchema` as `decode`, for what the header
+    tells."""
     if not value:
         raise BadInput("the message is empty: it has no value to decode")
     if value[:2] != MARKER[: len(value)]:
@@ -98,8 +106,9 @@ def identify(value: bytes | None, library: Library) -> Version:
         raise BadInput(f"the value is partial: {len(value)} bytes, and the header alone has {HEADER_SIZE}")
     version = library.by_fingerprint.get(value[2:HEADER_SIZE])
     if version is None:
-        raise BadInput(
-            f"no schema in {library.folder} has the fingerprint {value[2:HEADER_SIZE].hex()}; get the newest contracts"
+        raise UnknownSchema(
+            value[2:HEADER_SIZE],
+            f"no schema in {library.folder} has the fingerprint {value[2:HEADER_SIZE].hex()}; get the newest contracts",
         )
     return version
 
@@ -160,16 +169,12 @@ class _Codec:
         self.problems_in = jsonform.problems_in(version.record, binding.classes)
         self.read_own = _reader(self.schema, None)
         self.check_values = check_values(self.schema)
-        self.readers: dict[bytes, _Read] = {self.header: self.read_own}
-        """Readers by header: one for every version that was met."""
 
-    def add_reader(self, writer: Version) -> _Read:
+    def reader_of(self, writer: Version) -> _Read:
         """Compile the reader of another version: it is read as the version of the class."""
         reader_schema = parse_schema(without_logical_types(self.version.schema))
         _set_defaults(reader_schema, self.version.record)
-        read = _reader(parse_schema(without_logical_types(writer.schema)), reader_schema)
-        self.readers[MARKER + writer.fingerprint] = read
-        return read
+        return _reader(parse_schema(without_logical_types(writer.schema)), reader_schema)
 
 
 class _Codecs(dict[type[Event], _Codec]):

@@ -3,11 +3,11 @@
 import os
 import re
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from saga.contracts.binding import classes_of
 from saga.contracts.contract import URN, Contract, Version
@@ -34,6 +34,12 @@ class Library:
     """Versions by path, `payments/PaymentReserved.v1`."""
     by_fingerprint: Mapping[bytes, Version] = field(repr=False, compare=False)
     """Versions by the 8 bytes in a value's header; the newest, if versions differ only in what Avro ignores."""
+    schemas: str = field(default=URN, repr=False, compare=False)
+    """Prefix of the URIs of its schemas."""
+    readers: dict[tuple[type[Event], bytes], Callable[[bytes], Any]] = field(
+        default_factory=dict, repr=False, compare=False
+    )
+    """Readers of other versions than a class's own, by class and header: one for each that was met."""
 
     @classmethod
     def load(cls, folder: Path, schemas: str = URN) -> Self:
@@ -42,7 +48,18 @@ class Library:
         contracts, topics = load(folder, schemas)
         versions = [version for contract in contracts.values() for version in contract.versions]
         by_path = {version.path: version for version in versions}
-        return cls(folder, contracts, topics, by_path, {version.fingerprint: version for version in versions})
+        by_fingerprint = {version.fingerprint: version for version in versions}
+        return cls(folder, contracts, topics, by_path, by_fingerprint, schemas)
+
+    def anew(self) -> "Library":
+        """Read the folder as it is by now. Versions that it had and has no more stay known: what they wrote is on its
+        way. Raises `ContractError` as `load`."""
+        now = Library.load(self.folder, self.schemas)
+        return replace(
+            now,
+            by_path={**self.by_path, **now.by_path},
+            by_fingerprint={**self.by_fingerprint, **now.by_fingerprint},
+        )
 
 
 @dataclass(frozen=True)

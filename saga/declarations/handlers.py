@@ -9,11 +9,12 @@ from typing import get_args, get_origin
 from saga.contracts import library
 from saga.contracts.library import Contract
 from saga.declarations.annotations import hints_of, options_of, parameters_of, spelt
+from saga.declarations.limits import check_not_limited
 from saga.declarations.returns import shape_of
 from saga.declarations.values import Declared, Parameter, Reaction
 from saga.errors import DeclarationError
 from saga.messages import Event, name_of
-from saga.policies.retry import RETRY, Retry
+from saga.policies.retry import Retry
 from saga.view import Saga
 
 TIMEOUT_S = 60.0
@@ -25,8 +26,9 @@ def handler_of(  # what a handler consists of
     function: Callable[..., Awaitable[object]],
     *,
     many: bool = False,
-    retry: Retry = RETRY,
+    retry: Retry | None = None,
     timeout_s: float = TIMEOUT_S,
+    deferrable: bool = False,
     undoes: str | None = None,
     within: timedelta | None = None,
     unless: tuple[type[Event], ...] = (),
@@ -34,6 +36,7 @@ def handler_of(  # what a handler consists of
     """Make a handler of a function, as its signature says. Raises `DeclarationError` for what could not work, alone or
     beside others."""
     where = _where(declared, function)
+    check_not_limited(function, where)
     found = parameters_of(function, where)
     hints = hints_of(function, where)
     if "return" not in hints:
@@ -50,6 +53,7 @@ def handler_of(  # what a handler consists of
         many=many,
         retry=retry,
         timeout_s=timeout_s,
+        deferrable=deferrable,
         undoes=undoes,
         within=within,
         unless=unless,
@@ -57,6 +61,7 @@ def handler_of(  # what a handler consists of
     )
     _check_parameters(handler, where)
     _check_many(handler, where)
+    _check_waits(handler, where)
     for event in handler.emits:
         _check_owner(declared, contract_of(event, f"{where} returns {event.__name__}"), where)
     _check_name(declared, handler)
@@ -217,12 +222,13 @@ def _parameter(declared: Declared, name: str, annotation: object, where: str) ->
         _check_saga(declared, annotation, where)
         return Parameter(name=name, role="saga")
     events = [o for o in options if isinstance(o, type) and issubclass(o, Event)]
-    if len(events) == len(options):
+    optional = NoneType in options
+    if events and len(events) + optional == len(options):
         for event in events:
             if event is Event:
                 raise DeclarationError(f"{where}: it would take any Event; name the events it reacts to, A | B")
             contract_of(event, where)
-        return Parameter(name=name, role="event", events=tuple(events))
+        return Parameter(name=name, role="event", events=tuple(events), optional=optional)
     gives = next((r.gives for r in declared.resources if r.gives is options[0] and len(options) == 1), None)
     if gives is not None:
         return Parameter(name=name, role="resource", gives=gives)
@@ -247,11 +253,6 @@ def _check_saga(declared: Declared, annotation: object, where: str) -> None:
 
 def _unknown(declared: Declared, annotation: object, events: Sequence[type[Event]]) -> str:
     """Problem of an annotation that is no event, saga or resource; and what to do."""
-    if events and NoneType in options_of(annotation):
-        return (
-            f"{_either(events)} may be absent by its annotation, which is not supported: a handler runs when all its "
-            "events are there. Leave out `| None`, or handle it in a handler of its own"
-        )
     if events:
         return f"{spelt(annotation)} mixes events with what is none: give each a parameter of its own"
     inside = [a for a in get_args(annotation) if isinstance(a, type) and issubclass(a, Event)]
@@ -274,7 +275,8 @@ def _unknown(declared: Declared, annotation: object, events: Sequence[type[Event
 def _check_parameters(handler: Reaction, where: str) -> None:
     """Check the parameters: at least one event; at most one saga; no event in two of them."""
     if not _events(handler):
-        raise DeclarationError(f"{where} reacts to nothing: give it a parameter annotated with an event")
+        absent = "; one that may be `None` is not waited for" if handler.takes else ""
+        raise DeclarationError(f"{where} reacts to nothing: give it a parameter annotated with an event{absent}")
     if sum(p.role == "saga" for p in handler.parameters) > 1:
         raise DeclarationError(f"{where} has two parameters that are the saga: keep one")
     taken: dict[str, str] = {}
@@ -297,6 +299,34 @@ def _check_many(handler: Reaction, where: str) -> None:
             f"{where} has many=True, which runs it once for each {_either(first)}, its first event: but that starts "
             "the saga, and comes once. The order of parameters says which event it is: put the one that may come "
             f"several times first ({again}: {_either(others[0])}), or leave out many=True"
+        )
+
+
+def _check_waits(handler: Reaction, where: str) -> None:
+    """Check that it may wait for what it takes as absent, and the other way round."""
+    assert handler.shape is not None
+    optional = [event for p in handler.parameters if p.optional for event in p.events]
+    awaited, absent = _names(handler.shape.awaited), _names(optional)
+    if handler.kind != "handler" and (handler.may_wait or optional):
+        what = f"takes {_either(optional)} | None" if optional else "returns Later"
+        raise DeclarationError(
+            f"{where} {what}: only a handler of events may go on later; a {handler.kind} comes to its end in one run"
+        )
+    if absent - awaited:
+        name = min(absent - awaited)
+        raise DeclarationError(
+            f"{where} takes {name} | None and never waits for it: a handler runs as soon as the events are there that "
+            f"it needs. Leave out `| None`, handle {name} in a handler of its own, or let it return Later[{name}]"
+        )
+    if awaited - absent:
+        name = min(awaited - absent)
+        raise DeclarationError(
+            f"{where} returns Later[{name}] and could not be shown it: give it a parameter `{name} | None`"
+        )
+    if optional and handler.many:
+        raise DeclarationError(
+            f"{where} has many=True and takes {_either(optional)} | None: nothing would say which of its runs that is "
+            "for. Leave out many=True, or keep what the event says in the state, by a handler of its own"
         )
 
 
@@ -330,8 +360,8 @@ def _check_kind(declared: Declared, handler: Reaction, where: str) -> None:
 
 
 def _events(handler: Reaction) -> list[tuple[type[Event], ...]]:
-    """Events that each event parameter takes."""
-    return [p.events for p in handler.parameters if p.role == "event"]
+    """Events that each event parameter takes, less those that may be absent."""
+    return [p.events for p in handler.parameters if p.role == "event" and not p.optional]
 
 
 def _names(events: Iterable[type[Event]]) -> frozenset[str]:

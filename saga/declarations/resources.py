@@ -10,10 +10,11 @@ from typing import Any, get_args, get_origin
 from saga.declarations.annotations import hints_of, spelt
 from saga.declarations.answers import check_made_again
 from saga.declarations.values import Declared, DocumentKind, Resource
-from saga.errors import DeclarationError
+from saga.errors import BreakerOpen, DeclarationError
 from saga.messages import Event
 from saga.names import is_ours
-from saga.policies.retry import is_exceptions
+from saga.policies.breaker import Breaker
+from saga.policies.retry import Retry, is_exceptions
 from saga.view import Saga
 
 _COLLECTION = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,79}")
@@ -21,11 +22,16 @@ MARKERS = "_saga"
 """Field of a business document in which the toolkit notes which updates were made."""
 
 
-def resource_of(
+def resource_of(  # what a resource consists of
     declared: Declared,
     opener: Callable[[], AsyncIterator[object]],
+    *,
     timeout_s: float,
     answers: tuple[type[Exception], ...],
+    retry: Retry | None = None,
+    breaker: Breaker | None = None,
+    at_once_max: int | None = None,
+    rate_per_s: float | None = None,
 ) -> Resource:
     """Make a resource of its opener, as the signature says. Raises `DeclarationError`."""
     name = getattr(opener, "__name__", repr(opener))
@@ -39,6 +45,13 @@ def resource_of(
         raise DeclarationError(f"{where} takes parameters, but is opened without: read settings inside it")
     check_seconds(timeout_s, "timeout_s", where)
     _check_answers(declared, answers, where)
+    check_retry(retry, where)
+    _check_limits(breaker, at_once_max, rate_per_s, answers, where)
+    for kind in () if retry is None else retry.names:
+        if issubclass(kind, answers):
+            raise DeclarationError(
+                f"{where}: {kind.__name__} is an answer of it, and no failure: leave it out of answers= or of retry="
+            )
     gives = _yielded(hints_of(opener, where).get("return"), where)
     for other in declared.resources:
         # By `__mro__`, for a resource may give a protocol, and `issubclass` fails on those.
@@ -48,7 +61,17 @@ def resource_of(
                 "by their types, so no two resources of a service may give one type, or one a subclass of the other's; "
                 "keep one, or wrap one in a class of its own"
             )
-    return Resource(name=name, opener=opener, gives=gives, timeout_s=timeout_s, answers=answers)
+    return Resource(
+        name=name,
+        opener=opener,
+        gives=gives,
+        timeout_s=timeout_s,
+        answers=answers,
+        retry=retry,
+        breaker=breaker,
+        at_once_max=at_once_max,
+        rate_per_s=rate_per_s,
+    )
 
 
 def document_of(declared: Declared, kind: type, collection: str, answers: tuple[type[Exception], ...]) -> DocumentKind:
@@ -107,8 +130,39 @@ def check_dataclass(kind: object, where: str) -> type:
 
 def check_seconds(value: object, name: str, where: str) -> None:
     """Check that a time is a positive number. Raises `DeclarationError`."""
-    if not isinstance(value, int | float) or isinstance(value, bool) or not isfinite(value) or value <= 0:
+    if not _is_positive(value):
         raise DeclarationError(f"{where}: {name}={value!r} is no time; give seconds, more than 0")
+
+
+def _is_positive(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value) and value > 0
+
+
+def check_retry(value: object, where: str) -> None:
+    """Check that rules for failed attempts are some, or none. Raises `DeclarationError`."""
+    if value is not None and not isinstance(value, Retry):
+        raise DeclarationError(f"{where}: retry={value!r}: give a Retry(...)")
+
+
+def _check_limits(
+    breaker: object, at_once_max: object, rate_per_s: object, answers: tuple[type[Exception], ...], where: str
+) -> None:
+    """Check the limits of a resource. Raises `DeclarationError`."""
+    if breaker is not None and not isinstance(breaker, Breaker):
+        raise DeclarationError(f"{where}: breaker={breaker!r}: give a Breaker(...)")
+    if breaker is None and BreakerOpen in answers:
+        raise DeclarationError(f"{where}: BreakerOpen is no answer of what has no breaker: give it one, breaker=...")
+    check_turns(at_once_max, rate_per_s, where)
+
+
+def check_turns(at_once_max: object, rate_per_s: object, where: str) -> None:
+    """Check how many calls may be made at once, and a second. Raises `DeclarationError`."""
+    if at_once_max is not None and (
+        isinstance(at_once_max, bool) or not isinstance(at_once_max, int) or at_once_max < 1
+    ):
+        raise DeclarationError(f"{where}: at_once_max={at_once_max!r}: give a whole number of calls, from 1 on")
+    if rate_per_s is not None and not _is_positive(rate_per_s):
+        raise DeclarationError(f"{where}: rate_per_s={rate_per_s!r} is no number of calls a second; give one above 0")
 
 
 def _yielded(annotation: object, where: str) -> type:

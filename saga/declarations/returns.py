@@ -1,18 +1,24 @@
 """Shapes of return annotations: which events a handler may emit, and whether what it returned has a shape it declared.
 
 `A | B` is one of them, `tuple[A, B]` both, `list[A]`, `Sequence[A]`, `tuple[A, ...]` any number, `None` nothing; in any
-combination. Annotations become shapes once, at import; what is returned is compared with its shape on every run.
+combination. `Later`, or `Later[E]`, alone or in a tuple: it goes on another time.
+
+Annotations become shapes once, at import; what is returned is compared with its shape on every run.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from types import NoneType
-from typing import get_args, get_origin
+from typing import TypeAlias, get_args, get_origin
 
 from saga.declarations.annotations import options_of, spelt
 from saga.errors import DeclarationError
+from saga.later import Later
 from saga.messages import Event
+
+Returned: TypeAlias = Event | Later[Event | None]
+"""Values that may be in what a handler returns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,9 +32,19 @@ class Shape(ABC):
         """Events that may be emitted, in the order of the annotation."""
         return tuple(dict.fromkeys(event for part in self.parts for event in part.events))
 
+    @property
+    def awaited(self) -> tuple[type[Event], ...]:
+        """Events for which it may wait, in the order of the annotation."""
+        return tuple(dict.fromkeys(event for part in self.parts for event in part.awaited))
+
+    @property
+    def may_wait(self) -> bool:
+        """True if a `Later` may be in it."""
+        return any(part.may_wait for part in self.parts)
+
     @abstractmethod
-    def fit(self, returned: object) -> tuple[Event, ...] | None:
-        """Events in `returned`, in order; `None` if it has another shape."""
+    def fit(self, returned: object) -> tuple[Returned, ...] | None:
+        """Events in `returned`, in order, and a `Later` that is among them; `None` if it has another shape."""
 
 
 class Nothing(Shape):
@@ -36,7 +52,7 @@ class Nothing(Shape):
 
     __slots__ = ()
 
-    def fit(self, returned: object) -> tuple[Event, ...] | None:
+    def fit(self, returned: object) -> tuple[Returned, ...] | None:
         return () if returned is None else None
 
 
@@ -50,8 +66,30 @@ class One(Shape):
     def events(self) -> tuple[type[Event], ...]:
         return (self.event,)
 
-    def fit(self, returned: object) -> tuple[Event, ...] | None:
+    def fit(self, returned: object) -> tuple[Returned, ...] | None:
         return (returned,) if isinstance(returned, Event) and type(returned) is self.event else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Again(Shape):
+    """Shape of `Later`, or of `Later[E]`."""
+
+    until: tuple[type[Event], ...]
+    """Events for which it may wait; none: it waits for a time."""
+
+    @property
+    def awaited(self) -> tuple[type[Event], ...]:
+        return self.until
+
+    @property
+    def may_wait(self) -> bool:
+        return True
+
+    def fit(self, returned: object) -> tuple[Returned, ...] | None:
+        if not isinstance(returned, Later):
+            return None
+        fits = returned.until in self.until if self.until else returned.until is None
+        return (returned,) if fits else None
 
 
 class Either(Shape):
@@ -59,7 +97,7 @@ class Either(Shape):
 
     __slots__ = ()
 
-    def fit(self, returned: object) -> tuple[Event, ...] | None:
+    def fit(self, returned: object) -> tuple[Returned, ...] | None:
         return next((fits for part in self.parts if (fits := part.fit(returned)) is not None), None)
 
 
@@ -68,7 +106,7 @@ class Both(Shape):
 
     __slots__ = ()
 
-    def fit(self, returned: object) -> tuple[Event, ...] | None:
+    def fit(self, returned: object) -> tuple[Returned, ...] | None:
         if not isinstance(returned, tuple) or len(returned) != len(self.parts):
             return None
         return _joined(part.fit(value) for part, value in zip(self.parts, returned, strict=True))
@@ -79,7 +117,7 @@ class Many(Shape):
 
     __slots__ = ()
 
-    def fit(self, returned: object) -> tuple[Event, ...] | None:
+    def fit(self, returned: object) -> tuple[Returned, ...] | None:
         if not isinstance(returned, Sequence) or isinstance(returned, str | bytes):
             return None
         return _joined(map(self.parts[0].fit, returned))
@@ -105,12 +143,28 @@ def shape_of(annotation: object, where: str) -> Shape:
         return Both(tuple(shape_of(part, where) for part in args))
     if origin in (list, Sequence):
         return Many((shape_of(args[0], where),))
+    if annotation is Later or origin is Later:
+        return _again(args, where)
     if isinstance(annotation, type) and issubclass(annotation, Event) and annotation is not Event:
         return One(event=annotation)
     raise DeclarationError(
         f"{where} returns {spelt(annotation)}, which says of no event that it may be emitted: "
         "annotate it with events (A | B one of them, tuple[A, B] both, list[A] many, | None maybe nothing)"
     )
+
+
+def _again(args: tuple[object, ...], where: str) -> Shape:
+    """Shape of `Later`, `Later[None]`, `Later[A | B]`. Raises `DeclarationError` for one that waits for no event."""
+    options = options_of(args[0]) if args else (NoneType,)
+    if options == (NoneType,):
+        return Again(until=())
+    until = [o for o in options if isinstance(o, type) and issubclass(o, Event) and o is not Event]
+    if len(until) < len(options):
+        raise DeclarationError(
+            f"{where} returns Later[{' | '.join(map(spelt, options))}]: name the events that end the wait, "
+            "Later[A | B], or leave out the brackets: then it waits for a time"
+        )
+    return Again(until=tuple(until))
 
 
 def described(returned: object) -> str:
@@ -127,8 +181,8 @@ def described(returned: object) -> str:
     return name
 
 
-def _joined(parts: Iterable[tuple[Event, ...] | None]) -> tuple[Event, ...] | None:
-    joined: list[Event] = []
+def _joined(parts: Iterable[tuple[Returned, ...] | None]) -> tuple[Returned, ...] | None:
+    joined: list[Returned] = []
     for part in parts:
         if part is None:
             return None

@@ -3,12 +3,14 @@
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, cast
 
 from saga.declarations.returns import Either, One, Shape, any_of, described
 from saga.errors import Permanent
+from saga.later import Later
 from saga.messages import Event
-from saga.policies.retry import Retry
+from saga.policies.breaker import Breaker
+from saga.policies.retry import Retry, Rule
 
 ReactionKind: TypeAlias = Literal["handler", "compensation", "deadline"]
 """Purpose of a reaction: to handle an event, to undo what a handler did, or to do something if nothing else came."""
@@ -22,6 +24,8 @@ class Parameter:
     role: Literal["event", "saga", "resource"]
     events: tuple[type[Event], ...] = ()
     """Classes that a parameter of the role `event` takes, any of them."""
+    optional: bool = False
+    """True for an event that is not waited for: it is there, or `None`."""
     gives: type | None = None
     """Type of the resource that a parameter of the role `resource` is given."""
 
@@ -40,7 +44,8 @@ class Reaction:
     emits: tuple[type[Event], ...]
     """Events that it may emit."""
     many: bool
-    retry: Retry
+    retry: Retry | None
+    """Its own rules; `None`: those of a resource, or of the service."""
     timeout_s: float
     undoes: str | None = None
     """Handler that a compensation undoes."""
@@ -48,8 +53,12 @@ class Reaction:
     """Time after its event at which a deadline runs."""
     unless: tuple[type[Event], ...] = ()
     """Events that close a deadline."""
+    deferrable: bool = False
+    """True if it yields to others while the worker is saturated."""
     shape: Shape | None = None
     """Shape in which it returns events; left out, any number of what it emits."""
+    may_wait: bool = field(init=False, default=False)
+    """True if it may return a `Later`."""
     _alone: frozenset[type] = field(init=False, repr=False, compare=False)
     """Events that it may return as they are: the common case, and cheap to see."""
 
@@ -57,7 +66,14 @@ class Reaction:
         shape = any_of(self.emits) if self.shape is None else self.shape
         options = shape.parts if isinstance(shape, Either) else (shape,)
         object.__setattr__(self, "shape", shape)
+        object.__setattr__(self, "may_wait", shape.may_wait)
         object.__setattr__(self, "_alone", frozenset(option.event for option in options if isinstance(option, One)))
+
+    @property
+    def says_one(self) -> bool:
+        """True if it always returns an event: one, and no more."""
+        options = self.shape.parts if isinstance(self.shape, Either) else (self.shape,)
+        return all(isinstance(option, One) for option in options)
 
     @property
     def takes(self) -> tuple[type[Event], ...]:
@@ -74,13 +90,27 @@ class Reaction:
         if type(returned) in self._alone:
             return (returned,)  # type: ignore[return-value] # all of `_alone` are classes of events
         assert self.shape is not None
-        events = self.shape.fit(returned)
-        if events is None:
+        found = self.shape.fit(returned)
+        if found is None:
             raise Permanent(
                 f"{self.service}.{self.name} returned {described(returned)}, which its return annotation does not "
                 f"allow: return {_names(self.emits)} as it says, or mend the annotation"
             )
-        return events
+        if self.may_wait:
+            return tuple([each for each in found if isinstance(each, Event)])
+        return cast("tuple[Event, ...]", found)
+
+    def wait_of(self, returned: object) -> Later[Event | None] | None:
+        """Wait in what the function returned; `None`: it has come to its end. Raises `Permanent` for two."""
+        if not self.may_wait or type(returned) in self._alone:
+            return None
+        assert self.shape is not None
+        waits = [each for each in self.shape.fit(returned) or () if isinstance(each, Later)]
+        if len(waits) > 1:
+            raise Permanent(
+                f"{self.service}.{self.name} returned {len(waits)} times Later: it goes on once, so return one"
+            )
+        return waits[0] if waits else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +124,22 @@ class Resource:
     timeout_s: float
     """Seconds that one call by `saga.step` may take."""
     answers: tuple[type[Exception], ...]
+    retry: Retry | None = None
+    """Rules for attempts that failed because of a step on it."""
+    breaker: Breaker | None = None
+    at_once_max: int | None = None
+    """Calls that are under way at once, at most; in one process, as the others."""
+    rate_per_s: float | None = None
+
+    @property
+    def is_limited(self) -> bool:
+        """True if not every call is made at once."""
+        return self.breaker is not None or self.at_once_max is not None or self.rate_per_s is not None
+
+    @property
+    def rule(self) -> Rule | None:
+        """Its rules, by its name."""
+        return None if self.retry is None else Rule(self.name, self.retry)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,15 +152,30 @@ class DocumentKind:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Migration:
+    """Function that makes a state of the next version of an older one."""
+
+    name: str
+    version: int
+    """Version that it takes."""
+    function: Callable[[Any], object]
+    takes: type
+    gives: type
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Declared:
     """Declarations of a service so far, in their order."""
 
     name: str
     state: type | None
     memory: timedelta
+    retry: Retry | None = None
+    """Rules for attempts that failed, where neither handler nor resource has any."""
     reactions: list[Reaction] = field(default_factory=list)
     resources: list[Resource] = field(default_factory=list)
     documents: list[DocumentKind] = field(default_factory=list)
+    migrations: list[Migration] = field(default_factory=list)
 
     @property
     def handlers(self) -> list[Reaction]:

@@ -7,14 +7,16 @@ from typing import NamedTuple
 
 from msgspec.structs import asdict
 
+from saga import envelope
 from saga.clock import Clock
 from saga.config import Settings
 from saga.errors import NoStore
 from saga.inspection.glance import Glance
 from saga.inspection.histories import Unreadable, document_of, snapshot_in
-from saga.inspection.letters import Letter, letters_of
+from saga.inspection.letters import ALL, Letter, Which, in_text, letters_of
 from saga.inspection.listing import Choice, Listed, listed, seen_of
 from saga.inspection.sources import Source, Warn, sources_of
+from saga.progress.decide import TOO_OLD
 from saga.progress.document import UNREADABLE, Kept, Snapshot, decode_entry
 
 
@@ -24,8 +26,8 @@ class Told:
 
     letter: Letter
     now: str
-    """State now: `blocks` the saga; `dropped`, `replayed` or `discarded`; `goes on` or `over`, of a compensation that
-    fails; `-`: it blocks nothing."""
+    """State now: `blocks` the saga; `dropped`, `replayed`, `discarded` or `resolved`; `goes on` or `over`, of a
+    compensation that fails; `-`: it blocks nothing."""
 
 
 class Attention(NamedTuple):
@@ -39,9 +41,9 @@ class Attention(NamedTuple):
     """True if there is more than was asked for."""
 
 
-async def attention(choice: Choice, settings: Settings, clock: Clock, warn: Warn) -> Attention:
-    """Everything that needs a person, as far as it is chosen. Raises `NoStore` if there is none and no service is
-    named."""
+async def attention(choice: Choice, settings: Settings, clock: Clock, warn: Warn, which: Which = ALL) -> Attention:
+    """Everything that needs a person, as far as it is chosen; of the letters those that are meant. Raises `NoStore` if
+    there is none and no service is named."""
     async with AsyncExitStack() as stack:
         try:
             sources = await stack.enter_async_context(sources_of(choice.addresses, clock))
@@ -49,10 +51,12 @@ async def attention(choice: Choice, settings: Settings, clock: Clock, warn: Warn
             if not choice.services:
                 raise
             sources = []
-        return await _all(choice, sources, settings, clock, warn)
+        return await _all(choice, which, sources, settings, clock, warn)
 
 
-async def _all(choice: Choice, sources: Sequence[Source], settings: Settings, clock: Clock, warn: Warn) -> Attention:
+async def _all(
+    choice: Choice, which: Which, sources: Sequence[Source], settings: Settings, clock: Clock, warn: Warn
+) -> Attention:
     names = {source.service for source in sources if not choice.services or source.service in choice.services}
     found = await letters_of(sorted(names | set(choice.services)), settings, clock)
     if found.trouble:
@@ -68,12 +72,19 @@ async def _all(choice: Choice, sources: Sequence[Source], settings: Settings, cl
             blocking += await _blocking(each, sources, warn)
     said = {letter.id for letter in found.letters}
     letters = [*found.letters, *(letter for letter in blocking if letter.id not in said)]
-    letters = [letter for letter in letters if (letter.saga or "").startswith(choice.prefix)]
     ended = {letter.ends: letter.what for letter in letters}
+    letters = [letter for letter in letters if (letter.saga or "").startswith(choice.prefix) and which.holds(letter)]
     blocked = {letter.id for letter in blocking}
     letters.sort(key=lambda letter: letter.time, reverse=True)
     told = [Told(letter, await _now(letter, sources, blocked, ended)) for letter in letters[: choice.limit]]
     return Attention(told, sagas, more or len(letters) > choice.limit)
+
+
+async def too_old(choice: Choice, settings: Settings, clock: Clock, warn: Warn, which: Which) -> list[Letter]:
+    """Dead letters of what came too late, which block nothing and have not been replayed. Raises `NoStore`."""
+    found = await attention(choice, settings, clock, warn, which)
+    letters = (each.letter for each in found.told if each.now == "-" and each.letter.what == "dead letter")
+    return [letter for letter in letters if letter.saga and letter.reason.startswith(TOO_OLD)]
 
 
 class Blocking(NamedTuple):
@@ -134,6 +145,7 @@ def _letter(p: Snapshot, kept: Kept) -> Letter:
         type=kept.message.type,
         message=kept.message.id,
         handler=kept.handler,
+        headers=in_text((*envelope.headers_of(kept.message, None), *kept.message.foreign)),
     )
     for entry in map(decode_entry, reversed(p.transitions)):
         for dead in entry.letters:

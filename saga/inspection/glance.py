@@ -4,7 +4,8 @@ import msgspec
 from msgspec import Raw, Struct
 
 from saga.errors import SagaError
-from saga.progress.document import FORMAT, UNREADABLE, Kind, Outcome
+from saga.progress.document import UNREADABLE, Kind, Outcome
+from saga.progress.formats import FORMAT
 
 
 class GlanceKept(Struct, frozen=True, gc=False):
@@ -59,6 +60,13 @@ class GlanceEntry(Struct, frozen=True, gc=False):
     outcome: Outcome
 
 
+class GlanceRun(Struct, frozen=True, gc=False):
+    """A run that goes on later."""
+
+    handler: str
+    due_ms: int
+
+
 class GlanceFailure(Struct, frozen=True, gc=False):
     """Transition, with why it was written: looked at only where a run is parked."""
 
@@ -75,6 +83,7 @@ class Glance(Struct, frozen=True, kw_only=True, gc=False):
     service: str
     saga: str
     format: int = 1
+    version: int = 1
     started: str | None = None
     outcome: str | None = None
     closed: tuple[str, ...] = ()
@@ -85,6 +94,7 @@ class Glance(Struct, frozen=True, kw_only=True, gc=False):
     waiting: tuple[GlanceKept, ...] = ()
     compensating: tuple[GlanceKept, ...] = ()
     deadlines: tuple[GlanceKept, ...] = ()
+    later: tuple[GlanceRun, ...] = ()
     pages: tuple[GlancePage, ...] = ()
     first: int = 0
     transitions: tuple[Raw, ...] = ()

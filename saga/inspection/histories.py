@@ -102,12 +102,19 @@ async def _with_pages(source: Source, p: Snapshot) -> Snapshot:
     """
     what = f"a page of {p.saga} in {source.service}"
     while True:
-        leaves = dict[str, bytes]()
-        for key in (spill.page_key(p.service, p.saga, page) for page in p.pages):
+        leaves, left, is_missing = dict[str, bytes](), [*p.pages], False
+        while left:
+            key = spill.page_key(p.service, p.saga, left.pop())
             document = await _got(source.store, ARCHIVES, key, f"{what} cannot be read")
-            if document is not None:
-                leaves[key] = document.content
-        if len(leaves) < len(p.pages) and (document := await document_of(source, p.saga)) is not None:
+            if document is None:
+                is_missing = True
+                continue
+            leaves[key] = document.content
+            try:
+                left += spill.pages_in(document.content)
+            except UNREADABLE as why:
+                raise Unreadable(f"{what} cannot be read: {why}") from why
+        if is_missing and (document := await document_of(source, p.saga)) is not None:
             now = snapshot_in(source, p.saga, document)
             if now.pages != p.pages:
                 p = now

@@ -1,19 +1,22 @@
 """Letters on the topics `<service>.dead`, for people: dead letters, escalations, ends, and what was done by hand."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
+from saga import envelope
 from saga.clock import Clock
 from saga.config import Settings
-from saga.errors import SagaError
+from saga.errors import BadInput, SagaError
 from saga.inspection.sources import administration_of, unmade
-from saga.messages import Headers, Record, texts_of
+from saga.messages import Headers, Message, Record, texts_of
 from saga.names import dead_letters_of
 
 LETTERS_MAX = 100_000
 """Letters that are kept in memory, at most: of more only the newest are."""
-ENDS = ("dropped", "replayed", "discarded")
+ENDS = ("dropped", "replayed", "discarded", "resolved")
 """Kinds of letters that tell of the end of a dead letter: their ids are its id and this."""
 
 
@@ -24,7 +27,7 @@ class Letter:
     service: str
     id: str
     what: str
-    """Kind: `dead letter`, `escalation`, `dropped`, `replayed`, `discarded`, or what was done by hand."""
+    """Kind: `dead letter`, `escalation`, `dropped`, `replayed`, `discarded`, `resolved`, or what was done by hand."""
     time: str
     reason: str
     remedy: str
@@ -36,6 +39,16 @@ class Letter:
     attempts: int | None = None
     where: str | None = None
     """Place in the service's code at which the last attempt failed."""
+    stack: tuple[str, ...] = ()
+    """Places that led there, outermost first."""
+    blame: str | None = None
+    """Class: `data`, `code`, `outside`; `None`: nobody is to blame, or an earlier version wrote it."""
+    owner: str | None = None
+    """Service that owns the contract of the message."""
+    state: str | None = None
+    """The saga's state before the run that failed, as JSON."""
+    headers: tuple[tuple[str, str | None], ...] = ()
+    """Headers of the original, as they came; one may be there several times."""
     whole: str | None = None
     """Place of the whole original."""
     undoes: str | None = None
@@ -47,6 +60,42 @@ class Letter:
         """Id of the dead letter whose end this is."""
         suffix = f"-{self.what}"
         return self.id.removesuffix(suffix) if self.what in ENDS and self.id.endswith(suffix) else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Which:
+    """Letters that are meant: those for which all that is given holds."""
+
+    sagas: Sequence[str] = ()
+    handler: str | None = None
+    type: str | None = None
+    reason: str | None = None
+    """Part of the reason."""
+    blame: str | None = None
+    owner: str | None = None
+    before: str | None = None
+    """Time before which they were written."""
+
+    def holds(self, letter: Letter) -> bool:
+        """True if the letter is meant."""
+        return (
+            (not self.sagas or letter.saga in self.sagas)
+            and all(
+                wanted is None or wanted == said
+                for wanted, said in (
+                    (self.handler, letter.handler),
+                    (self.type, letter.type),
+                    (self.blame, letter.blame),
+                    (self.owner, letter.owner),
+                )
+            )
+            and (self.reason is None or self.reason in letter.reason)
+            and (self.before is None or letter.time < self.before)
+        )
+
+
+ALL = Which()
+"""All letters that there are."""
 
 
 class Found(NamedTuple):
@@ -81,6 +130,35 @@ async def letters_of(services: Collection[str], settings: Settings, clock: Clock
     return Found(_newest(known.values()), trouble)
 
 
+async def originals_of(
+    service: str, ids: Collection[str], settings: Settings, clock: Clock
+) -> Mapping[str, Message | BadInput]:
+    """Messages of these letters, from the topic alone, by the letter's id; or why one is not whole there. Raises
+    `SagaError`: the broker cannot be used."""
+    found: dict[str, Message | BadInput] = {}
+    topic = dead_letters_of(service)
+    async with administration_of(settings, clock) as broker:
+        if topic in await broker.partitions([topic]):
+            async for record in broker.scan(topic):
+                letter = letter_in(service, record)
+                if letter is not None and letter.id in ids:
+                    found[letter.id] = _original(record)
+    return found
+
+
+def _original(record: Record) -> Message | BadInput:
+    theirs, ours = _parted(record.headers)
+    said = texts_of(ours)
+    if "dead_cut" in said:
+        return BadInput(f"its original is not whole in the dead letter: it lies at {said.get('dead_whole', '?')}")
+    type_ = texts_of(theirs).get("ce_type", "").rpartition(".")[2]
+    try:
+        message = envelope.to_message(record._replace(headers=theirs), type_=type_, schema="", contract=None)
+    except BadInput as why:
+        return why
+    return replace(message, id=said.get("dead_message") or message.id)
+
+
 def _newest(letters: Iterable[Letter]) -> tuple[Letter, ...]:
     return tuple(sorted(letters, key=lambda letter: (letter.time, letter.id), reverse=True)[:LETTERS_MAX])
 
@@ -107,10 +185,27 @@ def letter_in(service: str, record: Record) -> Letter | None:
         handler=said.get("dead_handler"),
         attempts=int(attempts) if attempts.isascii() and attempts.isdigit() and len(attempts) < 10 else None,
         where=said.get("dead_where"),
+        stack=_all(ours, "dead_stack"),
+        blame=said.get("dead_class"),
+        owner=said.get("dead_owner"),
+        state=said.get("dead_state"),
+        headers=in_text(theirs),
         whole=said.get("dead_whole") or said.get("dead_position"),
         undoes=said.get("dead_undoes"),
-        calls=tuple((value or b"").decode("utf-8", "backslashreplace") for name, value in ours if name == "dead_call"),
+        calls=_all(ours, "dead_call"),
     )
+
+
+def in_text(headers: Headers) -> tuple[tuple[str, str | None], ...]:
+    """Headers as people read them, whatever their bytes."""
+    return tuple(
+        (name, None if value is None else value.decode("utf-8", "backslashreplace")) for name, value in headers
+    )
+
+
+def _all(headers: Headers, name: str) -> tuple[str, ...]:
+    """All headers of one name."""
+    return tuple(value or "" for said, value in in_text(headers) if said == name)
 
 
 def _parted(headers: Headers) -> tuple[Headers, Headers]:

@@ -13,7 +13,7 @@ from saga.inspection.timeline import ServiceStatus, status_of
 from saga.progress.document import progress_key
 from saga.store.port import Document, NewestFirst
 
-OPEN = ("queue", "waiting", "intents", "compensating", "parked", "deadlines", "dead")
+OPEN = ("queue", "waiting", "intents", "compensating", "parked", "deadlines", "later", "dead")
 QUIET_MS = 3_600_000
 """Quiet time after which a part of an ended saga waits for nothing: nobody is left who could send the other one."""
 LOOKED_AT_MAX = 20_000

@@ -10,6 +10,7 @@ from saga.clock import LATEST_MS, iso
 from saga.inspection.glance import Glance, GlanceFailure, GlanceKept, glance_entry, glance_failure
 from saga.progress.document import Call, Entry, Kept, Outcome, PageOf, Snapshot, decode_entry
 from saga.progress.history import fold
+from saga.progress.spill import claim_key
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +54,38 @@ class Line:
     """The types of the events that it emitted."""
     steps: tuple[str, ...]
     """Calls of the handler, as people read them: `reserve`, `update set_aside stock/tea`, `read stock/tea`."""
+    calls: tuple["Made", ...]
+    """The same calls, with what is recorded of each."""
     failures: tuple["Failed", ...]
     """Attempts that failed since the transition before; of very many the last ones."""
     delta: dict[str, Any]
-    """The fields of the state that changed."""
+    """The fields of the state that changed; with a new version all of them."""
+    version: int
+    """Version of the state from here on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Made:
+    """One step, update or read of a run."""
+
+    kind: str
+    name: str
+    number: int
+    """Counted by name, in order of calls."""
+    input: str
+    """Digest of its arguments."""
+    document: str | None
+    """Document that was updated or read."""
+    answer: str | None
+    """Declared exception with which it answered."""
+    bytes: int
+    """Size of what it gave, as JSON; 0: that lies apart."""
+    claim: str | None
+    """Key of the document in `saga-archive` that holds what it gave."""
+    ms: int
+    """Milliseconds that a step took, by the clock of its worker."""
+    by: str | None
+    """Person who gave the answer in the place of the outside."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +128,8 @@ class ServiceStatus:
     state: str
     """State in a word: `quarantined`, `retrying` (a run has failed and waits for its next attempt), `begun` (a handler
     is at it), or the outcome of the last transition."""
+    version: int
+    """Version of the service's own state of it, which migrations raise."""
     outcome: str | None
     """The event with which this service ended the saga."""
     started: str | None
@@ -117,6 +148,8 @@ class ServiceStatus:
     """The same, each with why and until when."""
     deadlines: int
     """Deadlines that are open."""
+    later: int
+    """Runs that go on later."""
     dead: int
     """Dead letters that block the saga; they are not counted in `queue` and `compensating` either."""
 
@@ -124,7 +157,7 @@ class ServiceStatus:
     def is_open(self) -> bool:
         """True if something is kept that has not come to its end."""
         kept = self.queue or self.waiting or self.compensating or self.parked or self.deadlines
-        return bool(kept or self.intents or self.dead)
+        return bool(kept or self.later or self.intents or self.dead)
 
 
 def _in_pages(p: Snapshot | Glance, of: PageOf) -> int:
@@ -157,6 +190,7 @@ def status_of(p: Snapshot | Glance) -> ServiceStatus:
         service=p.service,
         saga=p.saga,
         state=state,
+        version=p.version,
         outcome=p.outcome,
         started=p.started,
         changed=max([last.time if last else "", *(intent.time for intent in p.intents)]),
@@ -168,6 +202,7 @@ def status_of(p: Snapshot | Glance) -> ServiceStatus:
         parked=len(retries),
         retries=retries,
         deadlines=len(p.deadlines),
+        later=len(p.later),
         dead=dead,
     )
 
@@ -211,7 +246,8 @@ def timeline(histories: Iterable[History]) -> list[Line]:
     So an effect stands below its cause even where the clocks of two machines differ, and within a service the numbers
     go up.
     """
-    entries = {h.service: h.entries for h in histories}
+    known = {h.service: h for h in histories}
+    entries = {service: h.entries for service, h in known.items()}
     emitters = {
         event.id: (service, entry.n)
         for service, of_one in entries.items()
@@ -229,7 +265,7 @@ def timeline(histories: Iterable[History]) -> list[Line]:
 
         # Chains that were tampered with may name each other as causes: then time alone decides.
         chosen = min([s for s in left if is_due(s)] or left, key=lambda service: nexts[service].time)
-        lines.append(_line(chosen, nexts[chosen]))
+        lines.append(_line(known[chosen], nexts[chosen]))
         heads[chosen] += 1
     return lines
 
@@ -240,13 +276,13 @@ def as_of(history: History, n: int) -> tuple[Line, dict[str, Any]]:
     entry = next((entry for entry in history.entries if entry.n == n), None)
     if entry is None:
         raise LookupError(n)
-    return _line(history.service, entry), fold(history.entries, before=n + 1)
+    return _line(history, entry), fold(history.entries, before=n + 1)
 
 
-def _line(service: str, entry: Entry) -> Line:
+def _line(history: History, entry: Entry) -> Line:
     return Line(
         time=entry.time,
-        service=service,
+        service=history.service,
         transition=entry.n,
         handler=entry.handler,
         outcome=entry.outcome,
@@ -257,7 +293,9 @@ def _line(service: str, entry: Entry) -> Line:
         attempt=entry.attempt,
         emitted=tuple(event.type for event in entry.events),
         steps=tuple(map(_step, entry.calls)),
+        calls=tuple(_made(history.snapshot, call) for call in entry.calls),
         delta=entry.delta,
+        version=entry.version,
         failures=tuple(_failures(entry)),
     )
 
@@ -269,7 +307,24 @@ def _failures(entry: Entry) -> Iterator[Failed]:
         yield Failed(attempt=number, time=each.time, ms=each.ms, worker=each.worker, reason=each.reason)
 
 
+def _made(p: Snapshot, call: Call) -> Made:
+    return Made(
+        kind=call.kind,
+        name=call.name,
+        number=call.number,
+        input=call.input,
+        document=call.document,
+        answer=call.answer,
+        bytes=0 if call.claim else len(bytes(call.value)),
+        claim=claim_key(p.service, p.saga, call.claim) if call.claim else None,
+        ms=call.ms,
+        by=call.by,
+    )
+
+
 def _step(call: Call) -> str:
+    if call.by is not None:
+        return f"{call.name} as {call.by} says"
     if call.kind == "step":
         return call.name
     return f"read {call.document}" if call.kind == "read" else f"update {call.name} {call.document}"

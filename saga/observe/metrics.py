@@ -28,6 +28,7 @@ PAGE_S = 0.1
 """Greatest age of a page of metrics."""
 SERIES_MAX = 500
 """Most series of one metric. What comes later is counted under `other`: a step may be made of functions without end."""
+BREAKER_STATES = ("closed", "half-open", "open")
 OPERATIONS = ("write", "archive", "update")
 
 Labels = tuple[str, ...]
@@ -108,6 +109,18 @@ class Metrics(Collector):
             "service",
             "handler",
         )
+        self._put_off = count(
+            *("saga_put_off", "Attempts that did not count: a breaker was open, or too many calls waited."),
+            *("service", "handler"),
+        )
+        self._breakers = count(
+            *(
+                "saga_breaker_state",
+                "The breaker of a resource: 0 closed, 1 half-open, 2 open; from its first turn on.",
+            ),
+            *("service", "resource"),
+        )
+        self._controls = count("saga_control", "What people switched: 1 while it is on.", "service", "control", "name")
         self._conflicts = count(
             *("saga_conflicts", "Writes refused because somebody else had written: decided again."),
             *("service", "operation"),
@@ -139,11 +152,24 @@ class Metrics(Collector):
         self._steps = Histograms(
             "saga_step_seconds", "Calls of steps to the outside that got an answer.", "service", "handler", "step"
         )
-        self._listens: Mapping[type[Moment], Callable[..., None]] = {
+        self._waits = Histograms("saga_call_wait_seconds", "Calls that waited for their turn.", "service", "resource")
+        self._listens = self._listeners()
+
+    def _listeners(self) -> Mapping[type[Moment], Callable[..., None]]:
+        """Listener to each kind of moment."""
+        return {
             moments.Handled: self._on_handled,
             moments.StepDone: lambda m: self._steps.of(m.service, m.handler, m.step).observe(m.ms / 1000),
             moments.Retrying: lambda m: self._retries.add(m.service, m.handler),
             moments.Parked: self._on_parked,
+            moments.PutOff: lambda m: self._put_off.add(m.service, m.handler),
+            moments.BreakerTurned: lambda m: self._breakers.values.__setitem__(
+                (m.service, m.resource), BREAKER_STATES.index(m.state)
+            ),
+            moments.ControlTurned: lambda m: self._controls.values.__setitem__(
+                (m.service, m.control, m.name), int(m.is_on)
+            ),
+            moments.CallWaited: lambda m: self._waits.of(m.service, m.resource).observe(m.ms / 1000),
             moments.WriteRefused: self._on_refused,
             moments.DeadLettered: lambda m: self._dead.add(m.service, m.type or ""),
             moments.Escalated: lambda m: self._escalated.add(m.service, m.handler),
@@ -204,6 +230,7 @@ class Metrics(Collector):
         for handler in worker.handlers:
             self._retries.add(worker.name, handler, by=0)
             self._parked.add(worker.name, handler, by=0)
+            self._put_off.add(worker.name, handler, by=0)
             self._escalated.add(worker.name, handler, by=0)
         for operation in OPERATIONS:
             self._conflicts.add(worker.name, operation, by=0)
@@ -227,23 +254,24 @@ class Metrics(Collector):
     def collect(self) -> Iterator[Metric]:
         """Collect all metrics as they are now."""
         yield from self._workers()
-        for gauge in (self._recovery_s, self._drained_s):
+        for gauge in (self._recovery_s, self._drained_s, self._breakers, self._controls):
             yield _gauge(gauge)
         for counts in (
             *(self._handled, self._redelivered, self._retries, self._conflicts, self._ambiguous, self._dead),
-            *(self._parked, self._escalated, self._stuck, self._expired, self._moved),
+            *(self._parked, self._put_off, self._escalated, self._stuck, self._expired, self._moved),
         ):
             counter = CounterMetricFamily(counts.name, counts.meaning, labels=counts.labels)
             for labels, value in counts.values.items():
                 counter.add_metric(labels, value)
             yield counter
-        for histograms in (self._durations, self._steps):
+        for histograms in (self._durations, self._steps, self._waits):
             yield _histogram(histograms)
 
     def _workers(self) -> Iterator[Metric]:
         """Metrics of what the workers have in hand now."""
         inflight = Counts("saga_in_flight_messages", "Messages begun and not finished.", "service")
         bound = Counts("saga_in_flight_messages_limit", "The bound of saga_in_flight_messages.", "service")
+        yields = Counts("saga_yielding_messages", "Held back for others: their handlers may wait.", "service")
         owned = Counts("saga_partitions", "Partitions that this worker has.", "service")
         lags = Counts("saga_lag_messages", "Not read yet, by partition.", "service", "topic", "partition")
         away = Counts(
@@ -258,13 +286,14 @@ class Metrics(Collector):
                 standing.values[name, topic, str(-1 if part is None else part)] = 1
             inflight.values[name,] = worker.inflight
             bound.values[name,] = worker.inflight_max
+            yields.values[name,] = worker.yields
             owned.values[name,] = worker.partitions
             for (topic, number), lag in (worker.lag() or {}).items():
                 lags.values[name, topic, str(number)] = lag
             now = worker.away()
             for what in ("store", "broker"):
                 away.values[name, what] = now.get(what, 0)
-        for counts in (inflight, bound, owned, lags, away, standing):
+        for counts in (inflight, bound, yields, owned, lags, away, standing):
             yield _gauge(counts)
 
 

@@ -71,6 +71,57 @@ class Parked(Retrying, frozen=True, kw_only=True, gc=False):
     `delay_s` seconds."""
 
 
+class PutOff(Moment, frozen=True, kw_only=True, gc=False):
+    """Attempt that ended without counting, for a call was not made, or nothing was begun: the breaker of its resource
+    is open, too many wait for their turn, or a person has paused it. It is made again after `delay_s` seconds."""
+
+    saga: str
+    handler: str
+    message: str
+    delay_s: float
+    is_parked: bool
+    """True if only this saga waits; else its lane does, for a short time."""
+    error: str
+
+
+class BreakerTurned(Moment, frozen=True, kw_only=True, gc=False):
+    """Turn of the breaker of a resource, in this process."""
+
+    resource: str
+    state: Literal["closed", "half-open", "open"]
+    open_s: float
+    """Seconds for which it stays open from now on; 0 if it is not."""
+
+
+class ControlTurned(Moment, frozen=True, kw_only=True, gc=False):
+    """Begin or end of what a person has paused, limited or routed, as this process takes note of it."""
+
+    control: str
+    """`pause`, `limit` or `route`."""
+    what: str
+    """Kind of the thing that it is for: a `handler`, an `event`, a `resource` or the `service`."""
+    name: str
+    is_on: bool
+    who: str
+    why: str
+    until: str | None
+    """Time at which it ends by itself."""
+
+
+class ControlUnknown(Moment, frozen=True, kw_only=True, gc=False):
+    """Switch of a kind that this version of the service does not know, and leaves alone: another version does."""
+
+    kind: str
+
+
+class CallWaited(Moment, frozen=True, kw_only=True, gc=False):
+    """Call of a step that had to wait for its turn, and has it now."""
+
+    resource: str
+    """Resource; `<resource>.<call>`, or the function's name, for the turns of a call that has limits of its own."""
+    ms: float
+
+
 class WriteRefused(Moment, frozen=True, kw_only=True, gc=False):
     """Write to the store that did not happen, or perhaps not: all is read and decided again. Everyday, unless often."""
 
@@ -93,6 +144,12 @@ class DeadLettered(Moment, frozen=True, kw_only=True, gc=False):
     handler: str | None = None
     where: str | None = None
     """Place in the service's code, as in `Retrying`, of the last attempt."""
+    blame: str | None = None
+    """Class of the failure: who can mend it, see `saga.policies.blame`."""
+    owner: str | None = None
+    """Service that owns the contract of its type."""
+    id: str | None = None
+    """Id of the dead letter, if its saga waits for a person because of it."""
 
 
 class Escalated(Moment, frozen=True, kw_only=True, gc=False):
@@ -102,6 +159,8 @@ class Escalated(Moment, frozen=True, kw_only=True, gc=False):
     handler: str
     reason: str
     steps: tuple[str, ...]
+    id: str | None = None
+    """Id of its letter; `None`: this time there is none."""
 
 
 class Stuck(Moment, frozen=True, kw_only=True, gc=False):
@@ -117,7 +176,7 @@ class Unavailable(Moment, frozen=True, kw_only=True, gc=False):
     """Outage of store or broker: lanes wait. At most one a minute for each."""
 
     what: str
-    """Name of what it is about: `store` or `broker`."""
+    """Name of what it is about: `store`, `broker` or `hook`."""
     operation: str
     error: str
     since_s: float
@@ -127,7 +186,7 @@ class Recovered(Moment, frozen=True, kw_only=True, gc=False):
     """End of an outage: store or broker was away for `away_s` seconds."""
 
     what: str
-    """Name of what it is about: `store` or `broker`."""
+    """Name of what it is about: `store`, `broker` or `hook`."""
     away_s: float
 
 
@@ -143,6 +202,26 @@ class Expired(Moment, frozen=True, kw_only=True, gc=False):
     """Offset of the last one."""
     count: int
     """Number of records lost, at most: where transactions ended, offsets had no record."""
+
+
+class SchemasDeployed(Moment, frozen=True, kw_only=True, gc=False):
+    """Schemas that were deployed while the service runs, and that it knows from now on."""
+
+    schemas: tuple[str, ...]
+    """Paths in the contracts: `payments/PaymentReserved.v2`."""
+
+
+class ContractsUnreadable(Moment, frozen=True, kw_only=True, gc=False):
+    """Failure to read the contracts anew, for a message of a schema that nobody here knows. Told once."""
+
+    folder: str
+    error: str
+
+
+class Misfit(Moment, frozen=True, kw_only=True, gc=False):
+    """Times that do not go together, told at the start of a service, which runs all the same."""
+
+    what: str
 
 
 class Started(Moment, frozen=True, kw_only=True, gc=False):

@@ -34,6 +34,10 @@ class WorkerView(Protocol):
         """Bound of `inflight`."""
 
     @property
+    def yields(self) -> int:
+        """Messages that are held back for others."""
+
+    @property
     def partitions(self) -> int:
         """Number of partitions that are its own."""
 

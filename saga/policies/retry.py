@@ -1,8 +1,11 @@
-"""Retries of a handler that failed: how many, and the delay before each."""
+"""Retries of a handler that failed: which rules hold, how many there are, and the delay before each."""
 
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from math import isfinite
-from typing import TypeGuard
+from types import MappingProxyType
+from typing import NamedTuple, TypeGuard
 
 from saga.errors import DeclarationError
 
@@ -18,7 +21,16 @@ class Retry:
     seconds in all the saga's other messages wait in memory; a longer delay parks it: that is written down, and nothing
     but this saga waits. After `attempts_max` attempts, or at once for an exception in `never`, the message is a dead
     letter and the saga waits for a person. The defaults outlive an outage of an hour.
-    Raises `DeclarationError` for less than one attempt, a negative delay, or a `never` that holds no exceptions.
+
+    `by` gives other rules for kinds of failures, as in `by={RateLimited: Retry(delay_s_first=30)}`: the nearest class
+    of the exception holds, and its attempts are counted apart from the others.
+
+    Of several rules one holds, whole: the handler's own; else, if a step on a resource failed, that resource's; else
+    the service's; else the defaults. In it `never` comes first, then `by`, then the rest.
+
+    Raises `DeclarationError` for less than one attempt, a negative delay, a `never` that holds no exceptions, and a
+    `by` that holds none, holds one that `never` has already, two of one name, or rules with a `never` or `by` of their
+    own.
     """
 
     attempts_max: int = 17
@@ -26,6 +38,7 @@ class Retry:
     delay_s_max: float = 3600
     in_place_s: float = 2
     never: tuple[type[Exception], ...] = ()
+    by: Mapping[type[Exception], "Retry"] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
         if not _is_number(self.attempts_max) or self.attempts_max != int(self.attempts_max) or self.attempts_max < 1:
@@ -40,6 +53,66 @@ class Retry:
             raise DeclarationError(
                 f"Retry(never={self.never!r}): give a tuple of exception classes; of one it is (KeyError,)"
             )
+        _check_kinds(self)
+        object.__setattr__(self, "by", MappingProxyType(dict(self.by)))
+
+    @property
+    def names(self) -> tuple[type[Exception], ...]:
+        """Exceptions of which it says something."""
+        return (*self.never, *self.by)
+
+
+class Rule(NamedTuple):
+    """Rules that hold for one failure."""
+
+    name: str
+    """Name under which its attempts are counted; empty: with all that have no rules of their own."""
+    retry: Retry
+
+
+def rule_for(why: Exception, handler: Retry | None, resource: Rule | None, service: Retry | None) -> Rule:
+    """Find the rules for a failure. `resource`: those of the one on which a step failed, by its name.
+
+    >>> slow, bank = Retry(delay_s_first=9), Rule("bank", Retry(by={OSError: Retry(attempts_max=3)}))
+    >>> rule_for(KeyError(), slow, bank, None).retry == slow
+    True
+    >>> rule_for(ConnectionError(), None, bank, slow)[0], rule_for(KeyError(), None, bank, slow)[0]
+    ('bank/OSError', 'bank')
+    """
+    if handler is not None:
+        rule = Rule("", handler)
+    elif resource is not None:
+        rule = resource
+    else:
+        rule = Rule("", service or RETRY)
+    if not rule.retry.by or isinstance(why, rule.retry.never):
+        return rule
+    return next(
+        (
+            Rule(f"{rule.name}/{kind.__name__}", rule.retry.by[kind])
+            for kind in type(why).__mro__
+            if kind in rule.retry.by
+        ),
+        rule,
+    )
+
+
+def counted(before: Mapping[str, int], rules: Iterable[str]) -> dict[str, int]:
+    """Attempts that have failed, by the names of rules, with these: those without a name are left out.
+
+    >>> counted({"bank": 2}, ["bank", "", "/OSError"])
+    {'bank': 3, '/OSError': 1}
+    """
+    return dict(Counter(before) + Counter(name for name in rules if name))
+
+
+def attempts_under(name: str, attempts: int, named: Mapping[str, int]) -> int:
+    """Number of attempts, of all these, that failed under the rules of a name. `named`: as `counted` counts them.
+
+    >>> attempts_under("", 5, {}), attempts_under("", 5, {"bank": 3}), attempts_under("bank", 5, {"bank": 3})
+    (5, 2, 3)
+    """
+    return named.get(name, 0) if name else attempts - sum(named.values())
 
 
 def delay_s(retry: Retry, attempt: int, chance: float) -> float:
@@ -75,6 +148,22 @@ def is_exceptions(value: object) -> TypeGuard[tuple[type[Exception], ...]]:
     (True, False, False)
     """
     return isinstance(value, tuple) and all(isinstance(e, type) and issubclass(e, Exception) for e in value)
+
+
+def _check_kinds(retry: Retry) -> None:
+    """Check the rules for kinds of failures. Raises `DeclarationError`."""
+    by: object = retry.by
+    if not (isinstance(by, Mapping) and is_exceptions(tuple(by)) and all(isinstance(r, Retry) for r in by.values())):
+        raise DeclarationError(f"Retry(by={by!r}): give exception classes with rules, as in {{OSError: Retry(...)}}")
+    names = Counter(kind.__name__ for kind in by)
+    for kind, rules in retry.by.items():
+        where = f"Retry(by=...): {kind.__name__}"
+        if rules.never or rules.by:
+            raise DeclarationError(f"{where} has a never= or by= of its own: write it beside, there is one level")
+        if issubclass(kind, retry.never):
+            raise DeclarationError(f"{where} is never tried again, says never={retry.never!r}: leave it out of one")
+        if names[kind.__name__] > 1:
+            raise DeclarationError(f"{where} is the name of two classes, and attempts are counted by it: rename one")
 
 
 def _is_number(value: object) -> TypeGuard[float]:

@@ -12,7 +12,7 @@ from msgspec import Struct
 from saga.clock import iso
 from saga.commands import Command
 from saga.messages import Message
-from saga.progress.document import Intent, Kept, Result
+from saga.progress.document import Continuation, DeadLetter, Intent, Kept, Result
 from saga.progress.roles import Role
 
 NOBODY: Mapping[str, str] = MappingProxyType({})
@@ -94,14 +94,17 @@ class Run(Act, frozen=True, gc=False):
     """Run the handler, from its start or from its open intent."""
 
     parts: tuple[Message, ...]
-    """One for each event parameter."""
+    """One for each event parameter that is needed, then those of others that are there."""
     intent: Intent | None = None
+    goes_on: Continuation | None = None
+    """The run of which this is the next turn."""
 
 
 class Undo(Act, frozen=True, gc=False):
     """Run the compensation on a result; its event is handed over beside the outcome."""
 
     undoes: ClassVar[bool] = True
+    goes_on: ClassVar[Continuation | None] = None
     result: Result
 
     @property
@@ -111,10 +114,17 @@ class Undo(Act, frozen=True, gc=False):
 
 
 class CloseSealed(Act, frozen=True, gc=False):
-    """Close a dead original for good: close its documents to it, and show a person what stands."""
+    """Close an original that never finishes for good: close its documents to it, do what it said with `undo_with`, and
+    show a person what stands."""
 
     undoes: ClassVar[bool] = True
+    goes_on: ClassVar[Continuation | None] = None
     intent: Intent
+
+    @property
+    def parts(self) -> tuple[Message, ...]:
+        """Messages that the original was given."""
+        return self.intent.parts
 
 
 # -------------------------------------------------------------------- what is only written down
@@ -187,10 +197,36 @@ class Replay(Heed, frozen=True, gc=False):
     kept: Kept
 
 
+class Admit(Heed, frozen=True, gc=False):
+    """Have a message handled as a new one, of which nothing is kept."""
+
+    message: Message
+    takers: tuple[Role, ...]
+    """Handlers that have not had it."""
+    undone: tuple[Role, ...] = ()
+    """Handlers whose compensations have not had it."""
+    bad: Mapping[str, str] = NOBODY
+    """The handlers that can never decode it, each with the reason."""
+
+
 class Discard(Heed, frozen=True, gc=False):
     """Have it never handled."""
 
     kept: Kept
+
+
+class Answer(Heed, frozen=True, gc=False):
+    """Give a dead run the answer of a person, and have the service try it again."""
+
+    kept: Kept
+    intent: Intent
+
+
+class Settle(Heed, frozen=True, gc=False):
+    """Close an escalation: a person has put right what it tells of."""
+
+    escalation: DeadLetter | None
+    """The escalation; `None`: its transition is archived."""
 
 
 class Disregard(Heed, frozen=True, gc=False):
@@ -216,7 +252,7 @@ UndoStep: TypeAlias = UndoWaits | Seal | CloseSealed | Undo | Close
 """All that the compensation of a handler can do next."""
 Writes: TypeAlias = Ignore | Refuse | Wait | Queue | UndoWaits | Seal | Close
 """All that is only written down."""
-Heeds: TypeAlias = Replay | Discard | Disregard
+Heeds: TypeAlias = Replay | Admit | Discard | Answer | Settle | Disregard
 """All that can become of a command that needs no more than a write."""
 Action: TypeAlias = Done | Reload | Recall | SendOn | Rename | Note | Run | Undo | CloseSealed | Writes | Heeds
 """All that can happen next."""

@@ -13,12 +13,15 @@ instead. Everything here is for people who look: no decision reads it.
 from collections.abc import Iterable, Sequence
 from hashlib import blake2b
 from itertools import pairwise, takewhile
+from operator import attrgetter
 
 from msgspec import structs
 
-from saga.progress.document import Entry, Own, Result, Snapshot, encode, format_of, messages_of
+from saga.progress.document import Entry, Own, Result, Snapshot, encode, messages_of
+from saga.progress.formats import CLAIMED, format_of
 
-_SELDOM = ("queue", "waiting", "compensating", "deadlines", "closed", "failed", "replays")
+_SELDOM = ("queue", "waiting", "compensating", "deadlines", "later", "closed", "failed", "replays")
+_seldom = attrgetter(*_SELDOM)
 BOUND = ("inbox", "ran", "results", "outcome", *_SELDOM)
 """The fields that only transitions change. Of the inbox only the entries, not their times, and none that was made
 because a version takes more of its own events (time 0); of results not which own events go with them: see
@@ -26,9 +29,10 @@ because a version takes more of its own events (time 0); of results not which ow
 UNBOUND = {
     "service": "the first transition names it",
     "saga": "the first transition names it",
-    "format": "it is what pages and deadlines make it",
+    "format": "it is what pages, deadlines, runs that go on later and the state's version make it",
     "started": "the first transition holds it, or the one that brought it, unless an intent did",
     "state": "the transitions hold all changes of it",
+    "version": "each transition holds it",
     "own": "each is an event of some transition; one that is missing cannot be told from one that was withdrawn",
     "heard": "nothing: what the version takes that wrote last",
     "intents": "they are written between transitions: only what contradicts these is found",
@@ -72,17 +76,10 @@ def changes(before: Snapshot, after: Snapshot, started: str | None) -> dict[str,
         found["results"] = gained
     if after.outcome is not before.outcome and (gained := _gained_of("outcome", before, after)) != NOTHING:
         found["outcome"] = gained
-    if (
-        after.queue is not before.queue
-        or after.waiting is not before.waiting
-        or after.compensating is not before.compensating
-        or after.deadlines is not before.deadlines
-        or after.closed is not before.closed
-        or after.failed is not before.failed
-        or after.replays != before.replays
-    ):
-        for name in _SELDOM:
-            if (gained := _gained_of(name, before, after)) != NOTHING:
+    old, new = _seldom(before), _seldom(after)
+    if old != new:
+        for name, had, has in zip(_SELDOM, old, new, strict=True):
+            if has is not had and (gained := _gained(_items(had), _items(has))) != NOTHING:
                 found[name] = gained
     if before.pages is not after.pages:
         _add_pages(found, before, after)
@@ -93,8 +90,8 @@ def changes(before: Snapshot, after: Snapshot, started: str | None) -> dict[str,
 
 def _add_pages(found: dict[str, str], before: Snapshot, after: Snapshot) -> None:
     """Add to the sums what pages that came or went hold: to put something aside changes nothing as a whole."""
-    for name in ("inbox", "queue", "waiting"):
-        gained = _text(_paged(after, name) - _paged(before, name) + int(found.pop(name, NOTHING), 16))
+    for name in ("inbox", "queue", "waiting", "results"):
+        gained = text_of(_paged(after, name) - _paged(before, name) + int(found.pop(name, NOTHING), 16))
         if gained != NOTHING:
             found[name] = gained
 
@@ -106,12 +103,19 @@ def _paged(p: Snapshot, name: str) -> int:
 
 def bound_items(items: Iterable[object]) -> str:
     """Sum of the digests of these items."""
-    return _text(sum(map(_digest, items)))
+    return text_of(sum(map(_digest, items)))
 
 
 def bound_entries(entries: Iterable[str]) -> str:
     """Sum of the digests of these inbox entries."""
-    return _text(sum(map(_entry_digest, entries)))
+    return text_of(sum(map(_entry_digest, entries)))
+
+
+def with_format(p: Snapshot) -> Snapshot:
+    """The progress with a format that no older version decides on, if a run has begun whose answers lie in claims."""
+    if p.format != CLAIMED and any(call.claim for intent in p.intents for call in intent.calls):
+        return structs.replace(p, format=CLAIMED)
+    return p
 
 
 def is_bound(entries: Sequence[Entry]) -> bool:
@@ -150,7 +154,7 @@ def _gained(before: tuple[object, ...], after: tuple[object, ...]) -> str:
     if not count or after[:count] == before:  # most changes are at the end
         if len(after) == count + 1:  # by far the most are one more: its digest is written as it is
             return _hash(after[count]).hexdigest()
-        return _text(sum(map(_digest, after[count:])))
+        return text_of(sum(map(_digest, after[count:])))
     first = _alike(before, after)
     before, after = before[first:][::-1], after[first:][::-1]
     last = _alike(before, after)
@@ -159,11 +163,11 @@ def _gained(before: tuple[object, ...], after: tuple[object, ...]) -> str:
         there, left = set(map(id, before)), set(map(id, after))
         before = tuple([item for item in before if id(item) not in left])
         after = tuple([item for item in after if id(item) not in there])
-    return _text(sum(map(_digest, after)) - sum(map(_digest, before)))
+    return text_of(sum(map(_digest, after)) - sum(map(_digest, before)))
 
 
-def _text(sum_: int) -> str:
-    """A sum as it is written. Earlier ones begin with `0x`: `int` reads both."""
+def text_of(sum_: int) -> str:
+    """A sum of digests as it is written. Earlier ones begin with `0x`: `int` reads both."""
     return hex(sum_ % _MODULUS)[2:]
 
 
@@ -195,9 +199,9 @@ def _entries_gained(old: dict[str, int], new: dict[str, int]) -> str:
     if count > MANY:  # the newest are the last
         added = list(takewhile(lambda key: key not in old, reversed(new)))
         if count + len(added) == len(new):
-            return _text(sum(map(_entry_digest, filter(new.get, added))))
+            return text_of(sum(map(_entry_digest, filter(new.get, added))))
     came, went = new.keys() - old.keys(), old.keys() - new.keys()
-    return _text(sum(map(_entry_digest, filter(new.get, came))) - sum(map(_entry_digest, filter(old.get, went))))
+    return text_of(sum(map(_entry_digest, filter(new.get, came))) - sum(map(_entry_digest, filter(old.get, went))))
 
 
 def _entry_digest(entry: str) -> int:
@@ -222,14 +226,13 @@ def _hash(item: object) -> blake2b:
 
 def _unbound(p: Snapshot, entries: Sequence[Entry]) -> Iterable[str]:
     """The fields that contradict the transitions, or each other."""
-    if p.format != format_of(p.pages, p.deadlines):
+    calls = [call for i in p.intents for call in i.calls] + [call for entry in entries for call in entry.calls]
+    claimed = any(call.claim for call in calls)
+    if p.format != format_of(p.pages, p.deadlines, p.later, p.version) and not (claimed and p.format == CLAIMED):
         yield "format"
+    yield from _misnumbered(p, entries)
     if not p.n and any(p.started != intent.message.started for intent in p.intents):
         yield "started"
-    if p.first != max(p.n - len(p.transitions), 0):
-        yield "first"
-    if p.published != p.n and not (p.published == p.n - 1 and p.n):
-        yield "published"
     if p.published == p.n and p.n and not p.intents:  # only whoever begins something says so much
         yield "intents"
     if p.wake is not None and p.wake != next((entry.wake for entry in reversed(entries) if entry.wake), None):
@@ -243,7 +246,7 @@ def _unbound(p: Snapshot, entries: Sequence[Entry]) -> Iterable[str]:
     queue = p.queue[1:] if p.replays else p.queue  # a dead letter goes to the head, and stays there when it is replayed
     if any(not a.dead and (b.dead or a.n > b.n) for a, b in pairwise(queue)):
         yield "queue"
-    for name in ("waiting", "compensating", "deadlines"):
+    for name in ("waiting", "compensating", "deadlines", "later"):
         if any(a.n > b.n for a, b in pairwise(getattr(p, name))):
             yield name
     order = {e.id: (entry.n, i) for entry in entries for i, e in enumerate(entry.events)}
@@ -254,17 +257,28 @@ def _unbound(p: Snapshot, entries: Sequence[Entry]) -> Iterable[str]:
         yield "results"
 
 
+def _misnumbered(p: Snapshot, entries: Sequence[Entry]) -> Iterable[str]:
+    """The numbers that contradict the transitions."""
+    if p.first != max(p.n - len(p.transitions), 0):
+        yield "first"
+    if p.published != p.n and not (p.published == p.n - 1 and p.n):
+        yield "published"
+    if entries and (p.version != entries[-1].version or any(a.version > b.version for a, b in pairwise(entries))):
+        yield "version"
+
+
 def _had(p: Snapshot, entries: Sequence[Entry]) -> bool:
     """True if the saga once was in the state that each open intent was given."""
-    left = [intent.state for intent in p.intents]
-    state: dict[str, object] = {}
-    left = [given for given in left if given != state]
+    left = [(intent.version, intent.state) for intent in p.intents]
+    version, state = entries[0].version if entries else p.version, dict[str, object]()
+    left = [given for given in left if given != (version, state)]
     for entry in entries:
         if not left:
             break
-        if entry.delta:
-            state |= entry.delta
-            left = [given for given in left if given != state]
+        if entry.delta or entry.version > version:
+            state = dict(entry.delta) if entry.version > version else state | entry.delta
+            version = entry.version
+            left = [given for given in left if given != (version, state)]
     return not left
 
 

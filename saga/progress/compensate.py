@@ -5,8 +5,10 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from saga.messages import Message
-from saga.progress import ids, record
-from saga.progress.document import DeadLetter, Intent, Kept, Page, Result, Snapshot
+from saga.progress import continuations, ids, record
+from saga.progress.document import Call, DeadLetter, Intent, Kept, Page, Result, Snapshot
+from saga.progress.formats import format_of
+from saga.progress.going_on import left_of
 from saga.progress.record import Ended, Hand, Written
 from saga.progress.roles import Role
 
@@ -27,7 +29,7 @@ def _kept(p: Snapshot, role: Role, outcome: Message) -> Snapshot:
 
 
 def undone(p: Snapshot, hand: Hand, role: Role, result: Result, ended: Ended) -> Written:
-    """Record that one result is undone; with the last one the handler is closed."""
+    """Record that one result is undone; with the last one the handler is closed, if nothing else of it is open."""
     outcome, delta = ended.message, ended.delta
     cause = result.event.id
     rest = tuple(r for r in p.results if r.event.id != cause or r.handler != role.name)
@@ -41,15 +43,29 @@ def undone(p: Snapshot, hand: Hand, role: Role, result: Result, ended: Ended) ->
         intents=tuple(i for i in p.intents if not (i.kind == "undo" and i.handler == role.name and i.cause == cause)),
         state={**p.state, **delta} if delta else p.state,
         compensating=tuple(
-            [replace(k, attempts=0, due_ms=0) if k.handler == role.name and k.attempts else k for k in p.compensating]
+            [
+                replace(k, attempts=0, under={}, due_ms=0) if k.handler == role.name and k.due_ms else k
+                for k in p.compensating
+            ]
         ),
     )
-    if not any(r.handler == role.name for r in rest) and not any(i.handler == role.name for i in p.intents):
+    if not (
+        _is_left(p, role)
+        or any(i.handler == role.name for i in p.intents)
+        or (p.later and continuations.have_left(p, role.name))
+    ):
         p, letters = _close(p, hand, role, outcome)
         ended = replace(ended, letters=letters)
     else:
         p = _kept(p, role, outcome)
     return record.append(record.emitted(p, hand.roles, ended.events), hand, "compensated", _name(role), ended)
+
+
+def _is_left(p: Snapshot, role: Role) -> bool:
+    """True if something of the handler is still to be undone. What pages hold comes back with the write of `p`."""
+    if any(result.handler == role.name for result in p.results):
+        return True
+    return any(page.of == "results" and page.handlers == (role.name,) for page in p.pages)
 
 
 def closed(p: Snapshot, hand: Hand, role: Role, outcome: Message) -> Written:
@@ -59,18 +75,60 @@ def closed(p: Snapshot, hand: Hand, role: Role, outcome: Message) -> Written:
     return record.append(p, hand, "compensated", _name(role), Ended(message=outcome, reason=reason, letters=letters))
 
 
-def sealed(p: Snapshot, role: Role) -> Intent:
-    """The intent that takes the place of a dead original's: from now on nothing revives it."""
-    original = next(i for i in p.intents if i.handler == role.name and i.kind == "do")
-    return replace(original, kind="lieu")
+def sealed(p: Snapshot, role: Role, run: str | None = None) -> Intent:
+    """The intent that takes the place of an original that never finishes: from now on nothing revives it. `run`: the
+    message that stands for it, where not all runs of the handler are meant."""
+    going_on = [c for c in p.later if c.handler == role.name and run in (None, c.parts[0].id)]
+    done = tuple(call for c in going_on for call in c.calls)
+    said = tuple(each for c in going_on for each in c.undo_with)
+    original = next((i for i in p.intents if i.handler == role.name and i.kind == "do"), None)
+    if original is not None and not said and not original.undo_with:
+        return replace(original, kind="lieu", left=done)
+    if original is not None:
+        return replace(
+            original,
+            kind="lieu",
+            calls=(),
+            begins=None,
+            left=(*(() if original.undo_with else done), *left_of(original.calls, original.undo_with)),
+            maybe=_open_call(original),
+            undo_with=(*said, *original.undo_with),
+        )
+    c = going_on[0]
+    return Intent(
+        handler=role.name,
+        kind="lieu",
+        cause=continuations.cause_of(c.parts, c),
+        message=c.parts[0],
+        parts=c.parts,
+        state=p.state,
+        version=p.version,
+        time="",
+        left=done,
+        undo_with=said,
+    )
 
 
-def closed_for_good(p: Snapshot, hand: Hand, role: Role, outcome: Message, *, remains: Sequence[str]) -> Written:
-    """Record that the dead original is closed; what it did and nobody can undo is shown to a person."""
+def _open_call(intent: Intent) -> Call | None:
+    """The call that has begun and has no answer."""
+    begins = intent.begins
+    if begins is None or any((c.name, c.number) == (begins.name, begins.number) for c in intent.calls):
+        return None
+    return begins
+
+
+def closed_for_good(  # the original, because of which outcome, and what became of what it did
+    p: Snapshot, hand: Hand, role: Role, outcome: Message, *, remains: Sequence[str], calls: tuple[Call, ...] = ()
+) -> Written:
+    """Record that the dead original is closed; what it did and nobody can undo is shown to a person. `calls`: with
+    which it was taken back."""
     intent = next(i for i in p.intents if i.handler == role.name and i.kind == "lieu")
     p = replace(p, intents=tuple(i for i in p.intents if i is not intent))
+    is_dead = any(k.dead and k.handler == role.name for k in p.queue)
     p, letters = _close(p, hand, role, outcome)
-    reason = f"{role.name} can never finish: it is a dead letter"
+    reason = f"{role.name} can never finish: {'it is a dead letter' if is_dead else 'it goes on no more'}"
+    if calls:
+        reason += "; what it said is done in its place"
     if remains:
         reason += "; what it did stands and has to be put right by hand"
         escalation = DeadLetter(
@@ -83,7 +141,9 @@ def closed_for_good(p: Snapshot, hand: Hand, role: Role, outcome: Message, *, re
             calls=tuple(remains),
         )
         letters = (escalation, *letters)
-    return record.append(p, hand, "compensated", _name(role), Ended(message=outcome, reason=reason, letters=letters))
+    return record.append(
+        p, hand, "compensated", _name(role), Ended(message=outcome, reason=reason, calls=calls, letters=letters)
+    )
 
 
 def _close(p: Snapshot, hand: Hand, role: Role, outcome: Message) -> tuple[Snapshot, tuple[DeadLetter, ...]]:
@@ -101,8 +161,11 @@ def _close(p: Snapshot, hand: Hand, role: Role, outcome: Message) -> tuple[Snaps
         if k.handler == role.name and k.dead
     )
     inbox = record.closed_inbox(p, hand, role, outcome)
+    later = tuple(c for c in p.later if c.handler != role.name)
     p = replace(
         p,
+        later=later,
+        format=format_of(p.pages, p.deadlines, later, p.version),
         inbox=inbox,
         queue=tuple(k for k in p.queue if k.handler != role.name),
         waiting=tuple(k for k in p.waiting if k.handler != role.name),

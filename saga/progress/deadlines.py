@@ -12,7 +12,8 @@ from msgspec.structs import replace
 from saga.clock import from_iso
 from saga.messages import Message
 from saga.progress import ids
-from saga.progress.document import Kept, Snapshot, format_of
+from saga.progress.document import Kept, Snapshot
+from saga.progress.formats import format_of
 from saga.progress.roles import DEADLINE, Role, Roles
 
 
@@ -51,7 +52,7 @@ def touched(p: Snapshot, roles: Roles, in_hand: Message, said: Iterable[Message]
     )
     if left == p.deadlines and len(closed) == len(p.closed):
         return p
-    return replace(p, deadlines=left, closed=tuple(closed), format=format_of(p.pages, left))
+    return replace(p, deadlines=left, closed=tuple(closed), format=format_of(p.pages, left, p.later, p.version))
 
 
 def _has_run(p: Snapshot, role: Role, message: Message) -> bool:
@@ -67,6 +68,11 @@ def due(p: Snapshot, roles: Roles, now_ms: int) -> Iterator[tuple[Role, Message]
     for k in sorted(p.deadlines, key=lambda k: k.due_ms):
         if k.due_ms <= now_ms:
             yield roles.handlers[k.handler], k.message
+
+
+def end_surely(p: Snapshot, roles: Roles) -> bool:
+    """True if a deadline is open that ends the saga, whatever comes or never comes."""
+    return any(roles.handlers[k.handler].ends_surely for k in p.deadlines)
 
 
 def may_run(p: Snapshot, roles: Roles) -> bool:

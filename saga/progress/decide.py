@@ -1,9 +1,9 @@
 """Decision on a message, and the choice of what is ready: the table of docs/protocol.md, line by line. Pure."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 from saga.messages import Message
-from saga.progress import deadlines, ids
+from saga.progress import continuations, deadlines, ids
 from saga.progress.actions import (
     Close,
     CloseSealed,
@@ -21,10 +21,16 @@ from saga.progress.actions import (
     UndoWaits,
     Wait,
 )
-from saga.progress.document import Intent, Kept, Kind, Result, Snapshot
+from saga.progress.document import Continuation, Intent, Kept, Kind, Result, Snapshot
+from saga.progress.parts import held, held_before, missing, parts_with, waits_before
 from saga.progress.roles import Role, Roles, undo_name
 
 HAD, LEFT = Had(), Left()
+TOO_OLD = "older than memory"
+"""Beginning of the reason of a dead letter for what the service may have forgotten: it blocks nothing."""
+OTHER_CONTENT = "already handled with other content"
+"""The same of one for what says something else than what was handled."""
+HANDLED_AS_NEW = "if it never was handled, have it handled as a new one: saga dead replay --older"
 
 
 def decide(p: Snapshot, role: Role, message: Message, *, now: Now | None = None, bad: str | None = None) -> Decision:
@@ -34,19 +40,21 @@ def decide(p: Snapshot, role: Role, message: Message, *, now: Now | None = None,
     """
     if p.inbox and ids.entry(message.id, role.name) in p.inbox:  # line 1
         return HAD
-    if now is not None and (p.queue or p.waiting) and kept(p, role.name, message):  # line 1a
+    if now is not None and (p.queue or p.waiting or p.later) and kept(p, role.name, message):  # line 1a
         return LEFT
-    if p.intents:  # line 2
-        if intent_with(p, role.name, message, "lieu") is not None:
-            return LEFT
-        intent = intent_with(p, role.name, message)
-        if intent is not None:
-            return Run(role, message, intent.parts, intent)
+    begun = _begun(p, role, message) if p.intents else None
+    if begun is not None:  # line 2
+        return begun
     ended = why_over(p, role)
     if ended is not None:  # line 3
         return Ignore(role, message, ended)
+    goes_on = continuations.of(p, role.name, message.id) if p.later else None
+    if goes_on is not None:
+        return _next_turn(p, role, goes_on)
     index = role.parameter_of(message.type)
-    if p.ran or p.waiting or p.own:  # line 4
+    if index < 0 and bad is None:
+        return _beside(p, role, message)
+    if index >= 0 and (p.ran or p.waiting or p.own or p.later):  # line 4
         repeated = _repetition(p, role, index, message)
         if repeated is not None:
             return repeated
@@ -54,7 +62,7 @@ def decide(p: Snapshot, role: Role, message: Message, *, now: Now | None = None,
         return Wait(role, message, "no message has told yet when this saga began")
     if role.many and index == 0 and now is not None and message.time < now.forgotten:
         return _older_than_memory(role, message)
-    parts = (message,) if bad is not None or len(role.takes) == 1 else parts_with(p, role, message)
+    parts = (message,) if bad is not None or role.takes_one else parts_with(p, role, message)
     if parts is None:  # line 5
         return Wait(role, message, f"for {missing(p, role, message)}")
     if role.many and index == 0 and p.waiting and bad is None and waits_before(p, role, message):
@@ -64,12 +72,38 @@ def decide(p: Snapshot, role: Role, message: Message, *, now: Now | None = None,
     return Run(role, message, parts)  # line 7
 
 
+def _begun(p: Snapshot, role: Role, message: Message) -> Left | Run | None:
+    """Line 2: own intent open."""
+    if intent_with(p, role.name, message, "lieu") is not None:
+        return LEFT
+    intent = intent_with(p, role.name, message)
+    if intent is None:
+        return None
+    return Run(role, message, intent.parts, intent, continuations.of(p, role.name, message.id))
+
+
+def _next_turn(p: Snapshot, role: Role, goes_on: Continuation) -> Queue | Run:
+    """Next turn of a run, for the message that stands for it."""
+    message = goes_on.parts[0]
+    if is_blocked(p, role.name, message):
+        return Queue(role, message, why_blocked(p, role.name))
+    return Run(role, message, continuations.parts_of(p, role, goes_on), goes_on=goes_on)
+
+
+def _beside(p: Snapshot, role: Role, message: Message) -> Ignore | Wait:
+    """Decision on a message that the handler does not need: it is kept for the next turn that there is."""
+    if _has_run(p, role.name):
+        return Ignore(role, message, f"{role.name} has run in this saga already")
+    return Wait(role, message, f"until {role.name} runs, and is shown it")
+
+
 def _older_than_memory(role: Role, message: Message) -> Refuse:
     return Refuse(
         role,
         message,
-        f"older than memory: it is of {message.time}, and may have been handled then",
-        "look why it comes so late, or whether this worker's clock is ahead; a longer memory= would know it",
+        f"{TOO_OLD}: it is of {message.time}, and may have been handled then",
+        "look why it comes so late, or whether this worker's clock is ahead; a longer memory= would know it; "
+        + HANDLED_AS_NEW,
     )
 
 
@@ -92,8 +126,10 @@ def _failures(p: Snapshot, role: Role) -> Iterable[str | None]:
 
 
 def kept(p: Snapshot, handler: str, message: Message) -> bool:
-    """True if the message is queued or waits for this handler."""
-    return any(k.handler == handler and k.message.id == message.id for k in (*p.queue, *p.waiting))
+    """True if the message is queued or waits for this handler, or a run goes on on it."""
+    if any(k.handler == handler and k.message.id == message.id for k in (*p.queue, *p.waiting)):
+        return True
+    return bool(p.later) and continuations.of(p, handler, message.id) is not None
 
 
 def intent_with(p: Snapshot, handler: str, message: Message, kind: Kind = "do") -> Intent | None:
@@ -113,8 +149,8 @@ def _repetition(p: Snapshot, role: Role, index: int, message: Message) -> Ignore
         for r in p.ran
         if r.handler == role.name and r.parameter == index and r.message != message.id
     ]
-    if p.waiting or p.own:
-        earlier += [(m.type, m.schema, ids.content(m.value)) for m in _held_before(p, role, index, message)]
+    if p.waiting or p.own or p.later:
+        earlier += [(m.type, m.schema, ids.content(m.value)) for m in held_before(p, role, index, message)]
     if earlier:
         mine = ids.content(message.value)
         for type_, schema, content in earlier:
@@ -123,64 +159,13 @@ def _repetition(p: Snapshot, role: Role, index: int, message: Message) -> Ignore
                 return Refuse(
                     role,
                     message,
-                    "already handled with other content: "
-                    f"{role.name} has taken another {message.type} in this saga already",
+                    f"{OTHER_CONTENT}: {role.name} has taken another {message.type} in this saga already",
                     "look why two differ; the first one counts",
                 )
         return Ignore(role, message, f"{role.name} has taken a message for this already")
-    if not role.many and any(r.handler == role.name for r in p.ran):
+    if not role.many and _has_run(p, role.name):
         return Ignore(role, message, f"{role.name} has run in this saga already")
     return None
-
-
-def _held_before(p: Snapshot, role: Role, index: int, message: Message) -> Iterator[Message]:
-    """The parts held for a parameter that were there before `message`: all, if it is not held itself."""
-    for _, part in sorted(held(p, role, index), key=lambda there: there[0]):
-        if part.id == message.id:
-            return
-        yield part
-
-
-def held(p: Snapshot, role: Role, index: int) -> Iterator[tuple[int, Message]]:
-    """The parts that are there for a parameter, each with the number of the transition since which it is there."""
-    types = role.takes[index]
-    for k in p.waiting:
-        if k.handler == role.name and k.message.type in types:
-            yield k.n, k.message
-    for own in p.own:
-        if own.event.type in types and ids.entry(own.event.id, role.name) not in p.inbox:
-            yield own.n, own.event
-
-
-def parts_with(p: Snapshot, role: Role, message: Message) -> tuple[Message, ...] | None:
-    """All parts of a run that `message` belongs to, in the order of the parameters; `None` if one is missing."""
-    parts = []
-    for index, types in enumerate(role.takes):
-        if message.type in types:
-            parts.append(message)
-            continue
-        part = next(held(p, role, index), None)
-        if part is None:
-            return None
-        parts.append(part[1])
-    return tuple(parts)
-
-
-def missing(p: Snapshot, role: Role, message: Message) -> str:
-    """The types that are not there yet, for people."""
-    gaps = [
-        " or ".join(sorted(types))
-        for index, types in enumerate(role.takes)
-        if message.type not in types and next(held(p, role, index), None) is None
-    ]
-    return ", ".join(gaps)
-
-
-def waits_before(p: Snapshot, role: Role, message: Message) -> bool:
-    """True if another message waits for the first parameter of a `many` handler, and is to be handled before this one:
-    what they wait for may have come just now, at another worker."""
-    first = next((k for k in p.waiting if k.handler == role.name and k.message.type in role.takes[0]), None)
-    return first is not None and first.message.id != message.id
 
 
 def is_blocked(p: Snapshot, handler: str, message: Message) -> bool:
@@ -218,10 +203,12 @@ def undone_by(p: Snapshot, roles: Roles, outcome: str) -> Sequence[Role]:
     return sorted(undone, key=lambda role: -latest.get(role.name, -1))
 
 
-def next_ready(p: Snapshot, roles: Roles, now_ms: int) -> Ignore | Refuse | Wait | Run | UndoStep | None:
+def next_ready(
+    p: Snapshot, roles: Roles, now_ms: int, in_hand: str | None = None
+) -> Ignore | Refuse | Wait | Run | UndoStep | None:
     """The next thing to settle, `None` when nothing is ready: open intents whose message is kept, compensations whose
-    originals have ended, the head of the queue, fulfilled waits when the queue is empty. What is parked is not ready
-    before its time."""
+    originals have ended, the head of the queue, fulfilled waits when the queue is empty, what goes on later, deadlines.
+    What is parked is not ready before its time. `in_hand`: id of the message in hand; `None`: any."""
     if p.intents:
         for intent in p.intents:
             run = _resumable(p, roles, intent, now_ms)
@@ -243,7 +230,35 @@ def next_ready(p: Snapshot, roles: Roles, now_ms: int) -> Ignore | Refuse | Wait
         ready = None
     else:
         ready = _fulfilled(p, roles) if p.own or p.waiting else None
+    if ready is None and p.later:
+        ready = _going_on(p, roles, now_ms, in_hand)
+    if ready is None and p.waiting and roles.lookers:
+        ready = _out_of_use(p, roles)
     return _deadline(p, roles, now_ms) if ready is None and p.deadlines else ready
+
+
+def _going_on(p: Snapshot, roles: Roles, now_ms: int, in_hand: str | None) -> Ignore | Run | None:
+    """The first run that goes on now, or never will."""
+    for c in p.later:
+        role = roles.handlers[c.handler]
+        ended = why_over(p, role)
+        if ended is not None and intent_with(p, c.handler, c.parts[0]) is None:
+            return Ignore(role, c.parts[0], ended)
+    for role, c in continuations.ready(p, roles, now_ms, in_hand):
+        if not p.queue and not is_blocked(p, role.name, c.parts[0]):
+            return Run(role, c.parts[0], continuations.parts_of(p, role, c), goes_on=c)
+    return None
+
+
+def _out_of_use(p: Snapshot, roles: Roles) -> Ignore | None:
+    """A message that is kept for a handler which has come to its end without it."""
+    for role in roles.lookers:
+        for k in p.waiting:
+            if k.handler == role.name and role.may_do_without(k.message.type):
+                decision = decide(p, role, k.message)
+                if isinstance(decision, Ignore):
+                    return decision
+    return None
 
 
 def _deadline(p: Snapshot, roles: Roles, now_ms: int) -> Ignore | Run | None:
@@ -267,11 +282,15 @@ def _resumable(p: Snapshot, roles: Roles, intent: Intent, now_ms: int) -> Run | 
         opened = next((k for k in p.deadlines if k.handler == role.name), None)
         if opened is not None:
             return Run(role, opened.message, intent.parts, intent) if opened.due_ms <= now_ms else None
+    goes_on = continuations.of(p, intent.handler, intent.message.id) if p.later else None
     queued = next((k for k in p.queue if k.handler == intent.handler and k.message.id in parts), None)
     if queued is not None:
         if queued.dead is not None or queued.due_ms > now_ms:
             return None
-        return Run(roles.handlers[intent.handler], queued.message, intent.parts, intent)
+        return Run(role, queued.message, intent.parts, intent, goes_on)
+    if goes_on is not None:
+        is_parked = goes_on.attempts and goes_on.due_ms > now_ms
+        return None if is_parked else Run(role, goes_on.parts[0], intent.parts, intent, goes_on)
     waits = any(k.handler == intent.handler and k.message.id in parts for k in p.waiting)
     if waits or intent.message.source == p.service:
         return Run(roles.handlers[intent.handler], intent.message, intent.parts, intent)
@@ -288,7 +307,7 @@ def _fulfilled(p: Snapshot, roles: Roles) -> Ignore | Refuse | Run | None:
             continue
         if role.name not in roles.ready_from_kept and role.name not in waiting_alone:
             continue
-        if not role.many and any(r.handler == role.name for r in p.ran):
+        if not role.many and (_has_run(p, role.name) or any(c.handler == role.name for c in p.later)):
             continue
         parts = [next(held(p, role, index), None) for index in range(len(role.takes))]
         there = [part for part in parts if part is not None]
@@ -300,6 +319,10 @@ def _fulfilled(p: Snapshot, roles: Roles) -> Ignore | Refuse | Run | None:
         if not isinstance(decision, (Queue, Left, Wait, Had)):
             return decision
     return None
+
+
+def _has_run(p: Snapshot, handler: str) -> bool:
+    return any(r.handler == handler for r in p.ran)
 
 
 def undo_step(p: Snapshot, role: Role, outcome: Message) -> UndoStep:
@@ -314,7 +337,8 @@ def undo_step(p: Snapshot, role: Role, outcome: Message) -> UndoStep:
         return CloseSealed(role, outcome, sealed)
     if any(result.handler == role.name for result in p.results):
         return Undo(role, outcome, newest(p, role.name))
-    return Seal(role, outcome) if originals else Close(role, outcome)
+    unfinished = originals or continuations.have_left(p, role.name)
+    return Seal(role, outcome) if unfinished else Close(role, outcome)
 
 
 def newest(p: Snapshot, handler: str) -> Result:
@@ -335,7 +359,9 @@ def knows(p: Snapshot, roles: Roles, message: Message) -> bool:
     if not p.inbox.keys().isdisjoint([ids.entry(message.id, name) for name in roles.names.get(message.type, ())]):
         return True
     kept = p.queue + p.waiting + p.compensating + p.deadlines
-    return bool(kept) and message.id in [k.message.id for k in kept]
+    if kept and message.id in [k.message.id for k in kept]:
+        return True
+    return bool(p.later) and message.id in [m.id for c in p.later for m in c.parts]
 
 
 def is_undone(p: Snapshot, role: Role, message: Message) -> bool:

@@ -4,7 +4,6 @@ JSON, so that people and tools can read it; the same in every store. All values 
 one. The snapshot holds all that decisions read; the transitions are history, and what is not known as published.
 """
 
-from collections.abc import Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -13,17 +12,16 @@ from msgspec.structs import replace
 
 from saga.errors import SagaError
 from saga.messages import Message
-
-FORMAT = 3
-"""The newest that this version reads."""
-PLAIN, PAGED, TIMED = 1, 2, 3
-"""A progress without and with pages, and one with open deadlines: no older version decides without them."""
+from saga.policies.blame import Blame
+from saga.progress.formats import FORMAT, PLAIN
+from saga.progress.taking_back import TakeBack
 
 Outcome = Literal[
-    "handled", "ignored", "noted", "waiting", "queued", "retrying", "compensated", "dead", "replayed", "discarded"
-]
+    "handled", "later", "ignored", "noted", "waiting", "queued", "retrying", "compensated", "dead",
+    "replayed", "discarded", "resolved",
+]  # fmt: skip
 Kind = Literal["do", "undo", "lieu"]
-PageOf = Literal["inbox", "queue", "waiting"]
+PageOf = Literal["inbox", "queue", "waiting", "results"]
 
 
 class Call(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -40,8 +38,14 @@ class Call(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """`collection/key`, for updates and reads."""
     value: Raw = Raw(b"null")
     """Value that it gave."""
+    claim: str = ""
+    """Name of the document that holds the value in its place: see `saga.runtime.claims`."""
+    ms: int = 0
+    """Milliseconds that a step took, by the clock of the worker that made it; for people."""
     answer: str | None = None
     """The declared exception it raised, by class name; `value` then holds its arguments."""
+    by: str | None = None
+    """Person who gave this answer in the place of the outside: for this name and number, whatever a rerun asks with."""
 
 
 class Intent(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -54,12 +58,20 @@ class Intent(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     cause: str
     message: Message
     parts: tuple[Message, ...]
-    """For `do` one for each event parameter; for `undo` the outcome and the result."""
+    """For `do` one for each event parameter, then those that may be absent; for `undo` the outcome and the result."""
     state: dict[str, Any]
+    version: int = 1
+    """Version of that state: a run goes on with the state that it began on, whatever comes of the saga's own."""
     time: str
     begins: Call | None = None
     """Call that began with the write of this note; nobody knows yet how it ended."""
     calls: tuple[Call, ...] = ()
+    undo_with: tuple[TakeBack, ...] = ()
+    """Calls with which it is taken back, should it never come to its end, in the order in which they were said."""
+    left: tuple[Call, ...] = ()
+    """For `lieu` what the original did, or earlier turns of it, and nothing takes back."""
+    maybe: Call | None = None
+    """For `lieu` with `undo_with`, whose calls the others are, the one that the original had begun."""
 
 
 class Kept(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -75,10 +87,42 @@ class Kept(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """Reason for which it can never be decoded."""
     attempts: int = 0
     """Number of attempts that have failed."""
+    under: dict[str, int] = {}
+    """Number of them under each of the rules that have a name: see `saga.policies.retry`."""
     due_ms: int = 0
     """Time, in milliseconds since 1970, until which it is parked: then the next attempt is made. 0: it is not."""
     decides: bool = False
     """True for a part in `waiting` whose handler may emit an outcome: it never runs once the saga has ended here."""
+
+
+class Continuation(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """A handler's run that goes on later: its turns so far are over, and what they did is recorded."""
+
+    handler: str
+    parts: tuple[Message, ...]
+    """The messages that it needs, one for each event parameter; the first stands for all."""
+    n: int
+    """Number of the transition that ended its last turn."""
+    turn: int
+    """Number of its turns that are over."""
+    first_ms: int
+    """Time of its first turn, in milliseconds since 1970."""
+    seen_ms: int
+    """Time of its last turn."""
+    due_ms: int
+    """Time at which it goes on, if nothing for which it waits comes before; of the next attempt, if one has failed."""
+    until: tuple[str, ...] = ()
+    """Types for which it waits."""
+    by: str = ""
+    """Message that was in hand when its last turn ended."""
+    attempts: int = 0
+    """Attempts of its next turn that have failed."""
+    under: dict[str, int] = {}
+    """Number of them under each of the rules that have a name."""
+    calls: tuple[Call, ...] = ()
+    """Steps and updates of its turns that nothing takes back: if it never ends, somebody has to know of them. Of very
+    many the newest: see `saga.progress.going_on`."""
+    undo_with: tuple[TakeBack, ...] = ()
 
 
 class Result(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -89,6 +133,8 @@ class Result(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     event: Message
     own: tuple[str, ...]
     """Ids of the own events of that run, withdrawn as parts with its last result."""
+    n: int = 0
+    """Number of the transition that says it; 0 also from versions that did not tell."""
 
 
 class Own(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -126,10 +172,12 @@ class Attempt(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """Milliseconds that it took."""
     reason: str
     worker: str = ""
+    rule: str = ""
+    """Name of the rules for trying it again under which it counts, if they have one."""
 
 
 class Page(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """A page of inbox, queue or waiting: a document of its own, which never changes. See `saga.progress.spill`."""
+    """A page of what has no room: a document of its own, which never changes. See `saga.progress.spill`."""
 
     of: PageOf
     name: str
@@ -139,15 +187,14 @@ class Page(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     until: int = 0
     """Time from which on it may have expired, in seconds since 1970; 0: it never does."""
     bound: str = ""
-    """Sum of the digests of its items: see `saga.progress.binding`."""
+    """Sum of the digests of its items, as `count` with those of the pages below it: see `saga.progress.binding`."""
     had: str = ""
-    """Sum of the digests that takes the place of `bound` once nobody will ever handle what is kept in it, and it counts
-    as had."""
+    """Sum that takes the place of `bound` once nobody will ever handle what is kept in it, and it counts as had."""
     first: int = 0
     last: int = 0
     """The transitions that kept its first and its last message."""
     handlers: tuple[str, ...] = ()
-    """Handlers for which messages are kept in it, sorted."""
+    """Handlers for which messages are kept in it, sorted; of results the one whose they are."""
 
     def closed(self, now_s: int, until: int) -> "Page":
         """The same as a page of the inbox: what is kept in it will never be handled. One that never expires says so
@@ -169,6 +216,8 @@ class Snapshot(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     started: str | None = None
     """Time at which the saga began; `None`: no message has told yet."""
     state: dict[str, Any] = {}
+    version: int = 1
+    """Version of the state: of the release that wrote the progress first, until a run of a later one ends."""
     outcome: str | None = None
     """The outcome that this service emitted."""
     inbox: dict[str, int] = {}
@@ -188,6 +237,8 @@ class Snapshot(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     compensating: tuple[Kept, ...] = ()
     deadlines: tuple[Kept, ...] = ()
     """Messages that opened a deadline which is open: each runs at its time."""
+    later: tuple[Continuation, ...] = ()
+    """Runs that go on later."""
     pages: tuple[Page, ...] = ()
     """Pages with what does not fit in here, oldest first."""
     wake: Timer | None = None
@@ -207,18 +258,18 @@ class Snapshot(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     def is_open(self) -> bool:
         """True if something of the saga is still to happen here: then the document never expires."""
         return bool(
-            self.intents or self.queue or self.compensating or self.deadlines or (self.waiting and self.started is None)
+            self.intents
+            or self.queue
+            or self.compensating
+            or self.deadlines
+            or self.later
+            or (self.waiting and self.started is None)
         )
 
     @property
     def may_stand(self) -> bool:
         """True if it is open for no run alone, and so perhaps until a person does something."""
         return bool(self.queue or self.compensating or (self.waiting and self.started is None))
-
-
-def format_of(pages: Sequence[Page], deadlines: Sequence[Kept]) -> int:
-    """Format of a progress with these."""
-    return TIMED if deadlines else PAGED if pages else PLAIN
 
 
 class Emitted(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -234,7 +285,7 @@ class DeadLetter(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False
     """Letter that a person has to see: a message was given up, or an undo could not be done whole."""
 
     id: str
-    what: Literal["dead letter", "escalation", "dropped", "replayed", "discarded"]
+    what: Literal["dead letter", "escalation", "dropped", "replayed", "discarded", "resolved"]
     handler: str
     reason: str
     remedy: str
@@ -242,6 +293,12 @@ class DeadLetter(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False
     attempts: int = 0
     where: str | None = None
     """Place in the service's code at which the last attempt failed."""
+    stack: tuple[str, ...] = ()
+    """Places that led there, outermost first; bounded."""
+    blame: Blame | None = None
+    """Class of the failure: who can mend it."""
+    state: str = ""
+    """The saga's state before the run that failed, as JSON; cut if it is long."""
     calls: tuple[str, ...] = ()
     """Calls that ran or may have happened, for a person to put right."""
 
@@ -268,15 +325,24 @@ class Entry(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     failures: tuple[Attempt, ...] = ()
     """Attempts that failed since the transition before; of very many the last ones."""
     delta: dict[str, Any] = {}
-    """The fields of the state that changed."""
+    """The fields of the state that changed; all of them, where the version is a new one."""
+    version: int = 1
+    """Version of the state from here on."""
     changes: dict[str, str] = {}
     """Digests of what changed of the rest of the snapshot, and when the saga began: see `saga.progress.binding`."""
     events: tuple[Emitted, ...] = ()
     calls: tuple[Call, ...] = ()
+    shown: tuple[str, ...] = ()
+    """Messages that the run was shown, and did not need."""
     letters: tuple[DeadLetter, ...] = ()
     wake: Timer | None = None
     """Wake that is the current one from here on, and is published with the events."""
     trace: str | None = None
+
+    @property
+    def ran(self) -> bool:
+        """True if a handler ran: to its end, or to the end of a turn."""
+        return self.outcome in ("handled", "later")
 
 
 _encoder = msgspec.json.Encoder()
@@ -285,7 +351,6 @@ _entries = msgspec.json.Decoder(Entry)
 encode = _encoder.encode
 UNENCODABLE = (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError)
 """Errors raised for a value that cannot be written as JSON."""
-
 
 UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """Errors raised for bytes that are no JSON, not of the type, or nested without end."""

@@ -4,10 +4,16 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from saga.messages import Message
-from saga.progress import ids, record
+from saga.policies.blame import Blame
+from saga.printable import shortened
+from saga.progress import continuations, ids, record
 from saga.progress.actions import Act
-from saga.progress.document import Attempt, DeadLetter, Intent, Kept, Snapshot
+from saga.progress.decide import intent_with
+from saga.progress.document import Attempt, Continuation, DeadLetter, Intent, Kept, Snapshot, encode
 from saga.progress.record import Ended, Hand, Written
+
+STATE_BYTES_MAX = 2000
+"""Bytes of the saga's state that a dead letter tells, at most."""
 
 
 class Failure(Struct, frozen=True, kw_only=True, gc=False):
@@ -16,10 +22,18 @@ class Failure(Struct, frozen=True, kw_only=True, gc=False):
     reason: str
     remedy: str
     attempts: int
+    under: dict[str, int] = {}
+    """Number of the attempts under each of the rules that have a name."""
     history: tuple[Attempt, ...] = ()
     """Attempts that failed since the transition before."""
     where: str | None = None
     """Place in the service's code at which the last attempt failed."""
+    stack: tuple[str, ...] = ()
+    """Places that led there, outermost first."""
+    blame: Blame | None = None
+    """Class of it: who can mend it."""
+    bad: str | None = None
+    """Reason why the message could not be decoded, if its schema may come yet: it waits for no other part."""
 
 
 def dead(p: Snapshot, hand: Hand, action: Act, failure: Failure, intent: Intent | None) -> Written:
@@ -34,6 +48,9 @@ def dead(p: Snapshot, hand: Hand, action: Act, failure: Failure, intent: Intent 
         message=message,
         attempts=failure.attempts,
         where=failure.where,
+        stack=failure.stack,
+        blame=failure.blame,
+        state=shortened(encode(p.state).decode(), STATE_BYTES_MAX) if p.state else "",
     )
     p = _with_intent(p, action, intent)
     p = _quarantined(p, action, Kept(handler=action.role.name, message=message, n=_place(p, action), dead=letter.id))
@@ -45,9 +62,21 @@ def parked(p: Snapshot, hand: Hand, action: Act, failure: Failure, intent: Inten
     results, if it has begun."""
     p, message = _with_intent(p, action, intent), action.message
     kept = Kept(
-        handler=action.role.name, message=message, n=_place(p, action), attempts=failure.attempts, due_ms=due_ms
+        handler=action.role.name,
+        message=message,
+        n=_place(p, action),
+        attempts=failure.attempts,
+        under=failure.under,
+        bad=failure.bad,
+        due_ms=due_ms,
     )
-    if action.role.is_deadline:  # it holds up nobody: its time moves
+    c = continuations.of(p, action.role.name, message.id) if p.later and not action.undoes else None
+    if c is not None and not _waits_in_place(p, action, kept, c):
+        p = _at_the_head(p, kept)
+    elif c is not None and not any(_is_same(k, kept) for k in p.queue):  # it holds up nobody: its time moves
+        moved = replace(c, attempts=failure.attempts, under=failure.under, due_ms=due_ms)
+        p = replace(p, later=tuple(moved if other is c else other for other in p.later))
+    elif action.role.is_deadline:  # it holds up nobody: its time moves
         p = replace(p, deadlines=tuple(replace(kept, n=k.n) if _is_same(k, kept) else k for k in p.deadlines))
     elif not action.undoes:
         p = _at_the_head(p, kept)
@@ -57,6 +86,14 @@ def parked(p: Snapshot, hand: Hand, action: Act, failure: Failure, intent: Inten
         p = replace(p, compensating=(*p.compensating, kept))
     ended = _given_up(message, failure, None, ())  # the answers it has got stay in its intent
     return record.append(p, hand, "retrying", action.name, ended)
+
+
+def _waits_in_place(p: Snapshot, action: Act, kept: Kept, c: Continuation) -> bool:
+    """True if the next turn of a run waits where it is: its time alone tells when it goes on. One that was put off
+    without a failed attempt may go on before, with what it has begun, or with the event for which it waits."""
+    return bool(kept.attempts) or not (
+        intent_with(p, action.role.name, action.message) or continuations.is_awaited(p, action.role, c)
+    )
 
 
 def _given_up(message: Message, failure: Failure, intent: Intent | None, letters: tuple[DeadLetter, ...]) -> Ended:

@@ -83,12 +83,15 @@ def archive_key(service: str, saga: str, first: int) -> str:
 
 
 def fold(entries: Iterable[Entry], before: int | None = None) -> dict[str, Any]:
-    """The state as the deltas make it, of all transitions or of those below the number `before`."""
+    """The state as the deltas make it, of all transitions or of those below the number `before`. One with which a new
+    version of the state begins holds the whole."""
     state: dict[str, Any] = {}
+    version = 0
     for entry in entries:
         if before is not None and entry.n >= before:
             break
-        state.update(entry.delta)
+        state = dict(entry.delta) if entry.version > version else state | entry.delta
+        version = entry.version
     return state
 
 

@@ -1,4 +1,4 @@
-"""Commands of people about dead letters: what becomes of each, and its record. Pure.
+"""Commands of people about dead letters and escalations: what becomes of each, and its record. Pure.
 
 A command passes queue and quarantine. It names the dead letter, whose id counts replays: so one that comes twice, or
 late, finds nothing to do.
@@ -7,34 +7,118 @@ late, finds nothing to do.
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
+from msgspec import Raw
 from msgspec.structs import replace
 
-from saga.commands import Command, Wanted
-from saga.progress import decide, ids, record
-from saga.progress.actions import CloseSealed, Discard, Disregard, Heeds, Replay, Seal
-from saga.progress.document import DeadLetter, Kept, Snapshot
+from saga.commands import Answered, Command, Wanted
+from saga.progress import continuations, deadlines, decide, ids, record
+from saga.progress.actions import NOBODY, Admit, Answer, CloseSealed, Discard, Disregard, Heeds, Replay, Seal, Settle
+from saga.progress.document import Call, Continuation, DeadLetter, Intent, Kept, Snapshot, decode_entry
+from saga.progress.formats import format_of
 from saga.progress.record import Ended, Hand, Written
 from saga.progress.roles import COMMAND, Role, Roles
 
 
-def heed(p: Snapshot, roles: Roles, command: Command) -> Heeds | Seal | CloseSealed | None:
-    """Step because of a command; `None` if it was heeded before, or nothing is known of its saga."""
-    if not p.n or ids.entry(command.id, COMMAND) in p.inbox:
+def heed(
+    p: Snapshot, roles: Roles, command: Command, bad: Mapping[str, str] = NOBODY
+) -> Heeds | Seal | CloseSealed | None:
+    """Step because of a command; `None` if it was heeded before, or nothing is known of its saga. `bad`: handlers that
+    can never decode the message that it brings."""
+    if (not p.n and command.original is None) or ids.entry(command.id, COMMAND) in p.inbox:
         return None
+    if command.wanted == "resolve" and command.answered is None:
+        return _settled_by_hand(p, command)
     kept = next((k for k in (*p.queue, *p.compensating) if k.dead == command.dead), None)
+    if kept is None and command.wanted == "replay" and (admitted := _as_new(p, roles, command, bad)) is not None:
+        return admitted
     if kept is None:
         return Disregard(command, f"no dead letter {command.dead} is in the saga's way here: it may have gone before")
     if command.wanted == "replay":
         refusal = _irreplayable(p, kept)
         return Disregard(command, refusal) if refusal else Replay(command, kept)
+    if command.answered is not None:
+        return _answered_by_hand(p, command, command.answered, kept)
     role = roles.handlers[kept.handler]
     refusal = _indispensable(p, roles, role, kept)
     if refusal:
         return Disregard(command, refusal)
-    if decide.intent_with(p, kept.handler, kept.message) is not None:  # from here on nothing revives it
-        return Seal(role, command)
     sealed = decide.intent_with(p, kept.handler, kept.message, "lieu")
-    return Discard(command, kept) if sealed is None else CloseSealed(role, command, sealed)
+    if sealed is not None:
+        return CloseSealed(role, command, sealed)
+    goes_on = continuations.of(p, kept.handler, kept.message.id)
+    if decide.intent_with(p, kept.handler, kept.message) is not None or (
+        goes_on is not None and (goes_on.calls or goes_on.undo_with)
+    ):
+        return Seal(role, command)  # from here on nothing revives it
+    return Discard(command, kept)
+
+
+def _as_new(p: Snapshot, roles: Roles, command: Command, bad: Mapping[str, str]) -> Admit | Disregard | None:
+    """Step because of a dead letter that was in nobody's way; `None` if it is not known as one."""
+    letters = {letter.id: letter for raw in p.transitions for letter in decode_entry(raw).letters}
+    letter = letters.get(command.dead)
+    if f"{command.dead}-replayed" in letters or (letter is not None and letter.attempts):
+        return None
+    if letter is not None and letter.reason.startswith(decide.OTHER_CONTENT):
+        return Disregard(command, f"what {letter.handler} has handled first counts: have its sender say what is so")
+    message = command.original if letter is None else letter.message
+    if message is None or (letter is not None and not letter.reason.startswith(decide.TOO_OLD)):
+        return None
+    if letter is not None:
+        return Admit(command, message, (roles.handlers[letter.handler],), bad=bad)
+    held = {(k.handler, k.message.id) for k in (*p.queue, *p.waiting)}
+    takers = tuple(
+        role
+        for role in roles.by_type.get(message.type, ())
+        if ids.entry(message.id, role.name) not in p.inbox and (role.name, message.id) not in held
+    )
+    undone = tuple(
+        role
+        for role in roles.undone_by.get(message.type, ())
+        if p.n and not decide.is_undone(p, role, message) and decide.kept_undo(p, role.name, message) is None
+    )
+    if not takers and not p.n and message.type in roles.undone_by:
+        return Disregard(command, f"what {message.type} would undo is forgotten here: undo by hand what stands")
+    if not takers and not undone:
+        return Disregard(command, f"nobody here has anything left to do with {message.type}")
+    return Admit(command, message, takers, undone, bad)
+
+
+def _answered_by_hand(p: Snapshot, command: Command, given: Answered, kept: Kept) -> Answer | Disregard:
+    """Step because a person says what a call did."""
+    refusal = _irreplayable(p, kept)
+    if refusal is not None:
+        return Disregard(command, refusal)
+    intent = _intent_of(p, kept)
+    if intent is None:
+        return Disregard(command, f"{kept.handler} has begun nothing that could be answered: replay it")
+    known = _asked_for(intent, given)
+    if known is not None and known.kind == "update":
+        return Disregard(command, f"the document {known.document} knows whether {known.name} happened: replay it")
+    return Answer(command, kept, intent)
+
+
+def _intent_of(p: Snapshot, kept: Kept) -> Intent | None:
+    """The open intent of a dead run: of a handler, or of a compensation."""
+    undoes = any(k is kept for k in p.compensating)
+    return decide.intent_with(p, kept.handler, kept.message, "undo" if undoes else "do")
+
+
+def _asked_for(intent: Intent, given: Answered) -> Call | None:
+    """The call of the run that is answered, as it is recorded or has begun; `None`: the run has not asked for it."""
+    begun = (*intent.calls, intent.begins) if intent.begins is not None else intent.calls
+    return next((c for c in begun if (c.name, c.number) == (given.step, given.number)), None)
+
+
+def _settled_by_hand(p: Snapshot, command: Command) -> Settle | Disregard:
+    """Step because a person has put right what an escalation tells of."""
+    letters = {letter.id: letter for raw in p.transitions for letter in decode_entry(raw).letters}
+    if f"{command.dead}-resolved" in letters:
+        return Disregard(command, f"escalation {command.dead} is closed already")
+    escalation = letters.get(command.dead)
+    if (escalation is None and not p.first) or (escalation is not None and escalation.what != "escalation"):
+        return Disregard(command, f"no escalation {command.dead} is known of this saga here")
+    return Settle(command, escalation)
 
 
 def _irreplayable(p: Snapshot, kept: Kept) -> str | None:
@@ -53,8 +137,11 @@ def _indispensable(p: Snapshot, roles: Roles, role: Role, kept: Kept) -> str | N
         return f"what {role.name} did would stand for ever: replay it, once what undoes it can succeed"
     if role.after_outcome:
         return f"an outcome sets {role.name} off, and others count on it: replay it, once it can succeed"
-    if roles.outcomes:
-        return f"{roles.service} decides how sagas end, and without {role.name} this one might not: replay it"
+    if roles.outcomes and not deadlines.end_surely(p, roles):
+        return (
+            f"{roles.service} decides how sagas end, and without {role.name} this one might not, for no deadline is "
+            "open that would end it: replay it"
+        )
     return None
 
 
@@ -68,8 +155,14 @@ def heeded(p: Snapshot, hand: Hand, action: Heeds) -> Written:
     match action:
         case Replay(kept=kept):
             return _replayed(p, hand, command, kept)
+        case Admit():
+            return _admitted(p, hand, action)
         case Discard(kept=kept):
             return discarded(p, hand, command, kept)
+        case Answer(kept=kept, intent=intent):
+            return _answered(p, hand, command, kept, intent)
+        case Settle(escalation=escalation):
+            return _settled(p, hand, command, escalation)
         case Disregard(reason=reason):  # pragma: no branch - it is the last one, and checkers would see another
             reason = f"not {_PAST[command.wanted]}: {reason} ({_wanted_by(command)})"
             return record.append(p, hand, "ignored", COMMAND, Ended(message=command, reason=reason))
@@ -77,7 +170,16 @@ def heeded(p: Snapshot, hand: Hand, action: Heeds) -> Written:
 
 def _replayed(p: Snapshot, hand: Hand, command: Command, kept: Kept) -> Written:
     """The message stays where it is, and is tried as if it had never been: it is at the head of what waits."""
-    again = replace(kept, dead=None, attempts=0)
+    p, end = _revived(p, hand, command, kept, "replayed", "it is tried again")
+    ended = Ended(message=command, cause=kept.message.id, reason=_wanted_by(command), letters=(end,))
+    return record.append(p, hand, "replayed", end.handler, ended)
+
+
+def _revived(
+    p: Snapshot, hand: Hand, command: Command, kept: Kept, what: Literal["replayed", "resolved"], so: str
+) -> tuple[Snapshot, DeadLetter]:
+    """The progress in which it is no dead letter any more, and the record of that one's end."""
+    again = replace(kept, dead=None, attempts=0, under={})
     p = replace(
         p,
         queue=tuple(again if k is kept else k for k in p.queue),
@@ -86,15 +188,88 @@ def _replayed(p: Snapshot, hand: Hand, command: Command, kept: Kept) -> Written:
     )
     role = hand.roles.handlers[kept.handler]
     undoes = role.undo is not None and any(k is again for k in p.compensating)
-    end = _end(command, kept, "replayed", "it is tried again", role.undo.name if undoes and role.undo else role.name)
-    ended = Ended(message=command, cause=kept.message.id, reason=_wanted_by(command), letters=(end,))
-    return record.append(p, hand, "replayed", end.handler, ended)
+    return p, _end(command, kept, what, so, role.undo.name if undoes and role.undo else role.name)
 
 
-def discarded(p: Snapshot, hand: Hand, command: Command, kept: Kept, *, remains: Sequence[str] = ()) -> Written:
+def _admitted(p: Snapshot, hand: Hand, action: Admit) -> Written:
+    """The message is queued as if it came now, with a saga that begins now: that is what a new one is."""
+    command = action.command
+    message = replace(action.message, time=command.time, started=p.started or command.time)
+    inbox = dict(p.inbox)
+    for role in action.takers:
+        inbox.pop(ids.entry(message.id, role.name), None)
+    takers = [Kept(handler=r.name, message=message, n=p.n, bad=action.bad.get(r.name)) for r in action.takers]
+    undone = [Kept(handler=r.name, message=message, n=p.n) for r in action.undone]
+    p = replace(
+        p,
+        inbox=inbox,
+        queue=(*p.queue, *takers),
+        compensating=(*p.compensating, *undone),
+        replays=p.replays + 1,
+    )
+    handler = action.takers[0].name if len(action.takers) == 1 and not undone else COMMAND
+    end = DeadLetter(
+        id=f"{command.dead}-replayed",
+        what="replayed",
+        handler=handler,
+        reason=f"it is handled as a new one: {_wanted_by(command)}",
+        remedy="nothing to do",
+        message=message,
+    )
+    ended = Ended(message=command, cause=message.id, reason=_wanted_by(command), letters=(end,))
+    return record.append(p, replace(hand, message=message), "replayed", handler, ended)
+
+
+def _answered(p: Snapshot, hand: Hand, command: Command, kept: Kept, intent: Intent) -> Written:
+    """The answer takes the place of what was recorded of the call, or had begun, and the run is tried again."""
+    given = command.answered
+    assert given is not None
+    known = _asked_for(intent, given)
+    said = Call(
+        kind="step" if known is None else known.kind,
+        name=given.step,
+        number=given.number,
+        input="" if known is None else known.input,
+        document=None if known is None else known.document,
+        value=Raw(given.value.encode()),
+        answer=given.raised,
+        by=command.who,
+    )
+    calls = tuple(said if c is known else c for c in intent.calls)
+    resolved = replace(intent, calls=calls if known in intent.calls else (*calls, said))
+    p = replace(p, intents=tuple(resolved if i is intent else i for i in p.intents))
+    p, end = _revived(p, hand, command, kept, "resolved", f"{said.name} is answered, and it is tried again")
+    ended = Ended(message=command, cause=kept.message.id, reason=_wanted_by(command), letters=(end,), calls=(said,))
+    return record.append(p, hand, "resolved", end.handler, ended)
+
+
+def _settled(p: Snapshot, hand: Hand, command: Command, escalation: DeadLetter | None) -> Written:
+    """Record that a person has put right what an escalation tells of."""
+    handler = COMMAND if escalation is None else escalation.handler
+    end = DeadLetter(
+        id=f"{command.dead}-resolved",
+        what="resolved",
+        handler=handler,
+        reason=f"what it tells of is put right: {_wanted_by(command)}",
+        remedy="nothing to do",
+        message=command if escalation is None else escalation.message,
+    )
+    ended = Ended(message=command, reason=_wanted_by(command), letters=(end,))
+    return record.append(p, hand, "resolved", handler, ended)
+
+
+def discarded(  # the message, because of which command, and what became of what its run did
+    p: Snapshot,
+    hand: Hand,
+    command: Command,
+    kept: Kept,
+    *,
+    remains: Sequence[str] = (),
+    calls: tuple[Call, ...] = (),
+) -> Written:
     """The message will never be handled; other parts of a fan-in stay, for another one may come in its place.
 
-    `remains`: what its run did and nobody can undo, for a person to put right.
+    `remains`: what its run did and nobody can undo, for a person to put right. `calls`: with which it was taken back.
     """
     sealed = decide.intent_with(p, kept.handler, kept.message, "lieu")
     gone = [kept.message.id]
@@ -113,18 +288,35 @@ def discarded(p: Snapshot, hand: Hand, command: Command, kept: Kept, *, remains:
                 calls=tuple(remains),
             )
         )
+    goes_on = continuations.of(p, kept.handler, kept.message.id)
+    left = () if goes_on is None else _left_of(p, hand.roles.handlers[kept.handler], goes_on)
+    later = tuple(c for c in p.later if c is not goes_on)
     p = replace(
         p,
         inbox=inbox,
         queue=record.without(p.queue, kept.handler, gone),
-        waiting=record.without(p.waiting, kept.handler, gone),
+        waiting=(*record.without(p.waiting, kept.handler, gone), *left),
+        later=later,
+        format=format_of(p.pages, p.deadlines, later, p.version),
         intents=tuple(i for i in p.intents if i is not sealed),
     )
-    ended = Ended(message=command, cause=kept.message.id, reason=_wanted_by(command), letters=tuple(letters))
+    ended = Ended(
+        message=command, cause=kept.message.id, reason=_wanted_by(command), calls=calls, letters=tuple(letters)
+    )
     return record.append(p, hand, "discarded", kept.handler, ended)
 
 
-def _end(command: Command, kept: Kept, what: Literal["replayed", "discarded"], so: str, handler: str) -> DeadLetter:
+def _left_of(p: Snapshot, role: Role, goes_on: Continuation) -> tuple[Kept, ...]:
+    """The other parts of a run that goes on no more: what this service emitted itself is held anyway."""
+    if role.many:
+        return ()
+    rest = [m for m in goes_on.parts[1:] if m.source != p.service]
+    return tuple(Kept(handler=role.name, message=m, n=p.n, decides=role.decides) for m in rest)
+
+
+def _end(
+    command: Command, kept: Kept, what: Literal["replayed", "discarded", "resolved"], so: str, handler: str
+) -> DeadLetter:
     """Record of the end of a dead letter, of a handler or a compensation."""
     return DeadLetter(
         id=f"{kept.dead}-{what}",
@@ -136,7 +328,7 @@ def _end(command: Command, kept: Kept, what: Literal["replayed", "discarded"], s
     )
 
 
-_PAST: Mapping[Wanted, str] = {"replay": "replayed", "discard": "discarded"}
+_PAST: Mapping[Wanted, str] = {"replay": "replayed", "discard": "discarded", "resolve": "resolved"}
 
 
 def _wanted_by(command: Command) -> str:

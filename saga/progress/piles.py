@@ -11,7 +11,8 @@ from msgspec.structs import replace
 
 from saga.messages import Message
 from saga.progress import ids
-from saga.progress.document import Kept, Page, PageOf, Snapshot, format_of
+from saga.progress.document import Kept, Page, PageOf, Snapshot
+from saga.progress.formats import format_of
 from saga.progress.roles import Roles
 from saga.progress.spill import ENTRY_BYTES, Bounds, Leaf, NewPage, new_page
 
@@ -32,7 +33,7 @@ class Pile(Struct, frozen=True, gc=False):
 
 def piles(p: Snapshot, roles: Roles) -> Iterator[Pile]:
     """All that may grow without end: other messages wait only as many as a handler has parameters."""
-    pages = [page for page in p.pages if page.of != "inbox"]
+    pages = [page for page in p.pages if page.of in ("queue", "waiting")]
     if p.queue or pages:
         alive = tuple(k for k in p.queue if k.dead is None)
         yield Pile("queue", "", alive, tuple(page for page in pages if page.of == "queue"))
@@ -55,7 +56,7 @@ def next_to_restore(p: Snapshot, roles: Roles) -> Page | None:
 def restored(p: Snapshot, page: Page, leaf: Leaf) -> Snapshot:
     """The progress with a page's messages in their places, and without the page."""
     pages = tuple(other for other in p.pages if other.name != page.name)
-    p = replace(p, pages=pages, format=format_of(pages, p.deadlines))
+    p = replace(p, pages=pages, format=format_of(pages, p.deadlines, p.later, p.version))
     if page.of == "waiting":
         return replace(p, waiting=_in_order((*p.waiting, *leaf.kept)))
     dead = tuple(k for k in p.queue if k.dead is not None)
@@ -74,6 +75,8 @@ def lasting_wrongly(p: Snapshot, *, now_s: int, memory_s: int) -> Sequence[Page]
     soon = now_s + memory_s + YEAR_S // 2
 
     def is_wrong(page: Page) -> bool:
+        if page.of == "results":  # as archives, they never do
+            return False
         if page.of == "inbox" or not p.may_stand:
             return not page.until or (page.of != "inbox" and page.until < soon)
         return page.until > 0
@@ -106,7 +109,7 @@ def piles_spilled(
             gone = {id(k) for k in part}
             p = replace(
                 p,
-                format=format_of((made.page,), p.deadlines),
+                format=format_of((*p.pages, made.page), p.deadlines, p.later, p.version),
                 queue=tuple(k for k in p.queue if id(k) not in gone),
                 waiting=tuple(k for k in p.waiting if id(k) not in gone),
                 pages=(*p.pages, made.page),

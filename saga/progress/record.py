@@ -1,5 +1,4 @@
-"""Records of what was decided and done: each function gives the progress with one more transition. And the room that
-every run of a handler leaves in a progress, so that its dead letter can still be written. Pure."""
+"""Records of what was decided and done: each function gives the progress with one more transition. Pure."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from hashlib import sha256
@@ -9,7 +8,6 @@ from msgspec import Raw, Struct
 from msgspec.structs import replace
 
 from saga.clock import from_iso, iso
-from saga.errors import TooLarge
 from saga.messages import Message, Position
 from saga.progress import binding, deadlines, ids, timing
 from saga.progress.document import (
@@ -26,8 +24,8 @@ from saga.progress.document import (
     Result,
     Snapshot,
     encode,
-    format_of,
 )
+from saga.progress.formats import VERSIONED, format_of
 from saga.progress.roles import DEADLINE, Role, Roles, undo_name
 
 INBOX_MAX = 64
@@ -88,6 +86,8 @@ class Ended(Struct, frozen=True, kw_only=True, gc=False):
     """The fields of the state that changed."""
     events: Sequence[Message] = ()
     calls: tuple[Call, ...] = ()
+    shown: tuple[str, ...] = ()
+    """Messages among the parts that the run did not need."""
     letters: tuple[DeadLetter, ...] = ()
 
 
@@ -98,8 +98,10 @@ class Written(Struct, frozen=True, gc=False):
     entry: Entry | None = None
 
 
-def empty(service: str, saga: str) -> Snapshot:
-    """The progress of a saga of which nothing is known yet."""
+def empty(service: str, saga: str, version: int) -> Snapshot:
+    """The progress of a saga of which nothing is known yet. `version`: of the state with which the saga begins."""
+    if version > 1:
+        return Snapshot(service=service, saga=saga, version=version, format=VERSIONED)
     return Snapshot(service=service, saga=saga)
 
 
@@ -129,13 +131,13 @@ def append(p: Snapshot, hand: Hand, outcome: Outcome, handler: str, ended: Ended
         p = replace(p, inbox=_trimmed(p, hand))
     if p.pages and any(page.is_forgotten(hand.surely_s) for page in p.pages):
         pages = tuple(page for page in p.pages if not page.is_forgotten(hand.surely_s))
-        p = replace(p, pages=pages, format=format_of(pages, p.deadlines))
+        p = replace(p, pages=pages, format=format_of(pages, p.deadlines, p.later, p.version))
     started, message = p.started or hand.message.started, ended.message
     wake = None
     if hand.roles.deadlines:
         p = deadlines.touched(p, hand.roles, hand.message, ended.events)
     # Of most nothing waits for time, and that is cheap to see.
-    if p.deadlines or p.queue or p.compensating or p.wake is not None:
+    if p.deadlines or p.queue or p.compensating or p.later or p.wake is not None:
         p, wake = timing.woken(p, hand.before, hand.now_ms)
     entry = Entry(
         n=p.n,
@@ -152,10 +154,12 @@ def append(p: Snapshot, hand: Hand, outcome: Outcome, handler: str, ended: Ended
         attempt=ended.attempt,
         failures=ended.failures,
         delta=ended.delta,
+        version=p.version,
         changes=binding.changes(hand.before, p, started) if hand.before is not None else {},
         # From a list, here and below: what a generator yields takes half as long again.
         events=tuple([Emitted(id=e.id, type=e.type, schema=e.schema, value=e.value) for e in ended.events]),
         calls=ended.calls,
+        shown=ended.shown,
         letters=ended.letters,
         wake=wake,
         trace=message.trace,
@@ -192,6 +196,7 @@ def held_messages(p: Snapshot) -> Iterator[Message]:
     yield from (kept.message for kept in (*p.queue, *p.waiting, *p.compensating, *p.deadlines))
     yield from (own.event for own in p.own)
     yield from (part for intent in p.intents for part in intent.parts)
+    yield from (part for c in p.later for part in c.parts)
 
 
 def into_inbox(p: Snapshot, hand: Hand, handler: str, messages: Iterable[str]) -> dict[str, int]:
@@ -225,6 +230,7 @@ def refused(p: Snapshot, hand: Hand, role: Role, message: Message, reason: str, 
         reason=reason,
         remedy=remedy,
         message=message,
+        blame="data",
     )
     p = _ended(p, hand, role, [message.id])
     return append(p, hand, "dead", role.name, Ended(message=message, reason=reason, letters=(letter,)))
@@ -254,15 +260,8 @@ def queued(p: Snapshot, hand: Hand, role: Role, message: Message, reason: str, b
 
 def handled(p: Snapshot, hand: Hand, role: Role, ended: Ended) -> Written:
     """A handler has come to its end: state, inbox, events and results in one transition."""
-    cause, parts, events, delta = ended.cause, ended.parts, ended.events, ended.delta
+    parts, delta = ended.parts, ended.delta
     ids_of_ended = [m.id for m in (parts[:1] if role.many else parts)]
-    intents = tuple(i for i in p.intents if not is_of(i, role.name, cause, undo=False)) if p.intents else ()
-    results = p.results
-    if role.undo is not None:
-        own = tuple([e.id for e in events if e.type in hand.roles.by_type])
-        results += tuple(
-            [Result(handler=role.name, cause=cause, event=e, own=own) for e in events if e.type in role.undo.results]
-        )
     ran = p.ran
     if not role.many:
         ran += tuple(
@@ -275,7 +274,7 @@ def handled(p: Snapshot, hand: Hand, role: Role, ended: Ended) -> Written:
                     content=ids.content(m.value),
                     message=m.id,
                 )
-                for i, m in enumerate(parts)
+                for i, m in enumerate(parts[: len(role.takes)])
             ]
         )
     p = replace(
@@ -283,12 +282,45 @@ def handled(p: Snapshot, hand: Hand, role: Role, ended: Ended) -> Written:
         inbox=into_inbox(p, hand, role.name, ids_of_ended),
         queue=p.queue and without(p.queue, role.name, ids_of_ended),
         waiting=p.waiting and without(p.waiting, role.name, ids_of_ended),
-        intents=intents,
+        intents=other_intents(p, role, ended),
         ran=ran,
-        results=results,
+        results=with_results(p, hand, role, ended),
         state={**p.state, **delta} if delta else p.state,
     )
-    return append(emitted(p, hand.roles, events), hand, "handled", role.name, ended)
+    if p.later:
+        p = without_runs(p, role.name, ids_of_ended)
+    return append(emitted(p, hand.roles, ended.events), hand, "handled", role.name, ended)
+
+
+def other_intents(p: Snapshot, role: Role, ended: Ended) -> tuple[Intent, ...]:
+    """The open intents, less the one of this run."""
+    if not p.intents:
+        return ()
+    return tuple(i for i in p.intents if not is_of(i, role.name, ended.cause, undo=False))
+
+
+def with_results(p: Snapshot, hand: Hand, role: Role, ended: Ended) -> tuple[Result, ...]:
+    """The results, with those of this run that can be undone."""
+    if role.undo is None:
+        return p.results
+    own, wanted = tuple([e.id for e in ended.events if e.type in hand.roles.by_type]), role.undo.results
+    new = [
+        Result(handler=role.name, cause=ended.cause, event=e, own=own, n=p.n) for e in ended.events if e.type in wanted
+    ]
+    return (*p.results, *new)
+
+
+def without_runs(p: Snapshot, handler: str, messages: Iterable[str]) -> Snapshot:
+    """The progress without the runs of this handler that go on on one of these messages."""
+    gone = set(messages)
+    later = tuple(c for c in p.later if c.handler != handler or c.parts[0].id not in gone)
+    return p if later == p.later else replace(p, later=later, format=format_of(p.pages, p.deadlines, later, p.version))
+
+
+def parts_going_on(p: Snapshot, handler: str, messages: Iterable[str]) -> list[str]:
+    """Ids of all messages of the runs that go on on one of these."""
+    wanted = set(messages)
+    return [m.id for c in p.later if c.handler == handler and c.parts[0].id in wanted for m in c.parts]
 
 
 def emitted(p: Snapshot, roles: Roles, events: Sequence[Message]) -> Snapshot:
@@ -321,6 +353,9 @@ def noted(p: Snapshot, hand: Hand, message: Message) -> Written:
 
 def _ended(p: Snapshot, hand: Hand, role: Role, messages: Sequence[str]) -> Snapshot:
     """These messages have come to their end for this handler: in the inbox, no longer kept."""
+    if p.later:
+        messages = [*messages, *([] if role.many else parts_going_on(p, role.name, messages))]
+        p = without_runs(p, role.name, messages)
     return replace(
         p,
         inbox=into_inbox(p, hand, role.name, messages),
@@ -330,40 +365,16 @@ def _ended(p: Snapshot, hand: Hand, role: Role, messages: Sequence[str]) -> Snap
 
 
 def _wanted(p: Snapshot, roles: Roles, event: Message) -> bool:
-    """True if some handler here may still take this own event."""
-    return any(ids.entry(event.id, role.name) not in p.inbox for role in roles.by_type.get(event.type, ()))
+    """True if some handler here may still take this own event: one that has not had it, and has not run for good."""
+    return any(
+        ids.entry(event.id, role.name) not in p.inbox
+        and (role.many or not any(ran.handler == role.name for ran in p.ran))
+        for role in roles.by_type.get(event.type, ())
+    )
 
 
 def closed_inbox(p: Snapshot, hand: Hand, role: Role, outcome: Message) -> dict[str, int]:
     """The inbox after the compensation of `role` has ended: the outcome, and the originals that will never run."""
     dropped = [k.message.id for k in (*p.queue, *p.waiting) if k.handler == role.name]
+    dropped += [m.id for c in p.later if c.handler == role.name for m in c.parts]
     return {**into_inbox(p, hand, role.name, dropped), **into_inbox(p, hand, undo_name(role.name), [outcome.id])}
-
-
-FREE = 4
-"""One part in so many of what the store takes is left free by runs: for dead letters, and what queues behind them."""
-_GROWING = ("state", "inbox", "results", "own", "intents", "queue", "waiting", "compensating", "transitions")
-
-
-def check_room(written: Written, p: Snapshot, content_bytes: int, bytes_max: int) -> None:
-    """Raises `TooLarge` for a run that would leave no room, naming what takes it. `p`: as it would be written, in
-    `content_bytes`; `bytes_max`: what the store takes."""
-    if content_bytes <= bytes_max - bytes_max // FREE or not _is_of_a_run(written):
-        return
-    raise TooLarge(
-        f"the progress of saga {p.saga!r} in {p.service!r} would have {content_bytes} bytes, and the store takes "
-        f"{bytes_max}, of which one part in {FREE} stays free: {_largest(p)}"
-    )
-
-
-def _is_of_a_run(written: Written) -> bool:
-    """True if a handler adds this: its intent, or its end. A compensation may use what is left."""
-    if written.entry is None:
-        return bool(written.snapshot.intents) and written.snapshot.intents[-1].kind == "do"
-    return written.entry.outcome == "handled"
-
-
-def _largest(p: Snapshot) -> str:
-    """Fields that take the room, for people."""
-    sizes = sorted(((len(encode(getattr(p, name))), name) for name in _GROWING), reverse=True)
-    return ", ".join(f"{name} {size} bytes" for size, name in sizes[:3])

@@ -30,6 +30,8 @@ class Role:
     name: str
     takes: tuple[frozenset[str], ...]
     """For each event parameter the types it accepts; never overlapping."""
+    optional: tuple[frozenset[str], ...] = ()
+    """For each event parameter that is not waited for the types it accepts; none of those in `takes`."""
     many: bool = False
     decides: bool = False
     """True if it may emit an outcome."""
@@ -40,13 +42,28 @@ class Role:
     """Milliseconds after its event that a deadline runs; 0: it is none."""
     unless: frozenset[str] = frozenset()
     """Types that close a deadline, the outcomes that this service knows among them."""
+    ends_surely: bool = False
+    """True for a deadline that nothing but an outcome closes, and that always says one: once open, the saga ends."""
+    takes_one: bool = field(init=False)
+    """True if it takes one event and no more."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "takes_one", len(self.takes) == 1 and not self.optional)
 
     @property
     def is_deadline(self) -> bool:
         return self.within_ms > 0
 
+    def is_joined(self) -> bool:
+        """Return whether it takes several events."""
+        return not self.takes_one
+
+    def may_do_without(self, type_: str) -> bool:
+        """Return whether it takes `type_`, and does not wait for it."""
+        return any(type_ in types for types in self.optional)
+
     def parameter_of(self, type_: str) -> int:
-        """Number of the parameter that takes `type_`; -1 if none."""
+        """Number of the parameter that needs `type_`; -1 if none."""
         for i, types in enumerate(self.takes):
             if type_ in types:
                 return i
@@ -79,7 +96,9 @@ class Roles:
     ready_from_kept: frozenset[str] = field(init=False)
     """The handlers that something kept can make ready: fan-ins, and those of own events."""
     joined: frozenset[str] = field(init=False)
-    """The types that some handler takes together with others."""
+    """The types that some handler takes together with others, whether it needs them or not."""
+    lookers: tuple[Role, ...] = field(init=False)
+    """The handlers of an event that may be absent."""
     heard: tuple[str, ...] = field(init=False)
     """The types that this service both emits and takes, sorted."""
 
@@ -100,7 +119,7 @@ class Roles:
                 for type_ in role.unless:
                     closing[type_] += (role,)
                 continue
-            for type_ in sorted(set().union(*role.takes)):
+            for type_ in sorted(set().union(*role.takes, *role.optional)):
                 by_type[type_] = (*by_type.get(type_, ()), role)
                 names[type_].append(role.name)
             for outcome in sorted(role.undo.outcomes) if role.undo else ():
@@ -125,7 +144,8 @@ class Roles:
             ("names", {**dict.fromkeys(commands.TYPES, (COMMAND,)), **names}),
             ("affecting", frozenset((*outcomes, *by_type, *undone))),
             ("ready_from_kept", ready_from_kept),
-            ("joined", frozenset(t for t, takers in by_type.items() if any(len(r.takes) > 1 for r in takers))),
+            ("joined", frozenset(t for t, takers in by_type.items() if any(map(Role.is_joined, takers)))),
+            ("lookers", tuple(role for role in named.values() if role.optional)),
             ("heard", tuple(sorted(emitted & by_type.keys()))),
         ):
             object.__setattr__(self, name, value)

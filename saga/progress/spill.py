@@ -5,6 +5,7 @@ the same aside make the same page, one that crashed in between leaves a page tha
 and no page is ever another one's: whoever reads a progress reads exactly the pages it was written with.
 """
 
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -16,7 +17,8 @@ from msgspec.structs import replace
 from saga.errors import SagaError
 from saga.messages import Message
 from saga.progress import binding, ids, record
-from saga.progress.document import Kept, Page, PageOf, Snapshot, encode, format_of
+from saga.progress.document import Kept, Page, PageOf, Result, Snapshot, encode
+from saga.progress.formats import format_of
 from saga.progress.roles import Roles
 
 ENTRY_BYTES = 12
@@ -39,6 +41,9 @@ class Bounds:
     page_max: int = 64
     page_bytes: int = 256 * 1024
     """So many more messages, or bytes of them, are a page."""
+    value_bytes_max: int = 64 * 1024
+    """A larger result of a step, or document that a handler reads, is a document of its own: see
+    `saga.runtime.claims`."""
 
 
 BOUNDS = Bounds()
@@ -56,6 +61,9 @@ class Leaf(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     entries: bytes
     """The inbox entries of what it holds, each of `ENTRY_BYTES`, sorted."""
     kept: tuple[Kept, ...] = ()
+    results: tuple[Result, ...] = ()
+    below: Page | None = None
+    """The page with the results that are older than these. See `saga.progress.stacks`."""
 
 
 class NewPage(Struct, frozen=True, gc=False):
@@ -78,18 +86,33 @@ def page_key(service: str, saga: str, page: Page) -> str:
     return f"{service}|page::{saga}::{page.name}"
 
 
+def claim_key(service: str, saga: str, claim: str) -> str:
+    """The key of a claim, in collection `saga-archive`."""
+    return f"{service}|claim::{saga}::{claim}"
+
+
 def saga_of(key: str) -> str:
-    """The saga of any key in collection `saga-archive`: of a page, or of an archive."""
+    """The saga of any key in collection `saga-archive`: of a page, of a claim, or of an archive."""
     return key.partition("::")[2].rpartition("::")[0]
 
 
 def is_page(key: str) -> bool:
     """True if a key in collection `saga-archive` is a page's."""
-    return "|" in key.partition("::")[0]
+    return key.partition("::")[0].endswith("|page")
+
+
+def is_archive(key: str) -> bool:
+    """True if a key in collection `saga-archive` is an archive's: what else lies there has a `|` in its first part."""
+    return "|" not in key.partition("::")[0]
+
+
+def is_claim(key: str) -> bool:
+    """True if a key in collection `saga-archive` is a claim's."""
+    return key.partition("::")[0].endswith("|claim")
 
 
 def digest_of(content: bytes) -> str:
-    """Digest in which a page's name ends."""
+    """Digest in which a page's name ends, and that names a claim."""
     return blake2b(content, digest_size=16).hexdigest()
 
 
@@ -122,12 +145,10 @@ def new_page(
 
 
 def is_in(entries: bytes, entry: str) -> bool:
-    """True if a page's entries hold this one."""
-    wanted = bytes.fromhex(entry)
-    at = entries.find(wanted)
-    while at >= 0 and at % ENTRY_BYTES:  # it only looks like one, across two others
-        at = entries.find(wanted, at + 1)
-    return at >= 0
+    """True if a page's entries, which are sorted, hold this one. Each message of a saga asks all its pages."""
+    wanted, count = bytes.fromhex(entry), len(entries) // ENTRY_BYTES
+    at = bisect_left(range(count), wanted, key=lambda i: entries[i * ENTRY_BYTES : (i + 1) * ENTRY_BYTES])
+    return entries[at * ENTRY_BYTES : (at + 1) * ENTRY_BYTES] == wanted
 
 
 # -------------------------------------------------------------------- inbox
@@ -171,10 +192,17 @@ def inbox_spilled(
     pages = tuple(page for page in p.pages if page.name not in gone)
     left = set(going)
     inbox = {entry: at for entry, at in p.inbox.items() if entry not in left}
-    return replace(p, format=format_of((new.page,), p.deadlines), inbox=inbox, pages=(*pages, new.page)), new
+    pages = (*pages, new.page)
+    return replace(p, format=format_of(pages, p.deadlines, p.later, p.version), inbox=inbox, pages=pages), new
 
 
 # -------------------------------------------------------------------- for tools and tests
+
+
+def pages_in(content: bytes) -> tuple[Page, ...]:
+    """Pages that a page lists in its turn. Raises what `saga.progress.document.UNREADABLE` lists."""
+    below = decode_leaf(content).below
+    return () if below is None else (below,)
 
 
 def whole(p: Snapshot, leaves: Mapping[str, bytes], *, now_s: int = 0) -> Snapshot:
@@ -187,8 +215,11 @@ def whole(p: Snapshot, leaves: Mapping[str, bytes], *, now_s: int = 0) -> Snapsh
         return p
     inbox: dict[str, int] = {}
     kept: dict[PageOf, list[Kept]] = {"queue": [], "waiting": []}
+    stacked: list[tuple[Result, ...]] = []
     unread: list[Page] = []
-    for page in p.pages:
+    left = [*reversed(p.pages)]
+    while left:
+        page = left.pop()
         key = page_key(p.service, p.saga, page)
         content = leaves.get(key)
         if content is None and page.is_forgotten(now_s):
@@ -197,20 +228,25 @@ def whole(p: Snapshot, leaves: Mapping[str, bytes], *, now_s: int = 0) -> Snapsh
             raise SagaError(f"the page {key!r} of the progress of saga {p.saga!r} in {p.service!r} is gone")
         elif page.name.rpartition("-")[2] != digest_of(content):
             raise SagaError(f"the page {key!r} of the progress of saga {p.saga!r} in {p.service!r} was changed")
+        elif page.of == "results":
+            stacked.append(decode_leaf(content).results)
+            left += pages_in(content)
         elif page.of != "inbox":
             kept[page.of] += decode_leaf(content).kept
         else:
             entries = decode_leaf(content).entries
             for at in range(0, len(entries), ENTRY_BYTES):
                 inbox[entries[at : at + ENTRY_BYTES].hex()] = page.newest
-    left = format_of(unread, p.deadlines)
+    older = [result for part in reversed(stacked) for result in part]
     dead = [k for k in p.queue if k.dead is not None]
     queue = sorted([*kept["queue"], *(k for k in p.queue if k.dead is None)], key=lambda k: k.n)
-    return replace(
+    p = replace(
         p,
-        format=left,
+        format=format_of(unread, p.deadlines, p.later, p.version),
         inbox={**p.inbox, **inbox},
+        results=tuple(sorted(older + list(p.results), key=lambda result: result.n)),
         queue=(*dead, *queue),
         waiting=tuple(sorted([*p.waiting, *kept["waiting"]], key=lambda k: k.n)),
         pages=tuple(unread),
     )
+    return binding.with_format(p)

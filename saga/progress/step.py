@@ -36,7 +36,7 @@ from saga.progress.record import Hand, Written
 from saga.progress.roles import Roles
 
 DONE, RELOAD, RECALL = Done(), Reload(), Recall()
-_open_work = attrgetter("intents", "queue", "waiting", "own", "compensating", "pages")
+_open_work = attrgetter("intents", "queue", "waiting", "own", "compensating", "later", "pages")
 
 
 def next_action(p: Snapshot | None, roles: Roles, trigger: Trigger, now: Now, certain: bool) -> Action:
@@ -52,7 +52,7 @@ def next_action(p: Snapshot | None, roles: Roles, trigger: Trigger, now: Now, ce
         return RECALL
     only_had = True
     if isinstance(message, Command):
-        heeded = operators.heed(p, roles, message)
+        heeded = operators.heed(p, roles, message, trigger.bad)
         if heeded is not None:
             return heeded
     for role in roles.by_type.get(message.type, ()):
@@ -74,7 +74,7 @@ def next_action(p: Snapshot | None, roles: Roles, trigger: Trigger, now: Now, ce
             return step
     if roles.noted and deadlines.is_new(p, roles, message):
         return Note(message)
-    ready = next_ready(p, roles, now.ms)
+    ready = next_ready(p, roles, now.ms, message.id)
     if ready is not None:
         return ready
     # What ends without a write is decided on a progress that was read in this turn.
@@ -124,6 +124,8 @@ def next_snapshot(p: Snapshot, hand: Hand, action: Writes) -> Written:
         case UndoWaits():
             return compensate.undo_waits(p, hand, role, message, known=action.known)
         case Seal():
-            return record.begun(p, hand, compensate.sealed(p, role))
+            dead = message.dead if isinstance(message, Command) else None
+            run = next((k.message.id for k in p.queue if k.dead == dead), None) if dead else None
+            return record.begun(p, hand, compensate.sealed(p, role, run))
         case Close():  # pragma: no branch - it is the last one, and checkers would see another
             return compensate.closed(p, hand, role, message)

@@ -81,7 +81,7 @@ def undeclared(p: Snapshot, roles: Roles) -> tuple[str, ...]:
     known, kept = roles.handlers, (*p.queue, *p.compensating, *p.deadlines)
     if p.started is None:  # else these are parts of a fan-in, which keep nothing open
         kept += p.waiting
-    open_ = {k.handler for k in kept} | {intent.handler for intent in p.intents}
+    open_ = {k.handler for k in kept} | {i.handler for i in p.intents} | {c.handler for c in p.later}
     of = ("queue", "waiting") if p.started is None else ("queue",)
     open_ |= {name for page in p.pages if page.of in of for name in page.handlers}
     missing = {f"handler {name}" for name in open_ - known.keys()}

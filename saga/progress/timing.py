@@ -6,9 +6,11 @@ current one lies in the log: it is sent on before its offset is committed, and w
 a new one where the current one may come too late.
 """
 
+from collections.abc import Iterable
+
 from msgspec.structs import replace
 
-from saga.progress.document import Kept, Snapshot, Timer
+from saga.progress.document import Continuation, Kept, Snapshot, Timer
 
 AGAIN_MS_MIN, AGAIN_MS_MAX = 1000, 86_400_000
 """Bounds of the pause before what is overdue, and cannot run yet, is looked at again: as long as it is overdue.
@@ -17,18 +19,34 @@ Whoever lets it run does so at once; but a clock that is behind takes it for wha
 
 def waits_for_time(p: Snapshot) -> frozenset[tuple[str, str, int]]:
     """All that waits for a time: handler, message, and when it is due."""
-    if not p.queue and not p.compensating and not p.deadlines:
+    if not p.queue and not p.compensating and not p.deadlines and not p.later:
         return _NOTHING
     kept: tuple[Kept, ...] = (*p.queue, *p.compensating, *p.deadlines)
-    return frozenset([(k.handler, k.message.id, k.due_ms) for k in kept if k.due_ms])
+    waits = [(k.handler, k.message.id, k.due_ms) for k in kept if k.due_ms]
+    return frozenset(waits + [_of_turn(c) for c in _not_queued(p)])
+
+
+def _not_queued(p: Snapshot) -> Iterable[Continuation]:
+    """Runs that go on by themselves: one whose turn was given up waits for a person."""
+    if not p.queue:
+        return p.later
+    queued = {(k.handler, k.message.id) for k in p.queue}
+    return [c for c in p.later if (c.handler, c.parts[0].id) not in queued]
+
+
+def _of_turn(c: Continuation) -> tuple[str, str, int]:
+    return c.handler, f"{c.parts[0].id}~{c.turn}", c.due_ms
 
 
 _NOTHING: frozenset[tuple[str, str, int]] = frozenset()
 
 
-def next_look(p: Snapshot, now_ms: int) -> int | None:
-    """Earliest time to come at which something that waits is to be looked at; `None`: nothing waits."""
-    return min([_look_at(due_ms, now_ms) for _, _, due_ms in waits_for_time(p)], default=None)
+def next_look(p: Snapshot, now_ms: int, before: Snapshot | None = None) -> int | None:
+    """Earliest time to come at which something that waits is to be looked at; `None`: nothing waits. `before`: the
+    progress without the turns that are new in it: those that are due at once have nothing in their way."""
+    known = _NOTHING if before is None or not p.later else waits_for_time(before)
+    new = [max(c.due_ms, now_ms) for c in _not_queued(p) if before is not None and _of_turn(c) not in known]
+    return min([_look_at(due_ms, now_ms) for _, _, due_ms in waits_for_time(p)] + new, default=None)
 
 
 def _look_at(due_ms: int, now_ms: int) -> int:
@@ -50,7 +68,7 @@ def is_overdue(p: Snapshot, now_ms: int) -> bool:
 def woken(p: Snapshot, before: Snapshot | None, now_ms: int) -> tuple[Snapshot, Timer | None]:
     """The progress with a new current wake, and that wake, where the one before does not do: there is none, it comes
     too late, or something waits for time that did not. `before`: the progress as the store has it."""
-    due_ms = next_look(p, now_ms)
+    due_ms = next_look(p, now_ms, before)
     if due_ms is None:
         return (p if p.wake is None else replace(p, wake=None)), None
     known = _NOTHING if before is None else waits_for_time(before)

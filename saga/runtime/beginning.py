@@ -1,19 +1,20 @@
 """Beginning of a turn: the message in hand and the progress, as this version of the service can read them."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
+from saga.commands import Command
 from saga.errors import BadInput
 from saga.messages import Message, Position
 from saga.progress import record
 from saga.progress.actions import NOBODY
-from saga.progress.document import Snapshot
+from saga.progress.document import Kept, Snapshot
 from saga.progress.roles import Role
 from saga.runtime import persistence
 from saga.runtime.participant import Participant
 from saga.runtime.prepared import Prepared
-from saga.runtime.turn_state import Stages, TurnState
+from saga.runtime.turn_state import Stages, Stopped, TurnState
 
 
 def begin(
@@ -27,7 +28,7 @@ def begin(
     p, cas = cached or (None, 0)
     if p is None:
         if message.type in service.starts and not persistence.is_older_than_memory(service, message):
-            p = record.empty(service.name, message.saga)
+            p = record.empty(service.name, message.saga, service.version)
     elif p.started is None and persistence.is_older_than_memory(service, message):
         p, cas = None, 0
     # Looked at only where the message may have to wait: it waits for nothing if it can never be decoded.
@@ -35,14 +36,22 @@ def begin(
     return TurnState(message=message, position=position, bad=bad, progress=p, cas=cas, stages=stages or Stages())
 
 
+def judged(service: Prepared, turn: TurnState) -> TurnState:
+    """Turn in which it is found out again who can decode the message: its schema may have been deployed meanwhile."""
+    return replace(turn, bad=_bad(service, turn.message))
+
+
 def _bad(service: Prepared, message: Message) -> Mapping[str, str]:
     """Handlers that would have the message wait and can never decode it, each with the reason."""
+    if isinstance(message, Command) and message.original is not None:
+        message = message.original
     takers = service.roles.by_type.get(message.type, ())
-    waits = [role for role in takers if len(role.takes) > 1 or message.started is None]
-    return {role.name: why for role in waits if (why := _undecodable(service, role, message)) is not None}
+    waits = [role for role in takers if role.is_joined() or message.started is None]
+    return {role.name: why for role in waits if (why := undecodable(service, role, message)) is not None}
 
 
-def _undecodable(service: Prepared, role: Role, message: Message) -> str | None:
+def undecodable(service: Prepared, role: Role, message: Message) -> str | None:
+    """Reason why the handler cannot decode the message; `None` if it can."""
     try:
         service.decode(role.name, message)
     except BadInput as why:
@@ -50,12 +59,31 @@ def _undecodable(service: Prepared, role: Role, message: Message) -> str | None:
     return None
 
 
+def looked_at_later(p: Snapshot, stopped: Sequence[Stopped]) -> Snapshot:
+    """Progress in which what people have stopped is due later: what else there is goes on, and the current wake is sent
+    on. Nothing is written down for it, or a pause of days would fill the history."""
+    for handler, undoes, due_ms in stopped:
+        if undoes:
+            p = replace(p, compensating=_moved(p.compensating, handler, due_ms))
+        else:
+            later = tuple(replace(c, due_ms=max(c.due_ms, due_ms)) if c.handler == handler else c for c in p.later)
+            queue, waits = _moved(p.queue, handler, due_ms), _moved(p.deadlines, handler, due_ms)
+            p = replace(p, queue=queue, deadlines=waits, later=later)
+    return p
+
+
+def _moved(kept: tuple[Kept, ...], handler: str, due_ms: int) -> tuple[Kept, ...]:
+    return tuple(replace(k, due_ms=max(k.due_ms, due_ms)) if k.handler == handler and k.due_ms else k for k in kept)
+
+
 def as_read(service: Prepared, turn: TurnState) -> Snapshot | None:
     """Progress as this version of the service reads it: the first message in the queue, if it could not be decoded when
     it came, is decoded anew, for this version may know its schema."""
-    p = None if turn.progress is None else turn.known
-    if p is None or not p.queue or p.queue[0].bad is None:
+    if turn.progress is None or not (turn.recalled or turn.stopped or turn.progress.queue):
+        return turn.progress  # nearly always
+    p = looked_at_later(turn.known, turn.stopped) if turn.stopped else turn.known
+    if not p.queue or p.queue[0].bad is None:
         return p
     head = p.queue[0]
-    bad = _undecodable(service, service.roles.handlers[head.handler], head.message)
+    bad = undecodable(service, service.roles.handlers[head.handler], head.message)
     return replace(p, queue=(replace(head, bad=bad), *p.queue[1:]))

@@ -1,12 +1,17 @@
 """Commits in the background: the position of each partition moves to the end of what is finished without a gap."""
 
 import asyncio
+from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from saga.errors import BrokerUnavailable, Fenced
+from saga.messages import Partition
 from saga.runtime.sources import Sources
 from saga.runtime.worker_ports import WorkerAssignment
 
+AGAIN_S = 0.02
+"""Pause before the beginning of partitions is noted again, which could not be noted."""
 COMMIT_S = 0.05
 """Pause before a commit, so that it commits what many lanes have finished."""
 
@@ -28,6 +33,35 @@ class Commits:
             await self.assignment.watching.clock.sleep(COMMIT_S)
             self.due.clear()
             await self.commit()
+
+    async def begin(self, offsets: Mapping[Partition, int]) -> Collection[Partition]:
+        """Note that messages of these partitions may be in hand from here on; returns those that were not left in good
+        order. Goes on until that is durable."""
+        watching, left = self.assignment.watching, set[Partition]()
+        todo = dict(offsets)
+        while todo:
+            for source, membership in self.sources.joined:
+                ours = {partition: at for partition, at in todo.items() if partition.topic in source.topics}
+                try:
+                    left |= set(await membership.begin(ours)) if ours else set()
+                except Fenced:
+                    pass  # somebody else's by now; `lost` says so
+                except BrokerUnavailable as why:
+                    watching.unavailable("commit", why)
+                    continue
+                todo = {partition: at for partition, at in todo.items() if partition not in ours}
+            if todo:
+                await watching.clock.sleep(AGAIN_S)
+        return left
+
+    async def end(self, partitions: Collection[Partition]) -> None:
+        """Note that nothing of these partitions is in hand any more, if it can be noted now."""
+        prefixes = self.assignment.prefixes
+        async with self._one_at_a_time:
+            for source, membership in self.sources.joined:
+                ours = {p: prefixes[p].position for p in partitions if p.topic in source.topics and p in prefixes}
+                with suppress(Fenced, BrokerUnavailable):
+                    await membership.end(ours)
 
     async def commit(self) -> None:
         """Commit what has moved, as far as it can be committed now."""

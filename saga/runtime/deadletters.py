@@ -14,16 +14,21 @@ from saga.contracts.contract import Contract
 from saga.envelope import foreign_name
 from saga.messages import Headers, Message, Outgoing, Position, Record
 from saga.names import dead_letters_of
+from saga.observe.moments import DeadLettered, Escalated
+from saga.policies.blame import Blame
 from saga.printable import printable, shortened
 from saga.progress import ids
+from saga.progress.decide import HANDLED_AS_NEW, TOO_OLD
 from saga.progress.document import DeadLetter
 
 TOO_LARGE = "the progress cannot be written"
 """Beginning of the reason of a letter that no progress holds, because the store takes none that is larger."""
-TOO_OLD = "older than memory"
-"""Beginning of the reason of a letter for a message of a forgotten saga."""
+
+DEADLY = "mend what ends the process, which the system's log may tell; then have it tried again: saga dead replay"
+"""Remedy for a message of which processes die."""
 
 REASON_BYTES_MAX, REMEDY_BYTES_MAX, WHERE_BYTES_MAX, CALL_BYTES_MAX = 2000, 500, 500, 300
+STACK_BYTES_MAX, STATE_BYTES_MAX = 300, 2000
 CALLS_BYTES_MAX = 8000
 """Bytes of all calls together, at most."""
 SMALLER_BYTES = (1 << 18, 1 << 16, 1 << 13)
@@ -44,6 +49,9 @@ def letter(service: str, dead: DeadLetter, time: str, whole: str, contract: Cont
         _header("dead_handler", dead.handler),
         _header("dead_attempts", str(dead.attempts)),
         *((_header("dead_where", dead.where, WHERE_BYTES_MAX),) if dead.where else ()),
+        *(_header("dead_stack", place, STACK_BYTES_MAX) for place in dead.stack),
+        *_whose(dead.blame, contract),
+        *((_header("dead_state", dead.state, STATE_BYTES_MAX),) if dead.state else ()),
         *_calls(dead.calls),
     )
     return Outgoing(dead_letters_of(service), message.saga.encode(), message.value, headers)
@@ -55,8 +63,32 @@ def failing(service: str, dead: DeadLetter, time: str, undoes: str, whole: str, 
     return said._replace(headers=(*said.headers, _header("dead_undoes", undoes)))
 
 
-def unreadable(service: str, record: Record, reason: str, now_ms: int) -> Outgoing:
-    """A record of which not even the saga can be told: the bytes and headers as they came."""
+def moment(service: str, saga: str, dead: DeadLetter, contract: Contract | None) -> DeadLettered | Escalated | None:
+    """Moment that tells of it; `None` for the end of one."""
+    if dead.what == "escalation":
+        return Escalated(
+            service=service, saga=saga, handler=dead.handler, reason=dead.reason, steps=dead.calls, id=dead.id
+        )
+    if dead.what != "dead letter":
+        return None
+    return DeadLettered(
+        service=service,
+        saga=saga,
+        message=dead.message.id,
+        type=dead.message.type,
+        handler=dead.handler,
+        reason=dead.reason,
+        remedy=dead.remedy,
+        where=dead.where,
+        blame=dead.blame,
+        owner=None if contract is None else contract.owner,
+        id=dead.id if dead.attempts or dead.reason.startswith(TOO_LARGE) else None,
+    )
+
+
+def unreadable(service: str, record: Record, reason: str, now_ms: int, contract: Contract | None) -> Outgoing:
+    """A record of which not even the saga can be told: the bytes and headers as they came. `contract`: that of the type
+    that it says."""
     where = f"{record.topic}/{record.partition}/{record.offset}"
     remedy = "mend its sender; this dead letter has the original, or says where it is"
     id_ = ids.dead_id(service, where, "-", where, 0)
@@ -64,6 +96,7 @@ def unreadable(service: str, record: Record, reason: str, now_ms: int) -> Outgoi
         *((foreign_name(name), value) for name, value in record.headers),
         *_headers(service, id_, "dead letter", reason, remedy, iso(now_ms), where),
         _header("dead_position", where),
+        *_whose("data", contract),
     )
     return Outgoing(dead_letters_of(service), record.key or b"", record.value, headers)
 
@@ -73,7 +106,7 @@ def older_than_memory(service: str, message: Message, position: Position, contra
     reason = f"{TOO_OLD}: its saga began {message.started}, and nothing is known of it here any more"
     remedy = (
         "look why it comes so late, or whether this worker's clock is ahead; "
-        "a longer memory= of the service would know its saga"
+        f"a longer memory= of the service would know its saga; {HANDLED_AS_NEW}"
     )
     id_, where = id_of_older(service, message), "/".join(map(str, position))
     headers = (
@@ -81,6 +114,33 @@ def older_than_memory(service: str, message: Message, position: Position, contra
         *message.foreign,
         *_headers(service, id_, "dead letter", reason, remedy, message.time, where),
         _header("dead_message", message.id),
+        *_whose("data", contract),
+    )
+    return Outgoing(dead_letters_of(service), message.saga.encode(), message.value, headers)
+
+
+def of_deaths(deaths: int) -> str:
+    """Reason of a letter for a message of which processes die."""
+    return f"the process died {deaths} times with this message in hand"
+
+
+def deadly(service: str, message: Message, position: Position, deaths: int, contract: Contract | None) -> Outgoing:
+    """A message of which the process dies though nothing of the service's runs: no progress tells of it."""
+    where = "/".join(map(str, position))
+    headers = (
+        *envelope.headers_of(message, contract),
+        *message.foreign,
+        *_headers(
+            service,
+            ids.dead_id(service, message.saga, "-", message.id, 0),
+            "dead letter",
+            of_deaths(deaths),
+            "find out of what the process dies; then have its sender repeat it",
+            message.time,
+            where,
+        ),
+        _header("dead_message", message.id),
+        *_whose("code", contract),
     )
     return Outgoing(dead_letters_of(service), message.saga.encode(), message.value, headers)
 
@@ -88,6 +148,12 @@ def older_than_memory(service: str, message: Message, position: Position, contra
 def id_of_older(service: str, message: Message) -> str:
     """Id of such a letter."""
     return ids.dead_id(service, message.saga, "-", message.id, 0)
+
+
+def _whose(blame: Blame | None, contract: Contract | None) -> Headers:
+    """Class of the failure, and the service that owns the contract: its people know what the message is to say."""
+    of_class = (_header("dead_class", blame),) if blame else ()
+    return (*of_class, _header("dead_owner", contract.owner)) if contract is not None else of_class
 
 
 def _headers(  # an argument for each header

@@ -2,10 +2,14 @@
 
 from dataclasses import InitVar, dataclass, field
 
+from msgspec.structs import replace
+
 from saga.clock import from_iso
+from saga.controls import Control
 from saga.errors import Broken
 from saga.observe.moments import Handled, Stuck
 from saga.progress.document import Snapshot, decode_entry
+from saga.runtime import controlling
 from saga.runtime.beginning import begin
 from saga.runtime.cache import Cache
 from saga.runtime.errors import Draining
@@ -34,11 +38,17 @@ class Delivery:
         pause_s, service, saga = STUCK_S_FIRST, self.service, item.message.saga
         ports = service.ports
         while True:
+            stages = Stages(received_s=item.received_s, begun_s=ports.clock.monotonic_s())
             try:
                 ports.assignment.check_running(item.position)
-                stages = Stages(received_s=item.received_s, begun_s=ports.clock.monotonic_s())
+                if isinstance(item.message, Control):
+                    await controlling.noted(service, item.position, item.message)
+                    self._tell(item, stages)
+                    return True
                 cached = self.cache.take(saga, stages.begun_s)
                 turn = begin(service, item.message, item.position, cached and cached[:2], stages)
+                if item.deaths:
+                    turn = replace(turn, deaths=item.deaths)
                 while not turn.over:  # as `take_turn`, with one coroutine less around each write
                     turn = await advance(service, turn)
                 if turn.progress is not None and turn.cas:
@@ -58,6 +68,8 @@ class Delivery:
                         retry_s=pause_s,
                     )
                 )
+                if any(outcome == "dead" for _, outcome, _ in stages.outcomes):
+                    item.deaths = 0  # it is given up: what else is ready is not
                 try:
                     await ports.assignment.pause(pause_s, item.position)
                 except Draining:

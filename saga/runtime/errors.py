@@ -38,6 +38,9 @@ def unexpected(why: BaseException, who: str) -> RuntimeError:
 
 PACKAGE = str(Path(__file__).parents[1])
 """Folder of the toolkit's own code: people are told of theirs."""
+FRAMES_MAX, CAUSES_MAX, PLACES_MAX = 12, 3, 24
+"""Places that are kept of each exception, exceptions of which some are kept, and places in all, at most."""
+PLACE_BYTES_MAX = 300
 REASON_BYTES_MAX = 2000
 """Bytes of an exception's text that are kept, at most: a reason stands in progress, log and headers."""
 
@@ -53,6 +56,28 @@ def said_by(why: Exception) -> str:
 
 def raised_at(why: Exception) -> str | None:
     """File, line and function that raised an exception: the last of the service's own code, or of what it calls."""
-    frames = traceback.extract_tb(why.__traceback__)
-    theirs = [frame for frame in frames if not frame.filename.startswith(PACKAGE)]
-    return f"{theirs[-1].filename}:{theirs[-1].lineno} in {theirs[-1].name}" if theirs else None
+    theirs = _theirs(why)
+    return theirs[-1] if theirs else None
+
+
+def stack_of(why: Exception) -> tuple[str, ...]:
+    """Places of the service's own code, or of what it calls, that led to an exception, outermost first; behind them
+    those of what it was raised from. Of many the innermost."""
+    places: list[str] = []
+    for _ in range(CAUSES_MAX):
+        places += _theirs(why)[-FRAMES_MAX:]
+        if not isinstance(why.__cause__, Exception):
+            break
+        why = why.__cause__
+        places.append(shortened(f"from {said_by(why)}", PLACE_BYTES_MAX))
+    return tuple(places[:PLACES_MAX])
+
+
+def _theirs(why: Exception) -> list[str]:
+    """Places that led to an exception, outermost first, less the toolkit's own. No source is read for it: an outage
+    has very many of them."""
+    return [
+        shortened(f"{code.co_filename}:{line} in {code.co_name}", PLACE_BYTES_MAX)
+        for frame, line in traceback.walk_tb(why.__traceback__)
+        if not (code := frame.f_code).co_filename.startswith(PACKAGE)
+    ]

@@ -48,10 +48,18 @@ def escalated(
     """Tell people at once. The record is due after 1, 2, 4, 8 ... `rounds` of attempts: what fails for days says little
     new. `calls`: what ran already."""
     ports, saga = service.ports, turn.known.saga
+    is_due = not rounds & (rounds - 1)
     ports.watching.report(
-        Escalated(service=service.name, saga=saga, handler=letter.handler, reason=letter.reason, steps=())
+        Escalated(
+            service=service.name,
+            saga=saga,
+            handler=letter.handler,
+            reason=letter.reason,
+            steps=(),
+            id=letter.id if is_due else None,
+        )
     )
-    if rounds & (rounds - 1):
+    if not is_due:
         return None
     whole = f"event {undoes.id} of {service.name} in saga {saga}"
     return deadletters.failing(

@@ -1,48 +1,37 @@
-"""One run of a handler: call it, and write down how it ended. A failed attempt is tried again in place."""
+"""One run of a handler: call it, and write down how it ended."""
 
 import asyncio
 from collections.abc import Coroutine, Mapping, Sequence
+from datetime import timedelta
 from math import ceil
-from typing import Any
+from typing import Any, TypeAlias
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from saga.clock import iso
 from saga.declarations.values import Reaction
-from saga.errors import BadInput, Permanent, TooLarge
+from saga.errors import Permanent, TooLarge
 from saga.identity import identity_of_own
 from saga.messages import Event, Message, name_of
-from saga.observe.moments import Parked, Retrying
-from saga.policies.retry import delay_s, parks
-from saga.progress import giving_up, ids, record
+from saga.policies.turns import STAYS_S
+from saga.progress import going_on, ids, record
 from saga.progress.actions import Run, Undo
 from saga.progress.compensate import undone
-from saga.progress.decide import kept_undo
-from saga.progress.document import Attempt, Call, Intent, Snapshot
-from saga.progress.giving_up import Failure
+from saga.progress.continuations import cause_of
+from saga.progress.document import Continuation, Intent
 from saga.progress.record import Ended, Written
-from saga.runtime import escalating, oversized, persistence
-from saga.runtime.errors import Halted, NotDeterministic, Refused, raised_at, said_by, unexpected
+from saga.runtime import controlling, failing, migrating, persistence, stopped
+from saga.runtime.errors import Halted, Refused, unexpected
+from saga.runtime.failing import HISTORY_MAX, Ask, answered, failed_before, opened
+from saga.runtime.limiting import NotNow
 from saga.runtime.participant import Participant
 from saga.runtime.prepared import Prepared
 from saga.runtime.saga import RunningSaga
-from saga.runtime.turn_state import RunKey, TurnState
+from saga.runtime.turn_state import TurnState
 
-HISTORY_MAX = 20
-"""Attempts of which a transition tells, at most: the last ones."""
-PAUSE_S_MAX = 30.0
-"""Longest pause in place: whatever the rules say, a saga that waits in memory is looked at again."""
-REASON_MAX = 200
-"""Characters of what it says of each."""
-
-
-class Ask(Struct, frozen=True, kw_only=True, gc=False):
-    """A run to be made: of a handler on its parts, or of a compensation on an outcome and the result it undoes."""
-
-    action: Run | Undo
-    handler: Reaction
-    run: RunKey
+_MS = timedelta(milliseconds=1)
+Gave: TypeAlias = tuple[list[tuple[str, str, bytes]], dict[str, Any], Continuation | None]
+"""Result of a call of a handler: its events, encoded; what it changed of the state; its next turn, if there is one."""
 
 
 def run(service: Participant, turn: TurnState, action: Run) -> Coroutine[object, object, TurnState]:
@@ -51,7 +40,7 @@ def run(service: Participant, turn: TurnState, action: Run) -> Coroutine[object,
     if intent is not None:
         action, cause = replace(action, message=intent.message), intent.cause
     else:
-        cause = parts[0].id if len(parts) == 1 else "+".join(sorted(m.id for m in parts))
+        cause = cause_of(parts[: len(action.role.takes)], action.goes_on)
     name = action.role.name
     return perform(service, turn, Ask(action=action, handler=service.handlers[name], run=("do", name, cause)))
 
@@ -62,11 +51,20 @@ def undo(service: Participant, turn: TurnState, action: Undo) -> Coroutine[objec
     return perform(service, turn, Ask(action=action, handler=handler, run=("undo", action.role.name, cause)))
 
 
-async def perform(service: Participant, turn: TurnState, ask: Ask) -> TurnState:
-    """Call it once, up to the write that ends it or its attempt."""
+async def perform(service: Participant, turn: TurnState, ask: Ask, *, is_let_in: bool = False) -> TurnState:
+    """Call it once, up to the write that ends it or its attempt. `is_let_in`: people have not stopped it."""
+    if turn.deaths:
+        return await failing.deadly(service, turn, ask)
+    clock, controls = service.ports.clock, service.controls
+    began = clock.monotonic_s()
+    if began >= controls.until_s:
+        await controlling.look(service, turn.position)
+        began = clock.monotonic_s()
+    if controls.stops and not is_let_in:
+        return await _let_in(service, turn, ask)
     kind, name, cause = ask.run
     p = turn.known
-    intent = _open(p, ask.run) or Intent(
+    intent = opened(p, ask.run) or Intent(
         handler=name,
         kind=kind,
         name=ask.handler.name if kind == "undo" else "",
@@ -74,40 +72,50 @@ async def perform(service: Participant, turn: TurnState, ask: Ask) -> TurnState:
         message=ask.action.message,
         parts=ask.action.parts,
         state=p.state,
+        version=p.version,
         time="",
     )
-    saga = RunningSaga(service, turn, ask.handler, ask.run, intent)
-    clock, began = service.ports.clock, service.ports.clock.monotonic_s()
+    saga = RunningSaga(service, turn, ask.handler, ask.run, intent, ask.action.goes_on)
     try:
         try:
-            events, delta = await _called(service, ask, intent.parts, saga)
+            gave = await called(service, ask, intent.parts, saga)
         except Exception as why:
             if saga.halt is why:
                 raise
             if saga.halt is not None:
                 raise saga.halt from why
             turn.stages.handler_s += clock.monotonic_s() - began
-            return await _failed(service, saga, ask, why)
+            return await failing.failed(service, saga, ask, why)
         turn.stages.handler_s += clock.monotonic_s() - began
-        written = _ended(service, saga.turn, ask, events, delta, saga)
+        written = _ended(service, saga.turn, ask, gave, saga)
         try:
             return (await persistence.write(service, saga.turn, written)).forgetting(ask.run)
         except TooLarge as why:  # what it leaves behind, on top of what is there
-            return await _failed(service, saga, ask, why)
+            return await failing.failed(service, saga, ask, why)
     except Refused:  # decided again; what is answered already is not asked for again
-        return saga.turn.unread().carrying(ask.run, _answered(saga), turn.attempts_of(ask.run))
+        return saga.turn.unread().carrying(ask.run, answered(saga), turn.attempts_of(ask.run))
 
 
-def _answered(saga: RunningSaga) -> tuple[Call, ...]:
-    """Answers that a rerun need not ask for. Without a written intent nothing is promised to it: it reads documents
-    anew, and another worker's state may lead it another way."""
-    return tuple(saga.calls) if saga.intent.begins is not None else ()
+async def _let_in(service: Participant, turn: TurnState, ask: Ask) -> TurnState:
+    """Call it if nothing that people have switched stops it, within the limit that they have set."""
+    after = await stopped.after(service, turn, ask)
+    if after is not None:
+        return after
+    limiter = service.limiters.get(ask.action.name)
+    if limiter is None or not limiter.is_needed:
+        return await perform(service, turn, ask, is_let_in=True)
+    try:
+        call = await limiter.enter(turn.position, service.ports.clock.monotonic_s() + STAYS_S)
+    except NotNow as refusal:
+        return await stopped.has_no_turn(service, turn, ask, refusal)
+    try:
+        return await perform(service, turn, ask, is_let_in=True)
+    finally:
+        limiter.leave(call, failed=False)
 
 
-async def _called(
-    service: Participant, ask: Ask, parts: Sequence[Message], saga: RunningSaga
-) -> tuple[list[tuple[str, str, bytes]], dict[str, Any]]:
-    """Call the handler: what it emits, encoded, and what it changed of the state. Raises whatever fails the attempt."""
+async def called(service: Participant, ask: Ask, parts: Sequence[Message], saga: RunningSaga) -> Gave:
+    """Call the handler. Raises whatever fails the attempt."""
     handler, ports = ask.handler, service.ports
     try:
         arguments = _arguments(service, ask, parts, saga)
@@ -144,7 +152,36 @@ async def _called(
     events = handler.events_of(returned)
     if len(events) > 1:
         _check_one_outcome(service, handler, events)
-    return [service.encode(event, saga.turn.message.saga) for event in events], saga.delta()
+    encoded = [service.encode(event, saga.turn.message.saga) for event in events]
+    return encoded, saga.delta(), _wait(service, handler, returned, saga) if handler.may_wait else None
+
+
+def _wait(service: Participant, handler: Reaction, returned: object, saga: RunningSaga) -> Continuation | None:
+    """The next turn that the handler wants; `None` if it has come to its end. Raises `Permanent` for one too late."""
+    later = handler.wait_of(returned)
+    if later is None:
+        return None
+    until = () if later.until is None or not issubclass(later.until, Event) else (name_of(later.until),)
+    c = saga.goes_on
+    first_ms = saga.time_ms if c is None else c.first_ms
+    due_ms = saga.time_ms + ceil(later.after / _MS)
+    if due_ms - first_ms > service.memory_s * 1000:
+        raise Permanent(
+            f"{handler.name} returned {later!r}, and would have waited for {timedelta(milliseconds=due_ms - first_ms)} "
+            f"then: no handler waits longer in all than the memory of {service.name!r}, "
+            f"{timedelta(seconds=service.memory_s)}. Give the service a longer memory="
+        )
+    return Continuation(
+        handler=handler.name,
+        parts=saga.intent.parts[: len(service.roles.handlers[handler.name].takes)],
+        n=0,
+        turn=1 if c is None else c.turn + 1,
+        first_ms=first_ms,
+        seen_ms=saga.time_ms,
+        due_ms=due_ms,
+        until=until,
+        undo_with=saga.taken_back_with,
+    )
 
 
 def _check_one_outcome(service: Prepared, handler: Reaction, events: Sequence[Event]) -> None:
@@ -159,8 +196,11 @@ def _arguments(service: Participant, ask: Ask, parts: Sequence[Message], saga: R
     handler, classes = ask.handler, service.classes[ask.handler.name]
     for parameter in handler.parameters:
         if parameter.role == "event":
-            part = parts[0] if len(parts) == 1 else next(m for m in parts if classes.get(m.type) in parameter.events)
-            arguments[parameter.name] = service.decode(handler.name, part)
+            if parameter.optional or len(parts) != 1:
+                part = next((m for m in parts if classes.get(m.type) in parameter.events), None)
+            else:
+                part = parts[0]  # it, or one that can never be decoded: then nothing else is asked for
+            arguments[parameter.name] = None if part is None else service.decode(handler.name, part)
         elif parameter.role == "saga":
             arguments[parameter.name] = saga
         else:
@@ -173,13 +213,19 @@ def _ended(
     service: Participant,
     turn: TurnState,
     ask: Ask,
-    events: Sequence[tuple[str, str, bytes]],
-    delta: dict[str, Any],
+    gave: Gave,
     saga: RunningSaga,
 ) -> Written:
-    """The transition of a run that came to its end."""
-    hand = persistence.in_hand(service, turn)
+    """The transition of a run that came to its end, or that goes on later."""
+    events, delta, next_turn = gave
     p, cause, failed = turn.known, saga.intent.cause, turn.attempts_of(ask.run)
+    if service.migrations and ask.ends is None:
+        p, delta = migrating.migrated(service, p, delta)
+    hand = persistence.in_hand(service, turn)
+    if (
+        ask.handler.may_wait and not saga.intent.time
+    ):  # nothing else tells at what time it saw for how long it had waited
+        hand = replace(hand, now_ms=saga.time_ms)
     emitted = [
         Message(
             id=identity_of_own(
@@ -202,121 +248,24 @@ def _ended(
         message=ask.action.message,
         cause=cause,
         parts=saga.intent.parts,
-        attempt=(_before(p, ask) if p.wake is not None else 0) + len(failed) + 1,  # what is parked has a wake
+        attempt=(failed_before(p, ask)[0] if p.wake is not None else 0) + len(failed) + 1,  # what is parked has a wake
         failures=failed[-HISTORY_MAX:],
         delta=delta,
         events=emitted,
-        calls=tuple(saga.calls),
+        calls=saga.answers,
     )
+    if ask.ends is not None:
+        return ask.ends(p, hand, ended.calls)
     if isinstance(ask.action, Undo):
         return undone(p, hand, ask.action.role, ask.action.result, ended)
+    if ask.handler.may_wait:
+        ended = replace(ended, shown=tuple(m.id for m in ended.parts[len(ask.action.role.takes) :]))
+    if next_turn is not None:
+        ended = replace(ended, reason=_goes_on(next_turn))
+        return going_on.gone_on(p, hand, ask.action.role, ended, next_turn)
     return record.handled(p, hand, ask.action.role, ended)
 
 
-async def _failed(service: Participant, saga: RunningSaga, ask: Ask, why: Exception) -> TurnState:
-    """An attempt has failed: again, with what it has got so far, now or later; or a dead letter after the last one."""
-    turn, retry, ports = saga.turn, ask.handler.retry, service.ports
-    calls = _answered(saga)
-    held_up = (
-        isinstance(why, TimeoutError) and ports.watching.outages > saga.outages
-    )  # its time went by while the lane waited
-    if held_up or not turn.certain:  # on an old progress anything may fail: it counts after a rerun on a certain one
-        return turn.unread().carrying(ask.run, calls, turn.attempts_of(ask.run))
-    history = (*turn.attempts_of(ask.run), _attempt(service, saga, why))
-    attempt = _before(turn.known, ask) + len(history)
-    hopeless = isinstance(why, BadInput | NotDeterministic | TooLarge) or (
-        isinstance(ask.action, Run) and (isinstance(why, (Permanent, *retry.never)) or attempt >= retry.attempts_max)
-    )
-    if hopeless:
-        written = giving_up.dead(
-            turn.known,
-            persistence.in_hand(service, turn),
-            ask.action,
-            _failure(why, attempt, history, _remedy(why, retry.attempts_max)),
-            None if isinstance(why, TooLarge) else _with_calls(turn, ask, saga),  # there is no room for those
-        )
-        return (await persistence.write(service, turn, written)).forgetting(ask.run)
-    wait_s = delay_s(retry, attempt, ports.clock.chance())
-    kind = Parked if parks(retry, attempt) else Retrying
-    ports.watching.report(
-        kind(
-            service=service.name,
-            saga=turn.message.saga,
-            handler=ask.handler.name,
-            message=ask.action.message.id,
-            attempt=attempt,
-            attempts_max=retry.attempts_max,
-            delay_s=wait_s,
-            error=said_by(why),
-            where=raised_at(why),
-        )
-    )
-    if isinstance(ask.action, Undo):  # it is tried without end, and people are told
-        due = None
-        if attempt % retry.attempts_max == 0:
-            undoes, rounds = ask.action.result.event, attempt // retry.attempts_max
-            letter = escalating.failing(turn, ask.handler.name, ask.action.message, undoes, attempt, said_by(why))
-            due = escalating.escalated(service, turn, letter, undoes, rounds=rounds, calls=calls)
-        turn = await escalating.say(service, turn, due)
-    if kind is Parked and turn.unsaid is None:  # else what people have to be told would be forgotten
-        written = giving_up.parked(
-            turn.known,
-            persistence.in_hand(service, turn),
-            ask.action,
-            _failure(why, attempt, history),
-            _with_calls(turn, ask, saga),
-            due_ms=ports.clock.now_ms() + ceil(wait_s * 1000),
-        )
-        return (await persistence.write(service, turn, written)).forgetting(ask.run)
-    if not turn.message.type and attempt >= retry.attempts_max:  # of a repair, which has other sagas before it
-        raise escalating.left(ask.handler.name, attempt, said_by(why))
-    await ports.assignment.pause(min(wait_s, PAUSE_S_MAX), turn.position)
-    return turn.unread().carrying(ask.run, calls, history)
-
-
-def _before(p: Snapshot, ask: Ask) -> int:
-    """Number of attempts that had failed before this turn: the progress knows."""
-    name, message = ask.action.role.name, ask.action.message.id
-    if isinstance(ask.action, Undo):
-        kept = kept_undo(p, name, ask.action.message)
-    else:
-        kept = next((k for k in (*p.queue[:1], *p.deadlines) if k.handler == name and k.message.id == message), None)
-    return 0 if kept is None else kept.attempts
-
-
-def _attempt(service: Participant, saga: RunningSaga, why: Exception) -> Attempt:
-    clock = service.ports.clock
-    return Attempt(
-        time=iso(clock.now_ms()),
-        ms=round((clock.monotonic_s() - saga.begun_s) * 1000),
-        reason=said_by(why)[:REASON_MAX],
-        worker=service.ports.worker,
-    )
-
-
-def _failure(why: Exception, attempt: int, history: tuple[Attempt, ...], remedy: str = "") -> Failure:
-    return Failure(
-        reason=said_by(why), where=raised_at(why), remedy=remedy, attempts=attempt, history=history[-HISTORY_MAX:]
-    )
-
-
-def _open(p: Snapshot, run: RunKey) -> Intent | None:
-    return next((i for i in p.intents if (i.kind, i.handler, i.cause) == run), None) if p.intents else None
-
-
-def _with_calls(turn: TurnState, ask: Ask, saga: RunningSaga) -> Intent | None:
-    """The open intent with the last results; `None` if the run had not begun anything."""
-    open_ = _open(turn.known, ask.run)
-    return None if open_ is None else replace(open_, calls=tuple(saga.calls))
-
-
-def _remedy(why: Exception, attempts_max: int) -> str:
-    if isinstance(why, NotDeterministic):
-        return "let the handler make the same steps, in the same order, with the same arguments in every rerun"
-    if isinstance(why, BadInput):
-        return "mend its sender; this dead letter has the original, or says where it is"
-    if isinstance(why, TooLarge):
-        return oversized.REMEDY
-    if isinstance(why, Permanent):
-        return "mend the handler"
-    return f"look why {attempts_max} attempts failed; " + record.REPLAY
+def _goes_on(c: Continuation) -> str:
+    """Time at which a run goes on, or what lets it go on, for people."""
+    return f"it goes on at {iso(c.due_ms)}{', or with ' if c.until else ''}{' or '.join(c.until)}"

@@ -7,6 +7,7 @@ from msgspec import Struct
 from saga import envelope
 from saga.commands import command_in
 from saga.contracts import codec
+from saga.controls import TYPE, control_in
 from saga.errors import BadInput
 from saga.identity import could_be_own
 from saga.messages import Message, Record
@@ -30,6 +31,8 @@ class Letter(Struct, frozen=True, gc=False):
 Received: TypeAlias = Skip | Letter | Message
 """All that a record can be. A message goes into a lane and sets off a turn."""
 
+CONTROL = TYPE.rpartition(".")[2]
+"""Type of a control, as it is looked at."""
 UNKNOWN = Skip("no handler here names its type")
 OWN = Skip("a copy of an own event: the progress has it")
 FORGED = Letter(
@@ -38,17 +41,27 @@ FORGED = Letter(
 )
 
 
+def _wished(record: Record, service: Prepared) -> Message:
+    """Wish of a person: about a dead letter, or about the service itself."""
+    if envelope.type_of(record) != CONTROL:
+        return command_in(record)
+    control = control_in(record)
+    if control.saga != service.name:
+        raise BadInput(f"the control's key is {control.saga!r}, and not the service")
+    return control
+
+
 def received(record: Record, service: Prepared) -> Received:
     """A record as this service takes it. Records are written by anybody: nothing that they hold raises."""
     schema = ""
     try:
         if record.topic == service.commands:
-            return command_in(record)
+            return _wished(record, service)
         if record.topic in service.wakes:
             return wake_in(record)
         type_ = envelope.type_of(record)
         if type_ is None:  # its sender knows nothing of our headers: the bytes say it
-            version = codec.identify(record.value, service.library)
+            version = codec.identify(record.value, service.schemas.library)
             type_, schema = version.name, version.path
         if type_ not in service.consumed:
             return UNKNOWN

@@ -19,6 +19,8 @@ class Item(Struct, eq=False):
     prefix: Prefix
     """Told that it is finished; belongs to the assignment under which it came."""
     received_s: float
+    deaths: int = 0
+    """Number of deaths for which it is given up, where something of the service's would run; 0: it is not."""
     left: asyncio.Future[None] | None = None
     """Done when the message is finished or left; made when somebody waits for that."""
 
@@ -39,6 +41,8 @@ class Lanes:
     tasks: asyncio.TaskGroup
     handle: Callable[[Item], Awaitable[bool]]
     """Brings one message to its end: true if it is finished. Else the lane forgets it: it is somebody else's."""
+    guarded: Callable[[Item], Awaitable[bool]]
+    """Does so with one that may end the process."""
     inflight: int = 0
     """Messages taken in and neither finished nor left."""
     inflight_bytes: int = 0
@@ -63,13 +67,17 @@ class Lanes:
         lane = self._lanes[saga] = Lane(deque((item,)))
         lane.task = self.tasks.create_task(self._run(saga, lane), name=f"lane {saga}")
 
+    def has(self, saga: str) -> bool:
+        """Return whether a message of the saga is in flight."""
+        return saga in self._lanes
+
     async def _run(self, saga: str, lane: "Lane") -> None:
         waiting = lane.waiting
         try:
             while waiting:
                 item = lane.current = waiting.popleft()
                 try:
-                    finished = await self.handle(item)
+                    finished = await (self.guarded if item.prefix.guarded else self.handle)(item)
                     if item in self._late and lane.task is not None:  # its handler came to its end in spite of it
                         lane.task.uncancel()
                 except asyncio.CancelledError:

@@ -14,13 +14,15 @@ from saga.clock import Clock
 from saga.declarations.values import Declared, Resource
 from saga.errors import ConfigurationError, DeclarationError
 from saga.names import ARCHIVES, PROGRESS
-from saga.observe.moments import Report, Started, Stopped
+from saga.observe.moments import Misfit, Report, Started, Stopped
 from saga.observe.worker_view import Watch
 from saga.runtime.participant import participant_of
 from saga.runtime.ports import Outside, Step
 from saga.runtime.prepared import Prepared
 from saga.runtime.room import Limits
+from saga.runtime.schemas import ReadAnew, beside
 from saga.runtime.sources import EventTopics, Sources
+from saga.runtime.spans import misfits
 from saga.runtime.spilling import EXPIRY_S_MORE
 from saga.runtime.watching import Watching
 from saga.runtime.worker import Worker
@@ -46,6 +48,8 @@ class Options:
     """Way of the calls of steps to the outside."""
     worker: str = ""
     """Name of the worker, for people: where an attempt failed."""
+    contracts: ReadAnew = beside
+    """Way to the contracts as they are deployed by now."""
     watch: Watch | None = None
     """Told of the worker, to look at it while it runs."""
 
@@ -64,11 +68,13 @@ async def serve(
         resources = await open_resources(declared, stack, clock, open_by_s, use)
         await store.check_expiry(collections_of(declared), declared.memory.total_seconds() + EXPIRY_S_MORE)
         assignment = WorkerAssignment(Watching(declared.name, clock, report))
-        ports = worker_ports(store, broker, assignment, options.through, options.worker)
+        ports = worker_ports(store, broker, assignment, options.through, options.worker, options.contracts)
         service = participant_of(prepared, resources, ports)
         async with asyncio.TaskGroup() as tasks:
             sources = Sources([EventTopics(broker, declared.name, sorted(service.topics))])
             worker = Worker(service, assignment, options.limits, tasks, sources)
+            for what in misfits(declared):
+                report(Misfit(service=declared.name, what=what))
             report(Started(service=declared.name, topics=tuple(sorted(service.topics))))
             with nullcontext() if options.watch is None else options.watch(worker):
                 drained_s = await work(worker, options.stop)
@@ -85,7 +91,9 @@ async def work(worker: Worker, stop: asyncio.Event) -> float:
     async with AsyncExitStack() as groups:
         first, *others = [await worker.sources.join(source, worker.listener, groups) for source in worker.sources.all]
         commits = tasks.create_task(worker.commits.run(), name=f"{worker.name} commits")
-        held = tasks.create_task(worker.held.run(), name=f"{worker.name} wakes")
+        releasing = [tasks.create_task(worker.held.run(), name=f"{worker.name} wakes")]
+        if worker.yielding is not None:
+            releasing.append(tasks.create_task(worker.yielding.run(), name=f"{worker.name} yielding"))
         ending = tasks.create_task(_nothing_new_after(stop, worker), name=f"{worker.name} stop")
         try:
             async with asyncio.TaskGroup() as beside:
@@ -95,12 +103,13 @@ async def work(worker: Worker, stop: asyncio.Event) -> float:
         finally:
             began = clock.monotonic_s()
             worker.assignment.stop()
-            held.cancel()
+            for each in releasing:
+                each.cancel()
             await worker.lanes.drained(None, drain_s)
             await worker.polling.unreadable.drained(drain_s)
             commits.cancel()
             ending.cancel()
-            await asyncio.wait([commits, held, ending])
+            await asyncio.wait([commits, *releasing, ending])
             await worker.commits.commit()
         return clock.monotonic_s() - began
 

@@ -18,11 +18,13 @@ True
 class Prefix:
     """Messages of one partition during one assignment; another assignment gets another prefix."""
 
-    __slots__ = ("_committed", "_end", "taken", "unfinished")
+    __slots__ = ("_committed", "_end", "guarded", "taken", "unfinished")
 
     def __init__(self, committed: int) -> None:
         """`committed`: the group's position at the assignment."""
         self._committed = self._end = committed
+        self.guarded = 0
+        """Number of messages yet to be taken in hand that may be those with which a process has died."""
         self.unfinished = 0
         """Number of messages begun and not finished."""
         self.taken: dict[int, bool] = {}
@@ -59,6 +61,11 @@ class Prefix:
     def committed(self, offset: int) -> None:
         """Note that the broker has acknowledged this position."""
         self._committed = max(self._committed, offset)
+
+    @property
+    def position(self) -> int:
+        """Position that the broker has acknowledged."""
+        return self._committed
 
     def is_committed(self, offset: int) -> bool:
         """Return whether the offset lies below the acknowledged position."""

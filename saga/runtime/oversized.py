@@ -12,7 +12,6 @@ from msgspec.structs import replace
 from saga.commands import Command
 from saga.errors import TooLarge
 from saga.messages import Message
-from saga.observe.moments import DeadLettered
 from saga.progress import giving_up, ids
 from saga.progress.actions import Act, Had, Ignore, Left
 from saga.progress.decide import decide, is_undone, kept_undo
@@ -63,23 +62,14 @@ async def _said(service: Participant, turn: TurnState, message: Message, name: s
         reason=f"{deadletters.TOO_LARGE}: {why}",
         remedy=REMEDY,
         message=message,
+        blame="code",
     )
     in_hand = message.id == turn.message.id
     whole = "/".join(map(str, turn.position)) if in_hand else f"the progress of saga {saga} in {service.name}"
     letter = deadletters.letter(service.name, dead, message.time, whole, service.contracts.get(message.type))
     await persistence.send_letter(service, turn.position, letter)
     if service.ports.watching.is_news(f"too large {saga} {name}"):
-        service.ports.watching.report(
-            DeadLettered(
-                service=service.name,
-                saga=saga,
-                message=message.id,
-                type=message.type,
-                handler=name,
-                reason=dead.reason,
-                remedy=REMEDY,
-            )
-        )
+        persistence.tell(service, saga, dead)
     return dead.id
 
 

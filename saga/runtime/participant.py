@@ -1,14 +1,30 @@
 """Service as it runs: prepared declarations with open resources and ports."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import NamedTuple
 
 from saga.broker.port import value_bytes_max
 from saga.contracts import codec
+from saga.controls import Noted
+from saga.declarations.limits import Limits
+from saga.declarations.values import Resource
 from saga.errors import BadInput, Permanent
+from saga.in_force import Names, Target
 from saga.messages import Event, name_of
+from saga.runtime.known_controls import KnownControls
+from saga.runtime.limiting import Limiter
 from saga.runtime.ports import Ports
 from saga.runtime.prepared import Prepared
+from saga.runtime.schemas import Schemas
+
+
+class Used(NamedTuple):
+    """A resource as it is used here."""
+
+    resource: Resource
+    limiter: Limiter
+    """Its limits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,9 +33,49 @@ class Participant(Prepared):
 
     resources: Mapping[type, object]
     """Each resource that is open, by the type that was declared."""
-    timeouts: Mapping[type, float]
-    """Seconds that one call may take, by the resource's own type: that of a fake, where one takes its place."""
+    used: Mapping[type, Used]
+    """Resources by the own type of what is open: that of a fake, where one takes its place."""
     ports: Ports
+    controls: KnownControls = field(default_factory=KnownControls)
+    limiters: dict[str, Limiter] = field(default_factory=dict)
+    """Limits that people set to the runs of handlers, by name."""
+    calls: dict[tuple[str, Limits], Limiter] = field(default_factory=dict)
+    """Limits that calls have of their own, by the resource's name; of a function alone, without one."""
+
+    @property
+    def names(self) -> Names:
+        """Names that people may mean."""
+        declared = self.declared
+        return Names(
+            handlers=[handler.name for handler in declared.handlers],
+            compensations=[handler.name for handler in declared.compensations],
+            deadlines=[handler.name for handler in declared.deadlines],
+            resources=[resource.name for resource in declared.resources],
+            events={type_: tuple(r.name for r in self.roles.by_type.get(type_, ())) for type_ in self.consumed},
+        )
+
+    def limits(self, active: Mapping[Target, Noted]) -> None:
+        """Have these limits hold, in the place of those declared and of those that people had set before."""
+        limits = {target[1:]: entry.switch for target, entry in active.items() if target[0] == "limit"}
+        for used in self.used.values():
+            used.limiter.limit(limits.get(("resource", used.resource.name)))
+        runs = {name: switch for (what, name), switch in limits.items() if what == "handler"}
+        for name in runs:
+            if name not in self.limiters:
+                self.limiters[name] = Limiter(self.name, _limited(name), self.ports)
+        for name, limiter in self.limiters.items():  # one that is not limited any more may still have runs waiting
+            limiter.limit(runs.get(name))
+
+    def limiter_of(self, name: str, limits: Limits, used: Used | None) -> Limiter | None:
+        """Limits that a call has of its own; `None` if it waits for no turn."""
+        if self.is_all_at_once or not limits.has_turns:
+            return None
+        resource = "" if used is None else used.resource.name
+        limiter = self.calls.get((resource, limits))
+        if limiter is None:
+            what = _limited(f"{resource}.{name}" if resource else name, limits.at_once_max, limits.rate_per_s)
+            limiter = self.calls[resource, limits] = Limiter(self.name, what, self.ports)
+        return limiter
 
     def encode(self, event: Event, saga: str) -> tuple[str, str, bytes]:
         """Type, schema and bytes of an event to be emitted. Raises `Permanent` for one of another saga."""
@@ -42,10 +98,33 @@ class Participant(Prepared):
 
 def participant_of(prepared: Prepared, resources: Mapping[type, object], ports: Ports) -> Participant:
     """A service with what it runs on. `resources`: those that are open, by the types that were declared."""
-    timeouts = {resource.gives: resource.timeout_s for resource in prepared.declared.resources}
+    declared = {resource.gives: resource for resource in prepared.declared.resources}
+    prepared = replace(prepared, schemas=Schemas(prepared.schemas.library))  # each life learns for itself
     return Participant(
-        **{field.name: getattr(prepared, field.name) for field in fields(Prepared)},
+        **{each.name: getattr(prepared, each.name) for each in fields(Prepared)},
         resources=resources,
-        timeouts={type(given): timeouts[gives] for gives, given in resources.items()},
+        used={type(given): _used(prepared.name, declared[gives], ports) for gives, given in resources.items()},
         ports=ports,
     )
+
+
+def _used(service: str, resource: Resource, ports: Ports) -> Used:
+    return Used(resource, Limiter(service, resource, ports))
+
+
+def _limited(name: str, at_once_max: int | None = None, rate_per_s: float | None = None) -> Resource:
+    """The runs of a handler, or one call, as what is limited."""
+    return Resource(
+        name=name,
+        opener=_nothing,
+        gives=object,
+        timeout_s=0,
+        answers=(),
+        at_once_max=at_once_max,
+        rate_per_s=rate_per_s,
+    )
+
+
+async def _nothing() -> AsyncIterator[object]:
+    """Open nothing: runs and calls are no resource that anybody is given."""
+    yield None

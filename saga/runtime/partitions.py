@@ -1,17 +1,20 @@
 """Partitions of a worker: what begins when one is assigned, and what ends when one goes."""
 
+import asyncio
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from saga.messages import Partition
+from saga.names import is_wakes
 from saga.observe.moments import Assigned, Expired, Lost, Revoked
 from saga.runtime.cache import Cache
 from saga.runtime.commits import Commits
-from saga.runtime.held import Held
+from saga.runtime.held import HELD_MAX, Held
 from saga.runtime.lanes import Lanes
 from saga.runtime.offsets import Prefix
 from saga.runtime.watching import Watching
 from saga.runtime.worker_ports import WorkerAssignment
+from saga.runtime.yielding import Yielding
 
 
 @dataclass(slots=True)
@@ -26,19 +29,41 @@ class Partitions:
     commits: Commits
     drain_s: float
     """Seconds that what runs may go on when a partition is revoked."""
+    guarded_max: int
+    """Messages of a partition that was not left in good order that may have been in hand then."""
+    yielding: Yielding | None = None
+    _beginning: dict[Partition, asyncio.Task[None]] = field(default_factory=dict)
+    """Partitions that are ours, and not read yet."""
 
     async def assigned(self, partitions: Mapping[Partition, int]) -> None:
+        """They are read once it is durable that their messages may be in hand: else the next owner would not guard
+        itself against one of which this process dies."""
+        beginning = self.lanes.tasks.create_task(self._begun(partitions), name="begin partitions")
+        for partition in partitions:
+            self._beginning[partition] = beginning
+        self.watching.report(Assigned(service=self.watching.service, partitions=tuple(partitions)))
+
+    async def _begun(self, partitions: Mapping[Partition, int]) -> None:
+        left = await self.commits.begin(partitions)
+        task = asyncio.current_task()
         for partition, offset in partitions.items():
-            self.assignment.prefixes[partition] = Prefix(offset)
+            if self._beginning.get(partition) is not task:  # it has gone meanwhile
+                continue
+            del self._beginning[partition]
+            prefix = self.assignment.prefixes[partition] = Prefix(offset)
+            if partition in left:
+                prefix.guarded = self._guarded(partition)
             self.assignment.leaving.discard(partition)
         self.look_again()
-        self.watching.report(Assigned(service=self.watching.service, partitions=tuple(partitions)))
 
     async def revoked(self, partitions: Collection[Partition]) -> None:
         """No new message and no new step begins; what runs may end until the limit, then is left as by a crash."""
         self._leave(partitions)
         await self.lanes.drained(partitions, self.drain_s)
         await self.commits.commit()
+        # Of one that was to be guarded, and had nothing to be taken, the next owner has to know, too.
+        prefixes = self.assignment.prefixes
+        await self.commits.end([p for p in partitions if p in prefixes and prefixes[p].guarded < self._guarded(p)])
         self._drop(partitions)
         self.watching.report(Revoked(service=self.watching.service, partitions=tuple(partitions)))
 
@@ -63,15 +88,24 @@ class Partitions:
             )
         )
 
+    def _guarded(self, partition: Partition) -> int:
+        """Messages of a partition that may have been in hand, at most."""
+        return self.guarded_max + (HELD_MAX if is_wakes(partition.topic) else 0)
+
     def look_again(self) -> None:
         """Have each poll loop see what has changed: that the worker stops, or that partitions have come or gone."""
         self.lanes.freed.set()
         self.commits.sources.wake()
 
     def _leave(self, partitions: Collection[Partition]) -> None:
+        for task in dict.fromkeys([self._beginning.pop(p, None) for p in partitions]):
+            if task is not None and task not in self._beginning.values():
+                task.cancel()
         self.assignment.leave(partitions)
         self.lanes.forget(partitions)
         self.held.forget(partitions)
+        if self.yielding is not None:
+            self.yielding.forget(partitions)
 
     def _drop(self, partitions: Collection[Partition]) -> None:
         for partition in partitions:

@@ -17,8 +17,8 @@ from saga.errors import (
 )
 from saga.messages import Message, Outgoing, Position, texts_of
 from saga.names import ARCHIVES, PROGRESS
-from saga.observe.moments import DeadLettered, Escalated, WriteRefused
-from saga.progress import history, record, takeover
+from saga.observe.moments import DeadLettered, WriteRefused
+from saga.progress import binding, history, record, takeover
 from saga.progress.actions import Now
 from saga.progress.decide import knows
 from saga.progress.document import (
@@ -33,7 +33,8 @@ from saga.progress.document import (
     progress_key,
 )
 from saga.progress.history import Archive
-from saga.progress.record import Hand, Written, check_room
+from saga.progress.record import Hand, Written
+from saga.progress.room import check_room
 from saga.progress.takeover import undeclared
 from saga.runtime import deadletters, spilling
 from saga.runtime.errors import Refused
@@ -110,7 +111,7 @@ async def load(service: Participant, turn: TurnState) -> TurnState:
     key = progress_key(service.name, saga)
     document = await patiently(service, turn.position, "get", service.ports.store.get, PROGRESS, key)
     if document is None:
-        p, cas = record.empty(service.name, saga), 0
+        p, cas = record.empty(service.name, saga, service.version), 0
     else:
         p, cas = decode(document.content), document.cas
         unpublished = list(history.unpublished(p, service.ports.assignment.is_committed, turn.message.id))
@@ -130,6 +131,7 @@ async def _taken_over(service: Participant, turn: TurnState, p: Snapshot) -> Sna
     """The progress with the own events that the version of the service before did not take."""
     entries = [*await _archived(service, turn.position, p), *map(decode_entry, p.transitions)]
     if p.pages:
+        p = await spilling.with_all_results(service, turn, p)
         said = [event for entry in entries for event in messages_of(p, entry)]
         had = await spilling.entries_in_pages(service, turn, p, said)
         p = replace(p, inbox={**dict.fromkeys(had, 0), **p.inbox})
@@ -158,6 +160,11 @@ def _archive(key: str, document: Document) -> Archive:
 def _check_declared(service: Prepared, p: Snapshot, unpublished: Sequence[Entry]) -> None:
     """Check that no other version of the service, or service of its name, has more to do here than this one can. Raises
     `SagaError`: the lane waits, and people are told, until a version that declares it takes the message."""
+    if p.version > service.version:
+        raise SagaError(
+            f"the state of saga {p.saga!r} has version {p.version}, and this version of {service.name!r} knows "
+            f"{service.version}: a newer release has migrated it, and takes it from here; deploy that one"
+        )
     missing = list(undeclared(p, service.roles))
     emitted = {event.type for entry in unpublished for event in entry.events}
     missing += sorted(f"event {type_}" for type_ in emitted - service.contracts.keys())
@@ -183,6 +190,8 @@ async def _too_old(service: Participant, turn: TurnState) -> None:
                 type=message.type,
                 reason=headers["dead_reason"],
                 remedy=headers["dead_remedy"],
+                blame="data",
+                owner=service.contracts[message.type].owner,
             )
         )
 
@@ -224,11 +233,13 @@ async def save(service: Participant, turn: TurnState, written: Written) -> TurnS
     p = written.snapshot
     if turn.recalled:  # these are in pages already
         p = replace(p, inbox={entry: at for entry, at in p.inbox.items() if entry not in turn.recalled})
+    if p.intents and (p.intents[0].calls or len(p.intents) > 1):
+        p = binding.with_format(p)
     content, bounds = encode(p), service.bounds
     emptied: list[tuple[str, int]] = []
     large = len(content) > history.HISTORY_BYTES_MAX
     # Else nothing goes to pages.
-    if large or p.pages or len(p.inbox) > bounds.inbox_max or len(p.queue + p.waiting) > bounds.head_max:
+    if large or p.pages or len(p.inbox) > bounds.inbox_max or len(p.queue + p.waiting + p.results) > bounds.head_max:
         before = p
         p, emptied = await spilling.within_bounds(service, turn, p)
         content = content if p is before else encode(p)
@@ -378,20 +389,6 @@ async def offer(
 
 def tell(service: Participant, saga: str, letter: DeadLetter) -> None:
     """Report a dead letter or an escalation to people."""
-    if letter.what == "escalation":
-        service.ports.watching.report(
-            Escalated(service=service.name, saga=saga, handler=letter.handler, reason=letter.reason, steps=letter.calls)
-        )
-    elif letter.what == "dead letter":
-        service.ports.watching.report(
-            DeadLettered(
-                service=service.name,
-                saga=saga,
-                message=letter.message.id,
-                type=letter.message.type,
-                handler=letter.handler,
-                reason=letter.reason,
-                remedy=letter.remedy,
-                where=letter.where,
-            )
-        )
+    moment = deadletters.moment(service.name, saga, letter, service.contracts.get(letter.message.type))
+    if moment is not None:
+        service.ports.watching.report(moment)

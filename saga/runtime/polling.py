@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from saga.broker.port import Membership
+from saga.envelope import type_of
 from saga.errors import BrokerUnavailable
 from saga.messages import Message, Partition, Position, Record, Standstill
 from saga.observe.moments import DeadLettered, GoesOn, StandsStill
@@ -21,6 +22,7 @@ from saga.runtime.participant import Participant
 from saga.runtime.room import Room
 from saga.runtime.watching import Watching
 from saga.runtime.worker_ports import WorkerAssignment
+from saga.runtime.yielding import Yielding
 from saga.wakes import Wake
 
 Place: TypeAlias = tuple[str, int | None]
@@ -46,10 +48,12 @@ class Polling:
     lanes: Lanes
     held: Held
     unreadable: "Unreadable"
+    yielding: Yielding | None = None
+    """Messages that yield; `None`: none ever does."""
 
     async def run(self, membership: Membership, stop: asyncio.Event) -> None:
         """Take from one source until `stop`."""
-        ports, prefixes = self.service.ports, self.assignment.prefixes
+        ports, prefixes, yielding = self.service.ports, self.assignment.prefixes, self.yielding
         away, told = False, dict[Place, Standstill]()
         while not stop.is_set():
             open_, room = self.room.open()
@@ -61,7 +65,8 @@ class Polling:
                 continue
             try:
                 # One that has its share may have room again in a moment: then the others are not waited for for long.
-                timeout_s = FULL_S if self.room.soon else POLL_S
+                # What yields goes on as soon as nothing else comes.
+                timeout_s = FULL_S if self.room.soon or (yielding is not None and yielding.count) else POLL_S
                 records = await membership.poll(open_, records_max=max(1, room), timeout_s=timeout_s)
             except BrokerUnavailable as why:
                 away = True
@@ -72,12 +77,16 @@ class Polling:
             if away:  # else nothing is said: a log that can be read may be full
                 away = False
                 ports.watching.answered("broker")
+            if yielding is not None:
+                self.room.is_behind = len(records) >= room
+                self.lanes.freed.set()
             self._take(records)
 
     def _take(self, records: Iterable[Record]) -> None:
         """Begin records, and see each to where it goes."""
         service, assignment, lanes = self.service, self.assignment, self.lanes
         now_s, partition, prefix = service.ports.clock.monotonic_s(), ("", -1), None
+        add = lanes.add if self.yielding is None else self.yielding.add
         for record in records:  # those of one partition come together
             if record[:2] != partition:
                 partition = record[:2]  # as good as a `Partition`
@@ -95,7 +104,7 @@ class Polling:
                 if type(taken) is Wake:
                     self.held.add(item, record, service.wakes[record.topic])
                 else:
-                    lanes.add(item)
+                    add(item)
             else:
                 self.unreadable.give_up(record, prefix, taken.reason)
 
@@ -123,7 +132,8 @@ class Unreadable:
     async def _sent(self, record: Record, prefix: Prefix, reason: str) -> None:
         """The dead letter is durable before the offset moves."""
         position = Position(record.topic, record.partition, record.offset)
-        letter = deadletters.unreadable(self.service.name, record, reason, self.service.ports.clock.now_ms())
+        contract, now_ms = self.service.contracts.get(type_of(record) or ""), self.service.ports.clock.now_ms()
+        letter = deadletters.unreadable(self.service.name, record, reason, now_ms, contract)
         try:
             await persistence.send_letter(self.service, position, letter)
         except Draining:
@@ -134,6 +144,8 @@ class Unreadable:
                 service=self.service.name,
                 reason=shortened(printable(reason), deadletters.REASON_BYTES_MAX),
                 remedy="mend its sender; its dead letter has it, or says where it lies",
+                blame="data",
+                owner=None if contract is None else contract.owner,
             )
         )
 

@@ -13,6 +13,7 @@ from saga.clock import Clock
 from saga.messages import Outgoing, Position
 from saga.progress.document import Call
 from saga.runtime.cache import KnownPages
+from saga.runtime.schemas import ReadAnew, at_once
 from saga.runtime.watching import Watching
 from saga.store.port import Store
 
@@ -118,5 +119,7 @@ class Ports:
     worker: str = ""
     """Name of this worker, for people."""
     outside: Outside = Step.make
+    contracts: ReadAnew = at_once
+    """Way to the contracts as they are by now, asked for when a message is of a schema that is not known."""
     one_run: Callable[[], OneRun] = ShieldedRun
     """Makes what one run of a handler needs, at its first step."""

@@ -1,21 +1,23 @@
 """Declarations of one service, made ready for the runtime: made once for each declaration, whoever runs it then. And
 the topics that follow from them."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
 from saga.contracts import codec
-from saga.contracts.library import Contract, Library, binding_of, contract_of
-from saga.declarations.values import Declared, DocumentKind, Reaction
+from saga.contracts.library import Contract, binding_of, contract_of
+from saga.declarations.migrations import whole_chain
+from saga.declarations.values import Declared, DocumentKind, Migration, Reaction
 from saga.errors import BadInput
 from saga.messages import Event, Message, Topic, name_of
 from saga.names import commands_of, dead_letters_of
 from saga.progress import spill
 from saga.progress.roles import Role, Roles, Undo
 from saga.progress.spill import Bounds
+from saga.runtime.schemas import Schemas
 from saga.wakes import Tier, tiers_of
 
 
@@ -40,13 +42,20 @@ class Prepared:
     """Types to be read from the log: those that a handler or a compensation here names and that others may say."""
     starts: frozenset[str]
     """Types that begin a saga."""
-    library: Library
+    schemas: Schemas
+    """Schemas of its contracts; of a service that runs, those deployed since its start, too."""
     state: type[Any] | None
+    migrations: Sequence[Migration] = ()
+    """Functions that make a state of the next version of one of each older version, oldest first."""
     memory_s: int
     documents: Mapping[type, DocumentKind]
     answers: Mapping[str, tuple[type[Exception], ...]]
     """For each handler the exceptions by which its resources answer."""
     bounds: Bounds
+    is_all_at_once: bool = False
+    """True if calls that have limits of their own wait for no turn: where no time passes, or nothing is called."""
+    version: int = 1
+    """Version of the state: one more than there are migrations."""
 
     @property
     def topics(self) -> frozenset[str]:
@@ -59,7 +68,7 @@ class Prepared:
 
     def decode(self, handler: str, message: Message) -> Event:
         """The message as the class that `handler` takes. Raises `BadInput`."""
-        event = codec.decode(message.value, self.classes[handler][message.type], self.library)
+        event = codec.decode(message.value, self.classes[handler][message.type], self.schemas.library)
         contract = self.contracts[message.type]
         said = str(getattr(event, contract.key))
         if said != message.saga:
@@ -68,7 +77,9 @@ class Prepared:
 
 
 def prepare(declared: Declared) -> Prepared:
-    """Prepare all that the service has declared so far."""
+    """Prepare all that the service has declared so far. Raises `DeclarationError` for migrations that do not lead to
+    the state of now."""
+    migrations = whole_chain(declared)
     everything = declared.reactions
     taken = {e for h in everything for e in h.hears}
     emitted = {e for h in everything for e in h.emits}
@@ -85,8 +96,10 @@ def prepare(declared: Declared) -> Prepared:
         contracts=contracts,
         consumed=consumed_by(declared, contracts),
         starts=frozenset(name for name, contract in contracts.items() if contract.starts),
-        library=binding_of(next(iter(taken))).library,
+        schemas=Schemas(binding_of(next(iter(taken))).library),
         state=declared.state,
+        migrations=migrations,
+        version=len(migrations) + 1,
         memory_s=int(declared.memory.total_seconds()),
         documents={document.kind: document for document in declared.documents},
         answers={
@@ -122,18 +135,34 @@ def roles_of(declared: Declared, contracts: Mapping[str, Contract]) -> Roles:
     handlers = [
         Role(
             name=handler.name,
-            takes=tuple(_names(p.events) for p in handler.parameters if p.role == "event"),
+            takes=tuple(_names(p.events) for p in handler.parameters if p.role == "event" and not p.optional),
+            optional=tuple(_names(p.events) for p in handler.parameters if p.optional),
             many=handler.many,
             decides=any(contracts[n].outcome for n in _names(handler.emits)),
             after_outcome=any(contracts[n].outcome for n in _names(handler.takes)),
             undo=undo.get(handler.name),
             within_ms=0 if handler.within is None else max(1, round(handler.within.total_seconds() * 1000)),
             unless=frozenset() if handler.within is None else ends | _names(handler.unless),
+            ends_surely=_ends_surely(handler, contracts),
         )
         for handler in reacting
     ]
     outcomes = frozenset(n for n in emitted if contracts[n].outcome)
     return Roles(declared.name, handlers, outcomes=outcomes, emitted=frozenset(emitted | own))
+
+
+def _ends_surely(handler: Reaction, contracts: Mapping[str, Contract]) -> bool:
+    """Return whether a saga ends once this waits for its time: see `Role`."""
+    is_last = handler.kind == "deadline" and not handler.unless
+    return is_last and handler.says_one and all(contracts[n].outcome for n in _names(handler.emits))
+
+
+def yields_of(service: Prepared) -> tuple[frozenset[str], frozenset[str]]:
+    """Types of messages that only handlers which may wait are for, and the topics of which no other type is read."""
+    busy = {n for h in service.declared.reactions if not h.deferrable for n in _names(h.hears)}
+    types = service.consumed - busy
+    read = {service.contracts[n].topic for n in service.consumed - types}
+    return types, frozenset(service.contracts[n].topic for n in types) - read
 
 
 def _names(events: tuple[type[Event], ...]) -> frozenset[str]:

@@ -1,15 +1,17 @@
 """Room for more messages: how many a worker may still take in, and from which partitions."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from operator import attrgetter
 
 from saga.messages import Partition
 from saga.policies.concurrency import INFLIGHT_MIN, InFlight
+from saga.policies.yielding import is_saturated
 from saga.runtime.held import Held
 from saga.runtime.lanes import Lanes
 from saga.runtime.offsets import Prefix
 from saga.runtime.worker_ports import WorkerAssignment
+from saga.runtime.yielding import Yielding
 
 POLL_MAX = 500
 """Records taken at a time."""
@@ -38,6 +40,8 @@ class Limits:
     """Bytes of their values together; one poll may go beyond it."""
     cache_max: int = 2000
     """Progresses kept in memory."""
+    deaths_max: int = 3
+    """Deaths of processes with a message in hand after which it is a dead letter."""
     drain_s: float = 20
     """Seconds that what runs may go on when the worker stops or loses a partition."""
 
@@ -57,6 +61,10 @@ class Room:
     held: Held
     now: InFlight = field(init=False)
     """Bound that follows store and log."""
+    yielding: Yielding | None = None
+    """Messages that yield; `None`: none ever does."""
+    is_behind: bool = False
+    """True if the last poll brought as many records as were asked for: there are more. Kept only where some yield."""
     soon: bool = False
     """True if a partition was left out that may have room again in a moment."""
 
@@ -83,7 +91,7 @@ class Room:
         unfinished: Iterable[int] = map(_unfinished, open_.values())
         # Nearly always none has to be left out, and that is cheap to see: none holds more than a share, or many wakes.
         too_much = max(map(len, map(_taken, open_.values())), default=0) >= share
-        if too_much or self.assignment.leaving or self.held.full:
+        if too_much or self.assignment.leaving or self.held.full or self._topics_that_wait():
             open_, unfinished = self._with_room(share)
         room = min(room, most - self.lanes.inflight, POLL_MAX)
         if room <= 0 or not open_ or self.lanes.inflight_bytes >= self.limits.inflight_bytes_max:
@@ -97,9 +105,9 @@ class Room:
         time is not, and has bounds of its own."""
         open_: dict[Partition, Prefix] = {}
         unfinished: list[int] = []
-        window = WINDOW * self.limits.inflight_max
+        window, wait = WINDOW * self.limits.inflight_max, self._topics_that_wait()
         for partition, prefix in self.assignment.prefixes.items():
-            if partition in self.assignment.leaving or partition in self.held.full:
+            if partition in self.assignment.leaving or partition in self.held.full or partition.topic in wait:
                 continue
             held = self.held.count(partition)
             if prefix.unfinished - held < share and len(prefix) - held < window:
@@ -108,6 +116,15 @@ class Room:
             else:
                 self.soon = True
         return open_, unfinished
+
+    def _topics_that_wait(self) -> Collection[str]:
+        """Topics that are not read, for too many messages yield already."""
+        return self.yielding.topics if self.yielding is not None and self.yielding.is_full else ()
+
+    def is_saturated(self) -> bool:
+        """Return whether there is so much to do that what may wait does."""
+        inflight, most = self.lanes.inflight, self.limits.inflight_max
+        return is_saturated(self.busy, self.now.limit, inflight, most, is_behind=self.is_behind)
 
     # ---------------------------------------------------------------- see `saga.runtime.watching.Load`
 

@@ -3,35 +3,42 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import fields
-from hashlib import blake2b
+from datetime import timedelta
+from itertools import takewhile
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-import msgspec
-from msgspec import Raw
 from msgspec.structs import replace as with_
 
+from saga.clock import from_iso, iso
 from saga.declarations.annotations import returns_of
-from saga.declarations.answers import check_recorded, declared_answer
+from saga.declarations.limits import MARK
 from saga.declarations.values import DocumentKind, Reaction
 from saga.errors import Permanent, StoreError, TooLarge
-from saga.observe.moments import StepDone
 from saga.progress import ids, record
-from saga.progress.document import UNENCODABLE, Call, Intent
-from saga.runtime import documents, persistence
-from saga.runtime.errors import Halted, NotDeterministic, unexpected
+from saga.progress.document import Call, Continuation, Intent
+from saga.progress.taking_back import TakeBack
+from saga.runtime import claims, controlling, documents, migrating, persistence, taking_back
+from saga.runtime.errors import Halted, unexpected
 from saga.runtime.participant import Participant
 from saga.runtime.ports import OneRun, Step
+from saga.runtime.recalling import Recalling
+from saga.runtime.recording import (
+    changed_fields,
+    digest_of,
+    fields_of,
+    flag_named,
+    given_back,
+    open_call,
+    recorded,
+    which,
+)
 from saga.runtime.turn_state import RunKey, TurnState
-from saga.view import Saga
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_encoder = msgspec.json.Encoder(order="deterministic")
 
-
-class RunningSaga(Saga[Any]):
+class RunningSaga(Recalling):
     """One run of a handler on one cause. Made for each attempt."""
 
     failure: Exception | None = None
@@ -41,25 +48,70 @@ class RunningSaga(Saga[Any]):
     """True if it is left as by a crash: nobody waits for what the handler did not wait for, except for writes."""
     ended = False
     """True if nothing of it begins any more."""
-    _next = 0
     _one_run: OneRun | None = None
     _state: Any = None
+    _time_ms = 0
+    _undo_with: tuple[TakeBack, ...] = ()
 
-    def __init__(self, service: Participant, turn: TurnState, handler: Reaction, run: RunKey, intent: Intent) -> None:
-        """`intent`: as it is open in the progress, or as it will be written before the first step."""
+    def __init__(  # what a run consists of
+        self,
+        service: Participant,
+        turn: TurnState,
+        handler: Reaction,
+        run: RunKey,
+        intent: Intent,
+        goes_on: Continuation | None,
+    ) -> None:
+        """`intent`: as it is open in the progress, or as it will be written before the first step. `goes_on`: the run
+        of which this is the next turn."""
         self.service, self.turn, self.handler, self.run, self.intent = service, turn, handler, run, intent
         recorded_, carried = intent.calls, turn.results_of(run)
+        self._said = {which(call): call for call in recorded_ if call.by is not None} if recorded_ else {}
+        """Answers that a person gave in the place of the outside."""
+        if self._said:  # one overrides what this turn remembers, and all that came of it
+            recorded_ = tuple(call for call in recorded_ if call.by is None)
+            carried = tuple(takewhile(lambda call: which(call) not in self._said, carried))
+        self._recorded = len(recorded_)
+        """Number of answers that the intent holds, as it was written last."""
+        self._open = open_call(intent) if intent.begins is not None else None
+        """Call that has begun and has no answer in it."""
         # What is recorded wins: another worker may have gone on from other answers meanwhile.
         self.calls = list(carried if carried and carried[: len(recorded_)] == recorded_ else recorded_)
-        """All answers so far, recorded or carried over."""
+        """Answers of the outside so far, recorded or carried over."""
         self.outages = service.ports.watching.outages
         """Outages that had been told when it began."""
         self.begun_s = service.ports.clock.monotonic_s()
         self.until_s = self.begun_s + handler.timeout_s
+        self.goes_on = goes_on
         self._numbers: dict[str, int] = {}
         if service.state is not None:
-            self._state = service.state_of(intent.state)
+            self._given = migrating.shown(service, intent, turn.message.saga) if service.migrations else intent.state
+            self._state = service.state_of(self._given)
             self._before = fields_of(self._state)
+
+    @property
+    def answers(self) -> tuple[Call, ...]:
+        """All calls with their answers, those last that a person gave."""
+        return (*self.calls, *self._said.values()) if self._said else tuple(self.calls)
+
+    @property
+    def time_ms(self) -> int:
+        """Time of the turn, in milliseconds since 1970: once something is written about it, a rerun has the same."""
+        if not self._time_ms:
+            self._time_ms = from_iso(self.intent.time) if self.intent.time else self._now_ms()
+        return self._time_ms
+
+    def _now_ms(self) -> int:
+        now_ms, c = self.service.ports.clock.now_ms(), self.goes_on
+        if c is None:
+            return now_ms
+        # This worker's clock may be behind the one by which the turn before was made, or this one found to be due.
+        is_awaited = any(message.type in c.until for message in self.intent.parts[len(c.parts) :])
+        return max(now_ms, c.seen_ms if is_awaited or c.attempts else c.due_ms)
+
+    @property
+    def waited(self) -> timedelta:
+        return timedelta(milliseconds=0 if self.goes_on is None else self.time_ms - self.goes_on.first_ms)
 
     @property
     def has_begun(self) -> bool:
@@ -83,30 +135,40 @@ class RunningSaga(Saga[Any]):
                 f"{self.handler.name} assigned {self._state!r} to saga.state: it must be an instance of "
                 f"{'the state= of Service(...)' if self.service.state is None else self.service.state.__name__}"
             )
-        before, after = self._before, fields_of(self._state)
-        changed = {name: value for name, value in after.items() if before[name] != value}
-        if not changed:
-            return {}
-        written = {n: msgspec.json.decode(recorded(value, n, "saga.state's")) for n, value in changed.items()}
-        try:
-            read = self.service.state_of({**self.intent.state, **written})
-        except (msgspec.ValidationError, TypeError, ValueError):
-            read = None
-        for name in changed:
-            if read is None or getattr(read, name) != getattr(self._state, name):
-                raise Permanent(
-                    f"saga.state's {name!r} cannot be recorded: {getattr(self._state, name)!r} is not the same when it "
-                    "is read back"
-                )
-        return written
+        return changed_fields(self._before, self._state, lambda new: self.service.state_of({**self._given, **new}))
 
     def key(self, name: str, /) -> str:
-        return ids.key(name, self.service.name, self.turn.message.saga, self.handler.name, self.intent.cause)
+        return ids.key(name, self.service.name, self.turn.message.saga, self._whose, self.intent.cause)
+
+    @property
+    def _whose(self) -> str:
+        """Name under which keys and updates are: what is done in place of a run is none of its own."""
+        return f"{self.handler.name}|lieu" if self.intent.kind == "lieu" else self.handler.name
+
+    def undo_with(self, call: Callable[P, Awaitable[object]], /, *args: P.args, **kwargs: P.kwargs) -> None:
+        role = self.service.roles.handlers.get(self.handler.name)
+        try:
+            if self.intent.kind != "do" or role is None or role.undo is None:
+                raise Permanent(
+                    f"{self.handler.name} says how to take back what it did, but has no compensation, so nothing ever "
+                    f"would: declare one, or leave out saga.undo_with"
+                )
+            said = taking_back.said(self.service, self, call, args, kwargs)
+        except Permanent as why:
+            self.failure = self.failure or why
+            raise
+        self._undo_with += (with_(said, after=self._next),)
+
+    @property
+    def taken_back_with(self) -> tuple[TakeBack, ...]:
+        """Calls that take this run back. A rerun that has not come as far as an earlier one goes by that."""
+        known = self.intent.undo_with if self.intent.kind == "do" else ()
+        return self._undo_with if len(self._undo_with) >= len(known) else known
 
     async def step(self, call: Callable[P, Awaitable[Any]], /, *args: P.args, **kwargs: P.kwargs) -> Any:
         async with self._one_at_a_time():
             answered, type_ = await self._or_failed(self._stepped(call, args, kwargs))
-            return self._given_back(answered, type_, self.service.answers[self.handler.name])
+            return await self._given_back(answered, type_, self.service.answers[self.handler.name])
 
     async def _stepped(
         self, call: Callable[..., Awaitable[Any]], args: Sequence[object], kwargs: Mapping[str, object]
@@ -116,41 +178,18 @@ class RunningSaga(Saga[Any]):
         asked, type_ = self._asked("step", name, args, kwargs), returns_of(call)
         answered = self._recalled(asked)
         if answered is None:
-            await self._begin(asked)
-            answered = await self._made(asked, call, args, kwargs)
-            self.calls.append(answered)
+            used = self.service.used.get(type(getattr(call, "__self__", None)))
+            step = Step(self.turn.message.saga, self.handler.name, asked, call, args, kwargs)
+            limits = getattr(call, MARK, None)
+            if limits is None and (used is None or not used.limiter.is_needed):
+                await self._begin(asked)
+                timeout_s = self.handler.timeout_s if used is None else used.resource.timeout_s
+                answered = await self.made(step, used, timeout_s)
+            else:
+                answered = await self.let_through(step, used, limits)
+            large = len(memoryview(answered.value)) > self.service.bounds.value_bytes_max
+            self.calls.append(await self._light(answered) if large else answered)
         return answered, type_
-
-    async def _made(
-        self, asked: Call, call: Callable[..., Awaitable[Any]], args: Sequence[object], kwargs: Mapping[str, object]
-    ) -> Call:
-        """Make the call itself, within its time."""
-        clock, began = self.service.ports.clock, self.service.ports.clock.monotonic_s()
-        timeout_s = self.service.timeouts.get(type(getattr(call, "__self__", None)), self.handler.timeout_s)
-        try:
-            called = self.service.ports.outside(
-                Step(self.turn.message.saga, self.handler.name, asked, call, args, kwargs)
-            )
-            value = await clock.within(timeout_s, called)
-        except self.service.answers[self.handler.name] as why:
-            answer = declared_answer(why, self.service.answers[self.handler.name])
-            value = recorded(why.args, asked.name, "the answer of")
-            check_recorded(answer, why, value, asked.name)
-            answered = with_(asked, answer=answer.__name__, value=value)
-        except TimeoutError as why:
-            raise TimeoutError(f"step {asked.name} gave no answer within {timeout_s} s") from why
-        else:
-            answered = with_(asked, value=recorded(value, asked.name, "what it returned by"))
-        self.service.ports.watching.report(
-            StepDone(
-                service=self.service.name,
-                saga=self.turn.message.saga,
-                handler=self.handler.name,
-                step=asked.name,
-                ms=(clock.monotonic_s() - began) * 1000,
-            )
-        )
-        return answered
 
     async def update(
         self,
@@ -163,7 +202,7 @@ class RunningSaga(Saga[Any]):
     ) -> Any:
         async with self._one_at_a_time():
             answered, type_ = await self._or_failed(self._updated(kind, key, change, args, kwargs))
-            return self._given_back(answered, type_, self._declared(kind).answers)
+            return await self._given_back(answered, type_, self._declared(kind).answers)
 
     async def _updated(
         self,
@@ -198,7 +237,7 @@ class RunningSaga(Saga[Any]):
 
     async def read(self, kind: type[Any], key: str, /) -> Any:
         async with self._one_at_a_time():
-            return self._given_back(*await self._or_failed(self._looked_up(kind, key)), ())
+            return await self._given_back(*await self._or_failed(self._looked_up(kind, key)), ())
 
     async def _looked_up(self, kind: type[Any], key: str) -> tuple[Call, Any]:
         declared = self._declared(kind)
@@ -207,8 +246,23 @@ class RunningSaga(Saga[Any]):
         if answered is None:
             value = await self._of_store(documents.read(self.service, self.turn.position, declared, key))
             answered = with_(asked, value=recorded(value, declared.collection, "the document read by"))
-            self.calls.append(answered)
+            large = len(memoryview(answered.value)) > self.service.bounds.value_bytes_max
+            self.calls.append(await self._light(answered) if large else answered)
         return answered, declared.kind | None
+
+    async def flag(self, name: str, /) -> bool:
+        async with self._one_at_a_time():
+            return bool(await self._given_back(await self._or_failed(self._switched(name)), bool, ()))
+
+    async def _switched(self, name: str) -> Call:
+        asked = self._asked("read", flag_named(name), (), {}, document=f"flag/{name}")
+        answered = self._recalled(asked)
+        if answered is None:
+            here = self.turn.position, name, self.turn.message.saga
+            on = await self._of_store(controlling.is_on(self.service, *here))
+            answered = with_(asked, value=recorded(on, name, "the flag"))
+            self.calls.append(answered)
+        return answered
 
     async def _or_failed(self, work: Coroutine[object, object, T]) -> T:
         """Await an answer. All else fails this attempt, even if the handler catches it."""
@@ -230,7 +284,7 @@ class RunningSaga(Saga[Any]):
     def marker(self, call: Call) -> str:
         """The id of an update of this run."""
         return ids.update_id(
-            self.service.name, self.turn.message.saga, self.handler.name, self.intent.cause, call.name, call.number
+            self.service.name, self.turn.message.saga, self._whose, self.intent.cause, call.name, call.number
         )
 
     def _one_at_a_time(self) -> AbstractAsyncContextManager[object]:
@@ -248,15 +302,6 @@ class RunningSaga(Saga[Any]):
             async with self._one_run.gate:  # a step that the handler did not wait for comes to its end
                 await self._one_run.settled()
 
-    def check_whole(self) -> None:
-        """Raises `NotDeterministic` if something is recorded that this run has not asked for."""
-        left = self._expected() if self.calls or self.intent.begins else None
-        if left is not None:
-            raise NotDeterministic(
-                f"not deterministic: {self.handler.name} recorded {left.kind} {left.name!r} (number {left.number}) "
-                "and its rerun has ended without asking for it"
-            )
-
     def _declared(self, kind: type[Any]) -> DocumentKind:
         declared = self.service.documents.get(kind)
         if declared is None:
@@ -267,12 +312,7 @@ class RunningSaga(Saga[Any]):
         return declared
 
     def _asked(
-        self,
-        kind: Any,
-        name: str,
-        args: Sequence[object],
-        kwargs: Mapping[str, object],
-        document: str | None = None,
+        self, kind: Any, name: str, args: Sequence[object], kwargs: Mapping[str, object], document: str | None = None
     ) -> Call:
         """The call as it is compared with what is recorded."""
         if self.ended:
@@ -282,31 +322,7 @@ class RunningSaga(Saga[Any]):
         if self.failure is not None:
             raise self.failure
         self._numbers[name] = number = self._numbers.get(name, 0) + 1
-        return Call(kind=kind, name=name, number=number, input=_digest(name, args, kwargs), document=document)
-
-    def _recalled(self, asked: Call) -> Call | None:
-        """The recorded answer; `None` if the call has to be made. Raises `NotDeterministic`."""
-        expected = self._expected()
-        if expected is None:
-            self._next += 1
-            return None
-        for what in ("kind", "name", "number", "document", "input"):
-            if getattr(asked, what) != getattr(expected, what):
-                raise NotDeterministic(
-                    f"not deterministic: {self.handler.name} recorded {expected.kind} {expected.name!r} "
-                    f"(number {expected.number}) and its rerun asks for {asked.kind} {asked.name!r} "
-                    f"(number {asked.number}){' with other arguments' if what == 'input' else ''}"
-                )
-        self._next += 1
-        return self.calls[self._next - 1] if self._next <= len(self.calls) else None
-
-    def _expected(self) -> Call | None:
-        """Call that is recorded, and has to be asked for next."""
-        count = len(self.calls)
-        if self._next < count:
-            return self.calls[self._next]
-        begun = self.intent.begins
-        return begun if begun is not None and self._next == count == len(self.intent.calls) else None
+        return Call(kind=kind, name=name, number=number, input=digest_of(name, args, kwargs), document=document)
 
     async def _begin(self, asked: Call) -> None:
         """Make the intent durable, with all answers so far: nothing new begins before."""
@@ -315,15 +331,18 @@ class RunningSaga(Saga[Any]):
         except Halted as halt:
             self.halt = halt
             raise
-        if self.intent.begins is not None and len(self.intent.calls) == len(self.calls):
-            return
+        if self._open is not None and self._recorded == len(self.calls):
+            return  # it is the one that has begun
         hand = persistence.in_hand(self.service, self.turn, appends=False)
-        intent = with_(self.intent, begins=asked, calls=tuple(self.calls), time=self.intent.time or hand.time)
+        intent = with_(self.intent, begins=asked, calls=self.answers, time=self.intent.time or iso(self.time_ms))
+        if self._undo_with:
+            intent = with_(intent, undo_with=self.taken_back_with)
         await self._shielded(self._save(intent, record.begun(self.turn.known, hand, intent)))
 
     async def _save(self, intent: Intent, written: record.Written) -> None:
         self.turn = await persistence.save(self.service, self.turn, written)
-        self.intent = intent  # only now: what is not written binds no rerun
+        # Only now: what is not written binds no rerun.
+        self.intent, self._open, self._recorded = intent, intent.begins, len(self.calls)
 
     async def _of_store(self, work: Awaitable[T]) -> T:
         """Trouble of the store is no failure of the handler: the turn ends as by a crash, and the lane tells."""
@@ -340,58 +359,16 @@ class RunningSaga(Saga[Any]):
         assert self._one_run is not None
         return self._of_store(self._one_run.write(work))
 
-    def _given_back(self, call: Call, type_: Any, answers: tuple[type[Exception], ...]) -> Any:
+    def _light(self, answered: Call) -> Coroutine[object, object, Call]:
+        """A large answer without its value, once that is durable elsewhere."""
+        return self._shielded(claims.light(self.service, self.turn, answered))
+
+    async def _given_back(self, call: Call, type_: Any, answers: tuple[type[Exception], ...]) -> Any:
         """Give a recorded result, as the first run and every rerun see it."""
-        if call.answer is not None:
-            for answer in answers:
-                if answer.__name__ == call.answer:
-                    raise answer(*msgspec.json.decode(call.value))
-            self.failure = Permanent(
-                f"{self.handler.name} recorded that {call.name!r} answered {call.answer}, which is in no answers=(...) "
-                "any more: put it back until no saga is open"
-            )
-            raise self.failure
+        if call.claim:
+            call = await self._or_failed(self._of_store(claims.whole(self.service, self.turn, call)))
         try:
-            return msgspec.json.decode(call.value, type=type_)
-        except (msgspec.ValidationError, TypeError) as why:
-            self.failure = Permanent(
-                f"the recorded result of {call.name!r} cannot be given back as {type_}: {why}; "
-                "annotate what it returns with a type that can be recorded and read back"
-            )
-            raise self.failure from why
-
-
-def fields_of(state: Any) -> dict[str, Any]:
-    """All fields of a state, as they are recorded.
-
-    msgspec alone leaves out what has its default in an object that it made itself: `__dict__` does not hold it.
-    """
-    values: dict[str, Any] = msgspec.to_builtins(state, str_keys=True)
-    if len(values) < len(state.__dataclass_fields__):
-        for field in fields(state):
-            if field.name not in values:
-                values[field.name] = msgspec.to_builtins(getattr(state, field.name), str_keys=True)
-    return values
-
-
-def recorded(value: object, name: str, what: str) -> Raw:
-    """A value as it is recorded. Raises `Permanent` for one that cannot be."""
-    try:
-        return Raw(_encoder.encode(value))
-    except UNENCODABLE as why:
-        raise Permanent(f"{what} {name!r} cannot be recorded: {why}; return plain values or dataclasses") from why
-
-
-def _digest(name: str, args: Sequence[object], kwargs: Mapping[str, object]) -> str:
-    """Digest that tells two inputs of a call apart. Raises `Permanent` naming the argument that cannot be recorded."""
-    try:
-        return blake2b(_encoder.encode((args, kwargs)), digest_size=12).hexdigest()
-    except UNENCODABLE as why:
-        for where, argument in (*enumerate(args, 1), *kwargs.items()):
-            try:
-                _encoder.encode(argument)
-            except UNENCODABLE as its:
-                raise Permanent(
-                    f"argument {where} of {name!r} cannot be recorded: {its}; hand over plain values"
-                ) from its
-        raise Permanent(f"the arguments of {name!r} cannot be recorded: {why}; hand over plain values") from why
+            return given_back(self.handler.name, call, type_, answers)
+        except Permanent as why:
+            self.failure = why
+            raise

@@ -1,33 +1,91 @@
-"""A dead original half done: what it began and nobody can undo is put out of reach, and shown to a person."""
+"""An original that never finishes, half done: what it began is put out of reach, what it said with `undo_with` is done
+in its place, and what nobody can undo is shown to a person."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, cast
 
 from saga.commands import Command
+from saga.declarations.returns import Nothing
+from saga.declarations.values import Parameter
 from saga.progress import compensate, ids, operators
 from saga.progress.actions import CloseSealed
-from saga.progress.document import Call, Intent
-from saga.runtime import documents, persistence
+from saga.progress.document import Call, Intent, Snapshot
+from saga.progress.record import Hand, Written
+from saga.runtime import documents, persistence, taking_back
+from saga.runtime.errors import said_by
+from saga.runtime.failing import Ask
+from saga.runtime.handling import perform
 from saga.runtime.participant import Participant
-from saga.runtime.turn_state import TurnState
+from saga.runtime.turn_state import RunKey, TurnState
+from saga.view import Saga
 
 
 async def close_sealed(service: Participant, turn: TurnState, action: CloseSealed) -> TurnState:
-    """Close its documents to the dead original, and write down what remains of it."""
-    remains = []
-    for call, sure in _begun_calls(action.intent):
-        if call.kind == "step":
-            remains.append(_describe(call, "ran" if sure else "may have happened"))
-        elif call.kind == "update" and await _applied(service, turn, action.intent, call):
-            remains.append(_describe(call, "was applied"))
-    hand, command = persistence.in_hand(service, turn), action.message
-    if isinstance(command, Command):
-        kept = next(k for k in turn.known.queue if k.dead == command.dead)
-        written = operators.discarded(turn.known, hand, command, kept, remains=remains)
+    """Close its documents to the original, take back what it said how to, and write down what remains of it."""
+    remains, intent = await _remains(service, turn, action.intent), action.intent
+    if not intent.undo_with:
+        written = _closed(turn.known, persistence.in_hand(service, turn), action, remains, ())
         return await persistence.write(service, turn, written)
-    written = compensate.closed_for_good(turn.known, hand, action.role, action.message, remains=remains)
-    return await persistence.write(service, turn, written)
+
+    async def take_back(saga: Saga[Any]) -> None:
+        remains.extend(await _taken_back(service, saga, intent))
+
+    original = service.handlers[intent.handler]
+    handler = replace(
+        original,
+        kind="compensation",
+        function=take_back,
+        parameters=(Parameter(name="saga", role="saga"),),
+        emits=(),
+        shape=Nothing(),
+    )
+
+    def ends(p: Snapshot, hand: Hand, calls: tuple[Call, ...]) -> Written:
+        return _closed(p, hand, action, remains, calls)
+
+    run: RunKey = ("lieu", intent.handler, intent.cause)
+    return await perform(service, turn, Ask(action=action, handler=handler, run=run, ends=ends))
+
+
+def _closed(p: Snapshot, hand: Hand, action: CloseSealed, remains: Sequence[str], calls: tuple[Call, ...]) -> Written:
+    command = action.message
+    if isinstance(command, Command):
+        kept = next(k for k in p.queue if k.dead == command.dead)
+        return operators.discarded(p, hand, command, kept, remains=remains, calls=calls)
+    return compensate.closed_for_good(p, hand, action.role, action.message, remains=remains, calls=calls)
+
+
+async def _taken_back(service: Participant, saga: Saga[Any], intent: Intent) -> list[str]:
+    """Make the calls with which a run is taken back, newest first; those that could not be made, or were refused."""
+    left = []
+    for said in reversed(intent.undo_with):
+        try:
+            call, args, named = taking_back.found(service, saga, said)
+            await (call(*args, **named) if said.saga else saga.step(cast(Any, call), *args, **named))
+        except taking_back.NotFound as why:
+            left.append(str(why))
+        except service.answers[intent.handler] as why:
+            left.append(f"{said.call} was refused: {said_by(why)}")
+    return left
+
+
+async def _remains(service: Participant, turn: TurnState, intent: Intent) -> list[str]:
+    """Calls of the original that nothing takes back, for a person to put right, newest first."""
+    remains = []
+    for call, sure in _begun_calls(intent):
+        if call.kind == "step":
+            how = "ran" if call.by is None else f"ran, as {call.by} says"
+            remains.append(_describe(call, how if sure else "may have happened"))
+        elif call.kind == "update" and await _applied(service, turn, intent, call):
+            remains.append(_describe(call, "was applied"))
+    return remains + [_describe(c, "ran" if c.kind == "step" else "was applied") for c in reversed(intent.left)]
 
 
 def _begun_calls(intent: Intent) -> list[tuple[Call, bool]]:
     """Calls that the original began, newest first; true for those whose answer is known."""
+    if intent.undo_with:  # the others are of what takes its place
+        return [] if intent.maybe is None else [(intent.maybe, False)]
     calls = [(call, True) for call in intent.calls if call.answer is None]
     if intent.begins is not None and not any(
         (c.name, c.number) == (intent.begins.name, intent.begins.number) for c in intent.calls
@@ -48,5 +106,7 @@ async def _applied(service: Participant, turn: TurnState, intent: Intent, call: 
 
 
 def _describe(call: Call, what: str) -> str:
+    if not call.name:
+        return f"and {call.number} before these, which `saga show --steps` tells, {what}"
     where = f" on {call.document}" if call.document else ""
     return f"{call.kind} {call.name}{where} {what}"

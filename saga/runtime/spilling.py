@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from saga.errors import Ambiguous, Exists, StoreError
 from saga.messages import Message
 from saga.names import ARCHIVES, PROGRESS
-from saga.progress import ids, piles, spill
+from saga.progress import ids, piles, spill, stacks
 from saga.progress.document import UNREADABLE, Page, Snapshot, progress_key
 from saga.progress.spill import Leaf, NewPage
 from saga.runtime import persistence
@@ -47,6 +47,8 @@ async def _in_pages(
     for page in reversed(p.pages):
         if not missing:
             break
+        if page.of == "results":
+            continue
         entries = await _entries_of(service, turn, page)
         for entry in [entry for entry in missing if spill.is_in(entries, entry)]:
             name = missing.pop(entry)
@@ -65,6 +67,10 @@ async def within_bounds(service: Participant, turn: TurnState, p: Snapshot) -> t
         key, document = await _read(service, turn, page)
         p = piles.restored(p, page, _leaf(key, document))
         emptied.append((key, document.cas))
+    while (page := stacks.next_to_restore(p)) is not None:
+        key, document = await _read(service, turn, page)
+        p = stacks.restored(p, page, _leaf(key, document))
+        emptied.append((key, document.cas))
     now_s = service.ports.clock.now_ms() // 1000
     until = piles.kept_until(p, now_s=now_s, memory_s=service.memory_s)
     for page in piles.lasting_wrongly(p, now_s=now_s, memory_s=service.memory_s):
@@ -74,7 +80,8 @@ async def within_bounds(service: Participant, turn: TurnState, p: Snapshot) -> t
         await _inserted(service, turn, new)
         emptied.append((key, document.cas))
     p, new_pages = piles.piles_spilled(p, service.roles, service.bounds, in_hand=turn.message, now_s=now_s, until=until)
-    for new in new_pages:
+    p, more = stacks.results_spilled(p, service.bounds)
+    for new in (*new_pages, *more):
         await _inserted(service, turn, new)
     if len(p.inbox) > service.bounds.inbox_max:
         merged = [(page, await _entries_of(service, turn, page)) for page in spill.to_merge(p, service.bounds)]
@@ -90,6 +97,14 @@ async def within_bounds(service: Participant, turn: TurnState, p: Snapshot) -> t
             p, new = spilled
             await _inserted(service, turn, new)
     return p, emptied
+
+
+async def with_all_results(service: Participant, turn: TurnState, p: Snapshot) -> Snapshot:
+    """The progress with the results that are in pages, for a look at all of them. Raises `Refused`."""
+    while (page := next((page for page in p.pages if page.of == "results"), None)) is not None:
+        key, document = await _read(service, turn, page)
+        p = stacks.restored(p, page, _leaf(key, document))
+    return p
 
 
 async def removed(service: Participant, emptied: Sequence[tuple[str, int]]) -> None:
@@ -123,7 +138,8 @@ async def _inserted(service: Participant, turn: TurnState, new: NewPage) -> None
     except Ambiguous as why:
         persistence.tell_refused(service, saga, "archive", why)
         raise Refused from why
-    ports.pages.learn(key, spill.decode_leaf(new.content).entries)
+    if new.page.of != "results":  # nobody asks which messages they are of
+        ports.pages.learn(key, spill.decode_leaf(new.content).entries)
 
 
 async def _entries_of(service: Participant, turn: TurnState, page: Page) -> bytes:
@@ -154,6 +170,8 @@ async def _read(service: Participant, turn: TurnState, page: Page) -> tuple[str,
 
 
 def _leaf(key: str, document: Document) -> Leaf:
+    if key.rpartition("-")[2] != spill.digest_of(document.content):
+        raise StoreError(f"the page {key!r} in {ARCHIVES!r} was changed since it was written; restore it")
     try:
         return spill.decode_leaf(document.content)
     except UNREADABLE as why:

@@ -13,12 +13,26 @@
 from msgspec.structs import replace
 
 from saga.errors import TooLarge
-from saga.progress.actions import Act, CloseSealed, Done, Heed, Note, Recall, Reload, Rename, Run, SendOn, Undo, Write
+from saga.progress.actions import (
+    Act,
+    Action,
+    CloseSealed,
+    Done,
+    Heed,
+    Note,
+    Recall,
+    Reload,
+    Rename,
+    Run,
+    SendOn,
+    Undo,
+    Write,
+)
 from saga.progress.operators import heeded
 from saga.progress.step import is_all, next_action, next_snapshot, noted
 from saga.progress.timing import is_overdue
 from saga.runtime import handling, oversized, persistence, sealing, spilling, waking
-from saga.runtime.beginning import as_read
+from saga.runtime.beginning import as_read, judged
 from saga.runtime.errors import Refused
 from saga.runtime.participant import Participant
 from saga.runtime.turn_state import TurnState
@@ -33,6 +47,8 @@ async def take_turn(service: Participant, turn: TurnState) -> TurnState:
 
 async def advance(service: Participant, turn: TurnState) -> TurnState:
     """Do what is next, up to a read or a write. What is refused is decided again, on the progress as it is by then."""
+    if turn.bad:
+        turn = judged(service, turn)
     action = next_action(as_read(service, turn), service.roles, turn, persistence.now(service), turn.certain)
     try:
         match action:
@@ -62,12 +78,17 @@ async def advance(service: Participant, turn: TurnState) -> TurnState:
     except Refused:
         return turn.unread()
     except TooLarge as why:
-        if isinstance(action, Heed):
-            return await oversized.unheeded(service, turn, action.command, why)
-        if not isinstance(action, Act):
-            raise
-        return await oversized.given_up(service, turn, action, why)
+        return await _too_large(service, turn, action, why)
     return replace(turn, over=True) if _ends(service, turn) else turn
+
+
+async def _too_large(service: Participant, turn: TurnState, action: Action, why: TooLarge) -> TurnState:
+    """Give up what the store does not take. Raises the error for what nobody can give up."""
+    if isinstance(action, Heed):
+        return await oversized.unheeded(service, turn, action.command, why)
+    if not isinstance(action, Act):
+        raise why
+    return await oversized.given_up(service, turn, action, why)
 
 
 def _ends(service: Participant, turn: TurnState) -> bool:

@@ -1,6 +1,6 @@
 """State of a turn, between two steps: one immutable value with all that is known while one message is handled."""
 
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -11,6 +11,14 @@ from saga.progress.document import Attempt, Call, Kind, Snapshot
 
 RunKey: TypeAlias = tuple[Kind, str, str]
 """Kind, handler and cause of one run."""
+
+
+class Stopped(NamedTuple):
+    """Handler, or its compensation, of which nothing that is kept is ready before some time, whatever is due."""
+
+    handler: str
+    undoes: bool
+    due_ms: int
 
 
 class Stages(Struct):
@@ -38,6 +46,10 @@ class TurnState(Trigger, frozen=True, kw_only=True, gc=False):
     """True if the progress was read or written in this turn; one from a cache may be old."""
     recalled: dict[str, int] | None = None
     """Inbox entries of the message in hand that are in pages of the progress; known together with `paged`."""
+    deaths: int = 0
+    """Number of deaths for which the next run is given up: the process dies of it; 0: it is not."""
+    stopped: tuple[Stopped, ...] = ()
+    """Runs that are kept, and that people have stopped: in this turn they are not ready."""
     over: bool = False
     """True if nothing is left to do."""
     results: tuple[tuple[RunKey, tuple[Call, ...]], ...] = ()

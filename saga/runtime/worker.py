@@ -7,17 +7,21 @@ from dataclasses import dataclass, field
 from saga import names
 from saga.errors import Broken, StoreUnavailable
 from saga.messages import Partition, Standstill
+from saga.policies.yielding import held_max
 from saga.progress.document import progress_key
 from saga.runtime.commits import Commits
 from saga.runtime.delivery import Delivery
+from saga.runtime.guard import Guard
 from saga.runtime.held import Held
 from saga.runtime.lanes import Lanes
 from saga.runtime.participant import Participant
 from saga.runtime.partitions import Partitions
 from saga.runtime.polling import Polling, Unreadable
+from saga.runtime.prepared import yields_of
 from saga.runtime.room import Limits, Room
 from saga.runtime.sources import Sources
 from saga.runtime.worker_ports import WorkerAssignment
+from saga.runtime.yielding import Yielding
 
 
 @dataclass(slots=True)
@@ -32,18 +36,26 @@ class Worker:
     sources: Sources
     lanes: Lanes = field(init=False)
     held: Held = field(init=False)
+    yielding: Yielding | None = field(init=False)
+    """Messages that yield; `None`: no handler may wait."""
     polling: Polling = field(init=False)
     commits: Commits = field(init=False)
     listener: Partitions = field(init=False)
 
     def __post_init__(self) -> None:
         delivery = Delivery(self.service, self.limits.cache_max)
-        self.lanes = Lanes(self.tasks, delivery.deliver)
+        guard = Guard(self.service, self.limits.deaths_max, delivery.deliver)
+        self.lanes = Lanes(self.tasks, delivery.deliver, guard.delivered)
         clock, look_again = self.service.ports.clock, lambda: self.listener.look_again()
         self.held = Held(clock, self.lanes, self.limits.inflight_max, look_again)
         room = Room(self.limits, self.assignment, self.lanes, self.held)
+        types, topics = yields_of(self.service)
+        if types:
+            most = held_max(self.limits.inflight_max)
+            room.yielding = Yielding(clock, self.lanes, types, topics, room.is_saturated, most, look_again)
+        self.yielding = room.yielding
         unreadable = Unreadable(self.service, self.lanes)
-        self.polling = Polling(self.service, self.assignment, room, self.lanes, self.held, unreadable)
+        self.polling = Polling(self.service, self.assignment, room, self.lanes, self.held, unreadable, self.yielding)
         self.commits = Commits(self.assignment, self.sources, self.lanes.finished)
         self.listener = Partitions(
             self.assignment,
@@ -53,6 +65,8 @@ class Worker:
             delivery.cache,
             self.commits,
             self.limits.drain_s,
+            self.limits.inflight_max,
+            self.yielding,
         )
 
     @property
@@ -74,6 +88,10 @@ class Worker:
     @property
     def inflight_max(self) -> int:
         return self.polling.room.now.limit
+
+    @property
+    def yields(self) -> int:
+        return 0 if self.yielding is None else self.yielding.count
 
     @property
     def partitions(self) -> int:

@@ -11,6 +11,7 @@ from saga.runtime.cache import KnownPages
 from saga.runtime.errors import Draining
 from saga.runtime.offsets import Prefix
 from saga.runtime.ports import Outside, Ports, Step
+from saga.runtime.schemas import ReadAnew, beside
 from saga.runtime.watching import Watching
 from saga.store.port import Store
 
@@ -69,10 +70,15 @@ class WorkerAssignment:
 
 
 def worker_ports(
-    store: Store, broker: Broker, assignment: WorkerAssignment, through: Outside = Step.make, worker: str = ""
+    store: Store,
+    broker: Broker,
+    assignment: WorkerAssignment,
+    through: Outside = Step.make,
+    worker: str = "",
+    contracts: ReadAnew = beside,
 ) -> Ports:
     """Ports of whoever runs turns on a real store and a real broker. `through`: the way of steps to the outside.
-    `worker`: its name, for people."""
+    `worker`: its name, for people. `contracts`: the way to what is deployed by now."""
     watching = assignment.watching
     return Ports(
         store=store,
@@ -84,4 +90,5 @@ def worker_ports(
         pages=KnownPages(),
         worker=worker,
         outside=lambda step: watching.idling(through(step)),
+        contracts=contracts,
     )

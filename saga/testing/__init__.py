@@ -1,7 +1,8 @@
 """Test a service alone, a choreography in a world, and every way in which it can break. Nothing here needs a server.
 
-From the smallest: a handler by plain call with `a_saga`; one service with `trial`; several in a `World`; the same test
-under many seeds with `simulate`, and with a crash at every point with `crash_everywhere`.
+From the smallest: a handler by plain call with `a_saga`, a migration of its state with `migrated`; one service with
+`trial`; several in a `World`; the same test under many seeds with `simulate`, and with a crash at every point with
+`crash_everywhere`.
 
 A fake of a resource is an instance of a subclass of the type that the resource gives (`class FakeBank(Bank)`).
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from saga.testing.decorators import crash_everywhere, replay, simulate
     from saga.testing.fault_kinds import faults
     from saga.testing.idempotence import check_idempotent
+    from saga.testing.old_states import migrated
     from saga.testing.plain_saga import a_saga
     from saga.testing.trials import Trial, trial
     from saga.testing.world import World
@@ -26,6 +28,7 @@ __all__ = [
     "check_idempotent",
     "crash_everywhere",
     "faults",
+    "migrated",
     "replay",
     "simulate",
     "trial",
@@ -38,6 +41,7 @@ _HOMES = {
     "check_idempotent": "saga.testing.idempotence",
     "crash_everywhere": "saga.testing.decorators",
     "faults": "saga.testing.fault_kinds",
+    "migrated": "saga.testing.old_states",
     "replay": "saga.testing.decorators",
     "simulate": "saga.testing.decorators",
     "trial": "saga.testing.trials",

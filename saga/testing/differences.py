@@ -143,4 +143,4 @@ def _shown(call: Call | None) -> str:
 
 
 def _given(call: Call) -> str:
-    return f"{call.answer or ''}{bytes(call.value).decode()}"
+    return f"{call.answer or ''}{call.claim or bytes(call.value).decode()}"

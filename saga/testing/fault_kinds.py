@@ -23,6 +23,7 @@ FaultKind: TypeAlias = Literal[
     "expiry",
     "newer schema",
     "poison",
+    "deploy",
 ]
 KINDS: tuple[FaultKind, ...] = get_args(FaultKind)
 
@@ -42,7 +43,7 @@ EVERYTHING: dict[FaultKind, float] = {
     "expiry": 0.004,
 }
 """Rates of `faults.everything()`. Poison and newer schemas are left out: a saga that they spoil stands still until dead
-letters can be replayed."""
+letters can be replayed. So are deployments: of most services there is one release."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,11 +88,14 @@ class faults:
     - expiry: what was published comes a second time after the services have forgotten its saga.
     - newer schema: a message comes whose schema nobody here knows yet.
     - poison: a message comes that nobody can read.
+    - deploy: a worker is restarted as another release of its service, and after a while as the newest; only where
+      `world.deploy` has given another one.
     """
 
     @staticmethod
     def everything() -> Faults:
-        """All kinds, everywhere, all the time, at rates that let most sagas end. Without poison and newer schemas."""
+        """All kinds, everywhere, all the time, at rates that let most sagas end. Without newer schemas, poison and
+        deployments."""
         return Faults(tuple(Rule(kind=k, rate=r, target="*", window_s=None) for k, r in EVERYTHING.items()))
 
     @staticmethod

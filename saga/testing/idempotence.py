@@ -15,7 +15,7 @@ from saga.declarations.resources import MARKERS
 from saga.declarations.values import Declared
 from saga.errors import Problems, SagaError
 from saga.messages import Event, Message, Position, name_of
-from saga.names import PROGRESS
+from saga.names import ARCHIVES, PROGRESS
 from saga.progress.document import Entry, Snapshot, decode, decode_entry
 from saga.progress.record import empty
 from saga.runtime.beginning import begin
@@ -31,13 +31,15 @@ from saga.testing.example_events import Script, scripts_of
 from saga.testing.fakes import check_fakes
 from saga.testing.invariants.rerun import RerunStore, Written
 from saga.testing.single_turns import Published
-from saga.testing.trials import TrialClock, arriving, in_place, trial_ports
+from saga.testing.trials import TrialClock, arriving, in_place, trial_ports, wake_for
 from saga.testing.world import NO_DOCUMENTS
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 _RUN = ("handled", "compensated")
+_TURNS_MAX = 5
+"""Most turns of a run that goes on later."""
 APART_S = 0.002
 """Pause between two runs: a time in milliseconds that a handler reads by itself is then another one for certain."""
 REMEDY = (
@@ -57,7 +59,8 @@ async def check_idempotent(
     """Run each handler and compensation again, as after a crash, and on an old progress: `await check_idempotent(pay)`.
 
     `events`: what arrives, of one saga; several of one kind are tried one after the other. Of the others that the
-    handlers take, a simple example is made from the contract. `use`, `real`, `documents`: as in `trial`.
+    handlers take, a simple example is made from the contract; for a deadline its time passes. `use`, `real`,
+    `documents`: as in `trial`.
 
     Each handler runs on the real runtime once. Then each of its writes is made again on what was there before it, as
     after a crash at that point, so also right after each step; on a progress as it was before the events; and nothing
@@ -98,18 +101,22 @@ async def _checked(runs: "_ScriptRuns", script: Script) -> str | None:
     if not script.events:
         return "it waits for an event of this service that no other handler here emits"
     await runs.run(script)
-    if not any(e.handler == name and e.outcome in _RUN and e.reason is None for e in runs.entries()):
+    if not any(e.handler == name and _ran(e) for e in runs.entries()):
         return _why_not(script, runs.entries())
     mine = [number for number, write in enumerate(runs.writes) if write.made.handler == name]
     for count, number in enumerate(mine, 1):
         await runs.rerun(script, number, f"after its process died before write {count} of {len(mine)} of its run")
-    last = type(script.events[-1]).__name__
+    last = type(script.events[-1]).__name__ if script.handler.within is None else "its wake"
     for old in range(len(script.events) - 1):
         when = f"when {last} came to a worker with an old progress in its cache"
         await runs.rerun_on_old(script, runs.first_write(len(script.events) - 1), old, when)
     when = f"when {last} came once more, to a worker with an old progress in its cache"
     await runs.rerun_on_old(script, len(runs.writes), 0, when)
     return None
+
+
+def _ran(entry: Entry) -> bool:
+    return entry.outcome == "later" or (entry.outcome in _RUN and entry.reason is None)
 
 
 def _why_not(script: Script, seen: Sequence[Entry]) -> str:
@@ -143,17 +150,23 @@ class _Write(NamedTuple):
     content: bytes
     made: Made
     arrival: int
-    """Number of the event at whose arrival it was made."""
+    """Number of what came when it was made."""
 
 
 _SEEDED = Made(handler="", outcome="there from the beginning")
 
 
 class _Store(RerunStore):
-    """Store that holds the results of these writes; `ends`: a rerun is to end at its first write."""
+    """Store that holds the results of these writes, and what lies apart. `ends`: a rerun is to end at its first
+    write."""
 
-    def __init__(self, declared: Declared, writes: Sequence[_Write], *, ends: bool) -> None:
+    def __init__(
+        self, declared: Declared, writes: Sequence[_Write], apart: dict[tuple[str, str], bytes], *, ends: bool
+    ) -> None:
         super().__init__({})
+        self._apart = apart
+        for at, content in apart.items():
+            self._put(at, content)
         self.writes, self.ends, self.arrival = list(writes), ends, 0
         self.made: Made | None = None
         """The first write of a rerun."""
@@ -164,6 +177,9 @@ class _Store(RerunStore):
     def written(self, at: tuple[str, str], content: bytes) -> int:
         """Keep the write, and end a rerun. One that has written an intent goes on until it calls: so the arguments of
         the call are known."""
+        if at[0] == ARCHIVES:  # no write of its own: whatever refers to it names its content
+            self._apart[at] = content
+            return self._put(at, content)
         made = self._made(at, content)
         begun = self.made is None and made.outcome == BEGUN
         self.made = self.made or made
@@ -239,38 +255,71 @@ class _ScriptRuns:
             for key, document in documents.items()
         ]
         """All writes of the first run, in order."""
-        self._arrivals: list[tuple[Message, Position]] = []
+        self._apart: dict[tuple[str, str], bytes] = {}
+        """Large results of steps, archives and pages, by collection and key: the same for all runs."""
+        self._arrivals: list[tuple[Message, Position, int]] = []
+        """Messages that came, and at what time: events, and wakes of runs that go on later."""
+        self._events: list[int] = []
+        """Number of each event among what came."""
 
     async def run(self, script: Script) -> None:
         """Run the script from beginning to end."""
-        store = _Store(self._declared, self.writes, ends=False)
+        store = _Store(self._declared, self.writes, self._apart, ends=False)
         service = self._service(store)
         for number, event in enumerate(script.events):
-            arrival = arriving(service, event, self._clock), Position("", 0, number)
-            self._arrivals.append(arrival)
-            store.arrival = number
-            await take_turn(service, begin(service, *arrival, None))
+            self._events.append(len(self._arrivals))
+            await self._comes(service, store, arriving(service, event, self._clock))
+            is_last = number == len(script.events) - 1
+            for turn in range(_TURNS_MAX):
+                due_ms = self._due_ms(store, script.handler.name, is_last=is_last)
+                if due_ms is None:
+                    break
+                self._clock.pass_until(due_ms)
+                saga = self._arrivals[0][0].saga
+                await self._comes(service, store, wake_for(service, saga, self._clock, due_ms, turn))
         self.writes = store.writes
+
+    @staticmethod
+    def _due_ms(store: "_Store", deadline: str, *, is_last: bool) -> int | None:
+        """Time at which a run goes on that waits for no event, or a deadline runs; after the last event whatever it
+        waits for."""
+        found = [write.content for write in store.writes if write.at[0] == PROGRESS]
+        if not found:
+            return None
+        p = decode(found[-1])
+        due = [c.due_ms for c in p.later if is_last or not c.until]
+        return min([*due, *(k.due_ms for k in p.deadlines if is_last and k.handler == deadline)], default=None)
+
+    async def _comes(self, service: Participant, store: "_Store", message: Message) -> None:
+        """Handle a message to its end."""
+        number = len(self._arrivals)
+        position = Position("", 0, number)
+        self._arrivals.append((message, position, self._clock.now_ms()))
+        store.arrival = number
+        await take_turn(service, begin(service, message, position, None))
 
     def entries(self) -> list[Entry]:
         """The transitions of the first run."""
         progresses = [write.content for write in self.writes if write.at[0] == PROGRESS]
         return list(map(decode_entry, decode(progresses[-1]).transitions)) if progresses else []
 
-    def first_write(self, arrival: int) -> int:
+    def first_write(self, event: int) -> int:
         """Number of the first write that was made at the arrival of an event, or later."""
-        return next((n for n, write in enumerate(self.writes) if write.arrival >= arrival), len(self.writes))
+        first = self._events[event]
+        return next((n for n, write in enumerate(self.writes) if write.arrival >= first), len(self.writes))
 
     async def rerun(self, script: Script, number: int, when: str, cached: tuple[Snapshot, int] | None = None) -> None:
         """Make a write again on what was there before it; one past the last: nothing is to be written. `cached`: what a
         worker takes for the progress. Raises `AssertionError` if something else is made."""
         await SystemClock().sleep(APART_S)
-        store = _Store(self._declared, self.writes[:number], ends=True)
+        store = _Store(self._declared, self.writes[:number], self._apart, ends=True)
         service = self._service(store)
         once = self.writes[number] if number < len(self.writes) else None
         before, calls = self._pictures(), self._outside.calls
+        message, position, now_ms = self._arrivals[once.arrival if once else -1]
+        self._clock.set_to(now_ms)
         with suppress(Written):
-            await take_turn(service, begin(service, *self._arrivals[once.arrival if once else -1], cached))
+            await take_turn(service, begin(service, message, position, cached))
         touched = [] if calls != self._outside.calls else self._changed(before)
         self._compare(script, once and once.made, store.made, touched, when)
 
@@ -278,7 +327,11 @@ class _ScriptRuns:
         """Make a write again with a progress in the cache as it was before an older event; then all writes after it,
         which show whether that left something in variables."""
         contents = [w.content for w in self.writes[: self.first_write(old)] if w.at[0] == PROGRESS]
-        known = decode(contents[-1]) if contents else empty(self._declared.name, self._arrivals[0][0].saga)
+        known = (
+            decode(contents[-1])
+            if contents
+            else empty(self._declared.name, self._arrivals[0][0].saga, self._prepared.version)
+        )
         await self.rerun(script, number, when, (known, len(contents)))
         for later in range(number, len(self.writes)):
             await self.rerun(script, later, when)

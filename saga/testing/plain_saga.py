@@ -1,6 +1,7 @@
 """A saga for plain calls of handlers in tests: steps are called, updates applied in memory, nothing is recorded."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from datetime import timedelta
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Concatenate, ParamSpec, overload
 
@@ -24,26 +25,41 @@ _NONE: "Mapping[str, DataclassInstance]" = MappingProxyType({})
 
 
 @overload
-def a_saga(*, documents: "Mapping[str, DataclassInstance]" = ...) -> Saga: ...
-@overload
-def a_saga(*, state: _S, documents: "Mapping[str, DataclassInstance]" = ...) -> Saga[_S]: ...
 def a_saga(
-    *, state: _S | None = None, documents: "Mapping[str, DataclassInstance]" = _NONE
+    *, waited: timedelta = ..., documents: "Mapping[str, DataclassInstance]" = ..., flags: Collection[str] = ...
+) -> Saga: ...
+@overload
+def a_saga(
+    *,
+    state: _S,
+    waited: timedelta = ...,
+    documents: "Mapping[str, DataclassInstance]" = ...,
+    flags: Collection[str] = ...,
+) -> Saga[_S]: ...
+def a_saga(
+    *,
+    state: _S | None = None,
+    waited: timedelta = timedelta(0),
+    documents: "Mapping[str, DataclassInstance]" = _NONE,
+    flags: Collection[str] = (),
 ) -> Saga[_S] | Saga[_S | None]:
     """A saga for a plain call: `assert await reserve(an_order(), FakeBank(), a_saga()) == PaymentReserved(...)`.
 
     Promises: steps are called, updates applied to `documents` (key to document); nothing is recorded or retried. The
     mapping itself stays as it is: afterwards look at `.state` and at `await saga.read(...)`. `key` gives the same for
-    the same name, in every saga made here. Raises `Permanent` for what a running service could not do either.
+    the same name, in every saga made here. `waited` is what `saga.waited` says; `flags` are on, all others off. Raises
+    `Permanent` for what a running service could not do either.
     """
-    return PlainSaga(state, documents)
+    return PlainSaga(state, waited, documents, frozenset(flags))
 
 
 class PlainSaga(Saga[_S]):
     """See `a_saga`."""
 
-    def __init__(self, state: _S, documents: "Mapping[str, DataclassInstance]") -> None:
-        self._state = state
+    def __init__(
+        self, state: _S, waited: timedelta, documents: "Mapping[str, DataclassInstance]", flags: Collection[str] = ()
+    ) -> None:
+        self._state, self._waited, self._flags = state, waited, flags
         self._documents: dict[tuple[type, str], DataclassInstance] = {
             (type(document), key): document for key, document in documents.items()
         }
@@ -61,11 +77,18 @@ class PlainSaga(Saga[_S]):
             )
         self._state = state
 
+    @property
+    def waited(self) -> timedelta:
+        return self._waited
+
     def key(self, name: str, /) -> str:
         return ids.key(name, "a_saga", "", "", "")
 
     async def step(self, call: Callable[_P, Awaitable[_T]], /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
         return await call(*args, **kwargs)
+
+    def undo_with(self, call: Callable[_P, Awaitable[object]], /, *args: _P.args, **kwargs: _P.kwargs) -> None:
+        """Nothing is left half done in a plain call."""
 
     async def update(
         self,
@@ -92,6 +115,9 @@ class PlainSaga(Saga[_S]):
             )
         self._documents[kind, key] = changed
         return result  # type: ignore[return-value] # without a result _R is None, its default
+
+    async def flag(self, name: str, /) -> bool:
+        return name in self._flags
 
     async def read(self, kind: type[_D], key: str, /) -> _D | None:
         return self._document(kind, key)

@@ -1,7 +1,7 @@
 """`trial`: one service on its real runtime, in memory and in milliseconds, for the tests of its author."""
 
 import asyncio
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -11,17 +11,21 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 import msgspec
 
+from saga import controls
 from saga.clock import iso
 from saga.contracts import codec
 from saga.contracts.library import contract_of
 from saga.envelope import type_of
 from saga.errors import SagaError
 from saga.messages import Event, Message, Outgoing, Position, name_of, texts_of
-from saga.names import PROGRESS
+from saga.names import ARCHIVES, PROGRESS
 from saga.observe.moments import Moment, Unavailable
+from saga.policies.retry import RETRY, Retry
 from saga.progress import ids
-from saga.progress.document import Snapshot, decode, progress_key
+from saga.progress.document import Snapshot, decode, encode, progress_key
 from saga.progress.look import Progress, looked_at
+from saga.progress.timing import waits_for_time
+from saga.runtime import migrating
 from saga.runtime.batches import Batches
 from saga.runtime.beginning import begin
 from saga.runtime.cache import KnownPages
@@ -36,6 +40,8 @@ from saga.service import Service
 from saga.store.port import Store
 from saga.store.sqlite import SqliteStore
 from saga.testing.fakes import check_fakes
+from saga.testing.old_states import progress_with
+from saga.testing.set_flags import book_with
 from saga.testing.single_turns import Published, Undisturbed
 from saga.wakes import TYPE, Wake
 
@@ -50,6 +56,9 @@ _D = TypeVar("_D", bound="DataclassInstance")
 
 FOR_EVER_S = 1e12
 """Seconds that are more than all delays of a trial together."""
+_NOTHING = timedelta(0)
+TURNS_MAX = 2000
+"""Most turns that may be due within one time of a script."""
 PAUSES_MAX = 1000
 """Most attempts that may fail in one trial: one with more will not come to an end."""
 
@@ -71,6 +80,10 @@ class TrialClock:
 
     async def sleep(self, seconds: float) -> None:
         self._now_ms += round(seconds * 1000)
+
+    def set_to(self, ms: int) -> None:
+        """Let it be that time again."""
+        self._now_ms = ms
 
     def pass_until(self, ms: int) -> None:
         """Let it be that time, unless it is later."""
@@ -148,20 +161,25 @@ class Trial(Generic[_S_co]):
         return document
 
 
-async def trial(
+async def trial(  # all that a trial begins with
     service: Service[_S],
     *script: Event | timedelta,
     use: Sequence[object] = (),
     real: Sequence[type] = (),
     documents: "Mapping[str, DataclassInstance]" = {},  # noqa: B006 - never changed
+    state: "DataclassInstance | None" = None,
+    flags: Collection[str] = (),
 ) -> Trial[_S]:
     """Run one service on its real runtime in memory: `await trial(payment, an_order(), cancelled(), use=[FakeBank()])`.
 
     `script`: events that arrive, in this order, each when nothing is left to do for those before; a `timedelta` lets so
-    much time pass, with the deadlines that are due then. All of one saga. Failed attempts take no time.
+    much time pass, with the deadlines that are due then, and what a `Later` put off. All of one saga. Failed attempts
+    take no time.
     `use`: fakes, each in the place of the resources whose type it is an instance of. `real`: types of resources that
     have no fake and are opened as they are; of all others a test would call what is really outside without noticing.
     `documents`: key to document, there from the beginning.
+    `state`: the saga's, as an earlier message has left it; of the class that it had in an older release, if a migration
+    takes that. `flags`: those that are on; all others are off.
 
     Promises: milliseconds, no server, no real time. A dead letter does not raise: look at `progress.transitions`.
     Raises `ConfigurationError` for a resource of `real` that does not open, `DeclarationError` for a fake that nothing
@@ -184,11 +202,18 @@ async def trial(
         sagas = [str(getattr(e, contract_of(type(e)).key)) for e in script if isinstance(e, Event)]
         if len(set(sagas)) != 1:
             raise SagaError(f"a trial is of one saga, the script is of {sorted(set(sagas))}")
+        if state is not None:
+            old = progress_with(prepared, sagas[0], state, clock.now_ms())
+            await store.insert(PROGRESS, progress_key(declared.name, sagas[0]), encode(old))
+        if flags:
+            book = book_with(declared.name, flags, iso(clock.now_ms()))
+            await store.insert(ARCHIVES, controls.book_key(declared.name), book)
         for number, event in enumerate(script):
             if isinstance(event, timedelta):
                 await _passes(participant, clock, sagas[0], event)
             else:
                 await _arrives(participant, clock, number, event)
+                await _passes(participant, clock, sagas[0], _NOTHING)
         found = await store.get(PROGRESS, progress_key(declared.name, sagas[0]))
         p = Snapshot(service=declared.name, saga=sagas[0]) if found is None else decode(found.content)
         left: dict[tuple[type, str], object] = {
@@ -196,40 +221,65 @@ async def trial(
             for kind, collection in kinds.items()
             async for key, document in store.scan(collection)
         }
-        return Trial(_emitted(participant, log), looked_at(p, participant.state_of(p.state)), left)
+        fields = migrating.fields_now(participant, p.state, p.version, p.saga)
+        return Trial(_emitted(participant, log), looked_at(p, participant.state_of(fields)), left)
 
 
 def in_place(prepared: Prepared) -> Prepared:
-    """The service with all attempts made in place: in a trial no time passes between them."""
+    """The service with all attempts made in place, and all calls at once: in a trial no time passes between them."""
     handlers = {
-        name: replace(handler, retry=replace(handler.retry, in_place_s=FOR_EVER_S))
+        name: replace(handler, retry=handler.retry and _in_place(handler.retry))
         for name, handler in prepared.handlers.items()
     }
-    return replace(prepared, handlers=handlers)
+    declared = prepared.declared
+    resources = [
+        replace(each, retry=each.retry and _in_place(each.retry), breaker=None, at_once_max=None, rate_per_s=None)
+        for each in declared.resources
+    ]
+    declared = replace(declared, retry=_in_place(declared.retry or RETRY), resources=resources)
+    return replace(prepared, handlers=handlers, declared=declared, is_all_at_once=True)
+
+
+def _in_place(retry: Retry) -> Retry:
+    by = {kind: replace(rules, in_place_s=FOR_EVER_S) for kind, rules in retry.by.items()}
+    return replace(retry, in_place_s=FOR_EVER_S, by=by)
 
 
 async def _passes(service: Participant, clock: TrialClock, saga: str, time: timedelta) -> None:
-    """A time of the script: deadlines run when they are due."""
+    """A time of the script: deadlines run when they are due, and what goes on later."""
     until_ms = clock.now_ms() + round(time.total_seconds() * 1000)
-    while True:
+    waits: frozenset[tuple[str, str, int]] = frozenset()
+    for turn in range(TURNS_MAX):
         found = await service.ports.store.get(PROGRESS, progress_key(service.name, saga))
-        due_ms = min([k.due_ms for k in decode(found.content).deadlines] if found else [], default=until_ms + 1)
-        if due_ms > until_ms or due_ms < clock.now_ms():  # what is overdue is held up
+        waits = waits_for_time(decode(found.content)) if found else waits
+        due_ms = min([due_ms for _, _, due_ms in waits], default=until_ms + 1)
+        if due_ms > until_ms:
             break
         clock.pass_until(due_ms)
-        wake = Wake(
-            id="trial",
-            type=TYPE,
-            schema="",
-            saga=saga,
-            source=service.name,
-            time=iso(clock.now_ms()),
-            value=b"",
-            due_ms=due_ms,
-        )
+        wake = wake_for(service, saga, clock, due_ms, turn)
         await take_turn(service, begin(service, wake, Position("trial", 0, 0), None))
-        clock.pass_until(due_ms + 1)
+        after = await service.ports.store.get(PROGRESS, progress_key(service.name, saga))
+        if after is None or (found is not None and after.cas == found.cas):  # what is overdue is held up
+            break
+    else:
+        raise SagaError(
+            f"the trial does not come to an end: {TURNS_MAX} turns within {time}, the last of {min(waits)[0]}"
+        )
     clock.pass_until(until_ms)
+
+
+def wake_for(service: Prepared, saga: str, clock: TrialClock, due_ms: int, number: int) -> Wake:
+    """The wake that comes now for what is due at that time; `number`: it is like no other."""
+    return Wake(
+        id=f"trial-{due_ms}-{number}",
+        type=TYPE,
+        schema="",
+        saga=saga,
+        source=service.name,
+        time=iso(clock.now_ms()),
+        value=b"",
+        due_ms=due_ms,
+    )
 
 
 async def _arrives(service: Participant, clock: TrialClock, number: int, event: Event) -> None:
@@ -266,4 +316,4 @@ def _emitted(service: Prepared, log: Published) -> list[Event]:
         headers = texts_of(record.headers)
         if "dead_id" not in headers and record.topic not in service.wakes:
             first.setdefault(headers["ce_id"], record)
-    return [codec.decode(r.value, classes[type_of(r) or ""], service.library) for r in first.values()]
+    return [codec.decode(r.value, classes[type_of(r) or ""], service.schemas.library) for r in first.values()]

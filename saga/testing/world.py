@@ -9,9 +9,15 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
-from saga.commands import Wanted, to_record
+import msgspec
+from msgspec.structs import replace
+
+from saga import controls
+from saga.clock import iso
+from saga.commands import Answered, Wanted, to_record
+from saga.controls import Switch
 from saga.errors import SagaError
 from saga.messages import Event, Outgoing
 from saga.progress.document import Snapshot
@@ -28,14 +34,28 @@ NOTHING_STARTED = (
 NO_DOCUMENTS: "Mapping[str, DataclassInstance]" = MappingProxyType({})
 
 
-def command(wanted: Wanted, p: Snapshot | None, now_ms: int) -> Outgoing:
+def command(wanted: Wanted, p: Snapshot | None, now_ms: int, answered: Answered | None = None) -> Outgoing:
     """Record of a person's command about the dead letter that blocks a saga. Raises `SagaError` if none does."""
     kept = next((k for k in (*p.queue, *p.compensating) if k.dead), None) if p is not None else None
     if p is None or kept is None or kept.dead is None:
         raise SagaError("no dead letter blocks this saga in the service: let the world run until it does")
     return to_record(
-        p.service, p.saga, wanted=wanted, dead=kept.dead, who="a test", why="its cause is mended", now_ms=now_ms
+        p.service,
+        p.saga,
+        wanted=wanted,
+        dead=kept.dead,
+        who="a test",
+        why="its cause is mended",
+        now_ms=now_ms,
+        answered=answered,
     )
+
+
+def answer_of(step: str, answered: object, raised: Exception | None) -> Answered:
+    """Answer of a person to a step, as the outside would have given it."""
+    if raised is not None:
+        return Answered(step=step, value=msgspec.json.encode(raised.args).decode(), raised=type(raised).__name__)
+    return Answered(step=step, value=msgspec.json.encode(answered).decode())
 
 
 class World(ABC):
@@ -58,6 +78,16 @@ class World(ABC):
         goes to the services that declare its kind. Raises `DeclarationError` for a fake that nothing uses, and for a
         resource without a fake that is not in `real`; `SagaError` for a document that no service declares."""
 
+    def deploy(self, service: "Service[DataclassInstance | None]", /, *, use: Sequence[object] = ()) -> None:
+        """Deploy another release of a service that was started: its workers are restarted in good order, one after
+        another, while the world runs, so old and new are there side by side. A release that was there before is rolled
+        back to. Takes effect with `run_until_quiet`; with the fault `deploy` workers go back and forth besides.
+
+        `use`: fakes that the release needs besides those it was started with. Raises `SagaError` for a service that was
+        not started, and in a world that has no releases: that of real processes; otherwise as `start`.
+        """
+        raise SagaError("this world has one release of each service: deploy others in the simulated world")
+
     @abstractmethod
     def read(self, service: "Service[DataclassInstance | None]", kind: type[_D], key: str, /) -> _D | None:
         """A service's document as it is now."""
@@ -66,14 +96,108 @@ class World(ABC):
     def publish(self, *events: Event) -> None:
         """Publish as `Client.publish` does, by an application in this world; takes effect with `run_until_quiet`."""
 
-    @abstractmethod
     def replay(self, service: "Service[DataclassInstance | None]", saga_id: str, /) -> None:
         """Have a person replay the dead letter that blocks this saga in the service, as `saga dead replay` does; takes
         effect with `run_until_quiet`. Raises `SagaError` if none does."""
+        self._wishes(service, "replay", saga_id)
 
-    @abstractmethod
     def discard(self, service: "Service[DataclassInstance | None]", saga_id: str, /) -> None:
         """Have a person discard it, as `saga dead discard` does, which the service may refuse. As `replay`."""
+        self._wishes(service, "discard", saga_id)
+
+    def resolve(
+        self,
+        service: "Service[DataclassInstance | None]",
+        saga_id: str,
+        /,
+        *,
+        step: str,
+        answered: object = None,
+        raised: Exception | None = None,
+    ) -> None:
+        """Have a person say what the first call of `step` gave, or by which declared exception it answered, as `saga
+        dead resolve` does, and try the dead letter again. As `replay`."""
+        self._wishes(service, "resolve", saga_id, answer_of(step, answered, raised))
+
+    def switch(
+        self,
+        service: "Service[DataclassInstance | None]",
+        flag: str,
+        /,
+        *,
+        percent: float = 100,
+        saga: str | None = None,
+    ) -> None:
+        """Have a person set a flag of the service, as `saga control flag` does; takes effect with `run_until_quiet`,
+        after five seconds at the latest."""
+        self._has(service, Switch(flag=flag, percent=percent, saga=saga))
+
+    def pause(
+        self,
+        service: "Service[DataclassInstance | None]",
+        handler: str | None = None,
+        /,
+        *,
+        time: timedelta | None = None,
+    ) -> None:
+        """Have a person pause a handler or compensation of the service, or all of it, as `saga control pause` does:
+        from five seconds later on it begins nothing. `time`: after which the pause ends by itself; left out, when it is
+        resumed: no world becomes quiet before."""
+        until = None if time is None else iso(self._time_ms() + round(time / timedelta(milliseconds=1)))
+        self._has(service, Switch(kind="pause", handler=handler, until=until))
+
+    def resume(self, service: "Service[DataclassInstance | None]", handler: str | None = None, /) -> None:
+        """Have a person end that pause, as `saga control resume` does: what waited goes on within a minute."""
+        self._has(service, Switch(kind="pause", handler=handler, off=True))
+
+    def limit(
+        self,
+        service: "Service[DataclassInstance | None]",
+        /,
+        *,
+        resource: str | None = None,
+        handler: str | None = None,
+        at_once_max: int | None = None,
+        rate_per_s: float | None = None,
+    ) -> None:
+        """Have a person limit a resource or a handler of the service in each of its workers, as `saga control limit`
+        does; without a number, what is declared holds again."""
+        off = at_once_max is None and rate_per_s is None
+        limits = Switch(kind="limit", off=off, resource=resource, handler=handler)
+        self._has(service, replace(limits, at_once_max=at_once_max, rate_per_s=rate_per_s))
+
+    def route(
+        self, service: "Service[DataclassInstance | None]", handler: str, /, *, to: Literal["dead"] | None
+    ) -> None:
+        """Have a person send a handler's messages to the dead letters, as `saga control route` does, or, with `None`,
+        end that."""
+        self._has(service, Switch(kind="route", handler=handler, off=to is None))
+
+    def _has(self, service: "Service[DataclassInstance | None]", switch: Switch) -> None:
+        name = service.declared.name
+        self._tell(controls.to_record(name, switch, who="a test", why="to see", now_ms=self._time_ms()))
+
+    def _wishes(
+        self,
+        service: "Service[DataclassInstance | None]",
+        wanted: Wanted,
+        saga: str,
+        answered: Answered | None = None,
+    ) -> None:
+        p = self._known(service, saga)
+        self._tell(command(wanted, p, self._time_ms(), answered))
+
+    @abstractmethod
+    def _known(self, service: "Service[DataclassInstance | None]", saga: str) -> Snapshot | None:
+        """Progress of a saga in the service, if it has one. Raises `SagaError` if the service does not run."""
+
+    @abstractmethod
+    def _tell(self, record: Outgoing) -> None:
+        """Have a person say this to a service."""
+
+    @abstractmethod
+    def _time_ms(self) -> int:
+        """Time of day in this world."""
 
     @abstractmethod
     def run_until_quiet(self) -> None:

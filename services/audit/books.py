@@ -25,6 +25,7 @@ from services.audit.checks import Booking, Books, Charge, Ending, Goods, Order, 
 from services.inventory.events import InventoryHandedOut, InventoryPutBack, InventoryReserved
 from services.inventory.items import items
 from services.inventory.stock import Stock
+from services.order import expire
 from services.order.events import OrderCancelled, OrderConfirmed
 from services.payment.events import PaymentReserved
 from services.shipping.events import ShipmentBooked
@@ -145,7 +146,7 @@ def _order(id_: str, kept: Mapping[str, History], library: Library) -> Order:
 
     reserved = [event for _, event in said("payment", PaymentReserved)]
     endings = [
-        Ending(confirmed=isinstance(event, OrderConfirmed), because=entry.type, time=entry.time)
+        Ending(confirmed=isinstance(event, OrderConfirmed), because=_because(entry), time=entry.time)
         for entry, event in [*said("order", OrderConfirmed), *said("order", OrderCancelled)]
     ]
     return Order(
@@ -159,6 +160,11 @@ def _order(id_: str, kept: Mapping[str, History], library: Library) -> Order:
         put_back=goods(InventoryPutBack),
         open_in=tuple(service for service in kept if kept[service].snapshot.is_open),
     )
+
+
+def _because(entry: Entry) -> str:
+    """Reason for which an order ended: the type of the event that decided, or that its time was over."""
+    return "expired" if entry.handler == expire.__name__ else entry.type
 
 
 def _event(value: bytes, event: type[E], library: Library) -> E:

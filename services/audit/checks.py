@@ -12,7 +12,7 @@ class Ending:
 
     confirmed: bool
     because: str
-    """Type of the event that decided."""
+    """Type of the event that decided; `expired` if none did in time."""
     time: str
     """Time; all times are RFC 3339 in milliseconds, UTC: they sort as texts."""
 

@@ -1,4 +1,5 @@
-"""The story that `make demo` tells: orders in, a service killed and started again, and every book compared."""
+"""The story that `make demo` tells: orders in, a service killed and started again, an order that nobody answers, and
+every book compared."""
 
 import asyncio
 import json
@@ -7,6 +8,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -36,6 +38,10 @@ KILL_AFTER = 0.3
 """Share of the orders that have ended when the victim is killed: customers are still ordering."""
 DEAD_S = 1.0
 """Time that it stays dead: the others go on with what they can."""
+PATIENCE_S = 5.0
+"""Time after which an order expires here: 15 minutes are too long for a demonstration."""
+SILENT_CARD = "silent-4711"
+"""Card of the first order, whose issuer does not answer before the order has expired."""
 ENDED_S_MAX, SETTLED_S_MAX = 45.0, 15.0
 LOOK_S = 0.1
 ON_TERMINAL = sys.stdout.isatty()
@@ -43,13 +49,14 @@ ON_TERMINAL = sys.stdout.isatty()
 
 @click.command()
 def main() -> None:
-    """Run the order saga: four services as four processes, 640 orders, a kill -9 in the middle, and an audit.
+    """Run the order saga: four services as four processes, 640 orders, a kill -9 in the middle, an order that nobody
+    answers, and an audit.
 
     Everything is kept in .saga/demo, which is made anew. Exits with 1 if the books differ or an order did not end.
     """
     clock = SystemClock()
     shutil.rmtree(FOLDER, ignore_errors=True)
-    with Fleet(FOLDER, clock) as fleet:
+    with Fleet(FOLDER, clock, patience_s=PATIENCE_S) as fleet:
         try:
             differs = asyncio.run(_unless_told_to_end(fleet, clock))
         except (Fallen, SagaError) as why:
@@ -71,10 +78,15 @@ async def _unless_told_to_end(fleet: Fleet, clock: Clock) -> bool:
 async def story(fleet: Fleet, clock: Clock) -> bool:
     """Tell the story; true if the books differ."""
     began_s = clock.monotonic_s()
-    orders = list(read_orders(ORDERS))
+    first, *others = read_orders(ORDERS)
+    orders = [replace(first, card=SILENT_CARD), *others]
+    fleet.silence.touch()
     async with SqliteStore(FOLDER / "inventory.db", clock=clock) as store:
         articles = await seed(store)
     click.echo(f"{articles} articles are in stock, {len(orders)} orders are to come")
+    click.echo(
+        f"{first.order_id} is paid with a card whose issuer does not answer; orders expire after {PATIENCE_S:g} s"
+    )
     pids = fleet.start_all()
     click.echo(f"four services run: {', '.join(f'{service} ({pid})' for service, pid in pids.items())}")
     async with wiring.broker_of(fleet.broker, clock) as broker:
@@ -89,7 +101,7 @@ async def _all_ended(fleet: Fleet, broker: Broker, orders: list[OrderPlaced], cl
     """Place the orders and kill a service, until every order has its outcome."""
     await broker.ensure([find(ROOT).topics[TOPIC]])
     progress, began_s = Progress(len(orders), clock), clock.monotonic_s()
-    accident = Accident(fleet, progress, clock)
+    accident, silence = Accident(fleet, progress, clock), Silence(fleet, progress, orders[0].order_id)
     async with Watch().on(broker) as watch, Client(fleet.broker) as client:
         while watch.count < len(orders):
             while progress.placed < min(len(orders), ORDERS_PER_S * (clock.monotonic_s() - began_s)):
@@ -99,6 +111,7 @@ async def _all_ended(fleet: Fleet, broker: Broker, orders: list[OrderPlaced], cl
             await watch.look(LOOK_S)
             progress.show(watch)
             accident.happen(watch.count / len(orders))
+            silence.end_if_expired(watch)
             fleet.check()
             if clock.monotonic_s() - began_s > ENDED_S_MAX:
                 raise Fallen(f"{len(orders) - watch.count} orders have not ended after {ENDED_S_MAX:.0f} s")
@@ -163,6 +176,22 @@ class Accident:
         elif self._killed_s is not None and not self._over and now_s >= self._killed_s + DEAD_S:
             self._over = True
             self._progress.say(f"{VICTIM} is started again, as process {self._fleet.start(VICTIM)}")
+
+
+class Silence:
+    """Silence of a card's issuer: it ends when the order that it held up has expired."""
+
+    def __init__(self, fleet: Fleet, progress: "Progress", order_id: str) -> None:
+        self._fleet, self._progress, self._order_id = fleet, progress, order_id
+
+    def end_if_expired(self, watch: Watch) -> None:
+        """Have the issuer answer again, once the order has ended without it: payment then undoes what it did."""
+        if self._order_id in watch.ended[CANCELLED] and self._fleet.silence.exists():
+            self._fleet.silence.unlink()
+            self._progress.say(
+                f"{self._order_id} has expired: nobody answered in time; from now on the issuer answers, and payment "
+                "lets the money go"
+            )
 
 
 class Progress:

@@ -32,8 +32,11 @@ class Fleet:
     Leaving the `with` block kills what still runs: services survive that, it is what they are made for.
     """
 
-    def __init__(self, folder: Path, clock: Clock, services: Sequence[str] = SERVICES) -> None:
-        self.folder, self.services = folder.absolute(), services
+    def __init__(
+        self, folder: Path, clock: Clock, services: Sequence[str] = SERVICES, *, patience_s: float | None = None
+    ) -> None:
+        """`patience_s`: time after which an order that nobody answers expires; `None`: the service's own."""
+        self.folder, self.services, self.patience_s = folder.absolute(), services, patience_s
         self._clock = clock
         self._running: dict[str, subprocess.Popen[bytes]] = {}
 
@@ -41,6 +44,11 @@ class Fleet:
     def broker(self) -> str:
         """Address of the broker that they share."""
         return f"embedded:///{self.folder}/broker.db"
+
+    @property
+    def silence(self) -> Path:
+        """File as long as which there is the issuer of some cards does not answer."""
+        return self.folder / "silence"
 
     @property
     def environment(self) -> Mapping[str, str]:
@@ -51,7 +59,9 @@ class Fleet:
             "SAGA_STORE": f"sqlite:///{self.folder}/{{service}}.db",
             "SAGA_CONTRACTS": str(ROOT / "contracts"),
             "SAGA_LOG": "json",
+            "ORDER_PATIENCE_S": str(self.patience_s or ""),
             "PAYMENT_LEDGER": str(self.folder / "bank.db"),
+            "PAYMENT_SILENCE": str(self.silence),
             "SHIPPING_LEDGER": str(self.folder / "carrier.db"),
         }
 

@@ -1,16 +1,23 @@
-"""Order: decides, once, what becomes of an order."""
+"""Order: decides, once, what becomes of an order; after a quarter of an hour without the others."""
+
+import os
+from datetime import timedelta
 
 from saga import Service
 from services.order.events import (
     InventoryRejected,
     OrderCancelled,
     OrderConfirmed,
+    OrderPlaced,
     PaymentDeclined,
     ShipmentBooked,
     ShipmentRefused,
 )
 
 order = Service("order")
+
+PATIENCE = timedelta(seconds=float(os.environ.get("ORDER_PATIENCE_S") or 15 * 60))
+"""Time that an order waits for an answer: 15 minutes; the demonstration sets seconds."""
 
 
 @order.handler
@@ -21,3 +28,8 @@ async def confirm(booked: ShipmentBooked) -> OrderConfirmed:
 @order.handler
 async def cancel(why: PaymentDeclined | InventoryRejected | ShipmentRefused) -> OrderCancelled:
     return OrderCancelled(order_id=why.order_id, reason=why.reason)
+
+
+@order.deadline(within=PATIENCE)
+async def expire(placed: OrderPlaced) -> OrderCancelled:
+    return OrderCancelled(order_id=placed.order_id, reason="nobody answered in time")

@@ -17,6 +17,14 @@ def is_blocked(card: str) -> bool:
     return card.startswith("declined")
 
 
+def check_answers(card: str) -> None:
+    """Raises `ConnectionError` while the card's issuer gives no answer: cards of `silent-...`, as long as there is a
+    file PAYMENT_SILENCE."""
+    file = os.environ.get("PAYMENT_SILENCE")
+    if file and card.startswith("silent") and Path(file).exists():
+        raise ConnectionError("the card's issuer does not answer")
+
+
 class Bank:
     """Bank with its books in memory: the one for tests. `Bank.connect()` gives the one that survives its process."""
 
@@ -72,6 +80,7 @@ class LedgerBank(Bank):
         self._ledger = ledger
 
     async def reserve(self, key: str, card: str, amount: Decimal) -> str:
+        check_answers(card)
         answer = Answer("card declined", refused=True) if is_blocked(card) else Answer(key)
         given = await self._ledger.once(key, Call("reserve", key, (card, str(amount))), lambda _: answer)
         if given.refused:

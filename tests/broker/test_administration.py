@@ -8,10 +8,13 @@ from pathlib import Path
 from typing import TypeAlias
 
 import pytest
+from aiokafka.protocol.admin import DescribeConfigsRequest
+from aiokafka.protocol.api import Request
 
 from saga.broker.administration import DAY_MS, Administration, Bounds
 from saga.broker.embedded.administration import EmbeddedAdministration
 from saga.broker.kafka.administration import PROBE, KafkaAdministration
+from saga.broker.kafka.requests import TOPIC, Topics
 from saga.broker.kafka.settings import KafkaSettings
 from saga.broker.partitioner import partition_of
 from saga.errors import BrokerError
@@ -93,6 +96,29 @@ async def test_kafka_tells_replicas_settings_and_rights(kafka_settings: KafkaSet
     assert found.may is not None
     assert found.may >= {"read", "write"}
     assert servers["1"]["auto.create.topics.enable"] == "false"
+
+
+async def test_a_topic_that_not_all_brokers_know_yet_is_asked_for_again(
+    kafka_settings: KafkaSettings, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The broker that is asked for settings, or for what has just been changed, knows of the topic a moment later."""
+    send, behind = KafkaAdministration._send, dict[str, int]()
+
+    async def sent(self: KafkaAdministration, request: Request, node: int | None = None) -> object:
+        asked = type(request).__name__
+        behind[asked] = behind.get(asked, 0) - 1
+        if asked == "DescribeConfigsRequest" and behind[asked] >= 0:
+            return await send(self, DescribeConfigsRequest([(TOPIC, f"{name}.elsewhere", None)], False), node)
+        return await send(self, Topics([]) if asked == "Topics" and behind[asked] >= 0 else request, node)
+
+    monkeypatch.setattr(KafkaAdministration, "_send", sent)
+    async with KafkaAdministration(kafka_settings, clock=CLOCK) as broker:
+        await broker.ensure([Topic(name, 3, 2)])
+        behind["DescribeConfigsRequest"] = 2
+        assert (await broker.found([name]))[name].partitions == 3
+        behind["Topics"] = 2
+        await broker.grow(name, 5)
+        assert min(behind.values()) < 0
 
 
 async def test_asking_makes_no_topic(broker: Tools, name: str) -> None:

@@ -5,6 +5,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.protocol.admin import ApiVersionResponse_v0
 
 from saga.broker.kafka import client, producing
 from saga.broker.kafka.producing import Publisher
@@ -12,6 +15,10 @@ from saga.broker.kafka.settings import Access, KafkaSettings
 from saga.errors import BrokerUnavailable
 from saga.testing.conformance.listening import event
 from tests.broker.waiting import CLOCK
+from tests.servers.listening import listening
+
+VERSIONS = [(1, 0, 1), (3, 0, 1), (18, 0, 0)]
+"""Requests that a broker knows, and their versions: fetch, metadata, versions."""
 
 
 @pytest.mark.parametrize("replaced", [False, True])
@@ -44,3 +51,30 @@ async def test_a_publisher_that_is_closed_asks_for_no_topic_any_more(
     assert len(asked) == 1 + replaced
     assert all(task is not None and task.cancelled() for task in asked)
     assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+@pytest.mark.parametrize("kind", [AIOKafkaProducer, AIOKafkaConsumer, AIOKafkaAdminClient])
+async def test_a_start_that_is_given_up_leaves_no_connection_open(kind: type) -> None:
+    """The broker says which requests it knows, and then nothing: aiokafka forgets the connection that waits."""
+    asked, ended = asyncio.Event(), asyncio.Event()
+
+    async def answers_once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await _asked(reader)
+        answer = (1).to_bytes(4) + ApiVersionResponse_v0(0, VERSIONS).encode()
+        writer.write(len(answer).to_bytes(4) + answer)
+        await _asked(reader)
+        asked.set()
+        await reader.read()
+        ended.set()
+
+    async with listening(answers_once) as port:
+        started = kind(bootstrap_servers=f"127.0.0.1:{port}")
+        with pytest.raises(TimeoutError), client.starting():
+            await CLOCK.within(0.5, started.start())
+        assert asked.is_set()
+        await CLOCK.within(5, ended.wait())
+        await (started.close if kind is AIOKafkaAdminClient else started.stop)()
+
+
+async def _asked(reader: asyncio.StreamReader) -> None:
+    await reader.readexactly(int.from_bytes(await reader.readexactly(4)))

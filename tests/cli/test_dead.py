@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -11,7 +10,7 @@ from click.testing import Result
 
 from tests.cli.conftest import Call
 from tests.cli.pottery_service import CLOCK, Pottery
-from tests.cli.test_missing_topics import running
+from tests.cli.test_missing_topics import Running, running
 
 WITHIN_S = 40.0
 SOURCE = """
@@ -53,10 +52,11 @@ def mend(pottery: Pottery, *cups: str) -> None:
     (pottery.folder / "mended").write_text(" ".join(cups))
 
 
-def until(holds: Callable[[], bool]) -> None:
+def until(holds: Callable[[], bool], last: Callable[[], object] = str) -> None:
+    """Wait for it. `last`: what was seen last, for the error."""
     end_s = CLOCK.monotonic_s() + WITHIN_S
     while not holds():
-        assert CLOCK.monotonic_s() < end_s
+        assert CLOCK.monotonic_s() < end_s, last()
         asyncio.run(CLOCK.sleep(0.05))
 
 
@@ -69,7 +69,7 @@ def blocked(saga: Call) -> set[str]:
 
 
 @pytest.fixture
-def dead(pottery_on: Pottery, kiln: str, saga: Call) -> Iterator[subprocess.Popen[str]]:
+def dead(pottery_on: Pottery, kiln: str, saga: Call) -> Iterator[Running]:
     """The potter runs, and three cups have died."""
     with running(kiln) as process:
         lines = "\n".join(json.dumps({"cup_id": f"cup-{n}"}) for n in (1, 2, 3))
@@ -82,9 +82,7 @@ def outcomes(saga: Call, cup: str) -> list[str]:
     return [line["outcome"] for line in json.loads(saga("show", cup, "--json").stdout)["timeline"]]
 
 
-def test_dead_letters_are_replayed_by_what_they_have_in_common(
-    dead: subprocess.Popen[str], saga: Call, pottery_on: Pottery
-) -> None:
+def test_dead_letters_are_replayed_by_what_they_have_in_common(dead: Running, saga: Call, pottery_on: Pottery) -> None:
     service = pottery_on.service
     mend(pottery_on, "cup-1", "cup-2")
     meant = saga("dead", "replay", service, "--reason", "kiln is cold", *SAID, "--dry-run")
@@ -110,12 +108,17 @@ def test_dead_letters_are_replayed_by_what_they_have_in_common(
     assert "  remedy   look why 1 attempts failed; mend the cause, then have it tried again: saga dead replay" in (
         shown.stdout.splitlines()
     )
+    assert any(line.startswith("  through  ") and line.endswith(" in make") for line in shown.stdout.splitlines())
+    assert {"  class    our code", "  owner    shop"} < set(shown.stdout.splitlines())
+    [first, *_] = json.loads(saga("dead", "show", "cup-3", "--json").stdout)["letters"]
+    assert (first["class"], first["owner"], first["now"]) == ("code", "shop", "replayed")
+    assert ["ce_subject", "cup-3"] in first["headers"]
     assert saga("dead", "show", "cup-1").exit_code == 0
     assert saga("dead", "show", "cup-9").exit_code == 1
 
 
 def test_a_command_waits_for_a_service_that_was_killed(
-    dead: subprocess.Popen[str], kiln: str, saga: Call, pottery_on: Pottery
+    dead: Running, kiln: str, saga: Call, pottery_on: Pottery
 ) -> None:
     dead.kill()
     dead.wait()
@@ -128,9 +131,7 @@ def test_a_command_waits_for_a_service_that_was_killed(
         until(lambda: outcomes(saga, "cup-1") == ["dead", "replayed", "handled"])
 
 
-def test_what_is_discarded_never_runs_and_blocks_nobody(
-    dead: subprocess.Popen[str], saga: Call, pottery_on: Pottery
-) -> None:
+def test_what_is_discarded_never_runs_and_blocks_nobody(dead: Running, saga: Call, pottery_on: Pottery) -> None:
     service = pottery_on.service
     done = saga("dead", "discard", service, "--saga", "cup-2", "--saga", "cup-3", *SAID)
     assert done.exit_code == 0, done.output
@@ -146,9 +147,7 @@ def test_what_is_discarded_never_runs_and_blocks_nobody(
     assert saga("dead", "replay", service, "--saga", "cup-2", *SAID).exit_code == 1, "nothing of it is left"
 
 
-def test_what_dies_each_time_has_to_be_asked_for_by_name(
-    dead: subprocess.Popen[str], saga: Call, pottery_on: Pottery
-) -> None:
+def test_what_dies_each_time_has_to_be_asked_for_by_name(dead: Running, saga: Call, pottery_on: Pottery) -> None:
     service = pottery_on.service
 
     def again(*more: str) -> Result:
@@ -170,10 +169,12 @@ def test_what_dies_each_time_has_to_be_asked_for_by_name(
 @pytest.mark.parametrize(
     ("args", "told"),
     [
-        (("payment", *SAID), "say which: --saga, --handler, --type, --reason, --before, or --all"),
+        (("payment", *SAID), "say which: --saga, --handler, --type, --reason, --class, --before, --age, or --all"),
         (("payment", "--all", "--who", "ada", "--why", " "), "--why is for the record: say it"),
         (("payment", "--all", "--who", "ada"), "Missing option '--why'"),
         (("payment", "--before", "yesterday", *SAID), "--before yesterday: give a time as 2026-11-22T16:00:00Z"),
+        (("payment", "--age", "2 hours", *SAID), "--age 2 hours: give a time as 90s, 30m, 2h or 3d"),
+        (("payment", "--age", "2h", "--before", "2026-11-22T16:00:00Z", *SAID), "say the same: give one of them"),
     ],
 )
 def test_a_command_says_which_and_why(saga: Call, shop: Path, wanted: str, args: tuple[str, ...], told: str) -> None:
@@ -187,12 +188,19 @@ def test_what_is_meant_is_told_from_the_stores_alone(saga: Call, shop: Path) -> 
         result = saga("dead", "replay", "payment", *args, *SAID, "--dry-run", "--json")
         return [json.loads(line)["saga"] for line in result.stdout.splitlines()]
 
-    for args in (("--all",), ("--handler", "reserve"), ("--type", "OrderPlaced"), ("--reason", "such cards")):
+    for args in (
+        ("--all",),
+        ("--handler", "reserve"),
+        ("--type", "OrderPlaced"),
+        ("--reason", "such cards"),
+        ("--class", "outside"),
+    ):
         assert meant(*args) == ["order-3"], args
     for args in (
         ("--handler", "capture"),
         ("--type", "OrderConfirmed"),
         ("--reason", "no such reason"),
+        ("--class", "code"),
         ("--saga", "order-1"),
         ("--before", "2020-01-01T00:00:00Z"),
     ):

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from saga.broker.embedded.broker import EmbeddedBroker
 from saga.clock import SystemClock, iso
+from saga.contracts.library import contract_of
 from saga.inspection import histories, listing
 from saga.inspection.glance import glance
 from saga.inspection.letters import letter_in
@@ -20,6 +21,7 @@ from saga.progress.document import DeadLetter, Snapshot, decode, encode
 from saga.runtime import deadletters
 from saga.store.sqlite import SqliteStore
 from saga.store.sqlite_documents import checksum
+from services.order.events import OrderPlaced
 from tests.cli.conftest import Call
 from tests.progress.pieces import a_message, blank, kept, ran
 
@@ -100,7 +102,7 @@ def test_only_ids_that_begin_so_are_listed(file: Path, saga: Call, glanced: list
 
 def test_only_what_a_service_knows_is_listed(shop: Path, saga: Call) -> None:
     found = json.loads(saga("list", "--json", "--service", "order").stdout)["sagas"]
-    assert sorted(each["saga"] for each in found) == ["order-1", "order-2"]
+    assert sorted(each["saga"] for each in found) == ["order-1", "order-2", "order-3"]
     assert {name for each in found for name in each["services"]} == {"order"}
 
 
@@ -277,7 +279,7 @@ def everything_dead() -> list[Outgoing]:
         *(deadletters.letter("payment", letter, iso(NOW_MS + i), "here", None) for i, letter in enumerate(dead)),
         deadletters.letter("payment", a_letter(1), iso(NOW_MS), "here", None),
         deadletters.older_than_memory("payment", late, Position("orders", 0, 3), None),
-        deadletters.unreadable("payment", record, "nobody can read it", NOW_MS),
+        deadletters.unreadable("payment", record, "nobody can read it", NOW_MS, None),
         Outgoing("payment.dead", b"s", b"anything", (("no", b"letter"),)),
     ]
 
@@ -316,12 +318,39 @@ def test_of_more_letters_than_are_kept_the_newest_are_listed_and_it_is_said(
     assert ("there are more than 3, these are the newest" in listed.stderr) == (count > 3)
 
 
+def test_letters_are_listed_by_class_owner_type_and_age(shop: Path, saga: Call) -> None:
+    def listed(*args: str) -> set[str]:
+        result = saga("dead", "list", "--json", *args)
+        assert result.exit_code == 0, result.output
+        return {each["id"] for each in json.loads(result.stdout)["letters"]}
+
+    contract = contract_of(OrderPlaced)
+    placed = replace(a_message("OrderPlaced", "m-9"), schema="")
+    outside = replace(a_letter(8), blame="outside")
+    ours = replace(a_letter(9), message=placed, blame="code")
+    say(
+        shop,
+        deadletters.letter("payment", outside, iso(NOW_MS), "here", None),
+        deadletters.letter("payment", ours, iso(NOW_MS - 7_200_000), "here", contract),
+    )
+    everything = listed()
+    assert everything >= {"dead-8", "dead-9"}
+    assert listed("--class", "outside") == everything - {"dead-9"}
+    assert listed("--class", "code") == {"dead-9"}
+    assert listed("--class", "data") == set()
+    assert listed("--owner", "payment") == set()
+    assert listed("--owner", contract.owner) == {"dead-9"}
+    assert listed("--type", "A") == {"dead-8"}
+    assert listed("--age", "1d") == set()
+    assert saga("dead", "list", "--age", "soon").exit_code == 2
+
+
 def test_the_table_of_what_needs_a_person_is_escaped_and_says_why(shop: Path, saga: Call) -> None:
     evil = replace(a_message("A", "m-1"), saga="s\x1b[2J\nforged")
     letter = replace(a_letter(1), message=evil)
     say(shop, deadletters.letter("payment", letter, iso(NOW_MS), "here", None))
     heading, *rows = saga("list", "--dead").stdout.splitlines()
-    assert heading.split() == ["TIME", "SERVICE", "WHAT", "SAGA", "MESSAGE", "HANDLER", "NOW", "WHY"]
+    assert heading.split() == ["TIME", "SERVICE", "WHAT", "SAGA", "MESSAGE", "HANDLER", "CLASS", "NOW", "WHY"]
     assert len(rows) == 2
     assert any("s\\x1b[2J\\nforged" in row and row.endswith("reason 1") for row in rows)
     assert any("order-3" in row and "blocks" in row and row.endswith("know such cards") for row in rows)

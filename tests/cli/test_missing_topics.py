@@ -7,6 +7,8 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from saga.broker.administration import Found
 from tests.cli.conftest import Call
@@ -44,14 +46,28 @@ def found(*topics: str) -> Mapping[str, Found]:
     return asyncio.run(looked())
 
 
+class Running(subprocess.Popen[bytes]):
+    """Process of `saga run`. It says what it says into a file: into a pipe that nobody empties it would, once that is
+    full, wait for ever."""
+
+    def __init__(self, module: str, log: Path) -> None:
+        self._log = log
+        with log.open("wb") as file:
+            super().__init__(command("run", module), stderr=file, env=environment())
+
+    def said(self) -> str:
+        return self._log.read_text("utf-8", "replace")
+
+
 @contextmanager
-def running(module: str) -> Iterator[subprocess.Popen[str]]:
-    process = subprocess.Popen(command("run", module), stderr=subprocess.PIPE, text=True, env=environment())
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.communicate()
+def running(module: str) -> Iterator[Running]:
+    with TemporaryDirectory() as place:
+        process = Running(module, Path(place) / "log")
+        try:
+            yield process
+        finally:
+            process.kill()
+            process.wait()
 
 
 def test_a_service_names_all_topics_that_are_missing_and_makes_none(kafka_pottery: Pottery) -> None:
@@ -86,7 +102,7 @@ def test_once_the_topics_are_there_the_service_runs(kafka_pottery: Pottery, saga
     async def made() -> list[bytes]:
         async with the_broker() as broker:
             while not (keys := [record.key async for record in broker.scan(kafka_pottery.made)]):
-                assert process.poll() is None, process.communicate()[1]
+                assert process.poll() is None, process.said()
                 await CLOCK.sleep(0.1)
             return [key for key in keys if key is not None]
 
@@ -109,7 +125,7 @@ def test_with_the_embedded_broker_services_and_clients_make_what_they_miss(
         async def all_made() -> None:
             async with the_broker() as broker:
                 while (await broker.found(topics)).keys() != set(topics):
-                    assert process.poll() is None, process.communicate()[1]
+                    assert process.poll() is None, process.said()
                     await CLOCK.sleep(0.05)
 
         asyncio.run(CLOCK.within(WITHIN_S, all_made()))

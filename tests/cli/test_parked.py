@@ -107,6 +107,24 @@ def check_each_once_and_in_order(saga: Call, cups: Sequence[str]) -> None:
     assert verified.exit_code == 0, verified.output
 
 
+def check_wakes_are_counted_apart(saga: Call, service: str) -> None:
+    """All events are handled; of the wakes some lie there, and most are committed. How many lie there depends on the
+    machine: each attempt adds one, and commits and this look take their time."""
+    said: list[str] = []
+
+    def is_told() -> bool:
+        answer = saga("positions", "show", service, "--json")
+        said.append(answer.output)
+        if answer.exit_code:
+            return False
+        shown = json.loads(said[-1])["services"][0]
+        all_wakes = sum(each["end"] for each in shown["partitions"] if ".wake." in each["topic"])
+        return bool(shown["lag"] == 0 and 0 < shown["wakes"] <= all_wakes / 2)
+
+    until(is_told, last=lambda: f"first:\n{said[0]}\nlast:\n{said[-1]}")
+    assert re.search(r": 1 member, 0 not handled, [0-9]+ wakes? to come\n", saga("positions", "show", service).stdout)
+
+
 def test_people_see_what_is_parked_and_it_goes_on_when_the_cause_is_mended(
     kiln: str, saga: Call, pottery_on: Pottery
 ) -> None:
@@ -133,8 +151,7 @@ def test_people_see_what_is_parked_and_it_goes_on_when_the_cause_is_mended(
         assert ", 1 message waits behind it; the last said: RuntimeError: the kiln is cold" in shown
         assert saga("verify-history", "cup-1").exit_code == 0
         assert json.loads(saga("dead", "list", "--json").stdout)["letters"] == []
-        told = re.compile(r", 0 not handled, [12] wakes? to come\n")
-        until(lambda: told.search(saga("positions", "show", service).stdout) is not None)
+        check_wakes_are_counted_apart(saga, service)
         mend(pottery_on, "cup-1", "cup-2")
         until(lambda: all_are_sold(["cup-1", "cup-2"]))
     check_each_once_and_in_order(saga, ["cup-1", "cup-2"])

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import signal
 import sqlite3
 import subprocess
@@ -72,7 +73,7 @@ def test_the_limit_keeps_the_newest_and_tells_that_there_are_more(shop: Path, sa
 def test_only_what_is_open_or_dead_is_listed_when_asked_for(shop: Path, saga: Call) -> None:
     [dead] = json.loads(saga("list", "--json", "--dead").stdout)["sagas"]
     assert dead["saga"] == "order-3"
-    assert dead["open"] == {"waiting": 2, "intents": 1, "dead": 1}
+    assert dead["open"] == {"waiting": 2, "intents": 1, "deadlines": 1, "dead": 1}
     assert dead["services"]["payment"]["state"] == "quarantined"
     [still_open] = json.loads(saga("list", "--json", "--open").stdout)["sagas"]
     assert still_open == dead
@@ -83,7 +84,7 @@ def test_the_table_says_the_same_for_people(shop: Path, saga: Call) -> None:
     assert heading.split() == ["SAGA", "OUTCOME", "STARTED", "CHANGED", "OPEN", "SERVICES"]
     assert len(rows) == 4
     [dead] = [row for row in rows if row.startswith("order-3 ")]
-    assert "waiting:2 intents:1 dead:1" in dead
+    assert "waiting:2 intents:1 deadlines:1 dead:1" in dead
     assert "payment:quarantined" in dead
 
 
@@ -190,7 +191,7 @@ def test_a_saga_is_one_timeline_over_all_services(shop: Path, saga: Call) -> Non
     assert shown.exit_code == 0
     lines = json.loads(shown.stdout)["timeline"]
     told = [(line["service"], line["handler"], line["outcome"], line["emitted"]) for line in lines]
-    assert told[0] == ("payment", "reserve", "handled", ["PaymentReserved"])
+    assert told[:2] == [("order", "", "noted", []), ("payment", "reserve", "handled", ["PaymentReserved"])]
     assert ("shipping", "book", "waiting", []) in told
     assert told.index(("shipping", "book", "handled", ["ShipmentBooked"])) < told.index(
         ("order", "confirm", "handled", ["OrderConfirmed"])
@@ -205,11 +206,12 @@ def test_a_saga_is_one_timeline_over_all_services(shop: Path, saga: Call) -> Non
 
 def test_the_timeline_for_people_says_what_is_open_and_why(shop: Path, saga: Call) -> None:
     text = saga("show", "order-3").stdout
-    assert text.startswith("saga order-3: no outcome yet; known to inventory, payment, shipping, tally\n")
+    assert text.startswith("saga order-3: no outcome yet; known to inventory, order, payment, shipping, tally\n")
     assert "(Permanent: the bank does not know such cards)" in text
     still_open = text.partition("still open:\n")[2]
     assert "payment: OrderPlaced for reserve is a dead letter and blocks the saga: dead-" in still_open
     assert "shipping: InventoryReserved for book is waiting" in still_open
+    assert re.search(r"^  order: .*expire.*", still_open, re.MULTILINE), still_open
     assert "still open" not in saga("show", "order-1").stdout
 
 
@@ -301,7 +303,7 @@ def test_following_ends_well_with_ctrl_c_and_tells_what_it_saw_at_once(shop: Pat
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as following:
         assert following.stdout is not None
         assert following.stderr is not None
-        assert json.loads(following.stdout.readline())["handler"] == "reserve"
+        assert json.loads(following.stdout.readline())["outcome"] == "noted"
         following.send_signal(signal.SIGINT)
         assert following.wait(timeout=20) == 0
         assert following.stderr.read() == b""
@@ -315,7 +317,7 @@ def test_histories_as_they_were_written_are_counted(shop: Path, saga: Call) -> N
     assert verified.exit_code == 0
     counts = json.loads(verified.stdout)
     assert counts["services"] == ALL
-    assert counts["histories"] == 5 + 5 + 4 + 2
+    assert counts["histories"] == 5 + 5 + 5 + 2
     assert counts["broken"] == []
     of_one = saga("verify-history", "order-4")
     assert (

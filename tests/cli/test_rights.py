@@ -161,7 +161,11 @@ def test_a_service_whose_rights_are_taken_away_waits_and_goes_on_when_it_has_the
 
     async def until_made(cups: list[bytes]) -> None:
         while await asyncio.to_thread(made) != cups:
-            assert process.poll() is None, process.communicate()[1]
+            assert process.poll() is None, process.said()
+            await CLOCK.sleep(0.1)
+
+    async def until_told(word: str) -> None:
+        while word not in process.said():
             await CLOCK.sleep(0.1)
 
     with running(pottery.module) as process:
@@ -169,9 +173,8 @@ def test_a_service_whose_rights_are_taken_away_waits_and_goes_on_when_it_has_the
         asyncio.run(CLOCK.within(WITHIN_S, until_made([b"cup-1"])))
         asyncio.run(guarded.take(*taken))
         order("cup-2")
-        assert process.stderr is not None
-        said = next(line for line in process.stderr if "allowed" in line)
-        assert pottery.service in said
+        asyncio.run(CLOCK.within(WITHIN_S, until_told("allowed")))
+        assert pottery.service in next(line for line in process.said().splitlines() if "allowed" in line)
         assert process.poll() is None
         asyncio.run(guarded.allow(*taken))
         asyncio.run(CLOCK.within(WITHIN_S, until_made([b"cup-1", b"cup-2"])))

@@ -109,6 +109,38 @@ def test_a_compensation_that_is_parked_is_shown_by_its_own_name_with_why_and_unt
     assert ("release", "escalation", "reserved-1") in {(each["handler"], each["what"], each["undoes"]) for each in dead}
 
 
+def test_of_each_step_is_shown_how_long_it_took_and_what_it_gave_or_where_that_lies(shop: Path, saga: Call) -> None:
+    p = edit(shop, "payment", "order-1")
+    entry = decode_entry(p.transitions[0])
+    [call] = entry.calls
+    plain = saga("show", "order-1", "--service", "payment", "--steps").stdout
+    said = f"    step {call.name}: {call.ms} ms, input {call.input}, gave {len(bytes(call.value))} bytes\n"
+    assert said in plain
+    assert said not in saga("show", "order-1", "--service", "payment").stdout
+    calls = (
+        replace(call, value=Raw(b"null"), claim="abc", ms=1234),
+        replace(call, number=2, answer="Declined", by="eve"),
+        replace(call, kind="update", name="set_aside", document="stock/tea"),
+        replace(call, kind="read", name="stock", document="stock/tea"),
+    )
+    edit(shop, "payment", "order-1", transitions=(Raw(encode(replace(entry, calls=calls))), *p.transitions[1:]))
+    told = saga("show", "order-1", "--service", "payment", "--steps").stdout.splitlines()
+    shown = [line.replace(call.input, "d") for line in told if call.input in line]
+    gave = f"input d, gave {len(bytes(call.value))} bytes"
+    assert shown == [
+        f"    step {call.name}: 1234 ms, input d, gave payment|claim::order-1::abc in saga-archive",
+        f"    step {call.name} 2: {call.ms} ms, input d, answered Declined, as eve says",
+        f"    update set_aside of stock/tea: {gave}",
+        f"    read stock: {gave}",
+    ]
+    one = saga("show", "order-1", "--service", "payment", "--transition", "0", "--steps").stdout
+    assert "1234 ms" in one
+    made = json.loads(saga("show", "order-1", "--service", "payment", "--json").stdout)["timeline"][0]["calls"][0]
+    assert (made["ms"], made["bytes"], made["claim"]) == (1234, 0, "payment|claim::order-1::abc")
+    refused = saga("show", "order-1", "--steps", "--follow")
+    assert (refused.exit_code, "--steps is for what was" in refused.stderr) == (2, True)
+
+
 def test_who_follows_sees_each_attempt_that_failed(shop: Path, saga: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     entry = decode_entry(edit(shop, "payment", "order-1").transitions[0])
     attempts = (Attempt(time="2026-01-01T00:00:00.000Z", ms=7, reason="OSError: shut"),)

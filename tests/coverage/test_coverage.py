@@ -13,7 +13,8 @@ from tests.coverage import floors
 
 ROOT = Path(__file__).parents[2]
 PURE = ("saga/progress", "saga/policies")
-OWN_TESTS = (*PURE, "tests/progress", "tests/policies/test_retry.py", "tests/policies/test_windows.py")
+POLICIES = ("blame", "retry", "rules", "windows", "breaker", "turns", "yielding")
+OWN_TESTS = (*PURE, "tests/progress", *(f"tests/policies/test_{name}.py" for name in POLICIES))
 """Tests of one decision at a time, without chance: what they reach they reach each time."""
 
 

@@ -127,10 +127,9 @@ def test_every_page_that_a_docstring_names_exists() -> None:
 
 def test_the_service_in_the_readme_is_the_one_that_runs() -> None:
     quoted = [b.body for b in blocks((ROOT / "README.md").read_text("utf-8")) if b.language == "python"]
+    services = [f"services/{name}/__init__.py" for name in ("payment", "order")]
     for body, path in zip(
-        quoted,
-        ("services/payment/__init__.py", "tests/testing/test_deadlines_in_worlds.py", "tests/services/test_world.py"),
-        strict=True,
+        quoted, (*services, "tests/service/waiting_payment.py", "tests/services/test_world.py"), strict=True
     ):
         code = (ROOT / path).read_text("utf-8")
         places = [code.find(f"\n{part}\n") for part in paragraphs(body.strip("\n"))]

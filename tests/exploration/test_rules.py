@@ -59,8 +59,8 @@ def a_rerun_writes_the_whole_state_back(patch: pytest.MonkeyPatch) -> None:
 def a_rerun_sees_the_state_of_now(patch: pytest.MonkeyPatch) -> None:
     init = RunningSaga.__init__
 
-    def look(self: Any, service: Any, turn: TurnState, handler: Any, run: Any, intent: Any) -> None:
-        init(self, service, turn, handler, run, replace(intent, state=turn.known.state))
+    def look(self: Any, service: Any, turn: TurnState, handler: Any, run: Any, intent: Any, goes_on: Any) -> None:
+        init(self, service, turn, handler, run, replace(intent, state=turn.known.state), goes_on)
 
     patch.setattr(RunningSaga, "__init__", look)
 
@@ -85,7 +85,7 @@ def handlers_run_for_every_message(patch: pytest.MonkeyPatch) -> None:
 
 
 def nothing_is_settled(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(step, "next_ready", lambda p, roles, now_ms: None)
+    patch.setattr(step, "next_ready", lambda *asked: None)
 
 
 def compensations_do_not_wait_for_originals(patch: pytest.MonkeyPatch) -> None:

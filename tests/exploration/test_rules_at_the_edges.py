@@ -11,7 +11,7 @@ from saga.progress import decide, record, step, takeover
 from saga.progress.actions import UndoStep
 from saga.progress.document import Call, Snapshot
 from saga.progress.roles import Role
-from saga.runtime import beginning, documents, handling, persistence
+from saga.runtime import beginning, documents, failing, handling, persistence
 from saga.runtime.participant import Participant
 from saga.runtime.saga import RunningSaga
 from saga.runtime.turn_state import TurnState
@@ -24,7 +24,8 @@ def what_is_not_written_binds_a_rerun(patch: pytest.MonkeyPatch) -> None:
     def answered(saga: RunningSaga) -> tuple[Call, ...]:
         return tuple(saga.calls)
 
-    patch.setattr(handling, "_answered", answered)
+    for module in (handling, failing):
+        patch.setattr(module, "answered", answered)
 
 
 def entries_of_what_is_held_go_by_age(patch: pytest.MonkeyPatch) -> None:

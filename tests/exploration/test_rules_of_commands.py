@@ -6,10 +6,13 @@ import pytest
 from msgspec.structs import replace
 
 from saga.commands import Command
-from saga.progress import decide, operators, record
-from saga.progress.actions import Discard, Seal
-from saga.progress.document import Kept, Snapshot
+from saga.progress import deadlines, decide, operators, record
+from saga.progress.actions import Admit, Discard, Seal
+from saga.progress.document import Kept, Snapshot, decode_entry
 from saga.progress.record import Hand, Written
+from saga.runtime import saga
+from saga.runtime.saga import RunningSaga
+from saga.runtime.turn_state import TurnState
 from tests.exploration.without_a_rule import Take, check_loss
 
 heed, replayed, discarded = operators.heed, operators._replayed, operators.discarded
@@ -42,8 +45,8 @@ def a_replay_forgets_what_has_begun(patch: pytest.MonkeyPatch) -> None:
 
 
 def what_has_begun_is_discarded_at_once(patch: pytest.MonkeyPatch) -> None:
-    def at_once(p: Snapshot, roles: Any, command: Command) -> Any:
-        action = heed(p, roles, command)
+    def at_once(p: Snapshot, roles: Any, command: Command, bad: Any) -> Any:
+        action = heed(p, roles, command, bad)
         if not isinstance(action, Seal):
             return action
         return Discard(command, next(k for k in p.queue if k.dead == command.dead))
@@ -69,6 +72,10 @@ def who_decides_may_be_left_without(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(operators, "_indispensable", lambda p, roles, role, kept: None)
 
 
+def a_deadline_that_may_be_closed_counts(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(deadlines, "end_surely", lambda p, roles: bool(p.deadlines))
+
+
 def what_is_sealed_may_be_replayed(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(operators, "_irreplayable", lambda p, kept: None)
     intent_with = decide.intent_with
@@ -79,6 +86,61 @@ def what_is_sealed_may_be_replayed(patch: pytest.MonkeyPatch) -> None:
     )
 
 
+def what_has_answered_is_taken_for_open(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(saga, "open_call", lambda intent: intent.begins)
+
+
+def what_is_handled_as_new_may_be_so_again(patch: pytest.MonkeyPatch) -> None:
+    as_new = operators._as_new
+
+    def again(p: Snapshot, *given: Any) -> Any:
+        first = next(n for n, raw in enumerate(p.transitions) if decode_entry(raw).letters)
+        return as_new(replace(p, transitions=p.transitions[: first + 1]), *given)
+
+    patch.setattr(operators, "_as_new", again)
+
+
+def what_is_forgotten_is_said_to_be_undone(patch: pytest.MonkeyPatch) -> None:
+    as_new = operators._as_new
+
+    def closing(p: Snapshot, roles: Any, command: Command, bad: Any) -> Any:
+        action = as_new(replace(p, n=1), roles, command, bad)
+        return action if p.n == 0 else as_new(p, roles, command, bad)
+
+    patch.setattr(operators, "_as_new", closing)
+
+
+def what_is_handled_as_new_stays_in_the_inbox(patch: pytest.MonkeyPatch) -> None:
+    admitted = operators._admitted
+
+    def there(p: Snapshot, hand: Hand, action: Admit) -> Written:
+        written = admitted(p, hand, action)
+        return replace(written, snapshot=replace(written.snapshot, inbox={**p.inbox, **written.snapshot.inbox}))
+
+    patch.setattr(operators, "_admitted", there)
+
+
+init = RunningSaga.__init__
+
+
+def what_a_person_answered_is_asked_for_again(patch: pytest.MonkeyPatch) -> None:
+    def forgetful(self: RunningSaga, *given: Any) -> None:
+        init(self, *given)
+        self._said = {}
+
+    patch.setattr(RunningSaga, "__init__", forgetful)
+
+
+def what_a_worker_remembers_overrides_a_person(patch: pytest.MonkeyPatch) -> None:
+    def stubborn(
+        self: RunningSaga, service: Any, turn: TurnState, handler: Any, run: Any, intent: Any, goes_on: Any
+    ) -> None:
+        init(self, service, turn, handler, run, intent, goes_on)
+        self.calls = list(turn.results_of(run)) or self.calls
+
+    patch.setattr(RunningSaga, "__init__", stubborn)
+
+
 RULES: dict[Take, str] = {
     replays_are_not_counted: "replay: it dies again, and is replayed again",
     a_command_is_heeded_each_time_it_comes: "discard: refused by who decides, then replayed",
@@ -86,6 +148,13 @@ RULES: dict[Take, str] = {
     what_has_begun_is_discarded_at_once: "discard: of what has changed a document",
     what_is_discarded_is_not_in_the_inbox: "discard: crash",
     who_decides_may_be_left_without: "discard: refused by who decides, then replayed",
+    a_deadline_that_may_be_closed_counts: "discard: refused where something may close the deadline",
+    what_is_handled_as_new_may_be_so_again: "handled as new: for a handler that takes many",
+    what_is_forgotten_is_said_to_be_undone: "handled as new: of the outcome",
+    what_is_handled_as_new_stays_in_the_inbox: "handled as new: for a handler that takes many",
+    what_a_person_answered_is_asked_for_again: "resolve: crash",
+    what_a_worker_remembers_overrides_a_person: "resolve: the first of two steps, while a zombie has its answer",
+    what_has_answered_is_taken_for_open: "replay: of what failed behind its last step",
     what_is_sealed_may_be_replayed: "discard and replay: two people disagree",
 }
 

@@ -57,7 +57,7 @@ def readers_publish_the_wake_in_hand(patch: pytest.MonkeyPatch) -> None:
 
 
 def what_is_overdue_and_cannot_run_has_no_wake(patch: pytest.MonkeyPatch) -> None:
-    def forgotten(p: Snapshot, now_ms: int) -> int | None:
+    def forgotten(p: Snapshot, now_ms: int, before: Snapshot | None = None) -> int | None:
         return min([due for _, _, due in timing.waits_for_time(p) if due > now_ms], default=None)
 
     patch.setattr(timing, "next_look", forgotten)

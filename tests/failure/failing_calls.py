@@ -17,6 +17,7 @@ from saga.clock import Clock, SystemClock
 from saga.contracts.library import find
 from saga.errors import Ambiguous, BrokerUnavailable, StoreUnavailable
 from saga.messages import Event, Outgoing, Partition, Record, Standstill
+from saga.names import PROGRESS, is_wakes
 from saga.observe.moments import Moment
 from saga.progress.document import Entry, decode, decode_entry, progress_key
 from saga.runtime.lifecycle import Options, serve
@@ -227,6 +228,12 @@ class FailingMembership:
         if mode is not None:
             raise BrokerUnavailable(f"planted: the broker failed, {mode} it committed")
 
+    async def begin(self, offsets: Mapping[Partition, int]) -> Collection[Partition]:
+        return await self.membership.begin(offsets)
+
+    async def end(self, offsets: Mapping[Partition, int]) -> None:
+        await self.membership.end(offsets)
+
 
 class Outage(Exception):
     """Raised by a step when the network fails."""
@@ -293,7 +300,7 @@ class House:
     async def at_rest(self) -> None:
         """Return when everything in the log is handled and committed by all who read it."""
         until_s = self.clock.monotonic_s() + REST_S_MAX
-        while behind := self.behind():
+        while behind := self.behind() or await self.waiting():
             assert self.clock.monotonic_s() < until_s, f"{behind} after {REST_S_MAX} s; {self.moments[-5:]}"
             await SystemClock().sleep(LOOK_S)
 
@@ -301,8 +308,20 @@ class House:
         """Each service that has something to do, or has not joined its group yet."""
         execute = self.broker.connection.execute
         groups = {group for (group,) in execute("SELECT name FROM groups")}
-        rows = execute("SELECT DISTINCT grp FROM positions JOIN logs ON id = log WHERE offset < next")
-        return sorted((self.stores.keys() - groups) | {group for (group,) in rows if group in self.stores})
+        rows = execute(
+            "SELECT DISTINCT grp, name FROM positions JOIN logs ON id = log "
+            "JOIN topics ON log >= first_log AND log < first_log + partitions WHERE offset < next"
+        )
+        behind = {group for group, topic in rows if group in self.stores and not is_wakes(topic)}
+        return sorted((self.stores.keys() - groups) | behind)
+
+    async def waiting(self) -> list[str]:
+        """Each service in which a saga waits for a time. Wakes of others lie in the log until theirs."""
+        found = []
+        for name, store in self.stores.items():
+            progresses = [decode(document.content) async for _, document in store.scan(PROGRESS)]
+            found += [name for p in progresses if p.wake is not None]
+        return found
 
     async def history(self, service: str, saga: str) -> list[Entry]:
         """Transitions of a saga in a service."""

@@ -4,9 +4,15 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from decimal import Decimal
+from math import inf
 from pathlib import Path
 
+import pytest
+
 from saga import Service
+from saga.messages import Position
+from saga.runtime import controlling
+from saga.runtime.participant import Participant
 from services.inventory import inventory
 from services.inventory.events import InventoryReserved
 from services.order.events import OrderCancelled, OrderConfirmed, OrderPlaced
@@ -34,6 +40,16 @@ async def note(placed: OrderPlaced) -> None:
 @listener.handler
 async def note_the_end(confirmed: OrderConfirmed) -> None:
     assert confirmed.order_id
+
+
+@pytest.fixture(autouse=True)
+def no_book(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody reads the book of controls, which is one read in five seconds, however many messages come."""
+
+    async def known(service: Participant, at: Position) -> None:
+        service.controls.until_s = inf
+
+    monkeypatch.setattr(controlling, "look", known)
 
 
 @asynccontextmanager

@@ -47,12 +47,14 @@ def test_the_demonstration_ends_with_balanced_books_and_commands_that_work(tmp_p
     assert process.returncode == 0, said
     assert re.search(r"kill -9 \d+: payment is dead", said)
     assert "payment is started again" in said
+    assert "order-0001 has expired: nobody answered in time" in said
+    assert re.search(r"^cancelled: expired +[1-9]", said, re.MULTILINE)
     assert len(OK.findall(said)) == 8, said
     assert "640 orders = " in said
     assert [pid for pid in pids(said) if is_running(pid)] == []
     commands = said.partition("To look further:\n")[2].splitlines()
     for command, shown in zip(
-        commands, ("OrderCancelled", "and more: --limit shows them", "all unchanged"), strict=True
+        commands, ("expire     handled", "and more: --limit shows them", "all unchanged"), strict=True
     ):
         looked = subprocess.run(command, shell=True, cwd=tmp_path, capture_output=True, text=True, check=False)
         assert looked.returncode == 0, f"{command}: {looked.stderr}"

@@ -144,6 +144,12 @@ class _Member:
     async def commit(self, offsets: Mapping[Partition, int]) -> None:
         self.ground.done |= offsets
 
+    async def begin(self, offsets: Mapping[Partition, int]) -> Collection[Partition]:
+        return ()
+
+    async def end(self, offsets: Mapping[Partition, int]) -> None:
+        return None
+
     def lag(self) -> Mapping[Partition, int] | None:
         return None
 

@@ -160,7 +160,7 @@ async def _end_of(
     """Fate of a record; `None` if nobody knows. Raises `BadInput` for one of which the saga cannot be told."""
     type_, schema = envelope.type_of(record), ""
     if type_ is None:
-        version = codec.identify(record.value, service.library)
+        version = codec.identify(record.value, service.schemas.library)
         type_, schema = version.name, version.path
     if type_ not in service.consumed:
         return "of no type that is taken"

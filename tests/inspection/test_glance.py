@@ -7,7 +7,8 @@ from msgspec.structs import replace
 from saga.errors import SagaError
 from saga.inspection.glance import glance, glance_entry
 from saga.progress import record
-from saga.progress.document import FORMAT, encode
+from saga.progress.document import encode
+from saga.progress.formats import FORMAT
 from saga.progress.record import Ended
 from tests.progress.pieces import START, a_hand, a_message, a_role, an_intent, blank, kept, roles_of
 

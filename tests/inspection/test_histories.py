@@ -14,7 +14,8 @@ from saga.inspection.histories import Unreadable, histories_of, history_of
 from saga.inspection.sources import Source
 from saga.names import ARCHIVES, PROGRESS
 from saga.progress import spill
-from saga.progress.document import PAGED, Entry, Snapshot, encode, progress_key
+from saga.progress.document import Entry, Snapshot, encode, progress_key
+from saga.progress.formats import PAGED
 from saga.progress.history import Archive, archive_key
 from saga.store.sqlite import SqliteStore
 

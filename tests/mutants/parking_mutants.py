@@ -11,7 +11,7 @@ from saga.messages import Record
 from saga.policies.retry import parks
 from saga.progress import decide, giving_up, history, record
 from saga.progress.document import Kept, Snapshot
-from saga.runtime import handling, held, persistence
+from saga.runtime import failing, held, persistence
 from saga.runtime.delivery import Delivery
 from saga.runtime.held import Held
 from saga.runtime.lanes import Item, Lanes
@@ -80,7 +80,7 @@ def what_is_parked_blocks_nobody(patch: pytest.MonkeyPatch) -> None:
 
 
 def attempts_are_forgotten(patch: pytest.MonkeyPatch) -> None:
-    rewritten(patch, handling, "_before", "0 if kept is None else kept.attempts", "0")
+    rewritten(patch, failing, "failed_before", "return kept.attempts, kept.under", "return 0, {}")
 
 
 class _Later(BaseException):
@@ -114,6 +114,6 @@ def what_is_parked_is_in_memory_only(patch: pytest.MonkeyPatch) -> None:
             return True
 
     _finished_once(patch)
-    patch.setattr(handling, "parks", leaves)
+    patch.setattr(failing, "parks", leaves)
     patch.setattr(Lanes, "_run", ran)
     patch.setattr(Delivery, "deliver", delivered)

@@ -13,11 +13,16 @@ from decimal import Decimal
 from math import log2
 from types import SimpleNamespace
 
+import pytest
+
 from saga import Event, envelope
 from saga.contracts.library import contract_of
 from saga.declarations.values import Declared
 from saga.messages import texts_of
+from saga.names import wakes_of
+from saga.progress import spill
 from saga.progress.document import Snapshot, decode_entry
+from saga.progress.spill import BOUNDS, Bounds
 from saga.runtime.documents import PRUNE_FROM
 from saga.testing.fault_kinds import Faults, faults
 from saga.testing.simulation.chance import Chance
@@ -31,10 +36,19 @@ from services.payment import payment
 from services.payment.bank import Bank
 from services.shipping import shipping
 from services.shipping.carrier import Carrier
+from tests.mutants import large_orders
 from tests.mutants.closed_rooms import ClosedRooms
+from tests.mutants.copied_wakes import an_order_at_a_bank_that_is_away_for_hours
+from tests.mutants.cured_orders import cured_orders, late_cure
 from tests.mutants.events import MenuChosen, PartyHeld, PartyPlanned, PartyWithdrawn
 from tests.mutants.fake_rooms import Rooms
+from tests.mutants.large_orders import orders_in_many_parts
+from tests.mutants.limited_orders import orders_at_a_bank_that_is_away
 from tests.mutants.party_services import LARDER, PAD, Larder, Pad, hall, host, kitchen
+from tests.mutants.paused_orders import paused_orders
+from tests.mutants.released_orders import released_orders
+from tests.mutants.switched_orders import switched_orders
+from tests.testing.instalments import orders_in_instalments
 
 SEEDS = 300
 """So many seeds a mutant may hide from."""
@@ -57,10 +71,16 @@ class Scenario:
     """Runs the world until it is quiet; gives what then looks at outside and documents."""
     faults: Faults
     lines_max: int = LINES_MAX
+    bounds: Bounds = BOUNDS
+    """Bounds of what stays in a progress."""
 
     def run(self, seed: int) -> None:
         """Raises `AssertionError` for whatever does not hold."""
-        with SimulatedWorld(seed, Drawn(self.faults, Chance(seed)), guarded=False) as world:
+        with (
+            pytest.MonkeyPatch.context() as patch,
+            SimulatedWorld(seed, Drawn(self.faults, Chance(seed)), guarded=False) as world,
+        ):
+            patch.setattr(spill, "BOUNDS", self.bounds)
             world.always("it comes to rest", lambda: len(world.trace.lines) < self.lines_max)
             judge = self.play(world)
             world.verify()
@@ -374,6 +394,13 @@ RESTLESS = (
 FAILING = faults.of("partition", "clock", "full disk", "slow store", rate=0.002) | faults.of("throttle", rate=0.01)
 """Store, log and clocks have their bad days."""
 
+COPIED_WAKES = (
+    faults.of("duplicate", rate=0.5, target=wakes_of("payment", "1m"))
+    | faults.of("duplicate", rate=0.5, target=wakes_of("payment", "4m"))
+    | faults.of("duplicate", rate=0.5, target=wakes_of("payment", "16m"))
+)
+"""Half of the wakes lie in the log twice."""
+
 SCENARIOS = {
     scenario.name: scenario
     for scenario in (
@@ -393,11 +420,37 @@ SCENARIOS = {
             play=cured_parties,
             faults=faults.of("lost answer", rate=0.95, target="hall.seat") | RESTLESS,
         ),
+        Scenario(name="paused orders", play=paused_orders, faults=CLUMSY | RESTLESS, lines_max=10_000),
+        Scenario(name="switched orders", play=switched_orders, faults=CLUMSY | RESTLESS, lines_max=10_000),
+        Scenario(
+            name="released orders",
+            play=released_orders,
+            faults=CLUMSY | RESTLESS | faults.of("deploy", rate=0.04, target="payment"),
+            lines_max=10_000,
+        ),
+        Scenario(name="cured orders", play=cured_orders, faults=CLUMSY | RESTLESS, lines_max=10_000),
+        Scenario(name="an order that is cured late", play=late_cure, faults=CLUMSY | RESTLESS),
         Scenario(
             name="parties at closed doors",
             play=parties_at_closed_doors,
             faults=CLUMSY | RESTLESS | FAILING,
             lines_max=20_000,
+        ),
+        Scenario(
+            name="an order at a bank that is away for hours",
+            play=an_order_at_a_bank_that_is_away_for_hours,
+            faults=COPIED_WAKES,
+        ),
+        Scenario(
+            name="orders at a bank that is away", play=orders_at_a_bank_that_is_away, faults=CLUMSY, lines_max=20_000
+        ),
+        Scenario(name="orders in instalments", play=orders_in_instalments, faults=CLUMSY | RESTLESS, lines_max=20_000),
+        Scenario(
+            name="orders in many parts",
+            play=orders_in_many_parts,
+            faults=CLUMSY | RESTLESS,
+            lines_max=3_000,
+            bounds=large_orders.BOUNDS,
         ),
         Scenario(
             name="a long party",

@@ -18,6 +18,7 @@ from saga.observe import moments
 from saga.observe.logs import ALWAYS, FRAMES_MAX, LEVELS, TEXT_MAX, Log
 from saga.observe.moments import DeadLettered, Moment, Stopped, Stuck, WriteRefused
 from saga.observe.quotas import LINES_MAX, WITHIN_S
+from saga.policies.blame import Blame
 from tests.cli.test_printable import FORGED, HOSTILE
 from tests.observe.test_logs import DEAD, HANDLED, RETRYING, STEP, FixedClock, Terminal, lines
 
@@ -109,10 +110,12 @@ def an_example(kind: type[Moment], text: str = "x") -> Moment:
     values: dict[type | object, object] = {
         str: text,
         int: 1,
+        bool: True,
         float: 1.0,
         tuple[str, ...]: (text,),
         str | None: text,
         int | None: 1,
+        Blame | None: "data",
     }
     given = {field.name: values.get(field.type) or next(iter(get_args(field.type)), text) for field in fields(kind)}
     given |= {"partitions": (Partition(text, 1),)} if "partitions" in given else {}

@@ -16,17 +16,24 @@ from saga.observe import moments
 from saga.observe.metrics import BOUNDS_S, SERIES_MAX, Metrics, Page
 from saga.observe.moments import (
     Assigned,
+    BreakerTurned,
+    CallWaited,
+    ContractsUnreadable,
+    ControlUnknown,
     DeadLettered,
     Escalated,
     Expired,
     GoesOn,
     Handled,
     Lost,
+    Misfit,
     Moment,
     Parked,
+    PutOff,
     Recovered,
     Retrying,
     Revoked,
+    SchemasDeployed,
     StandsStill,
     Started,
     StepDone,
@@ -68,6 +75,10 @@ RETRYING = Retrying(
     error=SECRET,
     where=SECRET,
 )
+PUT_OFF = PutOff(
+    service="payment", saga=SECRET, handler="reserve", message=SECRET, delay_s=20.0, is_parked=True, error=SECRET
+)
+WAITED = CallWaited(service="payment", resource="bank", ms=40.0)
 PARKED = Parked(**asdict(RETRYING))
 DEAD = DeadLettered(service="payment", reason=SECRET, remedy=SECRET, saga=SECRET, message=SECRET, type="OrderPlaced")
 UNREADABLE = DeadLettered(service="payment", reason=SECRET, remedy=SECRET)
@@ -77,7 +88,8 @@ STUCK = Stuck(service="payment", saga=SECRET, message=SECRET, error=SECRET, retr
 EXPIRED = Expired(service="payment", topic="orders", partition=1, first=7, last=7, count=1)
 CONFLICT = WriteRefused(service="payment", saga=SECRET, operation="write", why="conflict")
 AMBIGUOUS = WriteRefused(service="payment", saga=None, operation="update", why="ambiguous")
-SEEN_ELSEWHERE = {Started, Unavailable, Recovered, StandsStill, GoesOn}
+SEEN_ELSEWHERE = {Started, Unavailable, Recovered, StandsStill, GoesOn, SchemasDeployed, ContractsUnreadable, Misfit}
+SEEN_ELSEWHERE |= {ControlUnknown}
 """A worker that begins, and what a worker cannot reach, are looked at: no moment is needed."""
 
 needs_promtool = pytest.mark.skipif(
@@ -126,6 +138,8 @@ def of(*workers: WatchedWorker, clock: SetClock | None = None) -> Metrics:
         (RETRYING, series("saga_retries_total", service="payment", handler="reserve")),
         (PARKED, series("saga_retries_total", service="payment", handler="reserve")),
         (PARKED, series("saga_parked_total", service="payment", handler="reserve")),
+        (PUT_OFF, series("saga_put_off_total", service="payment", handler="reserve")),
+        (WAITED, series("saga_call_wait_seconds_count", service="payment", resource="bank")),
         (DEAD, series("saga_dead_letters_total", service="payment", type="OrderPlaced")),
         (UNREADABLE, series("saga_dead_letters_total", service="payment", type="")),
         (ESCALATED, series("saga_escalations_total", service="payment", handler="release")),
@@ -143,6 +157,14 @@ def test_each_moment_adds_one(moment: Moment, grows: Series) -> None:
     metrics(moment)
     metrics(moment)
     assert told(metrics)[grows] == before + 2
+
+
+def test_a_breaker_is_shown_as_it_last_turned() -> None:
+    metrics, shown = of(WatchedWorker()), series("saga_breaker_state", service="payment", resource="bank")
+    assert shown not in told(metrics)
+    for state, value in (("open", 2), ("half-open", 1), ("closed", 0)):
+        metrics(BreakerTurned(service="payment", resource="bank", state=state, open_s=0))  # type: ignore[arg-type] # three
+        assert told(metrics)[shown] == value
 
 
 def test_partitions_are_counted_as_they_come_and_go() -> None:
@@ -207,6 +229,7 @@ def test_series_begin_at_zero_so_that_the_first_one_is_seen_to_grow() -> None:
         series("saga_escalations_total", service="payment", handler="release"),
         series("saga_retries_total", service="payment", handler="reserve"),
         series("saga_parked_total", service="payment", handler="reserve"),
+        series("saga_put_off_total", service="payment", handler="reserve"),
         series("saga_stuck_total", service="payment"),
         series("saga_partitions_moved_total", service="payment", how="lost"),
         series("saga_ambiguous_writes_total", service="payment", operation="update"),
@@ -216,7 +239,7 @@ def test_series_begin_at_zero_so_that_the_first_one_is_seen_to_grow() -> None:
 
 def test_no_id_and_no_text_becomes_a_label() -> None:
     metrics = of(WatchedWorker())
-    for moment in (HANDLED, RETRYING, PARKED, DEAD, UNREADABLE, ESCALATED, STEP, STUCK, CONFLICT, AMBIGUOUS):
+    for moment in (HANDLED, RETRYING, PARKED, PUT_OFF, DEAD, UNREADABLE, ESCALATED, STEP, STUCK, CONFLICT, AMBIGUOUS):
         metrics(moment)
     assert SECRET not in page_of(metrics)[0].decode()
 

@@ -12,11 +12,14 @@ from saga.errors import BrokerUnavailable, SagaError, StoreUnavailable
 from saga.messages import Outgoing, Partition
 from saga.observe.moments import Moment, Recovered, Unavailable
 from saga.observe.worker_view import WorkerView
+from saga.runtime import held
 from saga.runtime.lifecycle import Options, serve
 from saga.runtime.prepared import prepare, topics_of
 from saga.runtime.room import Limits
 from saga.runtime.watching import QUIET_S, Watching
+from saga.runtime.worker import Worker
 from saga.store.port import Document
+from saga.wakes import to_record
 from services.order.events import OrderPlaced
 from tests.observe.workers import SetClock
 from tests.runtime.real_worker import Workplace, an_order, workplace
@@ -117,6 +120,23 @@ async def test_what_a_full_worker_does_not_take_is_its_lag(place: Workplace) -> 
         assert sum((worker.lag() or {}).values()) == 150
         may_end.set()
         await place.until(lambda: not sum((worker.lag() or {}).values()))
+
+
+async def test_wakes_that_lie_in_the_log_until_their_time_are_no_lag(
+    place: Workplace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(held, "WAITING_MAX", 1)
+    place.leaps = False
+    now_ms = place.clock.now_ms()
+    wakes = [to_record("payment", f"order-{n}", "wake-0", now_ms + 900_000, now_ms) for n in range(5)]
+    async with watched(place, service_that_waits_for(asyncio.Event())) as worker:
+        await place.until(lambda: worker.lag() is not None)
+        assert isinstance(worker, Worker)
+        await place.broker.publish(wakes[:1])
+        await place.until(lambda: bool(worker.held.full))
+        await place.broker.publish(wakes[1:])
+        await place.until(lambda: sum((worker.sources.lag() or {}).values()) == 4)
+        assert sum((worker.lag() or {}).values()) == 0
 
 
 class Broken:

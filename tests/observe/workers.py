@@ -28,6 +28,7 @@ class WatchedWorker:
     handlers: Collection[str] = ("reserve", "release")
     inflight: int = 0
     inflight_max: int = 1000
+    yields: int = 0
     behind: Mapping[Partition, int] | None = None
     gone: dict[str, float] = field(default_factory=dict)
     given: int | None = None

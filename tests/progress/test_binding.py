@@ -17,8 +17,9 @@ from saga.messages import Message
 from saga.names import PROGRESS
 from saga.progress import binding, compensate, giving_up, piles, record
 from saga.progress.actions import Run
-from saga.progress.binding import BOUND, UNBOUND
-from saga.progress.document import TIMED, Entry, Ran, Result, Snapshot, decode, decode_entry, encode
+from saga.progress.binding import BOUND, UNBOUND, differing, with_format
+from saga.progress.document import Call, Continuation, Entry, Ran, Result, Snapshot, decode, decode_entry, encode
+from saga.progress.formats import CLAIMED, CONTINUED, TIMED
 from saga.progress.giving_up import Failure
 from saga.progress.history import fold, verify
 from saga.progress.record import Ended, Hand
@@ -118,6 +119,9 @@ def kept_in_every_way() -> Iterator[Snapshot]:
     )
     p = record.queued(opened, hand(p, another), role, another, "it has begun", None).snapshot
     yield p
+    c = Continuation(handler="poll", parts=(first,), n=p.n, turn=1, first_ms=NOW_MS, seen_ms=NOW_MS, due_ms=NOW_MS + 9)
+    longer, another = replace(p, later=(c,), format=CONTINUED), a_message("A", "fifth")
+    yield record.queued(longer, hand(p, another), role, another, "it has begun", None).snapshot
     failure = Failure(reason="why", remedy="mend", attempts=5)
     yield giving_up.dead(p, hand(p, message), Run(role, message, (message,)), failure, intent).snapshot
 
@@ -379,6 +383,7 @@ ONE_MORE = {
     "waiting": (kept("reserve", a_message("A")),),
     "compensating": (kept("reserve", a_message("A")),),
     "deadlines": (kept("expire", a_message("A")),),
+    "later": (Continuation(handler="poll", parts=(a_message("A"),), n=0, turn=1, first_ms=1, seen_ms=1, due_ms=2),),
     "closed": ("reserve",),
     "failed": ("Refused",),
     "replays": 1,
@@ -504,3 +509,14 @@ def test_how_often_dead_letters_were_taken_up_again_is_bound() -> None:
     again = replace(p, replays=1)
     assert set(gained(p, again)) == {"replays"}
     assert gained(p, again) != gained(p, replace(p, replays=2))
+
+
+def test_a_run_whose_answers_lie_in_claims_is_for_this_version_alone() -> None:
+    plain = Call(kind="step", name="charge", number=1, input="i")
+    begun = replace(blank(), intents=(replace(an_intent("reserve", a_message("A")), calls=(plain,)),))
+    assert with_format(begun) is begun
+    claimed = replace(begun, intents=(replace(begun.intents[0], calls=(plain, replace(plain, claim="c"))),))
+    p = with_format(claimed)
+    assert (p.format, with_format(p)) == (CLAIMED, p)
+    assert "format" not in differing(p, ())
+    assert "format" in differing(replace(begun, format=CLAIMED), ()), "of what is in none no format tells so"

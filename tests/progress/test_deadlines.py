@@ -7,7 +7,8 @@ from saga.messages import Message
 from saga.progress import deadlines, giving_up, ids, record
 from saga.progress.actions import Done, Ignore, Note, Now, Run, SendOn, Trigger
 from saga.progress.decide import knows, next_ready
-from saga.progress.document import FORMAT, PAGED, PLAIN, TIMED, Kept, Page, Snapshot, format_of
+from saga.progress.document import Kept, Page, Snapshot
+from saga.progress.formats import FORMAT, PAGED, PLAIN, TIMED, format_of
 from saga.progress.giving_up import Failure
 from saga.progress.record import Ended, Hand
 from saga.progress.roles import DEADLINE, Role, Roles
@@ -75,11 +76,11 @@ def test_it_is_closed_before_its_event_and_after() -> None:
 def test_an_older_version_of_the_toolkit_decides_nothing_while_one_is_open() -> None:
     """It would write the progress without what it does not know."""
     p = touched(blank(), A)
-    assert p.format == TIMED == FORMAT
+    assert p.format == TIMED <= FORMAT
     assert touched(p, PAID).format == PLAIN
     page = Page(of="inbox", name="p", count=1, newest=1)
-    assert format_of((page,), ()) == PAGED
-    assert format_of((page,), p.deadlines) == TIMED
+    assert format_of((page,), (), (), 1) == PAGED
+    assert format_of((page,), p.deadlines, (), 1) == TIMED
 
 
 def test_in_a_saga_that_has_ended_it_is_closed_at_once() -> None:

@@ -4,7 +4,8 @@ import pytest
 from msgspec.structs import replace
 
 from saga.errors import SagaError
-from saga.progress.document import FORMAT, decode, encode, progress_key
+from saga.progress.document import decode, encode, progress_key
+from saga.progress.formats import FORMAT
 from tests.progress.pieces import a_message, an_intent, blank, kept
 
 
@@ -26,7 +27,9 @@ def test_a_progress_is_read_as_it_was_written() -> None:
 
 def test_a_newer_format_is_not_read() -> None:
     newer = encode(replace(blank(), format=FORMAT + 1))
-    with pytest.raises(SagaError, match=r"saga 's' has format 4, this version reads up to 3: run the newer version"):
+    with pytest.raises(
+        SagaError, match=rf"saga 's' has format {FORMAT + 1}, this version reads up to {FORMAT}: run the newer"
+    ):
         decode(newer)
 
 

@@ -1,14 +1,16 @@
 """What becomes of a command about a dead letter, and its record."""
 
+import dataclasses
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
-from saga.commands import Command, Wanted
+from saga.commands import Answered, Command, Wanted
+from saga.messages import Message
 from saga.progress import decide, history, ids, operators, record
-from saga.progress.actions import CloseSealed, Discard, Disregard, Replay, Run, Seal
-from saga.progress.document import DeadLetter, Kept, Snapshot, decode_entry
+from saga.progress.actions import Admit, Answer, CloseSealed, Discard, Disregard, Replay, Run, Seal, Settle
+from saga.progress.document import Call, DeadLetter, Intent, Kept, Snapshot, decode_entry
 from saga.progress.record import Written
 from saga.progress.roles import COMMAND, Role, Roles, Undo
 from tests.progress.pieces import NOW_MS, START, a_hand, a_message, a_role, an_intent, blank, kept, roles_of
@@ -19,7 +21,9 @@ HANDLER = a_role("on_a", "A")
 ROLES = roles_of(HANDLER, a_role("on_b", "B"))
 
 
-def a_command(wanted: Wanted = "replay", dead: str = DEAD, who: str = "ada") -> Command:
+def a_command(
+    wanted: Wanted = "replay", dead: str = DEAD, who: str = "ada", answered: Answered | None = None
+) -> Command:
     return Command(
         id=f"operator|{wanted}-{who}",
         type=f"saga.{wanted}",
@@ -32,6 +36,7 @@ def a_command(wanted: Wanted = "replay", dead: str = DEAD, who: str = "ada") -> 
         dead=dead,
         who=who,
         why="because",
+        answered=answered,
     )
 
 
@@ -41,7 +46,7 @@ def quarantined(*behind: Kept, **fields: Any) -> Snapshot:
 
 def heeded(p: Snapshot, command: Command, roles: Roles = ROLES) -> Written:
     action = operators.heed(p, roles, command)
-    assert isinstance(action, Replay | Discard | Disregard)
+    assert isinstance(action, Replay | Admit | Discard | Answer | Settle | Disregard)
     return operators.heeded(p, a_hand(command, roles=roles), action)
 
 
@@ -120,8 +125,7 @@ def test_a_compensation_is_replayed_under_its_own_name_and_never_discarded() -> 
 
 
 def replace_role(role: Role, **fields: Any) -> Role:
-    given = {name: getattr(role, name) for name in Role.__slots__}
-    return Role(**{**given, **fields})
+    return dataclasses.replace(role, **fields)
 
 
 def test_what_is_discarded_is_never_handled_and_what_is_behind_it_goes_on() -> None:
@@ -180,7 +184,7 @@ def test_what_others_count_on_is_never_discarded(roles: Roles, why: str) -> None
 
 
 def test_a_history_with_commands_is_unchanged_and_one_that_was_edited_is_not() -> None:
-    roles, p = ROLES, replace(record.empty("svc", "s"), started=None)
+    roles, p = ROLES, replace(record.empty("svc", "s", 1), started=None)
     first, second = a_hand(A, roles=roles), a_hand(B, roles=roles)
     died = Kept(handler="on_a", message=A, n=0, dead=DEAD)
     letter = DeadLetter(id=DEAD, what="dead letter", handler="on_a", reason="r", remedy="m", message=A, attempts=1)
@@ -195,3 +199,212 @@ def test_a_history_with_commands_is_unchanged_and_one_that_was_edited_is_not() -
     assert [decode_entry(raw).outcome for raw in p.transitions] == ["dead", "queued", "replayed"]
     assert history.verify(p.transitions, replace(p, replays=0)) is not None
     assert history.verify(p.transitions, replace(p, queue=p.queue[1:])) is not None
+
+
+# -------------------------------------------------------------------- resolved
+
+
+CHARGE = Call(kind="step", name="charge", number=1, input="i1")
+PACK = Call(kind="step", name="pack", number=1, input="i2")
+
+
+def answering(step: str, number: int = 1, raised: str | None = None) -> Command:
+    value = '["no"]' if raised else '"ch-1"'
+    return a_command("resolve", answered=Answered(step=step, number=number, value=value, raised=raised))
+
+
+def begun(calls: tuple[Call, ...] = (), begins: Call | None = None) -> Snapshot:
+    return quarantined(intents=(replace(an_intent("on_a", A), calls=calls, begins=begins),))
+
+
+def intent_of(written: Written) -> Intent:
+    (intent,) = written.snapshot.intents
+    return intent
+
+
+def given(calls: tuple[Call, ...]) -> list[tuple[str, bytes, str | None, str | None]]:
+    return [(c.name, bytes(c.value), c.answer, c.by) for c in calls]
+
+
+def test_what_may_have_happened_has_the_answer_of_a_person_and_goes_on() -> None:
+    written = heeded(begun(begins=CHARGE), answering("charge"))
+    intent = intent_of(written)
+    assert given(intent.calls) == [("charge", b'"ch-1"', None, "ada")]
+    assert (intent.calls[0].input, intent.begins) == ("i1", CHARGE)
+    assert decide.next_ready(written.snapshot, ROLES, NOW_MS) == Run(HANDLER, A, (A,), intent)
+    entry = written.entry
+    assert entry is not None
+    assert (entry.outcome, entry.handler, entry.reason, entry.cause) == (
+        "resolved",
+        "on_a",
+        "ada wants it: because",
+        A.id,
+    )
+    assert entry.calls == intent.calls
+    (end,) = entry.letters
+    assert (end.id, end.what) == ("dead-1-resolved", "resolved")
+    assert end.reason == "charge is answered, and it is tried again: ada wants it: because"
+    assert written.snapshot.replays == 1
+
+
+def test_an_answer_takes_the_place_of_the_one_that_is_recorded() -> None:
+    written = heeded(begun((CHARGE, PACK), begins=PACK), answering("charge", raised="Declined"))
+    intent = intent_of(written)
+    assert given(intent.calls) == [("charge", b'["no"]', "Declined", "ada"), ("pack", b"null", None, None)]
+    again = replace(written.snapshot, queue=(replace(written.snapshot.queue[0], dead="dead-2"),))
+    second = replace(answering("charge"), id="operator|resolve-2", dead="dead-2", who="bob")
+    assert given(intent_of(heeded(again, second)).calls)[0] == ("charge", b'"ch-1"', None, "bob")
+
+
+def test_a_step_that_the_run_never_asked_for_can_be_answered_beforehand() -> None:
+    intent = intent_of(heeded(begun((CHARGE,), begins=CHARGE), answering("pack", number=2)))
+    assert given(intent.calls) == [("charge", b"null", None, None), ("pack", b'"ch-1"', None, "ada")]
+    assert intent.calls[1].number == 2
+
+
+def test_what_undoes_can_be_answered_too() -> None:
+    role = replace_role(HANDLER, undo=Undo(name="undo_a", outcomes=frozenset({"X"}), results=frozenset({"R"})))
+    outcome, result = a_message("X"), a_message("R")
+    intent = replace(an_intent("on_a", outcome, result), kind="undo", cause=result.id, name="undo_a", begins=CHARGE)
+    p = replace(blank(), n=3, compensating=(kept("on_a", outcome, dead=DEAD),), intents=(intent,))
+    written = heeded(p, answering("charge"), roles_of(role))
+    assert given(intent_of(written).calls) == [("charge", b'"ch-1"', None, "ada")]
+    assert written.entry is not None
+    assert written.entry.handler == "undo_a"
+    assert written.snapshot.compensating[0].dead is None
+
+
+def test_what_cannot_be_answered_is_refused_with_the_reason() -> None:
+    assert "has begun nothing that could be answered: replay it" in reason(quarantined(), answering("charge"))
+    update = Call(kind="update", name="take", number=1, input="", document="stock/tea")
+    assert "the document stock/tea knows whether take happened" in reason(begun(begins=update), answering("take"))
+    sealed = replace(an_intent("on_a", A), kind="lieu", begins=CHARGE)
+    assert "on_a is being closed" in reason(quarantined(intents=(sealed,)), answering("charge"))
+    assert "no dead letter dead-1 is in the saga's way" in reason(blank_with_one(), answering("charge"))
+
+
+def blank_with_one() -> Snapshot:
+    return replace(blank(), n=1)
+
+
+def escalated() -> Snapshot:
+    """A discarded run has left something for a person."""
+    sealed = replace(an_intent("on_a", A), kind="lieu", begins=CHARGE)
+    p, command = quarantined(intents=(sealed,)), a_command("discard")
+    return operators.discarded(
+        p, a_hand(command, roles=ROLES), command, p.queue[0], remains=["step charge ran"]
+    ).snapshot
+
+
+def test_an_escalation_is_closed_once_and_the_history_says_by_whom() -> None:
+    p = escalated()
+    (escalation,) = [e for e in decode_entry(p.transitions[-1]).letters if e.what == "escalation"]
+    written = heeded(p, a_command("resolve", dead=escalation.id, who="bob"))
+    entry = written.entry
+    assert entry is not None
+    assert (entry.outcome, entry.handler, entry.reason) == ("resolved", "on_a", "bob wants it: because")
+    (end,) = entry.letters
+    assert (end.id, end.what, end.message) == (f"{escalation.id}-resolved", "resolved", A)
+    later = replace(a_command("resolve", dead=escalation.id), id="operator|resolve-later")
+    assert "is closed already" in reason(written.snapshot, later)
+
+
+def test_what_is_no_escalation_of_this_saga_is_not_closed_unless_its_transition_may_be_archived() -> None:
+    p = escalated()
+    assert "no escalation other is known of this saga" in reason(p, a_command("resolve", dead="other"))
+    assert "no escalation dead-1-discarded is known" in reason(p, a_command("resolve", dead="dead-1-discarded"))
+    written = heeded(replace(p, first=1), a_command("resolve", dead="other"))
+    assert written.entry is not None
+    assert (written.entry.outcome, written.entry.handler) == ("resolved", COMMAND)
+    assert written.entry.letters[0].id == "other-resolved"
+
+
+# -------------------------------------------------------------------- handled as new
+
+
+LATE = "2027-01-01T00:00:00.000Z"
+
+
+def renewing(dead: str = DEAD, original: Message | None = A) -> Command:
+    return replace(a_command(dead=dead), original=original, time=LATE)
+
+
+def test_a_message_of_a_forgotten_saga_is_queued_as_if_it_came_now() -> None:
+    roles = roles_of(HANDLER, a_role("also", "A"), a_role("on_b", "B"))
+    p = Snapshot(service="svc", saga="s")
+    action = operators.heed(p, roles, renewing(), {"also": "no bytes"})
+    assert isinstance(action, Admit)
+    written = operators.heeded(p, replace(a_hand(renewing(), roles=roles), before=p), action)
+    entry, after = written.entry, written.snapshot
+    assert entry is not None
+    assert [(k.handler, k.message.time, k.bad) for k in after.queue] == [
+        ("on_a", LATE, None),
+        ("also", LATE, "no bytes"),
+    ]
+    assert (after.started, after.replays, after.n) == (LATE, 1, 1)
+    assert (entry.outcome, entry.handler, entry.cause) == ("replayed", COMMAND, A.id)
+    (end,) = entry.letters
+    assert (end.id, end.reason) == ("dead-1-replayed", "it is handled as a new one: ada wants it: because")
+    assert isinstance(decide.next_ready(after, roles, NOW_MS), Run)
+    assert history.verify(after.transitions, after) is None
+    later = replace(renewing(), id="operator|later")
+    assert "no dead letter dead-1" in reason(after, later, roles)
+
+
+def test_it_is_for_those_alone_that_have_not_had_it_and_for_what_it_undoes() -> None:
+    undo = Undo(name="undo_b", outcomes=frozenset({"A"}), results=frozenset({"R"}))
+    roles = roles_of(HANDLER, a_role("also", "A"), a_role("on_b", "B", undo=undo))
+    p = replace(blank(), n=1, inbox={ids.entry(A.id, "also"): 1})
+    action = operators.heed(p, roles, renewing())
+    assert isinstance(action, Admit)
+    assert ([r.name for r in action.takers], [r.name for r in action.undone]) == (["on_a"], ["on_b"])
+    after = operators.heeded(p, a_hand(renewing(), roles=roles), action).snapshot
+    assert [k.handler for k in after.compensating] == ["on_b"]
+    kept_ = replace(p, queue=(kept("on_a", A),), compensating=(kept("on_b", A),))
+    assert "nobody here has anything left to do with A" in reason(kept_, renewing(), roles)
+    had = replace(p, inbox={ids.entry(A.id, name): 1 for name in ("also", "on_a", "undo on_b")})
+    assert "nobody here has anything left to do with A" in reason(had, renewing(), roles)
+    assert "nobody here has anything left to do with Z" in reason(p, renewing(original=a_message("Z")), roles)
+
+
+def test_an_outcome_is_not_said_to_have_undone_what_is_forgotten() -> None:
+    undo = Undo(name="undo_b", outcomes=frozenset({"A"}), results=frozenset({"R"}))
+    roles = roles_of(a_role("on_b", "B", undo=undo))
+    nothing = Snapshot(service="svc", saga="s")
+    assert "what A would undo is forgotten here: undo by hand what stands" in reason(nothing, renewing(), roles)
+
+
+def refused(why: str) -> Snapshot:
+    hand = a_hand(A, roles=ROLES)
+    return record.refused(blank(), replace(hand, before=blank()), HANDLER, A, why, "look why").snapshot
+
+
+def letter_id(p: Snapshot) -> str:
+    (letter,) = decode_entry(p.transitions[-1]).letters
+    return letter.id
+
+
+def test_what_one_handler_took_for_too_old_runs_there_if_a_person_wants_it() -> None:
+    p = refused(f"{decide.TOO_OLD}: it is of long ago")
+    command = renewing(letter_id(p), original=None)
+    action = operators.heed(p, ROLES, command)
+    assert isinstance(action, Admit)
+    written = operators.heeded(p, replace(a_hand(command, roles=ROLES), before=p), action)
+    assert ids.entry(A.id, "on_a") not in written.snapshot.inbox
+    assert written.entry is not None
+    assert written.entry.handler == "on_a"
+    assert isinstance(decide.next_ready(written.snapshot, ROLES, NOW_MS), Run)
+
+
+def test_what_says_something_else_than_what_was_handled_is_not_handled() -> None:
+    p = refused(f"{decide.OTHER_CONTENT}: on_a has taken another A")
+    assert "what on_a has handled first counts" in reason(p, renewing(letter_id(p), original=None))
+    other = refused("of a kind that nobody knows")
+    assert "no dead letter" in reason(other, renewing(letter_id(other), original=None))
+
+
+def test_what_was_in_the_way_and_has_ended_is_no_new_message() -> None:
+    p = heeded(quarantined(), a_command("discard")).snapshot
+    died = DeadLetter(id=DEAD, what="dead letter", handler="on_a", reason="r", remedy="m", message=A, attempts=3)
+    ended = record.append(p, a_hand(A, roles=ROLES), "dead", "on_a", record.Ended(message=A, letters=(died,))).snapshot
+    assert "no dead letter dead-1" in reason(ended, renewing())

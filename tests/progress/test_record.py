@@ -12,6 +12,7 @@ from saga.progress.actions import Now, Queue, Run
 from saga.progress.actions import Undo as UndoResult
 from saga.progress.decide import decide, newest, next_ready
 from saga.progress.document import Call, Own, Page, PageOf, Result, Snapshot, decode, decode_entry, encode
+from saga.progress.formats import PLAIN, VERSIONED
 from saga.progress.giving_up import Failure
 from saga.progress.record import INBOX_MAX, Ended
 from saga.progress.roles import Role, Roles, Undo, undo_name
@@ -282,6 +283,20 @@ def test_an_own_event_that_everybody_has_taken_is_forgotten() -> None:
     assert [own.event.id for own in p.own] == ["own"], "many_both may still take it"
     p = replace(p, inbox={**p.inbox, ids.entry("own", "many_both"): 0})
     assert handled(p, ALONE, a_message(id="A-3")).own == ()
+
+
+def test_an_own_event_that_nobody_will_ever_take_is_forgotten() -> None:
+    p = replace(blank(), closed=("many_both",))
+    p = handled(p, BOTH, A, a_message("B"), events=[a_message("R")])
+    for n in range(3):  # of `both` the first was enough, and it has run
+        p = handled(p, ALONE, a_message(id=f"A-{n}"), events=[a_message("B", id=f"own-{n}")])
+    assert len(p.own) == 3, "one that is closed has each ignored, visibly"
+    inbox = {ids.entry(own.event.id, "many_both"): 0 for own in p.own}
+    assert handled(replace(p, inbox={**p.inbox, **inbox}), ALONE, a_message(id="A-4")).own == ()
+
+
+def test_what_is_begun_with_a_later_version_of_the_state_is_for_no_older_one() -> None:
+    assert (record.empty("svc", "s", 1).format, record.empty("svc", "s", 2).format) == (PLAIN, VERSIONED)
 
 
 # ---------------------------------------------------------------- closing

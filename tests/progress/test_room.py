@@ -6,7 +6,8 @@ from msgspec.structs import replace
 from saga.errors import TooLarge
 from saga.progress import record
 from saga.progress.document import Intent, Snapshot
-from saga.progress.record import FREE, Ended, Written, check_room
+from saga.progress.record import Ended, Written
+from saga.progress.room import FREE, check_room
 from tests.progress.pieces import a_hand, a_message, a_role, an_intent, blank, roles_of
 
 TAKEN = 1000

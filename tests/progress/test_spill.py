@@ -8,7 +8,8 @@ from msgspec.structs import replace
 from saga.clock import iso
 from saga.errors import SagaError
 from saga.progress import ids, piles, record, spill
-from saga.progress.document import PAGED, Own, Page, Snapshot, decode, encode
+from saga.progress.document import Own, Page, Snapshot, decode, encode
+from saga.progress.formats import PAGED
 from saga.progress.record import Ended
 from saga.progress.roles import Role
 from saga.progress.spill import Bounds, is_in, page_key, whole
@@ -140,7 +141,7 @@ def test_an_entry_that_only_looks_like_one_across_two_others_is_not_in_a_page() 
     assert is_in(first + second, second.hex())
     assert not is_in(first + second, (first[6:] + second[:6]).hex())
     hidden = first[6:] + second[:6]
-    assert is_in(first + second + hidden, hidden.hex())
+    assert is_in(first + hidden + second, hidden.hex())
     assert not is_in(b"", first.hex())
 
 
@@ -150,6 +151,10 @@ def test_the_keys_of_pages_and_archives_do_not_mix() -> None:
     assert spill.saga_of(key) == "a::b"
     assert not key.startswith("payment::")
     assert not spill.is_page("payment::a::b::000000000")
+    claim = spill.claim_key("payment", "a::b", "c")
+    assert (spill.saga_of(claim), spill.is_claim(claim), spill.is_page(claim)) == ("a::b", True, False)
+    assert not spill.is_claim(key)
+    assert list(map(spill.is_archive, (key, claim, "payment::a::b::000000000"))) == [False, False, True]
     assert spill.saga_of("payment::a::b::000000000") == "a::b"
 
 

@@ -337,7 +337,7 @@ async def test_a_lane_goes_on_as_ever_after_a_handler_that_would_not_be_left() -
         return True
 
     async with asyncio.TaskGroup() as tasks:
-        lanes = Lanes(tasks, handle)
+        lanes = Lanes(tasks, handle, handle)
         for topic in ("a", "b"):
             prefix = Prefix(0)
             prefix.begun(0)

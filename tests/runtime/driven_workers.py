@@ -9,6 +9,7 @@ from typing import Any, cast
 from saga import Event, Service
 from saga.clock import iso
 from saga.messages import Message, Position, texts_of
+from saga.names import ARCHIVES
 from saga.observe.moments import Moment
 from saga.progress.document import Entry, Snapshot, decode, decode_entry, progress_key
 from saga.runtime.beginning import begin
@@ -137,6 +138,14 @@ class Workers:
         ports = replace(trial_ports(service.declared.name, watched, self.clock, log, moments), worker=name)
         resources = await open_resources(service.declared, self._stack, self.clock, self.clock.monotonic_s() + 9, use)
         return At(participant_of(prepare(service.declared), resources, ports), log, moments, self.store)
+
+    async def archive(self, key: str, content: bytes | None) -> None:
+        """Put this in the place of what the archives hold under the key; `None`: nothing."""
+        found = await self.store.get(ARCHIVES, key)
+        if found is not None:
+            await self.store.remove(ARCHIVES, key, cas=found.cas)
+        if content is not None:
+            await self.store.insert(ARCHIVES, key, content)
 
 
 @asynccontextmanager

@@ -22,6 +22,7 @@ from saga.progress.document import Entry, Snapshot, decode, decode_entry, progre
 from saga.runtime.lifecycle import Options, serve
 from saga.runtime.prepared import prepare, topics_of
 from saga.runtime.room import Limits
+from saga.runtime.schemas import ReadAnew, beside
 from saga.runtime.worker import Worker
 from saga.store.sqlite import SqliteStore
 from services.payment.events import OrderPlaced
@@ -173,7 +174,12 @@ async def workplace(folder: Path, *, record_bytes_max: int = RECORD_BYTES_MAX) -
 
 @asynccontextmanager
 async def at_work(
-    place: Workplace, service: Service[Any], *, use: Sequence[object] = (), limits: Limits | None = None
+    place: Workplace,
+    service: Service[Any],
+    *,
+    use: Sequence[object] = (),
+    limits: Limits | None = None,
+    contracts: ReadAnew = beside,
 ) -> AsyncIterator[asyncio.Event]:
     """The service runs inside the block, or until the event is set; then it drains."""
     prepared, stop, workers = prepare(service.declared), asyncio.Event(), list[Worker]()
@@ -185,6 +191,7 @@ async def at_work(
         stop=stop,
         worker="payment-1",
         watch=watched(workers),
+        contracts=contracts,
     )
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(serve(prepared, store=place.store, broker=place.broker, use=use, options=options))

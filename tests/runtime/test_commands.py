@@ -1,4 +1,4 @@
-"""Dead letters that people have replayed or discarded, at a real worker."""
+"""Dead letters that people have replayed, discarded or resolved, at a real worker."""
 
 from collections.abc import AsyncIterator
 from decimal import Decimal
@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from saga import Saga, Service, commands
-from saga.commands import Wanted
+from saga import Retry, Saga, Service, commands
+from saga.commands import Answered, Wanted
 from saga.errors import Permanent
-from saga.messages import Outgoing
+from saga.inspection.letters import letter_in
+from saga.messages import Outgoing, Record
 from saga.progress import history
 from saga.progress.document import Snapshot
 from services.order.events import OrderCancelled, OrderConfirmed
@@ -78,9 +79,13 @@ def blocking(p: Snapshot | None) -> str:
     return dead
 
 
-def a_command(place: Workplace, wanted: Wanted, dead: str, *, saga: str = SAGA, who: str = "ada") -> Outgoing:
+def a_command(
+    place: Workplace, wanted: Wanted, dead: str, *, saga: str = SAGA, who: str = "ada", answered: Answered | None = None
+) -> Outgoing:
     now_ms = place.clock.now_ms()
-    return commands.to_record("payment", saga, wanted=wanted, dead=dead, who=who, why="mended", now_ms=now_ms)
+    return commands.to_record(
+        "payment", saga, wanted=wanted, dead=dead, who=who, why="mended", now_ms=now_ms, answered=answered
+    )
 
 
 async def outcomes(place: Workplace, service: Service[Any]) -> list[tuple[str, str]]:
@@ -212,3 +217,120 @@ async def test_what_is_no_command_is_a_dead_letter_and_stops_nobody(place: Workp
         dead = [headers.get("dead_position", "") for _, headers in await place.dead(service)]
         assert sorted(at for at in dead if at) == [f"payment.commands/0/{offset}" for offset in range(len(hostile))]
         assert await outcomes(place, service) == [("reserve", "dead")]
+
+
+async def test_a_run_that_failed_behind_its_last_step_goes_on_when_it_is_replayed(
+    place: Workplace, outside: Outside
+) -> None:
+    payment, failing = Service("payment"), [True]
+
+    @payment.handler(retry=Retry(attempts_max=1))
+    async def reserve(order: OrderPlaced, saga: Saga[None]) -> PaymentReserved:
+        one = await saga.step(outside.first, saga.key("first"))
+        if failing:
+            raise RuntimeError("it does not add up")
+        return PaymentReserved(order_id=order.order_id, charge_id=one, amount=order.total)
+
+    async with at_work(place, payment):
+        await place.publish(an_order())
+        await place.at_rest(payment)
+        failing.clear()
+        await place.broker.publish([a_command(place, "replay", blocking(await place.progress(payment)))])
+        await place.at_rest(payment)
+        assert await outcomes(place, payment) == [("reserve", "dead"), ("reserve", "replayed"), ("reserve", "handled")]
+    assert [name for name, _ in outside.asked] == ["first"]
+
+
+class Declined(Exception):
+    """Refusal of the bank."""
+
+
+def changing(outside: Outside, version: list[int]) -> Service[Any]:
+    """Payment, of which a later version asks with other arguments, in another order, and for one step less."""
+    payment = Service("payment")
+
+    @payment.resource(answers=(Declined,))
+    async def bank() -> AsyncIterator[Outside]:
+        yield outside
+
+    @payment.handler(retry=Retry(attempts_max=1))
+    async def reserve(order: OrderPlaced, bank: Outside, saga: Saga) -> PaymentReserved:
+        if version == [1]:
+            one = await saga.step(bank.first, saga.key("first"))
+            charge = await saga.step(bank.second, saga.key("second"), one)
+        else:
+            try:
+                charge = await saga.step(bank.second, saga.key("second"), "in euros")
+            except Declined as why:
+                charge = f"declined: {why}"
+        return PaymentReserved(order_id=order.order_id, charge_id=charge, amount=order.total)
+
+    return payment
+
+
+@pytest.mark.parametrize("raises", [False, True])
+async def test_a_run_whose_code_has_changed_goes_on_with_what_a_person_says_the_outside_did(
+    place: Workplace, outside: Outside, *, raises: bool
+) -> None:
+    version = [1]
+    service = changing(outside, version)
+
+    async def say(answered: Answered) -> None:
+        dead = blocking(await place.progress(service))
+        await place.broker.publish([a_command(place, "resolve", dead, answered=answered)])
+        await place.at_rest(service)
+
+    async with at_work(place, service):
+        await place.publish(an_order())
+        await place.at_rest(service)
+        version[0] = 2
+        await place.broker.publish([a_command(place, "replay", blocking(await place.progress(service)))])
+        await place.at_rest(service)
+        entries = await place.history(service)
+        assert (entries[-1].outcome, (entries[-1].reason or "")[:16]) == ("dead", "NotDeterministic")
+        await say(
+            Answered(step="second", value='["no money"]', raised="Declined")
+            if raises
+            else Answered(step="second", value='"ch-1"')
+        )
+        assert (await place.history(service))[-1].outcome == "dead", "what it asks for no more is in its way"
+        await say(Answered(step="first"))
+        entries = await place.history(service)
+        assert [entry.outcome for entry in entries] == [
+            "dead", "replayed", "dead", "resolved", "dead", "resolved", "handled"
+        ]  # fmt: skip
+        (record,) = await place.records("payments")
+        assert (b"declined: no money" if raises else b"ch-1") in (record.value or b"")
+        assert {(call.name, call.by) for call in entries[-1].calls} == {("first", "ada"), ("second", "ada")}
+        p = await place.progress(service)
+        assert p is not None
+        assert (p.queue, p.intents, p.replays) == ((), (), 3)
+        assert history.verify(p.transitions, p) is None
+    assert [name for name, _ in outside.asked] == ["first", "second"], "nothing is asked for again"
+
+
+async def test_what_a_person_said_happened_is_told_when_the_run_is_discarded(
+    place: Workplace, outside: Outside
+) -> None:
+    service = service_of(outside)
+    async with at_work(place, service):
+        await place.publish(an_order())
+        await place.at_rest(service)
+        dead = blocking(await place.progress(service))
+        answer = Answered(step="first", value='"two"')
+        await place.broker.publish([a_command(place, "resolve", dead, answered=answer)])
+        await place.at_rest(service)
+        again = blocking(await place.progress(service))
+        assert again != dead
+        await place.broker.publish([a_command(place, "discard", again)])
+        await place.at_rest(service)
+        (calls,) = [
+            letter_in("payment", Record(*r)) for r, h in await place.dead(service) if h["dead_what"] == "escalation"
+        ]
+        assert calls is not None
+        assert sorted(calls.calls) == ["step first ran, as ada says", "step second may have happened"]
+        await place.broker.publish([a_command(place, "resolve", calls.id, who="bob")])
+        await place.at_rest(service)
+        assert (await outcomes(place, service))[-2:] == [("reserve", "discarded"), ("reserve", "resolved")]
+        found = [letter_in("payment", Record(*r)) for r, _ in await place.dead(service)]
+        assert [letter.ends for letter in found if letter is not None][-1] == calls.id

@@ -6,7 +6,7 @@ from pathlib import Path
 from saga.clock import SystemClock
 from saga.errors import Permanent
 from saga.runtime.errors import raised_at
-from saga.runtime.saga import recorded
+from saga.runtime.recording import recorded
 from saga.runtime.watching import NEWS_MAX, Watching
 
 

@@ -1,7 +1,7 @@
 """Wakes that are held: until their tier has passed, in the last minute until they are due; in nobody's way."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -94,12 +94,19 @@ class Place:
     """Times at which a full partition could be read again."""
     may_end: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def add(
-        self, offset: int, left_s: float, *, tier: str = "4m", appended_s: float = 0, partition: Partition = P
+    def add(  # what a wake may be like
+        self,
+        offset: int,
+        left_s: float,
+        *,
+        tier: str = "4m",
+        appended_s: float = 0,
+        partition: Partition = P,
+        saga: str = "",
     ) -> Item:
-        """A wake due in so many seconds, which was appended so many seconds ago."""
+        """A wake due in so many seconds, which was appended so many seconds ago. `saga`: not one of its own."""
         now_ms = NOW_MS + round(self.clock.passed_s * 1000)
-        out = to_record("payment", f"order-{offset}", "wake-1", now_ms + round(left_s * 1000), now_ms)
+        out = to_record("payment", saga or f"order-{offset}", "wake-1", now_ms + round(left_s * 1000), now_ms)
         at = now_ms - round(appended_s * 1000)
         record = Record(*partition, offset, out.key, out.value, out.headers, at)
         prefix = self.assignment.prefixes[partition]
@@ -123,7 +130,7 @@ async def a_place(*, inflight_max: int = 100, runs: bool = True) -> AsyncIterato
         return True
 
     async with asyncio.TaskGroup() as tasks:
-        lanes = Lanes(tasks, take)
+        lanes = Lanes(tasks, take, take)
         assignment = WorkerAssignment(Watching("payment", clock, lambda moment: None))
         assignment.prefixes.update({P: Prefix(0), Q: Prefix(0)})
         held = Held(clock, lanes, inflight_max, lambda: place.again.append(clock.passed_s))
@@ -268,7 +275,7 @@ async def test_revoked_and_lost_partitions_take_what_is_held_with_them() -> None
         watching = place.assignment.watching
         cache: Any = {}
         commits = Commits(place.assignment, NOTHING, place.lanes.finished)
-        listener = Partitions(place.assignment, watching, place.lanes, place.held, cache, commits, 1)
+        listener = Partitions(place.assignment, watching, place.lanes, place.held, cache, commits, 1, 1000)
         place.add(0, 10, tier="now")
         place.add(1, 10, tier="now", partition=Q)
         await listener.revoked([P])
@@ -278,6 +285,24 @@ async def test_revoked_and_lost_partitions_take_what_is_held_with_them() -> None
         assert place.offsets == []
 
 
+async def test_revoked_and_lost_partitions_take_what_yields_with_them() -> None:
+    gone = list[Partition]()
+
+    class Noted:
+        def forget(self, partitions: Collection[Partition]) -> None:
+            gone.extend(partitions)
+
+    yields: Any = Noted()
+    async with a_place() as place:
+        cache: Any = {}
+        commits = Commits(place.assignment, NOTHING, place.lanes.finished)
+        watching = place.assignment.watching
+        listener = Partitions(place.assignment, watching, place.lanes, place.held, cache, commits, 1, 1000, yields)
+        await listener.revoked([P])
+        listener.lost([Q])
+        assert gone == [P, Q]
+
+
 class _Nothing:
     """No source to commit to."""
 
@@ -285,6 +310,9 @@ class _Nothing:
 
     async def commit(self, offsets: Any) -> None:
         assert not offsets
+
+    async def begin(self, offsets: Any) -> Any:
+        return ()
 
     def wake(self) -> None:
         return None
@@ -305,6 +333,27 @@ async def test_no_position_is_committed_behind_a_wake_that_is_held() -> None:
         assert (place.offsets, prefix.to_commit()) == ([0, 2], None), "the one before is held"
         await place.clock.forward(20)
         assert (place.offsets, prefix.to_commit()) == ([0, 2, 1], 3)
+
+
+async def test_a_copy_of_a_wake_that_is_held_is_finished_at_once_and_does_not_hold_back_the_position() -> None:
+    async with a_place() as place:
+        prefix = place.assignment.prefixes[P]
+        for offset in (0, 1, 2):
+            place.add(offset, 30, tier="now", saga="order-1")
+        assert (place.held.count(P), prefix.unfinished) == (1, 1), "one is held for all of them"
+        await place.clock.forward(30)
+        assert place.offsets == [0]
+        assert prefix.to_commit() == 3
+
+
+async def test_a_copy_that_is_due_earlier_is_held_beside_the_first() -> None:
+    async with a_place() as place:
+        place.add(0, 30, tier="now", saga="order-1")
+        place.add(1, 10, tier="now", saga="order-1")
+        await place.clock.forward(10)
+        assert place.offsets == [1]
+        await place.clock.forward(20)
+        assert (place.offsets, place.assignment.prefixes[P].to_commit()) == ([1, 0], 2)
 
 
 # ---------------------------------------------------------------- bounds

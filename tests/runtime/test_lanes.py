@@ -32,7 +32,7 @@ def items(saga: str, prefix: Prefix, partition: int, *offsets: int) -> list[Item
 async def test_what_is_forgotten_is_neither_handled_nor_finished_nor_counted() -> None:
     handles, left, stays = Handles(), Prefix(0), Prefix(0)
     async with asyncio.TaskGroup() as tasks:
-        lanes = Lanes(tasks, handles)
+        lanes = Lanes(tasks, handles, handles)
         for item in [*items("a", left, 0, 0, 1, 2), *items("b", stays, 1, 0, 1)]:
             lanes.add(item)
         size = lanes.inflight_bytes // 5
@@ -50,7 +50,7 @@ async def test_what_is_not_finished_holds_the_prefix_and_is_no_longer_counted() 
     handles.finishes = False
     handles.gate.set()
     async with asyncio.TaskGroup() as tasks:
-        lanes = Lanes(tasks, handles)
+        lanes = Lanes(tasks, handles, handles)
         for item in items("a", prefix, 0, 0, 1):
             lanes.add(item)
     assert (lanes.inflight, prefix.to_commit(), len(prefix)) == (0, None, 2)
@@ -59,7 +59,7 @@ async def test_what_is_not_finished_holds_the_prefix_and_is_no_longer_counted() 
 async def test_draining_waits_for_what_is_in_hand_and_leaves_what_takes_too_long() -> None:
     handles, prefix = Handles(), Prefix(0)
     async with asyncio.TaskGroup() as tasks:
-        lanes = Lanes(tasks, handles)
+        lanes = Lanes(tasks, handles, handles)
         for item in items("a", prefix, 0, 0):
             lanes.add(item)
         await asyncio.sleep(0)  # noqa: TID251
@@ -87,7 +87,7 @@ async def test_a_message_that_ends_though_it_was_to_be_left_leaves_nothing_behin
         return True
 
     async with asyncio.TaskGroup() as tasks:
-        lanes = Lanes(tasks, stubborn)
+        lanes = Lanes(tasks, stubborn, stubborn)
         for item in items("a", prefix, 0, 0, 1):
             lanes.add(item)
         await asyncio.sleep(0)  # noqa: TID251

@@ -2,20 +2,27 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from itertools import product
 from pathlib import Path
 
 import pytest
 
-from saga import Service
+from saga import Retry, Saga, Service
 from saga.broker.port import size_of
 from saga.contracts import codec
 from saga.errors import BrokerError, BrokerUnavailable
+from saga.inspection.letters import letter_in
 from saga.messages import Outgoing, Partition, Record, texts_of
 from saga.observe.moments import DeadLettered, Recovered, Unavailable
-from saga.progress.document import DeadLetter
+from saga.progress.actions import Run
+from saga.progress.document import DeadLetter, Snapshot
+from saga.progress.giving_up import Failure, dead
+from saga.progress.record import Hand
+from saga.progress.roles import Role, Roles
 from saga.runtime import deadletters
+from saga.runtime.errors import stack_of
 from services.payment.events import OrderCancelled, OrderPlaced, PaymentReserved
 from tests.runtime.real_worker import SAGA, Workplace, an_order, at_work, message_of, workplace
 
@@ -187,7 +194,7 @@ def check_forms(size: int, limit: int, what: str) -> None:
     headers = tuple((f"x{n}", b"y" * 90) for n in range(size // 100)) if what in ("headers", "all") else ()
     headers += (("x", b"y" * size),) if what in ("header", "all") else ()
     record = Record("orders", 3, 17, key, value, headers, 0)
-    whole = deadletters.unreadable("payment", record, "r" * 5000, 0)
+    whole = deadletters.unreadable("payment", record, "r" * 5000, 0, None)
     forms = list(deadletters.forms(whole, limit))
     sizes = [size_of(form) for form in forms]
     assert sizes[:-1] == sorted(set(sizes[:-1]), reverse=True)
@@ -266,3 +273,96 @@ async def test_a_dead_letter_that_is_refused_in_every_form_waits_and_is_told(
         assert told[0].error == f"a dead letter is refused in every form: {type(error).__name__}: {error}"
         assert place.told(DeadLettered)
         assert place.told(Recovered)
+
+
+# -------------------------------------------------------------------- it says enough
+
+
+@dataclass(frozen=True)
+class Notes:
+    """State of a saga."""
+
+    seen: str = ""
+
+
+class Away(Exception):
+    """Outage of a bank."""
+
+
+async def charge(key: str) -> str:
+    try:
+        raise OSError("no route")
+    except OSError as why:
+        raise Away("the bank is away") from why
+
+
+async def test_a_dead_letter_says_whose_it_is_what_led_there_and_the_state_before(tmp_path: Path) -> None:
+    asking = Service("payment", state=Notes)
+
+    @asking.handler
+    async def note(cancelled: OrderCancelled, saga: Saga[Notes]) -> None:
+        saga.state = replace(saga.state, seen=cancelled.reason)
+
+    @asking.handler(retry=Retry(attempts_max=1))
+    async def reserve(order: OrderPlaced, saga: Saga[Notes]) -> None:
+        saga.state = replace(saga.state, seen="what failed")
+        await saga.step(charge, saga.key("charge"))
+
+    async with workplace(tmp_path) as place, at_work(place, asking):
+        cancelled = place.record_of(OrderCancelled(order_id=SAGA, reason="ch-1"))
+        order = place.record_of(an_order())
+        foreign = order._replace(headers=(*order.headers, ("x-shop", b"berlin"), ("x-none", None)))
+        await place.broker.publish([cancelled])
+        await place.at_rest(asking)
+        await place.broker.publish([foreign])
+        await place.until(lambda: bool(place.told_dead()))
+        await place.at_rest(asking)
+        ((record, headers),) = await place.dead(asking)
+    found = letter_in("payment", Record(*record))
+    assert found is not None
+    assert (found.blame, found.owner, found.state) == ("outside", "order", '{"seen":"ch-1"}')
+    assert ("x-shop", "berlin") in found.headers
+    assert ("x-none", None) in found.headers
+    assert ("ce_source", "somebody") in found.headers
+    names = [place.rpartition(" in ")[2] for place in found.stack]
+    assert [name for name in names if name in ("reserve", "charge", "from OSError: no route")] == [
+        "reserve", "charge", "from OSError: no route", "charge"
+    ]  # fmt: skip
+    assert found.where == found.stack[names.index("charge")]
+    assert headers["dead_class"] == "outside"
+    (told,) = place.told_dead()
+    assert (told.blame, told.owner) == ("outside", "order")
+
+
+async def test_what_nobody_can_read_is_of_its_sender(tmp_path: Path) -> None:
+    async with workplace(tmp_path) as place, at_work(place, payment):
+        await place.broker.publish([place.record_of(an_order())._replace(key=b"another")])
+        await place.until(lambda: bool(place.told_dead()))
+        ((_, headers),) = await place.dead(payment)
+    assert (headers["dead_class"], headers["dead_owner"]) == ("data", "order")
+
+
+def test_what_a_dead_letter_says_of_the_stack_and_the_state_is_bounded() -> None:
+    def deep(n: int) -> None:
+        if n:
+            deep(n - 1)
+        raise LookupError("x" * 5000)
+
+    with pytest.raises(LookupError) as raised:
+        deep(100)
+    assert len(stack_of(raised.value)) == 12
+    try:
+        raise ValueError("worse") from raised.value
+    except ValueError as why:
+        places = stack_of(why)
+    assert len(places) == 14
+    assert all(len(place) <= 300 for place in places)
+    message = message_of(an_order(), started=None)
+    action = Run(Role(name="reserve", takes=(frozenset({"OrderPlaced"}),)), message, (message,))
+    roles = Roles("payment", [action.role], outcomes=frozenset(), emitted=frozenset())
+    hand = Hand(message=message, position=None, roles=roles, heard=(), now_ms=0, memory_s=60)
+    p = Snapshot(service="payment", saga=SAGA, state={"text": "y" * 10_000})
+    written = dead(p, hand, action, Failure(reason="r", remedy="m", attempts=1, stack=places), None)
+    assert written.entry is not None
+    (letter,) = written.entry.letters
+    assert (letter.stack, len(letter.state)) == (places, 2000)

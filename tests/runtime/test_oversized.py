@@ -147,7 +147,7 @@ async def test_handlers_that_keep_a_message_or_would_ignore_it_are_not_concerned
         worker = await at.worker(payment)
         service, order = worker.participant, an_order("big")
         message = worker.message(order)
-        reserve, p = service.roles.handlers["reserve"], empty("payment", "big")
+        reserve, p = service.roles.handlers["reserve"], empty("payment", "big", 1)
         kept = (Kept(handler="count", message=message, n=0),)
         for known, names in ((p, ["count"]), (with_(p, waiting=kept), []), (with_(p, closed=("count",)), [])):
             turn = with_(worker.begun(order, message), progress=known)
@@ -209,7 +209,7 @@ async def test_an_answer_of_a_step_that_has_no_room_is_a_dead_letter_at_once(tmp
 
     @payment.handler(retry=Retry(attempts_max=5))
     async def reserve(order: OrderPlaced, saga: Saga) -> PaymentReserved:
-        for times in (1, 9, 2):
+        for times in (1, 13, 2):
             await saga.step(fetched, times)
         return PaymentReserved(order_id=order.order_id, charge_id="c", amount=order.total)
 
@@ -218,7 +218,7 @@ async def test_an_answer_of_a_step_that_has_no_room_is_a_dead_letter_at_once(tmp
         await place.publish(an_order("big"), an_order("other"))
         async with at_work(place, payment):
             await place.at_rest(payment)
-        assert sorted(called) == [1, 1, 9, 9], "no call is made again, and the step behind them never begins"
+        assert sorted(called) == [1, 1, 13, 13], "no call is made again, and the step behind them never begins"
         for saga in ("big", "other"):
             p = await place.progress(payment, saga)
             assert p is not None

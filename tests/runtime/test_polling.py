@@ -57,7 +57,7 @@ def polling_of(
     log: Any = NOWHERE,
 ) -> Polling:
     service = participant_of(prepare(payment.declared), {}, worker_ports(NOWHERE, log, assignment))
-    lanes = Lanes(tasks, handle)
+    lanes = Lanes(tasks, handle, handle)
     held = Held(service.ports.clock, lanes, Limits().inflight_max, NOWHERE)
     room = Room(Limits(), assignment, lanes, held)
     return Polling(service, assignment, room, lanes, held, Unreadable(service, lanes))

@@ -1,5 +1,7 @@
 """A service's declarations made ready: what it reads from the log, and what decisions know of its handlers."""
 
+from datetime import timedelta
+
 from saga import Service
 from saga.contracts.library import contract_of
 from saga.messages import name_of
@@ -72,3 +74,34 @@ def test_topics_are_those_of_what_is_read_and_not_of_what_is_said() -> None:
         raise AssertionError
 
     assert prepare(payment.declared).topics == {"orders", "payment.commands", *tiers_of("payment")}
+
+
+def test_a_deadline_ends_its_saga_surely_if_it_always_says_an_outcome_and_nothing_else_closes_it() -> None:
+    shop = Service("order")
+
+    @shop.deadline(within=timedelta(hours=1))
+    async def expire(placed: OrderPlaced) -> OrderCancelled | OrderConfirmed:
+        raise AssertionError
+
+    @shop.deadline(within=timedelta(hours=1), unless=(PaymentDeclined,))
+    async def expire_unless(placed: OrderPlaced) -> OrderCancelled:
+        raise AssertionError
+
+    @shop.deadline(within=timedelta(hours=1))
+    async def expire_perhaps(placed: OrderPlaced) -> OrderCancelled | None:
+        raise AssertionError
+
+    @shop.deadline(within=timedelta(hours=1))
+    async def expire_some(placed: OrderPlaced) -> list[OrderCancelled]:
+        raise AssertionError
+
+    @shop.deadline(within=timedelta(hours=1))
+    async def place_again(placed: OrderPlaced) -> OrderPlaced:
+        raise AssertionError
+
+    @shop.handler
+    async def cancel(placed: OrderPlaced) -> OrderCancelled:
+        raise AssertionError
+
+    roles = roles_of(shop.declared, CONTRACTS)
+    assert [role.name for role in roles.handlers.values() if role.ends_surely] == ["expire"]

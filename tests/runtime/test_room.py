@@ -39,7 +39,7 @@ async def nothing(_: object) -> bool:
 def a_room(*, most: int = 80, bytes_max: int = 1000, unfinished: dict[Partition, int] | None = None) -> Room:
     """With a fixed bound, and so many messages of each partition in flight."""
     assignment = WorkerAssignment(Watching("payment", CLOCK, lambda moment: None))
-    lanes = Lanes(NOWHERE, nothing)
+    lanes = Lanes(NOWHERE, nothing, nothing)
     for partition, count in (unfinished or {A: 0, B: 0}).items():
         prefix = assignment.prefixes[partition] = Prefix(0)
         for offset in range(count):

@@ -16,7 +16,8 @@ from saga.observe.moments import Escalated
 from saga.progress import history, spill
 from saga.progress.document import decode, encode
 from saga.progress.takeover import is_due
-from saga.runtime import documents, handling
+from saga.runtime import documents
+from saga.runtime import failing as attempts_that_failed
 from saga.runtime.beginning import begin
 from saga.runtime.delivery import Delivery
 from saga.runtime.documents import Update
@@ -716,7 +717,7 @@ async def test_a_repair_does_not_wait_in_a_compensation_that_fails(
 
         await at.clock.sleep(2)
         with monkeypatch.context() as patch:
-            patch.setattr(handling, "parks", lambda retry, attempt: False)
+            patch.setattr(attempts_that_failed, "parks", lambda retry, attempt: False)
             with pytest.raises(SagaError, match="release failed 17 times, the last with LookupError") as told:
                 await repaired(failing.participant, SAGA)
         assert "repair it again" in str(told.value)

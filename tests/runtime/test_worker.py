@@ -19,6 +19,7 @@ from saga.messages import Partition, texts_of
 from saga.observe.moments import Handled, Retrying, Stuck
 from saga.progress import history
 from saga.progress.document import Snapshot
+from saga.progress.formats import FORMAT
 from saga.runtime.cache import Cache
 from saga.runtime.room import Limits
 from services.order.events import OrderCancelled, OrderConfirmed
@@ -159,7 +160,7 @@ async def test_a_progress_of_a_newer_format_is_never_overwritten_and_other_sagas
             assert {stuck.saga for stuck in place.told(Stuck)} == {SAGA}
             assert [stuck.retry_s for stuck in place.told(Stuck)[:3]] == [0.5, 1, 2]
             assert place.told(Stuck)[0].error == (
-                "SagaError: the progress of saga 'order-1' has format 99, this version reads up to 3: "
+                f"SagaError: the progress of saga 'order-1' has format 99, this version reads up to {FORMAT}: "
                 "run the newer version of the toolkit"
             )
             assert [e.outcome for e in await place.history(payment, "order-2")] == ["handled"]

@@ -52,8 +52,12 @@ def couchbase_mock(server_jars: Path, tmp_path_factory: pytest.TempPathFactory) 
         yield mock
 
 
-WAITING = ("kafka", "couchbase", "servers", "torture")
+WAITING = ("kafka", "couchbase", "servers", "torture", "runbooks")
 """Words in the names of tests that wait for a server most of the time."""
+STARTING = ("running(", "Fleet(", "subprocess.", "ProcessWorld(")
+"""Words in the text of tests that wait for processes of ours."""
+FRONT = 2
+"""Workers that begin with the tests that wait."""
 
 
 class ByModule(LoadScopeScheduling):  # type: ignore[misc]  # xdist says no types
@@ -61,8 +65,8 @@ class ByModule(LoadScopeScheduling):  # type: ignore[misc]  # xdist says no type
 
     Such fixtures are servers, and each worker would start its own.
 
-    One worker begins with the tests that wait for servers, all others with those that compute: two that wait side by
-    side leave a core idle. What takes long comes first, so that at the end nobody waits for it.
+    Two workers begin with the tests that wait, for servers or for processes, all others with those that compute: so no
+    core is idle. What takes long comes first, so that at the end nobody waits for it.
     """
 
     workqueue: OrderedDict[str, dict[str, bool]]
@@ -72,10 +76,10 @@ class ByModule(LoadScopeScheduling):  # type: ignore[misc]  # xdist says no type
         return file if _has_own_fixtures(self.config.rootpath / file) else nodeid
 
     def _assign_work_unit(self, node: object) -> None:
-        """Hand out tests from the front of the queue to the first worker, from the back to all others."""
+        """Hand out tests from the front of the queue to the first workers, from the back to all others."""
         if not any(self.assigned_work.values()):  # nobody has any yet
             self.workqueue = OrderedDict(sorted(self.workqueue.items(), key=lambda unit: self._place(unit[0])))
-        if node is not self.nodes[0]:
+        if node not in self.nodes[:FRONT]:
             self.workqueue.move_to_end(next(reversed(self.workqueue)), last=False)
         super()._assign_work_unit(node)
 
@@ -83,7 +87,7 @@ class ByModule(LoadScopeScheduling):  # type: ignore[misc]  # xdist says no type
         """Place in the queue: tests that wait in front, those that compute at the back, the long ones at both ends."""
         file = self.config.rootpath / scope.partition("::")[0]
         takes_long = _has_own_fixtures(file) or "mark.timeout(" in _text_of(file)
-        if any(word in scope for word in WAITING):
+        if any(word in scope for word in WAITING) or any(word in _text_of(file) for word in STARTING):
             return 0 if takes_long else 1
         return 3 if takes_long else 2
 
@@ -101,8 +105,8 @@ def _text_of(file: Path) -> str:
 
 @pytest.hookimpl(optionalhook=True, wrapper=True)
 def pytest_xdist_auto_num_workers() -> Generator[None, int, int]:
-    """Number of workers for `-n auto`: one more than there are cores, for one of them waits."""
-    return (yield) + 1
+    """Number of workers for `-n auto`: as many more than there are cores as wait most of the time."""
+    return (yield) + FRONT
 
 
 @pytest.hookimpl(optionalhook=True)  # xdist may be turned off

@@ -8,8 +8,8 @@ from typing import Any, Protocol
 
 import pytest
 
-from saga import DeclarationError, Event, Saga, Service
-from saga.service import DocumentKind
+from saga import Breaker, BreakerOpen, DeclarationError, Event, Retry, Saga, Service
+from saga.service import DocumentKind, Resource
 from saga.testing import a_saga
 from services.inventory.stock import OutOfStock, Stock
 from services.payment.bank import Bank, Declined
@@ -326,3 +326,71 @@ def test_one_kind_has_one_collection_and_one_collection_one_kind() -> None:
 def test_events_are_not_made_by_hand() -> None:
     assert Event.__slots__ == ()
     assert not hasattr(Event, "__contract__")
+
+
+def test_rules_for_what_fails_are_declared_with_the_service_and_with_a_resource() -> None:
+    often, seldom = Retry(attempts_max=50), Retry(attempts_max=2, never=(KeyError,))
+    payment = Service("payment", retry=often)
+
+    @payment.resource(retry=seldom)
+    async def bank() -> AsyncIterator[Bank]:
+        yield Bank()
+
+    (resource,) = payment.declared.resources
+    assert (payment.declared.retry, resource.retry, resource.rule) == (often, seldom, ("bank", seldom))
+    assert (Service("plain").declared.retry, Resource.__dataclass_fields__["retry"].default) == (None, None)
+
+
+def test_rules_that_are_none_are_refused() -> None:
+    with pytest.raises(DeclarationError, match=r"Service\('payment'\): retry=3: give a Retry"):
+        Service("payment", retry=3)  # type: ignore[arg-type] # the mistake
+    with pytest.raises(DeclarationError, match=r"payment.bank: retry=3: give a Retry"):
+
+        @Service("payment").resource(retry=3)  # type: ignore[call-overload, untyped-decorator] # the mistake
+        async def bank() -> AsyncIterator[Bank]:
+            yield Bank()
+
+
+@pytest.mark.parametrize("retry", [Retry(never=(Declined,)), Retry(by={Declined: Retry()})])
+def test_rules_for_an_answer_are_refused_for_it_is_no_failure(retry: Retry) -> None:
+    with pytest.raises(DeclarationError, match=r"Declined is an answer of it, and no failure: leave it out of"):
+
+        @Service("payment").resource(answers=(Declined,), retry=retry)
+        async def bank() -> AsyncIterator[Bank]:
+            yield Bank()
+
+
+def test_limits_are_declared_with_a_resource() -> None:
+    payment, sparing = Service("payment"), Breaker(failures=3)
+
+    @payment.resource(breaker=sparing, at_once_max=20, rate_per_s=0.5, answers=(Declined, BreakerOpen))
+    async def bank() -> AsyncIterator[Bank]:
+        yield Bank()
+
+    @payment.resource
+    async def ledger() -> AsyncIterator[Ledger]:
+        yield Ledger()
+
+    limited, free = payment.declared.resources
+    assert (limited.breaker, limited.at_once_max, limited.rate_per_s, limited.is_limited) == (sparing, 20, 0.5, True)
+    assert (free.breaker, free.at_once_max, free.rate_per_s, free.is_limited) == (None, None, None, False)
+
+
+@pytest.mark.parametrize(
+    ("limits", "problem"),
+    [
+        ({"breaker": 5}, r"breaker=5: give a Breaker\(...\)"),
+        ({"at_once_max": 0}, "at_once_max=0: give a whole number of calls, from 1 on"),
+        ({"at_once_max": 1.5}, "at_once_max=1.5: give a whole number of calls"),
+        ({"at_once_max": True}, "at_once_max=True: give a whole number of calls"),
+        ({"rate_per_s": 0}, "rate_per_s=0 is no number of calls a second; give one above 0"),
+        ({"rate_per_s": float("inf")}, "rate_per_s=inf is no number of calls a second"),
+        ({"answers": (BreakerOpen,)}, "BreakerOpen is no answer of what has no breaker: give it one"),
+    ],
+)
+def test_limits_that_are_none_are_refused(limits: dict[str, Any], problem: str) -> None:
+    async def bank() -> AsyncIterator[Bank]:
+        yield Bank()
+
+    with pytest.raises(DeclarationError, match=rf"payment\.bank: {problem}"):
+        Service("payment").resource(**limits)(bank)

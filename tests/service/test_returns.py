@@ -7,7 +7,6 @@ import pytest
 
 from saga import Event, Service
 from saga.errors import Permanent
-from saga.policies.retry import RETRY
 from saga.service import Reaction
 from services.payment.events import OrderPlaced, PaymentCaptured, PaymentDeclined, PaymentReleased, PaymentReserved
 
@@ -137,7 +136,7 @@ def test_a_handler_made_without_annotation_returns_any_number_of_what_it_emits()
         parameters=(),
         emits=(PaymentReserved,),
         many=False,
-        retry=RETRY,
+        retry=None,
         timeout_s=1,
     )
     assert made.events_of((RESERVED, RESERVED)) == (RESERVED, RESERVED)

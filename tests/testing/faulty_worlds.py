@@ -1,5 +1,6 @@
 """Simulated worlds in which sagas come to their end in spite of faults of many kinds."""
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -18,6 +19,11 @@ EVERYTHING = (
     | faults.of("rebalance", rate=0.02)
 )
 """All but what lets the memory pass while the dead letter stands: the other services have forgotten the saga then."""
+
+
+def seeds(count: int) -> range:
+    """Seeds of a test: so many, unless SAGA_TEST_SEEDS says how many each such test plays."""
+    return range(int(os.environ.get("SAGA_TEST_SEEDS") or count))
 
 
 @contextmanager

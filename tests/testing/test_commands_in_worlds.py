@@ -1,4 +1,4 @@
-"""A person who replays and discards in a world: simulated under faults, and of real processes."""
+"""A person who replays, discards and resolves in a world: simulated under faults, and of real processes."""
 
 from decimal import Decimal
 
@@ -9,16 +9,16 @@ from saga.testing.processes import ProcessWorld
 from saga.testing.world import World
 from services.inventory import inventory
 from services.inventory.stock import Stock
-from services.order import order
-from services.order.events import OrderConfirmed
+from services.order.events import OrderCancelled, OrderConfirmed
 from services.payment import payment
-from services.payment.bank import Bank
+from services.payment.bank import Bank, Declined
 from services.shipping import shipping
 from services.shipping.carrier import Carrier
-from tests.testing.faulty_worlds import simulated
+from tests.services.waiting_order import order
+from tests.testing.faulty_worlds import seeds, simulated
 from tests.testing.simulation.orders import an_order
 
-SEEDS = 40
+SEEDS = seeds(40)
 SAGA = "order-17"
 
 
@@ -57,7 +57,7 @@ def replayed(world: World) -> None:
         world.replay(payment, SAGA)
 
 
-@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_what_is_replayed_goes_on_whatever_happens(seed: int) -> None:
     with simulated(seed) as world:
         replayed(world)
@@ -103,6 +103,55 @@ def test_what_is_discarded_is_over_in_its_service() -> None:
         assert (p.queue, p.intents) == ((), ())
         assert (bank.held, bank.taken) == ({}, {})
         world.verify()
+
+
+class DeafBank(Bank):
+    """Bank that reserves, and whose answer nobody hears."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked = 0
+
+    async def reserve(self, key: str, card: str, amount: Decimal) -> str:
+        self.asked += 1
+        await super().reserve(key, card, amount)
+        raise Permanent("no answer")
+
+
+def resolved(world: World) -> None:
+    bank = DeafBank()
+    world.start(order, payment, inventory, shipping, use=[bank, Carrier()], documents={"tea": Stock(left=5)})
+    world.publish(an_order(17))
+    world.run_until_quiet()
+    asked = bank.asked
+    assert (world.outcome(SAGA), asked > 0) == (None, True)
+    (charge,) = bank.held
+    world.resolve(payment, SAGA, step="reserve", answered=charge)
+    world.run_until_quiet()
+    assert world.outcome(SAGA) is OrderConfirmed
+    assert (len(bank.taken), bank.held, bank.asked) == (1, {}, asked)
+    world.verify()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_what_a_person_has_answered_goes_on_and_is_not_asked_again(seed: int) -> None:
+    with simulated(seed) as world:
+        resolved(world)
+
+
+def test_what_a_person_has_answered_goes_on_in_real_processes() -> None:
+    with ProcessWorld() as world:
+        resolved(world)
+
+
+def test_a_person_may_say_by_which_exception_the_outside_answered() -> None:
+    with simulated(0) as world:
+        bank = closed(world)
+        world.resolve(payment, SAGA, step="reserve", raised=Declined("no money"))
+        world.run_until_quiet()
+        assert world.outcome(SAGA) is OrderCancelled
+        assert (bank.held, bank.taken) == ({}, {})
+        world.verify(rerun=True)
 
 
 def test_a_command_about_a_saga_or_a_service_that_is_unknown_is_an_error() -> None:

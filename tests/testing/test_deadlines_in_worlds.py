@@ -11,7 +11,7 @@ from saga.testing.trials import trial
 from saga.testing.world import World
 from services.inventory import inventory
 from services.inventory.stock import Stock
-from services.order import cancel, confirm
+from services.order import PATIENCE, order
 from services.order.events import (
     OrderCancelled,
     OrderConfirmed,
@@ -22,28 +22,13 @@ from services.payment import payment
 from services.payment.bank import Bank
 from services.shipping import shipping
 from services.shipping.carrier import Carrier
-from tests.testing.faulty_worlds import simulated
+from tests.testing.faulty_worlds import seeds, simulated
 from tests.testing.simulation.orders import an_order
 
-SEEDS = 40
+SEEDS = seeds(40)
 SAGA = "order-17"
-PATIENCE = timedelta(minutes=15)
-
-order = Service("order")
-"""The example's service that decides, which does not wait for ever."""
-
-
-order.handler(confirm)
-order.handler(cancel)
-
-
-@order.deadline(within=PATIENCE)
-async def expire(placed: OrderPlaced) -> OrderCancelled:
-    return OrderCancelled(order_id=placed.order_id, reason="nobody answered in time")
-
-
 hasty = Service("order")
-"""The same, which waits for two seconds: real time."""
+"""Service that waits for two seconds: real time."""
 
 
 @hasty.deadline(within=timedelta(seconds=2))
@@ -70,7 +55,7 @@ def started(world: World) -> SilentBank:
     return bank
 
 
-@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_an_order_that_nobody_answers_is_cancelled_once_and_all_of_it_is_undone(seed: int) -> None:
     with simulated(seed) as world:
         bank = started(world)
@@ -88,7 +73,7 @@ def test_an_order_that_nobody_answers_is_cancelled_once_and_all_of_it_is_undone(
         world.verify(rerun=True)
 
 
-@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_an_order_that_is_answered_in_time_does_not_expire(seed: int) -> None:
     with simulated(seed) as world:
         bank = started(world)

@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from itertools import count
 from threading import Lock
 from typing import Any, ClassVar
@@ -105,6 +105,55 @@ async def test_a_handler_runs_again_after_each_of_its_writes_and_a_step_is_calle
     # over supposes that nothing is known, and is refused once where an intent is there: one more run each. The last run
     # is that of the message that comes once more.
     assert next(runs) == 1 + (1 + 2 + 2 + 2) + 1
+
+
+@pytest.mark.parametrize("is_right", [True, False])
+async def test_a_handler_whose_steps_give_very_much_runs_again_with_all_of_it(is_right: bool) -> None:
+    service, given = a_service(), list[int]()
+
+    class Scanner(Till):
+        async def take(self, key: str) -> str:
+            await super().take(key)
+            return key[-1] * 100_000
+
+    @service.handler
+    async def reserve(order: OrderPlaced, till: Till, saga: Saga[Notes]) -> PaymentReserved:
+        first = await saga.step(till.take, saga.key("first"))
+        second = await saga.step(till.take, saga.key("second") + first[:3])
+        given.append(len(first + second))
+        return reserved(order, first[0] + second[0] + ("" if is_right else uuid4().hex))
+
+    if is_right:
+        await check_idempotent(service, use=[Scanner()])
+    else:
+        assert "PaymentReserved, charge_id" in await shown(service, use=[Scanner()])
+    assert set(given) == {200_000}
+
+
+async def test_a_deadline_runs_again_as_handlers_do() -> None:
+    service, runs = Service("order"), count()
+
+    @service.deadline(within=timedelta(hours=1))
+    async def expire(placed: OrderPlaced) -> OrderCancelled:
+        return OrderCancelled(order_id=placed.order_id, reason=f"run {next(runs)}")
+
+    with pytest.raises(AssertionError, match=r"order.expire did something else after its process died before write 1"):
+        await check_idempotent(service)
+
+
+async def test_a_deadline_that_is_closed_when_its_event_comes_has_not_run() -> None:
+    service = Service("order")
+
+    @service.handler
+    async def refuse(placed: OrderPlaced) -> OrderCancelled:
+        return OrderCancelled(order_id=placed.order_id, reason="never")
+
+    @service.deadline(within=timedelta(hours=1))
+    async def expire(placed: OrderPlaced) -> OrderCancelled:
+        return OrderCancelled(order_id=placed.order_id, reason="nobody answered")
+
+    with pytest.raises(Problems, match="have not run"):
+        await check_idempotent(service)
 
 
 async def test_an_id_that_is_drawn_is_shown_with_both_values() -> None:

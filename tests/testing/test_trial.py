@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from saga import Saga, Service
+from saga import Breaker, BreakerOpen, Saga, Service, limited
 from saga.errors import ConfigurationError, DeclarationError, SagaError, StoreUnavailable
 from saga.store.sqlite import SqliteStore
 from saga.testing.idempotence import check_idempotent
@@ -242,3 +242,39 @@ async def test_a_document_that_was_refused_while_it_was_absent_reads_as_absent()
     done = await trial(empty, an_order())
     assert done.emitted == []
     assert done.read(Stock, an_order().sku) is None
+
+
+@limited(rate_per_s=0.001)
+async def tell(who: str) -> None: ...
+
+
+async def test_limits_hold_back_nothing_and_a_fake_may_say_that_a_breaker_is_open() -> None:
+    charging = Service("payment")
+
+    @charging.resource(breaker=Breaker(failures=1, open_s=3600), rate_per_s=0.001, answers=(BreakerOpen,))
+    async def bank() -> AsyncIterator[Bank]:
+        yield Bank()
+
+    @charging.handler
+    async def reserve(order: OrderPlaced, bank: Bank, saga: Saga) -> PaymentReserved:
+        try:
+            charge = await saga.step(bank.reserve, saga.key("charge"))
+            for who in ("customer", "shop"):
+                await saga.step(tell, who)
+        except BreakerOpen as why:
+            charge = why.resource
+        return PaymentReserved(order_id=order.order_id, charge_id=charge, amount=order.total)
+
+    class ClosedBank(FakeBank):
+        async def reserve(self, key: str) -> str:
+            raise BreakerOpen("the bank")
+
+    failing = FakeBank()
+    failing.away = 3
+    seen = await trial(charging, an_order(), use=[failing])
+    assert [type(event).__name__ for event in seen.emitted] == ["PaymentReserved"]
+    assert len(failing.keys) == 4, "asked again, though it failed"
+    told = await trial(charging, an_order(), use=[ClosedBank()])
+    [reserved] = told.emitted
+    assert isinstance(reserved, PaymentReserved)
+    assert reserved.charge_id == "the bank"

@@ -1,5 +1,5 @@
-"""Accidents: workers killed, added and frozen, the broker killed, the store frozen and failing, transactions aborted,
-records that nobody expects, partitions damaged. Drawn by a seed.
+"""Accidents: workers killed, added and frozen, the broker killed, the store frozen and failing, the bank silent or
+contradicting itself, transactions aborted, records that nobody expects, partitions damaged. Drawn by a seed.
 
 The store is frozen and never killed: CouchbaseMock keeps everything in memory and would come back empty.
 """
@@ -7,8 +7,10 @@ The store is frozen and never killed: CouchbaseMock keeps everything in memory a
 import asyncio
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterator, Set
+from contextlib import contextmanager
 from dataclasses import dataclass
 from math import inf
+from pathlib import Path
 from random import Random  # noqa: TID251 - seeded
 from statistics import median
 from typing import Literal, get_args
@@ -20,6 +22,8 @@ from tests.servers.couchbase import CouchbaseMock
 from tests.servers.kafka import KafkaServer
 from tests.torture.aborted_transactions import Foreigners
 from tests.torture.customers import Customers, Recovery
+from tests.torture.operators import Operators
+from tests.torture.troubled_payment import Trouble
 from tests.torture.workers import Worker, Workers
 
 DEAD_S_MAX = 3.0
@@ -33,6 +37,11 @@ STORE_S = 5.0
 FAILURES = (20, 200)
 """Operations in a row that the store refuses."""
 BURSTS, BURST_S = 5, 0.6
+SILENT_S = (3.0, 12.0)
+"""Longer, at most, than an order waits for an answer. It lasts until a breaker has opened, however few orders come."""
+OPENS_S_MAX = 30.0
+"""Time within which a breaker has to open that meets a silent bank."""
+CONTRADICTS_S = (1.0, 3.0)
 AT_ONCE = 2
 PAUSE_S = (0.5, 3.0)
 """Between two faults."""
@@ -48,12 +57,15 @@ AccidentKind = Literal[
     "the broker killed",
     "the store frozen",
     "the store refuses",
+    "the bank silent",
+    "the bank contradicts itself",
     "a transaction aborted",
     "odd records",
     "a partition damaged",
 ]
 KINDS: tuple[AccidentKind, ...] = get_args(AccidentKind)
 OF_SERVERS = frozenset[AccidentKind]({"the broker killed", "the store frozen", "the store refuses"})
+OF_THE_BANK = frozenset[AccidentKind]({"the bank silent", "the bank contradicts itself"})
 OF_FOREIGNERS = frozenset[AccidentKind]({"a transaction aborted", "odd records", "a partition damaged"})
 """Never beside the broker's death: when it starts again it cuts off a log where it is damaged."""
 MOST_OFTEN = "payment"
@@ -78,12 +90,15 @@ class Accidents:
         kafka: KafkaServer,
         mock: CouchbaseMock,
         customers: Customers,
+        operators: Operators,
         *,
+        trouble: Path,
         chance: Random,
         clock: Clock,
         tell: Callable[[str], None],
     ) -> None:
         self._workers, self._kafka, self._mock, self._customers = workers, kafka, mock, customers
+        self._operators, self._trouble = operators, trouble
         self._chance, self._clock, self._tell = chance, clock, tell
         self._foreigners = Foreigners(kafka, chance, clock)
         self._under_way: set[AccidentKind] = set()
@@ -122,6 +137,8 @@ class Accidents:
         """True if something is under way beside which this cannot be."""
         if kind in OF_FOREIGNERS:
             return bool(self._under_way & {*OF_FOREIGNERS, "the broker killed"})
+        if kind in OF_THE_BANK and self._under_way & OF_THE_BANK:
+            return True
         return kind in self._under_way or (kind == "the broker killed" and bool(self._under_way & OF_FOREIGNERS))
 
     def _drawn(self) -> Iterator[AccidentKind]:
@@ -180,6 +197,10 @@ class Accidents:
                 return self._freeze_store
             case "the store refuses":
                 return self._refuse
+            case "the bank silent":
+                return self._silence_bank
+            case "the bank contradicts itself":
+                return self._confuse_bank
             case "a transaction aborted":
                 return self._foreigners.abort
             case "odd records":
@@ -250,3 +271,28 @@ class Accidents:
             await self._clock.sleep(BURST_S)
         await asyncio.to_thread(self._mock.opfail, count=0)
         return f"the store told to refuse {count} operations, in {BURSTS} bursts"
+
+    # ---------------------------------------------------------------- the bank
+
+    async def _silence_bank(self) -> str:
+        began_s, before = self._clock.monotonic_s(), self._workers.opened()
+        with self._trouble_at_bank("silent"):
+            await self._clock.sleep(self._chance.uniform(*SILENT_S))
+            while self._workers.opened() == before and self._clock.monotonic_s() < began_s + OPENS_S_MAX:
+                await self._clock.sleep(LOOK_S)
+        return f"the bank silent for {self._clock.monotonic_s() - began_s:.1f} s"
+
+    async def _confuse_bank(self) -> str:
+        confused_s = self._chance.uniform(*CONTRADICTS_S)
+        with self._trouble_at_bank("contradicts"):
+            await self._clock.sleep(confused_s)
+        count = await self._operators.cure()
+        return f"the bank contradicted itself for {confused_s:.1f} s, and {count} dead letters were replayed"
+
+    @contextmanager
+    def _trouble_at_bank(self, trouble: Trouble) -> Iterator[None]:
+        self._trouble.write_text(trouble, "utf-8")
+        try:
+            yield
+        finally:
+            self._trouble.unlink()

@@ -23,16 +23,24 @@ from tests.servers.kafka import KafkaServer
 from tests.torture.accidents import AccidentKind, Accidents
 from tests.torture.books import READ, Readings, Shelves, log
 from tests.torture.customers import Customers, NotRecovered
+from tests.torture.operators import Operators
+from tests.torture.troubled_payment import TROUBLE
 from tests.torture.unreadable_records import Strangers, told
 from tests.torture.workers import Workers
 
 WORKERS = {"payment": 3, "order": 2, "inventory": 1, "shipping": 1}
+FEWER = {**WORKERS, "payment": 2, "order": 1}
+"""Workers of a short run: each takes time of the processor, whether it has work or not."""
 WARM = 50
 """So many orders have to end before the first fault."""
 WARM_S_MAX, SETTLED_S_MAX = 60.0, 120.0
 LOOK_S = 0.2
 SHOP = 640
 """For about so many orders the shop has articles: some cannot be had."""
+PATIENCE_S = 10
+"""Time that an order waits for an answer: less than some faults last, so deadlines race with the answers."""
+LATER_S = 1.0
+"""Time between two looks of operators, once the accidents are over."""
 MEMORY = ("-XX:+UseG1GC", "-Xmx3g")
 """CouchbaseMock keeps everything in memory: about 60 kB an order."""
 
@@ -91,6 +99,7 @@ class Torture:
 
     def __init__(self, folder: Path, plan: Plan, tell: Callable[[str], None]) -> None:
         self._folder, self._plan, self._say = folder, plan, tell
+        self._trouble = folder / "trouble"
         self._clock: Clock = SystemClock()
         self._began_s = self._clock.monotonic_s()
         self.checks: list[Check] = []
@@ -114,6 +123,8 @@ class Torture:
             ledgers = {
                 "PAYMENT_LEDGER": str(self._folder / "bank.db"),
                 "SHIPPING_LEDGER": str(self._folder / "carrier.db"),
+                TROUBLE: str(self._trouble),
+                "ORDER_PATIENCE_S": str(PATIENCE_S),
             }
             self._tell("Kafka and CouchbaseMock run; the store is frozen and never killed: it would forget everything")
             with Workers(self._folder, kept | dict(both.settings) | ledgers, self._clock) as workers:
@@ -133,18 +144,27 @@ class Torture:
             customers = Customers(broker, self._plan.per_s, chance, self._clock)
             for declared in READ.values():
                 await broker.ensure(topics_of(declared))  # on Kafka services make none
-            for service, count in WORKERS.items():
+            for service, count in (WORKERS if self._plan.faults_s else FEWER).items():
                 for _ in range(count):
                     workers.hire(service)
+            operators = Operators(broker, chance, self._clock)
             accidents = Accidents(
-                workers, both.kafka, both.mock, customers, chance=chance, clock=self._clock, tell=self._tell
+                workers,
+                both.kafka,
+                both.mock,
+                customers,
+                operators,
+                trouble=self._trouble,
+                chance=chance,
+                clock=self._clock,
+                tell=self._tell,
             )
             strangers = Strangers(broker, self._plan.seed, self._clock)
             await self._while_ordering(customers, strangers, workers, accidents)
-            await self._until_settled(readings, customers, workers)
+            await self._until_settled(readings, customers, workers, operators)
             await workers.dismiss_all()
             self._tell("all workers have drained and ended")
-            await self._audit(readings, customers, broker)
+            await self._audit(readings, customers, broker, operators)
 
     def _store(self, settings: Settings, service: str) -> Store:
         return adapters.store_at(settings, service, self._clock)
@@ -171,7 +191,7 @@ class Torture:
             f"all {len(customers.placed)} orders have ended; {customers.repeated} were sent twice, "
             f"{strangers.written} records that nobody can read were between them, "
             f"{customers.refused} times the broker did not take some, and {workers.not_started} times a worker "
-            "could not start"
+            f"could not start; {workers.opened()} times a breaker opened"
         )
         self._say("\n".join(["", *accidents.summary(), ""]))
 
@@ -190,7 +210,9 @@ class Torture:
             workers.check(in_trouble=accidents.in_trouble)
             await self._clock.sleep(LOOK_S)
 
-    async def _until_settled(self, readings: Readings, customers: Customers, workers: Workers) -> None:
+    async def _until_settled(
+        self, readings: Readings, customers: Customers, workers: Workers, operators: Operators
+    ) -> None:
         """Every order has its outcome; now wait until all of them are carried out or undone, everywhere."""
         until_s = self._clock.monotonic_s() + SETTLED_S_MAX
         while left := await readings.unsettled(customers.placed):
@@ -198,12 +220,16 @@ class Torture:
             if self._clock.monotonic_s() > until_s:
                 where = "; ".join(f"{len(of)} in {service}, {of[0]} for one" for service, of in left.items())
                 raise NotRecovered(f"after {SETTLED_S_MAX:.0f} s these orders are not settled: {where}")
-            await self._clock.sleep(LOOK_S)
+            await operators.cure()  # of what died just before the bank had put its books right
+            await self._clock.sleep(LATER_S)
         self._tell("and all are settled in all services")
 
-    async def _audit(self, readings: Readings, customers: Customers, broker: KafkaAdministration) -> None:
+    async def _audit(
+        self, readings: Readings, customers: Customers, broker: KafkaAdministration, operators: Operators
+    ) -> None:
         found = await readings.books(customers.placed)
-        self.checks = [*audit(found), readings.chains(), *await log(broker), await told(broker)]
+        said = [await told(broker), await operators.told()]
+        self.checks = [*audit(found), readings.chains(), *await log(broker), *said]
         self._say("\n".join(["", *table(outcomes(found))]))
 
 

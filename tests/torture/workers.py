@@ -18,6 +18,9 @@ STOP_S_MAX = 30.0
 LOOK_S = 0.05
 COULD_NOT_START = 2
 """The exit code of `saga run` for that."""
+MODULES = {"payment": "tests.torture.troubled_payment"}
+"""Modules that are run in the place of the example's."""
+OPENED = '"state":"open","open_s"'
 LOG_LINES, LOG_CHARACTERS = 5, 400
 
 
@@ -73,7 +76,7 @@ class Workers:
     def _process(self, service: str, number: int) -> subprocess.Popen[bytes]:
         with self._log(service, number).open("ab") as log:
             return subprocess.Popen(
-                [sys.executable, "-m", "saga.cli.main", "run", f"services.{service}"],
+                [sys.executable, "-m", "saga.cli.main", "run", MODULES.get(service, f"services.{service}")],
                 cwd=ROOT,
                 env=self._environment,
                 stdin=subprocess.DEVNULL,
@@ -137,6 +140,10 @@ class Workers:
         lines = log.read_text("utf-8", "replace").splitlines()[-LOG_LINES:]
         words = "\n".join(f"  {line[:LOG_CHARACTERS]}" for line in lines)
         return f"{worker.name} ended with {worker.process.returncode}; its log:\n{words}\n  all of it: {log}"
+
+    def opened(self) -> int:
+        """Times that a breaker has opened, as all logs tell."""
+        return sum(log.read_text("utf-8", "replace").count(OPENED) for log in self._folder.glob("*.log"))
 
     def _log(self, service: str, number: int) -> Path:
         return self._folder / f"{service}-{number}.log"

@@ -7,8 +7,8 @@ from decimal import Decimal
 from pathlib import Path
 from typing import assert_type
 
-from saga import Client, Event, Progress, Retry, Saga, SagaError, Service
-from saga.testing import World, a_saga, check_idempotent, crash_everywhere, faults, replay, simulate, trial
+from saga import Breaker, BreakerOpen, Client, Event, Later, Progress, Retry, Saga, SagaError, Service, limited
+from saga.testing import World, a_saga, check_idempotent, crash_everywhere, faults, migrated, replay, simulate, trial
 from services.inventory import inventory
 from services.inventory.stock import Stock
 from services.payment import payment, reserve
@@ -24,6 +24,18 @@ class Memory:
 
 plain = Service("plain")
 stateful = Service("stateful", state=Memory, memory=timedelta(days=7))
+
+
+@dataclass(frozen=True)
+class MemoryV1:
+    seen: int = 0
+
+
+@stateful.migrate(1)
+def remembered(old: MemoryV1) -> Memory:
+    return Memory()
+
+
 assert_type(plain, Service[None])
 assert_type(stateful, Service[Memory])
 every: tuple[Service[None] | Service[Memory], ...] = (payment, stateful)
@@ -34,7 +46,14 @@ async def bank() -> AsyncGenerator[Bank]:
     yield Bank()
 
 
-@plain.resource(timeout_s=1, answers=(KeyError,))
+@plain.resource(
+    timeout_s=1,
+    answers=(KeyError, BreakerOpen),
+    breaker=Breaker(open_s=5),
+    at_once_max=3,
+    rate_per_s=0.5,
+    retry=Retry(),
+)
 async def stock() -> AsyncGenerator[Stock]:
     yield Stock(left=1)
 
@@ -47,6 +66,30 @@ async def steps(bank: Bank, saga: Saga) -> None:
     assert_type(await saga.step(bank.reserve, saga.key("charge"), "4242", Decimal(1)), str)
     assert_type(await saga.step(bank.reserve, saga.key("charge"), card="4242", amount=Decimal(1)), str)
     await saga.step(bank.release, saga.key("release"), "c-1")
+    assert_type(saga.waited, timedelta)
+    saga.undo_with(bank.release, saga.key("release"), charge_id="c-1")
+    saga.undo_with(give_back, saga, "1A")
+
+
+async def give_back(saga: Saga, seat: str) -> None:
+    await saga.update(Cabin, "LH1", free, seat)
+
+
+class Statements:
+    @limited(timeout_s=2, at_once_max=1, rate_per_s=0.5)
+    async def statement(self, account: str, *, pages: int = 1) -> tuple[str, ...]:
+        return (account,) * pages
+
+
+@limited(timeout_s=30)
+async def send_mail(to: str) -> None: ...
+
+
+async def limited_calls(statements: Statements, saga: Saga) -> None:
+    assert_type(await saga.step(statements.statement, "4242", pages=2), tuple[str, ...])
+    assert_type(await statements.statement("4242"), tuple[str, ...])
+    await saga.step(send_mail, to="ada@example.com")
+    saga.undo_with(send_mail, "ada@example.com")
 
 
 async def headers(url: str) -> Mapping[str, tuple[int | None, ...]]:
@@ -60,6 +103,7 @@ async def documents(saga: Saga) -> None:
     await saga.update(Stock, "tea", Stock.set_aside, quantity=3)
     await saga.update(Cabin, "LH1", free, "1A")
     assert_type(await saga.read(Cabin, "LH1"), Cabin | None)
+    assert_type(await saga.flag("new_cabin"), bool)
 
 
 async def state(saga: Saga[Memory]) -> None:
@@ -78,7 +122,7 @@ async def many(reserved: PaymentReserved) -> list[PaymentDeclined]:
     return [PaymentDeclined(order_id=reserved.order_id, reason="")]
 
 
-@plain.handler(retry=Retry(never=(KeyError,)), timeout_s=1)
+@plain.handler(retry=Retry(never=(KeyError,), by={OSError: Retry(attempts_max=3)}), timeout_s=1, deferrable=True)
 async def both(declined: PaymentDeclined | OrderConfirmed) -> tuple[PaymentDeclined, OrderConfirmed]:
     return PaymentDeclined(order_id="", reason=""), OrderConfirmed(order_id="")
 
@@ -90,6 +134,33 @@ async def maybe(declined: PaymentDeclined, bank: Bank) -> tuple[PaymentDeclined 
 
 @stateful.handler
 async def silent(order: OrderPlaced, declined: PaymentDeclined, saga: Saga[Memory]) -> None: ...
+
+
+@stateful.handler
+async def waits(
+    reserved: PaymentReserved, declined: PaymentDeclined | None, saga: Saga[Memory]
+) -> (
+    PaymentReserved
+    | Later[PaymentDeclined]
+    | tuple[PaymentDeclined, Later[PaymentDeclined]]
+    | tuple[PaymentDeclined, Later]
+    | Later
+):
+    match saga.state.seen:
+        case 0:
+            return Later(until=PaymentDeclined, within=timedelta(days=1))
+        case 1:
+            return PaymentDeclined(order_id="", reason=""), Later(until=PaymentDeclined, within=timedelta(days=1))
+        case 2:
+            return PaymentDeclined(order_id="", reason=""), Later(after=timedelta(days=1))
+        case 3:
+            return Later()
+        case _:
+            return PaymentReserved(order_id="", charge_id="", amount=Decimal(0))
+
+
+assert_type(Later(until=PaymentDeclined, within=timedelta(days=1)), Later[PaymentDeclined])
+assert_type(Later(after=timedelta(days=1)), Later[None])
 
 
 # A compensation of a handler that may run many times undoes one result at a time: no list.
@@ -111,6 +182,8 @@ async def by_hand(order: OrderPlaced, bank: Bank) -> None:
     assert_type(a_saga(), Saga[None])
     assert_type(a_saga(documents={"tea": Stock(left=1), "LH1": Cabin()}), Saga[None])
     assert_type(a_saga(state=Memory()), Saga[Memory])
+    assert_type(migrated(stateful, MemoryV1()), Memory)
+    assert_type(remembered(MemoryV1()), Memory)
     await silent(order, PaymentDeclined(order_id="", reason=""), a_saga(state=Memory()))
 
 

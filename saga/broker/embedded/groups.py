@@ -48,6 +48,13 @@ class Grant(NamedTuple):
     log: int
     granted: int
     offset: int
+    left: bool = False
+    """True if whoever had it may have had messages of it in hand when it went."""
+
+
+_IN_HAND = "CREATE TABLE IF NOT EXISTS in_hand (grp TEXT, log INTEGER, PRIMARY KEY (grp, log)) WITHOUT ROWID"
+"""Logs of which messages may be in hand. It is made when it is needed: files of before have none, and nobody who does
+not know it is in its way."""
 
 
 def ranges(members: Sequence[int], topics: Mapping[int, Collection[str]], kept: Mapping[str, Kept]) -> dict[int, int]:
@@ -152,6 +159,11 @@ class Groups:
             rows = execute(f"{sums.POSITIONS} WHERE grp = ? AND log = ? AND owner = ?", (group, log, member))
             taken += [Grant(log, generation, offset) for _, _, offset in sums.positions_of(rows)]
         if taken:
+            execute(_IN_HAND)
+            rows = execute("SELECT log FROM in_hand WHERE grp = ?", (group,))
+            in_hand = {log for (log,) in rows}
+            taken = [grant._replace(left=grant.log in in_hand) for grant in taken]
+        if taken:
             execute("UPDATE groups SET version = version + 1 WHERE name = ?", (group,))
         return taken
 
@@ -170,6 +182,22 @@ class Groups:
         self._connection().executemany(
             "UPDATE positions SET offset = ?, sum = ? WHERE grp = ? AND log = ?",
             [(offset, sums.row_sum(group, log, offset), group, log) for log, _, offset in offsets],
+        )
+
+    def begin(self, group: str, member: int, offsets: Sequence[tuple[int, int, int]]) -> None:
+        """Note that messages of these logs may be in hand. Raises `Fenced` as `commit`."""
+        self.commit(group, member, offsets)
+        self._connection().execute(_IN_HAND)
+        self._connection().executemany(
+            "INSERT OR IGNORE INTO in_hand (grp, log) VALUES (?, ?)", [(group, log) for log, _, _ in offsets]
+        )
+
+    def end(self, group: str, member: int, offsets: Sequence[tuple[int, int, int]]) -> None:
+        """Commit, and note that nothing of these logs is in hand. Raises `Fenced` as `commit`."""
+        self.commit(group, member, offsets)
+        self._connection().execute(_IN_HAND)
+        self._connection().executemany(
+            "DELETE FROM in_hand WHERE grp = ? AND log = ?", [(group, log) for log, _, _ in offsets]
         )
 
     def _regroup(self, group: str, kept: Mapping[str, Kept]) -> None:

@@ -44,6 +44,8 @@ class Owned:
     """Generation under which it was taken."""
     position: int
     """Offset to read next."""
+    left: bool = False
+    """True if whoever had it may have had messages of it in hand when it went."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,9 +120,25 @@ class Member:
         self._news.set()
 
     async def commit(self, offsets: Mapping[Partition, int]) -> None:
+        rows, groups, member = self._rows(offsets), self._shared.groups, self._id
+        if rows:
+            await self._shared.writer.do(lambda: groups.commit(self.group, member, rows))
+
+    async def begin(self, offsets: Mapping[Partition, int]) -> Collection[Partition]:
+        rows, groups, member = self._rows(offsets), self._shared.groups, self._id
+        left = [partition for partition in offsets if self._owned[partition].left]
+        if rows:
+            await self._shared.writer.do(lambda: groups.begin(self.group, member, rows))
+        return left
+
+    async def end(self, offsets: Mapping[Partition, int]) -> None:
+        rows, groups, member = self._rows(offsets), self._shared.groups, self._id
+        if rows:
+            await self._shared.writer.do(lambda: groups.end(self.group, member, rows))
+
+    def _rows(self, offsets: Mapping[Partition, int]) -> list[tuple[int, int, int]]:
+        """Log, generation and offset of each. Raises `Fenced`."""
         self._check()
-        if not offsets:
-            return
         rows: list[tuple[int, int, int]] = []
         for partition, offset in offsets.items():
             owned = self._owned.get(partition)
@@ -129,8 +147,7 @@ class Member:
                     f"group {self.group!r}: {partition} is not this member's; what it did comes again elsewhere"
                 )
             rows.append((owned.log, owned.granted, offset))
-        member, groups = self._id, self._shared.groups
-        await self._shared.writer.do(lambda: groups.commit(self.group, member, rows))
+        return rows
 
     def lag(self) -> Mapping[Partition, int] | None:
         if not self._placed:
@@ -316,7 +333,7 @@ class Member:
         if not taken:
             return
         for partition, grant in taken.items():  # ours to commit from here on, and to read once the listener knows
-            self._owned[partition] = Owned(grant.log, grant.granted, grant.offset)
+            self._owned[partition] = Owned(grant.log, grant.granted, grant.offset, grant.left)
         await self._listener.assigned({partition: grant.offset for partition, grant in taken.items()})
         self._by_log.update({grant.log: partition for partition, grant in taken.items()})
         self.advanced(shared.log.heads)

@@ -11,7 +11,12 @@ from typing import Any, TypeVar
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.client import AIOKafkaClient
 from aiokafka.coordinator.protocol import ConsumerProtocol
-from aiokafka.errors import ClusterAuthorizationFailedError, TopicAuthorizationFailedError, for_code
+from aiokafka.errors import (
+    ClusterAuthorizationFailedError,
+    TopicAuthorizationFailedError,
+    UnknownTopicOrPartitionError,
+    for_code,
+)
 from aiokafka.protocol.admin import (
     CreatePartitionsRequest,
     DescribeConfigsRequest,
@@ -45,6 +50,8 @@ SEARCH_S = 180.0
 """Longest search for what can be read behind what cannot."""
 HIDDEN = frozenset({TopicAuthorizationFailedError.errno, ClusterAuthorizationFailedError.errno})
 """Codes by which brokers refuse to tell us settings."""
+NOT_THERE = UnknownTopicOrPartitionError.errno
+"""Code by which a broker says that it does not know a topic."""
 LOOK_S, AGAIN_S = 0.1, 0.2
 PROBE = Topic(PROBED, partitions=1, retention_days=1)
 """Topic to which `stamp` writes."""
@@ -92,7 +99,7 @@ class KafkaAdministration(KafkaBroker):
 
     async def _seen(self, topic: str, is_changed: Callable[[Found], bool]) -> None:
         """Return when the brokers that we ask know of a change, too: it is the controller that has acknowledged it."""
-        while not is_changed((await self._found([topic]))[topic]):
+        while (found := (await self._found([topic])).get(topic)) is None or not is_changed(found):
             await self._clock.sleep(LOOK_S)
 
     # ---------------------------------------------------------------- groups and positions
@@ -254,10 +261,13 @@ class KafkaAdministration(KafkaBroker):
     async def _settings_of(
         self, kind: int, names: Collection[str], node: int | None = None
     ) -> Mapping[str, Mapping[str, str]]:
-        """Settings of those whose settings we may see."""
+        """Settings of those whose settings we may see. Raises `BrokerUnavailable` for a topic that another broker has
+        told of and the one that is asked does not know: it is new, or gone."""
         if not names:
             return {}
         answer = await self._send(DescribeConfigsRequest([(kind, name, None) for name in names], False), node)
+        if unknown := [name for code, _, _, name, _ in answer.resources if code == NOT_THERE]:
+            raise BrokerUnavailable(f"Kafka: not all brokers know of {', '.join(sorted(unknown))}")
         seen = [resource for resource in answer.resources if resource[0] not in HIDDEN]
         _check(((code, words) for code, words, *_ in seen), "asking for settings")
         return {

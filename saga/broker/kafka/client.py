@@ -6,8 +6,9 @@ answers. So we look at the tasks ourselves, and end what does not end.
 
 import asyncio
 import logging
-from collections.abc import Collection, Iterable, Mapping
-from contextlib import suppress
+import traceback
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import Never
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
@@ -80,6 +81,22 @@ async def topics_of(client: AIOKafkaClient) -> Mapping[str, int]:
 def renew_password(client: AIOKafkaClient, password: str | None) -> None:
     """Use that password for connections that are made from now on."""
     client._sasl_plain_password = password
+
+
+@contextmanager
+def starting() -> Iterator[None]:
+    """Close what a start inside the block has opened, if it is given up. aiokafka's `bootstrap` forgets the connection
+    on which it asks for the cluster if it is cancelled there; only the frame that was left still knows it."""
+    try:
+        yield
+    except BaseException as why:
+        left: BaseException | None = why
+        while left is not None:
+            for frame, _ in traceback.walk_tb(left.__traceback__):
+                if frame.f_code is AIOKafkaClient.bootstrap.__code__ and "bootstrap_conn" in frame.f_locals:
+                    frame.f_locals["bootstrap_conn"].close()
+            left = left.__cause__ or left.__context__
+        raise
 
 
 async def _ended(tasks: Iterable[asyncio.Task[object] | None], client: AIOKafkaClient) -> None:
@@ -226,13 +243,16 @@ async def bounds(
     return {place: (int(begins[place]), int(ends[place])) for place in places}
 
 
-async def positions(consumer: AIOKafkaConsumer, places: Collection[TopicPartition]) -> Mapping[Partition, int]:
-    """Positions of the group, and of the other partitions where they begin. Goes on until it is answered."""
+async def positions(
+    consumer: AIOKafkaConsumer, places: Collection[TopicPartition]
+) -> Mapping[Partition, tuple[int, str]]:
+    """Positions of the group, and of the other partitions where they begin; each with what is noted with it. Goes on
+    until it is answered."""
     committed = await consumer._coordinator.fetch_committed_offsets(list(places)) if places else {}
-    found = {place: position.offset for place, position in committed.items()}
+    found = {place: (position.offset, position.metadata or "") for place, position in committed.items()}
     if new := [place for place in places if place not in found]:
-        found |= await consumer.beginning_offsets(new)
-    return {Partition(*place): offset for place, offset in found.items()}
+        found |= {place: (offset, "") for place, offset in (await consumer.beginning_offsets(new)).items()}
+    return {Partition(*place): position for place, position in found.items()}
 
 
 async def end_consumer(consumer: AIOKafkaConsumer, clock: Clock, seconds: float) -> None:

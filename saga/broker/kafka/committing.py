@@ -22,6 +22,14 @@ class Owned:
     committed: int
     over: asyncio.Future[None]
     """Future that is done when the assignment is over."""
+    left: bool = False
+    """True if whoever had it may have had messages of it in hand when it went."""
+    note: str = ""
+    """Text that goes with its position: what the last commit said stays so."""
+
+
+IN_HAND, CLEAN = "in hand", "clean"
+"""Notes with a position: messages of the partition may be in hand; none is, for it was left in good order."""
 
 
 async def commit(
@@ -33,7 +41,9 @@ async def commit(
     over = next(iter(moved.values()))[0].over
     refused: frozenset[str] = frozenset()
     try:
-        await _within_assignment(consumer, {place: at for place, (_, at) in moved.items()}, over, doing, commit_s)
+        await _within_assignment(
+            consumer, {place: (at, owned.note) for place, (owned, at) in moved.items()}, over, doing, commit_s
+        )
     except BrokerUnavailable as why:
         refused = client.refused_topics(why)
         if not refused or not {topic for topic, _ in moved} - refused:
@@ -45,7 +55,7 @@ async def commit(
 
 async def _within_assignment(
     consumer: AIOKafkaConsumer,
-    offsets: Mapping[Partition, int],
+    offsets: Mapping[Partition, tuple[int, str]],
     over: asyncio.Future[None],
     doing: str,
     commit_s: float,

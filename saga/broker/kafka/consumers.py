@@ -11,7 +11,7 @@ from aiokafka.abc import ConsumerRebalanceListener
 from aiokafka.coordinator.assignors.range import RangePartitionAssignor
 from aiokafka.errors import KafkaError
 
-from saga.broker.kafka.client import end_consumer, failed
+from saga.broker.kafka.client import end_consumer, failed, starting
 from saga.broker.kafka.settings import Access, KafkaSettings
 from saga.clock import Clock
 
@@ -55,7 +55,8 @@ async def of_nobody(
         fetch_max_wait_ms=int(settings.fetch_wait_s * 1000),
     )
     try:
-        await clock.within(request_s, consumer.start())
+        with starting():
+            await clock.within(request_s, consumer.start())
         yield consumer
     finally:
         await asyncio.shield(end_consumer(consumer, clock, END_S))

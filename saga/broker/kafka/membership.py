@@ -14,7 +14,7 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from saga.broker.kafka import client, consumers, private_names
 from saga.broker.kafka.client import FAILED, failed, partitions_of
-from saga.broker.kafka.committing import Owned, commit
+from saga.broker.kafka.committing import CLEAN, IN_HAND, Owned, commit
 from saga.broker.kafka.consumers import Rebalances
 from saga.broker.kafka.duplicate_instance import DuplicateInstance
 from saga.broker.kafka.fetching import Fetching, keep_apart
@@ -99,6 +99,19 @@ class Member:
         self._prefetch.news.set()
 
     async def commit(self, offsets: Mapping[Partition, int]) -> None:
+        moved = self._ours(offsets)
+        await self._move({partition: (owned, at) for partition, (owned, at) in moved.items() if at > owned.committed})
+
+    async def begin(self, offsets: Mapping[Partition, int]) -> Collection[Partition]:
+        ours = self._ours(offsets)
+        await self._note(ours, IN_HAND)
+        return [partition for partition, (owned, _) in ours.items() if owned.left]
+
+    async def end(self, offsets: Mapping[Partition, int]) -> None:
+        await self._note(self._ours(offsets), CLEAN)
+
+    def _ours(self, offsets: Mapping[Partition, int]) -> dict[Partition, tuple[Owned, int]]:
+        """Partitions with what is to be committed of them. Raises `Fenced`."""
         self._check()
         moved: dict[Partition, tuple[Owned, int]] = {}
         for partition, offset in offsets.items():
@@ -107,9 +120,14 @@ class Member:
                 raise Fenced(
                     f"group {self._group!r}: {partition} is not this member's; what it did comes again elsewhere"
                 )
-            if offset > owned.committed:
-                moved[partition] = owned, self._read_to(partition) if offset == owned.next else offset
-        await self._move(moved)
+            at = self._read_to(partition) if offset == owned.next and offset > owned.committed else offset
+            moved[partition] = owned, max(at, owned.committed)
+        return moved
+
+    async def _note(self, ours: Mapping[Partition, tuple[Owned, int]], note: str) -> None:
+        for owned, _ in ours.values():
+            owned.note = note
+        await self._move(ours)
 
     async def _move(self, moved: Mapping[Partition, tuple[Owned, int]]) -> None:
         if moved and self._consumer is not None:
@@ -209,13 +227,17 @@ class Member:
             if consumer is not self._consumer or self._leaving.is_set():
                 return
             try:
-                offsets = await self._clock.within(self._settings.session_s / 2, client.positions(consumer, places))
+                positions = await self._clock.within(self._settings.session_s / 2, client.positions(consumer, places))
             except Exception as why:  # noqa: BLE001 - aiokafka would drop it, and nobody would ever be told
                 self._untold = why
                 return
+            offsets = {partition: offset for partition, (offset, _) in positions.items()}
             self._told = self._was_in = True
             over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._owned = {partition: Owned(offset, offset, over) for partition, offset in offsets.items()}
+            self._owned = {
+                partition: Owned(offset, offset, over, left=note == IN_HAND, note=note)
+                for partition, (offset, note) in positions.items()
+            }
             self._start(consumer, offsets)
             try:
                 if offsets:
@@ -284,7 +306,8 @@ class Member:
         settings = self._settings
         consumer = consumers.of_group(self._group, self._topics, settings, self._access)
         try:
-            await self._clock.within(settings.connect_s, consumer.start())
+            with client.starting():
+                await self._clock.within(settings.connect_s, consumer.start())
             await self._see(consumer)
         except BaseException as why:  # a cancelled join, too, must leave no consumer behind
             await client.end_consumer(consumer, self._clock, 0)

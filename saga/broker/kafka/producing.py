@@ -281,7 +281,8 @@ class Publisher:
             request_timeout_ms=int(settings.publish_s * 1000 / 2),
         )
         try:
-            await self._clock.within(settings.connect_s, producer.start())
+            with client.starting():
+                await self._clock.within(settings.connect_s, producer.start())
         except BaseException as why:  # a cancelled start, too, must leave no producer behind
             await client.end_producer(producer, self._clock, 0)
             if client.given_up(why):

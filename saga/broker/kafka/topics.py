@@ -8,7 +8,7 @@ from aiokafka.client import AIOKafkaClient
 from aiokafka.errors import TopicAlreadyExistsError, for_code
 
 from saga.broker.administration import DAY_MS
-from saga.broker.kafka.client import FAILED, LOOK_S, LOOKS, bounds, failed, partitions_of, topics_of
+from saga.broker.kafka.client import FAILED, LOOK_S, LOOKS, bounds, failed, partitions_of, starting, topics_of
 from saga.broker.kafka.consumers import of_nobody
 from saga.broker.kafka.errors import translated
 from saga.broker.kafka.fetching import Fetching, keep_apart
@@ -60,7 +60,8 @@ async def partitions(topics: Collection[str], client: AIOKafkaClient, clock: Clo
 async def _create(topics: Sequence[Topic], settings: KafkaSettings, access: Access) -> None:
     admin = AIOKafkaAdminClient(**access.options, request_timeout_ms=int(CREATE_S * 1000))
     try:
-        await admin.start()
+        with starting():
+            await admin.start()
         answer = await admin.create_topics([_wanted(topic, settings) for topic in topics])
     finally:
         await admin.close()

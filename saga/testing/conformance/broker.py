@@ -23,12 +23,13 @@ from saga.errors import Fenced, SagaError
 from saga.messages import Outgoing, Partition, Record, Topic
 from saga.testing.conformance.broker_suite import CLOCK, LOOK_S, Connect
 from saga.testing.conformance.listening import Listening, event, values
+from saga.testing.conformance.partitions_left import LeavingConformance
 from saga.testing.conformance.refused_records import RefusalsConformance
 from saga.testing.conformance.removed_records import RemovalConformance
 from saga.testing.conformance.unreadable_records import UnreadableConformance
 
 
-class BrokerConformance(RemovalConformance, RefusalsConformance, UnreadableConformance):
+class BrokerConformance(LeavingConformance, RemovalConformance, RefusalsConformance, UnreadableConformance):
     """One test per promise. Abilities that honestly differ are attributes of `BrokerSuite`."""
 
     # ---------------------------------------------------------------- publish and read

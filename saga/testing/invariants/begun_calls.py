@@ -34,7 +34,7 @@ def asked_for_the_same(case: SagaCase) -> Iterator[Violation]:
 def _wrong(life: ProgressLife) -> str | None:
     """The first contradiction between the versions."""
     runs: dict[RunKey, Begun] = {}
-    begun: set[tuple[RunKey, int]] = set()
+    begun: set[tuple[RunKey, str, int]] = set()
     n = 0
     for head in life.heads:
         if head.n == n + 1:
@@ -51,21 +51,22 @@ def _wrong(life: ProgressLife) -> str | None:
                 if wrong is not None:
                     return wrong
             runs[run] = intent
-            if _open_call(intent) is not None:
-                begun.add((run, len(intent.calls)))
+            if (opened := _open_call(intent)) is not None:
+                begun.add((run, opened.name, opened.number))
     return None
 
 
 def _run_of(intent: Begun) -> RunKey:
-    """Key of the run that an intent is of; a compensation in lieu of a run continues the same one."""
-    return "do" if intent.kind == "lieu" else intent.kind, intent.handler, intent.cause
+    """Key of the run that an intent is of; what is only put out of reach in lieu of a run has its calls."""
+    kind = "do" if intent.kind == "lieu" and not intent.undo_with else intent.kind
+    return kind, intent.handler, intent.cause
 
 
 def _ended_otherwise(
-    roles: Roles, entry: Entry, runs: Mapping[RunKey, Begun], begun: set[tuple[RunKey, int]]
+    roles: Roles, entry: Entry, runs: Mapping[RunKey, Begun], begun: set[tuple[RunKey, str, int]]
 ) -> str | None:
     """The first call in the transition that ends a run which its intents do not have, or have otherwise."""
-    if entry.outcome == "handled":
+    if entry.ran:
         run: RunKey = ("do", entry.handler, entry.cause or entry.message)
     elif entry.outcome == "compensated" and entry.cause:
         run = (
@@ -76,20 +77,28 @@ def _ended_otherwise(
     else:
         return None
     where = f"transition {entry.n} of {entry.handler}"
-    for i, call in enumerate(entry.calls):
-        if call.kind != "read" and (run, i) not in begun:
+    for call in entry.calls:
+        if call.kind != "read" and call.by is None and (run, call.name, call.number) not in begun:
             return f"NEVER BEGUN {_in_words(call)} is in {where}, and was in no intent before it was made"
     return _changed(runs[run], entry.calls, where) if run in runs else None
 
 
 def _changed(before: Begun, calls: tuple[Call, ...], where: str) -> str | None:
     """The first call of an intent that a later word on its run has otherwise. `calls`: those of the later word, with
-    the one that has begun."""
-    for i, known in enumerate(before.calls):
+    the one that has begun. What a person answers is no call of the run any more, and stays until another one does."""
+    said = {(call.name, call.number) for call in calls if call.by is not None}
+    for known in before.calls:
+        if known.by is not None and (known.name, known.number) not in said:
+            return f"ANSWER FORGOTTEN {_in_words(known)} was given by {known.by}, and {where} does not have it"
+    recorded = [call for call in before.calls if call.by is None and (call.name, call.number) not in said]
+    calls = tuple(call for call in calls if call.by is None)
+    for i, known in enumerate(recorded):
         if i >= len(calls) or calls[i] != known:
             now = _in_words(calls[i]) if i < len(calls) else "nothing"
             return f"CALL CHANGED {_in_words(known)} was recorded, and {where} has {now} in its place"
-    begins, i = _open_call(before), len(before.calls)
+    begins, i = _open_call(before), len(recorded)
+    if begins is not None and (begins.name, begins.number) in said:
+        return None
     if begins is not None and (i >= len(calls) or _asked(calls[i]) != _asked(begins)):
         now = _in_words(calls[i]) if i < len(calls) else "nothing"
         return f"CALL CHANGED {_in_words(begins)} had begun, and {where} has {now} in its place"

@@ -27,6 +27,7 @@ class Witnessed:
     """Evidence of one service."""
 
     service: Prepared
+    """The release that runs at the end."""
     versions: Mapping[str, Sequence[bytes]]
     """Saga -> every content of its progress that ever took effect, oldest first; also where it has expired since."""
     archives: Mapping[str, Sequence[tuple[str, bytes]]]
@@ -36,6 +37,8 @@ class Witnessed:
     committed: Mapping[Partition, int]
     resources: Mapping[type, object] = field(default_factory=dict)
     """Resources that its handlers can be given when they run again, by type."""
+    releases: Sequence[Prepared] = ()
+    """All releases that have run, where there was more than this one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -92,7 +92,7 @@ def _never_undone(role: Role, life: ProgressLife) -> Iterator[str]:
     assert role.undo is not None
     gone = {t.cause for t in life.entries if t.outcome == "compensated"}
     for t in life.entries:
-        if t.outcome == "handled" and t.handler == role.name:
+        if t.ran and t.handler == role.name:
             for event in t.events:
                 if event.type in role.undo.results and event.id not in gone:
                     yield f"it failed, and {event.type} {event.id} of {role.name} was never undone"
@@ -120,7 +120,7 @@ def not_early(case: SagaCase) -> Iterator[Violation]:
             if t.outcome == "compensated" and not undoes[t.handler] & said:
                 what = f"{t.handler} ran in transition {t.n}, and none of {sorted(undoes[t.handler])} was said"
                 yield case.violation("not early", what, life.service.name)
-            if t.outcome == "handled" and t.handler in last and not _because_of(t, case, successes):
+            if t.ran and t.handler in last and not _because_of(t, case, successes):
                 what = f"{t.handler} ran in transition {t.n}, because of {t.message}: no success was said by then"
                 yield case.violation("not early", what, life.service.name)
         for intent in life.p.intents:

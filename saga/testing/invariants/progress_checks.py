@@ -3,16 +3,19 @@
 Each function gives the first thing that is wrong, in words; `None` if nothing is.
 """
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from saga.progress import ids
+from saga.progress import continuations, ids
 from saga.progress.decide import next_ready
-from saga.progress.document import Call, Entry, Intent, Kept, Snapshot
+from saga.progress.document import Call, Continuation, Entry, Intent, Kept, Snapshot
 from saga.progress.roles import Roles, undo_name
 from saga.testing.invariants import progress_lives
 
-ENDS = ("dropped", "replayed", "discarded")
+ENDS = ("dropped", "replayed", "discarded", "resolved")
 """Letters that tell of the end of a dead letter: their ids end so."""
+TURN = re.compile(r"~\d+$")
+"""End of the cause of a later turn."""
 AT_LAST_MS = 1 << 62
 """A time at which all that waits for time is due."""
 
@@ -34,8 +37,8 @@ def recorded(entries: Sequence[Entry]) -> list[str]:
 
 
 def causes(entry: Entry) -> list[str]:
-    """Ids of the messages that a handler ran on."""
-    return (entry.cause or entry.message).split("+")
+    """Ids of the messages that a handler ran on, those among them that it was shown and did not need."""
+    return [*TURN.sub("", entry.cause or entry.message).split("+"), *entry.shown]
 
 
 def recorded_twice(roles: Roles, entries: Sequence[Entry]) -> str | None:
@@ -46,12 +49,17 @@ def recorded_twice(roles: Roles, entries: Sequence[Entry]) -> str | None:
     outcomes = [e.type for t in entries for e in t.events if e.type in roles.outcomes]
     if len(outcomes) > 1:
         return f"TWO OUTCOMES {outcomes}"
-    handled = [(t.handler, t.cause or t.message) for t in entries if t.outcome == "handled"]
-    once = [name for name, _ in handled if not roles.handlers[name].many]
+    handled = [(t.handler, t.cause or t.message) for t in entries if t.ran]
+    many = {name for name, role in roles.handlers.items() if role.many}
+    known = roles.handlers.keys() - many  # of one that only an earlier release had nothing is known
+    once = [t.handler for t in entries if t.outcome == "handled" and t.handler in known]
     if len(set(once)) != len(once):
         return f"HANDLER TWICE {next(name for name in once if once.count(name) > 1)}"
     if len(set(handled)) != len(handled):
         return f"RECORDED TWICE {handled}"
+    shown = [(t.handler, message) for t in entries for message in t.shown]
+    if len(set(shown)) != len(shown):
+        return f"SHOWN TWICE {shown}"
     return None
 
 
@@ -62,8 +70,9 @@ def undone_wrongly(roles: Roles, entries: Sequence[Entry]) -> str | None:
     gone: set[str] = set()
     undoable: dict[str, list[str]] = {}
     for t in entries:
-        if t.outcome == "handled":
-            undo = roles.handlers[t.handler].undo
+        if t.ran:
+            role = roles.handlers.get(t.handler)
+            undo = None if role is None else role.undo
             results.update(e.id for e in t.events)
             if undo is not None:
                 undoable.setdefault(undo.name, []).extend(e.id for e in t.events if e.type in undo.results)
@@ -86,7 +95,7 @@ def _ran_when_closed(roles: Roles, entries: Sequence[Entry]) -> str | None:
         if role.undo is None:
             continue
         undone = [t.n for t in entries if t.outcome == "compensated" and t.handler == role.undo.name]
-        ran = [t.n for t in entries if t.outcome == "handled" and t.handler == role.name]
+        ran = [t.n for t in entries if t.ran and t.handler == role.name]
         if undone and ran and ran[-1] > undone[-1]:
             return f"RAN WHEN CLOSED {role.name}, in transition {ran[-1]} after {undone[-1]}"
     return None
@@ -98,7 +107,7 @@ def ran_behind_a_dead_letter(roles: Roles, entries: Sequence[Entry]) -> str | No
     dead: dict[str, str] = {}
     for t in entries:
         # What has begun before the compensation of another handler died is brought to its end.
-        if t.outcome == "handled" and (set(dead.values()) - undoing or (dead and not t.calls)):
+        if t.ran and (set(dead.values()) - undoing or (dead and not t.calls)):
             return f"RAN BEHIND A DEAD LETTER {t.handler} in transition {t.n}, behind {' and '.join(dead)}"
         for letter in t.letters:
             if letter.what == "dead letter" and letter.attempts:  # what was never due to run is in nobody's way
@@ -112,7 +121,7 @@ def ran_though_closed(roles: Roles, entries: Sequence[Entry]) -> str | None:
     """Check that no deadline begins after an outcome, or what else closes it, was emitted or received."""
     closed: set[str] = set()
     for t in entries:
-        if t.outcome == "handled" and t.handler in closed and not t.calls:  # with calls it may have begun before
+        if t.ran and t.handler in closed and not t.calls:  # with calls it may have begun before
             return f"RAN THOUGH CLOSED {t.handler} in transition {t.n}"
         for type_ in (t.type, *(e.type for e in t.events)):
             closed |= {role.name for role in roles.closing.get(type_, ())}
@@ -125,9 +134,10 @@ def stranded(p: Snapshot, roles: Roles) -> str | None:
     is queued behind it with it."""
     dead = any(k.dead for k in (*p.queue, *p.compensating))
     unknown = p.started is None and bool(p.compensating)
-    if not dead and (((p.queue or p.compensating or p.deadlines) and not unknown) or p.intents):
-        left: Mapping[str, tuple[Intent | Kept, ...]]
+    if not dead and (((p.queue or p.compensating or p.deadlines or p.later) and not unknown) or p.intents):
+        left: Mapping[str, tuple[Intent | Kept | Continuation, ...]]
         left = {"begun": p.intents, "queued": p.queue, "to be undone": p.compensating, "open": p.deadlines}
+        left = {**left, "going on": p.later}
         told = (f"{what} ({', '.join(item.handler for item in items)})" for what, items in left.items() if items)
         return f"STRANDED {', '.join(told)}"
     ready = next_ready(p, roles, AT_LAST_MS)
@@ -137,8 +147,10 @@ def stranded(p: Snapshot, roles: Roles) -> str | None:
 def unaccounted(p: Snapshot, roles: Roles, type_: str, message: str) -> str | None:
     """Handler or original for which the progress has no word of a message that was finished."""
     for role in roles.by_type.get(type_, ()):
-        if ids.entry(message, role.name) not in p.inbox and not any(
-            k.handler == role.name and k.message.id == message for k in (*p.queue, *p.waiting)
+        if (
+            ids.entry(message, role.name) not in p.inbox
+            and not any(k.handler == role.name and k.message.id == message for k in (*p.queue, *p.waiting))
+            and continuations.of(p, role.name, message) is None
         ):
             return role.name
     for role in roles.undone_by.get(type_, ()):
@@ -158,9 +170,9 @@ def out_of_log_order(
     own = {e.id for t in entries for e in t.events}  # handled when it is recorded, not when it is read
     types = {t.message: t.type for t in entries}  # whatever a handler ran on came by itself, or was kept before
     seen: dict[str, list[str]] = {}
-    for t in (t for t in entries if t.outcome == "handled"):
-        role = roles.handlers[t.handler]
-        if role.is_deadline:  # it runs at its time
+    for t in (t for t in entries if t.ran):
+        role = roles.handlers.get(t.handler)
+        if role is None or role.is_deadline or TURN.search(t.cause):  # it runs at its time
             continue
         if len(role.takes) == 1:
             seen.setdefault(t.handler if apart else "", []).append(t.message)

@@ -14,7 +14,7 @@ from saga.clock import from_iso
 from saga.progress import history
 from saga.progress.document import Call, Entry, Kind, Snapshot, decode, decode_entry
 from saga.progress.history import decode_archive, fold, verify
-from saga.progress.spill import is_page, whole
+from saga.progress.spill import is_archive, whole
 from saga.runtime.prepared import Prepared
 
 
@@ -26,6 +26,7 @@ class Begun(Struct, frozen=True, gc=False):
     cause: str
     begins: Call | None = None
     calls: tuple[Call, ...] = ()
+    undo_with: tuple[Raw, ...] = ()
 
 
 class Head(Struct, frozen=True, gc=False):
@@ -90,7 +91,7 @@ def _archived(p: Snapshot, archives: Sequence[tuple[str, bytes]]) -> list[Raw]:
     """Transitions before those that the progress holds, as far as they are there."""
     there = {}
     for key, content in archives:
-        if is_page(key):
+        if not is_archive(key):
             continue
         archive = decode_archive(content)
         if archive.first < p.first:

@@ -10,7 +10,7 @@ order, and to record the same. Left out, and not counted as checked:
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import msgspec
@@ -23,6 +23,7 @@ from saga.messages import Message, Position, Record, texts_of
 from saga.names import ARCHIVES, PROGRESS, is_dead_letters
 from saga.progress import record as written_down
 from saga.progress.document import Attempt, Call, Entry, Intent, Snapshot, decode, decode_entry
+from saga.progress.takeover import undeclared
 from saga.runtime.beginning import begin
 from saga.runtime.cache import KnownPages
 from saga.runtime.errors import Halted
@@ -134,15 +135,16 @@ async def rerun_differences(witnessed: Witnessed, log: Sequence[Record]) -> tupl
     """Number of versions of this service's progresses that were made again, and those that came out otherwise."""
     index = _indexed(log)
     checked, found, service = 0, list[Violation](), witnessed.service
+    releases = witnessed.releases or (service,)
     for saga, contents in witnessed.versions.items():
         archives = dict(witnessed.archives.get(saga, ()))
         try:
-            steps = list(_steps(service, saga, contents))
+            steps = list(_steps(releases, saga, contents))
         except (SagaError, msgspec.DecodeError) as why:
             found.append(Violation("rerun", saga, service.name, str(why)))
             continue
         for step in steps:
-            different = await _different(witnessed, step, index, archives)
+            different = await _different_in_all(witnessed, releases, step, index, archives)
             if different is not None:
                 checked += 1
                 if different:
@@ -159,29 +161,30 @@ def _indexed(log: Sequence[Record]) -> _Log:
     return _Log({(r.topic, r.partition, r.offset): r for r in log}, by_id)
 
 
-def _steps(service: Prepared, saga: str, contents: Sequence[bytes]) -> Iterator[_Step]:
+def _steps(releases: Sequence[Prepared], saga: str, contents: Sequence[bytes]) -> Iterator[_Step]:
     """Steps that can be made again, of all lives."""
     for _, versions in parted(contents):
-        before = written_down.empty(service.name, saga)
+        before = written_down.empty(releases[0].name, saga, decode(versions[0]).version)
         for content in versions:
             after = decode(content)
             step = (
-                _transition(service, before, after, content) if after.n > before.n else _intent(before, after, content)
+                _transition(releases, before, after, content) if after.n > before.n else _intent(before, after, content)
             )
             if step is not None and not any(i.kind == "lieu" for i in (*before.intents, *after.intents)):
                 yield step
             before = after
 
 
-def _transition(service: Prepared, before: Snapshot, after: Snapshot, content: bytes) -> _Step | None:
+def _transition(releases: Sequence[Prepared], before: Snapshot, after: Snapshot, content: bytes) -> _Step | None:
     entry = decode_entry(after.transitions[-1])
     if entry.outcome in ("dead", "retrying"):
         return None
     run: RunKey | None = None
-    if entry.outcome == "handled":
+    if entry.ran:
         run = ("do", entry.handler, entry.cause or entry.message)
     elif entry.outcome == "compensated" and entry.cause:
-        original = next(r.name for r in service.roles.handlers.values() if r.undo and r.undo.name == entry.handler)
+        roles = (role for release in releases for role in release.roles.handlers.values())
+        original = next(role.name for role in roles if role.undo and role.undo.name == entry.handler)
         run = ("undo", original, entry.cause)
     return _Step(before, after, content, entry, entry.time, run, entry.calls, entry.failures)
 
@@ -200,6 +203,26 @@ def _intent(before: Snapshot, after: Snapshot, content: bytes) -> _Step | None:
 def _of_intent(intent: Intent) -> tuple[object, ...]:
     begins = intent.begins and (intent.begins.kind, intent.begins.name, intent.begins.number)
     return intent.kind, intent.handler, intent.cause, len(intent.calls), begins
+
+
+async def _different_in_all(
+    witnessed: Witnessed, releases: Sequence[Prepared], step: _Step, log: _Log, archives: Mapping[str, bytes]
+) -> str | None:
+    """Difference that the rerun makes by each release that can have made it: one that makes none is enough."""
+    answers = [
+        await _different(replace(witnessed, service=release), step, log, archives)
+        for release in releases
+        if len(releases) == 1 or _knows(release, step)
+    ]
+    known = [answer for answer in answers if answer is not None]
+    return None if not known else "" if "" in known else known[0]
+
+
+def _knows(release: Prepared, step: _Step) -> bool:
+    """True if a release can have been where it has to make this step."""
+    p = step.before
+    is_known = step.run is None or step.run[1] in release.roles.handlers
+    return is_known and p.version <= release.version and not undeclared(p, release.roles)
 
 
 async def _different(witnessed: Witnessed, step: _Step, log: _Log, archives: Mapping[str, bytes]) -> str | None:
@@ -245,6 +268,7 @@ def _in_hand(service: Prepared, step: _Step, log: _Log) -> Iterator[tuple[Messag
         ids.append(step.message.id)
     if step.before.wake is not None:
         ids.append(step.before.wake.id)
+    ids += [c.by for c in step.after.later]
     ids += [decode_entry(raw).message for raw in reversed(step.before.transitions)]
     for id_ in dict.fromkeys(ids):
         for found in _messages(service, log.by_id.get(id_in(id_), ())):

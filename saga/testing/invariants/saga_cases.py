@@ -63,7 +63,7 @@ class Frame:
 
     @property
     def library(self) -> Library | None:
-        return next((service.library for service in self.services.values()), None)
+        return next((service.schemas.library for service in self.services.values()), None)
 
 
 @dataclass(slots=True)

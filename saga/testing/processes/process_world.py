@@ -15,13 +15,12 @@ import msgspec
 
 from saga.client_events import to_record
 from saga.clock import SystemClock
-from saga.commands import Wanted
 from saga.contracts.library import binding_of, contract_of
 from saga.declarations.values import Declared
 from saga.errors import SagaError
 from saga.messages import Event, Outgoing, Topic, name_of
 from saga.names import PROGRESS
-from saga.progress.document import decode, progress_key
+from saga.progress.document import Snapshot, decode, progress_key
 from saga.runtime.documents import as_kind
 from saga.service import Service
 from saga.testing.fakes import check_fakes
@@ -40,7 +39,7 @@ from saga.testing.processes.servers import Giver, Place, Trouble
 from saga.testing.processes.shared_files import Group, SharedFiles
 from saga.testing.processes.shared_servers import SharedServers
 from saga.testing.processes.worker_setup import WorkerSetup, declarations_of, module_and_name, remote_fakes_of
-from saga.testing.world import NO_DOCUMENTS, NOTHING_STARTED, World, command
+from saga.testing.world import NO_DOCUMENTS, NOTHING_STARTED, World
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -183,16 +182,16 @@ class ProcessWorld(World):
         for binding in map(binding_of, map(type, events)):
             self._topics[binding.contract.topic] = binding.library.topics[binding.contract.topic]
 
-    def replay(self, service: "Service[DataclassInstance | None]", saga_id: str, /) -> None:
-        self._command("replay", service, saga_id)
-
-    def discard(self, service: "Service[DataclassInstance | None]", saga_id: str, /) -> None:
-        self._command("discard", service, saga_id)
-
-    def _command(self, wanted: Wanted, service: "Service[DataclassInstance | None]", saga: str) -> None:
+    def _known(self, service: "Service[DataclassInstance | None]", saga: str) -> Snapshot | None:
         name = service.declared.name
         content = self._shared.get(name, PROGRESS, progress_key(name, saga)) if name in self._employed else None
-        self._pending.append(command(wanted, None if content is None else decode(content), self._clock.now_ms()))
+        return None if content is None else decode(content)
+
+    def _tell(self, record: Outgoing) -> None:
+        self._pending.append(record)
+
+    def _time_ms(self) -> int:
+        return self._clock.now_ms()
 
     def run_until_quiet(self) -> None:
         """Run as promised. The time is real: at most 60 s, unless the world was made with another `deadline_s`."""
@@ -331,8 +330,19 @@ class ProcessWorld(World):
         return self._shared.groups().get(service, Group()).is_whole(self._crew.sizes[service])
 
     def _is_quiet(self) -> bool:
-        """True if no fault is to come or still felt, and everything that is in the log is handled and committed."""
-        return self._accidents.are_over and not self._shared.is_publishing and self._is_whole(lag_max=0)
+        """True if no fault is to come or still felt, everything that is in the log is handled and committed, and
+        nothing waits for a time."""
+        if not self._accidents.are_over or self._shared.is_publishing or not self._is_whole(lag_max=0):
+            return False
+        groups = self._shared.groups()
+        return not any(groups.get(name, Group()).wakes and self._waits(name) for name in self._employed)
+
+    def _waits(self, service: str) -> bool:
+        """True if a saga that this world has begun has a wake to come: those of others are of deadlines that are
+        closed, and lie in the log until their time."""
+        sagas = {record.key.decode() for record in self._published}
+        contents = (self._shared.get(service, PROGRESS, progress_key(service, saga)) for saga in sorted(sagas))
+        return any(content is not None and decode(content).wake is not None for content in contents)
 
     def _faults_in_words(self) -> str:
         return "; ".join(self._accidents.happened) or "no fault"
@@ -342,7 +352,10 @@ class ProcessWorld(World):
         lines = [f"the world has not become quiet within {self._deadline_s:g} s (faults: {self._faults_in_words()}):"]
         for service in self._employed:
             group = groups.get(service, Group())
-            lines.append(f"  {service}: {group.lag} records not committed, {group.members} members in its group")
+            lines.append(
+                f"  {service}: {group.lag} records and {group.wakes} wakes not committed, "
+                f"{group.members} members in its group"
+            )
         lines += [f"  {member}; {self._crew.last_words(member)}" for member in self._crew.members]
         return "\n".join(lines)
 

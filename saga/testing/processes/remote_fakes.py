@@ -8,13 +8,14 @@ import inspect
 import pickle
 import threading
 import types
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cached_property, partial, wraps
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
+from saga.declarations.limits import Limits, with_limits
 from saga.errors import SagaError
 
 HEADER_BYTES = 8
@@ -146,13 +147,16 @@ class Outside:
                 return Reply(raised=why)
 
 
-def remote_fake(gives: type, number: int, calls: Sequence[str], socket: Path) -> object:
-    """Instance of a subclass of `gives` whose async methods call a fake of the test; made in a worker process."""
+def remote_fake(gives: type, number: int, calls: Mapping[str, Limits | None], socket: Path) -> object:
+    """Instance of a subclass of `gives` whose async methods call a fake of the test; made in a worker process. `calls`:
+    their names, each with the limits that the fake's own has."""
 
     def fill(namespace: dict[str, Any]) -> None:
         public = {name: inspect.getattr_static(gives, name) for name in dir(gives) if not name.startswith("_")}
         namespace |= {n: property(partial(_not_here, name=n)) for n, of in public.items() if isinstance(of, ON_SELF)}
-        namespace |= {name: _calling(gives, number, name, socket) for name in calls}
+        namespace |= {
+            name: with_limits(_calling(gives, number, name, socket), limits) for name, limits in calls.items()
+        }
         namespace["__getattr__"] = _not_here
         namespace["__init__"] = _made_as_it_is
 

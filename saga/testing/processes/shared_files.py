@@ -15,7 +15,7 @@ from saga.broker.embedded.membership import Timing
 from saga.clock import Clock
 from saga.declarations.values import Declared
 from saga.messages import Outgoing, Record, Topic
-from saga.names import ARCHIVES, PROGRESS
+from saga.names import ARCHIVES, PROGRESS, is_wakes
 from saga.runtime.prepared import topics_of
 from saga.store.port import Document
 from saga.store.sqlite import SqliteStore
@@ -30,11 +30,13 @@ TIMING = Timing(silence_s=1.5, drain_s=1.0, watch_s=0.05)
 
 GROUPS = """
 SELECT groups.name,
+    topics.name,
     (SELECT count(*) FROM members WHERE grp = groups.name),
     sum(next - offset),
     sum(owner IS NOT target)
 FROM groups JOIN positions ON grp = groups.name JOIN logs ON logs.id = log
-GROUP BY groups.name
+JOIN topics ON log >= first_log AND log < first_log + partitions
+GROUP BY groups.name, topics.name
 """
 
 
@@ -43,7 +45,9 @@ class Group(NamedTuple):
 
     members: int = 0
     lag: int = 0
-    """Records that are not committed."""
+    """Records that are not committed, but for wakes."""
+    wakes: int = 0
+    """Wakes that are not committed: they lie in the log until their time, also those that nobody waits for any more."""
     moving: int = 0
     """Partitions that are not with the member that shall have them."""
 
@@ -137,8 +141,12 @@ class SharedFiles:
 
     def groups(self) -> dict[str, Group]:
         """Groups of all services that have had a member, all at one moment."""
-        rows = self._embedded.connection.execute(GROUPS).fetchall()
-        return {name: Group(*numbers) for name, *numbers in rows}
+        groups: dict[str, Group] = {}
+        for name, topic, members, behind, moving in self._embedded.connection.execute(GROUPS).fetchall():
+            group = groups.get(name, Group())
+            lag, wakes = (0, behind) if is_wakes(topic) else (behind, 0)
+            groups[name] = Group(members, group.lag + lag, group.wakes + wakes, group.moving + moving)
+        return groups
 
     def get(self, service: str, collection: str, key: str) -> bytes | None:
         """A document as it is now."""

@@ -10,10 +10,10 @@ from saga.clock import Clock
 from saga.declarations.values import Declared
 from saga.errors import BrokerError, BrokerUnavailable
 from saga.messages import Outgoing, Record, Topic
-from saga.names import ARCHIVES, PROGRESS
+from saga.names import ARCHIVES, PROGRESS, is_wakes
 from saga.progress.document import Snapshot, decode, decode_entry, progress_key
 from saga.progress.history import archive_key, decode_archive
-from saga.progress.spill import page_key
+from saga.progress.spill import page_key, pages_in
 from saga.runtime.prepared import reads_of, topics_of
 from saga.store.port import Document
 from saga.testing.processes.evidence import Left
@@ -81,17 +81,15 @@ class SharedServers(SharedFiles):
         # nothing before it, and whatever its work has made is counted in the ends of others.
         found = {service: await self._administration.group(service) for service in self._reads}
         bounds = await self._administration.bounds(frozenset().union(*self._reads.values()))
-        return {
-            service: Group(
-                len(group.members),
-                sum(
-                    max(0, at.end - group.positions.get(partition, at.begin))
-                    for partition, at in bounds.items()
-                    if partition.topic in self._reads[service]
-                ),
-            )
-            for service, group in found.items()
-        }
+        groups = {}
+        for service, group in found.items():
+            lag = wakes = 0
+            for partition, at in bounds.items():
+                if partition.topic in self._reads[service]:
+                    behind = max(0, at.end - group.positions.get(partition, at.begin))
+                    lag, wakes = (lag, wakes + behind) if is_wakes(partition.topic) else (lag + behind, wakes)
+            groups[service] = Group(len(group.members), lag, wakes)
+        return groups
 
     async def _get(self, service: str, collection: str, key: str) -> Document | None:
         return await self._store.get(collection, key)
@@ -121,8 +119,10 @@ class SharedServers(SharedFiles):
                 break
             transitions += decode_archive(archive).transitions
             archived += len(decode_archive(archive).transitions)
-        for page in p.pages:
-            await self._read(left, ARCHIVES, page_key(p.service, p.saga, page))
+        pages = [*p.pages]
+        while pages:
+            content = await self._read(left, ARCHIVES, page_key(p.service, p.saga, pages.pop()))
+            pages += () if content is None else pages_in(content)
         calls = [call for raw in transitions for call in decode_entry(raw).calls]
         begun = [call for intent in p.intents for call in (*intent.calls, intent.begins) if call is not None]
         for name in {call.document for call in (*calls, *begun) if call.kind == "update" and call.document}:

@@ -68,7 +68,7 @@ async def _run(setup: WorkerSetup) -> None:
             options=Options(
                 clock=clock,
                 report=Log(sys.stderr, Settings(log="json")).report,
-                limits=Limits(drain_s=DRAIN_S),
+                limits=Limits(drain_s=DRAIN_S, deaths_max=1000),
                 stop=stop,
                 worker=f"{declared.name}:{os.getpid()}",
             ),

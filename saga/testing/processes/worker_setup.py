@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec import Struct
 
+from saga.declarations.limits import Limits, limits_of
 from saga.declarations.values import Declared
 from saga.errors import SagaError
 from saga.service import Service
@@ -26,8 +27,8 @@ class RemoteFake(Struct, frozen=True, kw_only=True):
     """Name of the resource in whose place it is."""
     number: int
     """Number of the fake in the test."""
-    calls: tuple[str, ...]
-    """Names of its public async methods."""
+    calls: dict[str, Limits | None]
+    """Names of its public async methods, each with the limits of its own."""
 
 
 class WorkerSetup(Struct, frozen=True, kw_only=True):
@@ -119,9 +120,9 @@ def remote_fakes_of(declared: Declared, use: Sequence[object]) -> tuple[RemoteFa
     return tuple(found)
 
 
-def _calls_of(fake: object) -> tuple[str, ...]:
-    public = (name for name in dir(fake) if not name.startswith("_"))
-    return tuple(name for name in public if _is_async(inspect.getattr_static(fake, name, None)))
+def _calls_of(fake: object) -> dict[str, Limits | None]:
+    public = {name: inspect.getattr_static(fake, name, None) for name in dir(fake) if not name.startswith("_")}
+    return {name: limits_of(method) for name, method in public.items() if _is_async(method)}
 
 
 def _is_async(method: object) -> bool:

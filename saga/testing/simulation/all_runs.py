@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from saga.errors import SagaError
 from saga.observe.moments import DeadLettered
-from saga.runtime.deadletters import TOO_OLD
+from saga.progress.decide import TOO_OLD
 from saga.testing.decorators import Crashes, Mode, Replayed, Seeds
 from saga.testing.simulation.plan import APPLICATION, Planned
 from saga.testing.simulation.run import Care, Run, Scenario, check_repeatable, run

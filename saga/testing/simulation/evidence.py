@@ -6,19 +6,18 @@ from saga.messages import Partition
 from saga.names import ARCHIVES, PROGRESS
 from saga.progress.document import progress_key
 from saga.progress.spill import saga_of
-from saga.runtime.prepared import Prepared
 from saga.testing.invariants.evidence import Evidence, Witnessed
 from saga.testing.simulation.cluster import Cluster
 from saga.testing.simulation.store import Disk
-from saga.testing.simulation.workers import Workers
+from saga.testing.simulation.workers import Release, Workers
 
 
 def evidence_of(cluster: Cluster, workers: Workers) -> Evidence:
     """Everything that the services of these workers wrote and said."""
     return Evidence(
         services={
-            name: _witnessed(service, workers.fakes[name], workers.disks[name], cluster.group(name).committed)
-            for name, service in workers.prepared.items()
+            name: _witnessed(newest, workers.releases[name], workers.disks[name], cluster.group(name).committed)
+            for name, newest in workers.newest.items()
         },
         log=cluster.log,
         ends=cluster.ends(),
@@ -26,11 +25,20 @@ def evidence_of(cluster: Cluster, workers: Workers) -> Evidence:
     )
 
 
-def _witnessed(service: Prepared, fakes: Sequence[object], disk: Disk, committed: Mapping[Partition, int]) -> Witnessed:
+def _witnessed(
+    newest: Release, releases: Sequence[Release], disk: Disk, committed: Mapping[Partition, int]
+) -> Witnessed:
+    service = newest.prepared
     versions: dict[str, list[bytes]] = {}
     archives: dict[str, list[tuple[str, bytes]]] = {}
     documents: dict[tuple[str, str], list[bytes]] = {}
-    given = {r.gives: fake for r in service.declared.resources for fake in fakes if isinstance(fake, r.gives)}
+    given = {
+        r.gives: fake
+        for release in releases
+        for r in release.prepared.declared.resources
+        for fake in release.fakes
+        if isinstance(fake, r.gives)
+    }
     mine = progress_key(service.name, "")
     for (collection, key), contents in disk.versions.items():
         if collection == PROGRESS:
@@ -41,6 +49,7 @@ def _witnessed(service: Prepared, fakes: Sequence[object], disk: Disk, committed
             documents[collection, key] = contents
     return Witnessed(
         service=service,
+        releases=tuple(release.prepared for release in releases),
         resources=given,
         versions=versions,
         archives=archives,

@@ -2,7 +2,7 @@
 messages."""
 
 import asyncio
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -46,6 +46,8 @@ class Group:
     rotation: int = 0
     grants: dict[Partition, int] = field(default_factory=dict)
     """Times that a partition was given to somebody: a commit that was sent under an earlier grant is refused."""
+    in_hand: set[Partition] = field(default_factory=set)
+    """Partitions whose messages may be in hand: noted by their owner, until it leaves them in good order."""
     _joined: int = 0
 
     def enter(self, member: GroupMember) -> int:
@@ -107,9 +109,28 @@ class Group:
 
     def commit(self, id_: int, offsets: Mapping[Partition, int], grants: Mapping[Partition, int | None]) -> None:
         """Move the positions, under the grants that the member had when it asked. Raises `Fenced`."""
-        for partition in offsets:
+        self._check(id_, offsets, grants)
+        self.committed.update(offsets)
+
+    def mark(
+        self,
+        id_: int,
+        offsets: Mapping[Partition, int],
+        grants: Mapping[Partition, int | None],
+        *,
+        in_hand: bool,
+    ) -> None:
+        """Commit these positions, and note whether something of the partitions may be in hand. Raises `Fenced`."""
+        self._check(id_, offsets, grants)
+        self.committed.update(offsets)
+        if in_hand:
+            self.in_hand.update(offsets)
+        else:
+            self.in_hand.difference_update(offsets)
+
+    def _check(self, id_: int, partitions: Iterable[Partition], grants: Mapping[Partition, int | None]) -> None:
+        for partition in partitions:
             if self.owner.get(partition) != id_ or self.grants.get(partition) != grants[partition]:
                 raise Fenced(
                     f"group {self.name!r}: {partition} is not this member's; what it did comes again elsewhere"
                 )
-        self.committed.update(offsets)

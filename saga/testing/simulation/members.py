@@ -41,6 +41,8 @@ class SimulatedMember:
         """Partitions that are ours, with the offset to read next."""
         self._granted: dict[Partition, int] = {}
         """Grant under which each partition was taken."""
+        self._left: set[Partition] = set()
+        """Partitions that were not left in good order before they were ours."""
         self._readable: set[Partition] = set()
         self._behind: dict[Partition, None] = {}
         """Partitions with something to read, longest unread first."""
@@ -90,6 +92,24 @@ class SimulatedMember:
                 self._group.name,
                 tuple(dict.fromkeys(p.topic for p in offsets)),
                 lambda *_: self._group.commit(id_, offsets, grants),
+            )
+
+    async def begin(self, offsets: Mapping[Partition, int]) -> Collection[Partition]:
+        await self._marks(offsets, in_hand=True)
+        return [partition for partition in offsets if partition in self._left]
+
+    async def end(self, offsets: Mapping[Partition, int]) -> None:
+        await self._marks(offsets, in_hand=False)
+
+    async def _marks(self, offsets: Mapping[Partition, int], *, in_hand: bool) -> None:
+        self._check()
+        if offsets:
+            id_, grants = self._id, {partition: self._granted.get(partition) for partition in offsets}
+            await self._broker.asks(
+                "commit",
+                self._group.name,
+                tuple(dict.fromkeys(p.topic for p in offsets)),
+                lambda *_: self._group.mark(id_, offsets, grants, in_hand=in_hand),
             )
 
     def lag(self) -> Mapping[Partition, int] | None:
@@ -207,6 +227,7 @@ class SimulatedMember:
             return
         self._at.update(taken)
         self._granted.update({partition: self._group.grants[partition] for partition in taken})
+        self._left = (self._left - taken.keys()) | (self._group.in_hand & taken.keys())
         await self._listener.assigned(taken)
         self._readable.update(taken)
         self._behind |= {p: None for p, at in taken.items() if self._cluster.has_more(p, at)}

@@ -60,6 +60,10 @@ class Disruptions:
         """Move the partitions of its service, or restart it; in words."""
         return ""
 
+    def redeploy(self, process: Process, draws: tuple[float, float, float, float]) -> str:
+        """Restart the process as another release of its service, for a while; in words."""
+        return ""
+
 
 class Network:
     """All operations of one world."""
@@ -264,6 +268,8 @@ class Network:
                 self.disruptions.freeze(process, time_s)
             case "rebalance":
                 details = self.disruptions.rebalance(process, draws)
+            case "deploy":
+                details = self.disruptions.redeploy(process, draws)
             case "clock":
                 process.skew_ms = round((draws[2] - 0.5) * 1_200_000)
                 details = f"its clock is {process.skew_ms / 1000:+.1f} s off"

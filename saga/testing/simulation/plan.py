@@ -30,6 +30,7 @@ POSSIBLE: Mapping[FaultKind, frozenset[What]] = {
     "expiry": PUBLISH,
     "newer schema": PUBLISH,
     "poison": PUBLISH,
+    "deploy": EVERY,
 }
 """Operations that each kind can happen to."""
 WAYS: Mapping[FaultKind, tuple[str, str]] = {

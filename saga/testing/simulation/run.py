@@ -81,9 +81,9 @@ def _no_collector() -> Iterator[None]:
 
 def check_repeatable(scenario: Scenario, schedule: Schedule, first: Run) -> None:
     """Make the same run again. Raises `SagaError` if it goes another way, or fails only the second time."""
-    again = run(scenario, schedule, Care())
     if first.failure is not None:
         return  # told as what it is
+    again = run(scenario, schedule, Care())
     if first.world.fingerprint() != again.world.fingerprint():
         said = _parted(schedule.seed, first.world.trace.lines, again.world.trace.lines)
         raise SagaError(f"{said}\n{ELSEWHERE}") from again.failure

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Self, TypeVar
 import msgspec
 
 from saga.client_events import to_record
-from saga.commands import Wanted
 from saga.contracts.library import contract_of
 from saga.declarations.values import Declared
 from saga.errors import BrokerUnavailable, DeclarationError, SagaError
@@ -39,7 +38,7 @@ from saga.testing.simulation.processes import CURRENT, Process
 from saga.testing.simulation.schedules import Schedule
 from saga.testing.simulation.trace import Trace
 from saga.testing.simulation.workers import Accident, Workers
-from saga.testing.world import NO_DOCUMENTS, NOTHING_STARTED, World, command
+from saga.testing.world import NO_DOCUMENTS, NOTHING_STARTED, World
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -92,6 +91,8 @@ class SimulatedWorld(World):
         self._application = Process(APPLICATION, APPLICATION)
         self._guard = Guard() if guarded else None
         self._always: list[Always] = []
+        self._use: tuple[object, ...] = ()
+        self._real: tuple[type, ...] = ()
         self.saving: Callable[[], Path] | None = None
         """Function that writes the schedule of this run, given by code that knows the test."""
 
@@ -115,6 +116,7 @@ class SimulatedWorld(World):
         for key, document in documents.items():
             if type(document) not in kinds:
                 raise SagaError(f"no service declares a document {type(document).__name__}, which {key!r} is")
+        self._use, self._real = (*self._use, *use), (*self._real, *real)
         for service in services:
             declared = service.declared
             if declared.name in self.declared:
@@ -126,13 +128,25 @@ class SimulatedWorld(World):
 
     def _start(self, declared: Declared, fakes: Sequence[object], documents: "Mapping[str, DataclassInstance]") -> None:
         self.declared[declared.name] = declared
-        self.cluster.ensure([Topic(t.name, min(t.partitions, PARTITIONS), None) for t in topics_of(declared)])
+        self.cluster.ensure(_topics(declared))
         self._loop.inside(lambda: self.workers.add(declared, fakes, WORKERS))
         disk = self.workers.disks[declared.name]
         collections = {kind.kind: kind.collection for kind in declared.documents}
         for key, document in documents.items():
             if type(document) in collections:
                 disk.put(collections[type(document)], key, msgspec.json.encode(document), None)
+
+    def deploy(self, service: "Service[DataclassInstance | None]", /, *, use: Sequence[object] = ()) -> None:
+        declared, before = service.declared, self._started(service)
+        given = (*use, *self._use)
+        fakes = [fake for fake in given if any(isinstance(fake, r.gives) for r in declared.resources)]
+        real = [kind for kind in self._real if any(kind is r.gives for r in declared.resources)]
+        check_fakes([declared], [*use, *(fake for fake in fakes if fake not in use)], real)
+        if not declared.reactions:
+            raise DeclarationError(f"the service {declared.name!r} has no handler; a service reacts to something")
+        self.declared[before.name] = declared
+        self.cluster.ensure(_topics(declared))
+        self._loop.inside(lambda: self.workers.deploy(declared, fakes))
 
     def read(self, service: "Service[DataclassInstance | None]", kind: type[_D], key: str, /) -> _D | None:
         declared = self._started(service)
@@ -149,14 +163,11 @@ class SimulatedWorld(World):
                 self._said.append(event)
             self.published.append(event)
 
-    def replay(self, service: "Service[DataclassInstance | None]", saga_id: str, /) -> None:
-        self._command("replay", service, saga_id)
+    def _known(self, service: "Service[DataclassInstance | None]", saga: str) -> Snapshot | None:
+        return self.progress(self._started(service).name, saga)
 
-    def discard(self, service: "Service[DataclassInstance | None]", saga_id: str, /) -> None:
-        self._command("discard", service, saga_id)
-
-    def _command(self, wanted: Wanted, service: "Service[DataclassInstance | None]", saga: str) -> None:
-        self._said.append(command(wanted, self.progress(self._started(service).name, saga), self._now_ms()))
+    def _tell(self, record: Outgoing) -> None:
+        self._said.append(record)
 
     def run_until_quiet(self) -> None:
         self._run(None)
@@ -169,7 +180,7 @@ class SimulatedWorld(World):
             emits = {name_of(e): e for h in declared.reactions for e in h.emits}
             said = self.progress(declared.name, saga_id)
             if said is not None and said.outcome is not None:
-                return emits[said.outcome]
+                return emits.get(said.outcome)
         return None
 
     def disturb(self, worker: str, accident: Accident) -> None:
@@ -278,12 +289,12 @@ class SimulatedWorld(World):
         broker = SimulatedBroker(self.cluster, self._application, self.network, self._memory_s())
         async with broker:
             for event in events:
-                record = to_record(event, self._now_ms()) if isinstance(event, Event) else event
+                record = to_record(event, self._time_ms()) if isinstance(event, Event) else event
                 if record.topic not in self.cluster.topics:  # of a service that is not here
                     self.cluster.ensure([Topic(record.topic, PARTITIONS, None)])
                 await _insist(broker, record)
 
-    def _now_ms(self) -> int:
+    def _time_ms(self) -> int:
         return BEGINNING_MS + int(self._loop.time() * 1000)
 
     def _memory_s(self) -> float:
@@ -305,6 +316,10 @@ class SimulatedWorld(World):
         if service.declared.name not in self.declared:
             raise SagaError(f"{service.declared.name!r} was not started in this world")
         return service.declared
+
+
+def _topics(declared: Declared) -> list[Topic]:
+    return [Topic(t.name, min(t.partitions, PARTITIONS), None) for t in topics_of(declared)]
 
 
 async def _insist(broker: SimulatedBroker, record: Outgoing) -> None:

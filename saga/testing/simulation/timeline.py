@@ -3,7 +3,17 @@
 from collections.abc import Collection, Iterator
 
 from saga.names import PROGRESS
-from saga.observe.moments import DeadLettered, Escalated, Moment, Retrying, Stuck, Unavailable
+from saga.observe.moments import (
+    BreakerTurned,
+    ControlTurned,
+    DeadLettered,
+    Escalated,
+    Moment,
+    PutOff,
+    Retrying,
+    Stuck,
+    Unavailable,
+)
 from saga.progress.document import Intent, Snapshot, decode, decode_entry
 from saga.testing.simulation.plan import APPLICATION
 from saga.testing.simulation.simulated_world import SimulatedWorld
@@ -93,6 +103,12 @@ def _moment(moment: Moment | None, sagas: Collection[str]) -> str:
     match moment:
         case Retrying():
             return f"{moment.saga}: {moment.handler} failed, attempt {moment.attempt}: {moment.error}"
+        case PutOff():
+            return f"{moment.saga}: {moment.handler} is put off: {moment.error}"
+        case BreakerTurned():
+            return f"the breaker of {moment.resource} is {moment.state}"
+        case ControlTurned():
+            return f"{moment.control} of {moment.name} is {'on' if moment.is_on else 'off'}"
         case DeadLettered():
             return f"{moment.saga}: DEAD LETTER {moment.type}: {moment.reason}"
         case Escalated():

@@ -5,6 +5,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextvars import copy_context
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, TypeAlias
 
 from saga.declarations.values import Declared
@@ -13,6 +14,7 @@ from saga.runtime.lifecycle import Options, serve
 from saga.runtime.ports import Step
 from saga.runtime.prepared import Prepared, prepare
 from saga.runtime.room import Limits
+from saga.runtime.schemas import at_once
 from saga.testing.simulation.broker import SimulatedBroker
 from saga.testing.simulation.chance import Chance
 from saga.testing.simulation.clock import SimulatedClock
@@ -25,12 +27,27 @@ from saga.testing.simulation.trace import Noted
 
 NOTICED_S = 10.0
 """Longest time until a group notices that a member has died."""
+ROLLOUT_S = 3.0
+"""Longest time until a worker is restarted as a release that is deployed; most are much sooner."""
 EVERYDAY = (Handled, StepDone, Assigned, Revoked, Started, Stopped)
 """Moments that a timeline leaves out."""
+LIMITS = Limits(deaths_max=1000)
+"""Limits of the workers. Processes die of the world here, not of their messages, and more often than any other."""
 OUTSIDE = Backend("outside", ConnectionError, ConnectionError)
 
 Accident: TypeAlias = Literal["crash", "freeze", "rebalance"]
 """Accidents that can happen to a worker at any moment, whatever it does."""
+
+
+@dataclass(slots=True, eq=False)
+class Release:
+    """Release of a service."""
+
+    number: int
+    """Its number among those of the service in this world, from 1 on."""
+    prepared: Prepared
+    """The service as prepared, once for all its lives."""
+    fakes: Sequence[object]
 
 
 @dataclass(eq=False, slots=True)
@@ -40,6 +57,7 @@ class WorkerLife:
     process: Process
     broker: SimulatedBroker
     stop: asyncio.Event
+    release: "Release"
     task: "asyncio.Task[None] | None" = None
 
 
@@ -58,46 +76,79 @@ class Workers(Disruptions):
         self.disks: dict[str, Disk] = {}
         self._loop, self._network, self._cluster, self._chance = loop, network, cluster, chance
         self._failed = failed
-        self.prepared: dict[str, Prepared] = {}
-        """Services as prepared, each once for all its lives."""
-        self.fakes: dict[str, Sequence[object]] = {}
+        self.releases: dict[str, list[Release]] = {}
+        """Releases of each service that were deployed here."""
+        self.newest: dict[str, Release] = {}
+        """Release of each service that was deployed last."""
+        self._next: dict[str, Release] = {}
+        """Release as which each worker begins its next life."""
         self._lives: dict[str, WorkerLife] = {}
         """Present life of each worker, by the process's name."""
 
     def add(self, declared: Declared, use: Sequence[object], count: int) -> None:
         """Begin so many workers of a service."""
-        self.prepared[declared.name], self.fakes[declared.name] = prepare(declared), use
+        first = self.newest[declared.name] = Release(1, prepare(declared), use)
+        self.releases[declared.name] = [first]
         self.disks[declared.name] = Disk()
         self._cluster.group(declared.name).rotation = int(4 * self._chance.draw(f"{declared.name} begins"))
         for number in range(1, count + 1):
+            self._next[f"{declared.name}-{number}"] = first
             self._begin(f"{declared.name}-{number}", declared.name, 1)
+
+    def deploy(self, declared: Declared, use: Sequence[object]) -> None:
+        """Have the workers of a service restarted as this release, one after another; one that was there already is
+        rolled back to."""
+        known = self.releases[declared.name]
+        release = next((each for each in known if each.prepared.declared is declared), None)
+        if release is None:
+            release = Release(len(known) + 1, prepare(declared), use)
+            known.append(release)
+        self.newest[declared.name] = release
+        for name, life in self._lives.items():
+            if life.process.service == declared.name:
+                after_s = ROLLOUT_S * self._chance.draw(f"{name} becomes {release.number} at {self._loop.time()}") ** 3
+                self._network.later(after_s, partial(self._rolled_out, name, release))
+
+    def _rolled_out(self, name: str, release: Release) -> None:
+        if self.newest[self._lives[name].process.service] is release:  # else the next one came in between
+            self._become(name, release)
+
+    def _become(self, name: str, release: Release) -> None:
+        """Restart a worker in good order as this release, if it is another one."""
+        self._next[name] = release
+        life = self._lives[name]
+        if life.process.alive and life.release is not release:
+            self._network.note(name, f"is restarted as release {release.number}")
+            life.stop.set()
 
     # ---------------------------------------------------------------- lives
 
     def _begin(self, name: str, service: str, life: int) -> None:
         process = Process(name, service, life)
-        broker = SimulatedBroker(self._cluster, process, self._network, self.prepared[service].memory_s)
+        release = self._next[name]
+        broker = SimulatedBroker(self._cluster, process, self._network, release.prepared.memory_s)
         context = copy_context()
         context.run(CURRENT.set, process)
-        lived = self._lives[name] = WorkerLife(process, broker, context.run(asyncio.Event))
+        lived = self._lives[name] = WorkerLife(process, broker, context.run(asyncio.Event), release)
         lived.task = self._loop.create_task(self._serve(lived), name=name, context=context)
         lived.task.add_done_callback(lambda task: self._ended(lived, task), context=self._network.context)
 
     async def _serve(self, life: WorkerLife) -> None:
-        process, prepared = life.process, self.prepared[life.process.service]
+        process, release = life.process, life.release
         async with SimulatedStore(self.disks[process.service], process, self._network) as store, life.broker as broker:
             await serve(
-                prepared,
+                release.prepared,
                 store=store,
                 broker=broker,
-                use=self.fakes[process.service],
+                use=release.fakes,
                 options=Options(
                     clock=SimulatedClock(process, self._chance),
                     report=lambda moment: self._reported(process, moment),
-                    limits=Limits(),
+                    limits=LIMITS,
                     stop=life.stop,
                     worker=process.name,
                     through=lambda step: self._outside(process, step),
+                    contracts=at_once,
                 ),
             )
 
@@ -113,6 +164,8 @@ class Workers(Disruptions):
         process = life.process
 
         def begin() -> None:
+            if self._lives[process.name] is not life:
+                return  # it ended in good order, and died of a call that was still under way: it begins once
             self._network.note(process.name, "begins again")
             self._begin(process.name, process.service, process.life + 1)
 
@@ -214,3 +267,12 @@ class Workers(Disruptions):
         for number in range(times):
             self._network.later(number * 2 * draws[2], move)
         return f"partitions of {process.service} move {times} times"
+
+    def redeploy(self, process: Process, draws: tuple[float, float, float, float]) -> str:
+        others = [each for each in self.releases[process.service] if each is not self._next[process.name]]
+        if not others:
+            return f"{process.service} has no other release here"
+        other, time_s = others[int(len(others) * draws[2])], 0.5 + 20 * draws[3] ** 2
+        self._network.later(0.0, lambda: self._become(process.name, other))
+        self._network.later(time_s, lambda: self._become(process.name, self.newest[process.service]))
+        return f"{process.name} is restarted as release {other.number}, for {time_s:.1f} s"

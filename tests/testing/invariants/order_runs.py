@@ -33,12 +33,12 @@ from saga.testing.single_turns import SetClock, Undisturbed
 from saga.wakes import Wake
 from services.inventory import inventory
 from services.inventory.stock import Stock
-from services.order import order
 from services.order.events import OrderPlaced
 from services.payment import payment
 from services.payment.bank import Bank
 from services.shipping import shipping
 from services.shipping.carrier import Carrier
+from tests.services.waiting_order import order
 
 SKU = "tea"
 
@@ -180,7 +180,7 @@ class Shop:
             return
         taken = received(record, service)
         if isinstance(taken, Letter):
-            self.append(deadletters.unreadable(service.name, record, taken.reason, self.clock.now))
+            self.append(deadletters.unreadable(service.name, record, taken.reason, self.clock.now, None))
         elif isinstance(taken, Message):
             position = Position(record.topic, record.partition, record.offset)
             if isinstance(taken, Wake):

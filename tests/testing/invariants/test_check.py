@@ -10,15 +10,16 @@ from msgspec.structs import replace as with_
 from saga import envelope
 from saga.clock import from_iso
 from saga.messages import Message, Outgoing, Partition, Record
+from saga.names import wakes_of
 from saga.progress import ids
 from saga.progress.document import DeadLetter, Emitted, Entry, Kept, Snapshot, decode, decode_entry, encode
 from saga.testing.invariants.check import unsound, violations
 from saga.testing.invariants.evidence import Evidence, Violation
 from services.inventory import inventory
-from services.order import order
 from services.payment import payment
 from services.shipping import shipping
 from services.shipping.carrier import Carrier, Refused
+from tests.services.waiting_order import order
 from tests.testing.invariants.order_runs import (
     BrokenCarrier,
     Shop,
@@ -394,6 +395,15 @@ async def test_a_partition_that_is_not_committed_is_found() -> None:
     found(with_service(run, "payment", committed=committed), "nothing waits", "committed up to", service="payment")
     del committed[Partition("orders", 0)]
     found(with_service(run, "payment", committed=committed), "nothing waits", "committed up to 0", service="payment")
+
+
+async def test_a_wake_that_lies_in_the_log_until_its_time_is_no_fault_where_the_time_is_real() -> None:
+    run = await confirmed()
+    wakes = Partition(wakes_of("payment", "4m"), 0)
+    assert wakes.topic in run.services["payment"].service.topics
+    run = replace(run, ends={**run.ends, wakes: 1})
+    found(run, "nothing waits", "payment.wake.4m/0 is committed up to 0", service="payment", unseen=True)
+    assert violations(at_the_end(run)) == []
 
 
 async def test_a_message_that_no_progress_knows_is_found() -> None:

@@ -18,8 +18,8 @@ from services.inventory.events import (
     OrderCancelled,
     OrderPlaced,
 )
-from services.order import order
 from services.payment import payment
+from tests.services.waiting_order import order
 from tests.testing.invariants.order_runs import Shop, an_order, entries_of, with_last, with_transitions
 from tests.testing.invariants.test_check import a_message, as_it_is, confirmed, dead, found, kinds, refused, with_record
 

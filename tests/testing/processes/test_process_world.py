@@ -160,7 +160,7 @@ def test_a_world_that_does_not_become_quiet_says_what_goes_on() -> None:
             world.verify()
     told = str(raised.value)
     assert "has not become quiet within 4 s (faults: no fault)" in told
-    assert "payment: 1 records not committed, 2 members in its group" in told
+    assert "payment: 0 records and 1 wakes not committed, 2 members in its group" in told
     assert "payment-2 (running, process" in told
     assert "the line is dead" in told
 

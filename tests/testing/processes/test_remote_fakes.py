@@ -12,6 +12,8 @@ from typing import Protocol, get_type_hints
 
 import pytest
 
+from saga import limited
+from saga.declarations.limits import Limits, limits_of
 from saga.errors import SagaError
 from saga.testing.processes.remote_fakes import Outside, remote_fake
 
@@ -32,6 +34,7 @@ class Shop(ABC):
         raise ConnectionError(f"there is no {address}")
 
     @abstractmethod
+    @limited(timeout_s=2)
     async def ask(self, what: str, *, pieces: int = 1) -> Offer: ...
 
     @abstractmethod
@@ -77,7 +80,8 @@ class FakeShop(Shop):
         raise NotImplementedError
 
 
-CALLS = ("ask", "count", "hang")
+LIMITS = Limits(call="FakeShop.count", at_once_max=1)
+CALLS = {"ask": None, "count": LIMITS, "hang": None}
 
 
 @pytest.fixture
@@ -116,6 +120,10 @@ def test_a_step_records_it_by_the_name_and_type_of_the_real_method(shop: Shop) -
     assert get_type_hints(shop.ask)["return"] is Offer
 
 
+def test_it_has_the_limits_of_the_fakes_own_method_and_not_of_the_one_that_this_overrides(shop: Shop) -> None:
+    assert (limits_of(Shop.ask) is not None, limits_of(shop.ask), limits_of(shop.count)) == (True, None, LIMITS)
+
+
 class Counter(Protocol):
     """Class of a fake for a resource that has no class of its own."""
 
@@ -123,7 +131,7 @@ class Counter(Protocol):
 
 
 async def test_a_fake_of_a_protocol_is_called_too(outside: Outside, fake: FakeShop) -> None:
-    counter = remote_fake(Counter, 1, ("count",), outside.socket)
+    counter = remote_fake(Counter, 1, {"count": None}, outside.socket)
     assert await counter.count() == 0  # type: ignore[attr-defined] # made of its name
 
 

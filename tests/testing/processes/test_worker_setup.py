@@ -7,7 +7,8 @@ from types import ModuleType
 import pytest
 from msgspec.structs import replace
 
-from saga import Service
+from saga import Service, limited
+from saga.declarations.limits import Limits
 from saga.errors import SagaError
 from saga.testing.processes.worker_setup import (
     RemoteFake,
@@ -29,7 +30,11 @@ PAYMENT = WorkerSetup(
     broker="broker.db",
     store="payment.db",
     outside="outside.sock",
-    fakes=(RemoteFake(resource="bank", number=0, calls=("reserve",)),),
+    fakes=(
+        RemoteFake(
+            resource="bank", number=0, calls={"reserve": Limits(call="Bank.reserve", timeout_s=2), "release": None}
+        ),
+    ),
 )
 
 
@@ -86,5 +91,18 @@ def test_what_a_service_declares_is_compared_by_its_names() -> None:
 
 def test_a_fake_stands_in_by_its_public_async_methods() -> None:
     (found,) = remote_fakes_of(payment.declared, [Carrier(), Bank()])
-    assert found == RemoteFake(resource="bank", number=1, calls=("capture", "release", "reserve"))
+    assert found == RemoteFake(resource="bank", number=1, calls=dict.fromkeys(("capture", "release", "reserve")))
     assert remote_fakes_of(order.declared, [Bank()]) == ()
+
+
+def test_a_fake_has_the_limits_that_its_own_methods_say() -> None:
+    class SparingBank(Bank):
+        @limited(at_once_max=1)
+        async def release(self, key: str, charge_id: str) -> None: ...
+
+    (found,) = remote_fakes_of(payment.declared, [SparingBank()])
+    assert {name: None if said is None else said.at_once_max for name, said in found.calls.items()} == {
+        "capture": None,
+        "release": 1,
+        "reserve": None,
+    }

@@ -1,6 +1,7 @@
 """Processes of a simulated world die in the middle of anything, or freeze and go on later."""
 
 import asyncio
+from datetime import timedelta
 from functools import partial
 
 import pytest
@@ -11,6 +12,7 @@ from saga.testing.simulation import workers
 from saga.testing.simulation.loop import SimulatedLoop
 from saga.testing.simulation.processes import Process
 from saga.testing.simulation.simulated_world import SimulatedWorld
+from saga.testing.simulation.trace import Noted
 from tests.testing.simulation.orders import an_order, begun
 from tests.testing.simulation.planted_faults import begin, context_of, passes, ticks
 
@@ -153,3 +155,21 @@ def test_a_service_is_prepared_once_for_all_its_lives(monkeypatch: pytest.Monkey
         world.run_until_quiet()
         assert {life.process.life for life in world.workers._lives.values()} == {2}
     assert sorted(names) == ["inventory", "order", "payment", "shipping"]
+
+
+def test_a_worker_that_ends_in_good_order_and_then_dies_of_a_late_answer_begins_once() -> None:
+    with SimulatedWorld(0) as world:
+        begun(world)
+        world.run_for(timedelta(seconds=1))
+        for life in list(world.workers._lives.values()):
+            life.stop.set()
+            assert life.task is not None
+            life.task.add_done_callback(partial(_dies, world, life.process))
+        world.publish(an_order(1))
+        world.run_until_quiet()
+        again = [line.process for line in world.trace.lines if isinstance(line, Noted) and line.what == "begins again"]
+        assert sorted(again) == sorted(world.workers.names())
+
+
+def _dies(world: SimulatedWorld, process: Process, _: object) -> None:
+    world.workers.crash(process, 0.1)

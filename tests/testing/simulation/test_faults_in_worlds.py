@@ -171,7 +171,7 @@ def test_a_message_of_a_schema_that_is_not_known_yet_is_a_dead_letter() -> None:
 def test_a_message_that_comes_again_when_its_saga_is_forgotten_does_nothing() -> None:
     found = ordered(fault(operation(APPLICATION, "publish"), "expiry"))
     assert found.world.now_s > 30 * DAY_S
-    assert len(found.reasons()) == 3
+    assert len(found.reasons()) == 4
     assert all("older than memory" in reason for reason in found.reasons())
     assert found.outcome is OrderConfirmed
     assert len(found.bank.taken) == 1

@@ -63,4 +63,4 @@ def test_what_goes_to_pages_and_comes_back_can_be_done_again() -> None:
                 assert checked == len(witnessed.versions["order-7"]), "every write was made again"
                 pages = [content for key, content in witnessed.archives["order-7"] if spill.is_page(key)]
                 kinds |= {msgspec.json.decode(content, type=spill.Leaf).of for content in pages}
-    assert kinds == {"inbox", "waiting"}
+    assert kinds == {"inbox", "waiting", "results"}

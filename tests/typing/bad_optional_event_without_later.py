@@ -1,4 +1,4 @@
-"""An event that may be absent: a race. Rejected by: DeclarationError "may be absent by its annotation"."""
+"""An event that may be absent, never waited for: a race. Rejected by: DeclarationError "never waits for it"."""
 
 from saga import Service
 from services.payment.events import OrderCancelled, OrderPlaced, PaymentReserved

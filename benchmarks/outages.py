@@ -1,0 +1,95 @@
+"""A bank that is away for a while: what it is asked in vain, and when all are through, with a breaker and without."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from benchmarks.events import OrderRequested, Paid
+from benchmarks.parts import Figure, first_of
+from benchmarks.running import Driver, Running, running
+from saga import Breaker, Saga, Service
+from saga.clock import SystemClock
+from saga.names import PROGRESS
+from saga.progress.document import decode, decode_entry, progress_key
+
+ASKING, AWAY_S, HANGS_S, TAKES_S = 300, 8.0, 0.2, 0.005
+OPEN_S = 3.0
+
+clock = SystemClock()
+
+
+@dataclass
+class Bank:
+    """Hangs for a while before it fails, until it is back."""
+
+    back_s: float = 0.0
+    in_vain: int = 0
+
+    async def charge(self, order_id: str) -> str:
+        if time.perf_counter() < self.back_s:
+            self.in_vain += 1
+            await clock.sleep(HANGS_S)
+            raise ConnectionError("away")
+        await clock.sleep(TAKES_S)
+        return order_id
+
+
+bank = Bank()
+
+
+def service_of(breaker: Breaker | None) -> Service:
+    """The service that asks the bank."""
+    payment = Service("payment")
+
+    @payment.resource(breaker=breaker, at_once_max=50)
+    async def the_bank() -> AsyncIterator[Bank]:
+        yield bank
+
+    @payment.handler
+    async def pay(asked: OrderRequested, bank: Bank, saga: Saga) -> Paid:
+        await saga.step(bank.charge, asked.order_id)
+        return Paid(order_id=asked.order_id, amount=asked.total, sku=asked.sku, quantity=asked.quantity)
+
+    return payment
+
+
+def breaker() -> list[Figure]:
+    """(j) A bank that is away for 8 seconds, and 300 sagas that ask it: with a breaker, and without"""
+    figures = []
+    for name, rules in (("with", Breaker(open_s=OPEN_S)), ("without", None)):
+        late_s, attempts = asyncio.run(_run(service_of(rules)))
+        figures += [
+            Figure(f"j calls in vain, {name} a breaker", bank.in_vain, "calls"),
+            Figure(f"j attempts that failed, {name}", attempts, "per saga"),
+            Figure(f"j from its return until half are through, {name}", late_s[len(late_s) // 2], "s"),
+            Figure(f"j from its return until all are through, {name}", late_s[-1], "s"),
+        ]
+    return figures
+
+
+async def _run(payment: Service) -> tuple[list[float], float]:
+    """Seconds from the bank's return until each saga was through, and attempts that failed of each."""
+    with TemporaryDirectory() as folder:
+        async with running(Path(folder), [payment.declared], {}) as run:
+            driver = Driver(run.broker, {"Paid": 1})
+            async with driver.listening(["payments"]):
+                bank.back_s, bank.in_vain = time.perf_counter() + AWAY_S, 0
+
+                async def one(number: int) -> float:
+                    await driver.saga(first_of(number))
+                    return time.perf_counter() - bank.back_s
+
+                late_s = sorted(await asyncio.gather(*map(one, range(ASKING))))
+            failed = [await _failed(run, f"order-{number:06}") for number in range(ASKING)]
+    return late_s, sum(failed) / ASKING
+
+
+async def _failed(run: Running, saga: str) -> int:
+    document = await run.stores["payment"].get(PROGRESS, progress_key("payment", saga))
+    assert document is not None
+    entries = [decode_entry(raw) for raw in decode(document.content).transitions]
+    assert entries[-1].outcome == "handled", f"{saga}: {entries[-1].outcome}"
+    return sum(len(entry.failures) for entry in entries)

@@ -1,0 +1,74 @@
+"""Continuations: runs that go on another time, when it has come or an event is here for which they wait. Pure.
+
+A continuation holds the event that set the run off, and blocks nobody. Each turn of it is a run with a cause of its
+own: so its steps and events have other ids than those of the turns before. What one turn was shown no later one sees.
+"""
+
+from collections.abc import Iterator
+
+from saga.messages import Message
+from saga.progress import ids
+from saga.progress.document import Continuation, Snapshot
+from saga.progress.roles import Role, Roles
+
+
+def of(p: Snapshot, handler: str, message: str) -> Continuation | None:
+    """The continuation of a handler's run on a message."""
+    for c in p.later:
+        if c.handler == handler and any(m.id == message for m in c.parts):
+            return c
+    return None
+
+
+def have_left(p: Snapshot, handler: str) -> bool:
+    """True if turns that are over did what no result covers: it is taken back, or told, when the run is closed."""
+    return any(c.handler == handler and (c.calls or c.undo_with) for c in p.later)
+
+
+def cause_of(parts: tuple[Message, ...], c: Continuation | None) -> str:
+    """Cause of a run on these parts, less those that may be absent; of a later turn, the turn's own."""
+    cause = parts[0].id if len(parts) == 1 else "+".join(sorted([m.id for m in parts]))
+    return cause if c is None else f"{cause}~{c.turn}"
+
+
+def parts_held(p: Snapshot, role: Role) -> frozenset[str]:
+    """Ids of the messages on which runs of this handler go on: they are nobody else's."""
+    return frozenset([m.id for c in p.later if c.handler == role.name for m in (c.parts[:1] if role.many else c.parts)])
+
+
+def shown(p: Snapshot, role: Role) -> tuple[Message, ...]:
+    """Messages that the next turn is shown beside those that it needs: for each parameter that may be absent the first
+    that is here and that no turn was shown."""
+    found = []
+    for types in role.optional:
+        here = [(k.n, k.message) for k in p.waiting if k.handler == role.name and k.message.type in types]
+        here += [
+            (o.n, o.event) for o in p.own if o.event.type in types and ids.entry(o.event.id, role.name) not in p.inbox
+        ]
+        if here:
+            found.append(min(here, key=lambda there: there[0])[1])
+    return tuple(found)
+
+
+def parts_of(p: Snapshot, role: Role, c: Continuation) -> tuple[Message, ...]:
+    """Parts that the next turn is given."""
+    return (*c.parts, *shown(p, role)) if role.optional else c.parts
+
+
+def is_awaited(p: Snapshot, role: Role, c: Continuation) -> bool:
+    """True if an event is here for which it waits."""
+    return bool(c.until) and any(message.type in c.until for message in shown(p, role))
+
+
+def ready(p: Snapshot, roles: Roles, now_ms: int, in_hand: str | None) -> Iterator[tuple[Role, Continuation]]:
+    """Continuations that may go on: first those whose event is here, then those whose time has come, the earliest
+    first. One that was made under the message in hand waits for its wake, so that what else there is of the saga comes
+    in between; `None`: whatever is in hand."""
+    timed = []
+    for c in p.later:
+        role = roles.handlers[c.handler]
+        if not c.attempts and is_awaited(p, role, c):
+            yield role, c
+        elif c.due_ms <= now_ms and c.by != in_hand:
+            timed.append((role, c))
+    yield from sorted(timed, key=lambda found: found[1].due_ms)

@@ -1,0 +1,107 @@
+"""Ports of whoever makes something anew beside the service: documents in memory, a log that forgets, a clock that is
+set, and nothing outside."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Never, cast
+
+from saga.clock import SystemClock
+from saga.errors import Exists
+from saga.messages import Outgoing, Position
+from saga.names import ARCHIVES, PROGRESS
+from saga.runtime.cache import KnownPages
+from saga.runtime.errors import Halted
+from saga.runtime.ports import Ports
+from saga.runtime.watching import Watching
+from saga.store.port import Document, Store
+
+
+class Asked(Halted):
+    """End of a run that asks for the outside."""
+
+
+class Documents:
+    """Store in memory of one saga. It has no business documents: whoever asks for one asks for the outside."""
+
+    def __init__(self, document_bytes_max: int) -> None:
+        self.document_bytes_max = document_bytes_max
+        self.there: dict[tuple[str, str], tuple[Document, float | None]] = {}
+        self.trying = False
+        """True while a run is tried: what it writes before its first step ends it."""
+
+    async def get(self, collection: str, key: str) -> Document | None:
+        if collection not in (PROGRESS, ARCHIVES):
+            raise Asked
+        found = self.there.get((collection, key))
+        return None if found is None else found[0]
+
+    async def insert(self, collection: str, key: str, content: bytes, *, expiry_s: float | None = None) -> int:
+        if (collection, key) in self.there:
+            raise Exists(key)
+        return self._put(collection, key, content, 1, expiry_s)
+
+    async def replace(
+        self, collection: str, key: str, content: bytes, *, cas: int, expiry_s: float | None = None, **_: object
+    ) -> int:
+        return self._put(collection, key, content, cas + 1, expiry_s)
+
+    async def remove(self, collection: str, key: str, *, cas: int) -> None:
+        self.there.pop((collection, key), None)
+
+    def _put(self, collection: str, key: str, content: bytes, cas: int, expiry_s: float | None) -> int:
+        if self.trying:
+            raise Asked
+        self.there[collection, key] = Document(content, cas), expiry_s
+        return cas
+
+
+class Then(SystemClock):
+    """Clock of the time at which a message was handled."""
+
+    at_ms = 0
+
+    def now_ms(self) -> int:
+        return self.at_ms
+
+
+@dataclass(frozen=True, slots=True)
+class Forgetful:
+    """Log that forgets: what is published while a progress is made anew is there already, or published later."""
+
+    record_bytes_max: int
+
+    async def publish(self, messages: Sequence[Outgoing]) -> None:
+        return None
+
+
+class Alone:
+    """Assignment that nobody takes away, and in which nobody waits."""
+
+    def is_committed(self, position: Position, /) -> bool:
+        return False
+
+    def check_running(self, position: Position, /) -> None:
+        return None
+
+    async def pause(self, seconds: float, position: Position, /) -> Never:
+        raise Asked
+
+
+async def asked(*what: object) -> Any:
+    """Raise `Asked`, whatever is asked for."""
+    raise Asked
+
+
+def ports_alone(service: str, documents: Documents, clock: Then, record_bytes_max: int) -> Ports:
+    """Ports that raise `Asked` wherever a run asks for the outside."""
+    return Ports(
+        store=cast(Store, documents),  # what a turn uses of a store
+        log=Forgetful(record_bytes_max),
+        clock=clock,
+        watching=Watching(service, clock, lambda moment: None),
+        assignment=Alone(),
+        together=asked,
+        pages=KnownPages(bytes_max=0),
+        worker="rebuild",
+        outside=asked,
+    )

@@ -1,0 +1,136 @@
+"""Calls to the outside that one run of a handler makes: within their time, when their limits and those of their
+resource let them through, and with what became of them."""
+
+import asyncio
+from abc import abstractmethod
+from collections.abc import Awaitable
+from typing import Any
+
+from msgspec.structs import replace as with_
+
+from saga.declarations.limits import Limits
+from saga.declarations.values import Reaction, Resource
+from saga.errors import BreakerOpen
+from saga.observe.moments import StepDone
+from saga.policies.retry import Rule, rule_for
+from saga.progress.document import Call
+from saga.runtime.limiting import NotNow
+from saga.runtime.participant import Participant, Used
+from saga.runtime.ports import Step
+from saga.runtime.recording import recorded, recorded_answer
+from saga.runtime.turn_state import TurnState
+from saga.view import Saga
+
+
+class Calling(Saga[Any]):
+    """Part of a running saga that calls the outside."""
+
+    service: Participant
+    turn: TurnState
+    handler: Reaction
+    until_s: float
+    """Time at which the handler's time is over."""
+    calls: list[Call]
+    failed_on: Resource | None = None
+    """Resource on which that step was a call."""
+    outside: BaseException | None = None
+    """Exception of what the step called, or that it gave no answer; `None`: it failed otherwise."""
+    put_off_s: float | None = None
+    """Seconds after which to try again, if that step was not let through: the attempt does not count."""
+    _refused: tuple[int, float] | None = None
+    """The same for one whose handler is told so as an answer; with its number."""
+    _recorded: int
+
+    @abstractmethod
+    async def _begin(self, asked: Call) -> None:
+        """Make the intent durable, with all answers so far: nothing new begins before."""
+
+    async def let_through(self, step: Step, used: Used | None, limits: Limits | None) -> Call:
+        """Make a call when its own limits let it through, and then those of its resource. Nothing is written before.
+
+        Its own turn comes first: who waited for it with a place at the resource would keep others from that."""
+        timeout_s = self.handler.timeout_s if used is None else used.resource.timeout_s
+        if limits is not None and limits.timeout_s is not None:
+            timeout_s = limits.timeout_s
+        at, latest_s = self.turn.position, self.until_s - min(timeout_s, self.handler.timeout_s / 2)
+
+        async def make() -> Call:
+            await self._begin(step.asked)
+            return await self.made(step, used, timeout_s)
+
+        def at_resource() -> Awaitable[Call]:
+            if used is None or not used.limiter.is_needed:
+                return make()
+            return used.limiter.through(make, at, latest_s, self._is_fault)
+
+        own = None if limits is None else self.service.limiter_of(step.asked.name, limits, used)
+        try:
+            if own is None:
+                return await at_resource()
+            if used is not None:
+                used.limiter.check_closed()  # who would be refused there takes no turn here
+            return await own.through(at_resource, at, latest_s, self._has_ended)
+        except NotNow as refusal:
+            if used is not None and isinstance(refusal.why, used.resource.answers):
+                self._refused = (len(self.calls), refusal.left_s)
+                return recorded_answer(step.asked, refusal.why, used.resource.answers)
+            self.put_off_s = refusal.left_s
+            raise refusal.why from None
+
+    def _is_fault(self, why: BaseException) -> bool | None:
+        """Return whether it is a resource's fault that a call failed; `None`: nobody knows."""
+        if isinstance(why, Exception) and self.failed_on is not None:
+            return not isinstance(why, self.rule(why).retry.never)
+        is_late = isinstance(why, asyncio.CancelledError) and self.service.ports.clock.monotonic_s() >= self.until_s
+        return True if is_late else None
+
+    def _has_ended(self, why: BaseException) -> bool | None:
+        """Return that a call has failed, which says how long it lasted; `None`: it was refused, or given up."""
+        return True if self.outside is not None and isinstance(why, Exception) else self._is_fault(why)
+
+    async def made(self, step: Step, used: Used | None, timeout_s: float) -> Call:
+        """Make the call itself, within its time."""
+        asked = step.asked
+        clock, began = self.service.ports.clock, self.service.ports.clock.monotonic_s()
+        try:
+            value = await clock.within(timeout_s, self.service.ports.outside(step))
+        except self.service.answers[self.handler.name] as why:
+            answered = recorded_answer(asked, why, self.service.answers[self.handler.name])
+            took_ms = (clock.monotonic_s() - began) * 1000
+            answered = with_(answered, ms=round(took_ms))
+        except BaseException as why:
+            self.failed_on, self.outside = None if used is None else used.resource, why
+            if not isinstance(why, TimeoutError):
+                raise
+            self.outside = TimeoutError(f"step {asked.name} gave no answer within {timeout_s} s")
+            raise self.outside from why
+        else:
+            took_ms = (clock.monotonic_s() - began) * 1000
+            answered = with_(asked, value=recorded(value, asked.name, "what it returned by"), ms=round(took_ms))
+        self.service.ports.watching.report(
+            StepDone(
+                service=self.service.name,
+                saga=self.turn.message.saga,
+                handler=self.handler.name,
+                step=asked.name,
+                ms=took_ms,
+            )
+        )
+        return answered
+
+    def lets_pass(self, why: Exception) -> bool:
+        """Return whether the handler was told that a breaker is open, and fails with it. Then that is no answer, unless
+        it is written already."""
+        if self._refused is None or not isinstance(why, BreakerOpen):
+            return False
+        number, left_s = self._refused
+        if self._recorded > number:
+            return False
+        del self.calls[number:]
+        self.put_off_s = left_s
+        return True
+
+    def rule(self, why: Exception) -> Rule:
+        """Rules for trying it again: those of a resource only if it is a step on it that failed."""
+        used = self.failed_on
+        return rule_for(why, self.handler.retry, None if used is None else used.rule, self.service.declared.retry)

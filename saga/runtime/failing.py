@@ -1,0 +1,290 @@
+"""Attempts that failed: again at once, or parked until the next one, or given up as a dead letter."""
+
+from collections.abc import Callable, Mapping
+from math import ceil
+from typing import NamedTuple
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from saga.clock import iso
+from saga.commands import Command
+from saga.declarations.values import Reaction
+from saga.errors import BadInput, Permanent, TooLarge, UnknownSchema
+from saga.observe.moments import Parked, PutOff, Retrying
+from saga.policies import turns
+from saga.policies.blame import blame_of
+from saga.policies.retry import attempts_under, counted, delay_s, parks
+from saga.progress import continuations, giving_up, record
+from saga.progress.actions import CloseSealed, Run, Undo
+from saga.progress.decide import kept_undo
+from saga.progress.document import Attempt, Call, Intent, Snapshot
+from saga.progress.giving_up import Failure
+from saga.progress.record import Hand, Written
+from saga.runtime import escalating, oversized, persistence
+from saga.runtime.beginning import undecodable
+from saga.runtime.deadletters import DEADLY, of_deaths
+from saga.runtime.errors import NotDeterministic, raised_at, said_by, stack_of
+from saga.runtime.participant import Participant
+from saga.runtime.saga import RunningSaga
+from saga.runtime.schemas import READ_S_MIN
+from saga.runtime.turn_state import RunKey, TurnState
+
+HISTORY_MAX = 20
+"""Attempts of which a transition tells, at most: the last ones."""
+PAUSE_S_MAX = 30.0
+"""Longest pause in place: whatever the rules say, a saga that waits in memory is looked at again."""
+NOT_DETERMINISTIC = (
+    "let the handler make the same steps, in the same order, with the same arguments in every rerun, as the version"
+    " that began it does, and replay it; or look what the outside did, and say it: saga dead resolve"
+)
+REASON_MAX = 200
+"""Characters of what it says of each."""
+
+
+class Ask(Struct, frozen=True, kw_only=True, gc=False):
+    """A run to be made: of a handler on its parts, of a compensation on an outcome and the result it undoes, or of what
+    takes the place of a handler that never finishes."""
+
+    action: Run | Undo | CloseSealed
+    handler: Reaction
+    run: RunKey
+    ends: Callable[[Snapshot, Hand, tuple[Call, ...]], Written] | None = None
+    """Record of its end, with its calls; left out: that of a handler, or of a compensation."""
+
+
+class PutOffBy(NamedTuple):
+    """Reason that a run is not let through now."""
+
+    reason: str
+    left_s: float
+    """Seconds after which to ask again."""
+    where: str | None = None
+    """Place in the service's code that asked."""
+
+
+def answered(saga: RunningSaga) -> tuple[Call, ...]:
+    """Answers that a rerun need not ask for. Without a written intent nothing is promised to it: it reads documents
+    anew, and another worker's state may lead it another way."""
+    return tuple(saga.calls) if saga.intent.begins is not None else ()
+
+
+async def failed(service: Participant, saga: RunningSaga, ask: Ask, why: Exception) -> TurnState:
+    """An attempt has failed: again, with what it has got so far, now or later; or a dead letter after the last one."""
+    turn, ports = saga.turn, service.ports
+    rule, retry = saga.rule(why)
+    calls = answered(saga)
+    unknown = isinstance(why, UnknownSchema)
+    if isinstance(why, UnknownSchema) and await service.schemas.know(why, ports.contracts, ports.watching):
+        return turn.carrying(ask.run, calls, turn.attempts_of(ask.run))
+    held_up = (
+        isinstance(why, TimeoutError) and ports.watching.outages > saga.outages
+    )  # its time went by while the lane waited
+    if held_up or not turn.certain:  # on an old progress anything may fail: it counts after a rerun on a certain one
+        return turn.unread().carrying(ask.run, calls, turn.attempts_of(ask.run))
+    if saga.put_off_s is not None or saga.lets_pass(why):
+        return await _put_off(service, saga, ask, why)
+    history = (*turn.attempts_of(ask.run), _attempt(service, saga, why, rule))
+    before, named = failed_before(turn.known, ask)
+    attempts, named = before + len(history), counted(named, [failed.rule for failed in history])
+    attempt = attempts_under(rule, attempts, named)
+    hopeless = (isinstance(why, BadInput | NotDeterministic | TooLarge) and not unknown) or (
+        isinstance(ask.action, Run) and (isinstance(why, (Permanent, *retry.never)) or attempt >= retry.attempts_max)
+    )
+    if hopeless:
+        written = giving_up.dead(
+            turn.known,
+            persistence.in_hand(service, turn),
+            ask.action,
+            _last_failure(saga, why, attempts, retry.attempts_max, history),
+            None if isinstance(why, TooLarge) else _with_calls(turn, ask, saga),  # there is no room for those
+        )
+        return (await persistence.write(service, turn, written)).forgetting(ask.run)
+    wait_s = delay_s(retry, attempt, ports.clock.chance())
+    if unknown:  # nobody deploys within the attempts in place; and each attempt looks at what is deployed by then
+        wait_s = max(wait_s, READ_S_MIN)
+    kind = Parked if unknown or parks(retry, attempt) else Retrying
+    if isinstance(ask.action.message, Command):  # it is a person who waits, and no outcome to be kept
+        kind = Retrying
+    _tell(service, turn, ask, why, kind, attempt=attempt, attempts_max=retry.attempts_max, delay_s=wait_s)
+    if ask.action.undoes:  # it is tried without end, and people are told
+        undoes = ask.action.result.event if isinstance(ask.action, Undo) else ask.action.message
+        due = None
+        if attempt % retry.attempts_max == 0:
+            letter = escalating.failing(turn, ask.handler.name, ask.action.message, undoes, attempts, said_by(why))
+            rounds = attempt // retry.attempts_max
+            due = escalating.escalated(service, turn, letter, undoes, rounds=rounds, calls=calls)
+        turn = await escalating.say(service, turn, due)
+    if kind is Parked and turn.unsaid is None:  # else what people have to be told would be forgotten
+        written = giving_up.parked(
+            turn.known,
+            persistence.in_hand(service, turn),
+            ask.action,
+            replace(_failure(why, attempts, named, history), bad=_undecodable(service, ask) if unknown else None),
+            _with_calls(turn, ask, saga),
+            due_ms=ports.clock.now_ms() + ceil(wait_s * 1000),
+        )
+        return (await persistence.write(service, turn, written)).forgetting(ask.run)
+    if not turn.message.type and attempt >= retry.attempts_max:  # of a repair, which has other sagas before it
+        raise escalating.left(ask.handler.name, attempt, said_by(why))
+    await ports.assignment.pause(min(wait_s, PAUSE_S_MAX), turn.position)
+    return turn.unread().carrying(ask.run, calls, history)
+
+
+def _tell(  # a failed attempt is told with all that is known of it
+    service: Participant,
+    turn: TurnState,
+    ask: Ask,
+    why: Exception,
+    kind: type[Parked | Retrying],
+    *,
+    attempt: int,
+    attempts_max: int,
+    delay_s: float,
+) -> None:
+    service.ports.watching.report(
+        kind(
+            service=service.name,
+            saga=turn.message.saga,
+            handler=ask.handler.name,
+            message=ask.action.message.id,
+            attempt=attempt,
+            attempts_max=attempts_max,
+            delay_s=delay_s,
+            error=said_by(why),
+            where=raised_at(why),
+        )
+    )
+
+
+async def deadly(service: Participant, turn: TurnState, ask: Ask) -> TurnState:
+    """Give up a run of which the process dies, and nothing else of the turn."""
+    p, (before, _) = turn.known, failed_before(turn.known, ask)
+    failure = Failure(reason=of_deaths(turn.deaths), remedy=DEADLY, attempts=before, blame="code")
+    written = giving_up.dead(p, persistence.in_hand(service, turn), ask.action, failure, opened(p, ask.run))
+    return replace((await persistence.write(service, turn, written)).forgetting(ask.run), deaths=0)
+
+
+async def _put_off(service: Participant, saga: RunningSaga, ask: Ask, why: Exception) -> TurnState:
+    """A call was not let through."""
+    turn = saga.turn.carrying(ask.run, answered(saga), saga.turn.attempts_of(ask.run))
+    refused = PutOffBy(said_by(why), saga.put_off_s or 0, raised_at(why))
+    return await put_off(service, turn, ask, refused, _with_calls(turn, ask, saga))
+
+
+async def put_off(service: Participant, turn: TurnState, ask: Ask, why: PutOffBy, intent: Intent | None) -> TurnState:
+    """A run is not let through: that is no attempt. The lane waits for a short time; then the run is parked, with its
+    attempts as they were, for a minute at most. `intent`: with the last results, if it has begun."""
+    ports, p, history = service.ports, turn.known, turn.attempts_of(ask.run)
+    left_s = turns.away_s(why.left_s, turns.spread_of(p.saga, p.n))
+    passed_s = ports.clock.monotonic_s() - turn.stages.begun_s
+    # What people wish is never parked: it is no message of the saga.
+    in_memory = turns.stays(left_s, passed_s) or turn.unsaid is not None or isinstance(ask.action.message, Command)
+    ports.watching.report(
+        PutOff(
+            service=service.name,
+            saga=turn.message.saga,
+            handler=ask.handler.name,
+            message=ask.action.message.id,
+            delay_s=left_s,
+            is_parked=not in_memory,
+            error=why.reason,
+        )
+    )
+    if in_memory:
+        await ports.assignment.pause(min(left_s, PAUSE_S_MAX), turn.position)
+        return turn.unread()
+    before, named = failed_before(p, ask)
+    written = giving_up.parked(
+        p,
+        persistence.in_hand(service, turn),
+        ask.action,
+        Failure(
+            reason=why.reason,
+            where=why.where,
+            remedy="",
+            attempts=before + len(history),
+            under=counted(named, [failed.rule for failed in history]),
+            history=history[-HISTORY_MAX:],
+        ),
+        intent,
+        due_ms=ports.clock.now_ms() + ceil(left_s * 1000),
+    )
+    return (await persistence.write(service, turn, written)).forgetting(ask.run)
+
+
+def failed_before(p: Snapshot, ask: Ask) -> tuple[int, Mapping[str, int]]:
+    """Number of attempts that had failed before this turn, and how many of them under rules that have a name: the
+    progress knows."""
+    name, message = ask.action.role.name, ask.action.message.id
+    if ask.action.undoes:
+        kept = kept_undo(p, name, ask.action.message)
+    else:
+        kept = next((k for k in (*p.queue[:1], *p.deadlines) if k.handler == name and k.message.id == message), None)
+    if kept is not None:
+        return kept.attempts, kept.under
+    c = continuations.of(p, name, message) if p.later else None
+    return (0, {}) if c is None else (c.attempts, c.under)
+
+
+def _attempt(service: Participant, saga: RunningSaga, why: Exception, rule: str) -> Attempt:
+    clock = service.ports.clock
+    return Attempt(
+        time=iso(clock.now_ms()),
+        ms=round((clock.monotonic_s() - saga.begun_s) * 1000),
+        reason=said_by(why)[:REASON_MAX],
+        worker=service.ports.worker,
+        rule=rule,
+    )
+
+
+def _failure(
+    why: Exception, attempts: int, named: dict[str, int], history: tuple[Attempt, ...], remedy: str = ""
+) -> Failure:
+    return Failure(
+        reason=said_by(why),
+        where=raised_at(why),
+        remedy=remedy,
+        attempts=attempts,
+        under=named,
+        history=history[-HISTORY_MAX:],
+    )
+
+
+def _last_failure(
+    saga: RunningSaga, why: Exception, attempts: int, attempts_max: int, history: tuple[Attempt, ...]
+) -> Failure:
+    failure = _failure(why, attempts, {}, history, _remedy(why, attempts_max))
+    return replace(failure, stack=stack_of(why), blame=blame_of(type(why), called=why is saga.outside))
+
+
+def _undecodable(service: Participant, ask: Ask) -> str | None:
+    """Reason why the message that is parked cannot be decoded itself: it may be another part."""
+    return None if ask.action.undoes else undecodable(service, ask.action.role, ask.action.message)
+
+
+def opened(p: Snapshot, run: RunKey) -> Intent | None:
+    """The open intent of a run."""
+    return next((i for i in p.intents if (i.kind, i.handler, i.cause) == run), None) if p.intents else None
+
+
+def _with_calls(turn: TurnState, ask: Ask, saga: RunningSaga) -> Intent | None:
+    """The open intent with the last results; `None` if the run had not begun anything."""
+    open_ = opened(turn.known, ask.run)
+    if open_ is None:
+        return None
+    return replace(open_, calls=saga.answers, undo_with=saga.taken_back_with if open_.kind == "do" else open_.undo_with)
+
+
+def _remedy(why: Exception, attempts_max: int) -> str:
+    if isinstance(why, NotDeterministic):
+        return NOT_DETERMINISTIC
+    if isinstance(why, UnknownSchema):
+        return "deploy the newest contracts here, then have it tried again: saga dead replay"
+    if isinstance(why, BadInput):
+        return "mend its sender; this dead letter has the original, or says where it is"
+    if isinstance(why, TooLarge):
+        return oversized.REMEDY
+    if isinstance(why, Permanent):
+        return "mend the handler"
+    return f"look why {attempts_max} attempts failed; " + record.REPLAY

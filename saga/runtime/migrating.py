@@ -1,0 +1,60 @@
+"""States of older versions of a service, as this version has them.
+
+Nothing is written here. A run is shown the state migrated, and its end is written with all of the migrated state and
+its version, in one compare-and-swap: so a migration is made once, however often it was computed.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from saga.declarations.values import Migration
+from saga.errors import SagaError
+from saga.progress.document import Intent, Snapshot
+from saga.progress.formats import format_of
+from saga.runtime.prepared import Prepared
+from saga.runtime.recording import fields_of
+
+
+def shown(service: Prepared, intent: Intent, saga: str) -> dict[str, Any]:
+    """Fields of the state that a run is shown: that on which it began, as it is recorded now. Raises `SagaError`."""
+    return fields_now(service, intent.state, intent.version, saga)
+
+
+def fields_now(service: Prepared, fields: dict[str, Any], version: int, saga: str) -> dict[str, Any]:
+    """Fields of a state that was recorded in this version, as they are recorded now. Raises `SagaError`: the lane
+    waits, and people are told."""
+    for migration in service.migrations[version - 1 :]:
+        try:
+            fields = _moved(migration, fields)
+        except Exception as why:
+            raise SagaError(
+                f"the state of saga {saga!r} cannot be migrated from version {migration.version}, by "
+                f"{service.name}.{migration.name}: {type(why).__name__}: {why}; mend it and deploy, or roll back: "
+                "nothing of it is written"
+            ) from why
+    return fields
+
+
+def _moved(migration: Migration, fields: Mapping[str, Any]) -> dict[str, Any]:
+    made = migration.function(msgspec.convert(fields, migration.takes, strict=False))
+    if type(made) is not migration.gives:
+        raise TypeError(f"it returned {made!r}, and is to return a {migration.gives.__name__}")
+    written: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(fields_of(made)))
+    if msgspec.convert(written, migration.gives, strict=False) != made:
+        raise ValueError(f"it returned {made!r}, which is not the same when it is read back")
+    return written
+
+
+def migrated(service: Prepared, p: Snapshot, delta: dict[str, Any]) -> tuple[Snapshot, dict[str, Any]]:
+    """Progress with its state in the version of now, and what a run changed of that: of a state of before all of it.
+    Raises `SagaError`."""
+    if p.version == service.version:
+        return p, delta
+    state = fields_now(service, p.state, p.version, p.saga)
+    p = replace(
+        p, state=state, version=service.version, format=format_of(p.pages, p.deadlines, p.later, service.version)
+    )
+    return p, {**state, **delta}

@@ -1,0 +1,136 @@
+"""Values as they are recorded: state, results and answers as JSON, and inputs as digests."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
+from hashlib import blake2b
+from typing import Any
+
+import msgspec
+from msgspec import Raw
+from msgspec.structs import replace
+
+from saga.declarations.answers import check_recorded, declared_answer
+from saga.errors import Permanent
+from saga.progress.document import UNENCODABLE, Call, Intent
+
+_encoder = msgspec.json.Encoder(order="deterministic")
+
+
+def fields_of(state: Any) -> dict[str, Any]:
+    """All fields of a state, as they are recorded.
+
+    msgspec alone leaves out what has its default in an object that it made itself: `__dict__` does not hold it.
+    """
+    values: dict[str, Any] = msgspec.to_builtins(state, str_keys=True)
+    if len(values) < len(state.__dataclass_fields__):
+        for field in fields(state):
+            if field.name not in values:
+                values[field.name] = msgspec.to_builtins(getattr(state, field.name), str_keys=True)
+    return values
+
+
+def changed_fields(before: Mapping[str, Any], state: Any, read: Callable[[dict[str, Any]], Any]) -> dict[str, Any]:
+    """Fields of a state that were changed, as they are recorded. `read`: makes a state of recorded fields.
+
+    Raises `Permanent` for one that is not the same when it is read back.
+    """
+    changed = {name: value for name, value in fields_of(state).items() if before[name] != value}
+    if not changed:
+        return {}
+    written = {n: msgspec.json.decode(recorded(value, n, "saga.state's")) for n, value in changed.items()}
+    try:
+        again = read(written)
+    except (msgspec.ValidationError, TypeError, ValueError):
+        again = None
+    for name in changed:
+        if again is None or getattr(again, name) != getattr(state, name):
+            raise Permanent(
+                f"saga.state's {name!r} cannot be recorded: {getattr(state, name)!r} is not the same when it is read "
+                "back"
+            )
+    return written
+
+
+def recorded(value: object, name: str, what: str) -> Raw:
+    """A value as it is recorded. Raises `Permanent` for one that cannot be."""
+    try:
+        return Raw(_encoder.encode(value))
+    except UNENCODABLE as why:
+        raise Permanent(f"{what} {name!r} cannot be recorded: {why}; return plain values or dataclasses") from why
+
+
+def recorded_answer(asked: Call, why: Exception, answers: tuple[type[Exception], ...]) -> Call:
+    """An exception that is an answer to a call, as it is recorded. Raises `Permanent` for one that cannot be."""
+    answer = declared_answer(why, answers)
+    value = recorded(why.args, asked.name, "the answer of")
+    check_recorded(answer, why, value, asked.name)
+    return replace(asked, answer=answer.__name__, value=value)
+
+
+def digest_of(name: str, args: Sequence[object], kwargs: Mapping[str, object]) -> str:
+    """Digest that tells two inputs of a call apart. Raises `Permanent` naming the argument that cannot be recorded."""
+    try:
+        return blake2b(_encoder.encode((args, kwargs)), digest_size=12).hexdigest()
+    except UNENCODABLE as why:
+        for where, argument in (*enumerate(args, 1), *kwargs.items()):
+            try:
+                _encoder.encode(argument)
+            except UNENCODABLE as its:
+                raise Permanent(
+                    f"argument {where} of {name!r} cannot be recorded: {its}; hand over plain values"
+                ) from its
+        raise Permanent(f"the arguments of {name!r} cannot be recorded: {why}; hand over plain values") from why
+
+
+def given_back(handler: str, call: Call, type_: Any, answers: tuple[type[Exception], ...]) -> Any:
+    """Give a recorded result, as the first run and every rerun see it: a declared answer is raised. Raises `Permanent`
+    for one that this version cannot read."""
+    if call.answer is not None:
+        for answer in answers:
+            if answer.__name__ == call.answer:
+                raise answer(*msgspec.json.decode(call.value))
+        raise Permanent(
+            f"{handler} recorded that {call.name!r} answered {call.answer}, which is in no answers=(...) "
+            "any more: put it back until no saga is open"
+        )
+    try:
+        return msgspec.json.decode(call.value, type=type_)
+    except (msgspec.ValidationError, TypeError) as why:
+        raise Permanent(
+            f"the recorded result of {call.name!r} cannot be given back as {type_}: {why}; "
+            "annotate what it returns with a type that can be recorded and read back"
+        ) from why
+
+
+def open_call(intent: Intent) -> Call | None:
+    """The call that has begun and has no answer. A run that failed behind it has its answer in the intent, too."""
+    begins = intent.begins
+    return None if begins is None or which(begins) in map(which, intent.calls) else begins
+
+
+def which(call: Call) -> tuple[str, str, int]:
+    """Call of a run, whatever its arguments."""
+    return call.kind, call.name, call.number
+
+
+OFF = Raw(b"false")
+"""Value of a flag that is off."""
+_FLAG = "flag "
+
+
+def flag_named(name: str) -> str:
+    """Name of the call with which a run asks for a flag: no collection is called so."""
+    return _FLAG + name
+
+
+def is_flag(call: Call) -> bool:
+    """True if a run asked for a flag."""
+    return call.kind == "read" and call.name.startswith(_FLAG)
+
+
+def past_flags(calls: Sequence[Call], place: int, asked: Call | None) -> int:
+    """Place of the first call from there on that is no flag, or is the one that is asked for."""
+    wanted = None if asked is None else which(asked)
+    while place < len(calls) and is_flag(calls[place]) and which(calls[place]) != wanted:
+        place += 1
+    return place

@@ -1,0 +1,64 @@
+"""Schemas that a running service knows: those of its start, and those that were deployed since."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from saga.contracts.library import Library
+from saga.errors import UnknownSchema
+from saga.observe.moments import ContractsUnreadable, SchemasDeployed
+from saga.runtime.watching import Watching
+
+READ_S_MIN = 5.0
+"""Shortest time from one reading of the contracts to the next, however many messages nobody here knows."""
+READ_S_MAX = 10.0
+"""Longest time that a reading takes: then the contracts count as unreadable."""
+
+ReadAnew: TypeAlias = Callable[[Library], Awaitable[Library]]
+"""Way to the contracts as they are deployed by now."""
+
+
+async def at_once(library: Library) -> Library:
+    """Read them here and now: for whoever runs in a world without threads."""
+    return library.anew()
+
+
+async def beside(library: Library) -> Library:
+    """Read them in a thread: other lanes go on."""
+    return await asyncio.to_thread(library.anew)
+
+
+@dataclass(slots=True)
+class Schemas:
+    """Library of a running service, which grows while it runs."""
+
+    library: Library
+    _read_s: float = float("-inf")
+    """Monotonic time of the last reading."""
+    _error: str = ""
+    """Error of the last reading, told once."""
+    _gate: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    async def know(self, why: UnknownSchema, read: ReadAnew, watching: Watching) -> bool:
+        """Return whether the schema is known by now. Lanes that ask at the same time wait for one reading."""
+        async with self._gate:
+            now_s = watching.clock.monotonic_s()
+            if why.fingerprint not in self.library.by_fingerprint and now_s - self._read_s >= READ_S_MIN:
+                await self._read_anew(read, watching)
+                self._read_s = watching.clock.monotonic_s()
+        return why.fingerprint in self.library.by_fingerprint
+
+    async def _read_anew(self, read: ReadAnew, watching: Watching) -> None:
+        """Read the contracts. Those that cannot be used, perhaps in the middle of a deployment, change nothing."""
+        before, error = self.library, ""
+        try:
+            self.library = await watching.clock.within(READ_S_MAX, read(before))
+        except Exception as why:  # noqa: BLE001 - whatever is wrong with the folder: what is known stays known
+            error = f"{type(why).__name__}: {why}"
+        new = tuple(sorted(self.library.by_path.keys() - before.by_path.keys()))
+        if new:
+            watching.report(SchemasDeployed(service=watching.service, schemas=new))
+        if error and error != self._error:
+            watching.report(ContractsUnreadable(service=watching.service, folder=str(before.folder), error=error))
+        self._error = error

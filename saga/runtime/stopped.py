@@ -1,0 +1,109 @@
+"""Runs that people have stopped: paused, sent to the dead letters, or beyond a limit. Nothing of them has begun, so it
+is no attempt of anything; and what has begun is never sent away, only made to wait."""
+
+from math import ceil
+
+from msgspec.structs import replace
+
+from saga import in_force
+from saga.clock import from_iso
+from saga.controls import Noted
+from saga.policies import turns
+from saga.policies.turns import AWAY_S_MAX
+from saga.progress import continuations, giving_up
+from saga.progress.actions import Run
+from saga.progress.decide import kept_undo
+from saga.progress.document import Intent, Snapshot, decode_entry
+from saga.progress.giving_up import Failure
+from saga.runtime import failing, persistence
+from saga.runtime.errors import said_by
+from saga.runtime.failing import Ask, PutOffBy
+from saga.runtime.limiting import NotNow
+from saga.runtime.participant import Participant
+from saga.runtime.turn_state import Stopped, TurnState
+
+
+async def after(service: Participant, turn: TurnState, ask: Ask) -> TurnState | None:
+    """State after what people have switched has stopped a run; `None`: it may begin."""
+    controls, now_ms = service.controls.in_force, service.ports.clock.now_ms()
+    entry = in_force.pause_of(controls, service.name, ask.action.name, now_ms)
+    if entry is not None:
+        return await _waits(service, turn, ask, entry)
+    if not _is_new(turn.known, ask):
+        return None
+    entry = in_force.route_of(controls, ask.action.name, {m.type for m in ask.action.parts}, now_ms)
+    return None if entry is None else await _sent_away(service, turn, ask, entry)
+
+
+def _is_new(p: Snapshot, ask: Ask) -> bool:
+    """True for a run of a handler on a message, of which nothing has begun: nobody would know what stands of it, and
+    nobody takes back what a compensation or a deadline is for."""
+    action = ask.action
+    return (
+        isinstance(action, Run)
+        and action.goes_on is None
+        and not action.role.is_deadline
+        and failing.opened(p, ask.run) is None
+    )
+
+
+async def has_no_turn(service: Participant, turn: TurnState, ask: Ask, refusal: NotNow) -> TurnState:
+    """Put off a run beyond the limit that people have set to its handler."""
+    return await failing.put_off(service, turn, ask, PutOffBy(said_by(refusal.why), refusal.left_s), _intent(turn, ask))
+
+
+async def _waits(service: Participant, turn: TurnState, ask: Ask, entry: Noted) -> TurnState:
+    """Have a run wait until its pause is over, or until somebody has to look whether it is."""
+    clock, p = service.ports.clock, turn.known
+    left_s = AWAY_S_MAX
+    if entry.switch.until is not None:
+        left_s = min(left_s, max(0.0, (from_iso(entry.switch.until) - clock.now_ms()) / 1000))
+    reason = in_force.words_of(service.name, entry)
+    if _is_parked(p, ask) and _is_told(p, ask, reason):
+        away_s = turns.away_s(left_s, turns.spread_of(p.saga, p.n))
+        later = Stopped(ask.action.role.name, ask.action.undoes, clock.now_ms() + ceil(away_s * 1000))
+        return replace(turn, stopped=(*turn.stopped, later))
+    return await failing.put_off(service, turn, ask, PutOffBy(reason, left_s), _intent(turn, ask))
+
+
+def _is_told(p: Snapshot, ask: Ask, reason: str) -> bool:
+    """True if the history says already why it waits."""
+    entries = map(decode_entry, reversed(p.transitions))
+    last = next((e for e in entries if e.handler == ask.action.name and e.outcome == "retrying"), None)
+    return last is not None and last.reason == reason
+
+
+def _is_parked(p: Snapshot, ask: Ask) -> bool:
+    """True if the progress keeps the run for a time already, with a wake: there is nothing to be written down."""
+    action = ask.action
+    name, message = action.role.name, action.message.id
+    if action.undoes:
+        kept = kept_undo(p, name, action.message)
+        return kept is not None and kept.due_ms > 0
+    if any(k.handler == name and k.message.id == message for k in p.deadlines):
+        return True
+    if any(k.handler == name and k.message.id == message for k in p.queue[:1]):
+        return p.queue[0].due_ms > 0
+    c = continuations.of(p, name, message) if p.later else None
+    if c is None or failing.opened(p, ask.run) is not None:
+        return False
+    return not continuations.is_awaited(p, action.role, c)
+
+
+def _intent(turn: TurnState, ask: Ask) -> Intent | None:
+    """The open intent, with what the run has got since; `None` if it has not begun anything."""
+    intent, calls = failing.opened(turn.known, ask.run), turn.results_of(ask.run)
+    return intent if intent is None or len(calls) <= len(intent.calls) else replace(intent, calls=calls)
+
+
+async def _sent_away(service: Participant, turn: TurnState, ask: Ask, entry: Noted) -> TurnState:
+    """Make a dead letter of a message, as a person wants."""
+    p = turn.known
+    failure = Failure(
+        reason=in_force.words_of(service.name, entry),
+        remedy=f"end the route, then replay it: saga control route {service.name} ... --off; saga dead replay",
+        attempts=failing.failed_before(p, ask)[0] + len(turn.attempts_of(ask.run)),
+        blame="person",
+    )
+    written = giving_up.dead(p, persistence.in_hand(service, turn), ask.action, failure, None)
+    return (await persistence.write(service, turn, written)).forgetting(ask.run)

@@ -1,0 +1,112 @@
+"""Calls that take a run back: recorded so that another process, of a later version perhaps, finds each by its name."""
+
+import sys
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from importlib import import_module
+from inspect import Parameter, iscoroutinefunction, signature
+from typing import Any, get_type_hints
+
+import msgspec
+from msgspec import Raw
+
+from saga.declarations.annotations import returns_of
+from saga.declarations.limits import limits_of
+from saga.errors import Permanent
+from saga.progress.taking_back import TakeBack
+from saga.runtime.participant import Participant
+from saga.runtime.recording import recorded
+from saga.view import Saga
+
+
+class NotFound(Exception):
+    """Raised for a call that this version does not have, or whose arguments it cannot read."""
+
+
+def said(
+    service: Participant,
+    saga: Saga[Any],
+    call: Callable[..., Awaitable[object]],
+    args: Sequence[object],
+    kwargs: Mapping[str, object],
+) -> TakeBack:
+    """The call as it is recorded. Raises `Permanent` for one that cannot be found again, or repeated."""
+    name = _name(service, call)
+    returns_of(call)  # its result has to be recorded, as a step's
+    places = {**{str(i): value for i, value in enumerate(args)}, **kwargs}
+    mine = tuple(place for place, value in places.items() if value is saga)
+    if mine and limits_of(call) is not None:
+        raise Permanent(f"{name} takes the saga, so it is no step, and its limits would not hold: limit what it calls")
+    values = {
+        place: Raw(b"null") if place in mine else recorded(value, name, f"argument {place} of")
+        for place, value in places.items()
+    }
+    return TakeBack(
+        call=name,
+        args=tuple(values[str(i)] for i in range(len(args))),
+        named={place: values[place] for place in kwargs},
+        saga=mine,
+    )
+
+
+def found(
+    service: Participant, saga: Saga[Any], back: TakeBack
+) -> tuple[Callable[..., Awaitable[object]], list[object], dict[str, object]]:
+    """The call and its arguments, as the service has it now. Raises `NotFound`."""
+    call = _of_name(service, back.call)
+    if call is None:
+        raise NotFound(f"{back.call} is not there any more")
+    parameters, hints = list(signature(call).parameters.values()), get_type_hints(getattr(call, "__func__", call))
+
+    def given(place: str, value: Raw, parameter: Parameter | None) -> object:
+        if place in back.saga:
+            return saga
+        try:
+            return msgspec.json.decode(value, type=hints.get(parameter.name, Any) if parameter else Any)
+        except (msgspec.ValidationError, TypeError) as why:
+            raise NotFound(f"{back.call} takes other arguments now: {why}") from why
+
+    by_name = {parameter.name: parameter for parameter in parameters}
+    args = [given(str(i), value, _at(parameters, i)) for i, value in enumerate(back.args)]
+    named = {name: given(name, value, by_name.get(name)) for name, value in back.named.items()}
+    try:
+        signature(call).bind(*args, **named)
+    except TypeError as why:
+        raise NotFound(f"{back.call} takes other arguments now: {why}") from why
+    return call, args, named
+
+
+def _at(parameters: Sequence[Parameter], index: int) -> Parameter | None:
+    """The parameter that an argument by position is for."""
+    if index < len(parameters):
+        return parameters[index]
+    return next((parameter for parameter in parameters if parameter.kind is Parameter.VAR_POSITIONAL), None)
+
+
+def _name(service: Participant, call: Callable[..., Awaitable[object]]) -> str:
+    bound, function = getattr(call, "__self__", None), getattr(call, "__func__", call)
+    own = getattr(function, "__name__", type(call).__name__)
+    for resource in service.declared.resources:
+        if bound is not None and service.resources.get(resource.gives) is bound and getattr(bound, own, None) == call:
+            return f"{resource.name}.{own}"
+    name = f"{getattr(function, '__module__', '')}:{getattr(function, '__qualname__', own)}"
+    if bound is None and iscoroutinefunction(call) and _of_name(service, name) is call:
+        return name
+    raise Permanent(
+        f"{own} could not be found again after a crash: undo_with takes a method of a resource of this service, or "
+        "an `async def` at the top of a module; hand over all that it needs, the saga too if it changes documents"
+    )
+
+
+def _of_name(service: Participant, name: str) -> Callable[..., Awaitable[object]] | None:
+    module, is_function, qualified = name.partition(":")
+    if is_function:
+        if "." in qualified or "<" in qualified:
+            return None
+        try:
+            there = sys.modules.get(module) or import_module(module)
+        except ImportError:
+            return None
+        return getattr(there, qualified, None)
+    resource, _, method = name.partition(".")
+    declared = next((each for each in service.declared.resources if each.name == resource), None)
+    return None if declared is None else getattr(service.resources.get(declared.gives), method, None)

@@ -1,0 +1,166 @@
+"""`saga control` and `saga audit`: flags are set while a service runs, and the audit tells by whom."""
+
+import json
+import os
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from saga import controls
+from saga.messages import Outgoing, Record
+from saga.store.sqlite_documents import checksum
+from tests.cli.conftest import Call
+from tests.cli.pottery_service import Pottery
+from tests.cli.test_dead import kiln as kiln
+from tests.cli.test_dead import mend, outcomes, until
+from tests.cli.test_missing_topics import running
+
+SAID = ("--who", "ada", "--why", "to see")
+
+
+def test_flags_are_set_and_the_audit_tells_who_did_it(pottery_on: Pottery, kiln: str, saga: Call) -> None:
+    service = pottery_on.service
+    with running(kiln):
+        first = saga("control", "flag", service, "blue", "--percent", "12.5", *SAID, "--within", "30")
+        assert (first.exit_code, first.stdout) == (0, f"{service}  flag blue for 12.5 % of the sagas\n"), first.output
+        one = saga("control", "flag", service, "blue", "--for", "cup-1", "--until", "2h", *SAID, "--within", "30")
+        assert one.exit_code == 0, one.output
+        gone = saga("control", "flag", service, "red", "--percent", "1", "--until", "2020-01-01T00:00:00Z", *SAID)
+        assert gone.exit_code == 0, gone.output
+    shown = saga("control", "show", service)
+    assert [line.partition(" until ")[0] for line in shown.stdout.splitlines()] == [
+        f"{service}  flag blue for 12.5 % of the sagas", f"{service}  flag blue on for cup-1"
+    ]  # fmt: skip
+    assert [json.loads(line)["saga"] for line in saga("control", "show", service, "--json").stdout.splitlines()] == [
+        None, "cup-1"
+    ]  # fmt: skip
+    audited = saga("audit", service)
+    assert audited.exit_code == 0, audited.output
+    *lines, last = audited.stdout.splitlines()
+    assert [line.partition("  ")[2].rpartition("  ")[2] for line in lines] == ["ada: to see"] * 3
+    assert last.startswith("3 entries, the last digest is ")
+    entries = [json.loads(line) for line in saga("audit", service, "--json").stdout.splitlines()]
+    assert [entry["switch"]["flag"] for entry in entries] == ["blue", "blue", "red"]
+
+
+def test_what_is_paused_begins_nothing_even_after_a_death_and_then_all_of_it_once(
+    pottery_on: Pottery, kiln: str, saga: Call
+) -> None:
+    service = pottery_on.service
+    mend(pottery_on, "cup-1", "cup-2")
+    with running(kiln) as process:
+        wanted = ("control", "pause", service, "--handler", "make", "--for", "9s", *SAID, "--within", "30")
+        paused = saga(*wanted)
+        assert paused.exit_code == 0, paused.output
+        assert paused.stdout.startswith(f"{service}  pause of handler make until ")
+        refused = saga("control", "pause", service, "--handler", "bake", *SAID, "--within", "30")
+        assert refused.exit_code == 2, refused.output
+        assert f"{service} does not do so: there is no handler 'bake'; there are " in refused.stderr
+        publish(saga, "cup-1")
+        until(lambda: "retrying" in saga("list", "--open").stdout)
+        assert "retrying (make is paused by ada: to see, until " in saga("list", "--open").stdout
+        assert "; the last said: make is paused by ada: to see, until " in saga("show", "cup-1").stdout
+        if "SAGA_BROKER" in os.environ:  # Kafka leaves a dead member its partitions for longer than this pause lasts
+            process.terminate()
+            process.wait()
+    publish(saga, "cup-2")
+    with running(kiln):
+        until(lambda: saga("list", "--open").stdout.count("retrying") == 2)
+        ended = saga("control", "resume", service, "--handler", "make", *SAID, "--within", "30")
+        assert ended.exit_code == 0, ended.output
+        until(lambda: "no sagas" in saga("list", "--open").stdout)
+    assert [outcomes(saga, cup) for cup in ("cup-1", "cup-2")] == [["retrying", "handled"]] * 2
+    audited = saga("audit", service)
+    assert audited.exit_code == 0, audited.output
+    assert "refused: there is no handler 'bake'" in audited.stdout
+    assert "no pause any more of handler make" in audited.stdout
+
+
+def publish(saga: Call, cup: str) -> None:
+    assert saga("publish", "CupOrdered", stdin=json.dumps({"cup_id": cup})).exit_code == 0
+
+
+def test_limits_and_routes_are_shown_with_who_and_why(pottery_on: Pottery, kiln: str, saga: Call) -> None:
+    service = pottery_on.service
+    with running(kiln):
+        for wish in (("limit", "--handler", "make", "--at-once", "2"), ("route", "--event", "CupSold", "--to", "dead")):
+            done = saga("control", wish[0], service, *wish[1:], *SAID, "--within", "30")
+            assert done.exit_code == 0, done.output
+        cold = saga("control", "limit", service, "--resource", "kiln", "--rate", "1", *SAID, "--within", "30")
+        assert "there is no resource 'kiln'; there are none" in cold.stderr
+    shown = saga("control", "show", service).stdout.splitlines()
+    assert [line.partition("  ")[2].partition(" at 2")[0] for line in shown] == [
+        "limit of handler make to 2 at once  ada", "route of event CupSold  ada"
+    ]  # fmt: skip
+    told = [json.loads(line) for line in saga("control", "show", service, "--json").stdout.splitlines()]
+    assert [(each["kind"], each["who"], each["why"]) for each in told] == [
+        ("limit", "ada", "to see"), ("route", "ada", "to see")
+    ]  # fmt: skip
+
+
+def test_a_wish_waits_for_a_service_that_does_not_run(pottery_on: Pottery, kiln: str, saga: Call) -> None:
+    service = pottery_on.service
+    with running(kiln):
+        assert saga("control", "flag", service, "blue", "--percent", "1", *SAID, "--within", "30").exit_code == 0
+    late = saga("control", "flag", service, "blue", "--percent", "50", *SAID, "--within", "0")
+    assert (late.exit_code, late.stdout) == (1, "")
+    assert f"{service} has not come to it yet: does it run?" in late.stderr
+
+
+def test_whoever_changes_the_book_is_found(shop: Path, saga: Call) -> None:
+    book = controls.Book(service="payment")
+    for n in range(3):
+        switch = controls.Switch(flag="new", percent=n)
+        record = controls.to_record("payment", switch, who="ada", why="to see", now_ms=n)
+        more = controls.noted(book, controls.control_in(_lies(record)))
+        assert more is not None
+        book = more
+    put(shop, book)
+    assert saga("audit", "payment").exit_code == 0
+    put(shop, controls.Book(service="payment", entries=book.entries[1:]))
+    forged = saga("audit", "payment")
+    assert forged.exit_code == 1
+    assert "entry 0 is not written behind the one before it" in forged.stderr
+
+
+def _lies(record: Outgoing) -> Record:
+    return Record(record.topic, 0, 0, record.key, record.value, record.headers, 0)
+
+
+def put(folder: Path, book: controls.Book) -> None:
+    key, content = controls.book_key("payment"), controls.encode(book)
+    with sqlite3.connect(folder / ".saga" / "payment.db") as connection:
+        connection.execute(
+            "INSERT OR REPLACE INTO documents (collection, key, cas, sum, content) VALUES (?, ?, 1, ?, ?)",
+            ("saga-archive", key, checksum("saga-archive", key, content), content),
+        )
+    connection.close()
+
+
+@pytest.mark.parametrize(
+    ("args", "told"),
+    [
+        (("flag", "payment", "new", *SAID), "say for how many: --percent, or --for SAGA"),
+        (("flag", "payment", "new", "--percent", "101", *SAID), "is not in the range"),
+        (("flag", "payment", "new", "--percent", "1", "--until", "soon", *SAID), "--until soon: give a time as"),
+        (("flag", "payment", "new", "--percent", "1", "--who", "ada", "--why", " "), "--why is for the record"),
+        (("flag", "payment", " ", "--percent", "1", *SAID), "a flag's name is a text"),
+        (("pause", "payment", "--for", "soon", *SAID), "--until soon: give a time as"),
+        (("pause", "payment", "--who", " ", "--why", "b"), "--who is for the record"),
+        (("limit", "payment", "--resource", "bank", *SAID), "a limit says how many at once, or how many a second"),
+        (
+            ("limit", "payment", "--handler", "reserve", "--rate", "-1", "--at-once", "0", *SAID),
+            "not 0: to stop it, pause it; a limit lets more than 0 a second through, not -1.0: to stop it, pause it; "
+            "a handler is limited in its runs at once",
+        ),
+        (("limit", "payment", "--resource", "b", "--none", "--rate", "1", *SAID), "--none ends a limit: leave out"),
+        (("route", "payment", "--handler", "reserve", *SAID), "say which: --to dead, or --off"),
+        (("route", "payment", "--to", "dead", *SAID), "a route needs its handler or its event: name it"),
+        (("show", "nobody"), "there is no store of 'nobody'"),
+    ],
+)
+def test_a_wish_is_asked_for_in_full(saga: Call, shop: Path, args: tuple[str, ...], told: str) -> None:
+    result = saga("control", *args)
+    assert result.exit_code == 2, result.output
+    assert told in result.stderr

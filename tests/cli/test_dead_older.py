@@ -1,0 +1,57 @@
+"""`saga dead replay --older`: what came later than a service remembers is handled as new, if a person wants it."""
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from tests.cli.conftest import Call
+from tests.cli.pottery_service import CLOCK, Pottery
+from tests.cli.test_dead import SAID, SOURCE, mend, until
+from tests.cli.test_missing_topics import running
+
+
+@pytest.fixture
+def late(pottery_on: Pottery, saga: Call) -> Iterator[None]:
+    """A potter who remembers a saga for two seconds, and hears of two cups after four."""
+    name = f"{pottery_on.module}_late"
+    source = SOURCE.format(module=pottery_on.module, service=pottery_on.service)
+    forgetful = source.replace("potter = Service(", "from datetime import timedelta\n\npotter = Service(")
+    forgetful = forgetful.replace(f'("{pottery_on.service}")', f'("{pottery_on.service}", memory=timedelta(seconds=2))')
+    (pottery_on.folder / f"{name}.py").write_text(forgetful)
+    mend(pottery_on, "cup-1")
+    assert saga("topics", "apply", name).exit_code == 0
+    lines = "\n".join(json.dumps({"cup_id": f"cup-{n}"}) for n in (1, 2))
+    assert saga("publish", "CupOrdered", stdin=lines).exit_code == 0
+    end_s = CLOCK.monotonic_s() + 4
+    until(lambda: CLOCK.monotonic_s() > end_s)
+    with running(name):
+        until(lambda: len(told(saga)) == 2)
+        yield
+
+
+def told(saga: Call) -> dict[str, str]:
+    """State of each dead letter, by its saga."""
+    listed = saga("dead", "list", "--json")
+    letters = json.loads(listed.stdout)["letters"] if listed.exit_code == 0 else []
+    return {each["saga"]: each["now"] for each in letters if each["reason"].startswith("older than memory")}
+
+
+def test_what_came_too_late_is_handled_as_new_and_once(late: None, saga: Call, pottery_on: Pottery) -> None:
+    service = pottery_on.service
+    assert saga("dead", "replay", service, "--saga", "cup-1", *SAID).exit_code == 1, "it blocks nothing"
+    meant = saga("dead", "replay", service, "--all", "--older", *SAID, "--dry-run")
+    assert meant.exit_code == 0, meant.output
+    assert meant.stdout.count("would be handled as new: older than memory") == 2
+    done = saga("dead", "replay", service, "--saga", "cup-1", "--older", *SAID)
+    assert done.exit_code == 0, done.output
+    assert "cup-1" in done.stdout
+    assert "replayed, then handled: ada wants it: the kiln is hot" in done.stdout
+    assert told(saga) == {"cup-1": "replayed", "cup-2": "-"}
+    assert saga("dead", "replay", service, "--saga", "cup-1", "--older", *SAID).exit_code == 1, "it is replayed"
+    died = saga("dead", "replay", service, "--saga", "cup-2", "--older", *SAID)
+    assert (died.exit_code, "replayed, then dead" in died.stdout) == (1, True)
+
+
+def test_discarding_knows_no_such_option(saga: Call) -> None:
+    assert saga("dead", "discard", "payment", "--all", "--older", *SAID).exit_code == 2

@@ -1,0 +1,159 @@
+"""`saga dead replay --dry-run --code`: today's code runs on a copy, and nothing comes of it."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Call
+from tests.cli.pottery_service import Pottery
+from tests.cli.test_dead import SAID, blocked, outcomes, until
+from tests.cli.test_missing_topics import Running, running
+
+SOURCE = """
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from {module} import CupMade, CupOrdered, CupSold
+
+from saga import Retry, Saga, Service
+
+
+@dataclass(frozen=True)
+class Notes:
+    cups: int = 0
+    glaze: str = "none"
+
+
+@dataclass(frozen=True)
+class Shelf:
+    cups: int = 0
+
+
+def add(shelf: Shelf | None) -> Shelf:
+    return Shelf(cups=1 if shelf is None else shelf.cups + 1)
+
+
+potter = Service("{service}", state=Notes)
+potter.document(Shelf, "shelves")
+
+
+class Kiln(ABC):
+    @abstractmethod
+    async def bake(self, key: str, degrees: int) -> str: ...
+
+    @abstractmethod
+    async def paint(self, colour: str) -> str: ...
+
+
+class RealKiln(Kiln):
+    def __init__(self) -> None:
+        self.heat = 1000
+
+    async def bake(self, key: str, degrees: int) -> str:
+        with Path("baked").open("a") as baked:
+            baked.write(f"{{degrees + self.heat * 0}} ")
+        return "white"
+
+    async def paint(self, colour: str) -> str:
+        raise RuntimeError("out of paint")
+
+
+@potter.resource()
+async def kiln() -> AsyncIterator[Kiln]:
+    yield RealKiln()
+
+
+@potter.handler(retry=Retry(attempts_max=1))
+async def make(ordered: CupOrdered, kiln: Kiln, saga: Saga[Notes]) -> CupMade:
+    glaze = await saga.step(kiln.bake, saga.key("bake"), 900)
+    {body}
+    await saga.update(Shelf, "left", add)
+    saga.state = replace(saga.state, cups=saga.state.cups + 1, glaze=glaze)
+    return CupMade(cup_id=ordered.cup_id)
+
+
+@potter.handler
+async def forget(sold: CupSold) -> None:
+    return None
+"""
+BODIES = {
+    "broken": 'raise RuntimeError("the kiln is cold")',
+    "mended": "pass",
+    "worse": 'raise LookupError("no such cup")',
+    "painting": 'glaze = await saga.step(kiln.paint, "blue")',
+    "careless": "glaze = str(kiln.heat)",
+}
+
+
+@pytest.fixture
+def dead(pottery_on: Pottery, saga: Call) -> Iterator[Running]:
+    """A potter runs, and a cup has died behind its first step; modules of mended potters lie beside it."""
+    for name, body in BODIES.items():
+        source = SOURCE.format(module=pottery_on.module, service=pottery_on.service, body=body)
+        (pottery_on.folder / f"{pottery_on.module}_{name}.py").write_text(source)
+    name = f"{pottery_on.module}_broken"
+    assert saga("topics", "apply", name).exit_code == 0
+    with running(name) as process:
+        assert saga("publish", "CupOrdered", stdin=json.dumps({"cup_id": "cup-1"})).exit_code == 0
+        until(lambda: blocked(saga) == {"cup-1"})
+        yield process
+
+
+def test_a_rehearsal_tells_what_the_code_of_today_would_do_and_does_nothing(
+    dead: Running, saga: Call, pottery_on: Pottery
+) -> None:
+    baked = (pottery_on.folder / "baked").read_text()
+
+    def rehearsed(name: str, *more: str) -> tuple[int, list[str]]:
+        code = f"{pottery_on.module}_{name}"
+        done = saga("dead", "replay", pottery_on.service, "--all", *SAID, "--dry-run", "--code", code, *more)
+        return done.exit_code, [line.strip() for line in done.stdout.splitlines()]
+
+    assert rehearsed("mended") == (
+        0,
+        [
+            f"{pottery_on.service}  cup-1  make",
+            "make would be replayed: ada wants it: the kiln is hot",
+            "make would be handled",
+            "state    cups: null -> 1",
+            'state    glaze: null -> "white"',
+            'emits    CupMade {"cup_id": "cup-1"}',
+            "changes  shelves/left",
+        ],
+    )
+    code, lines = rehearsed("worse")
+    assert (code, lines[-1]) == (1, "make would be dead: LookupError: no such cup")
+    assert rehearsed("painting")[1][1:] == [
+        "make would be replayed: ada wants it: the kiln is hot",
+        'stops    make would call Kiln.paint("blue")',
+    ]
+    assert rehearsed("careless")[1][-1] == "stops    Kiln.heat is used outside of a step"
+    [told] = [json.loads(line) for line in rehearsed("mended", "--json")[1]]
+    assert (told["before"], told["after"], told["stops"]) == ({}, {"cups": 1, "glaze": "white"}, None)
+    assert [event["fields"] for event in told["emitted"]] == [{"cup_id": "cup-1"}]
+    assert (pottery_on.folder / "baked").read_text() == baked, "what is recorded is not asked for again"
+    assert outcomes(saga, "cup-1") == ["dead"], "nothing was written"
+    assert json.loads(saga("dead", "list", "--json").stdout)["letters"][0]["now"] == "blocks"
+
+
+@pytest.mark.parametrize(
+    ("args", "told"),
+    [
+        (("--code", "services.payment"), "--code is for --dry-run"),
+        (("--code", "services.order", "--dry-run"), "none of these modules declares 'payment'"),
+    ],
+)
+def test_a_rehearsal_is_of_the_service_and_only_told(saga: Call, shop: Path, args: tuple[str, ...], told: str) -> None:
+    result = saga("dead", "replay", "payment", "--all", *SAID, *args)
+    assert result.exit_code == 2
+    assert told in result.stderr
+
+
+def test_the_example_is_rehearsed_up_to_the_call_of_its_bank(saga: Call, shop: Path) -> None:
+    done = saga("dead", "replay", "payment", "--all", *SAID, "--dry-run", "--code", "services.payment")
+    assert done.exit_code == 0, done.output
+    assert "stops    reserve would call Bank.reserve(" in done.stdout

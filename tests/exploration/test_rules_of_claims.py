@@ -1,0 +1,68 @@
+"""Rules about answers that lie apart: take one away, and the exploration finds a rerun that goes another way."""
+
+from typing import Any
+
+import pytest
+from msgspec import Raw
+from msgspec.structs import replace
+
+from saga.errors import Ambiguous, Exists
+from saga.progress import spill
+from saga.progress.document import Call
+from saga.progress.record import Written
+from saga.runtime import claims, persistence
+from saga.runtime.participant import Participant
+from saga.runtime.turn_state import TurnState
+from tests.exploration.without_a_rule import Take, check_loss
+
+
+def claims_are_not_read(patch: pytest.MonkeyPatch) -> None:
+    async def as_it_is(service: Participant, turn: TurnState, call: Call) -> Call:
+        return call
+
+    patch.setattr(claims, "whole", as_it_is)
+
+
+def claims_are_written_after_the_progress_that_names_them(patch: pytest.MonkeyPatch) -> None:
+    light, save, late = claims.light, persistence.save, list[tuple[Participant, TurnState, Call]]()
+
+    async def put_off(service: Participant, turn: TurnState, call: Call) -> Call:
+        late.append((service, turn, call))
+        return replace(call, value=Raw(b"null"), claim=spill.digest_of(bytes(call.value)))
+
+    async def then(service: Participant, turn: TurnState, written: Written) -> TurnState:
+        put = [*late]
+        late.clear()
+        turn = await save(service, turn, written)
+        for each in put:
+            await light(*each)
+        return turn
+
+    patch.setattr(claims, "light", put_off)
+    patch.setattr(persistence, "save", then)
+
+
+def a_claim_whose_answer_is_lost_is_taken_for_written(patch: pytest.MonkeyPatch) -> None:
+    patiently = persistence.patiently
+
+    async def believe(service: Any, at: Any, operation: str, *args: Any, **rest: Any) -> Any:
+        try:
+            return await patiently(service, at, operation, *args, **rest)
+        except Ambiguous:
+            if operation != "claim":
+                raise
+            raise Exists("it will be there") from None
+
+    patch.setattr(persistence, "patiently", believe)
+
+
+RULES: dict[Take, str] = {
+    claims_are_not_read: "claims: two steps, crash",
+    claims_are_written_after_the_progress_that_names_them: "claims: two steps, crash",
+    a_claim_whose_answer_is_lost_is_taken_for_written: "claims: two steps, lost answers",
+}
+
+
+@pytest.mark.parametrize("take_away", RULES, ids=lambda rule: rule.__name__)
+def test_without_the_rule_there_is_a_loss(take_away: Take, monkeypatch: pytest.MonkeyPatch) -> None:
+    check_loss(take_away, RULES[take_away], monkeypatch)

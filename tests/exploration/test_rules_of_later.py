@@ -1,0 +1,129 @@
+"""Each rule about runs that go on later is there for a loss: take the rule away, and the exploration finds it."""
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from saga.progress import continuations, decide, giving_up, going_on, record, timing
+from saga.progress.actions import Run
+from saga.progress.document import Continuation, Snapshot
+from saga.progress.parts import held_before
+from saga.runtime import failing, handling
+from saga.runtime.saga import RunningSaga
+from tests.exploration.without_a_rule import Take, check_loss
+
+gone_on = going_on.gone_on
+
+
+def turns_share_their_keys(patch: pytest.MonkeyPatch) -> None:
+    cause_of = continuations.cause_of
+    patch.setattr(handling, "cause_of", lambda parts, c: cause_of(parts, None))
+
+
+def what_was_shown_is_shown_again(patch: pytest.MonkeyPatch) -> None:
+    def kept(p: Snapshot, hand: Any, role: Any, ended: Any, next_turn: Any) -> Any:
+        written = gone_on(p, hand, role, replace(ended, shown=()), next_turn)
+        entry = replace(written.entry, shown=ended.shown) if written.entry else None
+        return replace(written, entry=entry) if not ended.shown else _told(p, hand, role, ended, next_turn)
+
+    def _told(p: Snapshot, hand: Any, role: Any, ended: Any, next_turn: Any) -> Any:
+        into_inbox = record.into_inbox
+        with pytest.MonkeyPatch.context() as inner:
+            inner.setattr(record, "into_inbox", lambda p, hand, handler, messages: into_inbox(p, hand, handler, ()))
+            inner.setattr(record, "without", lambda kept, handler, messages: kept)
+            return gone_on(p, hand, role, ended, next_turn)
+
+    patch.setattr(going_on, "gone_on", kept)
+
+
+def a_rerun_sees_what_is_there_now(patch: pytest.MonkeyPatch) -> None:
+    run, opened = handling.run, failing.opened
+    roles: dict[str, Any] = {}
+
+    def known(service: Any, turn: Any, action: Run) -> Any:
+        roles[action.role.name] = action.role
+        return run(service, turn, action)
+
+    def anew(p: Snapshot, key: Any) -> Any:
+        intent = opened(p, key)
+        c = continuations.of(p, intent.handler, intent.message.id) if intent else None
+        if intent is None or c is None:
+            return intent
+        return replace(intent, parts=continuations.parts_of(p, roles[intent.handler], c))
+
+    patch.setattr(handling, "run", known)
+    patch.setattr(handling, "opened", anew)
+
+
+def a_rerun_has_waited_longer(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(RunningSaga, "time_ms", property(RunningSaga._now_ms))
+
+
+def turns_do_not_look_whether_others_are_under_way(patch: pytest.MonkeyPatch) -> None:
+    going = decide._going_on
+
+    def passes(p: Snapshot, *asked: Any) -> Any:
+        return going(replace(p, queue=(), intents=(), compensating=()), *asked)
+
+    patch.setattr(decide, "_going_on", passes)
+
+
+def turns_that_began_are_not_gone_on_with(patch: pytest.MonkeyPatch) -> None:
+    resumable = decide._resumable
+
+    def without(p: Snapshot, roles: Any, intent: Any, now_ms: int) -> Any:
+        return None if p.later else resumable(p, roles, intent, now_ms)
+
+    patch.setattr(decide, "_resumable", without)
+
+
+def turns_wait_in_memory_alone(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(timing, "_not_queued", lambda p: ())
+
+
+def what_turns_did_is_forgotten(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(going_on, "_stands", lambda call: False)
+
+
+def a_turn_that_is_given_up_begins_anew(patch: pytest.MonkeyPatch) -> None:
+    dead = giving_up.dead
+
+    def forgotten(p: Snapshot, *asked: Any) -> Any:
+        return dead(replace(p, later=(), intents=()), *asked)
+
+    patch.setattr(giving_up, "dead", forgotten)
+
+
+def what_is_discarded_goes_on(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(continuations, "of", lambda p, handler, message: None)
+
+
+def a_message_on_which_a_run_goes_on_is_taken_again(patch: pytest.MonkeyPatch) -> None:
+    def nowhere(p: Snapshot, handler: str, message: str) -> Continuation | None:
+        return None
+
+    kept = decide.kept
+    patch.setattr(decide, "kept", lambda p, *asked: kept(replace(p, later=()), *asked))
+    patch.setattr(decide, "held_before", lambda p, *asked: held_before(replace(p, later=()), *asked))
+    patch.setattr(continuations, "of", nowhere)
+
+
+RULES: dict[Take, str] = {
+    turns_share_their_keys: "later: a job",
+    what_was_shown_is_shown_again: "later: it needs the event twice",
+    a_rerun_sees_what_is_there_now: "later: an event and the time race",
+    a_rerun_has_waited_longer: "later: it needs the event twice",
+    turns_do_not_look_whether_others_are_under_way: "later: undone between turns",
+    turns_that_began_are_not_gone_on_with: "later: a job moves",
+    turns_wait_in_memory_alone: "later: at a time",
+    what_turns_did_is_forgotten: "later: nothing covers its turns",
+    a_turn_that_is_given_up_begins_anew: "replay: a turn that is dead",
+    what_is_discarded_goes_on: "discard: a turn that is dead",
+    a_message_on_which_a_run_goes_on_is_taken_again: "later: a job moves",
+}
+
+
+@pytest.mark.parametrize("take_away", RULES, ids=lambda rule: rule.__name__)
+def test_without_the_rule_there_is_a_loss(take_away: Take, monkeypatch: pytest.MonkeyPatch) -> None:
+    check_loss(take_away, RULES[take_away], monkeypatch)

@@ -1,0 +1,79 @@
+"""Rules about results that are in pages: take one away, and the exploration finds something that is not undone once."""
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from saga.progress import compensate, stacks
+from saga.progress.document import Page, Snapshot
+from saga.progress.record import Written
+from saga.progress.spill import Leaf
+from saga.runtime import persistence, spilling
+from saga.runtime.participant import Participant
+from saga.runtime.turn_state import TurnState
+from tests.exploration.without_a_rule import Take, check_loss
+
+
+def results_in_pages_are_forgotten(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(compensate, "_is_left", lambda p, role: any(r.handler == role.name for r in p.results))
+
+
+def the_page_below_is_forgotten(patch: pytest.MonkeyPatch) -> None:
+    restored = stacks.restored
+
+    def alone(p: Snapshot, page: Page, leaf: Leaf) -> Snapshot:
+        return restored(p, page, replace(leaf, below=None))
+
+    patch.setattr(stacks, "restored", alone)
+
+
+def the_newest_result_goes_to_a_page(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(stacks, "_older", lambda mine, bounds: [(result,) for result in mine])
+
+
+def results_come_back_behind_those_of_others(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(stacks, "_in_order", lambda results: tuple(results))
+
+
+def pages_of_results_are_removed_before_the_progress_is_written(patch: pytest.MonkeyPatch) -> None:
+    within = spilling.within_bounds
+
+    async def hasty(service: Participant, turn: TurnState, p: Snapshot) -> Any:
+        p, emptied = await within(service, turn, p)
+        await spilling.removed(service, emptied)
+        return p, ()
+
+    patch.setattr(spilling, "within_bounds", hasty)
+
+
+def pages_are_written_after_the_progress_that_lists_them(patch: pytest.MonkeyPatch) -> None:
+    inserted, save, late = spilling._inserted, persistence.save, list[tuple[Any, ...]]()
+
+    async def put_off(*asked: Any) -> None:
+        late.append(asked)
+
+    async def then(service: Participant, turn: TurnState, written: Written) -> TurnState:
+        late.clear()
+        turn = await save(service, turn, written)
+        for asked in [*late]:
+            await inserted(*asked)
+        return turn
+
+    patch.setattr(spilling, "_inserted", put_off)
+    patch.setattr(persistence, "save", then)
+
+
+RULES: dict[Take, str] = {
+    results_in_pages_are_forgotten: "results pages: undone, crash",
+    the_page_below_is_forgotten: "results pages: undone, crash",
+    the_newest_result_goes_to_a_page: "results pages: undone, crash",
+    results_come_back_behind_those_of_others: "results pages: of two handlers",
+    pages_of_results_are_removed_before_the_progress_is_written: "results pages: undone, crash",
+    pages_are_written_after_the_progress_that_lists_them: "results pages: undone, crash",
+}
+
+
+@pytest.mark.parametrize("take_away", RULES, ids=lambda rule: rule.__name__)
+def test_without_the_rule_there_is_a_loss(take_away: Take, monkeypatch: pytest.MonkeyPatch) -> None:
+    check_loss(take_away, RULES[take_away], monkeypatch)

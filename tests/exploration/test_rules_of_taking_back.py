@@ -1,0 +1,44 @@
+"""Each rule about what takes the place of an original that never finishes is there for a loss: take it away, and the
+exploration finds it."""
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from saga.progress import compensate
+from saga.progress.document import Snapshot
+from saga.runtime.saga import RunningSaga
+from tests.exploration.without_a_rule import Take, check_loss
+
+
+def what_was_said_is_forgotten(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(RunningSaga, "taken_back_with", ())
+
+
+def what_takes_its_place_has_the_keys_of_the_original(patch: pytest.MonkeyPatch) -> None:
+    sealed = compensate.sealed
+
+    def as_it_was(p: Snapshot, *asked: Any) -> Any:
+        intent = sealed(p, *asked)
+        original = next(iter(i for i in p.intents if i.kind == "do"), None)
+        return intent if original is None else replace(intent, calls=original.calls, begins=original.begins)
+
+    patch.setattr(compensate, "sealed", as_it_was)
+
+
+def turns_that_are_over_are_not_taken_back(patch: pytest.MonkeyPatch) -> None:
+    sealed = compensate.sealed
+    patch.setattr(compensate, "sealed", lambda p, *asked: replace(sealed(p, *asked), undo_with=()))
+
+
+RULES: dict[Take, str] = {
+    what_was_said_is_forgotten: "taken back: crash",
+    what_takes_its_place_has_the_keys_of_the_original: "taken back: crash",
+    turns_that_are_over_are_not_taken_back: "taken back: turns that are over",
+}
+
+
+@pytest.mark.parametrize("take_away", RULES, ids=lambda rule: rule.__name__)
+def test_without_the_rule_there_is_a_loss(take_away: Take, monkeypatch: pytest.MonkeyPatch) -> None:
+    check_loss(take_away, RULES[take_away], monkeypatch)

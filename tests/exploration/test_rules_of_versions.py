@@ -1,0 +1,64 @@
+"""Each rule about states of another version is there for a loss: take it away, and the exploration finds it."""
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from saga.progress.document import Intent, Snapshot
+from saga.progress.formats import PLAIN
+from saga.runtime import migrating, persistence
+from saga.runtime.prepared import Prepared
+from tests.exploration.without_a_rule import Take, check_loss
+
+migrated = migrating.migrated
+
+
+def a_migration_is_made_twice(patch: pytest.MonkeyPatch) -> None:
+    """The state is written migrated, without its version."""
+
+    def unnumbered(service: Prepared, p: Snapshot, delta: dict[str, Any]) -> tuple[Snapshot, dict[str, Any]]:
+        if p.version == service.version:
+            return p, delta
+        after, whole = migrated(service, p, delta)
+        return replace(after, version=p.version, format=PLAIN), whole
+
+    patch.setattr(migrating, "migrated", unnumbered)
+
+
+def a_newer_state_is_read_by_the_release_before(patch: pytest.MonkeyPatch) -> None:
+    check = persistence._check_declared
+    patch.setattr(persistence, "_check_declared", lambda s, p, *said: check(s, replace(p, version=1), *said))
+
+
+def a_rerun_is_shown_the_state_as_it_was(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(migrating, "shown", lambda service, intent, saga: intent.state)
+
+
+def a_rerun_is_shown_the_state_of_the_saga(patch: pytest.MonkeyPatch) -> None:
+    """What a run began on counts as migrated when the saga's own state is."""
+
+    def together(service: Prepared, p: Snapshot, delta: dict[str, Any]) -> tuple[Snapshot, dict[str, Any]]:
+        after, whole = migrated(service, p, delta)
+        intents: tuple[Intent, ...] = tuple([replace(i, version=after.version) for i in after.intents])
+        return replace(after, intents=intents), whole
+
+    patch.setattr(migrating, "migrated", together)
+
+
+def a_transition_holds_what_a_run_changed_and_no_more(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(migrating, "migrated", lambda service, p, delta: (migrated(service, p, delta)[0], delta))
+
+
+RULES: dict[Take, str] = {
+    a_migration_is_made_twice: "version: one run before, one after",
+    a_newer_state_is_read_by_the_release_before: "version: one run before, one after",
+    a_rerun_is_shown_the_state_as_it_was: "version: begun before, gone on with after",
+    a_rerun_is_shown_the_state_of_the_saga: "version: parked, and another undone meanwhile",
+    a_transition_holds_what_a_run_changed_and_no_more: "version: transitions in archives",
+}
+
+
+@pytest.mark.parametrize("take_away", RULES, ids=lambda rule: rule.__name__)
+def test_without_the_rule_there_is_a_loss(take_away: Take, monkeypatch: pytest.MonkeyPatch) -> None:
+    check_loss(take_away, RULES[take_away], monkeypatch)

@@ -1,0 +1,50 @@
+"""Bugs planted in what people pause and route, one each: attempts that are burnt, pauses that are forgotten, money that
+stands."""
+
+import pytest
+from msgspec.structs import replace
+
+from saga.controls import Noted
+from saga.messages import Position
+from saga.progress.actions import Run
+from saga.runtime import controlling, failing, stopped
+from saga.runtime.failing import Ask
+from saga.runtime.participant import Participant
+from saga.runtime.turn_state import TurnState
+from tests.mutants.runtime_mutants import rewritten
+
+
+def a_pause_burns_attempts(patch: pytest.MonkeyPatch) -> None:
+    """What waits because of it counts as if it had failed."""
+    rewritten(patch, failing, "put_off", "attempts=before + len(history)", "attempts=before + len(history) + 1")
+
+
+def a_pause_is_in_memory_only(patch: pytest.MonkeyPatch) -> None:
+    """The worker that has heard of it knows, and forgets it with its process."""
+
+    async def looked(service: Participant, at: Position) -> None:
+        service.controls.until_s = service.ports.clock.monotonic_s() + 5
+
+    patch.setattr(controlling, "look", looked)
+
+
+def a_pause_is_over_as_soon_as_it_is_looked_at(patch: pytest.MonkeyPatch) -> None:
+    """What was parked because of it is let through when its wake comes."""
+    waits = stopped._waits
+
+    async def passed(service: Participant, turn: TurnState, ask: Ask, entry: Noted) -> TurnState | None:
+        return None if stopped._is_parked(turn.known, ask) else await waits(service, turn, ask, entry)
+
+    patch.setattr(stopped, "_waits", passed)
+
+
+def a_route_drops_what_has_begun(patch: pytest.MonkeyPatch) -> None:
+    """An open intent goes with its message: nobody knows any more what stands."""
+    sent_away = stopped._sent_away
+
+    async def dropped(service: Participant, turn: TurnState, ask: Ask, entry: Noted) -> TurnState:
+        p = replace(turn.known, intents=())
+        return await sent_away(service, replace(turn, progress=p), ask, entry)
+
+    patch.setattr(stopped, "_is_new", lambda p, ask: isinstance(ask.action, Run))
+    patch.setattr(stopped, "_sent_away", dropped)

@@ -1,0 +1,77 @@
+"""Bugs planted in what becomes of people's commands, one each."""
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from saga.commands import Command
+from saga.names import PROGRESS
+from saga.progress import operators, record
+from saga.progress.document import Kept, Snapshot, progress_key
+from saga.progress.record import Hand, Written
+from saga.runtime import controlling, persistence
+from saga.runtime.participant import Participant
+from saga.runtime.saga import RunningSaga
+from saga.runtime.turn_state import TurnState
+from tests.mutants.runtime_mutants import rewritten
+
+
+def a_replay_runs_twice(patch: pytest.MonkeyPatch) -> None:
+    """It is queued once more, as a message of its own."""
+    replayed = operators._replayed
+
+    def twice(p: Snapshot, hand: Hand, command: Command, kept: Kept) -> Written:
+        again = replace(kept, message=replace(kept.message, id=f"{kept.message.id}-again"), dead=None)
+        return replayed(replace(p, queue=(*p.queue, again)), hand, command, kept)
+
+    patch.setattr(operators, "_replayed", twice)
+
+
+def a_compensation_may_be_discarded(patch: pytest.MonkeyPatch) -> None:
+    discarded = operators.discarded
+
+    def gone(p: Snapshot, hand: Hand, command: Command, kept: Kept, **remains: Any) -> Written:
+        left = record.without(p.compensating, kept.handler, [kept.message.id])
+        return discarded(replace(p, compensating=left), hand, command, kept, **remains)
+
+    patch.setattr(operators, "_indispensable", lambda p, roles, role, kept: None)
+    patch.setattr(operators, "discarded", gone)
+
+
+def a_command_is_written_over_what_others_wrote(patch: pytest.MonkeyPatch) -> None:
+    """A worker that has lost the partition heeds it all the same, by what it remembers of the saga."""
+    save = persistence.save
+
+    async def saved(service: Participant, turn: TurnState, written: Written) -> TurnState:
+        if isinstance(turn.message, Command):
+            there = await service.ports.store.get(PROGRESS, progress_key(service.name, turn.message.saga))
+            turn = replace(turn, cas=0 if there is None else there.cas)
+        return await save(service, turn, written)
+
+    patch.setattr(persistence, "save", saved)
+
+
+def a_person_is_not_believed(patch: pytest.MonkeyPatch) -> None:
+    """The call is made again, whatever was said of it."""
+    init = RunningSaga.__init__
+
+    def forgetful(self: RunningSaga, *given: Any) -> None:
+        init(self, *given)
+        self._said = {}
+
+    patch.setattr(RunningSaga, "__init__", forgetful)
+
+
+def a_flag_changes_under_a_rerun(patch: pytest.MonkeyPatch) -> None:
+    """It is asked for anew each time, and nothing of it is recorded."""
+
+    async def asked(self: RunningSaga, name: str) -> bool:
+        return await controlling.is_on(self.service, self.turn.position, name, self.turn.message.saga)
+
+    patch.setattr(RunningSaga, "flag", asked)
+
+
+def what_is_open_expires(patch: pytest.MonkeyPatch) -> None:
+    """A saga that waits for a person is forgotten like one that is over."""
+    rewritten(patch, persistence, "save", "None if p.is_open else service.memory_s", "service.memory_s")

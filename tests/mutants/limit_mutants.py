@@ -1,0 +1,23 @@
+"""Bugs planted in the limits of resources, one each: attempts that are burnt, calls that nobody holds back, places that
+are lost."""
+
+import pytest
+
+from saga.policies import breaker
+from saga.runtime import failing
+from saga.runtime.limiting import Limiter
+from tests.mutants.runtime_mutants import rewritten
+
+
+def a_breaker_burns_attempts(patch: pytest.MonkeyPatch) -> None:
+    """What it refuses counts as if the call had failed."""
+    rewritten(patch, failing, "failed", "saga.put_off_s is not None or saga.lets_pass(why)", "False")
+
+
+def an_open_breaker_lets_all_through(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(breaker, "left_s", lambda circuit, now_s: 0.0)
+
+
+def a_refused_call_keeps_its_place(patch: pytest.MonkeyPatch) -> None:
+    """It was let in, and is refused as the breaker has opened meanwhile."""
+    rewritten(patch, Limiter, "enter", "self._frees(None)", "pass")

@@ -1,0 +1,481 @@
+"""Runs that go on later: when each goes on, with what, and what is written about it."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from msgspec import Raw
+from msgspec.structs import replace
+
+from saga.commands import Command, type_of
+from saga.messages import Message
+from saga.progress import compensate, continuations, giving_up, going_on, operators, record, timing
+from saga.progress.actions import (
+    Action,
+    Close,
+    CloseSealed,
+    Discard,
+    Done,
+    Ignore,
+    Now,
+    Queue,
+    Refuse,
+    Run,
+    Seal,
+    Trigger,
+    Wait,
+)
+from saga.progress.decide import decide, knows, next_ready, undo_step
+from saga.progress.document import Call, Continuation, Kept, Own, Result, Snapshot, Timer, decode_entry
+from saga.progress.formats import CONTINUED, PLAIN, TIMED, format_of
+from saga.progress.giving_up import Failure
+from saga.progress.going_on import CALLS_MAX
+from saga.progress.parts import held
+from saga.progress.record import Ended, Hand
+from saga.progress.roles import Role, Roles, Undo
+from saga.progress.step import next_action
+from saga.progress.takeover import undeclared
+from saga.progress.taking_back import TakeBack
+from tests.progress.pieces import NOW_MS, a_hand, a_message, a_role, an_intent, blank, kept, ran, roles_of
+
+A, B, E, F = (a_message(type_) for type_ in "ABEF")
+E2, W = a_message("E", "E-2"), a_message("W", "wake-4")
+UNDO = Undo(name="release", outcomes=frozenset("F"), results=frozenset("R"))
+LOOK = Role(name="look", takes=(frozenset("A"),), optional=(frozenset("E"),))
+BOTH = Role(name="both", takes=(frozenset("A"), frozenset("B")), undo=UNDO)
+EACH = Role(name="each", takes=(frozenset("A"),), many=True)
+EACH_OF_TWO = Role(name="each", takes=(frozenset("A"), frozenset("B")), many=True)
+NOW = Now(NOW_MS, memory_s=10**6)
+STEP = Call(kind="step", name="post", number=1, input="x", value=Raw(b"7"))
+
+
+def roles(*handlers: Role) -> Roles:
+    return roles_of(*handlers, outcomes="F")
+
+
+def going(role: Role = LOOK, *parts: Message, due_ms: int = NOW_MS, n: int = 1) -> Continuation:
+    return Continuation(
+        handler=role.name,
+        parts=parts or (A,),
+        n=n,
+        turn=1,
+        first_ms=NOW_MS - 50,
+        seen_ms=NOW_MS - 50,
+        due_ms=due_ms,
+        by="A-1",
+    )
+
+
+def with_(*later: Continuation, waiting: Sequence[Kept] = (), queue: Sequence[Kept] = ()) -> Snapshot:
+    return replace(blank(), n=5, published=5, later=later, waiting=tuple(waiting), queue=tuple(queue), format=CONTINUED)
+
+
+def ready(p: Snapshot, *handlers: Role, in_hand: str | None = None) -> Action | None:
+    return next_ready(p, roles(*handlers), NOW_MS, in_hand)
+
+
+# ---------------------------------------------------------------- when it goes on
+
+
+def test_it_goes_on_when_its_time_has_come() -> None:
+    c = going()
+    assert ready(with_(c), LOOK) == Run(LOOK, A, (A,), goes_on=c)
+    assert ready(with_(going(due_ms=NOW_MS + 1)), LOOK) is None
+
+
+def test_of_several_the_earliest_goes_on_first() -> None:
+    early, late = going(EACH, a_message("A", "early"), due_ms=NOW_MS - 9), going(EACH, A)
+    assert ready(with_(late, early), EACH) == Run(EACH, early.parts[0], early.parts, goes_on=early)
+
+
+def test_what_was_put_off_under_a_message_goes_on_under_another() -> None:
+    c = going()
+    assert ready(with_(c), LOOK, in_hand="A-1") is None
+    assert ready(with_(c), LOOK, in_hand="wake-1") is not None
+
+
+def test_an_event_that_it_waits_for_lets_it_go_on_before_its_time() -> None:
+    c = replace(going(due_ms=NOW_MS + 9), until=("E",))
+    p = with_(c, waiting=[kept("look", E, 3)])
+    assert ready(p, LOOK, in_hand="A-1") == Run(LOOK, A, (A, E), goes_on=c)
+    assert ready(with_(c), LOOK) is None
+    assert ready(with_(replace(c, until=()), waiting=[kept("look", E, 3)]), LOOK) is None, "it waits for a time"
+
+
+def test_a_turn_that_failed_waits_for_its_next_attempt_whatever_is_there() -> None:
+    c = replace(going(due_ms=NOW_MS + 9), until=("E",), attempts=1)
+    assert ready(with_(c, waiting=[kept("look", E, 3)]), LOOK) is None
+
+
+def test_each_turn_is_shown_the_first_event_that_none_was_shown() -> None:
+    p = with_(going(), waiting=[kept("look", E2, 4), kept("look", E, 3), kept("other", E, 2)])
+    assert continuations.shown(p, LOOK) == (E,)
+    own = replace(p, waiting=(), own=(Own(event=E2, n=3), Own(event=B, n=1), Own(event=E, n=4)))
+    assert continuations.shown(own, LOOK) == (E2,)
+    had = replace(own, inbox=record.into_inbox(own, a_hand(A), "look", [E2.id]))
+    assert continuations.shown(had, LOOK) == (E,)
+    assert continuations.shown(with_(), LOOK) == ()
+
+
+@pytest.mark.parametrize(
+    "p",
+    [
+        with_(going(), queue=[kept("other", B)]),
+        replace(with_(going()), intents=(an_intent("other", B),)),
+        replace(with_(going()), compensating=(kept("look", F),)),
+    ],
+)
+def test_it_waits_while_others_are_under_way(p: Snapshot) -> None:
+    found = ready(p, LOOK, a_role("other", "B", undo=UNDO), in_hand="B-1")
+    assert not isinstance(found, Run) or found.goes_on is None
+
+
+def test_a_turn_that_has_begun_is_brought_to_its_end_at_any_time_but_not_while_it_is_parked() -> None:
+    c = going(due_ms=NOW_MS + 9)
+    intent = an_intent("look", A, E)
+    p = replace(with_(c), intents=(intent,))
+    assert ready(p, LOOK) == Run(LOOK, A, (A, E), intent, c)
+    assert ready(replace(p, later=(replace(c, attempts=1),)), LOOK) is None
+    assert ready(replace(p, later=(replace(c, attempts=1, due_ms=NOW_MS),)), LOOK) == Run(
+        LOOK, A, (A, E), intent, replace(c, attempts=1, due_ms=NOW_MS)
+    )
+    dead = replace(p, queue=(kept("look", A, dead="d"),))
+    assert ready(dead, LOOK) is None
+
+
+def test_what_never_runs_again_goes_on_no_more() -> None:
+    closed = replace(with_(going()), closed=("look",))
+    assert ready(closed, LOOK) == Ignore(LOOK, A, "its compensation has closed this handler")
+    begun = replace(closed, intents=(an_intent("look", A),))
+    assert not isinstance(ready(begun, LOOK), Ignore), "it is brought to its end"
+    ignored = record.ignored(closed, a_hand(A, roles=roles(LOOK)), LOOK, A, "closed").snapshot
+    assert (ignored.later, ignored.format) == ((), PLAIN)
+    both = replace(with_(going(BOTH, A, B)), closed=("both",))
+    ignored = record.ignored(both, a_hand(A, roles=roles(BOTH)), BOTH, A, "closed").snapshot
+    assert len(ignored.inbox) == 2
+    each = replace(with_(going(EACH_OF_TWO, A, B)), closed=("each",))
+    assert len(record.ignored(each, a_hand(A), EACH_OF_TWO, A, "closed").snapshot.inbox) == 1
+
+
+# ---------------------------------------------------------------- what is decided on messages
+
+
+def test_an_event_that_may_be_absent_is_kept_for_the_next_turn() -> None:
+    for p in (blank(), with_(going()), replace(with_(going()), queue=(kept("look", B, dead="d"),))):
+        assert decide(p, LOOK, E, now=NOW) == Wait(LOOK, E, "until look runs, and is shown it")
+    assert decide(blank(), LOOK, A, now=NOW) == Run(LOOK, A, (A,))
+    there = replace(blank(), waiting=(kept("look", E),))
+    assert decide(there, LOOK, A, now=NOW) == Run(LOOK, A, (A, E))
+
+
+def test_an_event_that_comes_after_the_end_or_was_left_over_is_ignored() -> None:
+    p = replace(blank(), ran=(ran("look", A, "c"),))
+    over = Ignore(LOOK, E, "look has run in this saga already")
+    assert decide(p, LOOK, E, now=NOW) == over
+    assert ready(replace(p, waiting=(kept("look", E),)), LOOK) == over
+    assert ready(replace(p, waiting=(kept("look", A), kept("other", E))), LOOK) is None
+    assert ready(replace(blank(), waiting=(kept("look", E),)), LOOK) is None
+
+
+def test_one_that_nobody_can_decode_is_taken_up_at_once() -> None:
+    assert decide(blank(), LOOK, E, now=NOW, bad="bytes") == Run(LOOK, E, (E,))
+    blocked = replace(blank(), intents=(an_intent("other", B),))
+    assert isinstance(decide(blocked, LOOK, E, now=NOW, bad="bytes"), Queue)
+
+
+def test_a_message_on_which_a_run_goes_on_is_not_taken_again() -> None:
+    p = with_(going(BOTH, A, B))
+    assert knows(p, roles(BOTH), A)
+    assert knows(p, roles(BOTH), B)
+    assert not knows(p, roles(BOTH), E)
+    trigger = Trigger(message=A)
+    woken = replace(p, wake=Timer(id="wake-4", due_ms=NOW_MS))
+    assert next_action(woken, roles(BOTH), trigger, Now(NOW_MS - 90, memory_s=99), certain=True) == Done()
+    other = a_message("B", "B-2", value=b"2")
+    assert isinstance(decide(p, BOTH, other, now=NOW), Refuse)
+    assert isinstance(decide(p, BOTH, replace(other, value=b"1"), now=NOW), Ignore)
+    assert decide(with_(going(EACH)), EACH, replace(A, id="A-2"), now=NOW) == Run(
+        EACH, replace(A, id="A-2"), (replace(A, id="A-2"),)
+    )
+
+
+def test_own_events_on_which_a_run_goes_on_are_no_parts_of_another() -> None:
+    p = replace(with_(going(BOTH, A, B)), own=(Own(event=A, n=0), Own(event=B, n=1)))
+    assert list(held(p, BOTH, 0)) == []
+    assert ready(p, BOTH, in_hand="A-1") is None
+    many = replace(with_(going(EACH_OF_TWO, A, B)), own=(Own(event=A, n=0), Own(event=B, n=1)))
+    assert list(held(many, EACH_OF_TWO, 0)) == []
+    assert list(held(many, EACH_OF_TWO, 1)) == [(1, B)], "the others stay for each"
+
+
+def test_a_dead_turn_that_is_replayed_is_tried_as_a_turn() -> None:
+    c = going(due_ms=NOW_MS + 9)
+    p = with_(c, queue=[kept("look", A)])
+    assert ready(p, LOOK) == Run(LOOK, A, (A,), goes_on=c)
+    blocked = replace(p, intents=(an_intent("other", B),))
+    assert ready(blocked, LOOK, a_role("other", "B")) is None
+    with_intent = replace(p, intents=(an_intent("look", A),))
+    assert ready(with_intent, LOOK) == Run(LOOK, A, (A,), with_intent.intents[0], c)
+
+
+def test_a_turn_that_failed_moves_its_time_and_holds_up_nobody() -> None:
+    c, other = going(), going(EACH, a_message("A", "other"))
+    p = with_(c, other)
+    failure = Failure(reason="why", remedy="", attempts=3, under={"bank": 2})
+    after = giving_up.parked(p, a_hand(A), Run(LOOK, A, (A,), goes_on=c), failure, None, due_ms=NOW_MS + 70).snapshot
+    moved = replace(c, attempts=3, under={"bank": 2}, due_ms=NOW_MS + 70)
+    assert (after.later, after.queue) == ((moved, other), ())
+    replayed = replace(p, queue=(kept("look", A),))
+    at_its_place = giving_up.parked(
+        replayed, a_hand(A), Run(LOOK, A, (A,), goes_on=c), failure, None, due_ms=NOW_MS + 70
+    )
+    assert [k.due_ms for k in at_its_place.snapshot.queue] == [NOW_MS + 70]
+    assert at_its_place.snapshot.later == (c, other)
+
+
+# ---------------------------------------------------------------- what is written
+
+
+def hand(p: Snapshot, message: Message, *handlers: Role) -> Hand:
+    return replace(a_hand(message, roles=roles(*handlers)), before=p)
+
+
+def turn_of(p: Snapshot, role: Role, *parts: Message, **did: Any) -> Snapshot:
+    """The progress after a turn on these parts."""
+    c = next(iter(p.later), None)
+    cause = continuations.cause_of(parts[: len(role.takes)], c)
+    ended = Ended(message=parts[0], cause=cause, parts=parts, delta={"x": 1}, **did)
+    needed = parts[: len(role.takes)]
+    following = replace(going(role, *needed), turn=1 if c is None else c.turn + 1)
+    return going_on.gone_on(p, hand(p, W, role), role, ended, following).snapshot
+
+
+def test_each_turn_has_a_cause_of_its_own() -> None:
+    assert continuations.cause_of((A,), None) == A.id
+    assert continuations.cause_of((B, A), None) == f"{A.id}+{B.id}"
+    assert continuations.cause_of((A,), replace(going(), turn=3)) == f"{A.id}~3"
+
+
+def test_a_turn_leaves_what_the_run_needs_and_takes_what_it_was_shown() -> None:
+    p = replace(blank(), waiting=(kept("look", E, 1), kept("look", E2, 2)), intents=(an_intent("look", A),), n=3)
+    after = turn_of(p, LOOK, A, E, shown=(E.id,))
+    (c,) = after.later
+    assert (c.parts, c.turn, c.n, c.by) == ((A,), 1, 3, W.id)
+    assert [k.message for k in after.waiting] == [E2]
+    assert len(after.inbox) == 1
+    assert (after.intents, after.ran, after.state, after.format, after.is_open) == ((), (), {"x": 1}, CONTINUED, True)
+    assert after.wake is not None
+    assert after.wake.due_ms == NOW_MS, "what goes on at once is woken at once"
+    assert decode_entry(after.transitions[-1]).ran
+    again = turn_of(after, LOOK, A, E2, shown=(E2.id,))
+    assert [(c.turn, c.n) for c in again.later] == [(2, 4)]
+
+
+def test_the_last_turn_ends_the_run() -> None:
+    p = with_(going(BOTH, A, B))
+    ended = Ended(message=A, cause=f"{A.id}~1", parts=(A, B))
+    after = record.handled(p, hand(p, W, BOTH), BOTH, ended).snapshot
+    assert (after.later, after.format, after.wake) == ((), PLAIN, None)
+    assert len(after.inbox) == len(after.ran) == 2
+    p = with_(going(), waiting=[kept("look", E)])
+    after = record.handled(p, hand(p, W, LOOK), LOOK, Ended(message=A, cause="c", parts=(A, E))).snapshot
+    assert (after.waiting, len(after.inbox), len(after.ran)) == ((), 2, 1)
+
+
+def test_calls_that_no_result_covers_stay_listed() -> None:
+    read, refused = replace(STEP, kind="read"), replace(STEP, name="no", answer="Declined")
+    once = turn_of(blank(), BOTH, A, B, calls=(STEP, read, refused))
+    assert once.later[0].calls == (replace(STEP, value=Raw(b"null")),)
+    twice = turn_of(once, BOTH, A, B, calls=(replace(STEP, name="more"),))
+    assert [call.name for call in twice.later[0].calls] == ["post", "more"]
+    covered = turn_of(twice, BOTH, A, B, calls=(STEP,), events=[replace(a_message("R"), source="svc")])
+    assert covered.later[0].calls == ()
+    assert [r.cause for r in covered.results] == [f"{A.id}+{B.id}~2"]
+    assert turn_of(blank(), LOOK, A, calls=(STEP,)).later[0].calls == (), "nothing undoes it"
+
+
+def test_the_other_messages_of_a_repeating_handler_stay() -> None:
+    p = replace(blank(), waiting=(kept("each", A), kept("each", B)))
+    assert [k.message for k in turn_of(p, EACH_OF_TWO, A, B).waiting] == [B]
+
+
+def test_the_format_says_whether_a_run_goes_on() -> None:
+    c, opened = going(), kept("expire", A)
+    assert format_of((), (opened,), (c,), 1) == CONTINUED
+    assert format_of((), (opened,), (), 1) == TIMED
+    p = replace(with_(c), deadlines=(opened,))
+    assert set(undeclared(p, roles(LOOK))) == {"handler expire"}
+    assert undeclared(with_(c), roles()) == ("handler look",)
+
+
+# ---------------------------------------------------------------- when the saga fails
+
+
+def test_a_run_that_goes_on_is_closed_and_what_its_turns_did_is_put_right() -> None:
+    c = going(BOTH, A, B)
+    p = with_(c)
+    assert undo_step(p, BOTH, F) == Close(BOTH, F)
+    closed = compensate.closed(p, hand(p, F, BOTH), BOTH, F).snapshot
+    assert (closed.later, closed.format, closed.closed) == ((), PLAIN, ("both",))
+    assert len(closed.inbox) == 3, "the outcome and both messages"
+    did = with_(replace(c, calls=(STEP,)))
+    assert undo_step(did, BOTH, F) == Seal(BOTH, F)
+    sealed = compensate.sealed(did, BOTH)
+    assert (sealed.kind, sealed.cause, sealed.left, sealed.calls) == ("lieu", f"{A.id}+{B.id}~1", (STEP,), ())
+    p = record.begun(did, hand(did, F, BOTH), sealed).snapshot
+    assert undo_step(p, BOTH, F) == CloseSealed(BOTH, F, sealed)
+    assert CloseSealed(BOTH, F, sealed).parts == (A, B)
+    written = compensate.closed_for_good(p, hand(p, F, BOTH), BOTH, F, remains=["step post ran"])
+    assert written.entry is not None
+    assert str(written.entry.reason).startswith("both can never finish: it goes on no more;")
+    begun = replace(did, intents=(an_intent("both", A, B),), queue=(kept("both", A, dead="d"),))
+    assert compensate.sealed(begun, BOTH).left == (STEP,)
+
+
+BACK = TakeBack(call="bank.give", after=1)
+
+
+def test_what_was_said_takes_the_place_of_what_it_covers() -> None:
+    more = replace(STEP, name="more")
+    begun = replace(an_intent("both", A, B), calls=(STEP, more), begins=replace(STEP, name="begun"), undo_with=(BACK,))
+    p = replace(blank(), intents=(begun,), queue=(kept("both", A, dead="d"),))
+    sealed = compensate.sealed(p, BOTH)
+    assert (sealed.kind, sealed.calls, sealed.begins, sealed.undo_with) == ("lieu", (), None, (BACK,))
+    assert [call.name for call in sealed.left] == ["more"], "what was done before it was said is covered"
+    assert sealed.maybe == begun.begins
+    answered = replace(begun, begins=more)
+    assert compensate.sealed(replace(p, intents=(answered,)), BOTH).maybe is None
+    never_begun = replace(begun, begins=None, calls=())
+    assert compensate.sealed(replace(p, intents=(never_begun,)), BOTH).maybe is None
+    p = record.begun(p, hand(p, F, BOTH), sealed).snapshot
+    written = compensate.closed_for_good(p, hand(p, F, BOTH), BOTH, F, remains=(), calls=(STEP,))
+    assert written.entry is not None
+    assert written.entry.reason == "both can never finish: it is a dead letter; what it said is done in its place"
+    assert (written.entry.calls, written.entry.letters[0].what) == ((STEP,), "dropped")
+
+
+def test_what_turns_said_is_kept_for_all_of_the_run_until_a_result_covers_it() -> None:
+    said = replace(going(BOTH, A, B), undo_with=(BACK,))
+    ended = Ended(message=A, cause="c", parts=(A, B), calls=(STEP, replace(STEP, name="more")))
+    p = going_on.gone_on(blank(), hand(blank(), W, BOTH), BOTH, ended, said).snapshot
+    assert [call.name for call in p.later[0].calls] == ["more"]
+    assert p.later[0].undo_with == (replace(BACK, after=0),)
+    p = going_on.gone_on(p, hand(p, W, BOTH), BOTH, replace(ended, cause="d"), said).snapshot
+    assert [call.name for call in p.later[0].calls] == ["more"], "those of the turn before are covered"
+    assert len(p.later[0].undo_with) == 2
+    sealed = compensate.sealed(p, BOTH)
+    assert ([call.name for call in sealed.left], len(sealed.undo_with)) == (["more"], 2)
+    assert undo_step(replace(p, later=(replace(p.later[0], calls=()),)), BOTH, F) == Seal(BOTH, F)
+    begun = replace(p, intents=(replace(an_intent("both", A, B), undo_with=(BACK,)),))
+    assert compensate.sealed(begun, BOTH).left == ()
+    result = replace(ended, cause="e", events=[replace(a_message("R"), source="svc")])
+    assert going_on.gone_on(p, hand(p, W, BOTH), BOTH, result, said).snapshot.later[0].undo_with == ()
+
+
+def test_of_very_many_calls_the_newest_stay_listed_and_the_others_are_counted() -> None:
+    p = blank()
+    for n in range(2 * CALLS_MAX):
+        ended = Ended(message=A, cause=f"c{n}", parts=(A, B), calls=(replace(STEP, number=n + 1),))
+        p = going_on.gone_on(p, hand(p, W, BOTH), BOTH, ended, going(BOTH, A, B)).snapshot
+    first, *rest = p.later[0].calls
+    assert (first.name, first.number, len(rest)) == ("", CALLS_MAX, CALLS_MAX)
+    assert [call.number for call in rest] == list(range(CALLS_MAX + 1, 2 * CALLS_MAX + 1))
+    assert compensate.sealed(p, BOTH).left == (first, *rest)
+
+
+def test_results_of_its_turns_are_undone_first() -> None:
+    result = Result(handler="both", cause="c", event=a_message("R"), own=())
+    did = replace(with_(replace(going(BOTH, A, B), calls=(STEP,))), results=(result,))
+    assert type(undo_step(did, BOTH, F)).__name__ == "Undo"
+
+
+def test_what_turns_did_behind_the_last_result_is_put_right_when_that_is_undone() -> None:
+    result = Result(handler="both", cause="c", event=a_message("R"), own=())
+    for left, closes in ({"calls": (STEP,)}, False), ({"undo_with": (BACK,)}, False), ({}, True):
+        did = replace(with_(replace(going(BOTH, A, B), **left)), results=(result,))
+        p = compensate.undone(did, hand(did, F, BOTH), BOTH, result, Ended(message=F, cause="c")).snapshot
+        assert (p.closed == ("both",), p.later == ()) == (closes, closes)
+        if not closes:
+            assert [kept.message for kept in p.compensating] == [F]
+            assert undo_step(p, BOTH, F) == Seal(BOTH, F)
+
+
+# ---------------------------------------------------------------- when a person ends it
+
+
+def a_command() -> Command:
+    return Command(
+        id="command-1",
+        type=type_of("discard"),
+        schema="",
+        saga="s",
+        source="operator",
+        time=A.time,
+        value=b"",
+        wanted="discard",
+        dead="dead-1",
+        who="ada",
+        why="because",
+    )
+
+
+def test_a_dead_turn_is_discarded_with_its_run_and_a_person_is_told_what_it_did() -> None:
+    two = Role(name="two", takes=(frozenset("A"), frozenset("B")))
+    c, head = going(two, A, B), kept("two", A, dead="dead-1")
+    p = with_(c, queue=[head])
+    here, command = roles_of(two), a_command()
+    assert operators.heed(p, here, command) == Discard(command, head)
+    after = operators.discarded(p, a_hand(command, roles=here), command, head).snapshot
+    assert (after.later, after.queue, after.format) == ((), (), PLAIN)
+    assert [(k.handler, k.message) for k in after.waiting] == [("two", B)], "another one may come in its place"
+    did = with_(replace(c, calls=(STEP,)), queue=[head])
+    assert operators.heed(did, here, command) == Seal(two, command)
+    assert compensate.sealed(did, two, A.id).left == (STEP,)
+    own = with_(replace(c, parts=(A, replace(B, source="svc"))), queue=[head])
+    assert operators.discarded(own, a_hand(command, roles=here), command, head).snapshot.waiting == ()
+    each = with_(going(EACH_OF_TWO, A, B), queue=[kept("each", A, dead="dead-1")])
+    each_head = each.queue[0]
+    written = operators.discarded(each, a_hand(command, roles=roles_of(EACH_OF_TWO)), command, each_head)
+    assert written.snapshot.waiting == ()
+
+
+# ---------------------------------------------------------------- times
+
+
+def test_a_turn_that_is_new_is_woken_at_its_time_and_an_old_one_with_growing_pauses() -> None:
+    before, after = with_(), with_(going(due_ms=NOW_MS - 5000))
+    assert timing.next_look(after, NOW_MS, before) == NOW_MS
+    assert timing.next_look(after, NOW_MS, after) == timing.next_look(after, NOW_MS) == NOW_MS + 5000
+    soon = with_(going(due_ms=NOW_MS + 3))
+    assert timing.next_look(soon, NOW_MS, before) == NOW_MS + 3
+    assert len(timing.waits_for_time(soon)) == 1
+    dead = replace(soon, queue=(kept("look", A, dead="d"),))
+    assert timing.waits_for_time(dead) == frozenset(), "a person decides when it goes on"
+
+
+# ---------------------------------------------------------------- what is put off without a failed attempt
+
+
+def put_off(p: Snapshot, c: Continuation, attempts: int = 0) -> Snapshot:
+    action, failure = Run(LOOK, A, (A,), goes_on=c), Failure(reason="paused", remedy="", attempts=attempts)
+    return giving_up.parked(p, a_hand(W), action, failure, None, due_ms=NOW_MS + 60_000).snapshot
+
+
+def test_a_turn_that_may_go_on_before_its_time_is_put_at_the_head_and_waits_there() -> None:
+    c = going()
+    has_come = with_(c, waiting=[kept("look", E)])
+    awaiting = replace(has_come, later=(replace(c, until=("E",), due_ms=NOW_MS + 9),))
+    begun = replace(with_(c), intents=(an_intent("look", A),))
+    for p in (awaiting, begun):
+        after = put_off(p, p.later[0])
+        assert [(k.handler, k.message.id, k.due_ms) for k in after.queue] == [("look", A.id, NOW_MS + 60_000)]
+        assert after.later == p.later
+        assert ready(after, LOOK) is None
+
+
+def test_a_turn_whose_time_alone_tells_waits_where_it_is_and_holds_up_nobody() -> None:
+    c = going()
+    after = put_off(with_(c), c)
+    assert (after.queue, after.later) == ((), (replace(c, due_ms=NOW_MS + 60_000),))
+    failed = replace(with_(c), intents=(an_intent("look", A),))
+    assert put_off(failed, c, attempts=1).queue == ()

@@ -1,0 +1,170 @@
+"""Stacks: results beyond what a progress has room for go to pages, and come back as they are undone, newest first."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from saga.errors import SagaError
+from saga.messages import Message
+from saga.progress import compensate, history, record, spill, stacks
+from saga.progress.decide import undone_by
+from saga.progress.document import Result, Snapshot
+from saga.progress.formats import STACKED
+from saga.progress.piles import lasting_wrongly, piles
+from saga.progress.record import Ended
+from saga.progress.roles import Role, Undo
+from saga.progress.spill import Bounds
+from tests.progress.pieces import NOW_MS, a_hand, a_message, a_role, blank, roles_of
+
+
+def undoable(name: str, takes: str) -> Role:
+    undo = Undo(name=f"undo_{name}", outcomes=frozenset({"Failed"}), results=frozenset({"R"}))
+    return a_role(name, takes, many=True, undo=undo)
+
+
+FIRST, SECOND = undoable("first", "A"), undoable("second", "B")
+JOIN = a_role("join", "M", "P")
+ROLES = roles_of(FIRST, SECOND, JOIN, emitted="R P")
+FAILED = a_message("Failed")
+BOUNDS = Bounds(head_max=2, page_max=3)
+
+
+def ran(p: Snapshot, role: Role, number: int, events: list[Message]) -> Snapshot:
+    message = a_message(min(role.takes[0]), id=f"{role.name}-{number}")
+    ended = Ended(cause=message.id, message=message, parts=(message,), events=events)
+    return record.handled(p, replace(a_hand(message, roles=ROLES), before=p), role, ended).snapshot
+
+
+def undone(p: Snapshot, role: Role, result: Result) -> Snapshot:
+    ended = Ended(message=FAILED, cause=result.event.id)
+    return compensate.undone(p, replace(a_hand(FAILED, roles=ROLES), before=p), role, result, ended).snapshot
+
+
+def said(type_: str, id: str) -> Message:
+    return replace(a_message(type_, id=id), source="svc")
+
+
+def with_results(*handlers: str, size: int = 1) -> Snapshot:
+    p = blank()
+    for n, name in enumerate(handlers):
+        role = FIRST if name == "first" else SECOND
+        p = ran(p, role, n, [replace(said("R", f"{name}-r{n}"), value=b"x" * size)])
+    return p
+
+
+class Stored:
+    """A progress with tiny bounds, and its pages, as the runtime writes and reads them."""
+
+    def __init__(self, bounds: Bounds = BOUNDS) -> None:
+        self.bounds, self.pages, self.p = bounds, dict[str, bytes](), blank()
+
+    def save(self, p: Snapshot) -> None:
+        while (page := stacks.next_to_restore(p)) is not None:
+            content = self.pages.pop(spill.page_key("svc", "s", page))
+            p = stacks.restored(p, page, spill.decode_leaf(content))
+        p, new = stacks.results_spilled(p, self.bounds)
+        for each in new:
+            self.pages[spill.page_key("svc", "s", each.page)] = each.content
+        self.p = p
+
+    @property
+    def whole(self) -> Snapshot:
+        return spill.whole(self.p, self.pages)
+
+
+@settings(max_examples=20)
+@given(
+    st.lists(st.tuples(st.sampled_from((FIRST, SECOND)), st.integers(1, 5), st.booleans()), max_size=40),
+    st.lists(st.booleans(), max_size=60),
+)
+def test_whatever_is_in_pages_the_same_is_undone_in_the_same_order_and_the_same_parts_are_withdrawn(
+    runs: list[tuple[Role, int, bool]], firsts: list[bool]
+) -> None:
+    stored, plain = Stored(), blank()
+    for number, (role, results, speaks) in enumerate(runs):
+        events = [said("R", f"r-{number}-{i}") for i in range(results)]
+        events += [said("P", f"p-{number}")] * speaks
+        plain = ran(plain, role, number, events)
+        stored.save(ran(stored.p, role, number, events))
+    assert len(stored.p.results) <= 2 * (BOUNDS.head_max + BOUNDS.page_max + 5)
+    assert len(stored.p.pages) <= 2, "the uppermost page of each handler"
+    assert (stored.p.format == STACKED) == bool(stored.p.pages)
+    while plain.results:
+        assert stored.whole.results == plain.results
+        assert stored.whole.own == plain.own
+        assert undone_by(stored.p, ROLES, "Failed") == undone_by(plain, ROLES, "Failed")
+        order = (FIRST, SECOND) if firsts and firsts.pop() else (SECOND, FIRST)
+        role = next(role for role in order if any(r.handler == role.name for r in plain.results))
+        newest = next(r for r in reversed(plain.results) if r.handler == role.name)
+        assert newest == next(r for r in reversed(stored.p.results) if r.handler == role.name)
+        plain = undone(plain, role, newest)
+        stored.save(undone(stored.p, role, newest))
+        assert stored.p.closed == plain.closed
+    assert stored.p.own == plain.own == ()
+    assert not stored.pages
+    assert history.verify(stored.p.transitions, stored.p) is None
+
+
+def test_a_few_stay() -> None:
+    p = with_results(*["first"] * 4)
+    assert stacks.results_spilled(p, BOUNDS) == (p, []), "four are no page and a head"
+    assert stacks.results_spilled(blank(), BOUNDS) == (blank(), [])
+    assert stacks.next_to_restore(p) is None
+
+
+def test_the_oldest_go_and_what_is_left_of_a_page_stays() -> None:
+    stored = Stored()
+    stored.save(with_results(*["first"] * 9))
+    assert [r.event.id for r in stored.p.results] == ["first-r6", "first-r7", "first-r8"]
+    [page] = stored.p.pages
+    assert (page.of, page.count, page.handlers, page.until) == ("results", 6, ("first",), 0)
+    assert len(stored.pages) == 2, "one lies below the other"
+
+
+def test_large_results_go_sooner_but_the_newest_one_stays() -> None:
+    stored = Stored(Bounds(head_max=10, page_max=10, head_bytes_max=150, page_bytes=200))
+    stored.save(with_results(*["first"] * 3, size=100))
+    assert [r.event.id for r in stored.p.results] == ["first-r2"]
+    stored.save(with_results("first", size=1000))
+    assert [r.event.id for r in stored.p.results] == ["first-r0"]
+
+
+def test_the_newest_of_each_handler_stays_however_old_it_is() -> None:
+    stored = Stored()
+    stored.save(with_results("second", *["first"] * 8))
+    assert [r.event.id for r in stored.p.results] == ["second-r0", "first-r7", "first-r8"]
+
+
+def test_the_results_of_one_run_are_never_parted() -> None:
+    p = ran(blank(), FIRST, 0, [said("R", f"r{i}") for i in range(7)])
+    assert stacks.results_spilled(p, BOUNDS) == (p, []), "it is the newest run"
+    p, [new] = stacks.results_spilled(ran(p, FIRST, 1, [said("R", "last")]), BOUNDS)
+    assert (len(p.results), new.page.count) == (1, 7)
+
+
+def test_pages_of_results_are_nobody_elses_and_never_expire() -> None:
+    stored = Stored()
+    stored.save(with_results(*["first"] * 9))
+    p, now_s = stored.p, NOW_MS // 1000
+    assert list(piles(p, ROLES)) == []
+    assert lasting_wrongly(p, now_s=now_s, memory_s=100) == ()
+    assert not p.pages[0].is_forgotten(now_s * 2)
+    below = dict(list(stored.pages.items())[1:])
+    with pytest.raises(SagaError, match="is gone"):
+        spill.whole(p, below)
+    found = history.verify(p.transitions, replace(p, pages=()))
+    assert found is not None
+    assert "results" in found.what
+
+
+def test_results_of_a_version_that_did_not_say_of_which_transition_they_are_stay_in_order() -> None:
+    p = with_results(*["first"] * 9)
+    old = replace(p, results=tuple(replace(r, n=0) for r in p.results))
+    stored = Stored()
+    stored.save(old)
+    assert stored.whole.results == old.results
+    for result in reversed(old.results):
+        assert stored.p.results[-1] == result
+        stored.save(undone(stored.p, FIRST, result))
+    assert stored.p.closed == ("first",)

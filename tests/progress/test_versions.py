@@ -1,0 +1,107 @@
+"""State versions as a progress holds them: the whole state with a new version, and what binds both."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from msgspec import Raw
+from msgspec.structs import replace
+
+from saga.progress import compensate, record
+from saga.progress.document import Continuation, Snapshot, decode_entry
+from saga.progress.formats import VERSIONED
+from saga.progress.history import fold, verify
+from saga.progress.record import Ended
+from tests.progress.pieces import NOW_MS, a_message, a_role, an_intent, roles_of
+
+ROLE = a_role("a", "A", many=True)
+ROLES = roles_of(ROLE)
+
+
+def handled(p: Snapshot, number: int, delta: dict[str, Any]) -> Snapshot:
+    """The progress after one more run, which changed this of the state."""
+    message = a_message(value=str(number).encode())
+    hand = record.Hand(message=message, position=None, roles=ROLES, heard=(), now_ms=NOW_MS, memory_s=100, before=p)
+    return record.handled(p, hand, ROLE, Ended(message=message, parts=(message,), delta=delta)).snapshot
+
+
+def migrated(p: Snapshot, state: dict[str, Any]) -> Snapshot:
+    return replace(p, state=state, version=2, format=VERSIONED)
+
+
+def a_history() -> Snapshot:
+    """Two runs of the release before, and two of the one that has migrated."""
+    p = handled(record.empty("svc", "s", 1), 1, {"total": "1"})
+    p = handled(p, 2, {"noted": True})
+    p = handled(migrated(p, {"cents": 100}), 3, {"cents": 100})
+    return handled(p, 4, {"cents": 101})
+
+
+def test_a_saga_begins_with_the_version_of_the_release_that_knows_it_first() -> None:
+    assert record.empty("svc", "s", 1) == Snapshot(service="svc", saga="s")
+    first = record.empty("svc", "s", 2)
+    assert (first.version, first.format) == (2, VERSIONED)
+    p = handled(first, 1, {"cents": 1})
+    assert decode_entry(p.transitions[0]).version == 2
+    assert verify(p.transitions, p) is None
+
+
+def test_what_a_new_version_does_not_have_is_gone_from_the_state_and_not_from_history() -> None:
+    p = a_history()
+    entries = list(map(decode_entry, p.transitions))
+    assert [entry.version for entry in entries] == [1, 1, 2, 2]
+    assert fold(entries) == p.state == {"cents": 101}
+    assert fold(entries, before=2) == {"total": "1", "noted": True}
+    assert fold(entries[2:]) == p.state
+    assert verify(p.transitions, p) is None
+
+
+@pytest.mark.parametrize("version", [1, 3])
+def test_a_version_that_no_transition_made_is_found(version: int) -> None:
+    p = a_history()
+    changed = replace(p, version=version, format=VERSIONED if version > 1 else 1)
+    assert "version" in told(changed, p.transitions)
+    assert "format" in told(replace(p, format=1), p.transitions)
+
+
+def test_a_version_that_falls_again_is_found() -> None:
+    p = a_history()
+    back = handled(replace(p, version=1, format=1), 5, {"total": "2"})
+    assert "version" in told(back, back.transitions)
+
+
+def test_a_run_was_given_a_state_that_the_saga_had_in_that_version() -> None:
+    p = a_history()
+    had: list[tuple[int, dict[str, Any]]] = [
+        (1, {}),
+        (1, {"total": "1"}),
+        (1, {"total": "1", "noted": True}),
+        (2, {"cents": 100}),
+        (2, {"cents": 101}),
+    ]
+    for version, state in had:
+        assert told(begun(p, version, state), p.transitions) == ""
+    never: list[tuple[int, dict[str, Any]]] = [(2, {"total": "1"}), (1, {"cents": 100}), (2, {})]
+    for version, state in never:
+        assert "intents" in told(begun(p, version, state), p.transitions)
+    nothing = replace(record.empty("svc", "s", 2), started=a_message().started)
+    assert told(begun(nothing, 2, {}), ()) == ""
+
+
+def begun(p: Snapshot, version: int, state: dict[str, Any]) -> Snapshot:
+    """The progress in which a run has begun on this state."""
+    intent = replace(an_intent("a", a_message(value=b"9")), state=state, version=version)
+    return replace(p, intents=(intent,), published=p.n)
+
+
+def told(p: Snapshot, transitions: Sequence[Raw]) -> str:
+    """What is found to be changed."""
+    found = verify(transitions, p)
+    return "" if found is None else found.what
+
+
+def test_what_takes_the_place_of_a_run_that_goes_on_later_is_given_the_state_with_its_version() -> None:
+    message = a_message()
+    later = Continuation(handler="a", parts=(message,), n=0, turn=1, first_ms=1, seen_ms=1, due_ms=1)
+    intent = compensate.sealed(replace(a_history(), later=(later,)), ROLE)
+    assert (intent.version, intent.state) == (2, {"cents": 101})

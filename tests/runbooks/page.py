@@ -1,0 +1,170 @@
+"""A page of docs/runbooks, run as it is written: its commands are called in a folder with a service that is in trouble.
+
+Between the commands a page has marks, comments that no reader sees: there the test does what the outside does, for
+example has the bank answer again.
+"""
+
+import asyncio
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from textwrap import dedent
+
+from saga.clock import SystemClock
+from tests.docs.markdown import ROOT
+from tests.servers.server import free_ports
+
+PAGES = ROOT / "docs" / "runbooks"
+SHOWS_WITHIN_S, CALL_S_MAX = 75.0, 60.0
+LOOK_S = 0.3
+HTTP = "localhost:8080"
+"""Where the pages look at metrics; a test has a port of its own."""
+CLOCK = SystemClock()
+
+_PART = re.compile(
+    r"^ *```(?P<language>\w+)\n(?P<body>.*?)^ *```$|^ *<!-- (?P<mark>[^>]+) -->$", re.MULTILINE | re.DOTALL
+)
+
+
+@dataclass
+class Place:
+    """A folder with the payment service, its files, and what runs there."""
+
+    folder: Path
+    extra: Mapping[str, str] = field(default_factory=dict)
+    """Settings besides the defaults."""
+    running: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    shells: list[int] = field(default_factory=list)
+    """Process groups of the commands: what a page leaves running is in one of them."""
+
+    def __post_init__(self) -> None:
+        self.port = free_ports(1)[0]
+        shutil.copytree(ROOT / "contracts", self.folder / "contracts")
+        package = self.folder / "services" / "payment"
+        package.mkdir(parents=True)
+        (self.folder / "services" / "__init__.py").write_text('"""Services in trouble."""\n')
+        shutil.copy(ROOT / "services" / "payment" / "events.py", package / "events.py")
+        self.deploy("payment_service.py")
+        self.bank("open")
+
+    @property
+    def environment(self) -> dict[str, str]:
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("SAGA_", "PYTEST_"))}
+        path = f"{Path(sys.executable).parent}{os.pathsep}{kept['PATH']}"
+        paths = f"{self.folder}{os.pathsep}{ROOT}"
+        return {**kept, "PATH": path, "PYTHONPATH": paths, "SAGA_LOG": "json", "COLUMNS": "200", **self.extra}
+
+    def deploy(self, source: str, limits: str = "") -> None:
+        """Put a version of the service in its place. `limits`: more of what its resource is declared with."""
+        code = (Path(__file__).parent / source).read_text().replace("timeout_s=5", f"timeout_s=5{limits}")
+        (self.folder / "services" / "payment" / "__init__.py").write_text(code)
+
+    def bank(self, how: str) -> None:
+        """Have the bank be `open`, `away`, `closed` to us for ever, or `slow`."""
+        (self.folder / "bank").write_text(how)
+
+    def call(self, script: str) -> tuple[int, str]:
+        """Exit code and output of commands as a page has them."""
+        with subprocess.Popen(
+            ["bash", "-uc", script.replace(HTTP, f"localhost:{self.port}")],
+            cwd=self.folder,
+            env=self.environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        ) as process:
+            self.shells.append(process.pid)
+            printed, _ = process.communicate(timeout=CALL_S_MAX)
+        return process.returncode, printed
+
+    def start(self, *, watched: bool = True) -> None:
+        """Start one more process of the service. `watched`: the one whose metrics are asked for."""
+        http = {"SAGA_HTTP": f"127.0.0.1:{self.port}"} if watched else {}
+        with (self.folder / "payment.log").open("ab") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "saga.cli.main", "run", "services.payment"],
+                cwd=self.folder,
+                env={**self.environment, **http},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+        self.running.append(process)
+
+    def stop(self) -> None:
+        """Stop what runs, as an orchestrator does."""
+        for process in self.running:
+            process.send_signal(signal.SIGTERM)
+        for process in self.running:
+            process.wait(30)
+        self.running.clear()
+
+    def end(self) -> None:
+        """Kill what still runs."""
+        for process in self.running:
+            process.kill()
+            process.wait()
+        for group in self.shells:
+            with suppress(ProcessLookupError):
+                os.killpg(group, signal.SIGKILL)
+
+    def publish(self, *orders: str) -> None:
+        """Have customers place orders."""
+        lines = "\n".join(
+            f'{{"order_id": "{order}", "customer_id": "c-1", "sku": "tea", "quantity": 1, "total": "9.80", '
+            f'"card": "visa-1", "address": "Kiel"}}'
+            for order in orders
+        )
+        status, printed = self.call(f"saga publish OrderPlaced <<'END'\n{lines}\nEND\n")
+        assert status == 0, printed
+
+    def shows(self, script: str, expected: str) -> None:
+        """Call the commands until they print these lines, `...` standing for anything."""
+        until_s = CLOCK.monotonic_s() + SHOWS_WITHIN_S
+        while True:
+            _, printed = self.call(script)
+            missing = first_missing(expected, printed)
+            if missing is None:
+                return
+            assert CLOCK.monotonic_s() < until_s, f"{script}\nnever printed {missing!r}, but:\n{printed}\n{self.log()}"
+            asyncio.run(CLOCK.sleep(LOOK_S))
+
+    def log(self) -> str:
+        """End of what the service has said."""
+        log = self.folder / "payment.log"
+        return log.read_text("utf-8", "replace")[-4000:] if log.exists() else "it has not run"
+
+
+def follow(page: str, place: Place, marks: Mapping[str, Callable[[], None]]) -> None:
+    """Do what the page says. Each of its marks is to be among `marks`, and the other way round."""
+    parts = list(_PART.finditer((PAGES / page).read_text("utf-8")))
+    assert [part["mark"] for part in parts if part["mark"]] == list(marks), f"{page} has other marks"
+    for part, next_ in zip(parts, [*parts[1:], None], strict=True):
+        script = dedent(part["body"] or "")
+        if part["mark"]:
+            marks[part["mark"]]()
+        elif part["language"] == "sh":
+            if next_ is not None and next_["language"] == "text":
+                place.shows(script, dedent(next_["body"]))
+            else:
+                status, printed = place.call(script)
+                assert status == 0, f"{page}: {script}\nended with {status}:\n{printed}\n{place.log()}"
+
+
+def first_missing(expected: str, printed: str) -> str | None:
+    """The first expected line that no line of the output matches, in order; `...` stands for anything."""
+    lines = (" ".join(line.split()) for line in printed.splitlines())
+    for wanted in expected.splitlines():
+        pattern = re.compile(".*".join(re.escape(" ".join(piece.split())) for piece in wanted.split("...")))
+        if not any(pattern.fullmatch(line) for line in lines):
+            return wanted
+    return None

@@ -1,0 +1,231 @@
+"""Each page of docs/runbooks does what it says, with a service in that very trouble."""
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from saga.clock import SystemClock
+from saga.config import Settings
+from saga.inspection.sources import administration_of
+from saga.names import PROGRESS
+from saga.progress.document import Snapshot, encode, progress_key
+from saga.progress.formats import PLAIN
+from saga.sqlite.lock import WriteLock
+from saga.store.sqlite import SqliteStore
+from tests.runbooks.page import PAGES, Place, follow
+from tests.servers.damage import spoil
+from tests.servers.kafka import KafkaServer
+
+HANDLED = "payment: 1 member, 0 not handled"
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Place]:
+    """The service's folder, with files for broker and store."""
+    place = Place(tmp_path / "shop")
+    try:
+        yield place
+    finally:
+        place.end()
+
+
+@pytest.fixture
+def kafka(server_jars: Path, tmp_path: Path) -> Iterator[KafkaServer]:
+    """A Kafka of the test's own, which it may kill."""
+    server = KafkaServer.start(tmp_path / "kafka")
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+@pytest.fixture
+def on_kafka(place: Place, kafka: KafkaServer) -> Place:
+    """The folder of a service that runs on it."""
+    place.extra = {
+        "SAGA_BROKER": f"kafka://{kafka.address}",
+        "SAGA_KAFKA_REPLICATION": "1",
+        "SAGA_KAFKA_MIN_INSYNC": "1",
+    }
+    status, printed = place.call("saga topics apply services.payment")
+    assert status == 0, printed
+    return place
+
+
+def handled(place: Place) -> None:
+    """Wait until the service runs, and all that came is handled."""
+    place.shows("saga positions show payment", HANDLED)
+
+
+def test_every_page_is_run_and_listed() -> None:
+    pages = {path.name for path in PAGES.glob("*.md")} - {"README.md"}
+    run = {name.removeprefix("test_").replace("_", "-") + ".md" for name in globals() if name.startswith("test_")}
+    assert pages <= run
+    listed = (PAGES / "README.md").read_text("utf-8")
+    assert [page for page in sorted(pages) if f"({page})" not in listed] == []
+
+
+def test_quarantine(place: Place) -> None:
+    def closed() -> None:
+        place.bank("closed")
+        place.start()
+        handled(place)
+        place.publish("order-17")
+        place.publish("order-18")
+
+    follow(
+        "quarantine.md",
+        place,
+        {
+            "the bank does not know us, and two orders come": closed,
+            "the bank knows us": lambda: place.bank("open"),
+        },
+    )
+
+
+def test_retry_storm(place: Place) -> None:
+    def away() -> None:
+        place.bank("away")
+        place.start()
+        for order in ("order-1", "order-2", "order-3"):
+            place.publish(order)
+
+    follow(
+        "retry-storm.md",
+        place,
+        {"the bank is away, and three orders come": away, "the bank answers": lambda: place.bank("open")},
+    )
+
+
+def test_stuck_saga(place: Place) -> None:
+    async def written(format_: int) -> None:
+        """Have the progress be of a format."""
+        key = progress_key("payment", "order-17")
+        content = encode(Snapshot(service="payment", saga="order-17", format=format_))
+        async with SqliteStore(place.folder / ".saga" / "payment.db", clock=SystemClock()) as store:
+            document = await store.get(PROGRESS, key)
+            if document is None:
+                await store.insert(PROGRESS, key, content)
+            else:
+                await store.replace(PROGRESS, key, content, cas=document.cas)
+
+    def newer() -> None:
+        asyncio.run(written(99))
+        place.start()
+        place.publish("order-17")
+
+    follow(
+        "stuck-saga.md",
+        place,
+        {
+            "a newer version has written the progress of order-17": newer,
+            "the newer version runs again": lambda: asyncio.run(written(PLAIN)),
+        },
+    )
+
+
+def test_lag(place: Place) -> None:
+    place.extra = {"SAGA_INFLIGHT_MAX": "4", "SAGA_INFLIGHT_MIN": "4"}
+
+    def slow() -> None:
+        place.bank("slow")
+        place.start()
+        place.publish(*(f"order-{number}" for number in range(40)))
+
+    follow("lag.md", place, {"forty orders come, and the bank takes a second for each": slow})
+
+
+def test_store_away(place: Place) -> None:
+    locks: list[WriteLock] = []
+
+    def away() -> None:
+        place.start()
+        place.publish("order-1")
+        handled(place)
+        locks.append(WriteLock(place.folder / ".saga" / "payment.db.lock"))
+        assert locks[0].taken()
+        place.publish("order-2")
+
+    def back() -> None:
+        locks[0].release()
+        locks[0].close()
+
+    follow(
+        "store-away.md",
+        place,
+        {"the store takes no writes, and an order comes": away, "the store takes writes again": back},
+    )
+
+
+def test_broker_down(on_kafka: Place, kafka: KafkaServer) -> None:
+    def dies() -> None:
+        on_kafka.start()
+        on_kafka.publish("order-0")
+        handled(on_kafka)
+        kafka.kill()
+
+    follow("broker-down.md", on_kafka, {"the broker dies": dies, "the broker is back": kafka.restart})
+
+
+def test_damaged_partition(on_kafka: Place, tmp_path: Path) -> None:
+    async def damaged() -> None:
+        settings = Settings(broker=on_kafka.extra["SAGA_BROKER"])
+        async with administration_of(settings, SystemClock()) as broker:
+            [record] = [record async for record in broker.scan("orders")]
+        spoil(tmp_path / "kafka" / "data", record, "a value")
+
+    def damage() -> None:
+        on_kafka.publish("order-1")
+        asyncio.run(damaged())
+        on_kafka.start()
+
+    follow(
+        "damaged-partition.md",
+        on_kafka,
+        {
+            "the record of order-1 is damaged": damage,
+            "nobody has a copy, and the service is stopped": on_kafka.stop,
+            "the service is started": on_kafka.start,
+        },
+    )
+
+
+def test_roll_back(place: Place) -> None:
+    def bad() -> None:
+        place.deploy("payment_service_with_bug.py")
+        place.start()
+        handled(place)
+        place.publish("order-1")
+        place.publish("order-2")
+
+    def rolled_back() -> None:
+        place.stop()
+        place.deploy("payment_service.py")
+        place.start()
+
+    follow(
+        "roll-back.md",
+        place,
+        {
+            "a release with a bug is deployed, and two orders come": bad,
+            "the version from before runs": rolled_back,
+        },
+    )
+
+
+def test_breaker_open(place: Place) -> None:
+    def away() -> None:
+        place.deploy("payment_service.py", limits=", breaker=BREAKER")
+        place.bank("away")
+        place.start()
+        handled(place)
+        for order in ("order-1", "order-2", "order-3"):
+            place.publish(order)
+
+    follow(
+        "breaker-open.md",
+        place,
+        {"the bank is away, and orders come": away, "the bank answers": lambda: place.bank("open")},
+    )

@@ -1,0 +1,336 @@
+"""Messages of a schema that is not deployed here yet: nothing is lost, quarantined or out of order because of them."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from saga import Event, Retry, Saga, Service, commands
+from saga.contracts.library import Library
+from saga.messages import Position, Record
+from saga.observe.moments import ContractsUnreadable, DeadLettered, Handled, Parked, SchemasDeployed, Stuck
+from saga.policies.retry import RETRY
+from saga.progress.document import Snapshot
+from saga.runtime.beginning import begin
+from saga.runtime.schemas import READ_S_MIN
+from saga.runtime.turn import take_turn
+from services.order.events import OrderCancelled, OrderConfirmed
+from services.payment.events import OrderPlaced, PaymentReserved
+from tests.runtime.deployed_contracts import Contracts, newer_order
+from tests.runtime.driven_workers import At, Workers, place
+from tests.runtime.real_worker import SAGA, an_order, at_work, workplace
+from tests.runtime.test_parking import Bank, at_its_time, only, wakes_in
+
+payment = Service("payment")
+CONFIRMED, CANCELLED = OrderConfirmed(order_id=SAGA), OrderCancelled(order_id=SAGA, reason="-")
+
+
+async def ask(order: str) -> str:
+    return f"asked {order}"
+
+
+@payment.handler
+async def reserve(order: OrderPlaced, saga: Saga[None]) -> PaymentReserved:
+    charge = await saga.step(ask, order.order_id)
+    return PaymentReserved(order_id=order.order_id, charge_id=charge, amount=order.total)
+
+
+@payment.handler
+async def note(confirmed: OrderConfirmed, order: OrderPlaced) -> None: ...
+
+
+@payment.compensation(reserve)
+async def release(cancelled: OrderCancelled, reserved: PaymentReserved) -> None: ...
+
+
+async def worker_at(at: Workers, contracts: Contracts, service: Service[None] = payment) -> At:
+    """A worker whose contracts are those."""
+    worker = await at.worker(service)
+    ports = replace(worker.participant.ports, contracts=contracts.read)
+    return At(replace(worker.participant, ports=ports), worker.log, worker.moments, worker.store)
+
+
+async def looked_again(at: Workers, worker: At) -> Snapshot:
+    """Progress after the next wake, at its time."""
+    await at_its_time(at, worker, wakes_in(worker)[-1])
+    return await worker.progress()
+
+
+async def test_a_message_of_an_unknown_schema_is_parked_until_its_schema_is_deployed(tmp_path: Path) -> None:
+    contracts = Contracts(tmp_path)
+    order = newer_order(contracts.newer_class("OrderPlaced"))
+    async with place(tmp_path) as at:
+        worker = await worker_at(at, contracts)
+        await worker.takes(order)
+        kept, _ = (await worker.progress()).queue
+        assert (kept.handler, kept.attempts, kept.dead) == ("reserve", 1, None)
+        assert kept.due_ms - at.clock.now_ms() >= READ_S_MIN * 1000 - 1
+        p = await looked_again(at, worker)
+        assert (p.queue[0].attempts, worker.dead) == (2, [])
+        contracts.deploy()
+        p = await looked_again(at, worker)
+        assert (p.queue, p.wake, worker.dead) == ((), None, [])
+        assert [(e.outcome, e.handler, e.attempt) for e in await worker.history()] == [
+            ("retrying", "reserve", 1),
+            ("queued", "note", 1),
+            ("retrying", "reserve", 2),
+            ("handled", "reserve", 3),
+            ("waiting", "note", 1),
+        ]
+
+
+async def test_what_came_behind_it_is_handled_behind_it(tmp_path: Path) -> None:
+    contracts, service = Contracts(tmp_path), Service("payment")
+
+    @service.handler(many=True)
+    async def see(order: OrderPlaced) -> None: ...
+
+    async with place(tmp_path) as at:
+        worker = await worker_at(at, contracts, service)
+        await worker.takes(newer_order(contracts.newer_class("OrderPlaced")))
+        await worker.takes(an_order(), id="behind")
+        assert [k.due_ms > 0 for k in (await worker.progress()).queue] == [True, False]
+        contracts.deploy()
+        await looked_again(at, worker)
+        first, _, *done = await worker.history()
+        assert [(e.outcome, e.message) for e in done] == [("handled", first.message), ("handled", "behind")]
+
+
+async def test_a_schema_that_was_deployed_since_the_start_parks_nothing(tmp_path: Path) -> None:
+    contracts = Contracts(tmp_path)
+    order = newer_order(contracts.newer_class("OrderPlaced"))
+    contracts.deploy()
+    async with place(tmp_path) as at:
+        worker = await worker_at(at, contracts)
+        await worker.takes(order)
+        assert await worker.told() == [("reserve", "handled"), ("note", "waiting")]
+        (told,) = [m for m in worker.moments if isinstance(m, SchemasDeployed)]
+        assert told.schemas == ("orders/OrderPlaced.v2",)
+        assert contracts.readings == 1
+
+
+async def test_after_the_attempts_it_is_a_dead_letter_which_can_be_replayed_once_the_schema_is_there(
+    tmp_path: Path,
+) -> None:
+    contracts, service = Contracts(tmp_path), Service("payment")
+
+    @service.handler(retry=Retry(attempts_max=3))
+    async def see(order: OrderPlaced) -> PaymentReserved:
+        return PaymentReserved(order_id=order.order_id, charge_id="c", amount=order.total)
+
+    async with place(tmp_path) as at:
+        worker = await worker_at(at, contracts, service)
+        await worker.takes(newer_order(contracts.newer_class("OrderPlaced")))
+        for _ in range(2):
+            await looked_again(at, worker)
+        (dead,) = worker.dead
+        assert (dead["dead_attempts"], dead["dead_handler"]) == ("3", "see")
+        assert dead["dead_reason"].startswith("UnknownSchema: no schema in ")
+        assert dead["dead_remedy"].startswith("deploy the newest contracts here")
+        assert (await worker.progress()).wake is None
+        contracts.deploy()
+        await at.clock.sleep(READ_S_MIN)
+        out = commands.to_record(
+            "payment",
+            SAGA,
+            wanted="replay",
+            dead=dead["dead_id"],
+            who="anna",
+            why="deployed",
+            now_ms=at.clock.now_ms(),
+        )
+        command = commands.command_in(Record(out.topic, 0, 0, out.key, out.value, out.headers, at.clock.now_ms()))
+        turn = begin(worker.participant, command, Position(out.topic, 0, 0), None)
+        await take_turn(worker.participant, turn)
+        assert (await worker.told())[-2:] == [("see", "replayed"), ("see", "handled")]
+
+
+async def test_a_part_of_several_waits_for_its_schema_first_and_for_the_other_parts_then(tmp_path: Path) -> None:
+    contracts = Contracts(tmp_path)
+    confirmed = contracts.newer_class("OrderConfirmed")(order_id=SAGA)  # type: ignore[call-arg] # of a class made here
+    async with place(tmp_path) as at:
+        worker = await worker_at(at, contracts)
+        await worker.takes(confirmed)
+        kept = only((await worker.progress()).queue)
+        assert (kept.handler, kept.attempts) == ("note", 1)
+        assert kept.bad is not None
+        await worker.takes(an_order())
+        contracts.deploy()
+        await looked_again(at, worker)
+        assert [(e.handler, e.outcome) for e in await worker.history()] == [
+            ("note", "retrying"),
+            ("reserve", "queued"),
+            ("note", "waiting"),
+            ("note", "handled"),
+            ("reserve", "handled"),
+        ]
+        assert worker.dead == []
+
+
+async def test_a_part_whose_schema_is_deployed_while_it_is_looked_at_is_no_run_without_the_others(
+    tmp_path: Path,
+) -> None:
+    contracts = Contracts(tmp_path)
+    confirmed = contracts.newer_class("OrderConfirmed")(order_id=SAGA)  # type: ignore[call-arg] # of a class made here
+    contracts.deploy()
+    async with place(tmp_path) as at:
+        worker = await worker_at(at, contracts)
+        await worker.takes(confirmed)
+        assert await worker.told() == [("note", "waiting")]
+        turn = worker.begun(confirmed, worker.message(confirmed, id="another"))
+        other = await worker_at(at, contracts)
+        stale = other.begun(confirmed, worker.message(confirmed, id="another"))
+        assert (dict(turn.bad), list(stale.bad)) == ({}, ["note"])
+        await take_turn(worker.participant, stale)  # another lane has read the contracts meanwhile
+        assert await worker.told() == [("note", "waiting"), ("note", "ignored")]
+
+
+async def test_a_run_that_a_newer_worker_began_is_gone_on_with_when_its_schema_is_here(tmp_path: Path) -> None:
+    contracts, theirs = Contracts(tmp_path / "old"), Contracts(tmp_path / "new")
+    service, bank = Service("payment"), Bank()
+
+    @service.handler
+    async def charge(order: OrderPlaced, saga: Saga[None]) -> None:
+        await saga.step(bank.prepare)
+        await saga.step(bank.charge, saga.key("charge"))
+
+    order = newer_order(contracts.newer_class("OrderPlaced"))
+    theirs.newer_class("OrderPlaced")
+    theirs.deploy()
+    async with place(tmp_path) as at:
+        newer, older = await worker_at(at, theirs, service), await worker_at(at, contracts, service)
+        await newer.takes(order)
+        failed = only((await newer.progress()).queue).attempts
+        await at_its_time(at, older, wakes_in(newer)[-1])
+        p = await older.progress()
+        assert (len(p.intents[0].calls), only(p.queue).attempts, older.dead) == (1, failed + 1, [])
+        contracts.deploy()
+        bank.mended = True
+        p = await looked_again(at, older)
+        assert (p.intents, p.queue) == ((), ())
+        assert (await older.told())[-1] == ("charge", "handled")
+        assert len(set(bank.asked)) == 1, "its key is what it was"
+
+
+async def test_an_outcome_of_an_unknown_schema_undoes_when_its_schema_is_here(tmp_path: Path) -> None:
+    contracts, service = Contracts(tmp_path), Service("payment")
+
+    @service.handler
+    async def take(order: OrderPlaced) -> PaymentReserved:
+        return PaymentReserved(order_id=order.order_id, charge_id="c", amount=order.total)
+
+    @service.compensation(take)
+    async def give(cancelled: OrderCancelled, reserved: PaymentReserved) -> None: ...
+
+    made = contracts.newer_class("OrderCancelled")
+    async with place(tmp_path) as at:
+        worker = await worker_at(at, contracts, service)
+        await worker.takes(an_order())
+        await worker.takes(made(order_id=SAGA, reason="-"))  # type: ignore[call-arg] # of a class made here
+        for _ in range(RETRY.attempts_max + 2):
+            p = await looked_again(at, worker)
+        assert (only(p.compensating).attempts, only(p.compensating).dead) == (RETRY.attempts_max + 3, None)
+        assert {dead["dead_what"] for dead in worker.dead} == {"escalation"}
+        contracts.deploy()
+        p = await looked_again(at, worker)
+        assert (p.compensating, (await worker.told())[-1]) == ((), ("give", "compensated"))
+
+
+# -------------------------------------------------------------------- reading the contracts
+
+
+async def test_contracts_that_cannot_be_read_are_told_once_and_what_is_known_stays_known(tmp_path: Path) -> None:
+    contracts = Contracts(tmp_path)
+    order = newer_order(contracts.newer_class("OrderPlaced"))
+    broken = contracts.here / "orders" / "OrderPlaced.v2.avsc"
+    broken.write_text("{")  # in the middle of a deployment
+    async with place(tmp_path) as at:
+        worker = await worker_at(at, contracts)
+        await worker.takes(order)
+        for _ in range(2):
+            await looked_again(at, worker)
+        (told,) = [m for m in worker.moments if isinstance(m, ContractsUnreadable)]
+        assert "OrderPlaced.v2.avsc" in told.error
+        await worker.takes(an_order("order-2"))
+        assert (await worker.progress("order-2")).inbox
+        contracts.deploy()
+        assert (await looked_again(at, worker)).queue == ()
+
+
+def test_schemas_that_are_no_longer_in_the_folder_stay_known(tmp_path: Path) -> None:
+    contracts = Contracts(tmp_path)
+    before = Library.load(contracts.here)
+    (contracts.here / "orders" / "OrderConfirmed.v1.avsc").unlink()
+    after = before.anew()
+    assert after.by_fingerprint == before.by_fingerprint
+    assert "OrderConfirmed" not in after.contracts
+
+
+async def test_the_contracts_are_read_seldom_however_many_messages_nobody_knows(tmp_path: Path) -> None:
+    contracts = Contracts(tmp_path)
+    made = contracts.newer_class("OrderPlaced")
+    async with workplace(tmp_path) as here:
+        began_s = here.clock.monotonic_s()
+        async with at_work(here, payment, contracts=contracts.read):
+            await here.publish(*(newer_order(made, f"order-{n}") for n in range(50)))
+            await here.until(lambda: len(parked_now(here.told(Parked))) == 50)
+            readings, passed_s = contracts.readings, here.clock.monotonic_s() - began_s
+            assert readings <= 2 + passed_s / READ_S_MIN
+            contracts.deploy()
+            await here.at_rest(payment)
+        assert not here.told(DeadLettered)
+        assert not here.told(Stuck)
+        assert {m.saga for m in here.told(Handled) if ("reserve", "handled", None) in m.outcomes} == {
+            f"order-{n}" for n in range(50)
+        }
+
+
+def parked_now(told: Sequence[Parked]) -> set[str]:
+    return {m.saga for m in told}
+
+
+async def test_it_is_parked_before_its_partition_goes_on_and_others_notice_nothing(tmp_path: Path) -> None:
+    contracts = Contracts(tmp_path)
+    made = contracts.newer_class("OrderPlaced")
+    async with workplace(tmp_path) as here:
+        here.leaps = False
+        async with at_work(here, payment, contracts=contracts.read):
+            await here.publish(newer_order(made))
+            await here.until(lambda: bool(here.told(Parked)))
+            await here.publish(*(an_order(f"order-{n}") for n in range(2, 8)))
+            await here.until(lambda: len(handled(here.told(Handled))) == 6)
+            assert not here.told(DeadLettered)
+
+
+async def test_a_restart_with_the_newer_contracts_handles_it(tmp_path: Path) -> None:
+    contracts = Contracts(tmp_path)
+    made = contracts.newer_class("OrderPlaced")
+    async with workplace(tmp_path) as here:
+        here.leaps = False
+        async with at_work(here, payment, contracts=contracts.read):
+            await here.publish(newer_order(made))
+            await here.until(lambda: bool(here.told(Parked)))
+        contracts.deploy()
+        here.leaps = True
+        async with at_work(here, payment, contracts=contracts.read):
+            await here.until(lambda: bool(handled(here.told(Handled))))
+            await here.at_rest(payment)
+        assert not here.told(DeadLettered)
+
+
+def handled(told: Sequence[Handled]) -> set[str]:
+    return {m.saga for m in told if ("reserve", "handled", None) in m.outcomes}
+
+
+@pytest.mark.parametrize("cut", [9, 20])
+async def test_bytes_that_are_no_message_at_all_are_a_dead_letter_at_once(tmp_path: Path, cut: int) -> None:
+    contracts = Contracts(tmp_path)
+    order: Event = newer_order(contracts.newer_class("OrderPlaced"))
+    contracts.deploy()
+    async with workplace(tmp_path) as here, at_work(here, payment, contracts=contracts.read):
+        bad = here.record_of(order)
+        await here.broker.publish([bad._replace(value=bad.value and bad.value[:cut])])
+        await here.at_rest(payment)
+        assert {headers["dead_attempts"] for _, headers in await here.dead(payment)} == {"1"}
+        assert not here.told(Parked)

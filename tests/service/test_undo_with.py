@@ -1,0 +1,215 @@
+"""Handlers that say how to take back what they did, should they never come to their end."""
+
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from datetime import timedelta
+from decimal import Decimal
+from typing import Any
+
+from saga import Later, Retry, Saga, Service, limited
+from saga.testing import Trial, a_saga, trial
+from services.payment.events import OrderCancelled, OrderPlaced, PaymentReleased, PaymentReserved
+
+PLACED = OrderPlaced(
+    order_id="o-1", customer_id="c", sku="tea", quantity=3, total=Decimal(9), card="4242", address="here"
+)
+CANCELLED = OrderCancelled(order_id="o-1", reason="no")
+RESERVED = PaymentReserved(order_id="o-1", charge_id="ch", amount=Decimal(9))
+
+
+class Blocked(Exception):
+    """The card is for a person."""
+
+
+class Refused(Exception):
+    """The hotel says no."""
+
+
+@dataclass
+class Hotel:
+    """Hotel whose rooms are held, and whose deposits may be blocked."""
+
+    is_blocked: bool = True
+    refuses: bool = False
+    fails: int = 0
+    calls: list[str] = field(default_factory=list)
+
+    async def hold(self, key: str, room: str) -> str:
+        self.calls.append(f"hold {room}")
+        return room
+
+    async def deposit(self, key: str, amount: Decimal) -> str:
+        self.calls.append(f"deposit {amount}")
+        if self.is_blocked:
+            raise Blocked
+        return "d-1"
+
+    async def free(self, key: str, room: str, *, nights: int = 1) -> None:
+        if self.fails:
+            self.fails -= 1
+            raise ConnectionError("no answer")
+        if self.refuses:
+            raise Refused("not yours")
+        self.calls.append(f"free {room} for {nights} with {key[-2:]}")
+
+    async def unannotated(self, room: str):  # type: ignore[no-untyped-def]
+        """Has no return annotation."""
+
+
+async def hotel() -> AsyncIterator[Hotel]:
+    """Opened by no test: each hands over its own."""
+    yield Hotel()
+
+
+@dataclass(frozen=True)
+class Stock:
+    left: int = 5
+
+    def take(self) -> "Stock":
+        return Stock(self.left - 1)
+
+    def give(self) -> "Stock":
+        return Stock(self.left + 1)
+
+
+async def give_back(saga: Saga, sku: str) -> None:
+    await saga.update(Stock, sku, Stock.give)
+
+
+@limited(at_once_max=1)
+async def give_back_one_by_one(saga: Saga, sku: str) -> None:
+    await saga.update(Stock, sku, Stock.give)
+
+
+Handler = Callable[..., Any]
+
+
+def service_of(handler: Handler, *, compensated: bool = True) -> Service[Any]:
+    payment = Service("payment")
+    payment.resource(answers=(Refused,))(hotel)
+    payment.document(Stock, "stock")
+    payment.handler(retry=Retry(attempts_max=2, never=(Blocked,)))(handler)
+    if compensated:
+
+        async def release(cancelled: OrderCancelled, reserved: PaymentReserved) -> PaymentReleased:
+            return PaymentReleased(order_id=cancelled.order_id, charge_id=reserved.charge_id)
+
+        payment.compensation(handler)(release)
+    return payment
+
+
+async def reserve(order: OrderPlaced, hotel: Hotel, saga: Saga) -> PaymentReserved:
+    room = await saga.step(hotel.hold, saga.key("room"), "12")
+    saga.undo_with(hotel.free, saga.key("free"), room, nights=order.quantity)
+    await saga.step(hotel.deposit, saga.key("deposit"), order.total)
+    return RESERVED
+
+
+def last(done: Trial[Any]) -> tuple[str, str, str]:
+    t = done.progress.transitions[-1]
+    return t.handler, t.outcome, str(t.reason)
+
+
+async def test_a_dead_original_is_taken_back_and_what_nobody_knows_is_for_a_person() -> None:
+    there = Hotel()
+    done = await trial(service_of(reserve), PLACED, CANCELLED, use=[there])
+    assert [call.rsplit(" with")[0] for call in there.calls] == ["hold 12", "deposit 9.00", "free 12 for 3"]
+    handler, outcome, reason = last(done)
+    assert (handler, outcome) == ("release", "compensated")
+    assert reason.startswith(
+        "reserve can never finish: it is a dead letter; what it said is done in its place; what it"
+    )
+
+
+async def test_a_handler_that_comes_to_its_end_is_undone_by_its_compensation_alone() -> None:
+    there = Hotel(is_blocked=False)
+    done = await trial(service_of(reserve), PLACED, CANCELLED, use=[there])
+    assert there.calls == ["hold 12", "deposit 9.00"]
+    assert done.emitted == [RESERVED, PaymentReleased(order_id="o-1", charge_id="ch")]
+
+
+async def test_what_takes_back_is_tried_until_it_succeeds() -> None:
+    there = Hotel(fails=5)
+    await trial(service_of(reserve), PLACED, CANCELLED, use=[there])
+    assert there.calls[-1].startswith("free 12 for 3")
+
+
+async def test_a_refusal_is_shown_to_a_person() -> None:
+    there = Hotel(refuses=True)
+    done = await trial(service_of(reserve), PLACED, CANCELLED, use=[there])
+    assert "has to be put right by hand" in last(done)[2]
+    assert there.calls == ["hold 12", "deposit 9.00"]
+
+
+async def test_what_is_said_last_is_done_first_and_documents_are_changed_by_functions_that_take_the_saga() -> None:
+    async def book(order: OrderPlaced, hotel: Hotel, saga: Saga) -> PaymentReserved:
+        await saga.update(Stock, order.sku, Stock.take)
+        saga.undo_with(give_back, saga, order.sku)
+        room = await saga.step(hotel.hold, saga.key("room"), "12")
+        saga.undo_with(hotel.free, saga.key("free"), room)
+        await saga.step(hotel.deposit, saga.key("deposit"), order.total)
+        return RESERVED
+
+    there = Hotel()
+    done = await trial(service_of(book), PLACED, CANCELLED, use=[there], documents={"tea": Stock()})
+    stock = done.read(Stock, "tea")
+    assert stock == Stock(left=5)
+    assert there.calls[-1].startswith("free 12 for 1")
+
+
+async def test_turns_that_are_over_are_taken_back_too() -> None:
+    async def slowly(order: OrderPlaced, hotel: Hotel, saga: Saga) -> PaymentReserved | Later:
+        room = await saga.step(hotel.hold, saga.key("room"), f"{saga.waited.days}")
+        saga.undo_with(hotel.free, saga.key("free"), room)
+        return RESERVED if saga.waited >= timedelta(days=3) else Later(after=timedelta(days=1))
+
+    there = Hotel()
+    done = await trial(service_of(slowly), PLACED, timedelta(days=1), CANCELLED, timedelta(days=9), use=[there])
+    assert [call[:6] for call in there.calls] == ["hold 0", "hold 1", "free 1", "free 0"]
+    assert last(done)[2] == "slowly can never finish: it goes on no more; what it said is done in its place"
+
+
+async def test_what_could_not_be_found_again_is_refused_where_it_is_said() -> None:
+    async def closure(order: OrderPlaced, hotel: Hotel, saga: Saga) -> PaymentReserved:
+        async def back() -> None: ...
+
+        saga.undo_with(back)
+        return RESERVED
+
+    async def of_nobody(order: OrderPlaced, hotel: Hotel, saga: Saga) -> PaymentReserved:
+        saga.undo_with(Hotel().free, "key", "12")
+        return RESERVED
+
+    async def not_plain(order: OrderPlaced, hotel: Hotel, saga: Saga) -> PaymentReserved:
+        saga.undo_with(hotel.free, "key", object())  # type: ignore[arg-type]
+        return RESERVED
+
+    async def unread(order: OrderPlaced, hotel: Hotel, saga: Saga) -> PaymentReserved:
+        saga.undo_with(hotel.unannotated, "12")
+        return RESERVED
+
+    async def limited_for_nothing(order: OrderPlaced, hotel: Hotel, saga: Saga) -> PaymentReserved:
+        saga.undo_with(give_back_one_by_one, saga, order.sku)
+        return RESERVED
+
+    for handler, words in (
+        (limited_for_nothing, "takes the saga, so it is no step, and its limits would not hold: limit what it calls"),
+        (closure, "back could not be found again after a crash"),
+        (of_nobody, "free could not be found again after a crash"),
+        (not_plain, "cannot be recorded"),
+        (unread, "has no return annotation"),
+    ):
+        done = await trial(service_of(handler), PLACED, use=[Hotel()])
+        assert done.progress.transitions[-1].outcome == "dead"
+        assert words in str(done.progress.transitions[-1].reason)
+
+
+async def test_without_a_compensation_there_is_nothing_to_take_it_back() -> None:
+    done = await trial(service_of(reserve, compensated=False), PLACED, use=[Hotel()])
+    assert "has no compensation" in str(done.progress.transitions[-1].reason)
+
+
+async def test_a_plain_call_takes_nothing_back() -> None:
+    there = Hotel(is_blocked=False)
+    assert await reserve(PLACED, there, a_saga()) == RESERVED
+    assert there.calls == ["hold 12", "deposit 9"]

@@ -1,0 +1,75 @@
+"""Messages that yield in simulated worlds: with workers that die and partitions that move their saga's order stays, and
+none is lost."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import cycle
+
+import pytest
+
+from saga.runtime import room
+from saga.runtime.lanes import Item
+from saga.runtime.yielding import Yielding
+from tests.mutants.party_services import hall
+from tests.mutants.runtime_mutants import Plant, rewritten
+from tests.mutants.scenarios import SCENARIOS, first_failing
+
+SEEDS, FOUND_WITHIN = 12, 60
+SCENARIO = SCENARIOS["parties, restless"]
+"""Its notes come many times in a saga, and two handlers write down in which order."""
+YIELD = ("note", "place")
+
+
+@pytest.fixture(autouse=True)
+def _notes_may_wait(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The hall is now and then saturated, whatever it has in flight."""
+    reactions = hall.declared.reactions
+    before, moods = list(reactions), cycle([True, True, False, True, False, False, True])
+    reactions[:] = [replace(each, deferrable=each.name in YIELD) for each in before]
+    monkeypatch.setattr(room, "is_saturated", lambda *asked, is_behind: next(moods))
+    yield
+    reactions[:] = before
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_parties_whose_notes_may_wait_end_as_all_others(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    yielded, add = list[str](), Yielding.add
+
+    def added(self: Yielding, item: Item) -> None:
+        before = self.count
+        add(self, item)
+        yielded.extend([item.message.type] * (self.count - before))
+
+    monkeypatch.setattr(Yielding, "add", added)
+    SCENARIO.run(seed)
+    assert set(yielded) == {"NoteLeft"}
+
+
+def overtaken(patch: pytest.MonkeyPatch) -> None:
+    """A later message of the saga goes in front of those that yield."""
+    add = Yielding.add
+
+    def added(self: Yielding, item: Item) -> None:
+        if self.is_saturated():
+            add(self, item)
+        else:
+            self.lanes.add(item)
+
+    patch.setattr(Yielding, "add", added)
+
+
+def turned_round(patch: pytest.MonkeyPatch) -> None:
+    """The last of a saga that yields goes first."""
+    rewritten(patch, Yielding, "add", "held.append(", "held.appendleft(")
+
+
+def forgotten(patch: pytest.MonkeyPatch) -> None:
+    """What has yielded is taken for finished."""
+    rewritten(patch, Yielding, "_release", "self.lanes.add(item)", "item.prefix.finished(item.position.offset)")
+
+
+@pytest.mark.parametrize("mutant", [overtaken, turned_round, forgotten], ids=lambda mutant: mutant.__name__)
+def test_a_bug_in_it_is_found(mutant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        mutant(patch)
+        assert first_failing(SCENARIO, FOUND_WITHIN) is not None

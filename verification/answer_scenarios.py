@@ -1,0 +1,96 @@
+"""Scenarios about dead letters of which people say what a call did, once the outside has done it."""
+
+from collections.abc import Iterator
+
+from saga.progress.document import Entry, Snapshot
+from verification.building_blocks import ORD, N, X, note, of, reserve, step_look, two_steps
+from verification.operator_scenarios import command
+from verification.scenario import Scenario
+
+
+def answers() -> Iterator[Scenario]:  # a list: one scenario after another
+    """Runs of which a person says what a call did: they go on, and make it no more."""
+    said = command("resolve", "reserve", ORD, answers=1)
+    for name, crash, move, lost in (("crash", 1, 0, 0), ("rebalance", 0, 1, 0), ("lost answers", 0, 0, 1)):
+        yield Scenario(
+            name=f"resolve: {name}",
+            service=of(reserve, note, attempts_max=1),
+            a=(ORD, N),
+            b=(said,),
+            fail=1,
+            crash=crash,
+            move=move,
+            lost=lost,
+            may_die=True,
+            at_the_end=answers_stay,
+        )
+    yield Scenario(
+        name="resolve: the first of two steps, while a zombie has its answer",
+        service=of(two_steps, note, attempts_max=1),
+        a=(ORD,),
+        b=(N, command("resolve", "two", ORD, answers=1)),
+        fail=1,
+        move=1,
+        may_die=True,
+        at_the_end=answers_stay,
+    )
+    yield Scenario(
+        name="resolve: the second of two steps",
+        service=of(two_steps, note, attempts_max=1),
+        a=(ORD, N),
+        b=(command("resolve", "two", ORD, answers=2),),
+        fail=1,
+        crash=1,
+        may_die=True,
+        at_the_end=answers_stay,
+    )
+    for name, a, b in (("behind", (ORD, X), (said,)), ("beside", (ORD, said), (X,))):
+        yield Scenario(
+            name=f"resolve: the outcome {name} it",
+            service=of(reserve, attempts_max=1),
+            a=a,
+            b=b,
+            fail=1,
+            crash=1,
+            may_die=True,
+            at_the_end=answers_stay,
+        )
+    yield Scenario(
+        name="resolve and replay: two people",
+        service=of(two_steps, note, attempts_max=1),
+        a=(ORD, N, command("replay", "two", ORD)),
+        b=(command("resolve", "two", ORD, answers=1, who="bob"),),
+        fail=1,
+        crash=1,
+        owner=(0, 1),
+        may_die=True,
+        at_the_end=answers_stay,
+    )
+    yield Scenario(
+        name="resolve: it fails behind the answer, and is answered again",
+        service=of(two_steps, attempts_max=1),
+        a=(ORD,),
+        b=(command("resolve", "two", ORD, answers=1), command("resolve", "two", ORD, answers=2, replays=1)),
+        fail=2,
+        crash=1,
+        may_die=True,
+        at_the_end=answers_stay,
+    )
+    yield Scenario(
+        name="resolve: of what failed behind its last step",
+        service=of(step_look, note, attempts_max=1),
+        a=(ORD, N),
+        b=(said,),
+        fail=1,
+        move=1,
+        may_die=True,
+        at_the_end=answers_stay,
+    )
+
+
+def answers_stay(p: Snapshot, entries: tuple[Entry, ...]) -> str | None:
+    """Check that a run which a person has answered ends with that answer, and no call in its place."""
+    given = [(t.handler, call) for t in entries if t.outcome == "resolved" for call in t.calls]
+    ended = [t for t in entries if t.outcome in ("handled", "compensated")]
+    lost = [t.handler for t in ended for handler, call in given if t.handler == handler and call not in t.calls]
+    return f"ANSWER NOT TAKEN {lost}" if lost else None

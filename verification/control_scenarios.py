@@ -1,0 +1,218 @@
+"""Scenarios of what people pause and route: nothing is lost, no attempt is counted, and what has begun is kept."""
+
+from collections.abc import Iterator
+
+from saga import controls
+from saga.clock import iso
+from saga.controls import Book, Control, Switch
+from saga.progress.document import Entry, Snapshot
+from verification.building_blocks import (
+    ORD,
+    N,
+    Q,
+    X,
+    hold,
+    meet_step,
+    note,
+    of,
+    on_own_step,
+    place,
+    reserve,
+    two_steps,
+)
+from verification.deadline_scenarios import expire_by_step
+from verification.handlers import SERVICE
+from verification.later_scenarios import job, look_by_step
+from verification.operations import NOW_MS, TICK_MS
+from verification.operator_scenarios import at_last, command
+from verification.scenario import AtTheEnd, Scenario, has_run
+from verification.services import time_after
+
+SOON = iso(NOW_MS + 2 * TICK_MS)
+"""Time at which pauses end by themselves, if nobody ends them."""
+
+
+def pause(handler: str | None = None, until: str | None = SOON) -> Switch:
+    """Pause of a handler, or of the whole service, that ends by itself."""
+    return Switch(kind="pause", handler=handler, until=until)
+
+
+def resume(handler: str | None = None) -> Switch:
+    """End of a pause."""
+    return Switch(kind="pause", handler=handler, off=True)
+
+
+def route(handler: str) -> Switch:
+    """Route of a handler's messages to the dead letters."""
+    return Switch(kind="route", handler=handler)
+
+
+def end_route(handler: str) -> Switch:
+    """End of a route."""
+    return Switch(kind="route", handler=handler, off=True)
+
+
+def books(*switches: Switch, begun: int = 1) -> tuple[Book, ...]:
+    """Books of a service as people write one switch after the other; the first one has `begun` of them."""
+    every, book = [Book(service=SERVICE)], Book(service=SERVICE)
+    for n, switch in enumerate(switches):
+        wish = Control(
+            id=f"c{n}", type=controls.TYPE, schema="", saga=SERVICE, source="ada", time=time_after(0), value=b"",
+            switch=switch, who="ada", why="to see",
+        )  # fmt: skip
+        book = controls.noted(book, wish) or book
+        every.append(book)
+    return tuple(every[begun:])
+
+
+def whole(*names: str) -> AtTheEnd:
+    """Check that these handlers have run, each in its first attempt."""
+    ran = has_run(*names)
+
+    def check(p: Snapshot, entries: tuple[Entry, ...]) -> str | None:
+        counted = [t.handler for t in entries if t.attempt > 1 or (t.outcome == "retrying" and t.attempt)]
+        return f"COUNTED {counted[0]}" if counted else ran(p, entries)
+
+    return check
+
+
+def paused() -> Iterator[Scenario]:  # a list: one scenario after another
+    """Runs that wait because a person wants it, until that is over or a person ends it."""
+    for name, crash, lost, early in (("a crash", 1, 0, 0), ("lost answers", 0, 1, 0), ("an early wake", 0, 0, 1)):
+        yield Scenario(
+            name=f"paused: {name}",
+            service=of(reserve, note),
+            a=(ORD, N),
+            books=books(pause("reserve"), *([resume("reserve")] if early else ())),
+            crash=crash,
+            lost=lost,
+            early=early,
+            at_the_end=whole("reserve", "note"),
+        )
+    yield Scenario(
+        name="paused: a rebalance",
+        service=of(reserve),
+        a=(ORD,),
+        books=books(pause("reserve")),
+        move=1,
+        at_the_end=whole("reserve"),
+    )
+    yield Scenario(
+        name="paused: while it is under way",
+        service=of(two_steps),
+        a=(ORD,),
+        books=books(pause("two"), begun=0),
+        crash=1,
+        at_the_end=whole("two"),
+    )
+    yield Scenario(
+        name="paused: the whole service, with what undoes",
+        service=of(reserve),
+        a=(ORD,),
+        b=(X,),
+        books=books(pause(), resume(), begun=0),
+        crash=1,
+    )
+    yield Scenario(
+        name="paused: what undoes alone",
+        service=of(reserve, hold),
+        a=(ORD, N),
+        b=(X,),
+        books=books(pause("undo_reserve")),
+    )
+    yield Scenario(
+        name="paused: a fan-in",
+        service=of(meet_step),
+        a=(ORD,),
+        b=(Q,),
+        books=books(pause("meet")),
+        at_the_end=whole("meet"),
+    )
+    yield Scenario(
+        name="paused: on an own event",
+        service=of(place, on_own_step),
+        a=(ORD,),
+        books=books(pause("on_own")),
+        crash=1,
+        at_the_end=whole("place", "on_own"),
+    )
+    yield Scenario(
+        name="paused: a deadline",
+        service=of(expire_by_step),
+        a=(ORD,),
+        books=books(pause("expire")),
+        crash=1,
+        at_the_end=whole("expire"),
+    )
+    yield Scenario(
+        name="paused: a failed run",
+        service=of(reserve, note, parks=True),
+        a=(ORD, N),
+        books=books(pause("reserve"), begun=0),
+        fail=1,
+        at_the_end=has_run("reserve", "note"),
+    )
+
+
+def paused_later() -> Iterator[Scenario]:  # a list, as above
+    """The same of runs that go on later."""
+    yield Scenario(
+        name="paused: between two turns",
+        service=of(job, note),
+        a=(ORD,),
+        b=(N,),
+        books=books(pause("job"), begun=0),
+        wakes_max=16,
+        at_the_end=whole("job", "note"),
+    )
+    yield Scenario(
+        name="paused: a turn whose event comes",
+        service=of(look_by_step),
+        a=(ORD,),
+        b=(Q,),
+        books=books(pause("look"), begun=0),
+        wakes_max=16,
+        at_the_end=whole("look"),
+    )
+
+
+def routed() -> Iterator[Scenario]:  # a list, as above
+    """Messages that a person sends to the dead letters, and replays once the route is over."""
+    again = command("replay", "reserve", ORD)
+    for name, crash, move, lost in (("a crash", 1, 0, 0), ("a rebalance", 0, 1, 0), ("lost answers", 0, 0, 1)):
+        yield Scenario(
+            name=f"routed: {name}",
+            service=of(reserve, note),
+            a=(ORD, N),
+            b=(again,),
+            books=books(route("reserve"), end_route("reserve")),
+            may_die=True,
+            crash=crash,
+            move=move,
+            lost=lost,
+            at_the_end=at_last("reserve", "note"),
+        )
+    yield Scenario(
+        name="routed: while it is under way",
+        service=of(two_steps),
+        a=(ORD,),
+        books=books(route("two"), begun=0),
+        crash=1,
+        move=1,
+        may_die=True,
+        at_the_end=never_half,
+    )
+    yield Scenario(
+        name="routed: the outcome beside it",
+        service=of(reserve),
+        a=(ORD,),
+        b=(X, again),
+        books=books(route("reserve"), end_route("reserve"), begun=0),
+        crash=1,
+        may_die=True,
+    )
+
+
+def never_half(p: Snapshot, entries: tuple[Entry, ...]) -> str | None:
+    """Check that nothing that has begun is a dead letter."""
+    return f"HALF DONE {p.intents[0].handler}" if p.intents and any(k.dead for k in p.queue) else None

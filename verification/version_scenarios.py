@@ -1,0 +1,94 @@
+"""Scenarios of a release whose state has another version, at one worker before the other."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from verification.building_blocks import ORD, STEP, M, N, Q, X, hold, needs, note, of, reserve, two_steps
+from verification.handlers import Reacts
+from verification.scenario import Scenario, has_run
+from verification.services import Explored
+
+later = Reacts(name="wait", to=(("O",),), does=STEP, emits=("R",), turns=1, after=1)
+step_needs = Reacts(name="needs", to=(("M",),), does=STEP, emits=("k",), needs="note")
+memo_step = Reacts(name="memo", to=(("Q",),), does=("step if note", "step"), emits=("m",))
+
+
+def migrating(*handlers: Reacts, parks: bool = False, tight: bool = False, starts: str = "") -> Explored:
+    """A service whose later release has the same handlers, and another state."""
+    return replace(of(*handlers, parks=parks, tight=tight, starts=frozenset(starts)), migrates=True)
+
+
+def versions() -> Iterator[Scenario]:  # a list: one scenario after another
+    """A state is migrated while its saga goes on, on two workers of either release."""
+    needed = has_run("note", "needs")
+    yield Scenario(
+        name="version: one run before, one after",
+        service=migrating(note, step_needs),
+        a=(N, M),
+        crash=1,
+        move=1,
+        at_the_end=needed,
+    )
+    yield Scenario(
+        name="version: lost answers", service=migrating(note, needs), a=(N, M), lost=1, crash=1, at_the_end=needed
+    )
+    yield Scenario(
+        name="version: begun before, gone on with after",
+        service=migrating(two_steps, note),
+        a=(N, ORD),
+        move=1,
+        at_the_end=has_run("two", "note"),
+    )
+    yield Scenario(
+        name="version: begun before, and a step fails",
+        service=migrating(two_steps, note),
+        a=(N, ORD),
+        fail=1,
+        crash=1,
+        at_the_end=has_run("two", "note"),
+    )
+    yield Scenario(
+        name="version: two owners",
+        service=migrating(two_steps, memo_step, note),
+        a=(ORD, Q),
+        b=(N,),
+        owner=(0, 1),
+        at_the_end=has_run("two", "note", "memo"),
+    )
+    yield Scenario(
+        name="version: a saga begins on either",
+        service=migrating(reserve, note, starts="O"),
+        a=(ORD,),
+        b=(N,),
+        owner=(0, 1),
+        crash=1,
+        at_the_end=has_run("reserve", "note"),
+    )
+    yield Scenario(
+        name="version: parked, and another undone meanwhile",
+        service=migrating(hold, two_steps, parks=True),
+        a=(N, ORD, X),
+        fail=1,
+        ticks_max=3,
+        at_the_end=has_run("hold", "two"),
+    )
+    yield Scenario(
+        name="version: undone after",
+        service=migrating(reserve, note),
+        a=(ORD, N, X),
+        move=1,
+    )
+    yield Scenario(
+        name="version: a turn before, a turn after",
+        service=migrating(later, note),
+        a=(ORD, N),
+        ticks_max=3,
+        at_the_end=has_run("wait", "note"),
+    )
+    yield Scenario(
+        name="version: transitions in archives",
+        service=migrating(note, needs, reserve, tight=True),
+        a=(N, ORD, M),
+        crash=1,
+        at_the_end=needed,
+    )
