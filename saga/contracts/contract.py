@@ -24,6 +24,8 @@ class Version:
     fingerprint: bytes
     """CRC-64-AVRO of the canonical form, little-endian: 8 bytes, as in the header of a single object."""
     record: RecordType = field(hash=False, repr=False)
+    upcasts: frozenset[int] = frozenset()
+    """Numbers of the older versions that are read as this one by an upcaster, for resolution cannot."""
 
 
 @dataclass(frozen=True, kw_only=True)

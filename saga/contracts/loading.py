@@ -18,13 +18,14 @@ from saga.contracts.contract import URN, Contract, Version
 from saga.contracts.jsonform import read_json
 from saga.contracts.reading import read_record
 from saga.contracts.schema import ScalarType, meaning_changes
+from saga.contracts.steps import unsettled, wrong_upcasts
 from saga.errors import ContractError
 from saga.messages import Topic
 
 _FILE = re.compile(r"(?P<name>[A-Za-z_][A-Za-z0-9_]*)\.v(?P<number>[1-9][0-9]*)\.avsc")
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _OWNER = re.compile(r"[a-z0-9][a-z0-9-]*")
-_OURS = ("topic", "key", "owner", "starts", "outcome", "said", "heard")
+_OURS = ("topic", "key", "owner", "starts", "outcome", "said", "heard", "upcasts")
 _AVROS = ("type", "name", "namespace", "doc", "aliases", "fields")
 _FINGERPRINT = "CRC-64-AVRO"
 
@@ -88,7 +89,7 @@ def _read(path: Path, place: str, name: str, number: int) -> tuple[_File | None,
         return None, ['must be an object with "type": "record"']
     problems = [] if schema.get("name") == name else [f"the record is called {schema.get('name')!r}, the file {name!r}"]
     record, wrong = read_record(schema)
-    problems += [*_wrong_terms(schema, path.parent.name), *wrong]
+    problems += [*_wrong_terms(schema, path.parent.name), *wrong_upcasts(schema, number), *wrong]
     if record is None or problems:
         return None, problems
     key = record.field(schema["key"])
@@ -107,6 +108,7 @@ def _read(path: Path, place: str, name: str, number: int) -> tuple[_File | None,
         schema=schema,
         fingerprint=bytes.fromhex(fingerprint(canonical, _FINGERPRINT)),
         record=record,
+        upcasts=frozenset(schema.get("upcasts", ())),
     )
     return _File(place, version, Terms(**{name: schema[name] for name in Terms._fields if name in schema})), []
 
@@ -181,6 +183,8 @@ def _owners(files: list[_File]) -> Iterator[str]:
 def _disagreements(files: list[_File]) -> Iterator[str]:
     """Problems of versions of one contract that differ in what must be the same."""
     for group in _by_contract(files):
+        places = {file.version.number: file.place for file in group}
+        yield from (f"{places[number]}: {why}" for number, why in unsettled([file.version for file in group]))
         first = group[0]
         for file in group[1:]:
             for name, then, now in zip(Terms._fields, first.terms, file.terms, strict=True):
@@ -193,10 +197,11 @@ def _disagreements(files: list[_File]) -> Iterator[str]:
                     f"{other.place}: has the same fingerprint as {one.place}, but other logical types, so one would be "
                     f"read as the other: {'; '.join(changes)}; give the field another name"
                 )
-            elif changes:
+            elif changes and one.version.number not in other.version.upcasts:
                 yield (
                     f"{other.place}: its logical types are not those of {one.place}, and Avro does not look at them: "
-                    f"{'; '.join(changes)}; give the field another name"
+                    f"{'; '.join(changes)}; give the field another name, or have an upcaster read the older version: "
+                    f'"upcasts": [{one.version.number}]'
                 )
 
 
