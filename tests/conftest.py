@@ -13,6 +13,7 @@ from tests.servers.fixtures import (
     pytest_terminal_summary,
     pytest_xdist_auto_num_workers,
     pytest_xdist_make_scheduler,
+    schema_registry,
     server_jars,
 )
 
@@ -23,6 +24,7 @@ __all__ = [
     "pytest_terminal_summary",
     "pytest_xdist_auto_num_workers",
     "pytest_xdist_make_scheduler",
+    "schema_registry",
     "server_jars",
 ]
 

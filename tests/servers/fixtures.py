@@ -5,7 +5,7 @@
 
 import os
 from collections import OrderedDict
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from functools import cache
 from pathlib import Path
 
@@ -14,7 +14,8 @@ from xdist.scheduler import LoadScopeScheduling
 
 from tests.servers.couchbase import CouchbaseMock
 from tests.servers.jars import ServersMissing, jars
-from tests.servers.shared_servers import shared_couchbase, shared_kafka
+from tests.servers.registry import RegistryServer, registry_files
+from tests.servers.shared_servers import shared_couchbase, shared_kafka, shared_registry
 
 LEFT_OUT = "real servers are missing"
 REQUIRED = "SAGA_SERVERS"
@@ -23,8 +24,13 @@ REQUIRED = "SAGA_SERVERS"
 @pytest.fixture(scope="session")
 def server_jars() -> Path:
     """The folder with the servers' jars; whoever takes it is left out where there are none."""
+    return or_left_out(jars)
+
+
+def or_left_out(fetched: Callable[[], Path]) -> Path:
+    """The folder that `fetched` gives; whoever asks is left out where it cannot be had."""
     try:
-        return jars()
+        return fetched()
     except ServersMissing as why:
         if os.environ.get(REQUIRED) == "required":
             pytest.fail(f"{LEFT_OUT}: {why}", pytrace=False)
@@ -52,7 +58,15 @@ def couchbase_mock(server_jars: Path, tmp_path_factory: pytest.TempPathFactory) 
         yield mock
 
 
-WAITING = ("kafka", "couchbase", "servers", "torture", "runbooks")
+@pytest.fixture(scope="session")
+def schema_registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RegistryServer]:
+    """The schema registry that all tests share. Tests that break something start one of their own."""
+    or_left_out(registry_files)
+    with shared_registry(_of_this_run(tmp_path_factory)) as registry:
+        yield registry
+
+
+WAITING = ("kafka", "couchbase", "registry", "servers", "torture", "runbooks")
 """Words in the names of tests that wait for a server most of the time."""
 STARTING = ("running(", "Fleet(", "subprocess.", "ProcessWorld(")
 """Words in the text of tests that wait for processes of ours."""

@@ -4,6 +4,7 @@ import fcntl
 import hashlib
 import shutil
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -19,29 +20,33 @@ class ServersMissing(Exception):
 
 def jars() -> Path:
     """The folder with all of them. Raises `ServersMissing`."""
+    return fetched("libs", POM, "dependency:copy-dependencies", "-DoutputDirectory={folder}", "-DincludeScope=runtime")
+
+
+def fetched(name: str, pom: Path, *goal: str) -> Path:
+    """Folder `name` beside the others, filled by Maven from what `pom` lists, anew whenever that changes. `goal`: of
+    Maven, and its options; `{folder}` in them becomes the folder. Raises `ServersMissing`."""
     for program in ("java", "mvn"):
         if shutil.which(program) is None:
             raise ServersMissing(f"no {program} on this machine: {INSTALL}")
     FOLDER.mkdir(parents=True, exist_ok=True)
-    libs, wanted = FOLDER / "libs", hashlib.sha256(POM.read_bytes()).hexdigest()
-    complete = FOLDER / "libs.complete"
-    with (FOLDER / "libs.lock").open("w") as lock:
+    folder, wanted = FOLDER / name, hashlib.sha256(pom.read_bytes()).hexdigest()
+    complete = FOLDER / f"{name}.complete"
+    with (FOLDER / f"{name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if complete.exists() and complete.read_text() == wanted:
-            return libs
+            return folder
         complete.unlink(missing_ok=True)
-        shutil.rmtree(libs, ignore_errors=True)
-        _fetch(libs)
+        shutil.rmtree(folder, ignore_errors=True)
+        _fetch(pom, [word.format(folder=folder) for word in goal])
         complete.write_text(wanted)
-    return libs
+    return folder
 
 
-def _fetch(libs: Path) -> None:
-    command = ["mvn", "-q", "-B", "-f", str(POM), "dependency:copy-dependencies", f"-DoutputDirectory={libs}"]
+def _fetch(pom: Path, goal: Sequence[str]) -> None:
+    command = ["mvn", "-q", "-B", "-f", str(pom), *goal]
     try:
-        subprocess.run(
-            [*command, "-DincludeScope=runtime"], check=True, timeout=FETCH_S, capture_output=True, text=True
-        )
+        subprocess.run(command, check=True, timeout=FETCH_S, capture_output=True, text=True)
     except subprocess.CalledProcessError as why:
         raise ServersMissing(f"Maven could not fetch the servers: {why.stdout[-2000:]}{why.stderr[-2000:]}") from why
     except subprocess.TimeoutExpired as why:

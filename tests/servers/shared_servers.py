@@ -1,5 +1,5 @@
-"""One Kafka and one CouchbaseMock for all processes of a test run: the first that wants it starts it, and it ends with
-the last.
+"""One Kafka, one CouchbaseMock and one schema registry for all processes of a test run: the first that wants it starts
+it, and it ends with the last.
 
 Whoever uses a server holds a shared lock on its file, which the system takes back however the process ends; the
 server's leash waits for the lock to be free. So nothing is left over when a run is killed.
@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from tests.servers.couchbase import CouchbaseMock, mock_answers
-from tests.servers.jars import jars
 from tests.servers.kafka import KafkaServer, kafka_answers
+from tests.servers.registry import RegistryServer, registry_answers
 
 T = TypeVar("T")
 
@@ -43,8 +43,18 @@ def shared_couchbase(folder: Path) -> Iterator[CouchbaseMock]:
 
 
 @contextmanager
+def shared_registry(folder: Path) -> Iterator[RegistryServer]:
+    """The schema registry that all who name `folder` share: subjects of your own, please."""
+
+    def start(place: Path, users: Path) -> str:
+        return RegistryServer.start(place, while_locked=users).url
+
+    with _shared(folder, "registry", start, registry_answers) as url:
+        yield RegistryServer(url, None)
+
+
+@contextmanager
 def _shared(folder: Path, name: str, start: Callable[[Path, Path], T], answers: Callable[[T], bool]) -> Iterator[T]:
-    jars()
     folder.mkdir(parents=True, exist_ok=True)
     users, told = folder / f"{name}.users", folder / f"{name}.address"
     with users.open("ab") as using, (folder / f"{name}.starting").open("ab") as starting:
