@@ -53,11 +53,11 @@ SERVICES = [service.declared for service in (order, payment, stock, shipping)]
 ENDS = {**CHAIN_ENDS, "OrderCancelled": 1}
 
 
-def failing_sagas() -> list[Figure]:
+def failing_sagas(others: int = OTHERS, rounds: int = ROUNDS, outage_s: float = OUTAGE_S) -> list[Figure]:
     """(g) The chain, and 5 % more sagas whose payment fails for 30 seconds: the rate of the others"""
     with_, without, attempts = list[float](), list[float](), list[float]()
-    for number in range(ROUNDS):
-        of_both = _side_by_side(number)
+    for number in range(rounds):
+        of_both = _side_by_side(number, others, outage_s)
         with_.append(of_both[True][0])
         without.append(of_both[False][0])
         attempts.append(of_both[True][1])
@@ -72,39 +72,42 @@ def failing_sagas() -> list[Figure]:
     ]
 
 
-def _side_by_side(round_: int) -> dict[bool, tuple[float, float]]:
+def _side_by_side(round_: int, others: int, outage_s: float) -> dict[bool, tuple[float, float]]:
     """Both at the same time, each in a process on a core of its own, the other one in each round: how fast such a
     machine is changes within seconds by more than what is measured."""
     with ProcessPoolExecutor(2, mp_context=get_context("spawn"), initializer=wiring.tune_collector) as processes:
-        both = {fails: processes.submit(_on_core, (round_ + fails) % 2, fails=fails) for fails in (False, True)}
+        both = {
+            fails: processes.submit(_on_core, (round_ + fails) % 2, others, outage_s if fails else 0.0)
+            for fails in (False, True)
+        }
         return {fails: run.result() for fails, run in both.items()}
 
 
-def _on_core(core: int, *, fails: bool) -> tuple[float, float]:
+def _on_core(core: int, others: int, outage_s: float) -> tuple[float, float]:
     cores = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, {cores[core % len(cores)]})
-    return asyncio.run(_run(fails=fails))
+    return asyncio.run(_run(others, outage_s))
 
 
-async def _run(*, fails: bool) -> tuple[float, float]:
+async def _run(others: int, outage_s: float) -> tuple[float, float]:
     """Rate of the others, and attempts that failed of each that fails."""
     with TemporaryDirectory() as folder:
         async with running(Path(folder), SERVICES, {}) as run:
-            driver, count = Driver(run.broker, ENDS), OTHERS // EACH
+            driver, count = Driver(run.broker, ENDS), others // EACH
             async with driver.listening(["orders", "payments"]), asyncio.TaskGroup() as tasks:
                 await in_flight(IN_FLIGHT, IN_FLIGHT, lambda n: driver.saga(first_of(2 * FAILING + n)))
                 began = time.perf_counter()
-                outage.until_s = began + OUTAGE_S if fails else 0.0
+                outage.until_s = began + outage_s
 
                 async def one(number: int) -> float:
                     if number % EACH == 0:
                         tasks.create_task(driver.saga(first_of(FAILING + number + 1)))
                     return await driver.saga(first_of(number))
 
-                await in_flight(OTHERS, IN_FLIGHT, one)
+                await in_flight(others, IN_FLIGHT, one)
                 wall_s = time.perf_counter() - began
-            failed = [await _in_order(run, f"order-{FAILING + number + 1:07}") for number in range(0, OTHERS, EACH)]
-    return OTHERS / wall_s, sum(failed) / count
+            failed = [await _in_order(run, f"order-{FAILING + number + 1:07}") for number in range(0, others, EACH)]
+    return others / wall_s, sum(failed) / count
 
 
 async def _in_order(run: Running, saga: str) -> int:

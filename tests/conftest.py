@@ -2,6 +2,7 @@
 
 import gc
 import os
+import signal
 import sys
 
 from hypothesis import HealthCheck, settings
@@ -32,6 +33,10 @@ __all__ = [
 # the environment asks for no such files.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
+
+# What a shell starts in the background ignores an interrupt, and so would all that the tests start.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # A busy machine is no mistake of a test.
 settings.register_profile("here", suppress_health_check=[HealthCheck.too_slow])

@@ -15,10 +15,8 @@ def test_a_part_of_the_benchmarks_runs(part: object, monkeypatch: pytest.MonkeyP
     assert all(figure.value >= 0 for figure in figures)
 
 
-def test_the_part_with_failing_sagas_runs_and_keeps_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in (("OTHERS", 40), ("ROUNDS", 1), ("OUTAGE_S", 0.5)):
-        monkeypatch.setattr(failing, name, value)
-    figures = {figure.name: figure.value for figure in failing.failing_sagas()}
+def test_the_part_with_failing_sagas_runs_and_keeps_their_order() -> None:
+    figures = {figure.name: figure.value for figure in failing.failing_sagas(others=40, rounds=1, outage_s=0.5)}
     assert figures["g attempts that failed, of each failing saga"] >= 1
 
 
