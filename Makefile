@@ -36,13 +36,14 @@ coverage: .venv/tools ## Run all tests, measure lines and branches, processes to
 test-pythons: .venv/tools ## Run what a version can break on each Python that is to be had: PYTHONS="3.12 3.13".
 	$(BIN)/python -m tests.pythons $(PYTHONS)
 
-check: .venv/tools ## Format, lint, types, import rules, generated code.
+check: .venv/tools ## Format, lint, types, import rules, generated code, manifests.
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/basedpyright
 	$(BIN)/lint-imports
 	$(BIN)/saga contracts check
+	$(BIN)/saga manifest --check services.order services.payment services.inventory services.shipping
 
 bench: .venv/tools ## Print what it reaches, beside the limit, in one run.
 	$(BIN)/python -m benchmarks

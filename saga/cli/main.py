@@ -31,6 +31,10 @@ COMMANDS = {
     "repair": ("saga.cli.repair:repair", "Go on with sagas that have something to do and nothing that sets it off."),
     "rebuild": ("saga.cli.rebuild:rebuild", "Make progresses that a service has lost anew from the topics."),
     "positions": ("saga.cli.positions:positions", "See how far services are in the log, or move that by hand."),
+    "manifest": (
+        "saga.cli.manifest:manifest",
+        "Print the manifest of each service declared in MODULES, as JSON.",
+    ),
     "contracts": ("saga.cli.contracts:contracts", "Event classes from contracts: write them, or check them."),
 }
 """Commands, each with its module and its sentence in `saga --help`: so that the help imports none of them."""

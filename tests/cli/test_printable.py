@@ -84,6 +84,8 @@ def hostile(shop: Path) -> Path:
         (("audit", HOSTILE), ""),
         (("contracts", "generate", "events.py", HOSTILE), ""),
         (("contracts", "check"), ""),
+        (("manifest", HOSTILE.replace("\x00", "")), ""),
+        (("manifest", "--check", "services.payment", "--folder", HOSTILE.replace("\x00", "")), ""),
         ((HOSTILE,), ""),
     ],
     ids=lambda value: " ".join(value[:2]).partition("x\x1b")[0] if isinstance(value, tuple) else "",

@@ -12,7 +12,7 @@ from tests.docs.markdown import DOCUMENTS, MODULES, ROOT, anchors, blocks, code_
 
 documents = pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())
 
-FOLDERS = ("saga", "services", "contracts", "docs", "tests", "benchmarks", "verification")
+FOLDERS = ("saga", "services", "contracts", "manifests", "docs", "tests", "benchmarks", "verification")
 _PATH = re.compile(rf"(?:{'|'.join(FOLDERS)})/[\w./-]*")
 _MODULE = re.compile(r"(?:saga|verification)(?:\.\w+)+")
 

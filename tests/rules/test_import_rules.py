@@ -26,6 +26,10 @@ PLANTED = {
         ("saga.runtime.intake", "saga.runtime.participant"),
         ("saga.runtime.worker", "saga.runtime.repairing"),
     ],
+    "Imports point down in the choreography": [
+        ("saga.choreography.manifest", "saga.choreography.declared"),
+        ("saga.choreography.releases", "saga.choreography.folder"),
+    ],
     "Imports point down in the kit": [
         ("saga.testing.invariants.check", "saga.testing.simulation.loop"),
         ("saga.testing.invariants.said_and_recorded", "saga.testing.processes.process_world"),
@@ -115,7 +119,7 @@ def test_every_rule_has_a_violation_that_it_refuses(told: dict[str, str]) -> Non
     assert set(told) == set(names)
 
 
-@pytest.mark.parametrize("folder", ["saga", "saga/runtime", "saga/sqlite", "saga/testing"])
+@pytest.mark.parametrize("folder", ["saga", "saga/choreography", "saga/runtime", "saga/sqlite", "saga/testing"])
 def test_a_new_module_has_to_be_given_its_layer(tmp_path: Path, folder: str) -> None:
     for name in FOLDERS:
         shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))

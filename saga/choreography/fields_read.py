@@ -1,0 +1,326 @@
+"""Fields of events that a handler's code may read, found in its source without running it.
+
+Careful on one side: a field may be listed that is never read, and none is left out that may be. What cannot be followed
+counts as reading all of the event: it is handed on whole, compared, printed, or its code cannot be seen. Read are
+attributes, `getattr` with a plain text, and patterns of `match`; functions of the same module are followed.
+"""
+
+import ast
+import builtins
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from types import NoneType
+
+from saga.choreography.source import Source, is_bound_once, source_of
+from saga.contracts.library import binding_of
+from saga.contracts.schema import OptionalType, RecordType, Type
+from saga.messages import Event
+
+_VARIABLES = ("locals", "eval", "exec", "vars")
+"""Functions that can read a function's variables without naming them; so can the attribute `f_locals` of a frame."""
+_Chain = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """Fields of one event that may be read."""
+
+    fields: frozenset[str] = frozenset()
+    """Paths: `total`, or `address.street` in a nested record."""
+    whole: str = ""
+    """Reason why all fields count as read; empty if they do not."""
+
+    def __or__(self, other: "Read") -> "Read":
+        return Read(self.fields | other.fields, self.whole or other.whole)
+
+
+def fields_read(function: Callable[..., object], parameter: str, events: Iterable[type[Event]]) -> dict[type, Read]:
+    """Fields of each of these events, which `function` takes as `parameter`, that it may read."""
+    classes = tuple(events)
+    finding = _Finding(classes)
+    finding.follow(function, parameter)
+    return {event: _of(event, finding, classes) for event in classes}
+
+
+def keys_named(function: Callable[..., object], saga: str) -> tuple[str, ...]:
+    """Names that a function gives to `saga.key` as plain text, sorted. `saga`: its parameter."""
+    source = source_of(function)
+    if source is None:
+        return ()
+    return tuple(
+        sorted(
+            {
+                node.args[0].value
+                for node in ast.walk(source.node)
+                if isinstance(node, ast.Call)
+                and isinstance(node.func, ast.Attribute)
+                and node.func.attr == "key"
+                and _is_name(node.func.value, {saga})
+                and node.args
+                and isinstance(node.args[0], ast.Constant)
+                and isinstance(node.args[0].value, str)
+            }
+        )
+    )
+
+
+@dataclass(slots=True)
+class _Finding:
+    """Reads found so far, by one parameter's events."""
+
+    classes: tuple[type[Event], ...]
+    chains: set[tuple[type[Event] | None, _Chain]] = field(default_factory=set)
+    """Attributes that are read, one of the other; with a class if only of that."""
+    whole: str = ""
+    seen: set[tuple[object, str]] = field(default_factory=set)
+
+    def follow(self, function: object, parameter: str) -> None:
+        """Find what a function reads of its parameter."""
+        name = getattr(function, "__name__", repr(function))
+        source = source_of(function)
+        if source is None:
+            self.give_up(f"the source of {name} cannot be told")
+        elif (source.function, parameter) not in self.seen:
+            self.seen.add((source.function, parameter))
+            _Walk(self, source, parameter).walk(source.node.body)
+
+    def give_up(self, reason: str) -> None:
+        """Count all fields as read."""
+        self.whole = self.whole or reason
+
+
+class _Walk:
+    """Walk through one function, which has the event under some names."""
+
+    def __init__(self, finding: _Finding, source: Source, parameter: str) -> None:
+        self.finding, self.source = finding, source
+        self.names = {parameter}
+        self.local = set(_bound_in(source.node))
+        before = 0
+        while before != len(self.names):
+            before = len(self.names)
+            self.names |= set(_aliases(source.node, self.names))
+
+    def walk(self, nodes: Iterable[ast.AST]) -> None:
+        for node in nodes:
+            self.visit(node)
+
+    def visit(self, node: ast.AST) -> None:
+        match node:
+            case ast.Attribute():
+                self.attribute(node)
+            case ast.Name(id=name) if name in _VARIABLES:
+                self.finding.give_up(f"{self.source.node.name} can see all variables by {name}")
+            case ast.Name(id=name, ctx=ast.Load()) if name in self.names:
+                self.finding.give_up(f"{self.source.node.name} hands it on whole")
+            case ast.Assign(targets=targets, value=value) if self.is_event(value) and all(map(_is_plain, targets)):
+                pass  # an alias
+            case ast.Match(subject=subject, cases=cases) if self.is_event(subject):
+                for case in cases:
+                    self.pattern(case.pattern)
+                    self.walk([case.guard] if case.guard else [])
+                    self.walk(case.body)
+            case ast.If(test=test) | ast.IfExp(test=test) | ast.While(test=test) if self.is_event(test):
+                self.walk(child for child in ast.iter_child_nodes(node) if child is not test)
+            case ast.UnaryOp(op=ast.Not(), operand=operand) if self.is_event(operand):
+                pass
+            case ast.Compare(ops=ops) if all(isinstance(op, ast.Is | ast.IsNot) for op in ops):
+                self.walk(part for part in (node.left, *node.comparators) if not self.is_event(part))
+            case ast.Call():
+                self.call(node)
+            case _:
+                self.walk(ast.iter_child_nodes(node))
+
+    def attribute(self, node: ast.Attribute) -> None:
+        """Note a chain of attributes of the event; walk on in any other."""
+        chain: list[str] = []
+        inner: ast.expr = node
+        while isinstance(inner, ast.Attribute):
+            chain.insert(0, inner.attr)
+            inner = inner.value
+        if "f_locals" in chain:
+            self.finding.give_up(f"{self.source.node.name} can see all variables by f_locals")
+        elif self.is_event(inner):
+            self.finding.chains.add((None, tuple(chain)))
+        else:
+            self.visit(inner)
+
+    def call(self, node: ast.Call) -> None:
+        """Follow a call that is handed the event."""
+        given = [*node.args, *(keyword.value for keyword in node.keywords)]
+        mine = [part for part in given if self.is_event(part)]
+        if not mine:
+            return self.walk(ast.iter_child_nodes(node))
+        others: list[ast.AST] = [part for part in given if part not in mine]
+        match node:
+            case ast.Call(func=ast.Name(id="isinstance"), args=[_, kinds]) if self.is_builtin("isinstance"):
+                if self.classes_in(kinds) is None:
+                    self.finding.give_up(f"{self.source.node.name} asks whether it is something else than an event")
+            case ast.Call(func=ast.Name(id="getattr"), args=[event, ast.Constant(value=str(name)), *_]) if (
+                self.is_builtin("getattr") and mine == [event]
+            ):
+                self.finding.chains.add((None, (name,)))
+            case ast.Call(func=ast.Name(id=name)) if (helper := self.helper(name)) is not None:
+                self.hand_on(node, helper)
+            case _:
+                self.finding.give_up(f"{self.source.node.name} hands it on whole")
+        self.walk(others)
+
+    def hand_on(self, node: ast.Call, helper: Source) -> None:
+        """Follow the event into a function of the same module, under the name that it has there."""
+        taking = helper.node.args
+        by_place = [arg.arg for arg in (*taking.posonlyargs, *taking.args)]
+        by_name = {arg.arg for arg in (*taking.args, *taking.kwonlyargs)}
+        if any(isinstance(arg, ast.Starred) for arg in node.args) or any(word.arg is None for word in node.keywords):
+            return self.finding.give_up(f"{self.source.node.name} hands it on whole")
+        called = [(by_place[i] if i < len(by_place) else None, arg) for i, arg in enumerate(node.args)]
+        called += [(word.arg if word.arg in by_name else None, word.value) for word in node.keywords]
+        for name, arg in called:
+            if not self.is_event(arg):
+                continue
+            if name is None:
+                self.finding.give_up(f"{self.source.node.name} hands it on whole")
+            else:
+                self.finding.follow(helper.function, name)
+
+    def helper(self, name: str) -> Source | None:
+        """Plain function of the same module that this name certainly stands for."""
+        function = self.source.variables.get(name)
+        if name in self.local or name in self.source.code.co_freevars:
+            return None
+        source = source_of(function)
+        if source is None or source.variables is not self.source.variables:
+            return None
+        is_same = source.node.name == name and is_bound_once(name, self.source.module)
+        return source if is_same and not source.node.decorator_list else None
+
+    def pattern(self, pattern: ast.pattern) -> None:
+        """Note what a pattern reads of the event. Names that it binds are known already."""
+        match pattern:
+            case ast.MatchAs(pattern=None):
+                pass
+            case ast.MatchAs(pattern=inner) if inner is not None:
+                self.pattern(inner)
+            case ast.MatchOr(patterns=patterns):
+                for each in patterns:
+                    self.pattern(each)
+            case ast.MatchClass(cls=cls, patterns=[], kwd_attrs=names, kwd_patterns=inside) if (
+                classes := self.classes_in(cls)
+            ) is not None:
+                self.finding.chains |= {(each, (name,)) for each in classes for name in names}
+                self.walk(inside)
+            case ast.MatchSingleton(value=None):
+                pass
+            case _:
+                self.finding.give_up(f"{self.source.node.name} matches all of it")
+
+    def classes_in(self, node: ast.expr) -> tuple[type[Event], ...] | None:
+        """Classes of events that an expression names, `None` beside them; `None` if it names anything else."""
+        match node:
+            case ast.Constant(value=None):
+                return ()
+            case ast.Tuple(elts=parts):
+                return self.all_of(parts)
+            case ast.BinOp(left=left, op=ast.BitOr(), right=right):
+                return self.all_of([left, right])
+            case ast.Name(id=name) if name not in self.local:
+                found = self.source.variables.get(name)
+                if found is NoneType:
+                    return ()
+                return (found,) if isinstance(found, type) and found in self.finding.classes else None
+            case _:
+                return None
+
+    def all_of(self, parts: Iterable[ast.expr]) -> tuple[type[Event], ...] | None:
+        found: tuple[type[Event], ...] = ()
+        for part in parts:
+            classes = self.classes_in(part)
+            if classes is None:
+                return None
+            found += classes
+        return found
+
+    def is_event(self, node: ast.AST) -> bool:
+        return _is_name(node, self.names)
+
+    def is_builtin(self, name: str) -> bool:
+        return name not in self.local and name not in self.source.variables and hasattr(builtins, name)
+
+
+def _of(event: type[Event], finding: _Finding, classes: tuple[type[Event], ...]) -> Read:
+    """Reads of one event, as paths of its schema."""
+    if finding.whole:
+        return Read(whole=finding.whole)
+    records: Mapping[type[Event], RecordType] = {each: binding_of(each).version.record for each in classes}
+    paths = set()
+    for only, chain in finding.chains:
+        if not any(record.field(chain[0]) for record in records.values()):
+            return Read(whole=f"{chain[0]} is read of it, which is no field")
+        if only in (None, event) and records[event].field(chain[0]):
+            paths.add(".".join(_path(records[event], chain)))
+    return Read(frozenset(paths))
+
+
+def _path(type_: Type, chain: _Chain) -> Iterator[str]:
+    """Names of fields that a chain of attributes goes through, as far as they are fields."""
+    while isinstance(type_, OptionalType):
+        type_ = type_.inner
+    found = type_.field(chain[0]) if isinstance(type_, RecordType) and chain else None
+    if found is not None:
+        yield found.name
+        yield from _path(found.type, chain[1:])
+
+
+def _aliases(node: ast.AST, names: set[str]) -> Iterator[str]:
+    """Names that are given the event by an assignment or a pattern."""
+    for each in ast.walk(node):
+        match each:
+            case ast.Assign(targets=targets, value=value) if _is_name(value, names):
+                yield from (target.id for target in targets if isinstance(target, ast.Name))
+            case ast.Match(subject=subject, cases=cases) if _is_name(subject, names):
+                for case in cases:
+                    yield from _captured(case.pattern)
+            case _:
+                pass
+
+
+def _captured(pattern: ast.pattern) -> Iterator[str]:
+    """Names that a pattern gives to the whole of what it matches."""
+    match pattern:
+        case ast.MatchAs(pattern=inner, name=name):
+            if name is not None:
+                yield name
+            if inner is not None:
+                yield from _captured(inner)
+        case ast.MatchOr(patterns=patterns):
+            for each in patterns:
+                yield from _captured(each)
+        case _:
+            pass
+
+
+def _bound_in(node: ast.AST) -> Iterator[str]:
+    """Names that anything in a function binds, in inner functions too."""
+    for each in ast.walk(node):
+        match each:
+            case ast.Name(id=name, ctx=ast.Store() | ast.Del()) | ast.arg(arg=name):
+                yield name
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                if each is not node:
+                    yield name
+            case ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)) | ast.ExceptHandler(name=str(name)):
+                yield name
+            case ast.MatchMapping(rest=str(name)):
+                yield name
+            case ast.alias():
+                yield each.asname or each.name.partition(".")[0]
+            case _:
+                pass
+
+
+def _is_name(node: ast.AST, names: set[str]) -> bool:
+    return isinstance(node, ast.Name) and node.id in names
+
+
+def _is_plain(node: ast.AST) -> bool:
+    return isinstance(node, ast.Name)

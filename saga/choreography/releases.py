@@ -1,0 +1,268 @@
+"""A release of a service beside the one before, by their manifests: what strands open sagas or other services is
+refused, with the way out; the rest is told. Pure."""
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from saga.choreography.manifest import Emitted, Manifest, State, Told
+
+ANYWAY = "saga manifest --write --anyway"
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Difference of a release from the one before."""
+
+    service: str
+    where: str
+    """Handler, event or part of the service that differs."""
+    what: str
+    way_out: str = ""
+    """Reason to refuse it ends here: what to do instead. Empty: it is harmless."""
+
+    @property
+    def verdict(self) -> Literal["refused", "told"]:
+        """Verdict on it."""
+        return "refused" if self.way_out else "told"
+
+
+def differences(
+    old: Manifest, new: Manifest, others: Sequence[Manifest], heard_outside: Collection[str] = ()
+) -> list[Difference]:
+    """Differences of a release from the one before, those that are refused first. `others`: manifests of other
+    services; `heard_outside`: contracts with consumers that nobody knows."""
+    comparison = _Comparison(old, new, others, heard_outside)
+    found = [
+        *comparison.kind(),
+        *comparison.reactions(),
+        *comparison.events(),
+        *comparison.state(),
+        *comparison.names(),
+        *comparison.additions(),
+    ]
+    if not found and old != new:
+        found = [Difference(new.service, new.service, "says something else of itself: texts, times or fields read")]
+    return sorted(found, key=lambda each: not each.way_out)
+
+
+@dataclass(frozen=True, slots=True)
+class _Comparison:
+    """Two manifests of a service, and those of its neighbours."""
+
+    old: Manifest
+    new: Manifest
+    others: Sequence[Manifest]
+    heard_outside: Collection[str]
+
+    def refused(self, where: str, what: str, way_out: str) -> Difference:
+        return Difference(self.new.service, where, what, way_out)
+
+    def told(self, where: str, what: str) -> Difference:
+        return Difference(self.new.service, where, what)
+
+    def kind(self) -> Iterator[Difference]:
+        """The key by which its sagas are known, and the keys and topics of single events."""
+        if self.old.kind != self.new.kind:
+            yield self.refused(
+                self.new.service,
+                f"its sagas were known by {self.old.kind!r}, now by {self.new.kind!r}: none of the open ones is found",
+                f"keep {self.old.kind!r}, or declare a service with another name beside this one",
+            )
+        before, now = ({each.contract: each for each in _events(one)} for one in (self.old, self.new))
+        for name in sorted(before.keys() & now.keys()):
+            for what, was, is_ in (
+                ("key", before[name].key, now[name].key),
+                ("topic", before[name].topic, now[name].topic),
+            ):
+                if was != is_:
+                    yield self.refused(
+                        name,
+                        f"its {what} was {was!r} and is {is_!r}: messages on their way are of the old one",
+                        "give the changed contract another name, and consume both until the old one is drained",
+                    )
+
+    def reactions(self) -> Iterator[Difference]:
+        """Handlers, compensations and deadlines that went, or changed into something that open work does not fit."""
+        for old in self.old.reactions:
+            new = self.new.reaction(old.name)
+            if new is None:
+                yield self._gone(old)
+            elif new.kind != old.kind or new.undoes != old.undoes:
+                yield self.refused(
+                    old.name,
+                    f"was {_described(old)} and is {_described(new)}: what it has begun is of the other kind",
+                    f"keep {old.name} as it was, and give what is new a name of its own",
+                )
+            else:
+                yield from self._changed(old, new)
+
+    def _gone(self, old: Told) -> Difference:
+        like = [
+            each.name
+            for each in self.new.reactions
+            if self.old.reaction(each.name) is None and (each.kind, each.takes) == (old.kind, old.takes)
+        ]
+        renamed = f"{old.kind} renamed to {like[0]}?" if len(like) == 1 else f"{old.kind} is gone:"
+        return self.refused(
+            old.name,
+            f"{renamed} ids and keys are made of {old.ids!r}, and what it has begun or has waiting in open sagas "
+            "strands",
+            f"keep the name {old.name}; when no saga has anything of it open (saga list), {ANYWAY}",
+        )
+
+    def _changed(self, old: Told, new: Told) -> Iterator[Difference]:
+        """Events that a reaction takes no more, keys that it asks for no more, and how often it runs."""
+        for name in sorted(set(_taken(old)) - set(_taken(new))):
+            yield self.refused(
+                old.name,
+                f"takes {name} no more: one that waits, is parked or queued in an open saga would stay there"
+                if old.kind != "compensation"
+                else f"takes {name} no more: what was done with that result would stand",
+                f"keep {name} among its parameters; when no open saga holds one, {ANYWAY}",
+            )
+        needed = {frozenset(part) for part in new.takes} - {frozenset(part) for part in old.takes}
+        if needed and len(new.takes) > len(old.takes):
+            names = ", ".join(sorted(name for part in needed for name in part))
+            yield self.told(old.name, f"waits for {names}, too; open sagas in which it has run already are past it")
+        for key in sorted(set(old.keys) - set(new.keys)):
+            yield self.refused(
+                old.name,
+                f"asks for the key {key!r} no more: a run that has begun asks the outside with another one, and ends "
+                "as a dead letter",
+                f"keep the key, or put the new way behind a flag and keep the old one beside it; when none of its runs "
+                f"is open, {ANYWAY}",
+            )
+        if old.many and not new.many:
+            yield self.refused(
+                old.name,
+                "has no many=True any more: the second of its events in an open saga becomes a dead letter",
+                f"keep many=True; when its event comes once in each open saga, {ANYWAY}",
+            )
+
+    def events(self) -> Iterator[Difference]:
+        """Events that are said no more while somebody hears them, or heard no more by anybody."""
+        for name in sorted(self.old.emitted - self.new.emitted):
+            hearers = sorted(each.service for each in self.others if each.consumed(name) is not None)
+            own = [each.name for each in self.new.reactions if name in each.hears]
+            outside = ["consumers outside"] if name in self.heard_outside else []
+            waiting = [*hearers, *(f"{self.new.service} itself ({each})" for each in own), *outside]
+            if waiting:
+                yield self.refused(
+                    name,
+                    f"is said no more, while {_and(waiting)} {'hear' if len(waiting) > 1 else 'hears'} it",
+                    "keep saying it until those who hear it are released without it, and their manifests say so",
+                )
+            else:
+                yield self.told(name, "is said no more, and nobody hears it")
+        for each in self.old.consumes:
+            if self.new.consumed(each.contract) is None:
+                sayers = sorted(other.service for other in self.others if each.contract in other.emitted)
+                left = any(other.consumed(each.contract) for other in self.others)
+                if sayers and not left and each.contract not in self.heard_outside:
+                    yield self.told(each.contract, f"is heard by nobody any more, and {_and(sayers)} still says it")
+
+    def state(self) -> Iterator[Difference]:
+        """The state and its version."""
+        old, new = self.old.state, self.new.state
+        if old is None or new is None:
+            if old is not None:
+                yield self.refused(
+                    "state",
+                    f"{old.type} is gone: open sagas lose what they keep",
+                    f"keep state={old.type}; when no saga is open, {ANYWAY}",
+                )
+            return
+        if new.version < old.version:
+            yield self.refused(
+                "state",
+                f"was version {old.version} and is {new.version}: this release decides nothing of sagas that the one "
+                "before has migrated",
+                "keep all migrations, and add one that leads back",
+            )
+        elif new.version == old.version:
+            yield from self._same_version(old, new)
+        else:
+            yield self.told("state", f"is version {new.version}; open sagas are migrated when their next run ends")
+
+    def _same_version(self, old: State, new: State) -> Iterator[Difference]:
+        way_out = f"declare @{self.new.service.replace('-', '_')}.migrate({old.version}) from {old.type} as it was"
+        for name in sorted(old.fields.keys() & new.fields.keys()):
+            if old.fields[name] != new.fields[name]:
+                yield self.refused(
+                    f"state.{name}",
+                    f"was {old.fields[name]} and is {new.fields[name]}, and the state is still version {old.version}: "
+                    "open sagas hold the old one",
+                    way_out,
+                )
+        gone, come = old.fields.keys() - new.fields.keys(), new.fields.keys() - old.fields.keys()
+        for name in sorted(gone):
+            if come:
+                yield self.refused(
+                    f"state.{name}",
+                    f"is gone while {_and(sorted(come))} came: if it was renamed, open sagas lose it",
+                    f"{way_out}; if it was not, release the two changes one after the other",
+                )
+            else:
+                yield self.told(f"state.{name}", "is gone; what it held stays in the history")
+
+    def names(self) -> Iterator[Difference]:
+        """Names of resources and of collections, which records and documents go by."""
+        for name, gives in self.old.resources.items():
+            if name not in self.new.resources:
+                yield self.refused(
+                    name,
+                    f"the resource ({gives}) is gone or renamed: limits and pauses that people set, and what "
+                    "saga.undo_with recorded, go by its name",
+                    f"keep the name {name}; when nothing open was said of it, {ANYWAY}",
+                )
+        for collection, kind in self.old.documents.items():
+            if collection not in self.new.documents:
+                yield self.refused(
+                    collection,
+                    f"the collection of {kind} is gone or renamed: its documents stay behind, with the marks that make "
+                    "an update happen once",
+                    f"keep the collection {collection}; when its documents are moved and no saga is open, {ANYWAY}",
+                )
+
+    def additions(self) -> Iterator[Difference]:
+        """New handlers and events, which harm nobody."""
+        for each in self.new.reactions:
+            if self.old.reaction(each.name) is None:
+                yield self.told(each.name, f"is new: {_described(each)}")
+        said = {name for other in (self.new, *self.others) for name in other.emitted}
+        for use in self.new.consumes:
+            before = self.old.consumed(use.contract)
+            if before is None:
+                nobody = "" if use.contract in said else "; no manifest says it yet"
+                yield self.told(use.contract, f"is heard from now on{nobody}")
+            elif before.version != use.version:
+                yield self.told(use.contract, f"is read as version {use.version}, before as {before.version}")
+        versions = {event.contract: event.version for event in self.old.emits}
+        for event in self.new.emits:
+            if event.contract not in versions:
+                yield self.told(event.contract, "is said from now on")
+            elif versions[event.contract] != event.version:
+                yield self.told(
+                    event.contract,
+                    f"is said as version {event.version}, before as {versions[event.contract]}: those who hear it "
+                    "need that schema first",
+                )
+
+
+def _events(manifest: Manifest) -> tuple[Emitted, ...]:
+    return (*manifest.consumes, *manifest.emits)
+
+
+def _taken(reaction: Told) -> tuple[str, ...]:
+    return (*(name for part in reaction.takes for name in part), *reaction.optional)
+
+
+def _described(reaction: Told) -> str:
+    if reaction.undoes is not None:
+        return f"the compensation of {reaction.undoes}"
+    return f"a {reaction.kind}"
+
+
+def _and(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

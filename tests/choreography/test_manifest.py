@@ -1,0 +1,146 @@
+"""Manifests: what the example's services say of themselves, and files that others wrote."""
+
+import json
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from saga import Later, Saga, Service
+from saga.choreography import manifest
+from saga.choreography.declared import manifest_of
+from saga.choreography.folder import compared, manifests_in
+from saga.choreography.manifest import Told
+from saga.errors import ConfigurationError
+from services.inventory import inventory
+from services.order import order
+from services.payment import payment
+from services.payment.events import OrderCancelled, OrderConfirmed, OrderPlaced
+from services.shipping import shipping
+
+ROOT = Path(__file__).parents[2]
+EXAMPLE = (order, payment, inventory, shipping)
+
+
+def test_it_says_which_fields_a_service_reads_of_each_event() -> None:
+    read = {each.contract: each.fields for each in manifest_of(payment.declared).consumes}
+    assert read == {
+        "OrderCancelled": ("order_id",),
+        "OrderConfirmed": ("order_id",),
+        "OrderPlaced": ("card", "order_id", "total"),
+        "PaymentReserved": ("amount", "charge_id", "order_id"),
+    }
+
+
+def test_it_says_what_is_undone_awaited_and_used() -> None:
+    found = manifest_of(payment.declared)
+    assert found.reaction("release") == Told(
+        name="release",
+        kind="compensation",
+        ids="payment|release",
+        takes=(("OrderCancelled",), ("PaymentReserved",)),
+        undoes="reserve",
+        emits=("PaymentReleased",),
+        keys=("release",),
+        resources=("bank",),
+    )
+    assert found.resources == {"bank": "Bank"}
+    expire = manifest_of(order.declared).reaction("expire")
+    assert expire is not None
+    assert (expire.kind, expire.within_s, expire.takes) == ("deadline", 900.0, (("OrderPlaced",),))
+    assert manifest_of(inventory.declared).documents == {"stock": "Stock"}
+
+
+def test_a_wait_and_what_ends_it_are_told() -> None:
+    patient = Service("patient")
+
+    @patient.handler
+    async def collect(placed: OrderPlaced, done: OrderConfirmed | None) -> Later[OrderConfirmed] | None:
+        """Wait for the confirmation.
+
+        More of it."""
+        return Later(until=OrderConfirmed, within=timedelta(days=1))
+
+    @patient.deadline(within=timedelta(hours=1), unless=(OrderCancelled,))
+    async def remind(placed: OrderPlaced) -> None: ...
+
+    told = manifest_of(patient.declared)
+    waits, reminds = told.reactions
+    assert (waits.later, waits.until, waits.optional, waits.doc) == (
+        True,
+        ("OrderConfirmed",),
+        ("OrderConfirmed",),
+        "Wait for the confirmation.",
+    )
+    assert (reminds.unless, reminds.hears) == (("OrderCancelled",), ("OrderPlaced", "OrderCancelled"))
+    assert [each.contract for each in told.consumes] == ["OrderCancelled", "OrderConfirmed", "OrderPlaced"]
+
+
+def test_it_says_so_where_code_cannot_be_followed() -> None:
+    opaque = Service("opaque")
+
+    @opaque.handler
+    async def log(placed: OrderPlaced, saga: Saga) -> None:
+        repr(placed)
+
+    [use] = manifest_of(opaque.declared).consumes
+    assert (use.fields, use.because) == ("all", "log hands it on whole")
+
+
+def test_the_examples_manifests_are_those_that_are_committed() -> None:
+    for found in compared([each.declared for each in EXAMPLE]):
+        assert found.path == ROOT / "manifests" / f"{found.manifest.service}.json"
+        assert not found.differences
+        assert found.path.read_text("utf-8") == manifest.written(found.manifest)
+
+
+def test_a_file_is_read_as_it_was_written() -> None:
+    for service in EXAMPLE:
+        made = manifest_of(service.declared)
+        assert manifest.read(manifest.written(made), "m.json") == made
+
+
+def edited(**changes: Any) -> str:
+    return json.dumps({**json.loads((ROOT / "manifests/payment.json").read_text("utf-8")), **changes})
+
+
+ODD: list[tuple[str, str]] = [
+    ("", "is no manifest"),
+    ("[]", "is no manifest: Expected `object`, got `array`"),
+    ("[" * 100_000, "is no manifest"),
+    ('{"format": 1}', "Object missing required field `service`"),
+    (edited(format=2), "is of format 2; this toolkit reads 1"),
+    (edited(service="../../etc"), "'../../etc' is no name of a service"),
+    (edited(service="<script>"), "'<script>' is no name of a service"),
+    (edited(consumes=[{"contract": "A/B", "version": 1, "topic": "t", "key": "k", "fields": []}]), "'A/B' is no name"),
+    (edited(emits=[{"contract": "A", "version": 1, "topic": "t/t", "key": "k"}]), "'t/t' is no name of a topic"),
+    (edited(emits=[{"contract": "A", "version": 1, "topic": "t", "key": "\x1b"}]), "is no name of an event, a field"),
+    (edited(reactions=[{"name": "x y", "kind": "handler", "ids": "", "takes": []}]), "'x y' is no name"),
+    (edited(reactions=[{"name": "x", "kind": "handler", "ids": "", "takes": [["<b>"]]}]), "'<b>' is no name"),
+    (edited(reactions=[{"name": "x", "kind": "other", "ids": "", "takes": []}]), "Invalid enum value 'other'"),
+]
+
+
+@pytest.mark.parametrize(("text", "problem"), ODD, ids=range(len(ODD)))
+def test_a_file_that_cannot_be_used_is_refused_by_name(text: str, problem: str) -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        manifest.read(text, "odd.json")
+    assert str(refused.value).startswith("odd.json cannot be used:")
+    assert problem in str(refused.value)
+
+
+def test_all_files_that_cannot_be_used_are_told_at_once(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text("{}", "utf-8")
+    (tmp_path / "b.json").write_bytes(b"\xff")
+    (tmp_path / "c.json").write_text(edited(), "utf-8")
+    (tmp_path / "d.json").mkdir()
+    (tmp_path / "notes.txt").write_text("no manifest", "utf-8")
+    with pytest.raises(ConfigurationError) as refused:
+        manifests_in(tmp_path)
+    assert [problem[:6] for problem in refused.value.problems] == ["a.json", "b.json", "c.json", "d.json"]
+    assert "is of the service 'payment'; call it payment.json" in str(refused.value)
+
+
+def test_a_folder_that_is_not_there_has_none(tmp_path: Path) -> None:
+    assert manifests_in(tmp_path / "nowhere") == {}

@@ -1,0 +1,321 @@
+"""A release beside the one before: what strands open sagas or others is refused, with the way out; the rest is told."""
+
+from collections.abc import Callable
+
+import pytest
+from msgspec.structs import replace
+
+from saga.choreography.manifest import FORMAT, Consumed, Emitted, Manifest, State, Told
+from saga.choreography.releases import Difference, differences
+
+RESERVE = Told(
+    name="reserve",
+    kind="handler",
+    ids="payment|reserve",
+    takes=(("OrderPlaced",),),
+    emits=("PaymentReserved", "PaymentDeclined"),
+    keys=("charge",),
+    resources=("bank",),
+)
+CAPTURE = Told(
+    name="capture",
+    kind="handler",
+    ids="payment|capture",
+    takes=(("OrderConfirmed", "OrderForced"), ("PaymentReserved",)),
+    optional=("CardChanged",),
+    emits=("PaymentCaptured",),
+    many=True,
+)
+RELEASE = Told(
+    name="release",
+    kind="compensation",
+    ids="payment|release",
+    takes=(("OrderCancelled",), ("PaymentReserved",)),
+    undoes="reserve",
+    emits=("PaymentReleased",),
+)
+EXPIRE = Told(
+    name="expire",
+    kind="deadline",
+    ids="payment|expire",
+    takes=(("OrderPlaced",),),
+    within_s=60.0,
+    unless=("CardChanged",),
+)
+
+
+def consumed(contract: str, topic: str = "orders") -> Consumed:
+    return Consumed(contract=contract, version=1, topic=topic, key="order_id", fields=("order_id",))
+
+
+def emitted(contract: str, topic: str = "payments") -> Emitted:
+    return Emitted(contract=contract, version=1, topic=topic, key="order_id")
+
+
+OLD = Manifest(
+    format=FORMAT,
+    service="payment",
+    kind="order_id",
+    memory_s=60.0,
+    consumes=(
+        *map(consumed, ("CardChanged", "OrderCancelled", "OrderConfirmed", "OrderForced", "OrderPlaced")),
+        consumed("PaymentReserved", "payments"),
+    ),
+    emits=tuple(map(emitted, ("PaymentCaptured", "PaymentDeclined", "PaymentReleased", "PaymentReserved"))),
+    reactions=(CAPTURE, EXPIRE, RELEASE, RESERVE),
+    state=State(type="PaymentState", version=2, fields={"cents": "int", "note": "str"}),
+    resources={"bank": "Bank"},
+    documents={"accounts": "Account"},
+)
+ORDER = Manifest(
+    format=FORMAT,
+    service="order",
+    kind="order_id",
+    memory_s=60.0,
+    consumes=(consumed("PaymentDeclined", "payments"),),
+    emits=tuple(emitted(name, "orders") for name in ("OrderConfirmed", "OrderCancelled")),
+    reactions=(),
+)
+
+
+def with_(old: Told, **changes: object) -> Manifest:
+    """The release before, with one reaction changed."""
+    return replace(OLD, reactions=tuple(replace(r, **changes) if r is old else r for r in OLD.reactions))
+
+
+def without(old: Told) -> Manifest:
+    return replace(OLD, reactions=tuple(r for r in OLD.reactions if r is not old))
+
+
+def with_state(**changes: object) -> Manifest:
+    assert OLD.state is not None
+    return replace(OLD, state=replace(OLD.state, **changes))
+
+
+def silent(contract: str) -> Manifest:
+    return replace(OLD, emits=tuple(e for e in OLD.emits if e.contract != contract))
+
+
+def deaf(contract: str) -> Manifest:
+    return replace(OLD, consumes=tuple(e for e in OLD.consumes if e.contract != contract))
+
+
+def moved(contract: str, **changes: object) -> Manifest:
+    return replace(OLD, emits=tuple(replace(e, **changes) if e.contract == contract else e for e in OLD.emits))
+
+
+def found(new: Manifest, heard_outside: tuple[str, ...] = ()) -> list[Difference]:
+    return differences(OLD, new, [ORDER], heard_outside)
+
+
+REFUSED: dict[str, tuple[Manifest, str, str, str]] = {
+    "a handler renamed": (
+        with_(RESERVE, name="hold", ids="payment|hold"),
+        "reserve",
+        "handler renamed to hold?",
+        "keep the name reserve",
+    ),
+    "a handler gone": (without(RESERVE), "reserve", "handler is gone", "keep the name reserve"),
+    "a compensation gone": (without(RELEASE), "release", "compensation is gone", "keep the name release"),
+    "a deadline gone": (without(EXPIRE), "expire", "deadline is gone", "keep the name expire"),
+    "a compensation of another handler": (
+        with_(RELEASE, undoes="capture"),
+        "release",
+        "was the compensation of reserve and is the compensation of capture",
+        "keep release as it was",
+    ),
+    "a handler that is a deadline": (
+        with_(RESERVE, kind="deadline"),
+        "reserve",
+        "was a handler and is a deadline",
+        "keep reserve as it was",
+    ),
+    "a part of a fan-in less": (
+        with_(CAPTURE, takes=(("OrderConfirmed", "OrderForced"),)),
+        "capture",
+        "takes PaymentReserved no more: one that waits",
+        "keep PaymentReserved among its parameters",
+    ),
+    "one of a union less": (
+        with_(CAPTURE, takes=(("OrderConfirmed",), ("PaymentReserved",))),
+        "capture",
+        "takes OrderForced no more",
+        "keep OrderForced",
+    ),
+    "an optional event less": (
+        with_(CAPTURE, optional=()),
+        "capture",
+        "takes CardChanged no more",
+        "keep CardChanged",
+    ),
+    "a result that is undone no more": (
+        with_(RELEASE, takes=(("OrderCancelled",),)),
+        "release",
+        "takes PaymentReserved no more: what was done with that result would stand",
+        "keep PaymentReserved",
+    ),
+    "another key": (
+        with_(RESERVE, keys=("money",)),
+        "reserve",
+        "asks for the key 'charge' no more",
+        "behind a flag",
+    ),
+    "once instead of many times": (with_(CAPTURE, many=False), "capture", "has no many=True", "keep many=True"),
+    "an event that a neighbour hears is said no more": (
+        silent("PaymentDeclined"),
+        "PaymentDeclined",
+        "is said no more, while order hears it",
+        "keep saying it",
+    ),
+    "an event that it hears itself is said no more": (
+        silent("PaymentReserved"),
+        "PaymentReserved",
+        "while payment itself (capture) and payment itself (release) hear it",
+        "keep saying it",
+    ),
+    "another key of its sagas": (
+        replace(OLD, kind="customer_id"),
+        "payment",
+        "were known by 'order_id', now by 'customer_id'",
+        "keep 'order_id'",
+    ),
+    "another key of an event": (
+        moved("PaymentReserved", key="charge_id"),
+        "PaymentReserved",
+        "its key was 'order_id' and is 'charge_id'",
+        "another name",
+    ),
+    "another topic of an event": (
+        moved("PaymentReserved", topic="money"),
+        "PaymentReserved",
+        "its topic was 'payments' and is 'money'",
+        "another name",
+    ),
+    "a field of the state with another type": (
+        with_state(fields={"cents": "Decimal", "note": "str"}),
+        "state.cents",
+        "was int and is Decimal, and the state is still version 2",
+        "declare @payment.migrate(2) from PaymentState as it was",
+    ),
+    "a field of the state renamed": (
+        with_state(fields={"cents": "int", "remark": "str"}),
+        "state.note",
+        "is gone while remark came",
+        "declare @payment.migrate(2)",
+    ),
+    "a migration less": (with_state(version=1), "state", "was version 2 and is 1", "keep all migrations"),
+    "no state any more": (replace(OLD, state=None), "state", "PaymentState is gone", "keep state=PaymentState"),
+    "a resource renamed": (
+        replace(OLD, resources={"acquirer": "Bank"}),
+        "bank",
+        "the resource (Bank) is gone or renamed",
+        "keep the name bank",
+    ),
+    "a collection renamed": (
+        replace(OLD, documents={"ledger": "Account"}),
+        "accounts",
+        "the collection of Account is gone or renamed",
+        "keep the collection accounts",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", sorted(REFUSED))
+def test_a_release_that_strands_something_is_refused_with_the_way_out(case: str) -> None:
+    new, where, what, way_out = REFUSED[case]
+    refused = [each for each in found(new) if each.verdict == "refused"]
+    assert [each.where for each in refused] == [where]
+    assert what in refused[0].what
+    assert way_out in refused[0].way_out
+    assert refused[0].service == "payment"
+
+
+def test_an_event_for_consumers_outside_is_not_dropped() -> None:
+    assert [each.verdict for each in found(silent("PaymentReleased"))] == ["told"]
+    [refused] = found(silent("PaymentReleased"), heard_outside=("PaymentReleased",))
+    assert refused.verdict == "refused"
+    assert "while consumers outside hears it" in refused.what
+
+
+TOLD: dict[str, tuple[Manifest, list[tuple[str, str]]]] = {
+    "nothing": (OLD, []),
+    "a new handler": (
+        replace(
+            OLD, reactions=(*OLD.reactions, Told(name="note", kind="handler", ids="payment|note", takes=(("X",),)))
+        ),
+        [("note", "is new: a handler")],
+    ),
+    "an event more": (
+        replace(
+            OLD,
+            consumes=(*OLD.consumes, consumed("OrderNoted"), consumed("PaymentReleased", "payments")),
+            emits=(*OLD.emits, emitted("PaymentNoted")),
+        ),
+        [
+            ("OrderNoted", "is heard from now on; no manifest says it yet"),
+            ("PaymentReleased", "is heard from now on"),
+            ("PaymentNoted", "is said from now on"),
+        ],
+    ),
+    "an event that nobody hears less": (
+        silent("PaymentReleased"),
+        [("PaymentReleased", "is said no more, and nobody hears it")],
+    ),
+    "an event that others still say is heard by nobody": (
+        deaf("OrderCancelled"),
+        [("OrderCancelled", "is heard by nobody any more, and order still says it")],
+    ),
+    "newer versions": (
+        replace(
+            moved("PaymentReserved", version=2),
+            consumes=tuple(replace(e, version=2) if e.contract == "OrderPlaced" else e for e in OLD.consumes),
+        ),
+        [
+            ("OrderPlaced", "is read as version 2, before as 1"),
+            ("PaymentReserved", "is said as version 2, before as 1: those who hear it need that schema first"),
+        ],
+    ),
+    "a part of a fan-in more": (
+        with_(RESERVE, takes=(("OrderPlaced",), ("CardChanged",))),
+        [("reserve", "waits for CardChanged, too; open sagas in which it has run already are past it")],
+    ),
+    "a migration more": (
+        with_state(version=3, fields={"euros": "Decimal"}),
+        [("state", "is version 3; open sagas are migrated when their next run ends")],
+    ),
+    "a field of the state more": (
+        with_state(fields={"cents": "int", "note": "str", "more": "int"}),
+        [("payment", "says something else of itself: texts, times or fields read")],
+    ),
+    "a field of the state less": (
+        with_state(fields={"cents": "int"}),
+        [("state.note", "is gone; what it held stays in the history")],
+    ),
+    "other texts and times": (
+        replace(OLD, doc="Payment.", memory_s=90.0),
+        [("payment", "says something else of itself: texts, times or fields read")],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", sorted(TOLD))
+def test_a_harmless_difference_is_told(case: str) -> None:
+    new, told = TOLD[case]
+    assert [(each.where, each.what) for each in found(new)] == told
+    assert {each.verdict for each in found(new)} <= {"told"}
+
+
+def test_a_service_without_state_may_get_one() -> None:
+    old = replace(OLD, state=None)
+    assert [each.verdict for each in differences(old, OLD, [])] == ["told"]
+
+
+def test_what_is_refused_comes_first() -> None:
+    new = replace(without(RESERVE), consumes=(*OLD.consumes, consumed("OrderNoted")))
+    assert [each.verdict for each in found(new)] == ["refused", "told"]
+
+
+@pytest.mark.parametrize("change", [without, lambda old: with_(old, name="other", ids="payment|other")])
+@pytest.mark.parametrize("old", OLD.reactions, ids=lambda r: r.name)
+def test_no_reaction_goes_unnoticed(old: Told, change: Callable[[Told], Manifest]) -> None:
+    assert old.name in {each.where for each in found(change(old)) if each.verdict == "refused"}
