@@ -1,19 +1,28 @@
-"""Event classes from contracts: write them, or see that they are what the contracts say."""
+"""Contracts: check that their versions fit each other, and write event classes from them."""
 
 import difflib
 from pathlib import Path
 
 import click
 
+from saga.cli.contract_problems import end_with, folder_of, form_options, shown, usable
 from saga.cli.printing import tell
+from saga.contracts.checking import REASON, counted, incompatible, modes
 from saga.contracts.codegen import classes_in, generate, generated_below, is_generated
-from saga.contracts.library import Library, find
-from saga.errors import ContractError, DeclarationError
+from saga.contracts.library import Library
+from saga.contracts.problems import Problem
+from saga.errors import ContractError
+
+PROMISES = (
+    'What a version promises is its "compatible", by default full_transitive: it reads messages of all earlier '
+    f"versions, and they read its messages, because {REASON}. docs/contracts.md says which change is safe, in which "
+    "order."
+)
 
 
 @click.group()
 def contracts() -> None:
-    """Event classes from contracts: write them, or check them.
+    """Contracts: check that versions fit each other, and write event classes.
 
     The contracts are the Avro schemas at contracts/<topic>/<Name>.v<N>.avsc, in the nearest folder contracts/ above a
     module, or where SAGA_CONTRACTS says.
@@ -59,30 +68,57 @@ def generate_(module: Path | None, names: tuple[str, ...]) -> None:
 
 @contracts.command()
 @click.argument("module", required=False, type=click.Path(exists=True, dir_okay=False, path_type=Path))
-def check(module: Path | None) -> None:
-    """Compare generated modules with the contracts.
+@form_options
+def check(module: Path | None, form: str | None) -> None:
+    """Check that versions of contracts fit each other, and that generated modules are what they say.
 
-    Without a module, the contracts of the current folder and every generated module below it. Exits with 1 and the
-    differences if a module is not what `saga contracts generate` would write, or if contracts cannot be used.
+    A version promises what its file says by "compatible": backward, it reads messages of the version before; forward,
+    that one reads its messages; full, both; with _transitive, of all versions before. Without a word it is
+    full_transitive: topics, queues and archives keep messages of all versions, and services are deployed, and rolled
+    back, independently of each other. Versions that it names in "upcasts" are read by upcasters.
+
+    Without a module, the contracts of the current folder and every generated module below it. Exits with 1 and what is
+    wrong if a version breaks its promise, if a module is not what `saga contracts generate` would write, or if
+    contracts cannot be used.
     """
-    if module is None:
-        _library(Path.cwd() / "any")
-    problems = []
-    modules = _generated(module)
-    for path in modules:
-        found = path.read_text("utf-8", "replace")
-        try:
-            wanted = generate(_library(path), classes_in(found))
-        except (ContractError, SyntaxError) as why:
-            problems.append(f"{path}: {why}")
-            continue
-        if found != wanted:
-            lines = difflib.unified_diff(
-                found.splitlines(), wanted.splitlines(), str(path), "as the contracts say", lineterm=""
-            )
-            problems.append("\n".join([f"{path} is not what the contracts say; run saga contracts generate", *lines]))
-    _end(problems)
-    tell(f"{len(modules)} generated module{'s are' if len(modules) != 1 else ' is'} as the contracts say")
+    problems: list[Problem] = []
+    if module is not None:
+        modules = _generated(module)
+        library = None
+    else:
+        modules = [path.relative_to(Path.cwd()) for path in generated_below(Path.cwd())]
+        library, problems = usable(Path.cwd() / "any.py")
+    good, bad, versions = [], [], 0
+    if library is not None:
+        found, versions = library.contracts.values(), len(library.by_path)
+        breaks = incompatible(found)
+        problems += shown(library.folder, breaks)
+        good += [
+            f"the {counted(versions, 'version')} of {counted(len(found), 'contract')} fit each other",
+            *modes(found),
+        ]
+        bad += [PROMISES] if breaks else []
+    # A folder that cannot be read is one problem, not one in each of its modules.
+    problems += [drift for path in modules if not problems or library is not None for drift in _drift(path)]
+    good.append(f"{len(modules)} generated module{'s are' if len(modules) != 1 else ' is'} as the contracts say")
+    end_with(problems, form, good=good, bad=bad, versions=versions, modules=len(modules))
+
+
+def _drift(path: Path) -> list[Problem]:
+    """Difference of a generated module from what the contracts say, if there is one."""
+    found = path.read_text("utf-8", "replace")
+    try:
+        wanted = generate(folder_of(path), classes_in(found))
+    except (ContractError, SyntaxError) as why:
+        first, *lines = str(why).split("\n")
+        return [Problem(rule="drift", file=path.as_posix(), says=first, lines=tuple(lines))]
+    if found == wanted:
+        return []
+    lines = list(
+        difflib.unified_diff(found.splitlines(), wanted.splitlines(), str(path), "as the contracts say", lineterm="")
+    )
+    says = "is not what the contracts say; run saga contracts generate"
+    return [Problem(rule="drift", file=path.as_posix(), says=says, lines=tuple(lines))]
 
 
 def _generated(module: Path | None) -> list[Path]:
@@ -103,9 +139,7 @@ def _generated(module: Path | None) -> list[Path]:
 def _library(module: Path) -> Library:
     """Contracts of a module; without any the command makes no sense, with broken ones the answer is no."""
     try:
-        return find(module.parent)
-    except DeclarationError as why:
-        raise click.UsageError(str(why)) from why
+        return folder_of(module)
     except ContractError as why:
         tell(*str(why).split("\n"), err=True)
         raise click.exceptions.Exit(1) from why

@@ -35,7 +35,10 @@ COMMANDS = {
         "saga.cli.manifest:manifest",
         "Print the manifest of each service declared in MODULES, as JSON.",
     ),
-    "contracts": ("saga.cli.contracts:contracts", "Event classes from contracts: write them, or check them."),
+    "contracts": (
+        "saga.cli.contracts:contracts",
+        "Contracts: check that versions fit each other, and write event classes.",
+    ),
 }
 """Commands, each with its module and its sentence in `saga --help`: so that the help imports none of them."""
 

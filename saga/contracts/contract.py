@@ -2,12 +2,30 @@
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Final, Literal, TypeAlias, cast
 
 from saga.contracts.schema import RecordType
 
 URN = "urn:saga:"
 """Prefix of a schema's URI, before its path, unless something else was set."""
+
+Mode: TypeAlias = Literal[
+    "none", "backward", "forward", "full", "backward_transitive", "forward_transitive", "full_transitive"
+]
+MODES: Final[tuple[Mode, ...]] = (
+    "none",
+    "backward",
+    "forward",
+    "full",
+    "backward_transitive",
+    "forward_transitive",
+    "full_transitive",
+)
+"""Promises that a version may make about messages of earlier ones: `backward`, it reads them; `forward`, they read what
+is written with it; `full`, both. Transitive: not of the version before alone, but of all."""
+DEFAULT_MODE: Final[Mode] = "full_transitive"
+"""Mode of a version that declares none: topics, queues and archives keep messages of all versions, and services are
+deployed, and rolled back, independently of each other."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +44,11 @@ class Version:
     record: RecordType = field(hash=False, repr=False)
     upcasts: frozenset[int] = frozenset()
     """Numbers of the older versions that are read as this one by an upcaster, for resolution cannot."""
+
+    @property
+    def compatible(self) -> Mode:
+        """Mode in which it is checked against the versions before it."""
+        return cast("Mode", self.schema.get("compatible", DEFAULT_MODE))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,3 +87,8 @@ class Contract:
     def newest(self) -> Version:
         """Version that new classes are made of."""
         return self.versions[-1]
+
+    @property
+    def compatible(self) -> Mode:
+        """Mode that its newest version declares."""
+        return self.newest.compatible

@@ -80,17 +80,22 @@ def find(start: Path | None = None) -> Library:
     of its schemas begin with is `SAGA_SCHEMA_BASE`, else `urn:saga:`. Raises `DeclarationError` if there is none,
     `ContractError` if it cannot be used.
     """
+    return _loaded(folder_above(start), _schemas())
+
+
+def folder_above(start: Path | None = None) -> Path:
+    """Folder of contracts, found as `find` does. Raises `DeclarationError` if there is none."""
     if given := os.environ.get("SAGA_CONTRACTS", "").strip():
         folder = Path(given).resolve()
         if not folder.is_dir():
             raise DeclarationError(f"SAGA_CONTRACTS is {given!r}, which is no folder; name the folder of the schemas")
-        return _loaded(folder, _schemas())
+        return folder
     begin = (start or Path.cwd()).resolve()
     for above in (begin, *begin.parents):
         folder = above / "contracts"
         # A package or a folder of tests may be called so too; only schemas make it one of ours.
         if folder.is_dir() and next(folder.glob("*/*.avsc"), None) is not None:
-            return _loaded(folder, _schemas())
+            return folder
     raise DeclarationError(
         f"there is no folder contracts/ with schemas in it at or above {begin}; make one "
         "(contracts/<topic>/<Name>.v1.avsc), or set SAGA_CONTRACTS"

@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple
 from fastavro import parse_schema
 from fastavro.schema import SchemaParseException, UnknownType, fingerprint, to_parsing_canonical_form
 
-from saga.contracts.contract import URN, Contract, Version
+from saga.contracts.contract import MODES, URN, Contract, Version
 from saga.contracts.jsonform import read_json
 from saga.contracts.reading import read_record
 from saga.contracts.schema import ScalarType, meaning_changes
@@ -25,7 +25,7 @@ from saga.messages import Topic
 _FILE = re.compile(r"(?P<name>[A-Za-z_][A-Za-z0-9_]*)\.v(?P<number>[1-9][0-9]*)\.avsc")
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _OWNER = re.compile(r"[a-z0-9][a-z0-9-]*")
-_OURS = ("topic", "key", "owner", "starts", "outcome", "said", "heard", "upcasts")
+_OURS = ("topic", "key", "owner", "starts", "outcome", "said", "heard", "compatible", "upcasts", "lint")
 _AVROS = ("type", "name", "namespace", "doc", "aliases", "fields")
 _FINGERPRINT = "CRC-64-AVRO"
 
@@ -137,6 +137,8 @@ def _wrong_terms(schema: dict[str, Any], folder: str) -> Iterator[str]:
         yield f'"starts" is true or false, not {schema["starts"]!r}'
     if "outcome" in schema and schema["outcome"] not in ("success", "failure"):
         yield f'"outcome" is "success" or "failure", not {schema["outcome"]!r}'
+    if schema.get("compatible", MODES[0]) not in MODES:
+        yield f'"compatible" is one of {", ".join(MODES)}, not {schema["compatible"]!r}'
     for name in ("said", "heard"):
         if name in schema and schema[name] != "outside":
             yield f'"{name}" can only be "outside", not {schema[name]!r}'

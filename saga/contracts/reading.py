@@ -154,7 +154,8 @@ class _Reading:
             raise _Unusable(at, "an enum's symbols must differ from each other")
         if "default" in schema and schema["default"] not in symbols:
             raise _Unusable(at, f"the enum's default {schema['default']!r} is none of its symbols")
-        read = EnumType(full.rpartition(".")[2], tuple(symbols), _doc(schema))
+        space, _, name = full.rpartition(".")
+        read = EnumType(name, tuple(symbols), _doc(schema), schema.get("default"), _aliases(schema, at), space)
         self.named[full] = read
         return read
 
@@ -178,7 +179,7 @@ class _Reading:
             str(_Unusable(at, f"record {name} has the field {twice} twice"))
             for twice in sorted({n for n in names if names.count(n) > 1})
         ]
-        record = RecordType(name, tuple(read), _doc(schema))
+        record = RecordType(name, tuple(read), _doc(schema), _aliases(schema, at), space)
         depth, parts = self.extents[id(record)] = self.extent(record)
         if depth > DEPTH_MAX:
             raise _Unusable(at, f"record {name} nests {depth} levels deep; types may nest {DEPTH_MAX}")
@@ -247,6 +248,16 @@ def _doc(schema: Mapping[str, Any]) -> str:
     doc = schema.get("doc")
     # Half of a surrogate pair can be in JSON, but in no class's docstring.
     return doc.encode("utf-8", "replace").decode() if isinstance(doc, str) else ""
+
+
+def _aliases(schema: Mapping[str, Any], at: str) -> tuple[str, ...]:
+    """Names that a type had in earlier versions."""
+    aliases = schema.get("aliases", [])
+    if not isinstance(aliases, list) or not all(
+        isinstance(a, str) and all(map(_is_name, a.split("."))) for a in aliases
+    ):
+        raise _Unusable(at, f'"aliases" of {schema["name"]} is a list of names')
+    return tuple(aliases)
 
 
 def _is_name(name: object) -> bool:

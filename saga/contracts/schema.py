@@ -92,6 +92,10 @@ class EnumType:
     name: str
     symbols: tuple[str, ...]
     doc: str
+    default: str | None = None
+    """Symbol as which symbols that are not known are read; without one such a message cannot be read."""
+    aliases: tuple[str, ...] = ()
+    namespace: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +139,9 @@ class RecordType:
     """Name without namespace."""
     fields: tuple[Field, ...]
     doc: str
+    aliases: tuple[str, ...] = ()
+    """Names that it had in earlier versions, as the file has them."""
+    namespace: str = ""
 
     def field(self, name: str) -> Field | None:
         """Field of that name, if there is one."""

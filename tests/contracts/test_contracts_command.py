@@ -1,12 +1,15 @@
 """`saga contracts generate` and `saga contracts check`, as a user calls them."""
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 
 from saga.cli.contracts import contracts
 from saga.contracts import library
+from saga.contracts.checking import REASON
 from tests.contracts.folders import field, put, schema, write
 
 
@@ -33,7 +36,14 @@ def test_generate_writes_a_module_that_check_accepts(folder: Path) -> None:
     source = (folder / "services/order/events.py").read_text("utf-8")
     assert source.index("class Placed(Event)") < source.index("class Asked(Event)")
     done = saga("check")
-    assert (done.exit_code, done.output) == (0, "1 generated module is as the contracts say\n")
+    assert (done.exit_code, done.output.splitlines()) == (
+        0,
+        [
+            "the 2 versions of 2 contracts fit each other",
+            f"full_transitive, the default, because {REASON}: 2 contracts",
+            "1 generated module is as the contracts say",
+        ],
+    )
     done = saga("generate")
     assert (done.exit_code, done.output) == (0, "services/order/events.py is as the contracts say\n")
 
@@ -45,7 +55,7 @@ def test_check_names_the_file_and_the_difference_and_generate_mends_it(folder: P
     forget_folders()
     done = saga("check")
     assert done.exit_code == 1
-    assert "a/events.py is not what the contracts say; run saga contracts generate" in done.output
+    assert "a/events.py: is not what the contracts say; run saga contracts generate [drift]\n" in done.output
     assert '+    note: str = ""' in done.output
     assert "b/events.py" not in done.output
     assert saga("check", "b/events.py").exit_code == 0
@@ -92,7 +102,6 @@ def test_contracts_that_cannot_be_used_are_listed(folder: Path) -> None:
     ("arguments", "message"),
     [
         (["generate"], "there is no generated module below the current folder; name one"),
-        (["check"], "there is no generated module below the current folder; name one"),
         (["check", "nowhere.py"], "File 'nowhere.py' does not exist"),
         (["generate", "events.py", "Nothing"], "there is no contract Nothing in"),
         (["generate", "events.py"], "events.py is not there yet; name its classes"),
@@ -108,6 +117,80 @@ def test_what_was_asked_wrongly_ends_with_2(folder: Path, arguments: list[str], 
     assert message in done.output
     assert (folder / "by_hand.py").read_text("utf-8") == "X = 1\n"
     assert not (folder / "events.py").exists()
+
+
+def test_a_repository_of_contracts_alone_is_checked(folder: Path) -> None:
+    done = saga("check")
+    assert (done.exit_code, done.output.splitlines()[-1]) == (0, "0 generated modules are as the contracts say")
+
+
+def test_check_tells_each_promise_that_a_version_breaks_and_what_to_do(folder: Path) -> None:
+    fields = [field("total", "int"), field("colour", {"type": "enum", "name": "Colour", "symbols": ["RED", "BLUE"]})]
+    write(folder, schema("Said", *fields))
+    write(folder, schema("Said", *fields), version=2)
+    fewer = {"type": "enum", "name": "Colour", "symbols": ["RED"]}
+    write(folder, schema("Said", field("total", "string"), field("colour", fewer), field("note", "string")), version=3)
+    done = saga("check")
+    assert done.exit_code == 1
+    lines = [line for line in done.output.splitlines() if line.startswith("contracts/orders/Said.v3.avsc: ")]
+    assert [line.partition(": ")[2] for line in lines] == [
+        "v3 cannot read messages of v1, v2: total is written as int and read as string; leave its type, and add a "
+        "field with another name [type]",
+        "v3 cannot read messages of v1, v2: colour is written with BLUE, which is not known where it is read, and "
+        "enum Colour has no default; keep all symbols; only an enum that has a default from its first version on can "
+        "have new ones [symbols]",
+        "v3 cannot read messages of v1, v2: note is not in what is written, and has no default where it is read; give "
+        "it a default in the first version that has it, or an alias if it was renamed [no-default]",
+        "v1, v2 cannot read messages of v3: total is written as string and read as int; leave its type, and add a "
+        "field with another name [type]",
+    ]
+    assert 'its "compatible", by default full_transitive' in done.output
+
+
+def test_json_and_sarif_have_the_same_problems(folder: Path) -> None:
+    write(folder, schema("Placed", field("note", "string")), version=2)
+    done = saga("check", "--json")
+    assert done.exit_code == 1
+    told = json.loads(done.output)
+    assert (told["versions"], told["modules"]) == (3, 0)
+    assert [(p["rule"], p["file"], p["at"]) for p in told["problems"]] == [
+        ("no-default", "contracts/orders/Placed.v2.avsc", "note")
+    ]
+    done = saga("check", "--sarif")
+    assert done.exit_code == 1
+    run = json.loads(done.output)["runs"][0]
+    (result,) = run["results"]
+    assert run["tool"]["driver"]["rules"][result["ruleIndex"]]["id"] == result["ruleId"] == "no-default"
+    assert result["message"]["text"].startswith("v2 cannot read messages of v1: note is not in what is written")
+    assert [at["physicalLocation"]["artifactLocation"]["uri"] for at in result["locations"]] == [
+        "contracts/orders/Placed.v2.avsc"
+    ]
+
+
+def test_a_folder_that_cannot_be_used_is_told_in_every_form(folder: Path) -> None:
+    saga("generate", "events.py", "Placed")
+    write(folder, schema("Asked", owner=None))
+    forget_folders()
+    assert 'contracts/orders/Asked.v1.avsc: "owner" is missing [contract]' in saga("check").output
+    forget_folders()
+    told = json.loads(saga("check", "--json").output)
+    assert [(p["rule"], p["file"], p["says"]) for p in told["problems"]] == [
+        ("contract", "contracts/orders/Asked.v1.avsc", '"owner" is missing')
+    ]
+
+
+@pytest.mark.parametrize(
+    ("attributes", "message"),
+    [
+        ({"compatible": "sideways"}, '"compatible" is one of none, backward, forward, full'),
+        ({"upcast": [1]}, '"upcast" means nothing here: is it "upcasts"?'),
+    ],
+)
+def test_promises_that_mean_nothing_are_refused(folder: Path, attributes: dict[str, Any], message: str) -> None:
+    write(folder, schema("Placed", **attributes), version=2)
+    done = saga("check")
+    assert done.exit_code == 1
+    assert f"contracts/orders/Placed.v2.avsc: {message}" in done.output
 
 
 def test_without_contracts_the_command_makes_no_sense(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

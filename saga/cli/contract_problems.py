@@ -1,0 +1,67 @@
+"""Printing of what is wrong with contracts, in each form that the commands have, and the end that it means."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from saga.cli.printing import tell, tell_json
+from saga.contracts.checking import RULES
+from saga.contracts.library import Library, find, folder_above
+from saga.contracts.problems import Problem, as_json, as_sarif
+from saga.errors import ContractError, DeclarationError
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def form_options(command: F) -> F:
+    """Give a command the flags `--json` and `--sarif`."""
+    sarif = click.option("--sarif", "form", flag_value="sarif", help="Print SARIF 2.1.0, for what shows it in reviews.")
+    return click.option("--json", "form", flag_value="json", help="Print JSON.")(sarif(command))
+
+
+def end_with(
+    problems: Sequence[Problem], form: str | None, *, good: Iterable[str], bad: Iterable[str] = (), **counts: int
+) -> None:
+    """Print problems, or that there are none, and end: with 1 if there are any. `good` and `bad`: lines for people, if
+    there are none and behind them if there are. `counts`: what was looked at, for JSON."""
+    match form:
+        case "json":
+            tell_json({**counts, "problems": as_json(problems)})
+        case "sarif":
+            tell_json(as_sarif(problems, RULES, version("saga-choreography")))
+        case _ if problems:
+            for problem in problems:
+                tell(*str(problem).split("\n"), err=True)
+            tell(*bad, err=True)
+        case _:
+            tell(*good)
+    if problems:
+        raise click.exceptions.Exit(1)
+
+
+def folder_of(module: Path) -> Library:
+    """Contracts of a module. Without any the command makes no sense; raises `ContractError` if they cannot be used."""
+    try:
+        return find(module.parent)
+    except DeclarationError as why:
+        raise click.UsageError(str(why)) from why
+
+
+def usable(module: Path) -> tuple[Library | None, list[Problem]]:
+    """Contracts of a module, or all that keeps them from being used."""
+    try:
+        return folder_of(module), []
+    except ContractError as why:
+        parts = [problem.partition(": ") for problem in why.problems]
+        problems = [Problem(rule="contract", file=file, says=says) for file, _, says in parts]
+        return None, shown(folder_above(module.parent), problems)
+
+
+def shown(folder: Path, problems: Iterable[Problem]) -> list[Problem]:
+    """Problems in a folder of contracts, with the paths of files as they are from here."""
+    place = folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder
+    return [replace(problem, file=(place / problem.file).as_posix()) for problem in problems]

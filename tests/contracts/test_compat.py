@@ -1,0 +1,91 @@
+"""What a version promises is what is checked: each mode, against the versions that it names."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from saga.contracts.compat import broken, reading
+from saga.contracts.contract import DEFAULT_MODE, MODES
+from saga.contracts.library import Library
+from tests.contracts.changes import CHANGES
+from tests.contracts.folders import decimal, field, schema, write
+
+
+def breaks(folder: Path, *versions: dict[str, Any]) -> list[tuple[int, int, str, str]]:
+    """Newer, older, direction and rule of what is broken between these versions."""
+    for number, whole in enumerate(versions, 1):
+        contracts = write(folder, whole, version=number)
+    found = broken(Library.load(contracts).contracts["Said"])
+    return [(f.newer.number, f.older.number, f.direction, f.finding.rule) for f in found]
+
+
+WIDER, NARROWER = field("n", "long"), field("n", "int")
+BACKWARD, FORWARD = "backward", "forward"
+
+
+@pytest.mark.parametrize(
+    ("mode", "directions", "all_"),
+    [
+        ("none", [], False),
+        ("backward", [BACKWARD], False),
+        ("forward", [FORWARD], False),
+        ("full", [BACKWARD, FORWARD], False),
+        ("backward_transitive", [BACKWARD], True),
+        ("forward_transitive", [FORWARD], True),
+        ("full_transitive", [BACKWARD, FORWARD], True),
+        (None, [BACKWARD, FORWARD], True),
+    ],
+)
+def test_a_mode_names_directions_and_versions(
+    tmp_path: Path, mode: str | None, directions: list[str], all_: bool
+) -> None:
+    others = field("n", "string")  # read neither way
+    found = breaks(
+        tmp_path,
+        schema("Said", NARROWER),
+        schema("Said", NARROWER, field("x", "int", default=0)),
+        schema("Said", others, compatible=mode),
+    )
+    assert set(found) == {(3, older, way, "type") for older in ([1, 2] if all_ else [2]) for way in directions}
+
+
+def test_there_is_a_test_of_each_mode() -> None:
+    assert len(MODES) == 7
+    assert DEFAULT_MODE == "full_transitive"
+
+
+def test_a_version_is_held_to_its_own_mode_and_not_to_that_of_a_later_one(tmp_path: Path) -> None:
+    one, two = schema("Said", NARROWER), schema("Said", WIDER, compatible="backward")
+    three = schema("Said", WIDER, field("x", "int", default=0), compatible="full")
+    assert breaks(tmp_path, one, two, three) == []
+    four = schema("Said", WIDER)
+    assert breaks(tmp_path, one, two, three, four) == [(4, 1, FORWARD, "type")]
+
+
+def test_a_default_of_the_version_between_does_not_help_the_first(tmp_path: Path) -> None:
+    versions = [schema("Said"), schema("Said", field("x", "int", default=0)), schema("Said", field("x", "int"))]
+    assert breaks(tmp_path, *versions) == [(3, 1, BACKWARD, "no-default")]
+
+
+def test_a_version_that_is_upcast_is_not_compared_backward_and_forward_all_the_same(tmp_path: Path) -> None:
+    one = schema("Said", field("total", decimal(12, 2)))
+    two = schema("Said", field("total", decimal(12, 4)), field("x", "int"), upcasts=[1])
+    assert breaks(tmp_path, one, two) == [(2, 1, FORWARD, "logical-type")]
+    two["compatible"] = "backward_transitive"
+    assert breaks(tmp_path, one, two) == []
+    three = {**two, "upcasts": [2]}
+    three["fields"] = [*two["fields"], field("y", "int")]
+    assert (3, 1, BACKWARD, "no-default") in breaks(tmp_path / "b", one | {"fields": [one["fields"][0]]}, two, three)
+
+
+def test_each_finding_that_breaks_says_what_to_do(tmp_path: Path) -> None:
+    for change in CHANGES:
+        old, new = schema("Said", *change.old), schema("Said", *change.new)
+        pair = []
+        for name, whole in (("old", old), ("new", new)):
+            library = Library.load(write(tmp_path / change.what.replace(" ", "-") / name, whole))
+            pair.append(library.contracts["Said"].newest.record)
+        for finding in (*reading(*pair), *reading(*reversed(pair))):
+            assert bool(finding.remedy) is finding.breaks
+            assert finding.path
