@@ -1,7 +1,7 @@
 """Choreographed sagas: independent services, no coordinator, every effect recorded once. Names that a service imports.
 
-Reading order: `Event`, `Retry`, `Breaker`, `Service`, `Saga`, `Later`, `limited`; then `Client`, `Progress`, the
-errors. Behind them: `saga.messages` (values that travel), `saga.service` and `saga.declarations` (declarations,
+Reading order: `Event`, `Retry`, `Breaker`, `Service`, `Saga`, `Later`, `limited`, `upcast`; then `Client`, `Progress`,
+the errors. Behind them: `saga.messages` (values that travel), `saga.service` and `saga.declarations` (declarations,
 checked), `saga.contracts` (schemas), `saga.progress` (every decision, pure), `saga.runtime` (carries decisions out,
 from `saga.runtime.turn`), the ports `saga.broker.port` and `saga.store.port` with their adapters beside them,
 `saga.observe` (moments, logs, metrics); then `saga.wiring` (from settings to running services) and, for people,
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from saga.client import Client
     from saga.declarations.limits import limited
+    from saga.declarations.upcasting import upcast
     from saga.errors import BreakerOpen, DeclarationError, SagaError
     from saga.later import Later
     from saga.messages import Event
@@ -39,6 +40,7 @@ __all__ = [
     "SagaError",
     "Service",
     "limited",
+    "upcast",
 ]
 
 _HOMES = {
@@ -54,6 +56,7 @@ _HOMES = {
     "SagaError": "saga.errors",
     "Service": "saga.service",
     "limited": "saga.declarations.limits",
+    "upcast": "saga.declarations.upcasting",
 }
 """Module of each name. `saga.client` brings the adapters, which a service does not need; and pytest loads `saga` for
 its plugin in every run, before coverage is measured."""

@@ -8,6 +8,8 @@ SagaError                    what happened, where, and what to do next
 +- ContractError             mend `contracts/`: all problems at once, with file and path
 +- BadInput                  a message that can never be handled: dead letter at once
 |  +- UnknownSchema          of a schema that is not deployed here yet: parked, and looked at again
+|  |  +- NewerVersion        of a version that this release of the service cannot read: the same
+|  +- UpcasterFailed         of an older version that our own upcaster could not take: replayed once that is mended
 +- Permanent                 a handler that can never succeed on this input: dead letter at once
 +- BreakerOpen               a call was not made, for those before it failed: asked again later, or go another way
 +- StoreError
@@ -67,6 +69,14 @@ class UnknownSchema(BadInput):
     def __init__(self, fingerprint: bytes, said: str) -> None:
         self.fingerprint = fingerprint
         super().__init__(said)
+
+
+class NewerVersion(UnknownSchema):
+    """Message of a newer version than this release of the service can read: the next one may be deployed yet."""
+
+
+class UpcasterFailed(BadInput):
+    """Message of an older version, of which an upcaster of this service could not make a newer one."""
 
 
 class Permanent(SagaError):

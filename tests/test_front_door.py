@@ -29,6 +29,7 @@ def test_the_front_door_has_these_names() -> None:
         "SagaError",
         "Service",
         "limited",
+        "upcast",
     ]
     assert dir(saga) == saga.__all__
     assert [getattr(saga, name).__name__ for name in saga.__all__] == saga.__all__

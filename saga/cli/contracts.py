@@ -10,6 +10,7 @@ from saga.cli.printing import tell
 from saga.contracts.checking import REASON, counted, incompatible, modes
 from saga.contracts.codegen import classes_in, generate, generated_below, is_generated
 from saga.contracts.library import Library
+from saga.contracts.named import unknown
 from saga.contracts.problems import Problem
 from saga.errors import ContractError
 
@@ -33,11 +34,13 @@ def contracts() -> None:
 @click.argument("module", required=False, type=click.Path(dir_okay=False, path_type=Path))
 @click.argument("names", nargs=-1)
 def generate_(module: Path | None, names: tuple[str, ...]) -> None:
-    """Write the newest version of contracts as event classes.
+    """Write contracts as event classes: their newest versions, or those that are named.
 
     \b
     saga contracts generate services/payment/events.py OrderPlaced PaymentReserved
         writes this module with these classes, in this order
+    saga contracts generate services/payment/events.py OrderPlaced OrderPlaced.v1
+        the same, with version 1 as the class OrderPlacedV1, for an upcaster
     saga contracts generate services/payment/events.py
         writes it anew with the classes it has
     saga contracts generate
@@ -47,9 +50,9 @@ def generate_(module: Path | None, names: tuple[str, ...]) -> None:
     if module is not None and not module.exists() and not names:
         raise click.UsageError(f"{module} is not there yet; name its classes")
     if names and module is not None:
-        unknown = [name for name in names if name not in _library(module).contracts]
-        if unknown:
-            raise click.UsageError(f"there is no contract {', '.join(unknown)} in {_library(module).folder}")
+        wrong = [why for name in names if (why := unknown(_library(module), name)) is not None]
+        if wrong:
+            raise click.UsageError("; ".join(wrong))
     problems = []
     for path in modules:
         try:

@@ -8,14 +8,16 @@ from enum import StrEnum
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from saga.contracts import schema
+from saga.contracts.contract import Version, called
 from saga.contracts.convert import Classes, typed
 from saga.contracts.scalars import PYTHON_TYPES
 
 
-def classes_of(event: type[Any], record: schema.RecordType) -> tuple[Classes, list[str]]:
-    """Compare an event's class with its record: the classes of the record and of the types in it, and every difference;
-    the classes are whole if there is none."""
-    comparison = _Comparison()
+def classes_of(event: type[Any], version: Version) -> tuple[Classes, list[str]]:
+    """Compare an event's class with its version: the classes of the record and of the types in it, and every
+    difference; the classes are whole if there is none. Each class is called as its type, or with the version's number
+    behind that."""
+    record, comparison = version.record, _Comparison(version.number)
     comparison.record(record, event, "")
     return comparison.classes, comparison.differences
 
@@ -23,7 +25,8 @@ def classes_of(event: type[Any], record: schema.RecordType) -> tuple[Classes, li
 class _Comparison:
     """Walk along a class and a schema side by side."""
 
-    def __init__(self) -> None:
+    def __init__(self, number: int) -> None:
+        self.number = number
         self.classes: dict[str, type[Any]] = {}
         self.differences: list[str] = []
 
@@ -97,7 +100,7 @@ class _Comparison:
 
     def is_new(self, name: str, cls: Any, at: str) -> bool:
         """Return whether this type is met for the first time; everywhere else it must be the same class."""
-        if getattr(cls, "__name__", None) != name:
+        if getattr(cls, "__name__", None) not in (name, called(name, self.number)):
             self.differs(at, f"is {getattr(cls, '__name__', cls)}, not {name}")
             return False
         if name not in self.classes:

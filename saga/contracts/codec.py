@@ -6,7 +6,7 @@ another by Avro's schema resolution. fastavro does the bytes; logical types are 
 
 import json
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from io import BytesIO
 from typing import Any, TypeAlias
 
@@ -30,8 +30,9 @@ from saga.contracts.schema import (
     is_text,
     without_logical_types,
 )
-from saga.errors import BadInput, UnknownSchema
-from saga.messages import Event
+from saga.contracts.upcast import is_closed_to, upcaster_of
+from saga.errors import BadInput, NewerVersion, UnknownSchema
+from saga.messages import Event, name_of
 
 MARKER = b"\xc3\x01"
 HEADER_SIZE = 10
@@ -62,11 +63,13 @@ def encode(event: Event) -> bytes:
 
 
 def decode(value: bytes | None, to: type[Event], library: Library) -> Event:
-    """Decode an event as the class `to`, whichever version wrote `value`.
+    """Decode an event as the class `to`, whichever version wrote `value`: an older one by resolution, or by the
+    upcaster of that class where its version says so.
 
     Raises `BadInput` with the reason: empty, partial, no single object, another type, bytes left over, bytes that are
-    not of the schema, a field with what its type does not allow, more values than one message may hold; and as
-    `UnknownSchema`, a fingerprint that is not in the library.
+    not of the schema, a field with what its type does not allow, more values than one message may hold; as
+    `UnknownSchema`, a fingerprint that is not in the library; as `NewerVersion`, what a newer version wrote and this
+    one cannot read; and as `UpcasterFailed`, what an upcaster made nothing of.
     """
     codec = _codec(to)
     value = value or b""
@@ -90,7 +93,34 @@ def _reader_of_another(codec: "_Codec", to: type[Event], value: bytes, library: 
     version = identify(value, library)
     if version.name != codec.name:
         raise BadInput(f"it is a {version.name} ({version.path}), not a {codec.name}")
-    read = library.readers[to, value[:HEADER_SIZE]] = codec.reader_of(version)
+    if version.number in codec.version.upcasts:
+        read = _upcasting(to, version, library)
+    elif is_closed_to(codec.version, version):
+        raise codec.too_new(version, f"it reads {codec.version.path} by an upcaster, so it means something else")
+    else:
+        read = codec.reader_of(version)
+    library.readers[to, value[:HEADER_SIZE]] = read
+    return read
+
+
+def _upcasting(to: type[Event], old: Version, library: Library) -> "_Read":
+    """Make a function from a value of an older version to the raw record of the class's own."""
+    own = _codec(to)
+
+    def read(value: bytes) -> Any:
+        upcaster = upcaster_of(to, old.number)
+        if upcaster is None:  # of a class that no service takes: see `saga.contracts.upcast.lacking`
+            raise BadInput(
+                f"it is of {old.path}, which {own.version.path} reads by an upcaster, and {to.__module__}."
+                f"{to.__qualname__} has none: declare it, @upcast({to.__name__}, {old.number})"
+            )
+        made = upcaster(decode(value, upcaster.takes, library))
+        try:
+            written = encode(made)  # so it is what a message of that version is, and no more
+        except BadInput as why:
+            raise upcaster.failed(f"what it returned cannot be written: {why}") from why
+        return (own.read_own if upcaster.gives is to else _reader_of_another(own, to, written, library))(written)
+
     return read
 
 
@@ -111,6 +141,15 @@ def identify(value: bytes | None, library: Library) -> Version:
             f"no schema in {library.folder} has the fingerprint {value[2:HEADER_SIZE].hex()}; get the newest contracts",
         )
     return version
+
+
+def class_among(events: Iterable[type[Event]], value: bytes, library: Library) -> type[Event]:
+    """Find the class, of some of one contract or several, that a value is of: that of its own version, if it is there.
+    Raises `BadInput` and `UnknownSchema` as `decode`, and `LookupError` if there is none."""
+    version = identify(value, library)
+    named = [event for event in events if name_of(event) == version.name]
+    exact = [event for event in named if event.__contract__ == version.path]
+    return [*exact, *named][0]
 
 
 def content(event: type[Event], value: bytes) -> bytes:
@@ -174,7 +213,27 @@ class _Codec:
         """Compile the reader of another version: it is read as the version of the class."""
         reader_schema = parse_schema(without_logical_types(self.version.schema))
         _set_defaults(reader_schema, self.version.record)
-        return _reader(parse_schema(without_logical_types(writer.schema)), reader_schema)
+        read = _reader(parse_schema(without_logical_types(writer.schema)), reader_schema)
+        if writer.number < self.version.number:
+            return read
+
+        def read_newer(value: bytes) -> Any:
+            try:
+                return read(value)
+            except BadInput as why:
+                if isinstance(why.__cause__, SchemaResolutionError):
+                    raise self.too_new(writer, str(why.__cause__)) from why
+                raise
+
+        return read_newer
+
+    def too_new(self, writer: Version, why: str) -> NewerVersion:
+        """Make the refusal of what a newer version wrote."""
+        return NewerVersion(
+            writer.fingerprint,
+            f"it is of {writer.path}, and this release of the service, which knows {self.version.path}, cannot read "
+            f"it: {why}",
+        )
 
 
 class _Codecs(dict[type[Event], _Codec]):

@@ -7,9 +7,8 @@ import os
 import sys
 import types
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import date
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,6 +17,7 @@ from saga.contracts.contract import Contract, Version
 from saga.contracts.convert import typed
 from saga.contracts.library import Library
 from saga.contracts.literals import INDENT, LINE_LENGTH, docstring, number, quoted
+from saga.contracts.named import name_for, types_in, unknown, versions_of
 from saga.contracts.scalars import PYTHON_TYPES
 from saga.errors import ContractError
 from saga.messages import Event
@@ -44,21 +44,21 @@ _HOMES: Final = {
 
 
 def generate(library: Library, names: Sequence[str]) -> str:
-    """Generate the source of a module with the newest versions of these contracts, in this order.
+    """Generate the source of a module with these contracts, in this order: of `OrderPlaced` the newest version, of
+    `OrderPlaced.v1` that one, as the class `OrderPlacedV1`.
 
-    Raises `ContractError`: names that are no contracts, types of one name that are defined differently.
+    Raises `ContractError`: names that are no contracts, or no versions of one; types of one name that are defined
+    differently.
     """
     problems = []
     for name in dict.fromkeys(names):
-        if name not in library.contracts:
-            close = get_close_matches(name, library.contracts, n=1)
-            hint = f"; is it {close[0]}?" if close else ""
-            problems.append(f"{name} is no contract in {library.folder}{hint}")
+        if (wrong := unknown(library, name)) is not None:
+            problems.append(wrong)
         elif list(names).count(name) > 1:
             problems.append(f"{name} is named twice")
     if problems:
         raise ContractError("the classes cannot be generated:", problems)
-    return _Module([library.contracts[name].newest for name in names]).source()
+    return _Module(versions_of(library, names)).source()
 
 
 def is_generated(source: str) -> bool:
@@ -67,16 +67,17 @@ def is_generated(source: str) -> bool:
 
 
 def classes_in(source: str) -> list[str]:
-    """Names of the event classes of a generated module, in order. Raises `SyntaxError`."""
-    return [
-        node.name
-        for node in ast.parse(source).body
-        if isinstance(node, ast.ClassDef)
-        and any(
-            isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name) and line.target.id == "__contract__"
-            for line in node.body
-        )
-    ]
+    """Names for which `generate` wrote the event classes of a module, in order. Raises `SyntaxError`."""
+    found = []
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.ClassDef):
+            for line in node.body:
+                match line:
+                    case ast.AnnAssign(target=ast.Name(id="__contract__"), value=value):
+                        found.append(name_for(node.name, value))
+                    case _:
+                        pass
+    return found
 
 
 def generated_below(folder: Path) -> list[Path]:
@@ -120,10 +121,12 @@ class _Module:
         self.versions = versions
         self.classes: dict[str, str] = {}
         """Source of each class, by name, in the order in which they must come."""
+        self.events = {version.record.name for version in versions}
+        """Names of the events' classes."""
         self.used: set[str] = set()
         """Names from elsewhere that the classes use."""
         self.problems: dict[str, None] = {}
-        parts = [part for version in versions for part in _parts(version.record)]
+        parts = [part for version in versions for part in types_in(version.record)]
         self.types = {part.name for part in parts}
         fields = {field.name for part in parts if isinstance(part, schema.RecordType) for field in part.fields}
         self.hidden = fields | self.types
@@ -137,14 +140,14 @@ class _Module:
 
     def source(self) -> str:
         for version in self.versions:
-            for part in _parts(version.record):
+            for part in types_in(version.record):
                 self.add(part, version)
         if self.problems:
             raise ContractError("the classes cannot be generated:", list(self.problems))
         classes = []
         for name, source in self.classes.items():
             classes.append(source)
-            if name in self.again and name not in {version.name for version in self.versions}:
+            if name in self.again and name not in self.events:
                 classes.append(_line(f"{self.again[name]} = {name}", ""))
         return f"{HEADER}\n\n{self.imports()}\n\n\n" + "\n\n\n".join(classes) + "\n"
 
@@ -279,21 +282,6 @@ class _Module:
                 return f"{self.use('datetime')}({', '.join(map(str, parts))}, tzinfo={self.use('UTC')})"
             case _:
                 return number(raw)
-
-
-def _parts(type_: schema.Type) -> Iterator[schema.RecordType | schema.EnumType]:
-    """Records and enums of a type, each after those it is made of; the type itself last."""
-    match type_:
-        case schema.ArrayType(inner) | schema.MapType(inner) | schema.OptionalType(inner):
-            yield from _parts(inner)
-        case schema.EnumType():
-            yield type_
-        case schema.RecordType(fields=fields):
-            for field in fields:
-                yield from _parts(field.type)
-            yield type_
-        case schema.ScalarType() | schema.DecimalType():
-            return
 
 
 def _members(enum: schema.EnumType) -> dict[str, str]:

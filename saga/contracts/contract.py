@@ -28,6 +28,15 @@ DEFAULT_MODE: Final[Mode] = "full_transitive"
 deployed, and rolled back, independently of each other."""
 
 
+def called(name: str, number: int) -> str:
+    """Name of the class of a version that is asked for by its number.
+
+    >>> called("OrderPlaced", 1)
+    'OrderPlacedV1'
+    """
+    return f"{name}V{number}"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Version:
     """Version of a contract's schema: one file."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from saga.contracts.binding import classes_of
-from saga.contracts.contract import URN, Contract, Version
+from saga.contracts.contract import URN, Contract, Version, called
 from saga.contracts.convert import Classes
 from saga.contracts.loading import load
 from saga.errors import DeclarationError
@@ -138,9 +138,9 @@ def _bind(event: type[Event]) -> Binding:
             f"{where} is of {path}, but there is no {library.folder / path}.avsc; correct the path, or run "
             "saga contracts generate with the names the module needs"
         )
-    if event.__name__ != version.name:
+    if event.__name__ not in (version.name, called(version.name, version.number)):
         raise DeclarationError(f"{where} is of {path}: call the class {version.name}; run saga contracts generate")
-    classes, differences = classes_of(event, version.record)
+    classes, differences = classes_of(event, version)
     if differences:
         raise DeclarationError(
             f"{where} is not what {path} says: {'; '.join(differences)}; run saga contracts generate"

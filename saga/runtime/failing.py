@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from saga.clock import iso
 from saga.commands import Command
 from saga.declarations.values import Reaction
-from saga.errors import BadInput, Permanent, TooLarge, UnknownSchema
+from saga.errors import BadInput, NewerVersion, Permanent, TooLarge, UnknownSchema, UpcasterFailed
 from saga.observe.moments import Parked, PutOff, Retrying
 from saga.policies import turns
 from saga.policies.blame import blame_of
@@ -279,6 +279,10 @@ def _with_calls(turn: TurnState, ask: Ask, saga: RunningSaga) -> Intent | None:
 def _remedy(why: Exception, attempts_max: int) -> str:
     if isinstance(why, NotDeterministic):
         return NOT_DETERMINISTIC
+    if isinstance(why, NewerVersion):
+        return "deploy the release of this service that reads it, then have it tried again: saga dead replay"
+    if isinstance(why, UpcasterFailed):
+        return "mend the upcaster and deploy it, then have it tried again: saga dead replay"
     if isinstance(why, UnknownSchema):
         return "deploy the newest contracts here, then have it tried again: saga dead replay"
     if isinstance(why, BadInput):

@@ -9,9 +9,10 @@ import msgspec
 
 from saga.contracts import codec
 from saga.contracts.library import Contract, binding_of, contract_of
+from saga.contracts.upcast import lacking
 from saga.declarations.migrations import whole_chain
 from saga.declarations.values import Declared, DocumentKind, Migration, Reaction
-from saga.errors import BadInput
+from saga.errors import BadInput, DeclarationError
 from saga.messages import Event, Message, Topic, name_of
 from saga.names import commands_of, dead_letters_of
 from saga.progress import spill
@@ -78,9 +79,10 @@ class Prepared:
 
 def prepare(declared: Declared) -> Prepared:
     """Prepare all that the service has declared so far. Raises `DeclarationError` for migrations that do not lead to
-    the state of now."""
+    the state of now, and for older versions of events that nothing upcasts."""
     migrations = whole_chain(declared)
     everything = declared.reactions
+    _check_upcasts(declared)
     taken = {e for h in everything for e in h.hears}
     emitted = {e for h in everything for e in h.emits}
     contracts = {name_of(e): contract_of(e) for e in sorted(taken | emitted, key=name_of)}
@@ -108,6 +110,14 @@ def prepare(declared: Declared) -> Prepared:
         },
         bounds=spill.BOUNDS,
     )
+
+
+def _check_upcasts(declared: Declared) -> None:
+    """Check that each older version of what is taken can be read. Raises `DeclarationError` with all that cannot."""
+    taken = sorted({event for h in declared.reactions for event in h.takes}, key=lambda event: event.__contract__)
+    problems = [problem for event in taken for problem in lacking(event)]
+    if problems:
+        raise DeclarationError(f"the events that {declared.name!r} takes: {'; '.join(problems)}")
 
 
 def consumed_by(declared: Declared, contracts: Mapping[str, Contract]) -> frozenset[str]:

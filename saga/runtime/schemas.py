@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from saga.contracts.library import Library
-from saga.errors import UnknownSchema
+from saga.errors import NewerVersion, UnknownSchema
 from saga.observe.moments import ContractsUnreadable, SchemasDeployed
 from saga.runtime.watching import Watching
 
@@ -41,7 +41,10 @@ class Schemas:
     _gate: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def know(self, why: UnknownSchema, read: ReadAnew, watching: Watching) -> bool:
-        """Return whether the schema is known by now. Lanes that ask at the same time wait for one reading."""
+        """Return whether the schema is known by now. Lanes that ask at the same time wait for one reading. A version
+        that is too new for this release becomes readable by another release alone."""
+        if isinstance(why, NewerVersion):
+            return False
         async with self._gate:
             now_s = watching.clock.monotonic_s()
             if why.fingerprint not in self.library.by_fingerprint and now_s - self._read_s >= READ_S_MIN:

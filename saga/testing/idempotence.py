@@ -357,9 +357,9 @@ class _ScriptRuns:
         return sorted(name for name, picture in self._pictures().items() if picture != before[name])
 
     def _event_of(self, type_: str, value: bytes) -> Event:
-        handlers = self._declared.reactions
-        kind = next(event for handler in handlers for event in handler.emits if name_of(event) == type_)
-        return codec.decode(value, kind, binding_of(kind).library)
+        emitted = [e for reaction in self._declared.reactions for e in reaction.emits if name_of(e) == type_]
+        library = binding_of(emitted[0]).library
+        return codec.decode(value, codec.class_among(emitted, value, library), library)
 
     def _compare(
         self, script: Script, once: Made | None, again: Made | None, touched: Sequence[str], when: str

@@ -15,7 +15,6 @@ from saga import controls
 from saga.clock import iso
 from saga.contracts import codec
 from saga.contracts.library import contract_of
-from saga.envelope import type_of
 from saga.errors import SagaError
 from saga.messages import Event, Message, Outgoing, Position, name_of, texts_of
 from saga.names import ARCHIVES, PROGRESS
@@ -310,10 +309,12 @@ def arriving(service: Prepared, event: Event, clock: TrialClock) -> Message:
 
 def _emitted(service: Prepared, log: Published) -> list[Event]:
     """Events that were published, each once, as the classes that the service's handlers emit."""
-    classes = {name_of(e): e for h in service.declared.reactions for e in h.emits}
+    classes = [event for reaction in service.declared.reactions for event in reaction.emits]
+    library = service.schemas.library
     first: dict[str, Outgoing] = {}
     for record in log.messages:
         headers = texts_of(record.headers)
         if "dead_id" not in headers and record.topic not in service.wakes:
             first.setdefault(headers["ce_id"], record)
-    return [codec.decode(r.value, classes[type_of(r) or ""], service.schemas.library) for r in first.values()]
+    values = [record.value or b"" for record in first.values()]
+    return [codec.decode(value, codec.class_among(classes, value, library), library) for value in values]

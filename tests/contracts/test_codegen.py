@@ -3,6 +3,7 @@
 import itertools
 import subprocess
 import sys
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from saga.contracts import codec
 from saga.contracts.codegen import classes_in, generate, generated_below, is_generated
 from saga.contracts.library import Library
-from saga.errors import ContractError
+from saga.errors import BadInput, ContractError
 from tests.contracts.anyschema import DOCS as DOCS_OF_ANY
 from tests.contracts.anyschema import Names, fields
 from tests.contracts.folders import decimal, field, generated, put, schema, write
@@ -288,3 +289,62 @@ def tools_find_nothing(path: str, *lint: str) -> None:
             [sys.executable, "-m", *command], capture_output=True, text=True, check=False, cwd=Path(__file__).parents[2]
         )
         assert done.returncode == 0, done.stdout + done.stderr
+
+
+# -------------------------------------------------------------------- versions that are named by their number
+
+
+def priced(scale: int) -> dict[str, Any]:
+    """A line of that scale, with a color that is always the same."""
+    price, tax = field("price", decimal(12, scale)), field(f"tax{scale}", "int", default=0)
+    return {"type": "record", "name": "Line", "fields": [price, tax, field("color", COLOR, default="RED")]}
+
+
+def with_two_versions(folder: Path) -> Library:
+    write(folder, schema("Placed", field("line", priced(2))), schema("Asked"))
+    write(folder, schema("Placed", field("line", priced(3)), upcasts=[1]), version=2)
+    return Library.load(folder / "contracts")
+
+
+def test_an_older_version_is_a_class_with_its_number_and_shares_only_parts_that_are_the_same(tmp_path: Path) -> None:
+    source = generate(with_two_versions(tmp_path), ["Placed.v1", "Placed", "Asked"])
+    names = [line.split("(")[0].removesuffix(":") for line in source.splitlines() if line.startswith("class ")]
+    assert names == ["class Color", "class LineV1", "class PlacedV1", "class Line", "class Placed", "class Asked"]
+    assert '"orders/Placed.v1"\n    order_id: str\n    line: LineV1\n' in source
+    assert classes_in(source) == ["Placed.v1", "Placed", "Asked"]
+
+
+def test_classes_of_two_versions_are_encoded_each_as_its_own(tmp_path: Path) -> None:
+    with_two_versions(tmp_path)
+    module = generated(tmp_path, "Placed", "Placed.v1", "Placed.v2")
+    old = module.PlacedV1(order_id="o", line=module.LineV1(price=Decimal("1.25"), color=module.Color.title_))
+    new = module.Placed(order_id="o", line=module.Line(price=Decimal("1.125")))
+    again = module.PlacedV2(order_id="o", line=module.Line(price=Decimal("1.125")))
+    library = Library.load(tmp_path / "contracts")
+    for event in (old, new, again):
+        assert codec.decode(codec.encode(event), type(event), library) == event
+    assert codec.encode(again) == codec.encode(new)
+    with pytest.raises(BadInput, match="line: is Line, not LineV1"):
+        codec.encode(module.PlacedV1(order_id="o", line=new.line))
+
+
+def test_a_version_that_there_is_not_is_told_with_those_that_there_are(tmp_path: Path) -> None:
+    with pytest.raises(ContractError) as caught:
+        generate(
+            with_two_versions(tmp_path), ["Placed.v3", "Asked.v2", "Placd.v1", "Placed.v0", "Asked.v1", "Asked.v1"]
+        )
+    assert [problem.replace(str(tmp_path), "") for problem in caught.value.problems] == [
+        "Placed has no version 3 in /contracts; there are versions 1 to 2",
+        "Asked has no version 2 in /contracts; there is version 1 alone",
+        "Placd.v1 is no contract in /contracts; is it Placed?",
+        "Placed.v0 is no contract in /contracts; is it Placed?",
+        "Asked.v1 is named twice",
+    ]
+
+
+def test_a_contract_that_is_called_like_a_version_is_told_from_it(tmp_path: Path) -> None:
+    write(tmp_path, schema("Placed"), schema("PlacedV1", field("n", "int")))
+    library = Library.load(tmp_path / "contracts")
+    assert classes_in(generate(library, ["PlacedV1", "Placed"])) == ["PlacedV1", "Placed"]
+    with pytest.raises(ContractError, match=r"PlacedV1 is defined differently in orders/Placed\.v1 than"):
+        generate(library, ["PlacedV1", "Placed.v1"])

@@ -65,6 +65,25 @@ def test_check_names_the_file_and_the_difference_and_generate_mends_it(folder: P
     assert saga("check").exit_code == 0
 
 
+def test_an_older_version_is_generated_by_its_number_and_kept_in_step(folder: Path) -> None:
+    write(folder, schema("Placed", field("note", "string", default="")), version=2)
+    assert saga("generate", "a/events.py", "Placed", "Placed.v1").exit_code == 0
+    source = (folder / "a/events.py").read_text("utf-8")
+    assert "class PlacedV1(Event)" in source
+    assert saga("check").exit_code == 0
+    write(folder, schema("Placed", field("n", "int", default=0), field("note", "string", default="")), version=3)
+    forget_folders()
+    done = saga("check")
+    assert done.exit_code == 1
+    assert "Placed.v3" in done.output
+    assert "Placed.v1" not in done.output
+    saga("generate")
+    now = (folder / "a/events.py").read_text("utf-8")
+    assert "orders/Placed.v3" in now
+    assert now[now.index("class PlacedV1") :] == source[source.index("class PlacedV1") :]
+    assert saga("check").exit_code == 0
+
+
 def test_a_class_whose_contract_is_gone_fails_and_the_other_modules_are_looked_at(folder: Path) -> None:
     saga("generate", "a/events.py", "Placed")
     saga("generate", "b/events.py", "Asked")
@@ -103,7 +122,7 @@ def test_contracts_that_cannot_be_used_are_listed(folder: Path) -> None:
     [
         (["generate"], "there is no generated module below the current folder; name one"),
         (["check", "nowhere.py"], "File 'nowhere.py' does not exist"),
-        (["generate", "events.py", "Nothing"], "there is no contract Nothing in"),
+        (["generate", "events.py", "Nothing"], "Nothing is no contract in"),
         (["generate", "events.py"], "events.py is not there yet; name its classes"),
         (["generate", "by_hand.py", "Placed"], "by_hand.py was not generated, and is not overwritten"),
         (["generate", "by_hand.py"], "by_hand.py was not generated, and is not overwritten"),

@@ -7,13 +7,14 @@ from decimal import Decimal
 from pathlib import Path
 from typing import assert_type
 
-from saga import Breaker, BreakerOpen, Client, Event, Later, Progress, Retry, Saga, SagaError, Service, limited
+from saga import Breaker, BreakerOpen, Client, Event, Later, Progress, Retry, Saga, SagaError, Service, limited, upcast
 from saga.testing import World, a_saga, check_idempotent, crash_everywhere, faults, migrated, replay, simulate, trial
 from services.inventory import inventory
 from services.inventory.stock import Stock
 from services.payment import payment, reserve
 from services.payment.bank import Bank
 from services.payment.events import OrderCancelled, OrderConfirmed, OrderPlaced, PaymentDeclined, PaymentReserved
+from tests.testing.baskets.events import BasketFilled, BasketFilledV1
 from tests.typing.values import Cabin, free, take
 
 
@@ -36,6 +37,12 @@ def remembered(old: MemoryV1) -> Memory:
     return Memory()
 
 
+@upcast(BasketFilled, 1)
+def in_tenths(old: BasketFilledV1) -> BasketFilled:
+    return BasketFilled(basket_id=old.basket_id, amount=old.amount * 10)
+
+
+assert_type(in_tenths(BasketFilledV1(basket_id="b", amount=1)), BasketFilled)
 assert_type(plain, Service[None])
 assert_type(stateful, Service[Memory])
 every: tuple[Service[None] | Service[Memory], ...] = (payment, stateful)

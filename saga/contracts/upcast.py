@@ -1,0 +1,96 @@
+"""Upcasters: plain functions that make an event of a newer version of one of an older version, where resolution cannot.
+
+They belong to a class of the newer version, so each service, and each release of one, has its own. They are declared by
+`saga.upcast` (`saga.declarations.upcasting`) and run wherever `saga.contracts.codec` decodes. Nothing that they make is
+written down in the place of the message: its bytes stay as they came, and are upcast anew whenever they are read.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from saga.contracts.contract import Version
+from saga.contracts.library import binding_of
+from saga.contracts.schema import meaning_changes
+from saga.errors import UpcasterFailed
+from saga.messages import Event
+from saga.printable import shortened
+
+REASON_BYTES_MAX = 500
+"""Bytes of what an upcaster raised that its failure tells."""
+_FORWARD = ("forward", "full")
+"""Beginnings of the modes in which older versions read newer ones."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Upcaster:
+    """Upcaster of one older version."""
+
+    name: str
+    version: int
+    """Version that it takes."""
+    function: Callable[[Any], object]
+    takes: type[Event]
+    gives: type[Event]
+    """Class of a newer version: the one for which it is declared, or one between."""
+
+    def __call__(self, old: Event) -> Event:
+        """Make an event of the newer version. Raises `UpcasterFailed`."""
+        try:
+            made = self.function(old)
+        except (Exception, SystemExit, GeneratorExit) as why:
+            raise self.failed(said_by(why)) from why
+        if type(made) is not self.gives:
+            raise self.failed(f"it returned a {type(made).__name__}, and is to return a {self.gives.__name__}")
+        assert isinstance(made, Event)
+        key = binding_of(self.takes).contract.key
+        if str(getattr(made, key)) != str(getattr(old, key)):
+            raise self.failed(f"it changed {key}, which is the saga id")
+        return made
+
+    def failed(self, why: str) -> UpcasterFailed:
+        """Make the failure of this upcaster."""
+        return UpcasterFailed(f"the upcaster {self.name} failed on a {self.takes.__contract__}: {why}")
+
+
+def said_by(why: BaseException) -> str:
+    """Words of what an upcaster raised, bounded."""
+    try:
+        return shortened(f"{type(why).__name__}: {why}", REASON_BYTES_MAX)
+    except Exception as worse:  # noqa: BLE001 - its text is code of theirs, too
+        return f"{type(why).__name__}: (its text raises {type(worse).__name__})"
+
+
+_upcasters: dict[tuple[type[Event], int], Upcaster] = {}
+
+
+def declare(event: type[Event], upcaster: Upcaster) -> None:
+    """Have an upcaster make events of this class of those of an older version."""
+    _upcasters[event, upcaster.version] = upcaster
+
+
+def upcaster_of(event: type[Event], version: int) -> Upcaster | None:
+    """Upcaster by which events of this version are read as this class; `None`: there is none."""
+    return _upcasters.get((event, version))
+
+
+def lacking(event: type[Event]) -> Iterator[str]:
+    """Problems of a class that is consumed: each older version for which it needs an upcaster and has none."""
+    version = binding_of(event).version
+    for number in sorted(version.upcasts):
+        if upcaster_of(event, number) is None:
+            yield (
+                f"{version.path} reads version {number} by an upcaster, and there is none: declare it where "
+                f"{event.__name__} is used, @upcast({event.__name__}, {number}) above a function that takes a "
+                f"{version.name}V{number} (saga contracts generate writes that class: {version.name}.v{number})"
+            )
+
+
+def is_closed_to(reader: Version, writer: Version) -> bool:
+    """Return whether code of an older version must not read what this newer one wrote: there is a step between them,
+    and the newer one promises older code nothing, or the same bytes would mean something else to it."""
+    if reader.number not in writer.upcasts:
+        return False
+    mode = writer.compatible
+    is_promised = mode.startswith(_FORWARD) and (mode.endswith("_transitive") or writer.number == reader.number + 1)
+    return not is_promised or bool(meaning_changes(reader.record, writer.record))
