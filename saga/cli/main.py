@@ -39,6 +39,7 @@ COMMANDS = {
         "saga.cli.contracts:contracts",
         "Contracts: check that versions fit each other, and write event classes.",
     ),
+    "docs": ("saga.cli.docs:docs", "Write what contracts and manifests say, for people and tools."),
 }
 """Commands, each with its module and its sentence in `saga --help`: so that the help imports none of them."""
 

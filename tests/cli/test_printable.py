@@ -84,6 +84,7 @@ def hostile(shop: Path) -> Path:
         (("audit", HOSTILE), ""),
         (("contracts", "generate", "events.py", HOSTILE), ""),
         (("contracts", "check"), ""),
+        (("docs", "build", f"{HOSTILE}/site".replace("\x00", "")), ""),
         (("manifest", HOSTILE.replace("\x00", "")), ""),
         (("manifest", "--check", "services.payment", "--folder", HOSTILE.replace("\x00", "")), ""),
         ((HOSTILE,), ""),

@@ -49,6 +49,7 @@ PLANTED = {
     "structlog": [("saga.runtime.turn", "structlog"), ("saga.observe.moments", "structlog")],
     "fastavro": [("saga.envelope", "fastavro")],
     "aiohttp": [("saga.observe.health", "aiohttp")],
+    "Jinja2": [("saga.choreography.docs", "jinja2"), ("saga.cli.docs", "markupsafe")],
     "prometheus_client": [("saga.observe.health", "prometheus_client")],
     "pytest and Hypothesis": [("saga.runtime.turn", "pytest"), ("saga.progress.decide", "hypothesis")],
     "What is pure Python": [("saga.policies.retry", "msgspec"), ("saga.clock", "msgspec")],

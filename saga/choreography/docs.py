@@ -1,0 +1,58 @@
+"""Documents of a choreography in a folder: an AsyncAPI document, and a page for each event and service."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from saga.choreography.asyncapi import asyncapi
+from saga.choreography.manifest import Manifest
+from saga.choreography.overview import Overview
+from saga.contracts.library import Library
+from saga.errors import ConfigurationError
+
+ASYNCAPI = "asyncapi.json"
+_MARK = '<meta name="generator" content="saga docs build">'
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """Documents that were written."""
+
+    out: Path
+    events: int
+    services: int
+    removed: int
+    """Pages of events and services that are no more."""
+
+
+def build(library: Library, manifests: Mapping[str, Manifest], out: Path, title: str, version: str) -> Built:
+    """Write the documents into a folder that is empty, new, or was written so before. Raises `ConfigurationError`."""
+    try:
+        from saga.choreography.pages import pages
+    except ImportError as why:
+        problem = f"pages need Jinja2: {why}; pip install 'saga-choreography[docs]'"
+        raise ConfigurationError("nothing was written:", [problem]) from why
+    old = _ours(out)
+    overview = Overview(library, manifests)
+    files = {**dict(pages(overview, title)), ASYNCAPI: json.dumps(asyncapi(overview, title, version), indent=2) + "\n"}
+    for name, text in files.items():
+        path = out / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, "utf-8")
+    gone = [path for path in old if path.relative_to(out).as_posix() not in files]
+    for path in gone:
+        path.unlink()
+    return Built(out, len(overview.contracts), len(manifests), len(gone))
+
+
+def _ours(out: Path) -> list[Path]:
+    """Pages of an earlier call. Raises `ConfigurationError` for a folder that holds something else."""
+    if not out.exists() or (out.is_dir() and not any(out.iterdir())):
+        return []
+    index = out / "index.html"
+    if not index.is_file() or _MARK not in index.read_text("utf-8", "replace"):
+        problem = f"{out} holds something else: name a folder that is empty, or one that saga docs build has written"
+        raise ConfigurationError("nothing was written:", [problem])
+    pages = [path for folder in ("events", "services") for path in sorted((out / folder).glob("*.html"))]
+    return [path for path in pages if _MARK in path.read_text("utf-8", "replace")]

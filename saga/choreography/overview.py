@@ -1,0 +1,130 @@
+"""Overview of a choreography, contracts and manifests joined: who says each event, who hears it, what is undone."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from saga.choreography.manifest import Consumed, Manifest, Told
+from saga.contracts.contract import Contract
+from saga.contracts.library import Library
+
+
+@dataclass(frozen=True, slots=True)
+class Saying:
+    """Service that may say an event."""
+
+    service: str
+    version: int
+    """Version as which it says it."""
+    reactions: tuple[Told, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Hearing:
+    """Service that hears an event, or takes one of its own from its progress."""
+
+    service: str
+    use: Consumed
+    reactions: tuple[Told, ...]
+    from_log: bool
+    """False if nobody else may say it: then it is taken from the progress."""
+
+
+@dataclass(frozen=True, slots=True)
+class Undoing:
+    """Compensation, and the handler whose work it undoes."""
+
+    service: str
+    compensation: Told
+    undone: Told | None
+    """Handler; `None` if the manifest does not have it."""
+    failures: tuple[str, ...]
+    """Outcomes on which it runs."""
+    results: tuple[str, ...]
+    """Results of the handler that it undoes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """Contracts and services, joined."""
+
+    library: Library
+    manifests: Mapping[str, Manifest]
+    """Manifests by service."""
+
+    @property
+    def contracts(self) -> Mapping[str, Contract]:
+        """Contracts by name."""
+        return self.library.contracts
+
+    def sayings(self, contract: str) -> list[Saying]:
+        """Services that may say an event."""
+        return [
+            Saying(name, event.version, tuple(r for r in manifest.reactions if contract in r.emits))
+            for name, manifest in sorted(self.manifests.items())
+            for event in manifest.emits
+            if event.contract == contract
+        ]
+
+    def hearings(self, contract: str) -> list[Hearing]:
+        """Services that hear an event."""
+        return [
+            Hearing(
+                name, use, tuple(r for r in manifest.reactions if contract in r.hears), self.is_read(manifest, contract)
+            )
+            for name, manifest in sorted(self.manifests.items())
+            if (use := manifest.consumed(contract)) is not None
+        ]
+
+    def is_read(self, manifest: Manifest, contract: str) -> bool:
+        """True if a service reads an event from the log: others may say it, and a handler or deadline names it, or it
+        is an outcome on which a compensation acts."""
+        known = self.contracts.get(contract)
+        if known is not None and known.owner == manifest.service and not known.said_outside:
+            return False
+        is_outcome = known is None or known.outcome is not None
+        return any(contract in r.hears for r in manifest.reactions if r.kind != "compensation" or is_outcome)
+
+    def undoings(self) -> list[Undoing]:
+        """Compensations of all services."""
+        return [
+            Undoing(
+                name, each, manifest.reaction(each.undoes), self._failures(each.hears), self._results(each, each.hears)
+            )
+            for name, manifest in sorted(self.manifests.items())
+            for each in manifest.reactions
+            if each.undoes is not None
+        ]
+
+    def undone_on(self, outcome: str) -> list[Undoing]:
+        """Compensations that run on an outcome."""
+        return [each for each in self.undoings() if outcome in each.failures]
+
+    def undone_after(self, event: str) -> list[Undoing]:
+        """Compensations that undo what was done because of this event, or ended with it."""
+        return [
+            each
+            for each in self.undoings()
+            if event in each.results or (each.undone is not None and event in each.undone.hears)
+        ]
+
+    def outcomes(self, kind: str) -> list[Contract]:
+        """Outcomes of sagas that are known by a key."""
+        return [each for each in self.contracts.values() if each.outcome is not None and each.key == kind]
+
+    def loose_ends(self) -> list[str]:
+        """Sentences about events that nobody says, or nobody hears: as far as these manifests tell."""
+        said = {event for manifest in self.manifests.values() for event in manifest.emitted}
+        heard = {use.contract for manifest in self.manifests.values() for use in manifest.consumes}
+        known = self.contracts
+        return [
+            *(f"{name}: nobody says it" for name in known if name not in said and not known[name].said_outside),
+            *(f"{name}: nobody hears it" for name in known if name not in heard and not known[name].heard_outside),
+            *(f"{name}: there is no contract of it here" for name in sorted((said | heard) - known.keys())),
+        ]
+
+    def _failures(self, heard: Iterable[str]) -> tuple[str, ...]:
+        return tuple(n for n in heard if (known := self.contracts.get(n)) is not None and known.outcome == "failure")
+
+    def _results(self, compensation: Told, heard: Sequence[str]) -> tuple[str, ...]:
+        failures = self._failures(heard)
+        return tuple(name for name in heard if name not in failures)

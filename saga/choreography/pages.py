@@ -1,0 +1,182 @@
+"""Pages about a choreography: one for each event and service, in plain HTML that asks no other host for anything."""
+
+import json
+import re
+from base64 import b64encode
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from saga.choreography.manifest import Told
+from saga.choreography.overview import Hearing, Overview
+from saga.contracts.contract import Contract, Version
+from saga.contracts.schema import ArrayType, EnumType, MapType, OptionalType, RecordType, Type, described
+from saga.messages import Topic
+from saga.printable import printable
+
+TEMPLATES = Path(__file__).with_name("templates")
+EVENTS, SERVICES = "events", "services"
+_SPACES = re.compile(r"[ \t\r\n]+")
+
+
+@dataclass(frozen=True, slots=True)
+class FieldShown:
+    """Field of a record, for people."""
+
+    name: str
+    type: str
+    default: str | None
+    doc: str
+    sensitive: bool
+    aliases: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RecordShown:
+    """Record or enum of a version, for people."""
+
+    name: str
+    doc: str
+    fields: tuple[FieldShown, ...] = ()
+    symbols: tuple[str, ...] = ()
+
+
+def pages(overview: Overview, title: str) -> Iterator[tuple[str, str]]:
+    """Pages by path below their folder. All that stands in them is escaped, whoever wrote it."""
+    environment = Environment(
+        loader=FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=_shown,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    style = (TEMPLATES / "style.css").read_text("utf-8")
+    digest = b64encode(sha256(style.encode()).digest()).decode()
+    everywhere: dict[str, Any] = {
+        "overview": overview,
+        "title": title,
+        "style": Markup(style),
+        "style_source": Markup(f"'sha256-{digest}'"),
+        "kept": kept,
+        "span": span,
+        "records": records,
+        "readers": readers,
+    }
+
+    def page(template: str, up: str, **values: object) -> str:
+        return environment.get_template(template).render(**everywhere, up=up, **values)
+
+    yield "index.html", page("index.html.j2", "")
+    for contract in overview.contracts.values():
+        yield f"{EVENTS}/{contract.name}.html", page("event.html.j2", "../", **_of_event(overview, contract))
+    for manifest in overview.manifests.values():
+        yield f"{SERVICES}/{manifest.service}.html", page("service.html.j2", "../", manifest=manifest)
+
+
+def _of_event(overview: Overview, contract: Contract) -> Mapping[str, object]:
+    """Values that only the page of an event needs."""
+    reactions = [(name, each) for name, manifest in overview.manifests.items() for each in manifest.reactions]
+    return {
+        "contract": contract,
+        "topic": overview.library.topics[contract.topic],
+        "mode": contract.newest.schema.get("compatible", "full_transitive"),
+        "undone_on": overview.undone_on(contract.name),
+        "undoing": overview.undone_after(contract.name),
+        "failures": [each.name for each in overview.outcomes(contract.key) if each.outcome == "failure"],
+        "deadlines": [(of, each) for of, each in reactions if each.kind == "deadline" and _takes(each, contract)],
+        "many": [(of, each) for of, each in reactions if each.many and _takes(each, contract)],
+    }
+
+
+def _takes(reaction: Told, contract: Contract) -> bool:
+    return any(contract.name in part for part in reaction.takes)
+
+
+def kept(topic: Topic) -> str:
+    """Time for which a topic's records are kept, in words.
+
+    >>> kept(Topic("orders")), kept(Topic("orders", retention_days=None))
+    ('kept for 7 days', 'kept for ever')
+    """
+    return "kept for ever" if topic.retention_days is None else f"kept for {span(topic.retention_days * 86_400)}"
+
+
+def span(time_s: float) -> str:
+    """A time in words.
+
+    >>> span(900), span(90_061), span(0.25), span(86_400)
+    ('15 minutes', '1 day 1 hour 1 minute 1 second', '0.25 seconds', '1 day')
+    """
+    left = timedelta(seconds=time_s)
+    parts = []
+    for unit, size in (("day", timedelta(1)), ("hour", timedelta(hours=1)), ("minute", timedelta(minutes=1))):
+        count, left = divmod(left, size)
+        parts += [f"{count} {unit}{'' if count == 1 else 's'}"] if count else []
+    seconds = left.total_seconds()
+    if seconds or not parts:
+        parts.append(f"{seconds:g} second{'' if seconds == 1 else 's'}")
+    return " ".join(parts)
+
+
+def readers(hearings: Iterable[Hearing], field: str) -> list[str]:
+    """Services that may read a field of an event."""
+    return [
+        each.service
+        for each in hearings
+        if each.use.fields == "all" or any(path.partition(".")[0] == field for path in each.use.fields)
+    ]
+
+
+def records(version: Version) -> list[RecordShown]:
+    """Record of a version first, then the records and enums that it is made of."""
+    found: dict[str, RecordShown] = {}
+    _collect(version.record, version.schema, found)
+    return list(found.values())
+
+
+def _collect(type_: Type, schema: Any, found: dict[str, RecordShown]) -> None:
+    """Add a type's records and enums. `schema`: its JSON, which has what the types leave out: docs of fields."""
+    match type_:
+        case RecordType(name=name, fields=fields, doc=doc) if name not in found and isinstance(schema, dict):
+            raw = {each["name"]: each for each in schema["fields"]}
+            found[name] = RecordShown(
+                name,
+                doc,
+                tuple(
+                    FieldShown(
+                        name=field.name,
+                        type=described(field.type),
+                        default=json.dumps(raw[field.name]["default"]) if "default" in raw[field.name] else None,
+                        doc=raw[field.name]["doc"] if isinstance(raw[field.name].get("doc"), str) else "",
+                        sensitive=field.sensitive,
+                        aliases=field.aliases,
+                    )
+                    for field in fields
+                ),
+            )
+            for field in fields:
+                _collect(field.type, raw[field.name]["type"], found)
+        case EnumType(name=name, symbols=symbols, doc=doc) if name not in found:
+            found[name] = RecordShown(name, doc, symbols=symbols)
+        case ArrayType(inner) if isinstance(schema, dict):
+            _collect(inner, schema["items"], found)
+        case MapType(inner) if isinstance(schema, dict):
+            _collect(inner, schema["values"], found)
+        case OptionalType(inner) if isinstance(schema, list):
+            _collect(inner, next(each for each in schema if each not in ("null", {"type": "null"})), found)
+        case _:
+            pass
+
+
+def _shown(value: object) -> object:
+    """Text as pages have it: on one line, without characters that nobody sees."""
+    if isinstance(value, str) and not isinstance(value, Markup):
+        return printable(_SPACES.sub(" ", value))
+    return value

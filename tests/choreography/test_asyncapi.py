@@ -1,0 +1,109 @@
+"""AsyncAPI documents: what they say, and what the official parser makes of them."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from saga.choreography.asyncapi import asyncapi
+from saga.choreography.folder import manifests_in
+from saga.choreography.overview import Overview
+from saga.contracts.library import Library
+from tests.choreography.odd_shop import TYPES, odd_shop, overview_of
+from tests.choreography.official_parser import parsed, parser_folder
+from tests.servers.fixtures import or_left_out
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def shop() -> Any:
+    overview = Overview(Library.load(ROOT / "contracts"), manifests_in(ROOT / "manifests"))
+    return asyncapi(overview, "The order saga", "1.2.3")
+
+
+def test_topics_are_channels_with_what_kafka_needs(shop: Any) -> None:
+    assert sorted(shop["channels"]) == ["inventory", "orders", "payments", "shipments"]
+    orders = shop["channels"]["orders"]
+    assert sorted(orders["messages"]) == ["OrderCancelled.v1", "OrderConfirmed.v1", "OrderPlaced.v1"]
+    assert orders["bindings"]["kafka"] == {
+        "topic": "orders",
+        "partitions": 12,
+        "topicConfiguration": {"cleanup.policy": ["delete"], "retention.ms": 7 * 86_400_000},
+        "bindingVersion": "0.5.0",
+    }
+
+
+def test_messages_have_the_schema_as_it_is_in_the_file(shop: Any) -> None:
+    message = shop["components"]["messages"]["OrderPlaced.v1"]
+    assert message["payload"] == {
+        "schemaFormat": "application/vnd.apache.avro+json;version=1.9.0",
+        "schema": json.loads((ROOT / "contracts/orders/OrderPlaced.v1.avsc").read_text("utf-8")),
+    }
+    assert message["contentType"] == "application/avro"
+    assert message["bindings"]["kafka"]["key"]["description"] == "The saga id: the value of order_id."
+    assert message["x-saga"] == {"starts": True, "owner": "order", "key": "order_id"}
+    assert shop["components"]["messages"]["OrderCancelled.v1"]["x-saga"]["outcome"] == "failure"
+
+
+def test_services_send_and_receive_what_their_manifests_say(shop: Any) -> None:
+    operations = {name: (each["action"], each["channel"]["$ref"]) for name, each in shop["operations"].items()}
+    mine = {name: what for name, what in operations.items() if name.startswith("payment.")}
+    assert mine == {
+        "payment.receive.OrderCancelled": ("receive", "#/channels/orders"),
+        "payment.receive.OrderConfirmed": ("receive", "#/channels/orders"),
+        "payment.receive.OrderPlaced": ("receive", "#/channels/orders"),
+        "payment.send.PaymentCaptured": ("send", "#/channels/payments"),
+        "payment.send.PaymentDeclined": ("send", "#/channels/payments"),
+        "payment.send.PaymentReleased": ("send", "#/channels/payments"),
+        "payment.send.PaymentReserved": ("send", "#/channels/payments"),
+    }
+    received = shop["operations"]["payment.receive.OrderPlaced"]
+    assert received["bindings"]["kafka"]["groupId"] == {"type": "string", "enum": ["payment"]}
+    assert received["x-saga"] == {"fields": ["card", "order_id", "total"], "version": 1}
+    assert received["summary"] == "By reserve."
+    assert operations["client.send.OrderPlaced"] == ("send", "#/channels/orders")
+
+
+def test_the_official_parser_has_nothing_to_complain_of(shop: Any, tmp_path: Path) -> None:
+    folder = or_left_out(parser_folder)
+    odd = asyncapi(overview_of(odd_shop(tmp_path)), "Odd", "1.0.0")
+    broken = json.loads(json.dumps(shop))
+    broken["components"]["messages"]["OrderPlaced.v1"]["payload"]["schema"]["fields"][0]["type"] = "nonsense"
+    del broken["operations"]["payment.send.PaymentCaptured"]["channel"]
+    files = [tmp_path / f"{name}.json" for name in ("shop", "odd", "broken")]
+    for file, document in zip(files, (shop, odd, broken), strict=True):
+        file.write_text(json.dumps(document), "utf-8")
+    *good, refused = parsed(folder, *files)
+    for document, found in zip((shop, odd), good, strict=True):
+        assert found["version"] == "3.0.0"
+        assert found["complaints"] == []
+        assert sorted(found["channels"]) == sorted(document["channels"])
+        assert {each["id"]: each["action"] for each in found["operations"]} == {
+            name: each["action"] for name, each in document["operations"].items()
+        }
+        for each in found["operations"]:
+            refs = document["operations"][each["id"]]["messages"]
+            assert each["messages"] == [ref["$ref"].rpartition("/")[2] for ref in refs]
+            assert len(each["channels"]) == 1
+    read = good[1]["payloads"]["Said.v1"]["properties"]
+    assert set(TYPES) <= set(read), "the parser has read the Avro schema of each message"
+    assert refused["version"] is None
+    assert any("channel" in each["message"] for each in refused["complaints"]), refused["complaints"]
+
+
+def test_an_event_that_others_cannot_say_is_not_received(tmp_path: Path) -> None:
+    odd = asyncapi(overview_of(odd_shop(tmp_path)), "Odd", "1.0.0")
+    assert sorted(odd["operations"]) == [
+        "client.send.Said",
+        "odd.receive.Failed",
+        "odd.receive.Said",
+        "odd.send.Done",
+    ]
+    assert [ref["$ref"] for ref in odd["operations"]["odd.receive.Said"]["messages"]] == [
+        "#/channels/orders/messages/Said.v1",
+        "#/channels/orders/messages/Said.v2",
+    ]
+    assert "retention.ms" not in odd["channels"]["ends"]["bindings"]["kafka"]["topicConfiguration"]
+    assert "#/nowhere" not in json.dumps(odd)
