@@ -163,6 +163,25 @@ class Settings:
         yield from adapters.problems(self)
 
 
+def address_given(name: Literal["broker", "store"], flag: str | None) -> str:
+    """Address as the settings name it, for who connects to nobody: other settings, such as a password, may be missing.
+    Raises `ConfigurationError`."""
+    variable = f"SAGA_{name.upper()}"
+    in_file, troubles = _in_file(os.environ.get(FILE, "").strip())
+    by_flag = _without_blanks({variable: Given(flag or "", f"the {name} given")})
+    given = {**in_file, **_in_variables(os.environ), **by_flag}.get(variable)
+    if given is None:
+        if troubles:
+            raise ConfigurationError("The settings cannot work", troubles)
+        return str(getattr(Settings(), name))
+    reader = known()[variable]
+    try:
+        return str(reader.read(given.text))
+    except ValueError as why:
+        shown = f" is {given.text!r}: {why}" if reader.may_show(given.text) else f": {why}{HIDDEN}"
+        raise ConfigurationError("The settings cannot work", [f"{given.said}{shown}"]) from None
+
+
 def _without_blanks(given: Mapping[str, Given]) -> dict[str, Given]:
     """Leave out what is blank: so an unset variable of a compose file, or of a shell, overrides nothing."""
     return {name: Given(text.strip(), said) for name, (text, said) in given.items() if text.strip()}

@@ -27,7 +27,7 @@ from saga.observe.moments import Report, to_all
 from saga.observe.worker_view import Watch
 from saga.runtime.errors import raised_at
 from saga.runtime.lifecycle import OPEN_S_MAX, Options, serve
-from saga.runtime.prepared import prepare, reads_of, topics_of, writes_of
+from saga.runtime.prepared import needs_of, prepare, topics_of
 from saga.runtime.room import Limits
 from saga.service import Service
 from saga.store.port import Store
@@ -230,13 +230,12 @@ async def with_topics(
 ) -> None:
     """Return when all topics that the services read and write are there, their dead letters too, and we may use
     them."""
-
-    reads = frozenset(topic for declared in services for topic in reads_of(declared))
-    writes = frozenset(topic for declared in services for topic in writes_of(declared))
+    needs = needs_of(services)
 
     async def looked() -> tuple[list[str], Sequence[str]]:
-        missing = [p for declared in services for p in await topic_problems(topics_of(declared), broker, reads, writes)]
-        return missing, await broker.forbidden(reads, writes, [declared.name for declared in services])
+        each = [await topic_problems(topics_of(declared), broker, needs.reads, needs.writes) for declared in services]
+        missing = [problem for problems in each for problem in problems]
+        return missing, await broker.forbidden(needs.reads, needs.writes, needs.groups)
 
     left_s = OPEN_S_MAX if open_by_s is None else max(LOOK_S_LEAST, open_by_s - clock.monotonic_s())
     try:

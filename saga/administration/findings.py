@@ -6,6 +6,7 @@ from typing import NamedTuple
 from saga.adapter_description import Finding
 from saga.administration.position_moves import PartitionState
 from saga.administration.topic_plans import Wanted, is_kept_as_wanted, kept, retention_ms, span
+from saga.broker.acls import Right, allow
 from saga.broker.adapter import Copies
 from saga.broker.administration import DAY_MS, Found
 from saga.broker.port import RECORD_BYTES_LEAST, RECORD_BYTES_MAX
@@ -54,7 +55,7 @@ def about_topic(wanted: Wanted, found: Found | None, asked: Asked) -> Iterator[F
             name,
             "the topic is not there, or this user may not see it",
             "no service that reads or writes it starts; one that runs waits with what needs it",
-            f"saga topics apply; if it is there, let this user see it: {_allow(name, 'Describe')}",
+            f"saga topics apply; if it is there, let this user see it: {allow(Right('Describe', 'topic', name))}",
         )
         return
     if found.partitions != wanted.topic.partitions:
@@ -73,7 +74,7 @@ def about_topic(wanted: Wanted, found: Found | None, asked: Asked) -> Iterator[F
             name,
             "this user may not see its settings",
             "for how long records are kept, and how safely, was not looked at",
-            f"{_allow(name, 'DescribeConfigs')}; or run saga doctor as an administrator",
+            f"{allow(Right('DescribeConfigs', 'topic', name))}; or run saga doctor as an administrator",
         )
         return
     yield from _about_retention(wanted, found)
@@ -229,12 +230,9 @@ def _about_rights(wanted: Wanted, found: Found) -> Iterator[Finding]:
                 wanted.topic.name,
                 f"this user may not {right} it, and {names} has to",
                 "the service stands still, or does not start",
-                f"{_allow(wanted.topic.name, right.capitalize())}; or run saga doctor as the user of the service",
+                f"{allow(Right(right.capitalize(), 'topic', wanted.topic.name))}; or run saga doctor as the user of "
+                "the service",
             )
-
-
-def _allow(topic: str, operation: str) -> str:
-    return f"kafka-acls --add --allow-principal User:... --operation {operation} --topic {topic}"
 
 
 # -------------------------------------------------------------------- services and brokers

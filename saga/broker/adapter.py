@@ -1,7 +1,8 @@
 """Description of a kind of broker: addresses, settings, opening, and what tools may look at."""
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from saga.adapter_description import Adapter, Chosen
 from saga.broker.administration import Administration
@@ -36,3 +37,12 @@ class BrokerAdapter(Adapter, Protocol):
 
     def copies(self, settings: Chosen) -> Copies:
         """Copies that the settings demand of each topic."""
+
+
+@runtime_checkable
+class AsksWho(Protocol):
+    """Ability of brokers that ask who one is, and do what each user was allowed: people give rights there, with tools
+    that need to know the servers."""
+
+    def servers(self, address: str) -> Sequence[str]:
+        """Servers to ask first, each as host and port. Raises `ValueError` as `check`."""

@@ -28,6 +28,10 @@ COMMANDS = {
         "saga.cli.doctor:doctor",
         "Look whether broker and stores are as the services declared in MODULES need them.",
     ),
+    "access": (
+        "saga.cli.access:access",
+        "Print exactly the rights that services and people need, as the commands that give them.",
+    ),
     "repair": ("saga.cli.repair:repair", "Go on with sagas that have something to do and nothing that sets it off."),
     "rebuild": ("saga.cli.rebuild:rebuild", "Make progresses that a service has lost anew from the topics."),
     "positions": ("saga.cli.positions:positions", "See how far services are in the log, or move that by hand."),

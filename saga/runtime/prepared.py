@@ -1,12 +1,13 @@
 """Declarations of one service, made ready for the runtime: made once for each declaration, whoever runs it then. And
 the topics that follow from them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
+from saga.broker.acls import Needs
 from saga.contracts import codec
 from saga.contracts.library import Contract, binding_of, contract_of
 from saga.contracts.upcast import lacking
@@ -204,3 +205,14 @@ def writes_of(declared: Declared) -> frozenset[str]:
     """Topics that its workers write: those of its dead letters and wakes, too."""
     emitted = {binding_of(event).contract.topic for reaction in declared.reactions for event in reaction.emits}
     return frozenset({*emitted, dead_letters_of(declared.name), *tiers_of(declared.name)})
+
+
+def needs_of(services: Iterable[Declared]) -> Needs:
+    """Use that the workers of these services make of the broker, all together."""
+    several = list(services)
+    return Needs(
+        reads=frozenset(topic for declared in several for topic in reads_of(declared)),
+        writes=frozenset(topic for declared in several for topic in writes_of(declared)),
+        groups=frozenset(declared.name for declared in several),
+        topics=frozenset(topic.name for declared in several for topic in topics_of(declared)),
+    )

@@ -1,12 +1,13 @@
 """Description of a kind of store: addresses, settings, opening, and what tools may look at."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from saga.adapter_description import Adapter, Chosen, Finding
 from saga.clock import Clock
 from saga.store.port import Store
+from saga.store.roles import Keyspace
 
 
 class StoreAddress(NamedTuple):
@@ -39,3 +40,15 @@ class StoreAdapter(Adapter, Protocol):
 
     def told_ms(self, cas: int) -> int | None:
         """Time that a version tells, by the server's clock in milliseconds; `None` if it tells none."""
+
+
+@runtime_checkable
+class AsksWho(Protocol):
+    """Ability of stores that ask who one is, and let each user do what its roles allow: people give roles there, with
+    tools that need to know the servers."""
+
+    def servers(self, address: str) -> Sequence[str]:
+        """Servers, as those tools are told of them. Raises `ValueError` as `check`."""
+
+    def keyspaces(self, address: str, service: str, collections: Collection[str]) -> Sequence[Keyspace]:
+        """Places in which these collections of a service are. Raises `ValueError` as `check`."""

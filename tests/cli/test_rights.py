@@ -1,15 +1,41 @@
-"""Tools and services as a user who may little: what is not allowed is told, with what to allow."""
+"""Tools and services as a user who may little: what is not allowed is told, with what to allow. And as one who may
+exactly what `saga access kafka` prints."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from itertools import zip_longest
 from pathlib import Path
 
 import pytest
+from click.testing import Result
 
+from saga import wiring
+from saga.broker.port import Broker
+from saga.config import Settings
+from saga.errors import ConfigurationError
+from saga.inspection.letters import letters_of
+from saga.observe.moments import Handled, Moment, Stuck, Unavailable
 from tests.cli.conftest import Call
-from tests.cli.pottery_service import CLOCK, Pottery, the_broker
+from tests.cli.pottery_service import CLOCK, Pottery, handled, the_broker
 from tests.cli.test_missing_topics import A_CUP, WITHIN_S, refused, running
-from tests.servers.rights import DESCRIBE, GROUP, PASSWORD, READ, TOPIC, USER, WRITE, Guarded, Right, guarded_kafka
+from tests.servers.rights import (
+    ALTER,
+    ALTER_CONFIGS,
+    CREATE,
+    DESCRIBE,
+    DESCRIBE_CONFIGS,
+    GROUP,
+    PASSWORD,
+    READ,
+    TOPIC,
+    USER,
+    WRITE,
+    Guarded,
+    Right,
+    guarded_kafka,
+    rights_in,
+)
 
 
 @pytest.fixture(scope="module")
@@ -109,7 +135,7 @@ def test_a_service_that_may_too_little_ends_at_once_and_names_each_right(guarded
         rights[name] = rights[name]._replace(operation=DESCRIBE)
     asyncio.run(guarded.allow(*rights.values()))
     said = refused("run", pottery.module)
-    allow = "kafka-acls --add --allow-principal User:... --operation"
+    allow = "kafka-acls.sh --add --allow-principal User:... --operation"
     assert [line.strip() for line in said.splitlines() if "topic" in line] == [
         f"- topic {pottery.topic}: this user may not read it: {allow} Read --topic {pottery.topic}",
         f"- topic {pottery.made}: this user may not write it: {allow} Write --topic {pottery.made}",
@@ -178,3 +204,285 @@ def test_a_service_whose_rights_are_taken_away_waits_and_goes_on_when_it_has_the
         assert process.poll() is None
         asyncio.run(guarded.allow(*taken))
         asyncio.run(CLOCK.within(WITHIN_S, until_made([b"cup-1", b"cup-2"])))
+
+
+# -------------------------------------------------------------------- what `saga access` prints
+
+MODULE = """
+from datetime import timedelta
+from pathlib import Path
+
+from saga import Later, Retry
+from saga.errors import Permanent
+from {module} import CupMade, CupOrdered, CupSold
+from saga import Saga, Service
+
+potter = Service("{service}")
+
+
+@potter.handler(retry=Retry(attempts_max=1))
+async def make(ordered: CupOrdered) -> CupMade:
+    if ordered.cup_id == "broken" and not Path("mended").exists():
+        raise Permanent("there is a crack in it")
+    return CupMade(cup_id=ordered.cup_id)
+
+
+@potter.handler
+async def wrap(sold: CupSold, saga: Saga[None]) -> None | Later:
+    return None if saga.waited else Later(after=timedelta(seconds=0.2))
+
+
+@potter.deadline(within=timedelta(days=20))
+async def tidy_up(ordered: CupOrdered) -> None:
+    return None
+"""
+
+
+@pytest.fixture
+def allowed(saga: Call, guarded: Guarded) -> Callable[..., Sequence[Right]]:
+    """Gives the user the rights that `saga access kafka` prints, and takes all others away."""
+
+    def allow(*args: str) -> Sequence[Right]:
+        printed = saga("access", "kafka", *args, "--principal", f"User:{USER}")
+        assert printed.exit_code == 0, printed.stderr
+        heading, *commands = printed.stdout.splitlines()
+        assert heading.startswith(f"# User:{USER}: ")
+        rights = [right for command in commands for right in rights_in(command)]
+        assert len(set(rights)) == len(rights)
+        asyncio.run(guarded.take_all())
+        asyncio.run(guarded.allow(*rights))
+        return rights
+
+    return allow
+
+
+def of_potter(guarded: Guarded) -> Settings:
+    """Settings of the user, of whomever the environment speaks."""
+    return Settings.read(
+        {
+            "SAGA_BROKER": f"kafka://{guarded.address}",
+            "SAGA_KAFKA_SASL": "plain",
+            "SAGA_KAFKA_CLEARTEXT": "true",
+            "SAGA_KAFKA_USERNAME": USER,
+            "SAGA_KAFKA_PASSWORD": PASSWORD,
+        }
+    )
+
+
+def test_a_service_with_exactly_the_printed_rights_runs_dead_letters_wakes_and_commands_included(
+    saga: Call,
+    guarded: Guarded,
+    pottery: Pottery,
+    allowed: Callable[..., Sequence[Right]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    module = f"waiting_{pottery.module}"
+    Path(f"{module}.py").write_text(MODULE.format(module=pottery.module, service=pottery.service))
+    allowed(module)
+    said: list[Moment] = []
+
+    async def until_done(*done: tuple[str, str]) -> None:
+        """Return when handlers have ended so."""
+        while set(done) - {entry[:2] for each in said if isinstance(each, Handled) for entry in each.outcomes}:
+            await CLOCK.sleep(0.05)
+
+    async def run() -> None:
+        stop = asyncio.Event()
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(wiring.run(wiring.load_services([module]), of_potter(guarded), said.append, stop))
+            as_anybody(guarded, monkeypatch)
+            for event, cup in (("CupOrdered", "cup-1"), ("CupSold", "cup-1"), ("CupOrdered", "broken")):
+                published = await asyncio.to_thread(saga, "publish", event, stdin=A_CUP.replace("cup-1", cup))
+                assert published.exit_code == 0
+            await CLOCK.within(WITHIN_S, until_done(("make", "handled"), ("make", "dead"), ("wrap", "handled")))
+            await asyncio.to_thread(Path("mended").touch)
+            who = ("--who", "ada", "--why", "mended")
+            replayed = await asyncio.to_thread(saga, "dead", "replay", pottery.service, "--all", *who)
+            assert replayed.exit_code == 0, replayed.output
+            stop.set()
+
+    asyncio.run(run())
+    assert not [moment for moment in said if isinstance(moment, Unavailable | Stuck)]
+
+
+def test_for_each_printed_right_that_is_missing_the_service_does_not_start_and_names_it(
+    guarded: Guarded, pottery: Pottery, allowed: Callable[..., Sequence[Right]]
+) -> None:
+    rights = allowed(pottery.module)
+    assert set(rights) == set(needed(pottery).values())
+    by_name: dict[str, list[Right]] = {}
+    for right in rights:
+        by_name.setdefault(right.name, []).append(right)
+
+    async def problems(broker: Broker) -> Sequence[str]:
+        try:
+            await wiring.with_topics(wiring.load_services([pottery.module]), broker, [], CLOCK, None)
+        except ConfigurationError as why:
+            return why.problems
+        return []
+
+    async def told(broker: Broker, *words: str) -> None:
+        """Return when there are as many problems as words, each with its word."""
+        while [word in problem for word, problem in zip_longest(words, await problems(broker), fillvalue="")] != [
+            True
+        ] * len(words):
+            await CLOCK.sleep(0.02)
+
+    async def each() -> None:
+        async with wiring.broker_of(None, CLOCK, of_potter(guarded)) as broker:
+            for name, several in by_name.items():
+                await guarded.take(*several)
+                await CLOCK.within(WITHIN_S, told(broker, f"--group {name}" if several[0].kind == GROUP else name))
+                await guarded.allow(*several)
+                await CLOCK.within(WITHIN_S, told(broker))
+
+    asyncio.run(each())
+
+
+def until(saga: Call, *args: str, code: int, word: str = "", stdin: str | None = None) -> Result:
+    """Call a command until it ends with this code and says this: brokers hear of some rights a moment later."""
+    deadline_s = CLOCK.monotonic_s() + WITHIN_S
+    while True:
+        result = saga(*args, stdin=stdin)
+        if result.exit_code == code and word in result.output:
+            return result
+        assert CLOCK.monotonic_s() < deadline_s, f"{result.exit_code}: {result.output}"
+
+
+NO_PRODUCER = "Write on the topics that it publishes to"
+"""Words about a user who may write nowhere: Kafka gives him no producer."""
+
+
+def right_on(rights: Sequence[Right], name: str, operation: int) -> Right:
+    """The one of these rights."""
+    (found,) = [right for right in rights if (right.name, right.operation) == (name, operation)]
+    return found
+
+
+def test_a_client_with_exactly_the_printed_rights_publishes_and_without_them_is_told(
+    saga: Call, guarded: Guarded, pottery: Pottery, allowed: Callable[..., Sequence[Right]]
+) -> None:
+    rights = allowed(pottery.module, "--for", "client", "--event", "CupOrdered")
+    assert rights == [Right(TOPIC, pottery.topic, WRITE)]
+    assert saga("publish", "CupOrdered", stdin=A_CUP).exit_code == 0
+    assert pottery.sold in saga("publish", "CupSold", stdin=A_CUP).output
+    asyncio.run(guarded.take(*rights))
+    until(saga, "publish", "CupOrdered", stdin=A_CUP, code=2, word=NO_PRODUCER)
+
+
+def test_an_operator_with_exactly_the_printed_rights_looks_and_commands_and_without_one_is_told(
+    saga: Call,
+    guarded: Guarded,
+    pottery: Pottery,
+    allowed: Callable[..., Sequence[Right]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    as_anybody(guarded, monkeypatch)
+    asyncio.run(handled(pottery, {0: 1}, each=1))
+    as_potter(guarded, monkeypatch)
+    rights = allowed(pottery.module, "--for", "operator")
+    flag = ("control", "flag", pottery.service, "glaze", "--who", "ada", "--why", "try", "--percent", "10")
+    quickly = ("--within", "0", "--store", "sqlite:///none/{service}.db")
+    show = ("positions", "show", pottery.service)
+
+    def trouble() -> str | None:
+        return asyncio.run(letters_of([pottery.service], of_potter(guarded), CLOCK)).trouble
+
+    shown = saga(*show)
+    assert (shown.exit_code, pottery.topic in shown.stdout) == (0, True), shown.output
+    sent = saga(*flag, *quickly)
+    assert sent.exit_code == 1, sent.output  # the service does not run
+    assert trouble() is None
+
+    dead, commands, group = (
+        right_on(rights, pottery.dead, READ),
+        right_on(rights, pottery.commands, WRITE),
+        right_on(rights, pottery.service, DESCRIBE),
+    )
+    asyncio.run(guarded.take(dead))
+    assert f"topic {pottery.dead} is missing, or hidden from this user, who needs Read on it" == trouble()
+    asyncio.run(guarded.take(right_on(rights, pottery.topic, DESCRIBE)))
+    assert pottery.topic not in saga(*show).stdout, "Kafka keeps silent of the positions there"
+    asyncio.run(guarded.take(group))
+    until(saga, *show, code=2, word="Read on the group")
+    asyncio.run(guarded.take(commands))
+    until(saga, *flag, *quickly, code=2, word=NO_PRODUCER)
+
+
+def test_an_administrator_with_exactly_the_printed_rights_makes_topics_and_moves_positions(
+    saga: Call,
+    guarded: Guarded,
+    pottery: Pottery,
+    allowed: Callable[..., Sequence[Right]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    as_anybody(guarded, monkeypatch)
+    asyncio.run(handled(pottery, {0: 1}, each=1))
+    stranger = f"stranger-to-{pottery.service}"
+    asyncio.run(handled(replace(pottery, service=stranger, topic=pottery.sold), {0: 1}, each=1))
+    as_potter(guarded, monkeypatch)
+    rights = allowed(pottery.module, "--for", "administrator")
+    move = ["positions", "move", pottery.service, "--module", pottery.module, "--topic", pottery.topic]
+    move += ["--to", "earliest", "--who", "ada", "--why", "again"]
+    pottery.agree(pottery.sold, partitions=2, retention_days=3)
+    changed = saga("topics", "apply", pottery.declare(memory_days=30))
+    assert changed.exit_code == 0, changed.output
+    pottery.agree(pottery.sold, partitions=4, retention_days=5)
+    module = pottery.declare(memory_days=30)
+
+    for operation, name, args, word in (
+        (READ, pottery.service, move, "Read on the group"),
+        (WRITE, pottery.dead, move, NO_PRODUCER),
+        (READ, pottery.topic, move, pottery.topic),
+        (ALTER_CONFIGS, pottery.sold, ("topics", "plan", module), "DescribeConfigs on these topics"),
+    ):
+        right = right_on(rights, name, operation)
+        asyncio.run(guarded.take(right))
+        until(saga, *args, code=2, word=word)
+        asyncio.run(guarded.allow(right))
+    assert f"{stranger} has not handled 1 record" in saga("topics", "plan", module).stdout
+    asyncio.run(guarded.take(right_on(rights, "*", DESCRIBE), right_on(rights, pottery.sold, ALTER)))
+    until(saga, "topics", "apply", module, code=2, word=pottery.sold)  # groups of others are not seen any more
+    asyncio.run(guarded.allow(right_on(rights, pottery.sold, ALTER)))
+    until(saga, "topics", "apply", module, code=0, word="4 partitions")
+    until(saga, *move, code=0)
+
+
+def test_without_the_right_to_create_a_topic_that_is_missing_it_is_named(
+    saga: Call,
+    guarded: Guarded,
+    embedded_pottery: Pottery,
+    allowed: Callable[..., Sequence[Right]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("REPLICATION", "MIN_INSYNC"):
+        monkeypatch.setenv(f"SAGA_KAFKA_{name}", "1")
+    as_potter(guarded, monkeypatch)
+    rights = allowed(embedded_pottery.module, "--for", "administrator")
+    planned = until(saga, "topics", "plan", embedded_pottery.module, code=0)
+    assert planned.stdout.count("create") == len(embedded_pottery.topics)
+    asyncio.run(guarded.take(right_on(rights, embedded_pottery.made, CREATE)))
+    until(saga, "topics", "apply", embedded_pottery.module, code=2, word=embedded_pottery.made)
+
+
+def test_the_doctor_with_exactly_the_printed_rights_sees_everything_and_says_what_it_does_not(
+    saga: Call, guarded: Guarded, pottery: Pottery, allowed: Callable[..., Sequence[Right]]
+) -> None:
+    rights = allowed(pottery.module, "--for", "doctor")
+    unseen = ("may not", "cannot be seen", "no record could be written")
+
+    def findings() -> str:
+        return saga("doctor", pottery.module).stdout
+
+    assert not [word for word in unseen if word in findings()]
+    taken = (
+        (DESCRIBE_CONFIGS, pottery.topic, f"{pottery.topic}: this user may not see its settings"),
+        (DESCRIBE_CONFIGS, "kafka-cluster", "DescribeConfigs on the cluster"),
+        (READ, "saga.doctor", "no record could be written as a probe"),
+    )
+    asyncio.run(guarded.take(*(right_on(rights, name, operation) for operation, name, _ in taken)))
+    for *_, word in taken:
+        until(saga, "doctor", pottery.module, code=0, word=word)
+    asyncio.run(guarded.allow(right_on(rights, "saga.doctor", READ)))
+    asyncio.run(guarded.take(right_on(rights, "saga.doctor", WRITE)))
+    until(saga, "doctor", pottery.module, code=0, word="writing to saga.doctor and reading it: TopicAuthorization")

@@ -1,7 +1,9 @@
 """A Kafka broker that asks who we are, and a user who may what was allowed, until it is taken away."""
 
+import shlex
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -28,8 +30,17 @@ user_%(user)s="%(password)s";
 authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer
 super.users=User:ANONYMOUS
 """
-TOPIC, GROUP = 2, 3
-READ, WRITE, DESCRIBE = 3, 4, 8
+TOPIC, GROUP, CLUSTER = 2, 3, 4
+READ, WRITE, CREATE, ALTER, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS = 3, 4, 5, 7, 8, 10, 11
+OPERATIONS = {
+    "Read": READ,
+    "Write": WRITE,
+    "Create": CREATE,
+    "Alter": ALTER,
+    "Describe": DESCRIBE,
+    "DescribeConfigs": DESCRIBE_CONFIGS,
+    "AlterConfigs": ALTER_CONFIGS,
+}
 LITERALLY, ALLOW = 3, 3
 ANY = 1
 _TEXT = String("utf-8")
@@ -92,6 +103,17 @@ class Right(NamedTuple):
         return self.kind, self.name, LITERALLY, f"User:{USER}", "*", self.operation, ALLOW
 
 
+def rights_in(command: str) -> Sequence[Right]:
+    """Rights that a command of Kafka's own tool gives: `kafka-acls.sh --add --operation Read --topic orders`."""
+    tool, *words = shlex.split(command)
+    kinds = {"--topic": TOPIC, "--group": GROUP}
+    given = list(pairwise([*words, ""]))
+    operation = OPERATIONS[dict(given)["--operation"]]
+    assert (tool, dict(given)["--allow-principal"]) == ("kafka-acls.sh", f"User:{USER}")
+    cluster = [Right(CLUSTER, "kafka-cluster", operation)] if "--cluster" in words else []
+    return [*(Right(kinds[option], name, operation) for option, name in given if option in kinds), *cluster]
+
+
 class Everything(NamedTuple):
     """All that the user may, as a pattern."""
 
@@ -145,14 +167,16 @@ class Guarded(NamedTuple):
         async with a_client(self.kafka.address) as admin:
             answer = await admin._send_request(Allow(rights))
             assert [code for code, _ in answer.results] == [0] * len(rights)
-        await self._in_force(rights, True)
+            there = await self._there(rights, admin)
+        await self._in_force(there, True)
 
     async def take(self, *rights: Right) -> None:
         """Return when it counts."""
         async with a_client(self.kafka.address) as admin:
             answer = await admin._send_request(Take(rights))
             assert [(code, len(matching)) for code, _, matching in answer.results] == [(0, 1)] * len(rights)
-        await self._in_force(rights, False)
+            there = await self._there(rights, admin)
+        await self._in_force(there, False)
 
     async def take_all(self) -> None:
         """Take all rights, of whatever kind; it counts a moment later."""
@@ -160,9 +184,14 @@ class Guarded(NamedTuple):
             answer = await admin._send_request(Take([Everything()]))
             assert [code for code, _, _ in answer.results] == [0]
 
-    async def _in_force(self, rights: Sequence[Right], given: bool) -> None:
+    async def _there(self, rights: Sequence[Right], admin: AIOKafkaAdminClient) -> Sequence[tuple[str, int]]:
+        """Rights on topics that are there: of the others nobody is told what he may."""
+        answer = await admin._send_request(Topics())
+        names = {name for _, name, *_ in answer.topics}
+        return [(right.name, right.operation) for right in rights if right.kind == TOPIC and right.name in names]
+
+    async def _in_force(self, on_topics: Sequence[tuple[str, int]], given: bool) -> None:
         """The broker hears of rights a moment later. Those on groups cannot be asked for: they come with the others."""
-        on_topics = {(right.name, right.operation) for right in rights if right.kind == TOPIC}
         user = {"sasl_plain_username": USER, "sasl_plain_password": PASSWORD}
         async with a_client(self.address, security_protocol="SASL_PLAINTEXT", **user) as admin:
 

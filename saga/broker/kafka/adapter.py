@@ -1,7 +1,7 @@
 """Description of Kafka as a broker: addresses, settings, opening. Loads no driver."""
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from inspect import iscoroutinefunction
@@ -103,6 +103,9 @@ class KafkaAdapter:
 
     def check(self, address: str) -> None:
         kafka_servers(address)
+
+    def servers(self, address: str) -> Sequence[str]:
+        return kafka_servers(address)
 
     def problems(self, settings: Chosen) -> Iterator[Problem]:
         mine = settings.of(KafkaOptions)

@@ -202,7 +202,7 @@ class KafkaAdministration(KafkaBroker):
         codes = {code for _, partitions in answer.topics for _, code in partitions}
         if codes - {0} and (members := (await self._groups([group]))[group][0].members):
             raise BrokerError(f"group {group!r} has members ({', '.join(members)}): stop the service first")
-        _check(((code, "") for code in codes), f"group {group!r}: moving positions")
+        _check(((code, "") for code in codes), f"group {group!r}: moving positions in {', '.join(by_topic)}")
 
     # ---------------------------------------------------------------- a record of our own
 

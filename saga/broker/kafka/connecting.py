@@ -22,6 +22,7 @@ from aiokafka.protocol.api import Request
 from aiokafka.protocol.group import HeartbeatRequest
 from aiokafka.protocol.metadata import MetadataRequest
 
+from saga.broker.acls import Right, allow
 from saga.broker.kafka.client import FAILED, failed
 from saga.broker.kafka.errors import translated
 from saga.broker.kafka.requests import READ, UNKNOWN, WRITE, Topics
@@ -135,7 +136,7 @@ async def _of_topics(reads: Collection[str], writes: Collection[str], client: AI
     except UNKNOWN_THERE:  # brokers before 2.3 do not tell: it shows later
         return []
     return [
-        f"topic {name}: this user may not {right.lower()} it: {_allow(right, 'topic', name)}"
+        f"topic {name}: this user may not {right.lower()} it: {allow(Right(right, 'topic', name))}"
         for name, allowed in sorted((name, allowed) for code, name, *_, allowed in answer.topics if code == 0)
         for right, bit, wanted in (("Read", READ, reads), ("Write", WRITE, writes))
         if name in wanted and allowed != UNKNOWN and not allowed & bit
@@ -149,7 +150,7 @@ async def _of_groups(groups: Collection[str], client: AIOKafkaClient) -> list[st
     for group in sorted(groups):
         answer = await _answered(HeartbeatRequest(group, -1, ""), client)
         if answer.error_code == GroupAuthorizationFailedError.errno:
-            problems.append(f"group {group}: this user may not join it: {_allow('Read', 'group', group)}")
+            problems.append(f"group {group}: this user may not join it: {allow(Right('Read', 'group', group))}")
     return problems
 
 
@@ -164,7 +165,3 @@ async def _answered(request: Request, client: AIOKafkaClient) -> Any:
         except FAILED as why:
             trouble = why
     raise trouble
-
-
-def _allow(right: str, kind: str, name: str) -> str:
-    return f"kafka-acls --add --allow-principal User:... --operation {right} --{kind} {name}"

@@ -1,7 +1,7 @@
 """Description of Couchbase as a store: addresses, settings, opening. Loads no driver."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple, cast
@@ -13,6 +13,7 @@ from saga.clock import Clock
 from saga.errors import NoStore
 from saga.store.adapter import StoreAddress
 from saga.store.port import Store
+from saga.store.roles import Keyspace
 
 if TYPE_CHECKING:
     from saga.store.couchbase.settings import CouchbaseSettings
@@ -66,6 +67,17 @@ class CouchbaseAdapter:
 
     def check(self, address: str) -> None:
         couchbase_place(address, "x")
+
+    def servers(self, address: str) -> Sequence[str]:
+        scheme, _, hosts = couchbase_place(address, "x").connection.partition("://")
+        return [f"{scheme}://{re.sub(':[0-9]+$', '', host)}" for host in hosts.split(",")]
+
+    def keyspaces(self, address: str, service: str, collections: Collection[str]) -> Sequence[Keyspace]:
+        from saga.store.couchbase.settings import CouchbaseSettings
+
+        place = CouchbaseSettings(**couchbase_place(address, service)._asdict())
+        homes = dict.fromkeys(place.home(collection) for collection in collections)
+        return [Keyspace(place.bucket, place.scope or "_default", home) for home in homes]
 
     def problems(self, settings: Chosen) -> Iterator[Problem]:
         mine = settings.of(CouchbaseOptions)

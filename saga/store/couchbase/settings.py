@@ -53,6 +53,10 @@ class CouchbaseSettings:
         """True if each of the toolkit's collections is a Couchbase collection of its own."""
         return self.scope is not None and self.collection is None
 
+    def home(self, collection: str) -> str:
+        """Name of the Couchbase collection that holds this one."""
+        return collection if self.by_collection else self.collection or "_default"
+
     def password_now(self) -> str | None:
         """The password as it is now. Raises `StoreUnavailable` whatever its function raises: it may be had later, and
         to end the process is not for such a function."""

@@ -72,7 +72,7 @@ class CouchbaseStore:
     async def __aenter__(self) -> Self:
         """Connect, and try all that will be needed. Raises `ConfigurationError` for what a setting or a command has to
         mend, `StoreUnavailable` for a server that cannot be reached now."""
-        there = ALWAYS_THERE if self.settings.by_collection else (self._home(PROGRESS),)
+        there = ALWAYS_THERE if self.settings.by_collection else (self.settings.home(PROGRESS),)
         self._cluster = await opened(self.settings, there, self._calls, self._clock, readonly=self._readonly)
         self._collections = {name: self._collection(self._cluster, name) for name in there}
         return self
@@ -88,13 +88,13 @@ class CouchbaseStore:
             await self._calls.ended()
 
     async def check_expiry(self, collections: Names[str], expiry_s: float) -> None:
-        names = list(dict.fromkeys(self._home(collection) for collection in collections))
+        names = list(dict.fromkeys(self.settings.home(collection) for collection in collections))
         await expiry.check_lasting(self._opened(), self.settings, names, expiry_s, self._calls, self._clock)
 
     # ---------------------------------------------------------------- reading
 
     async def get(self, collection: str, key: str) -> Document | None:
-        within = self._collections.get(self._home(collection)) or await self._found(collection)
+        within = self._collections.get(self.settings.home(collection)) or await self._found(collection)
         full = self._full(collection, key)
         return await self._get(within, full, keys.stored_key(full))
 
@@ -112,7 +112,9 @@ class CouchbaseStore:
         begins = self._full(collection, "")
         wanted = [
             (full, stored)
-            async for full, stored in self._listed(within, self._home(collection), self._full(collection, prefix))
+            async for full, stored in self._listed(
+                within, self.settings.home(collection), self._full(collection, prefix)
+            )
             if not full.startswith(begins + PROBE)
         ]
         wanted.sort()
@@ -175,7 +177,7 @@ class CouchbaseStore:
                 f"the store {self.settings.where} cannot take document {key!r} of {len(content)} bytes: it takes "
                 f"{self.document_bytes_max}; nothing was written: keep less"
             )
-        within = self._collections.get(self._home(collection)) or await self._found(collection)
+        within = self._collections.get(self.settings.home(collection)) or await self._found(collection)
         full = self._full(collection, key)
         stored = keys.stored_key(full)
         return within, full, stored, content if stored == full else keys.wrapped(full, content)
@@ -193,10 +195,6 @@ class CouchbaseStore:
 
     # ---------------------------------------------------------------- places
 
-    def _home(self, collection: str) -> str:
-        """Name of the Couchbase collection that holds this one."""
-        return collection if self.settings.by_collection else self.settings.collection or "_default"
-
     def _full(self, collection: str, key: str) -> str:
         """Key with what has to be before it."""
         return key if self.settings.by_collection else f"{collection}::{key}"
@@ -207,7 +205,7 @@ class CouchbaseStore:
     async def _found(self, collection: str) -> Collection:
         """Couchbase collection for this one, once it is known to be there: a write to one that is not would wait, and
         end as if nobody knew how."""
-        name, cluster = self._home(collection), self._opened()
+        name, cluster = self.settings.home(collection), self._opened()
         if name not in self._collections:
             within = self._collection(cluster, name)
             await self._get(within, PROBE, PROBE)

@@ -1,0 +1,120 @@
+"""Access of services and people to brokers and stores, as their declarations demand it: the rights and roles, and the
+commands that give them. Nobody is asked."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from saga import adapters
+from saga.broker import acls
+from saga.broker.acls import Needs
+from saga.broker.adapter import AsksWho as BrokerAsksWho
+from saga.contracts.library import contract_of
+from saga.declarations.values import Declared
+from saga.errors import ConfigurationError
+from saga.messages import name_of
+from saga.runtime.lifecycle import collections_of
+from saga.runtime.prepared import needs_of
+from saga.store import roles
+from saga.store.adapter import AsksWho as StoreAsksWho
+from saga.store.roles import Form
+
+Who: TypeAlias = Literal["service", "client", "operator", "administrator", "doctor"]
+"""Way of use: see `saga.broker.acls.Role`."""
+SERVER = "HOST:9092"
+"""Place of a Kafka's address in commands, where the settings name none."""
+ITSELF: Collection[Who] = ("service", "doctor")
+"""Ways of use in which each service has a user of its own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Access:
+    """Rights or roles of one user, and the commands that give them."""
+
+    who: Who
+    services: tuple[str, ...]
+    user: str
+    rights: tuple[Mapping[str, str], ...]
+    """Rights or roles, each by its parts."""
+    commands: tuple[str, ...]
+
+
+def on_kafka(
+    services: Sequence[Declared], who: Who, address: str, principal: str | None = None, events: Collection[str] = ()
+) -> list[Access]:
+    """Rights on Kafka. `principal`: one user for all of them, else each service has its own, and all operators one.
+    `events`: names of those that a client publishes, else all that clients may. Raises `ConfigurationError`."""
+    adapter = adapters.broker_adapter(address)
+    server = ",".join(adapter.servers(address)) if isinstance(adapter, BrokerAsksWho) else SERVER
+    granted = []
+    for name, some in _users(services, who, principal).items():
+        needs = _of_client(some, events) if who == "client" else needs_of(some)
+        rights = acls.rights_of(needs, who)
+        user = name if principal else f"User:{name}"
+        granted.append(
+            Access(
+                who=who,
+                services=tuple(declared.name for declared in some),
+                user=user,
+                rights=tuple(right._asdict() for right in rights),
+                commands=tuple(acls.granting(rights, user, server)),
+            )
+        )
+    return granted
+
+
+def on_couchbase(
+    services: Sequence[Declared], who: Literal["service", "operator"], address: str, user: str | None, form: Form
+) -> list[Access]:
+    """Roles on Couchbase; an operator only reads. Raises `ConfigurationError` for a store that asks nobody who he
+    is."""
+    adapter = adapters.store_adapter(address)
+    if not isinstance(adapter, StoreAsksWho):
+        raise ConfigurationError(
+            "there are no roles to be given:",
+            [f"SAGA_STORE is {address}, which asks nobody who he is: say --store couchbase://HOST/BUCKET/SCOPE"],
+        )
+    server = adapter.servers(address)[0]
+    granted = []
+    for name, some in _users(services, who, user).items():
+        places = [place for d in some for place in adapter.keyspaces(address, d.name, collections_of(d))]
+        needed = roles.roles_of(places, readonly=who == "operator")
+        granted.append(
+            Access(
+                who=who,
+                services=tuple(declared.name for declared in some),
+                user=name,
+                rights=tuple({"role": role.name, **role.on._asdict()} for role in needed),
+                commands=tuple(roles.granting(needed, name, server, form)),
+            )
+        )
+    return granted
+
+
+def _users(services: Sequence[Declared], who: Who, given: str | None) -> dict[str, Sequence[Declared]]:
+    """Services by the user who does this with them."""
+    if given is None and who in ITSELF:
+        return {declared.name: [declared] for declared in services}
+    return {given or who: services}
+
+
+def _of_client(services: Sequence[Declared], events: Collection[str]) -> Needs:
+    """Use that a client makes of the log: it publishes events that these services consume or emit and that clients may
+    say."""
+    named = {
+        name_of(event): contract_of(event) for d in services for r in d.reactions for event in (*r.hears, *r.emits)
+    }
+    said = {name: contract for name, contract in named.items() if contract.said_outside}
+    if unknown := sorted(set(events) - set(said)):
+        raise ConfigurationError(
+            "there is nothing to be allowed:",
+            [
+                f"{name}: " + ("only its owner may say it" if name in named else "these services have no such event")
+                for name in unknown
+            ]
+            + [f"clients may publish {', '.join(sorted(said)) or 'none of their events'}"],
+        )
+    if not said:
+        raise ConfigurationError("there is nothing to be allowed:", ["clients may publish none of their events"])
+    topics = frozenset(contract.topic for name, contract in said.items() if not events or name in events)
+    return Needs(writes=topics, topics=topics)

@@ -1,0 +1,127 @@
+"""`saga access`: rights and roles that services and people need, as commands."""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Literal
+
+import click
+
+from saga import wiring
+from saga.administration import access as needed
+from saga.administration.access import Access, Who
+from saga.cli.options import broker_option, stores_option
+from saga.cli.printing import tell, tell_json
+from saga.config import address_given
+
+
+@click.group()
+def access() -> None:
+    """Print exactly the rights that services and people need, as the commands that give them.
+
+    They follow from what the services declare: what is printed is what `saga run` looks for when it starts. Nobody is
+    asked, and nothing is changed. Give rights anew after each release that consumes or emits something else.
+
+    \b
+    Exit code 0: printed.
+    Exit code 2: asked wrongly; what to do is on standard error.
+    """
+
+
+@access.command()
+@click.argument("modules", nargs=-1, required=True)
+@click.option(
+    "--for",
+    "who",
+    type=click.Choice(["service", "client", "operator", "administrator", "doctor"]),
+    default="service",
+    show_default=True,
+    help="service: saga run. client: Client, saga publish. operator: saga list, show, dead, control, positions show. "
+    "administrator: saga topics, positions move. doctor: saga doctor, beside what the service needs.",
+)
+@click.option("--event", "events", multiple=True, metavar="NAME", help="With --for client: publishes only these.")
+@click.option("--principal", metavar="NAME", help="One user for all of it, as Kafka names it: User:payment.")
+@broker_option
+@click.option("--json", "as_json", is_flag=True, help="One JSON document instead of commands.")
+def kafka(  # an argument for each option of the command
+    modules: tuple[str, ...],
+    who: Who,
+    events: tuple[str, ...],
+    principal: str | None,
+    broker: str | None,
+    as_json: bool,
+) -> None:
+    """Print the ACLs that the services declared in MODULES need, as commands of Kafka's own tool.
+
+    \b
+    saga access kafka services.payment services.order
+        a user of its own for each service, User:payment and User:order
+    saga access kafka services.payment services.order --principal User:shop
+        one user for all, as for a process that runs both
+    saga access kafka services.order --for client --event OrderPlaced
+        whoever publishes that event from outside
+
+    \b
+    Exit code 0: printed.
+    Exit code 2: asked wrongly; what to do is on standard error.
+    """
+    if events and who != "client":
+        raise click.UsageError("--event is for --for client: services publish what they declare")
+    if principal is not None and not all(principal.partition(":")):
+        raise click.UsageError(f"--principal {principal}: name it as Kafka does, User:payment")
+    services = wiring.load_services(modules)
+    _tell(needed.on_kafka(services, who, address_given("broker", broker), principal, events), as_json)
+
+
+@access.command()
+@click.argument("modules", nargs=-1, required=True)
+@click.option(
+    "--for",
+    "who",
+    type=click.Choice(["service", "operator"]),
+    default="service",
+    show_default=True,
+    help="service: saga run. operator: who only reads, for saga list and saga show.",
+)
+@click.option("--user", metavar="NAME", help="One user for all of it.")
+@click.option(
+    "--form",
+    type=click.Choice(["cli", "sql"]),
+    default="cli",
+    show_default=True,
+    help="couchbase-cli, or statements of SQL++, for a cluster with the query service.",
+)
+@stores_option
+@click.option("--json", "as_json", is_flag=True, help="One JSON document instead of commands.")
+def couchbase(  # an argument for each option of the command
+    modules: tuple[str, ...],
+    who: Literal["service", "operator"],
+    user: str | None,
+    form: Literal["cli", "sql"],
+    store: str | None,
+    as_json: bool,
+) -> None:
+    """Print the roles that the services declared in MODULES need, each on one collection.
+
+    \b
+    saga access couchbase services.payment --store couchbase://db1/shop/{service}
+        a user of its own for each service
+    saga access couchbase services.payment services.order --for operator --store couchbase://db1/shop/{service}
+        one user who reads all of them, and writes nothing
+
+    With couchbase-cli these are all the roles that the user has afterwards; its password is to be in the variable
+    PASSWORD, and who asks in CB_REST_USERNAME and CB_REST_PASSWORD. Roles on collections need the Enterprise Edition.
+
+    \b
+    Exit code 0: printed.
+    Exit code 2: asked wrongly; what to do is on standard error.
+    """
+    services = wiring.load_services(modules)
+    _tell(needed.on_couchbase(services, who, address_given("store", store), user, form), as_json)
+
+
+def _tell(granted: Sequence[Access], as_json: bool) -> None:
+    if as_json:
+        tell_json({"access": [asdict(each) for each in granted]})
+        return
+    for each in granted:
+        tell(f"# {each.user}: {each.who} of {', '.join(each.services)}", *each.commands)
