@@ -1,10 +1,10 @@
 """Choreographed sagas: independent services, no coordinator, every effect recorded once. Names that a service imports.
 
-Reading order: `Event`, `Retry`, `Breaker`, `Service`, `Saga`, `Later`, `limited`, `upcast`; then `Client`, `Progress`,
-the errors. Behind them: `saga.messages` (values that travel), `saga.service` and `saga.declarations` (declarations,
-checked), `saga.contracts` (schemas), `saga.progress` (every decision, pure), `saga.runtime` (carries decisions out,
-from `saga.runtime.turn`), the ports `saga.broker.port` and `saga.store.port` with their adapters beside them,
-`saga.observe` (moments, logs, metrics); then `saga.wiring` (from settings to running services) and, for people,
+Reading order: `Event`, `Retry`, `Breaker`, `Service`, `Saga`, `Later`, `limited`, `sensitive`, `upcast`; then
+`Client`, `Progress`, the errors. Behind them: `saga.messages` (values that travel), `saga.service` and
+`saga.declarations` (declarations, checked), `saga.contracts` (schemas), `saga.progress` (every decision, pure), `saga.runtime` (carries
+decisions out, from `saga.runtime.turn`), the ports `saga.broker.port` and `saga.store.port` with their adapters beside
+them, `saga.observe` (moments, logs, metrics); then `saga.wiring` (from settings to running services) and, for people,
 `saga.inspection` and `saga.administration`.
 
 Importing this loads nothing; each name is loaded when it is asked for. None of them but `Client` loads a driver, and
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from saga.declarations.upcasting import upcast
     from saga.errors import BreakerOpen, DeclarationError, SagaError
     from saga.later import Later
+    from saga.marks import sensitive
     from saga.messages import Event
     from saga.policies.breaker import Breaker
     from saga.policies.retry import Retry
@@ -40,6 +41,7 @@ __all__ = [
     "SagaError",
     "Service",
     "limited",
+    "sensitive",
     "upcast",
 ]
 
@@ -56,6 +58,7 @@ _HOMES = {
     "SagaError": "saga.errors",
     "Service": "saga.service",
     "limited": "saga.declarations.limits",
+    "sensitive": "saga.marks",
     "upcast": "saga.declarations.upcasting",
 }
 """Module of each name. `saga.client` brings the adapters, which a service does not need; and pytest loads `saga` for

@@ -29,6 +29,7 @@ def test_the_front_door_has_these_names() -> None:
         "SagaError",
         "Service",
         "limited",
+        "sensitive",
         "upcast",
     ]
     assert dir(saga) == saga.__all__

@@ -18,6 +18,7 @@ from saga.errors import BadInput, Conflict, Exists, SagaError
 from saga.inspection.event_fields import Said, values_of
 from saga.inspection.letters import Letter
 from saga.inspection.timeline import History
+from saga.marks import hidden, without
 from saga.messages import Message, Position, Record
 from saga.names import PROGRESS, is_ours
 from saga.policies.retry import Retry
@@ -96,8 +97,8 @@ async def rehearse(
         letter=letter,
         did=tuple((e.handler, e.outcome, e.reason) for e in map(decode_entry, entries)),
         emitted=tuple(event for n in sorted(said) for event in said[n]),
-        before=before.state,
-        after=after.state,
+        before=hidden(before.state),
+        after=hidden(after.state),
         documents=tuple(sorted(f"{collection}/{key}" for collection, key in copy.written if not is_ours(collection))),
         stops=stops,
     )
@@ -210,7 +211,7 @@ def _stand_in(gives: type) -> object:
 async def _stop(step: Step) -> NoReturn:
     given = [_in_words(value) for value in step.args] + [f"{n}={_in_words(v)}" for n, v in step.kwargs.items()]
     name = getattr(step.call, "__qualname__", step.asked.name)
-    raise Stops(f"{step.handler} would call {name}({', '.join(given)})")
+    raise Stops(without(f"{step.handler} would call {name}({', '.join(given)})", step.secrets()))
 
 
 def _in_words(value: object) -> str:

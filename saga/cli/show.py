@@ -18,6 +18,7 @@ from saga.config import Settings
 from saga.inspection.event_fields import Said, values_of
 from saga.inspection.showing import Shown, followed, shown, with_reasons
 from saga.inspection.timeline import History, Line, Made, Parked, ServiceStatus, as_of, is_left
+from saga.marks import hidden
 from saga.printable import counted
 from saga.progress.document import Continuation, Intent, Kept, Snapshot
 
@@ -138,7 +139,7 @@ def _as_json(saga: str, seen: Shown, values: Values | None) -> dict[str, object]
             s.service: {
                 **asdict(s),
                 "transitions": h.snapshot.n,
-                "fields": h.snapshot.state,
+                "fields": hidden(h.snapshot.state),
             }
             for h, s in zip(seen.histories, seen.statuses, strict=True)
         },

@@ -17,6 +17,7 @@ from saga.contracts import jsonform
 from saga.contracts.bounds import VALUES_MAX, check_json, check_values
 from saga.contracts.contract import Version
 from saga.contracts.convert import from_raw, to_raw
+from saga.contracts.hiding import has_sensitive, texts_in, with_marks_of
 from saga.contracts.library import Binding, Library, binding_of
 from saga.contracts.scalars import Convert, Wrong
 from saga.contracts.schema import (
@@ -58,7 +59,7 @@ def encode(event: Event) -> bytes:
     except Wrong as why:
         raise BadInput(f"{codec.name}: {why}") from None
     except UnicodeEncodeError:
-        raise BadInput(f"{codec.name}: {_unwritable(codec.to_raw(event))}: {NO_TEXT}") from None
+        raise BadInput(f"{codec.name}: {_unwritable(codec.to_raw(event), codec.version.record)}: {NO_TEXT}") from None
     return value
 
 
@@ -81,7 +82,8 @@ def decode(value: bytes | None, to: type[Event], library: Library) -> Event:
     except (BadInput, MemoryError):
         raise
     except Exception as why:  # anybody may have written it: whatever it makes of us, it is no reason to try again
-        raise BadInput(f"{codec.name}: its fields cannot be taken for what they are to be: {why}") from why
+        said = type(why).__name__ if codec.has_sensitive else why  # its text may be a value, and that sensitive
+        raise BadInput(f"{codec.name}: its fields cannot be taken for what they are to be: {said}") from why
     return event
 
 
@@ -171,6 +173,13 @@ def to_json(event: Event) -> dict[str, object]:
     return fields
 
 
+def secrets_of(event: Event) -> list[str]:
+    """Texts by which the sensitive fields of an event could be read. A field counts as sensitive if it is in any
+    version."""
+    codec = _codec(type(event))
+    return list(texts_in(event, codec.marked)) if codec.has_sensitive else []
+
+
 def from_json(data: object, to: type[Event]) -> Event:
     """Make an event of that class with these fields. Raises `BadInput` naming the path of the field that is wrong."""
     for problem in wrong_in(data, to):
@@ -198,6 +207,8 @@ class _Codec:
         version = binding.version
         self.name = version.name
         self.version = version
+        self.marked = with_marks_of(version.record, (other.record for other in binding.contract.versions))
+        self.has_sensitive = has_sensitive(self.marked)
         self.header = MARKER + version.fingerprint
         self.schema = parse_schema(without_logical_types(version.schema))
         self.to_raw = to_raw(version.record, binding.classes)
@@ -267,7 +278,8 @@ def _reader(writer: Any, reader: Any) -> _Read:
         except UnicodeDecodeError as why:
             raise BadInput(f"the value cannot be read as {writer['name']}: a text in it is not UTF-8") from why
         except SchemaResolutionError as why:
-            raise BadInput(f"the value cannot be read as {writer['name']}: {why}") from why
+            said = "a symbol of an enum that the reader does not know" if "reader symbol list" in str(why) else why
+            raise BadInput(f"the value cannot be read as {writer['name']}: {said}") from why
         except _CORRUPT as why:  # its words are for who knows the library
             raise BadInput(f"the value cannot be read as {writer['name']}: its bytes are not those of one") from why
         if body.tell() != len(value):
@@ -298,20 +310,26 @@ def _set_defaults(schema: Any, type_: Type) -> None:
             pass  # a primitive, or a record met before, of which only the name is here
 
 
-def _unwritable(raw: Any) -> str | None:
-    """Path of a text that UTF-8 does not have; `None` if there is none."""
-    match raw:
-        case str():
+def _unwritable(raw: Any, type_: Type) -> str | None:
+    """Path of a text that UTF-8 does not have, up to a sensitive field; `None` if there is none."""
+    while isinstance(type_, OptionalType):
+        type_ = type_.inner
+    match raw, type_:
+        case str(), _:
             return None if is_text(raw) else ""
-        case dict():
-            parts: Any = ((name, part) for name, value in raw.items() for part in (name, value))
-        case list():
-            parts = enumerate(raw)
+        case dict(), RecordType(fields=fields):
+            parts: Any = [(f.name, raw[f.name], f.type, f.sensitive) for f in fields]
+        case dict(), MapType(values):
+            parts = [(name, part, values, False) for name, value in raw.items() for part in (name, value)]
+        case list(), ArrayType(items):
+            parts = [(i, part, items, False) for i, part in enumerate(raw)]
         case _:
             return None
-    for name, part in parts:
-        below = _unwritable(part)
+    for name, part, of, is_sensitive in parts:
+        below = _unwritable(part, of)
         if below is not None:
             key = f"[{name}]" if isinstance(name, int) else ascii(name)[1:-1]
+            if is_sensitive:
+                return key
             return f"{key}{'.' if below and not below.startswith('[') else ''}{below}"
     return None

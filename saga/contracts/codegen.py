@@ -201,6 +201,8 @@ class _Module:
             lines.append(_line(f'__contract__: {self.use("ClassVar")}[{self.use("str")}] = "{path}"'))
         for field in record.fields:
             default = "" if field.default is schema.MISSING else f" = {self.default(field)}"
+            if field.sensitive:
+                default = f" = {self.unshown(field)}"
             lines.append(_line(f"{field.name}: {self.hint(field.type)}{default}"))
         return "\n".join(lines)
 
@@ -245,6 +247,13 @@ class _Module:
         if isinstance(inner, schema.MapType) and not field.default:
             factory = f"{self.use('dict')}[{self.use('str')}, {self.hint(inner.values)}]"
         return f"{self.use('field')}(default_factory={factory})"
+
+    def unshown(self, field: schema.Field) -> str:
+        """Write what a field is assigned that no `repr` shows."""
+        named = "" if field.default is schema.MISSING else f"default={self.default(field)}, "
+        if named.startswith(factory := f"default={self.use('field')}("):
+            named = f"{named.removeprefix(factory).removesuffix('), ')}, "
+        return f"{self.use('field')}({named}repr=False)"
 
     def value(self, type_: schema.Type, raw: Any) -> str:
         """Write a raw default as an expression."""

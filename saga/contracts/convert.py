@@ -94,7 +94,7 @@ def _record_to_raw(record: schema.RecordType, classes: Classes) -> Convert:
         names[f"c{i}"] = to_raw(field.type, classes)
         doubt = _doubt(field.type, f"v{i}")
         lines += [f"        if {doubt}:", f"            v{i} = c{i}(v{i})"] if doubt else [f"        v{i} = c{i}(v{i})"]
-    lines += ["    except Wrong as why:", "        raise why.under(at) from None"]
+    lines += _told(record, names)
     lines.append(f"    return {{{', '.join(f'{field.name!r}: v{i}' for i, field in enumerate(record.fields))}}}")
     return _compiled(lines, names)
 
@@ -134,9 +134,16 @@ def _record_from_raw(record: schema.RecordType, classes: Classes) -> Convert:
     lines = ["def convert(raw):"]
     if converted:
         lines += ["    at = ''", "    try:", *converted]
-        lines += ["    except Wrong as why:", "        raise why.under(at) from None"]
+        lines += _told(record, names)
     lines.append(f"    return cls({', '.join(given)})")
     return _compiled(lines, names)
+
+
+def _told(record: schema.RecordType, names: dict[str, Any]) -> list[str]:
+    """Lines that put the field before the path of an error; of a sensitive one nothing inside of it is told."""
+    names["hides"] = frozenset(field.name for field in record.fields if field.sensitive)
+    under = "(why.inside(at) if at in hides else why.under(at))" if names["hides"] else "why.under(at)"
+    return ["    except Wrong as why:", f"        raise {under} from None"]
 
 
 def _compiled(lines: list[str], names: dict[str, Any]) -> Convert:

@@ -1,11 +1,13 @@
 """Fields of an event as people may see them: those that its contract calls sensitive are hidden."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from typing import Any
 
-from saga.contracts.schema import ArrayType, MapType, OptionalType, RecordType, Type
+from saga.contracts.schema import ArrayType, MapType, OptionalType, RecordType, Type, is_same_field
+from saga.marks import HIDDEN, texts_of
 
-HIDDEN = "***"
+__all__ = ["HIDDEN", "has_sensitive", "hidden", "renamed", "texts_in", "with_marks_of"]
 
 
 def hidden(fields: Mapping[str, object], record: RecordType) -> dict[str, object]:
@@ -72,3 +74,81 @@ def _renamed(type_: Type, newest: Type) -> Type:
             return MapType(_renamed(values, others))
         case _:
             return type_
+
+
+def has_sensitive(type_: Type) -> bool:
+    """Return whether a type has a sensitive field at any depth."""
+    match type_:
+        case RecordType(fields=fields):
+            return any(field.sensitive or has_sensitive(field.type) for field in fields)
+        case ArrayType(inner) | MapType(inner) | OptionalType(inner):
+            return has_sensitive(inner)
+        case _:
+            return False
+
+
+def with_marks_of(record: RecordType, others: Iterable[RecordType]) -> RecordType:
+    """Mark the fields of a record that are sensitive in it or in another version: what one hides, none shows."""
+    for other in others:
+        record = _with_marks_of(record, other)
+    return record
+
+
+def _with_marks_of(record: RecordType, other: RecordType) -> RecordType:
+    made = []
+    for field in record.fields:
+        for of in other.fields:
+            if is_same_field(field, of):
+                type_ = _marked(field.type, of.type)
+                field = replace(field, sensitive=field.sensitive or of.sensitive, type=type_)
+        made.append(field)
+    return replace(record, fields=tuple(made))
+
+
+def _marked(type_: Type, other: Type) -> Type:
+    match type_, other:
+        case OptionalType(inner), OptionalType(of):
+            return OptionalType(_marked(inner, of))
+        case OptionalType(inner), _:
+            return OptionalType(_marked(inner, other))
+        case _, OptionalType(of):
+            return _marked(type_, of)
+        case RecordType(), RecordType():
+            return _with_marks_of(type_, other)
+        case ArrayType(items), ArrayType(of):
+            return ArrayType(_marked(items, of))
+        case MapType(values), MapType(of):
+            return MapType(_marked(values, of))
+        case _:
+            return type_
+
+
+def texts_in(value: Any, type_: Type) -> Iterator[str]:
+    """Texts by which the sensitive fields of a typed value could be read: an event, or a part of one."""
+    match type_:
+        case RecordType(fields=fields):
+            for field in fields:
+                part = getattr(value, field.name, None)
+                yield from _texts(part) if field.sensitive else texts_in(part, field.type)
+        case ArrayType(items) if isinstance(value, (tuple, list)):
+            for part in value:
+                yield from texts_in(part, items)
+        case MapType(values) if isinstance(value, Mapping):
+            for part in value.values():
+                yield from texts_in(part, values)
+        case OptionalType(inner) if value is not None:
+            yield from texts_in(value, inner)
+        case _:
+            return
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """Texts of a value, of which the fields of records are parts, too."""
+    if hasattr(value, "__dataclass_fields__"):
+        for name in value.__dataclass_fields__:
+            yield from _texts(getattr(value, name, None))
+    elif isinstance(value, (tuple, list)):
+        for part in value:
+            yield from _texts(part)
+    else:
+        yield from texts_of(value)

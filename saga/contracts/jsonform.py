@@ -218,6 +218,7 @@ def _of_value(type_: schema.Type, classes: Classes) -> Look:
 
 def _of_record(record: schema.RecordType, classes: Classes) -> Look:
     parts = {field.name: problems_in(field.type, classes) for field in record.fields}
+    hides = {field.name for field in record.fields if field.sensitive}
     required = [field.name for field in record.fields if field.default is schema.MISSING]
 
     def look(data: Any) -> Iterator[Wrong]:
@@ -229,7 +230,7 @@ def _of_record(record: schema.RecordType, classes: Classes) -> Look:
                 yield Wrong(f"{record.name} has no such field; it has {', '.join(parts)}", _shown(name))
                 continue
             for why in parts[name](value):
-                yield why.under(name)
+                yield why.inside(name) if name in hides else why.under(name)
         for name in required:
             if name not in data:
                 yield Wrong("is missing", name)

@@ -95,6 +95,11 @@ def _read(path: Path, place: str, name: str, number: int) -> tuple[_File | None,
     key = record.field(schema["key"])
     if key is None:
         return None, [f"its key {schema['key']!r} is none of its fields"]
+    if key.sensitive:
+        return None, [
+            f"field {key.name}: the key cannot be sensitive: it is the saga id, which stands in logs, in lists and in "
+            "names of documents; take a number that says nothing of anybody"
+        ]
     if key.type not in (ScalarType("string"), ScalarType("uuid")):
         return None, [f"field {key.name}: the key must be a string (or a uuid), because it is the saga id"]
     try:

@@ -52,6 +52,10 @@ class Wrong(Exception):
         between = "." if self.path and not self.path.startswith("[") else ""
         return Wrong(self.reason, f"{part}{between}{self.path}")
 
+    def inside(self, part: str) -> "Wrong":
+        """Make the same error of a sensitive part: not even the path inside of it is told, for keys are values."""
+        return Wrong(self.reason, part)
+
     def __str__(self) -> str:
         return f"{self.path}: {self.reason}" if self.path else self.reason
 

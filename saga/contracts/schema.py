@@ -213,7 +213,7 @@ def meaning_changes(one: Type, other: Type, at: str = "") -> list[str]:
         case MapType(first), MapType(second):
             return meaning_changes(first, second, f"{at}{{}}")
         case RecordType(), RecordType():
-            pairs = [(a, b) for a in one.fields for b in other.fields if _same_field(a, b)]
+            pairs = [(a, b) for a in one.fields for b in other.fields if is_same_field(a, b)]
             return [c for a, b in pairs for c in meaning_changes(a.type, b.type, f"{at}.{a.name}".lstrip("."))]
         case _ if _meaning(one) != _meaning(other):
             return [f"{at} is {described(one)} in one and {described(other)} in the other"]
@@ -249,7 +249,8 @@ def _meaning(type_: Type) -> object:
             return None
 
 
-def _same_field(one: Field, other: Field) -> bool:
+def is_same_field(one: Field, other: Field) -> bool:
+    """Return whether two versions mean one field, perhaps by two names."""
     return one.name == other.name or one.name in other.aliases or other.name in one.aliases
 
 

@@ -81,7 +81,7 @@ def returns_of(call: Callable[..., object]) -> Any:
 @lru_cache(maxsize=4096)
 def _returns(function: Callable[..., object]) -> Any:
     try:
-        hints = get_type_hints(function)
+        hints = get_type_hints(function, include_extras=True)
     except (NameError, TypeError) as why:
         raise Permanent(f"the annotations of {_name(function)} cannot be read: {why}") from why
     if "return" not in hints:

@@ -8,6 +8,7 @@ from msgspec import Raw
 
 from saga.clock import LATEST_MS, iso
 from saga.inspection.glance import Glance, GlanceFailure, GlanceKept, glance_entry, glance_failure
+from saga.marks import hidden
 from saga.progress.document import Call, Entry, Kept, Outcome, PageOf, Snapshot, decode_entry
 from saga.progress.history import fold
 from saga.progress.spill import claim_key
@@ -276,7 +277,7 @@ def as_of(history: History, n: int) -> tuple[Line, dict[str, Any]]:
     entry = next((entry for entry in history.entries if entry.n == n), None)
     if entry is None:
         raise LookupError(n)
-    return _line(history, entry), fold(history.entries, before=n + 1)
+    return _line(history, entry), hidden(fold(history.entries, before=n + 1))
 
 
 def _line(history: History, entry: Entry) -> Line:
@@ -294,7 +295,7 @@ def _line(history: History, entry: Entry) -> Line:
         emitted=tuple(event.type for event in entry.events),
         steps=tuple(map(_step, entry.calls)),
         calls=tuple(_made(history.snapshot, call) for call in entry.calls),
-        delta=entry.delta,
+        delta=hidden(entry.delta),
         version=entry.version,
         failures=tuple(_failures(entry)),
     )

@@ -3,6 +3,7 @@
 from msgspec import Struct
 from msgspec.structs import replace
 
+from saga.marks import hidden
 from saga.messages import Message
 from saga.policies.blame import Blame
 from saga.printable import shortened
@@ -50,7 +51,7 @@ def dead(p: Snapshot, hand: Hand, action: Act, failure: Failure, intent: Intent 
         where=failure.where,
         stack=failure.stack,
         blame=failure.blame,
-        state=shortened(encode(p.state).decode(), STATE_BYTES_MAX) if p.state else "",
+        state=shortened(encode(hidden(p.state)).decode(), STATE_BYTES_MAX) if p.state else "",
     )
     p = _with_intent(p, action, intent)
     p = _quarantined(p, action, Kept(handler=action.role.name, message=message, n=_place(p, action), dead=letter.id))

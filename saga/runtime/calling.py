@@ -8,6 +8,7 @@ from typing import Any
 
 from msgspec.structs import replace as with_
 
+from saga.declarations.annotations import returns_of
 from saga.declarations.limits import Limits
 from saga.declarations.values import Reaction, Resource
 from saga.errors import BreakerOpen
@@ -106,7 +107,11 @@ class Calling(Saga[Any]):
             raise self.outside from why
         else:
             took_ms = (clock.monotonic_s() - began) * 1000
-            answered = with_(asked, value=recorded(value, asked.name, "what it returned by"), ms=round(took_ms))
+            answered = with_(
+                asked,
+                value=recorded(value, asked.name, "what it returned by", returns_of(step.call)),
+                ms=round(took_ms),
+            )
         self.service.ports.watching.report(
             StepDone(
                 service=self.service.name,

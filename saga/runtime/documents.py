@@ -12,12 +12,14 @@ from saga.declarations.annotations import accepts_none, returns_of
 from saga.declarations.answers import check_recorded, declared_answer
 from saga.declarations.values import DocumentKind
 from saga.errors import Ambiguous, Conflict, Exists, Permanent, SagaError, StoreError, TooLarge
+from saga.marks import marks_of
 from saga.messages import Position
 from saga.names import PROGRESS
 from saga.progress.document import UNENCODABLE, UNREADABLE, Kind, progress_key
 from saga.runtime.errors import Refused, unexpected
 from saga.runtime.participant import Participant
 from saga.runtime.persistence import patiently, tell_refused
+from saga.runtime.recording import recorded
 from saga.runtime.turn_state import RunKey
 from saga.store.port import Document
 
@@ -86,6 +88,8 @@ class Update(Struct, frozen=True, kw_only=True):
     kwargs: Mapping[str, object]
     until_s: float
     """Time of the monotonic clock until which the replace is tried again while others change the document."""
+    seen: list[tuple[Any, object]] = []
+    """Values with sensitive parts that the run has seen, each with its type."""
 
 
 def result_of(change: Callable[..., object], kind: type) -> Any:
@@ -237,6 +241,8 @@ def _changed(update: Update, current: Any) -> tuple[Marker, Any]:
     kind, name = update.declared.kind, getattr(update.change, "__name__", "the function")
     run_kind, handler, cause = update.run
     marker = Marker(saga=update.saga, handler=handler, kind=run_kind, cause=cause)
+    if marks_of(kind) is not None:
+        update.seen.append((kind, current))
     if current is None and not accepts_none(update.change):
         raise Permanent(
             f"there is no document {update.key!r} in {update.declared.collection!r}: create it, "
@@ -257,8 +263,9 @@ def _changed(update: Update, current: Any) -> tuple[Marker, Any]:
     if isinstance(returned, tuple) and len(returned) == 2:
         returned, result = returned
     if not isinstance(returned, kind):
+        update.seen.append((kind, returned))
         raise Permanent(f"{name} returned {returned!r}: it must return a {kind.__name__}, or one and a result")
-    return _with(marker, name, result, None), returned
+    return _with(marker, name, result, None, result_of(update.change, kind)), returned
 
 
 def _restored(declared: DocumentKind, before: bytes | None, body: Any) -> Any:
@@ -266,7 +273,11 @@ def _restored(declared: DocumentKind, before: bytes | None, body: Any) -> Any:
     return body if before is None else msgspec.json.decode(before, type=declared.kind)
 
 
-def _with(marker: Marker, name: str, value: object, answer: str | None) -> Marker:
+def _with(marker: Marker, name: str, value: object, answer: str | None, type_: Any = None) -> Marker:
+    if marks_of(type_) is not None:
+        return msgspec.structs.replace(
+            marker, value=recorded(value, name, "what is given back by", type_), answer=answer
+        )
     try:
         return msgspec.structs.replace(marker, value=Raw(msgspec.json.encode(value)), answer=answer)
     except UNENCODABLE as why:

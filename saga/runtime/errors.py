@@ -9,9 +9,11 @@ saga.errors.Permanent
 """
 
 import traceback
+from collections.abc import Sequence
 from pathlib import Path
 
 from saga.errors import Permanent
+from saga.marks import without
 from saga.printable import shortened
 
 
@@ -45,12 +47,15 @@ REASON_BYTES_MAX = 2000
 """Bytes of an exception's text that are kept, at most: a reason stands in progress, log and headers."""
 
 
-def said_by(why: Exception) -> str:
-    """Words of an exception, as they can be written down: bounded, and text whatever it is made of."""
+def said_by(why: Exception, secrets: Sequence[str] = ()) -> str:
+    """Words of an exception, as they can be written down: bounded, and text whatever it is made of. `secrets`: texts
+    that are hidden in it, for a handler may quote any value that it was given."""
     try:
         text = f"{type(why).__name__}: {why}"
     except Exception as worse:  # noqa: BLE001 - a handler may raise anything
         text = f"{type(why).__name__}: (its text raises {type(worse).__name__})"
+    if secrets:
+        text = without(text, secrets)
     return shortened(text[: REASON_BYTES_MAX + 1], REASON_BYTES_MAX)
 
 
@@ -60,16 +65,16 @@ def raised_at(why: Exception) -> str | None:
     return theirs[-1] if theirs else None
 
 
-def stack_of(why: Exception) -> tuple[str, ...]:
+def stack_of(why: Exception, secrets: Sequence[str] = ()) -> tuple[str, ...]:
     """Places of the service's own code, or of what it calls, that led to an exception, outermost first; behind them
-    those of what it was raised from. Of many the innermost."""
+    those of what it was raised from. Of many the innermost. `secrets`: as `said_by` takes them."""
     places: list[str] = []
     for _ in range(CAUSES_MAX):
         places += _theirs(why)[-FRAMES_MAX:]
         if not isinstance(why.__cause__, Exception):
             break
         why = why.__cause__
-        places.append(shortened(f"from {said_by(why)}", PLACE_BYTES_MAX))
+        places.append(shortened(f"from {said_by(why, secrets)}", PLACE_BYTES_MAX))
     return tuple(places[:PLACES_MAX])
 
 

@@ -24,7 +24,7 @@ from saga.progress.record import Hand, Written
 from saga.runtime import escalating, oversized, persistence
 from saga.runtime.beginning import undecodable
 from saga.runtime.deadletters import DEADLY, of_deaths
-from saga.runtime.errors import NotDeterministic, raised_at, said_by, stack_of
+from saga.runtime.errors import NotDeterministic, raised_at, stack_of
 from saga.runtime.participant import Participant
 from saga.runtime.saga import RunningSaga
 from saga.runtime.schemas import READ_S_MIN
@@ -73,6 +73,7 @@ async def failed(service: Participant, saga: RunningSaga, ask: Ask, why: Excepti
     """An attempt has failed: again, with what it has got so far, now or later; or a dead letter after the last one."""
     turn, ports = saga.turn, service.ports
     rule, retry = saga.rule(why)
+    words = saga.words_of(why)
     calls = answered(saga)
     unknown = isinstance(why, UnknownSchema)
     if isinstance(why, UnknownSchema) and await service.schemas.know(why, ports.contracts, ports.watching):
@@ -84,7 +85,7 @@ async def failed(service: Participant, saga: RunningSaga, ask: Ask, why: Excepti
         return turn.unread().carrying(ask.run, calls, turn.attempts_of(ask.run))
     if saga.put_off_s is not None or saga.lets_pass(why):
         return await _put_off(service, saga, ask, why)
-    history = (*turn.attempts_of(ask.run), _attempt(service, saga, why, rule))
+    history = (*turn.attempts_of(ask.run), _attempt(service, saga, words, rule))
     before, named = failed_before(turn.known, ask)
     attempts, named = before + len(history), counted(named, [failed.rule for failed in history])
     attempt = attempts_under(rule, attempts, named)
@@ -106,12 +107,12 @@ async def failed(service: Participant, saga: RunningSaga, ask: Ask, why: Excepti
     kind = Parked if unknown or parks(retry, attempt) else Retrying
     if isinstance(ask.action.message, Command):  # it is a person who waits, and no outcome to be kept
         kind = Retrying
-    _tell(service, turn, ask, why, kind, attempt=attempt, attempts_max=retry.attempts_max, delay_s=wait_s)
+    _tell(service, turn, ask, why, words, kind, attempt=attempt, attempts_max=retry.attempts_max, delay_s=wait_s)
     if ask.action.undoes:  # it is tried without end, and people are told
         undoes = ask.action.result.event if isinstance(ask.action, Undo) else ask.action.message
         due = None
         if attempt % retry.attempts_max == 0:
-            letter = escalating.failing(turn, ask.handler.name, ask.action.message, undoes, attempts, said_by(why))
+            letter = escalating.failing(turn, ask.handler.name, ask.action.message, undoes, attempts, words)
             rounds = attempt // retry.attempts_max
             due = escalating.escalated(service, turn, letter, undoes, rounds=rounds, calls=calls)
         turn = await escalating.say(service, turn, due)
@@ -120,13 +121,15 @@ async def failed(service: Participant, saga: RunningSaga, ask: Ask, why: Excepti
             turn.known,
             persistence.in_hand(service, turn),
             ask.action,
-            replace(_failure(why, attempts, named, history), bad=_undecodable(service, ask) if unknown else None),
+            replace(
+                _failure(why, words, attempts, named, history), bad=_undecodable(service, ask) if unknown else None
+            ),
             _with_calls(turn, ask, saga),
             due_ms=ports.clock.now_ms() + ceil(wait_s * 1000),
         )
         return (await persistence.write(service, turn, written)).forgetting(ask.run)
     if not turn.message.type and attempt >= retry.attempts_max:  # of a repair, which has other sagas before it
-        raise escalating.left(ask.handler.name, attempt, said_by(why))
+        raise escalating.left(ask.handler.name, attempt, words)
     await ports.assignment.pause(min(wait_s, PAUSE_S_MAX), turn.position)
     return turn.unread().carrying(ask.run, calls, history)
 
@@ -136,6 +139,7 @@ def _tell(  # a failed attempt is told with all that is known of it
     turn: TurnState,
     ask: Ask,
     why: Exception,
+    words: str,
     kind: type[Parked | Retrying],
     *,
     attempt: int,
@@ -151,7 +155,7 @@ def _tell(  # a failed attempt is told with all that is known of it
             attempt=attempt,
             attempts_max=attempts_max,
             delay_s=delay_s,
-            error=said_by(why),
+            error=words,
             where=raised_at(why),
         )
     )
@@ -168,7 +172,7 @@ async def deadly(service: Participant, turn: TurnState, ask: Ask) -> TurnState:
 async def _put_off(service: Participant, saga: RunningSaga, ask: Ask, why: Exception) -> TurnState:
     """A call was not let through."""
     turn = saga.turn.carrying(ask.run, answered(saga), saga.turn.attempts_of(ask.run))
-    refused = PutOffBy(said_by(why), saga.put_off_s or 0, raised_at(why))
+    refused = PutOffBy(saga.words_of(why), saga.put_off_s or 0, raised_at(why))
     return await put_off(service, turn, ask, refused, _with_calls(turn, ask, saga))
 
 
@@ -227,22 +231,22 @@ def failed_before(p: Snapshot, ask: Ask) -> tuple[int, Mapping[str, int]]:
     return (0, {}) if c is None else (c.attempts, c.under)
 
 
-def _attempt(service: Participant, saga: RunningSaga, why: Exception, rule: str) -> Attempt:
+def _attempt(service: Participant, saga: RunningSaga, words: str, rule: str) -> Attempt:
     clock = service.ports.clock
     return Attempt(
         time=iso(clock.now_ms()),
         ms=round((clock.monotonic_s() - saga.begun_s) * 1000),
-        reason=said_by(why)[:REASON_MAX],
+        reason=words[:REASON_MAX],
         worker=service.ports.worker,
         rule=rule,
     )
 
 
 def _failure(
-    why: Exception, attempts: int, named: dict[str, int], history: tuple[Attempt, ...], remedy: str = ""
+    why: Exception, words: str, attempts: int, named: dict[str, int], history: tuple[Attempt, ...], remedy: str = ""
 ) -> Failure:
     return Failure(
-        reason=said_by(why),
+        reason=words,
         where=raised_at(why),
         remedy=remedy,
         attempts=attempts,
@@ -254,8 +258,8 @@ def _failure(
 def _last_failure(
     saga: RunningSaga, why: Exception, attempts: int, attempts_max: int, history: tuple[Attempt, ...]
 ) -> Failure:
-    failure = _failure(why, attempts, {}, history, _remedy(why, attempts_max))
-    return replace(failure, stack=stack_of(why), blame=blame_of(type(why), called=why is saga.outside))
+    failure = _failure(why, saga.words_of(why), attempts, {}, history, _remedy(why, attempts_max))
+    return replace(failure, stack=stack_of(why, saga.secrets()), blame=blame_of(type(why), called=why is saga.outside))
 
 
 def _undecodable(service: Participant, ask: Ask) -> str | None:

@@ -118,7 +118,7 @@ async def called(service: Participant, ask: Ask, parts: Sequence[Message], saga:
     """Call the handler. Raises whatever fails the attempt."""
     handler, ports = ask.handler, service.ports
     try:
-        arguments = _arguments(service, ask, parts, saga)
+        saga.given = arguments = _arguments(service, ask, parts, saga)
         returned = await ports.clock.within(handler.timeout_s, handler.function(**arguments))
     except TimeoutError as why:
         if saga.failure is not None:

@@ -5,6 +5,7 @@ its version, in one compare-and-swap: so a migration is made once, however often
 """
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -12,6 +13,7 @@ from msgspec.structs import replace
 
 from saga.declarations.values import Migration
 from saga.errors import SagaError
+from saga.marks import mark, marks_of, texts_of, unmarked, without
 from saga.progress.document import Intent, Snapshot
 from saga.progress.formats import format_of
 from saga.runtime.prepared import Prepared
@@ -30,22 +32,34 @@ def fields_now(service: Prepared, fields: dict[str, Any], version: int, saga: st
         try:
             fields = _moved(migration, fields)
         except Exception as why:
+            words = without(f"{type(why).__name__}: {why}", _secrets(migration, fields))
             raise SagaError(
                 f"the state of saga {saga!r} cannot be migrated from version {migration.version}, by "
-                f"{service.name}.{migration.name}: {type(why).__name__}: {why}; mend it and deploy, or roll back: "
-                "nothing of it is written"
+                f"{service.name}.{migration.name}: {words}; mend it and deploy, or roll back: nothing of it is written"
             ) from why
     return fields
 
 
 def _moved(migration: Migration, fields: Mapping[str, Any]) -> dict[str, Any]:
-    made = migration.function(msgspec.convert(fields, migration.takes, strict=False))
+    made = migration.function(msgspec.convert(unmarked(dict(fields)), migration.takes, strict=False))
     if type(made) is not migration.gives:
         raise TypeError(f"it returned {made!r}, and is to return a {migration.gives.__name__}")
+    marks = marks_of(migration.gives)
     written: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(fields_of(made)))
     if msgspec.convert(written, migration.gives, strict=False) != made:
-        raise ValueError(f"it returned {made!r}, which is not the same when it is read back")
-    return written
+        shown = repr(made) if marks is None else f"a {migration.gives.__name__}"
+        raise ValueError(f"it returned {shown}, which is not the same when it is read back")
+    return written if marks is None else marks.changed(made, written, mark)
+
+
+def _secrets(migration: Migration, fields: Mapping[str, Any]) -> list[str]:
+    """Texts of a state of before that its migration may quote."""
+    marks = marks_of(migration.takes)
+    with suppress(msgspec.ValidationError):
+        return (
+            [] if marks is None else marks.texts(msgspec.convert(unmarked(dict(fields)), migration.takes, strict=False))
+        )
+    return list(texts_of(unmarked(dict(fields))))
 
 
 def migrated(service: Prepared, p: Snapshot, delta: dict[str, Any]) -> tuple[Snapshot, dict[str, Any]]:

@@ -54,6 +54,8 @@ class Step(Struct, frozen=True):
     call: Callable[..., Awaitable[Any]]
     args: Sequence[object]
     kwargs: Mapping[str, object]
+    secrets: Callable[[], Sequence[str]] = tuple
+    """Function that tells which texts are hidden where people see them."""
 
     def make(self) -> Awaitable[Any]:
         """Make the call."""

@@ -14,6 +14,7 @@ from saga.contracts.upcast import lacking
 from saga.declarations.migrations import whole_chain
 from saga.declarations.values import Declared, DocumentKind, Migration, Reaction
 from saga.errors import BadInput, DeclarationError
+from saga.marks import Marks, marks_of, unmarked
 from saga.messages import Event, Message, Topic, name_of
 from saga.names import commands_of, dead_letters_of
 from saga.progress import spill
@@ -47,6 +48,8 @@ class Prepared:
     schemas: Schemas
     """Schemas of its contracts; of a service that runs, those deployed since its start, too."""
     state: type[Any] | None
+    state_marks: Marks | None = None
+    """Sensitive parts of the state."""
     migrations: Sequence[Migration] = ()
     """Functions that make a state of the next version of one of each older version, oldest first."""
     memory_s: int
@@ -66,6 +69,8 @@ class Prepared:
 
     def state_of(self, fields: dict[str, Any]) -> Any:
         """The state as the service's class, from the fields that were recorded."""
+        if self.state_marks is not None:
+            fields = unmarked(fields)
         return None if self.state is None else msgspec.convert(fields, self.state, strict=False)
 
     def decode(self, handler: str, message: Message) -> Event:
@@ -101,6 +106,7 @@ def prepare(declared: Declared) -> Prepared:
         starts=frozenset(name for name, contract in contracts.items() if contract.starts),
         schemas=Schemas(binding_of(next(iter(taken))).library),
         state=declared.state,
+        state_marks=None if declared.state is None else marks_of(declared.state),
         migrations=migrations,
         version=len(migrations) + 1,
         memory_s=int(declared.memory.total_seconds()),

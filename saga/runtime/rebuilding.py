@@ -31,7 +31,6 @@ from saga.progress.step import next_action, next_snapshot, noted
 from saga.runtime import handling, persistence, spilling
 from saga.runtime.alone import Asked, Documents, Then, ports_alone
 from saga.runtime.beginning import as_read, begin
-from saga.runtime.errors import said_by
 from saga.runtime.failing import Ask
 from saga.runtime.participant import Participant, participant_of
 from saga.runtime.prepared import Prepared
@@ -192,14 +191,14 @@ class _Rebuilding:
             version=p.version,
             time="",
         )
+        saga = RunningSaga(self.service, turn, ask.handler, ask.run, intent, None)
         self.documents.trying = True
         try:
-            saga = RunningSaga(self.service, turn, ask.handler, ask.run, intent, None)
             events, delta, _ = await handling.called(self.service, ask, action.parts, saga)
         except Asked:
             return None
         except Exception as why:
-            raise Unknowable(f"{ask.handler.name} fails on {action.message.type}: {said_by(why)}") from why
+            raise Unknowable(f"{ask.handler.name} fails on {action.message.type}: {saga.words_of(why)}") from why
         else:
             return events, delta
         finally:

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from saga.declarations.answers import check_recorded, declared_answer
 from saga.errors import Permanent
+from saga.marks import mark, marks_of, unmarked
 from saga.progress.document import UNENCODABLE, Call, Intent
 
 _encoder = msgspec.json.Encoder(order="deterministic")
@@ -51,9 +52,11 @@ def changed_fields(before: Mapping[str, Any], state: Any, read: Callable[[dict[s
     return written
 
 
-def recorded(value: object, name: str, what: str) -> Raw:
-    """A value as it is recorded. Raises `Permanent` for one that cannot be."""
+def recorded(value: object, name: str, what: str, type_: Any = None) -> Raw:
+    """A value as it is recorded. `type_`: says what of it is sensitive. Raises `Permanent` for one that cannot be."""
     try:
+        if type_ is not None and (marks := marks_of(type_)) is not None:
+            return Raw(_encoder.encode(marks.changed(value, msgspec.json.decode(_encoder.encode(value)), mark)))
         return Raw(_encoder.encode(value))
     except UNENCODABLE as why:
         raise Permanent(f"{what} {name!r} cannot be recorded: {why}; return plain values or dataclasses") from why
@@ -94,6 +97,8 @@ def given_back(handler: str, call: Call, type_: Any, answers: tuple[type[Excepti
             "any more: put it back until no saga is open"
         )
     try:
+        if marks_of(type_) is not None:
+            return msgspec.convert(unmarked(msgspec.json.decode(call.value)), type_, strict=False)
         return msgspec.json.decode(call.value, type=type_)
     except (msgspec.ValidationError, TypeError) as why:
         raise Permanent(

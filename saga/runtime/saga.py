@@ -14,11 +14,13 @@ from saga.declarations.annotations import returns_of
 from saga.declarations.limits import MARK
 from saga.declarations.values import DocumentKind, Reaction
 from saga.errors import Permanent, StoreError, TooLarge
+from saga.marks import mark, marks_of
 from saga.progress import ids, record
 from saga.progress.document import Call, Continuation, Intent
 from saga.progress.taking_back import TakeBack
 from saga.runtime import claims, controlling, documents, migrating, persistence, taking_back
 from saga.runtime.errors import Halted, unexpected
+from saga.runtime.hiding import Hiding
 from saga.runtime.participant import Participant
 from saga.runtime.ports import OneRun, Step
 from saga.runtime.recalling import Recalling
@@ -38,7 +40,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class RunningSaga(Recalling):
+class RunningSaga(Recalling, Hiding):
     """One run of a handler on one cause. Made for each attempt."""
 
     failure: Exception | None = None
@@ -84,10 +86,17 @@ class RunningSaga(Recalling):
         self.until_s = self.begun_s + handler.timeout_s
         self.goes_on = goes_on
         self._numbers: dict[str, int] = {}
+        Hiding.__init__(self)
         if service.state is not None:
             self._given = migrating.shown(service, intent, turn.message.saga) if service.migrations else intent.state
             self._state = service.state_of(self._given)
             self._before = fields_of(self._state)
+
+    def of_state(self) -> list[str]:
+        marks = self.service.state_marks
+        if marks is None:
+            return []
+        return [*marks.texts(self.service.state_of(self._given)), *marks.texts(self._state)]
 
     @property
     def answers(self) -> tuple[Call, ...]:
@@ -135,7 +144,9 @@ class RunningSaga(Recalling):
                 f"{self.handler.name} assigned {self._state!r} to saga.state: it must be an instance of "
                 f"{'the state= of Service(...)' if self.service.state is None else self.service.state.__name__}"
             )
-        return changed_fields(self._before, self._state, lambda new: self.service.state_of({**self._given, **new}))
+        changed = changed_fields(self._before, self._state, lambda new: self.service.state_of({**self._given, **new}))
+        marks = self.service.state_marks
+        return changed if marks is None or not changed else marks.changed(self._state, changed, mark)
 
     def key(self, name: str, /) -> str:
         return ids.key(name, self.service.name, self.turn.message.saga, self._whose, self.intent.cause)
@@ -179,7 +190,7 @@ class RunningSaga(Recalling):
         answered = self._recalled(asked)
         if answered is None:
             used = self.service.used.get(type(getattr(call, "__self__", None)))
-            step = Step(self.turn.message.saga, self.handler.name, asked, call, args, kwargs)
+            step = Step(self.turn.message.saga, self.handler.name, asked, call, args, kwargs, self.secrets)
             limits = getattr(call, MARK, None)
             if limits is None and (used is None or not used.limiter.is_needed):
                 await self._begin(asked)
@@ -229,6 +240,7 @@ class RunningSaga(Recalling):
                 args=args,
                 kwargs=kwargs,
                 until_s=self.until_s,
+                seen=self.seen,
             )
             marker = await self._shielded(documents.apply(self.service, self.turn.position, update))
             answered = with_(asked, answer=marker.answer, value=marker.value)
@@ -245,7 +257,8 @@ class RunningSaga(Recalling):
         answered = self._recalled(asked)
         if answered is None:
             value = await self._of_store(documents.read(self.service, self.turn.position, declared, key))
-            answered = with_(asked, value=recorded(value, declared.collection, "the document read by"))
+            said = recorded(value, declared.collection, "the document read by", declared.kind | None)
+            answered = with_(asked, value=said)
             large = len(memoryview(answered.value)) > self.service.bounds.value_bytes_max
             self.calls.append(await self._light(answered) if large else answered)
         return answered, declared.kind | None
@@ -368,7 +381,10 @@ class RunningSaga(Recalling):
         if call.claim:
             call = await self._or_failed(self._of_store(claims.whole(self.service, self.turn, call)))
         try:
-            return given_back(self.handler.name, call, type_, answers)
+            value = given_back(self.handler.name, call, type_, answers)
+            if marks_of(type_) is not None:
+                self.seen.append((type_, value))
+            return value
         except Permanent as why:
             self.failure = why
             raise

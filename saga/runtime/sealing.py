@@ -17,6 +17,7 @@ from saga.runtime.errors import said_by
 from saga.runtime.failing import Ask
 from saga.runtime.handling import perform
 from saga.runtime.participant import Participant
+from saga.runtime.saga import RunningSaga
 from saga.runtime.turn_state import RunKey, TurnState
 from saga.view import Saga
 
@@ -61,6 +62,8 @@ async def _taken_back(service: Participant, saga: Saga[Any], intent: Intent) -> 
     left = []
     for said in reversed(intent.undo_with):
         try:
+            if isinstance(saga, RunningSaga):
+                saga.hides += taking_back.secrets_in(said)
             call, args, named = taking_back.found(service, saga, said)
             await (call(*args, **named) if said.saga else saga.step(cast(Any, call), *args, **named))
         except taking_back.NotFound as why:

@@ -9,9 +9,11 @@ from typing import Any, get_type_hints
 import msgspec
 from msgspec import Raw
 
+from saga import marks
 from saga.declarations.annotations import returns_of
 from saga.declarations.limits import limits_of
 from saga.errors import Permanent
+from saga.marks import marks_of, unmarked
 from saga.progress.taking_back import TakeBack
 from saga.runtime.participant import Participant
 from saga.runtime.recording import recorded
@@ -36,8 +38,12 @@ def said(
     mine = tuple(place for place, value in places.items() if value is saga)
     if mine and limits_of(call) is not None:
         raise Permanent(f"{name} takes the saga, so it is no step, and its limits would not hold: limit what it calls")
+    hints = get_type_hints(getattr(call, "__func__", call), include_extras=True)
+    types = dict(zip(map(str, range(len(args))), (hints.get(p) for p in signature(call).parameters), strict=False))
     values = {
-        place: Raw(b"null") if place in mine else recorded(value, name, f"argument {place} of")
+        place: Raw(b"null")
+        if place in mine
+        else recorded(value, name, f"argument {place} of", types.get(place) or hints.get(place))
         for place, value in places.items()
     }
     return TakeBack(
@@ -55,13 +61,19 @@ def found(
     call = _of_name(service, back.call)
     if call is None:
         raise NotFound(f"{back.call} is not there any more")
-    parameters, hints = list(signature(call).parameters.values()), get_type_hints(getattr(call, "__func__", call))
+    parameters, hints = (
+        list(signature(call).parameters.values()),
+        get_type_hints(getattr(call, "__func__", call), include_extras=True),
+    )
 
     def given(place: str, value: Raw, parameter: Parameter | None) -> object:
         if place in back.saga:
             return saga
         try:
-            return msgspec.json.decode(value, type=hints.get(parameter.name, Any) if parameter else Any)
+            type_ = hints.get(parameter.name, Any) if parameter else Any
+            if marks_of(type_) is not None:
+                return msgspec.convert(unmarked(msgspec.json.decode(value)), type_, strict=False)
+            return msgspec.json.decode(value, type=type_)
         except (msgspec.ValidationError, TypeError) as why:
             raise NotFound(f"{back.call} takes other arguments now: {why}") from why
 
@@ -73,6 +85,13 @@ def found(
     except TypeError as why:
         raise NotFound(f"{back.call} takes other arguments now: {why}") from why
     return call, args, named
+
+
+def secrets_in(said: TakeBack) -> list[str]:
+    """Texts by which the sensitive arguments of a call could be read."""
+    return [
+        text for value in (*said.args, *said.named.values()) for text in marks.secrets_in(msgspec.json.decode(value))
+    ]
 
 
 def _at(parameters: Sequence[Parameter], index: int) -> Parameter | None:

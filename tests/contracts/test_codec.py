@@ -159,6 +159,43 @@ def test_no_value_is_in_an_error_for_it_may_be_sensitive(said: Any) -> None:
     assert "4111" not in str(caught.value)
 
 
+def test_of_a_sensitive_field_not_even_the_path_inside_of_it_is_told(tmp_path: Path) -> None:
+    texts, words = {"type": "map", "values": "string"}, {"type": "enum", "name": "Word", "symbols": ["YES"]}
+    part = {"type": "record", "name": "Part", "fields": [field("texts", texts, sensitive=True)]}
+    marked = field("texts", texts, sensitive=True), field("part", part), field("word", words, sensitive=True)
+    write(tmp_path, schema("Said", *marked))
+    write(tmp_path, schema("Said", field("texts", texts), field("part", part), field("word", words)), version=2)
+    module = generated(tmp_path, "Said")
+    good = module.Said(order_id="o-1", texts={"a": "b"}, part=module.Part(texts={"4111": "c"}), word=module.Word.YES)
+    assert codec.secrets_of(good) == ["a", "b", "4111", "c", "YES"]
+    refused = (
+        (replace(good, part=module.Part(texts={"4111": 1})), "Said: part.texts: is a whole number, not text"),
+        (replace(good, part=module.Part(texts={"4111": "\udfff"})), "Said: part.texts: half of a surrogate"),
+    )
+    for wrong, problem in refused:
+        with pytest.raises(BadInput, match=problem) as caught:
+            codec.encode(wrong)
+        assert "4111" not in str(caught.value)
+    fields = {"order_id": "o", "texts": {}, "word": "YES", "part": {"texts": {"4111": 1}}}
+    assert list(codec.wrong_in(fields, module.Said)) == ["Said: part.texts: is a whole number, not text"]
+    another = codec.encode(good).replace(b"4111", b"\xff\xff\xff\xff")
+    with pytest.raises(BadInput, match="cannot be read as Said: a text in it is not UTF-8"):
+        codec.decode(another, module.Said, library_of(module.Said))
+
+
+def test_a_word_that_the_reader_of_a_sensitive_field_does_not_know_is_not_told(tmp_path: Path) -> None:
+    words = {"type": "enum", "name": "Word", "symbols": ["YES", "SECRET"]}
+    write(tmp_path, schema("Said", field("word", words, sensitive=True)))
+    newer = {**words, "symbols": ["YES"]}
+    write(tmp_path, schema("Said", field("word", newer, sensitive=True)), version=2)
+    module = generated(tmp_path, "Said")
+    old = next(iter(library_of(module.Said).contracts["Said"].versions))
+    value = codec.MARKER + old.fingerprint + b"\x06o-1\x02"
+    with pytest.raises(BadInput, match="a symbol of an enum that the reader does not know") as caught:
+        codec.decode(value, module.Said, library_of(module.Said))
+    assert "SECRET" not in str(caught.value)
+
+
 @pytest.mark.parametrize(
     ("change", "problem"),
     [

@@ -1,0 +1,292 @@
+"""Marks of sensitive values, `Annotated[str, sensitive]` in classes of a service: how such values are recorded, shown,
+and taken out of texts.
+
+Recorded, a marked value stands in an object of its own, `{"_sensitive": ...}`, in whatever JSON it is. So everything
+that shows recorded values can hide them without knowing the service's classes.
+"""
+
+import base64
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import fields, is_dataclass
+from functools import lru_cache
+from types import NoneType, UnionType
+from typing import Annotated, Any, Final, TypeAlias, Union, get_args, get_origin, get_type_hints
+
+import msgspec
+from typing_extensions import TypeAliasType
+
+HIDDEN: Final = "***"
+"""Text that people see in the place of a sensitive value."""
+MARK: Final = "_sensitive"
+"""Field of a recorded object that holds a sensitive value."""
+WHOLE_MIN = 4
+"""Characters from which on a sensitive value is found inside of words, too; a shorter one where it stands alone."""
+TEXT_MAX = 20_000
+"""Characters of a text that are looked through; what is behind them is left out."""
+
+
+class Sensitive:
+    """Type of `sensitive`."""
+
+    __name__ = "sensitive"
+
+    def __repr__(self) -> str:
+        return "sensitive"
+
+
+sensitive: Final = Sensitive()
+"""Mark of a value that people do not see: `Annotated[str, sensitive]`, for a field of a state or a document, for what a
+step gives, for what `undo_with` is handed. They see `***` in its place."""
+
+Change: TypeAlias = Callable[[Any], Any]
+"""Function from one sensitive value, as JSON has it, to what stands in its place."""
+_Walk: TypeAlias = Callable[[Any, Any, Change], Any]
+"""Function of a value, the same as JSON has it, and a change, to the JSON with all that is sensitive changed."""
+
+
+class Marks:
+    """Sensitive parts of one type."""
+
+    __slots__ = ("_walk",)
+
+    def __init__(self, walk: _Walk) -> None:
+        self._walk = walk
+
+    def changed(self, value: object, plain: Any, change: Change) -> Any:
+        """JSON of a value with each sensitive part changed. `plain`: the value as JSON has it; of an object it may be
+        some of the fields."""
+        try:
+            return self._walk(value, plain, change)
+        except _UNREAD:  # it is not of its type: nobody can tell which part of it is sensitive
+            return change(plain)
+
+    def texts(self, value: object) -> list[str]:
+        """Texts by which the sensitive parts of a value could be read."""
+        found: list[str] = []
+
+        def note(plain: Any) -> Any:
+            found.extend(texts_of(plain))
+            return plain
+
+        with suppress(*_UNREAD):  # who looks at a value of another type has nothing to find
+            self._walk(value, msgspec.to_builtins(value, str_keys=True), note)
+        return found
+
+
+_UNREAD = (TypeError, ValueError, OverflowError, RecursionError, AttributeError, msgspec.MsgspecError)
+
+
+def mark(plain: Any) -> dict[str, Any]:
+    """Put a value into the object that marks it."""
+    return {MARK: plain}
+
+
+def marks_of(hint: Any) -> Marks | None:
+    """Sensitive parts of a type; `None` if it has none."""
+    try:
+        return _marks_of(hint)
+    except TypeError:  # what cannot be a key is no type of ours
+        return None
+
+
+@lru_cache(maxsize=4096)
+def _marks_of(hint: Any) -> Marks | None:
+    return Marks(_walk(hint)) if _is_marked(hint, set()) else None
+
+
+def hidden(recorded: Any) -> Any:
+    """Hide what is marked in a recorded value.
+
+    >>> hidden({"paid": True, "card": {"_sensitive": "4242"}})
+    {'paid': True, 'card': '***'}
+    """
+    return _replaced(recorded, lambda _: HIDDEN)
+
+
+def unmarked(recorded: Any) -> Any:
+    """Take what is marked out of its objects.
+
+    >>> unmarked({"paid": True, "card": {"_sensitive": "4242"}})
+    {'paid': True, 'card': '4242'}
+    """
+    return _replaced(recorded, lambda value: value)
+
+
+def secrets_in(recorded: Any) -> list[str]:
+    """Texts by which what is marked in a recorded value could be read."""
+    found: list[str] = []
+    _replaced(recorded, lambda value: found.extend(texts_of(value)))
+    return found
+
+
+def _replaced(recorded: Any, change: Change) -> Any:
+    if isinstance(recorded, dict):
+        if recorded.keys() == {MARK}:
+            return change(recorded[MARK])
+        return {name: _replaced(part, change) for name, part in recorded.items()}
+    if isinstance(recorded, list):
+        return [_replaced(part, change) for part in recorded]
+    return recorded
+
+
+# ---------------------------------------------------------------- texts
+
+
+def texts_of(plain: Any) -> Iterator[str]:
+    """Texts of all that a value consists of, as JSON or Python has it. True, false and nothing tell nobody anything."""
+    match plain:
+        case str():
+            yield plain
+        case bool() | None:
+            return
+        case bytes():
+            yield from (repr(plain)[2:-1], plain.hex(), base64.b64encode(plain).decode())
+        case Mapping():
+            for part in (*plain.keys(), *plain.values()):
+                yield from texts_of(part)
+        case list() | tuple() | set() | frozenset():
+            for part in plain:
+                yield from texts_of(part)
+        case _:
+            yield str(plain)
+
+
+def without(text: str, secrets: Iterable[str]) -> str:
+    """Text in which none of these can be read.
+
+    >>> without("card 4111-1111 of 1 declined", ["4111-1111", "1"])
+    'card *** of *** declined'
+    """
+    forms = {form for secret in secrets if secret for form in _forms(secret)}
+    if not forms:
+        return text
+    if len(text) > TEXT_MAX:  # one of them may be cut there
+        text = text[:TEXT_MAX]
+        longest = max(map(len, forms))
+        text = text[: max(0, TEXT_MAX - longest)]
+    for form in sorted(forms, key=len, reverse=True):
+        if len(form) >= WHOLE_MIN:
+            text = text.replace(form, HIDDEN)
+        else:
+            text = re.sub(rf"(?<!\w){re.escape(form)}(?!\w)", HIDDEN, text)
+    return text
+
+
+def _forms(text: str) -> Iterator[str]:
+    """Text as it stands in a sentence, and as Python and JSON quote it."""
+    yield text
+    for quoted in (repr(text), ascii(text), json.dumps(text), json.dumps(text, ensure_ascii=False)):
+        yield quoted[1:-1]
+
+
+# ---------------------------------------------------------------- types
+
+
+def _is_marked(hint: Any, seen: set[Any]) -> bool:
+    """Return whether a type has a sensitive part anywhere."""
+    hint, is_sensitive = _bare(hint)
+    if is_sensitive:
+        return True
+    if isinstance(hint, type) and get_origin(hint) is None:
+        if hint in seen:
+            return False
+        seen.add(hint)
+        return any(_is_marked(part, seen) for part in _hints_of(hint).values())
+    return any(_is_marked(part, seen) for part in get_args(hint))
+
+
+def _bare(hint: Any) -> tuple[Any, bool]:
+    """Type without what annotates it, and whether that marks it."""
+    is_sensitive = False
+    while True:
+        if isinstance(hint, TypeAliasType):
+            hint = hint.__value__
+        elif get_origin(hint) is Annotated:
+            is_sensitive = is_sensitive or any(note is sensitive for note in hint.__metadata__)
+            hint = hint.__origin__
+        else:
+            return hint, is_sensitive
+
+
+def _hints_of(cls: type) -> Mapping[str, Any]:
+    """Types of the fields of a class that has any."""
+    if not (is_dataclass(cls) or hasattr(cls, "__struct_fields__") or hasattr(cls, "__annotations__")):
+        return {}
+    try:
+        return get_type_hints(cls, include_extras=True)
+    except (NameError, TypeError, AttributeError):  # one of the toolkit's own, or one that no record can have
+        return {}
+
+
+def _walk(hint: Any) -> _Walk:
+    """Make the function that goes over the values of a type, which has a sensitive part. What it cannot look into is
+    sensitive as a whole."""
+    hint, is_sensitive = _bare(hint)
+    origin, args = get_origin(hint), get_args(hint)
+    if is_sensitive:
+        return _whole
+    if origin in (Union, UnionType):
+        return _of_union(args)
+    if origin is list or (origin is tuple and args[1:] == (Ellipsis,)):
+        each = _walk(args[0])
+        return lambda value, plain, change: [each(v, p, change) for v, p in zip(value, plain, strict=True)]
+    if origin is dict and args[0] is str:
+        one = _walk(args[1])
+        return lambda value, plain, change: {name: one(value[name], part, change) for name, part in plain.items()}
+    if isinstance(hint, type) and (is_dataclass(hint) or hasattr(hint, "__struct_fields__")):
+        return _of_fields(hint)
+    return _whole
+
+
+def _whole(value: Any, plain: Any, change: Change) -> Any:
+    return plain if plain is None else change(plain)
+
+
+def _of_fields(cls: type) -> _Walk:
+    if is_dataclass(cls):
+        names = {field.name: field.name for field in fields(cls)}
+    else:
+        names = dict(zip(cls.__struct_fields__, cls.__struct_encode_fields__, strict=True))  # type: ignore[attr-defined] # a Struct
+    hints = _hints_of(cls)
+    marked = [(name, names[name], hints[name]) for name in names if _is_marked(hints[name], set())]
+    walks: dict[str, _Walk] = {}
+
+    def walk(value: Any, plain: Any, change: Change) -> Any:
+        if not isinstance(plain, dict):
+            return _whole(value, plain, change)
+        made = dict(plain)
+        for name, written, hint in marked:
+            if written in made:
+                if name not in walks:  # only now: a class may hold itself
+                    walks[name] = _walk(hint)
+                made[written] = walks[name](getattr(value, name), made[written], change)
+        return made
+
+    return walk
+
+
+def _of_union(options: tuple[Any, ...]) -> _Walk:
+    walks = [(_class_of(option), _walk(option)) for option in options if _is_marked(option, set())]
+    others = tuple(c for option in options if not _is_marked(option, set()) and (c := _class_of(option)) is not object)
+
+    def walk(value: Any, plain: Any, change: Change) -> Any:
+        for cls, one in walks:
+            if isinstance(value, cls):
+                return one(value, plain, change)
+        return plain if isinstance(value, others) else _whole(value, plain, change)
+
+    return walk
+
+
+def _class_of(hint: Any) -> type:
+    """Class that all values of a type have."""
+    hint, _ = _bare(hint)
+    origin = get_origin(hint)
+    if hint is None or hint is NoneType:
+        return NoneType
+    if hasattr(hint, "__total__"):  # of a TypedDict
+        return dict
+    return hint if isinstance(hint, type) else origin if isinstance(origin, type) else object

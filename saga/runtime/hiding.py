@@ -1,0 +1,58 @@
+"""Sensitive values that one run has been given: they are hidden in what is said of it, whoever quotes them."""
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+from saga.contracts import codec
+from saga.declarations.values import Reaction
+from saga.errors import BadInput
+from saga.marks import marks_of
+from saga.messages import Event
+from saga.progress.document import Intent
+from saga.runtime.errors import said_by
+from saga.runtime.participant import Participant
+
+
+class Hiding:
+    """Part of a running saga that knows what is sensitive of all that it was given."""
+
+    service: Participant
+    handler: Reaction
+    intent: Intent
+
+    def __init__(self) -> None:
+        self.given: Mapping[str, object] = {}
+        """Arguments that the handler was given."""
+        self.seen: list[tuple[Any, object]] = []
+        """Values with sensitive parts that steps, reads and updates gave, each with its type."""
+        self.hides: list[str] = []
+        """Texts that are hidden in what is said of it, beside those of these values."""
+
+    @abstractmethod
+    def of_state(self) -> list[str]:
+        """Texts of the sensitive fields of its state, as it was and as it is now."""
+
+    def secrets(self) -> list[str]:
+        """Texts of all sensitive values that this run has been given: they are hidden in what is said of it."""
+        events = [event for event in self.given.values() if isinstance(event, Event)] or self._events()
+        texts = [text for event in events for text in codec.secrets_of(event)]
+        texts += self.hides
+        texts += self.of_state()
+        for type_, value in self.seen:
+            if (marks := marks_of(type_)) is not None:
+                texts += marks.texts(value)
+        return texts
+
+    def _events(self) -> list[Event]:
+        """Events of a run that is not handed them: it takes another one's place."""
+        found = []
+        for part in self.intent.parts:
+            with suppress(BadInput, KeyError):
+                found.append(self.service.decode(self.handler.name, part))
+        return found
+
+    def words_of(self, why: Exception) -> str:
+        """Words of an exception without the sensitive values of this run."""
+        return said_by(why, self.secrets())
