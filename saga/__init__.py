@@ -1,8 +1,8 @@
 """Choreographed sagas: independent services, no coordinator, every effect recorded once. Names that a service imports.
 
-Reading order: `Event`, `Retry`, `Breaker`, `Service`, `Saga`, `Later`, `limited`, `sensitive`, `upcast`; then
-`Client`, `Progress`, the errors. Behind them: `saga.messages` (values that travel), `saga.service` and
-`saga.declarations` (declarations, checked), `saga.contracts` (schemas), `saga.progress` (every decision, pure), `saga.runtime` (carries
+Reading order: `Event`, `Retry`, `Breaker`, `Service`, `Saga`, `Later`, `limited`, `sensitive`, `upcast`; then `Client`,
+`Progress`, the errors. Behind them: `saga.messages` (values that travel), `saga.service` and `saga.declarations`
+(declarations, checked), `saga.contracts` (schemas), `saga.progress` (every decision, pure), `saga.runtime` (carries
 decisions out, from `saga.runtime.turn`), the ports `saga.broker.port` and `saga.store.port` with their adapters beside
 them, `saga.observe` (moments, logs, metrics); then `saga.wiring` (from settings to running services) and, for people,
 `saga.inspection` and `saga.administration`.

@@ -17,7 +17,7 @@ from saga.contracts import jsonform
 from saga.contracts.bounds import VALUES_MAX, check_json, check_values
 from saga.contracts.contract import Version
 from saga.contracts.convert import from_raw, to_raw
-from saga.contracts.hiding import has_sensitive, texts_in, with_marks_of
+from saga.contracts.hiding import has_sensitive, marked
 from saga.contracts.library import Binding, Library, binding_of
 from saga.contracts.scalars import Convert, Wrong
 from saga.contracts.schema import (
@@ -173,13 +173,6 @@ def to_json(event: Event) -> dict[str, object]:
     return fields
 
 
-def secrets_of(event: Event) -> list[str]:
-    """Texts by which the sensitive fields of an event could be read. A field counts as sensitive if it is in any
-    version."""
-    codec = _codec(type(event))
-    return list(texts_in(event, codec.marked)) if codec.has_sensitive else []
-
-
 def from_json(data: object, to: type[Event]) -> Event:
     """Make an event of that class with these fields. Raises `BadInput` naming the path of the field that is wrong."""
     for problem in wrong_in(data, to):
@@ -207,8 +200,7 @@ class _Codec:
         version = binding.version
         self.name = version.name
         self.version = version
-        self.marked = with_marks_of(version.record, (other.record for other in binding.contract.versions))
-        self.has_sensitive = has_sensitive(self.marked)
+        self.has_sensitive = has_sensitive(marked(binding))
         self.header = MARKER + version.fingerprint
         self.schema = parse_schema(without_logical_types(version.schema))
         self.to_raw = to_raw(version.record, binding.classes)
@@ -233,7 +225,7 @@ class _Codec:
                 return read(value)
             except BadInput as why:
                 if isinstance(why.__cause__, SchemaResolutionError):
-                    raise self.too_new(writer, str(why.__cause__)) from why
+                    raise self.too_new(writer, _unlike(why.__cause__)) from why
                 raise
 
         return read_newer
@@ -278,8 +270,7 @@ def _reader(writer: Any, reader: Any) -> _Read:
         except UnicodeDecodeError as why:
             raise BadInput(f"the value cannot be read as {writer['name']}: a text in it is not UTF-8") from why
         except SchemaResolutionError as why:
-            said = "a symbol of an enum that the reader does not know" if "reader symbol list" in str(why) else why
-            raise BadInput(f"the value cannot be read as {writer['name']}: {said}") from why
+            raise BadInput(f"the value cannot be read as {writer['name']}: {_unlike(why)}") from why
         except _CORRUPT as why:  # its words are for who knows the library
             raise BadInput(f"the value cannot be read as {writer['name']}: its bytes are not those of one") from why
         if body.tell() != len(value):
@@ -288,6 +279,11 @@ def _reader(writer: Any, reader: Any) -> _Read:
         return raw
 
     return read
+
+
+def _unlike(why: SchemaResolutionError) -> str:
+    """Words about two schemas that do not go together, without the value."""
+    return "a symbol of an enum that the reader does not know" if "reader symbol list" in str(why) else str(why)
 
 
 def _set_defaults(schema: Any, type_: Type) -> None:

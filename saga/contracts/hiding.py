@@ -4,10 +4,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+from saga.contracts.library import Binding, binding_of
 from saga.contracts.schema import ArrayType, MapType, OptionalType, RecordType, Type, is_same_field
 from saga.marks import HIDDEN, texts_of
+from saga.messages import Event
 
-__all__ = ["HIDDEN", "has_sensitive", "hidden", "renamed", "texts_in", "with_marks_of"]
+__all__ = ["HIDDEN", "has_sensitive", "hidden", "marked", "renamed", "secrets_of", "texts_in", "with_marks_of"]
 
 
 def hidden(fields: Mapping[str, object], record: RecordType) -> dict[str, object]:
@@ -121,6 +123,17 @@ def _marked(type_: Type, other: Type) -> Type:
             return MapType(_marked(values, of))
         case _:
             return type_
+
+
+def marked(binding: Binding) -> RecordType:
+    """Record of a class with the marks of all versions."""
+    return with_marks_of(binding.version.record, (version.record for version in binding.contract.versions))
+
+
+def secrets_of(event: Event) -> list[str]:
+    """Texts by which the sensitive fields of an event could be read. A field counts as sensitive if it is in any
+    version."""
+    return list(texts_in(event, marked(binding_of(type(event)))))
 
 
 def texts_in(value: Any, type_: Type) -> Iterator[str]:

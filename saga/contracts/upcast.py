@@ -5,14 +5,16 @@ They belong to a class of the newer version, so each service, and each release o
 written down in the place of the message: its bytes stay as they came, and are upcast anew whenever they are read.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from saga.contracts.contract import Version
+from saga.contracts.hiding import secrets_of
 from saga.contracts.library import binding_of
 from saga.contracts.schema import meaning_changes
 from saga.errors import UpcasterFailed
+from saga.marks import without
 from saga.messages import Event
 from saga.printable import shortened
 
@@ -39,7 +41,7 @@ class Upcaster:
         try:
             made = self.function(old)
         except (Exception, SystemExit, GeneratorExit) as why:
-            raise self.failed(said_by(why)) from why
+            raise self.failed(said_by(why, secrets_of(old))) from why
         if type(made) is not self.gives:
             raise self.failed(f"it returned a {type(made).__name__}, and is to return a {self.gives.__name__}")
         assert isinstance(made, Event)
@@ -53,10 +55,10 @@ class Upcaster:
         return UpcasterFailed(f"the upcaster {self.name} failed on a {self.takes.__contract__}: {why}")
 
 
-def said_by(why: BaseException) -> str:
-    """Words of what an upcaster raised, bounded."""
+def said_by(why: BaseException, secrets: Iterable[str]) -> str:
+    """Words of what an upcaster raised, bounded, without the sensitive values that it was handed."""
     try:
-        return shortened(f"{type(why).__name__}: {why}", REASON_BYTES_MAX)
+        return shortened(without(f"{type(why).__name__}: {why}", secrets), REASON_BYTES_MAX)
     except Exception as worse:  # noqa: BLE001 - its text is code of theirs, too
         return f"{type(why).__name__}: (its text raises {type(worse).__name__})"
 

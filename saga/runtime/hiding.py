@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from saga.contracts import codec
+from saga.contracts.hiding import secrets_of
 from saga.declarations.values import Reaction
 from saga.errors import BadInput
 from saga.marks import marks_of
@@ -37,7 +37,7 @@ class Hiding:
     def secrets(self) -> list[str]:
         """Texts of all sensitive values that this run has been given: they are hidden in what is said of it."""
         events = [event for event in self.given.values() if isinstance(event, Event)] or self._events()
-        texts = [text for event in events for text in codec.secrets_of(event)]
+        texts = [text for event in events for text in secrets_of(event)]
         texts += self.hides
         texts += self.of_state()
         for type_, value in self.seen:
