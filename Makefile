@@ -43,6 +43,7 @@ check: .venv/tools ## Format, lint, types, import rules, generated code, manifes
 	$(BIN)/basedpyright
 	$(BIN)/lint-imports
 	$(BIN)/saga contracts check
+	$(BIN)/saga contracts lint
 	$(BIN)/saga manifest --check services.order services.payment services.inventory services.shipping
 
 bench: .venv/tools ## Print what it reaches, beside the limit, in one run.

@@ -1,6 +1,6 @@
 """Printing of what is wrong with contracts, in each form that the commands have, and the end that it means."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -9,9 +9,9 @@ from typing import Any, TypeVar
 import click
 
 from saga.cli.printing import tell, tell_json
-from saga.contracts.checking import RULES
 from saga.contracts.library import Library, find, folder_above
 from saga.contracts.problems import Problem, as_json, as_sarif
+from saga.contracts.released import FILE, released, violated
 from saga.errors import ContractError, DeclarationError
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -24,15 +24,22 @@ def form_options(command: F) -> F:
 
 
 def end_with(
-    problems: Sequence[Problem], form: str | None, *, good: Iterable[str], bad: Iterable[str] = (), **counts: int
+    problems: Sequence[Problem],
+    form: str | None,
+    *,
+    rules: Mapping[str, str],
+    good: Iterable[str],
+    bad: Iterable[str] = (),
+    **counts: int,
 ) -> None:
-    """Print problems, or that there are none, and end: with 1 if there are any. `good` and `bad`: lines for people, if
-    there are none and behind them if there are. `counts`: what was looked at, for JSON."""
+    """Print problems, or that there are none, and end: with 1 if there are any. `rules`: those that were applied, each
+    with a sentence; `good` and `bad`: lines for people, if there are no problems, and behind those there are; `counts`:
+    what was looked at, for JSON."""
     match form:
         case "json":
             tell_json({**counts, "problems": as_json(problems)})
         case "sarif":
-            tell_json(as_sarif(problems, RULES, version("saga-choreography")))
+            tell_json(as_sarif(problems, rules, version("saga-choreography")))
         case _ if problems:
             for problem in problems:
                 tell(*str(problem).split("\n"), err=True)
@@ -59,6 +66,14 @@ def usable(module: Path) -> tuple[Library | None, list[Problem]]:
         parts = [problem.partition(": ") for problem in why.problems]
         problems = [Problem(rule="contract", file=file, says=says) for file, _, says in parts]
         return None, shown(folder_above(module.parent), problems)
+
+
+def broken_releases(library: Library) -> list[Problem]:
+    """Problems of released versions that have changed, or are gone; or of the file that says which are released."""
+    try:
+        return violated(library.by_path, released(library.folder) or {})
+    except ContractError as why:
+        return [Problem(rule="released", file=FILE, says=why.problems[0].partition(": ")[2])]
 
 
 def shown(folder: Path, problems: Iterable[Problem]) -> list[Problem]:

@@ -5,11 +5,14 @@ from pathlib import Path
 
 import click
 
-from saga.cli.contract_problems import end_with, folder_of, form_options, shown, usable
+from saga.cli.contract_problems import broken_releases, end_with, folder_of, form_options, shown, usable
+from saga.cli.contract_versions import bump, diff, new, release
 from saga.cli.printing import tell
-from saga.contracts.checking import REASON, counted, incompatible, modes
+from saga.contracts.checking import REASON, RULES, counted, incompatible, modes
 from saga.contracts.codegen import classes_in, generate, generated_below, is_generated
 from saga.contracts.library import Library
+from saga.contracts.lint import RULES as LINT_RULES
+from saga.contracts.lint import lint
 from saga.contracts.named import unknown
 from saga.contracts.problems import Problem
 from saga.errors import ContractError
@@ -82,7 +85,7 @@ def check(module: Path | None, form: str | None) -> None:
 
     Without a module, the contracts of the current folder and every generated module below it. Exits with 1 and what is
     wrong if a version breaks its promise, if a module is not what `saga contracts generate` would write, or if
-    contracts cannot be used.
+    contracts cannot be used, or a version that is released (`saga contracts release`) has changed.
     """
     problems: list[Problem] = []
     if module is not None:
@@ -95,16 +98,37 @@ def check(module: Path | None, form: str | None) -> None:
     if library is not None:
         found, versions = library.contracts.values(), len(library.by_path)
         breaks = incompatible(found)
-        problems += shown(library.folder, breaks)
+        problems += shown(library.folder, [*breaks, *broken_releases(library)])
         good += [
-            f"the {counted(versions, 'version')} of {counted(len(found), 'contract')} fit each other",
+            f"{counted(len(found), 'contract')} in {counted(versions, 'version')}: all fit each other",
             *modes(found),
         ]
         bad += [PROMISES] if breaks else []
     # A folder that cannot be read is one problem, not one in each of its modules.
     problems += [drift for path in modules if not problems or library is not None for drift in _drift(path)]
     good.append(f"{len(modules)} generated module{'s are' if len(modules) != 1 else ' is'} as the contracts say")
-    end_with(problems, form, good=good, bad=bad, versions=versions, modules=len(modules))
+    end_with(problems, form, rules=RULES, good=good, bad=bad, versions=versions, modules=len(modules))
+
+
+@contracts.command("lint")
+@form_options
+def lint_(form: str | None) -> None:
+    """Check the style of contracts: names, descriptions, key, sensitive fields, units of numbers.
+
+    Looks at the newest version of each contract; older ones are as they are. A field or a record, with all in it, is
+    left out of a rule by "lint": ["unit"] in the schema. Exits with 1 if something is found, each with its rule.
+    """
+    library, problems = usable(Path.cwd() / "any.py")
+    found = () if library is None else library.contracts.values()
+    if library is not None:
+        problems += shown(library.folder, lint(found))
+    good = [f"{counted(len(found), 'contract')}: nothing to say"]
+    bad = ['a field or a record is left out of a rule by "lint": ["RULE"] in it']
+    end_with(problems, form, rules=LINT_RULES, good=good, bad=bad, contracts=len(found))
+
+
+for command in (new, bump, release, diff):
+    contracts.add_command(command)
 
 
 def _drift(path: Path) -> list[Problem]:

@@ -17,6 +17,7 @@ RULES: Final[Mapping[str, str]] = {
     "no-default": "A field without a default is not in messages of the other version.",
     "optional": "A field that may be absent in one version is not optional in the other.",
     "precision": "An amount may have more digits than the other version reads.",
+    "released": "A version that is released has changed, or is gone.",
     "rounding": "Great numbers are rounded by the other version.",
     "symbols": "Symbols of an enum are not known in the other version.",
     "type": "A type cannot be read as that of the other version.",

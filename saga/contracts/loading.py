@@ -80,16 +80,40 @@ def load(folder: Path, schemas: str = URN) -> tuple[Mapping[str, Contract], Mapp
     return _contracts(files, schemas), topics
 
 
+def read_version(path: Path) -> Version:
+    """Read the version in a file `<Name>.v<N>.avsc`, wherever it is. Raises `ContractError`."""
+    match = _FILE.fullmatch(path.name)
+    if match is None:
+        raise ContractError(f"{path} cannot be used:", ["call it <Name>.v<N>.avsc, with N from 1"])
+    schema, wrong = _json(path)
+    if not wrong:
+        return made_version(schema, f"{path.parent.name}/{path.stem}", match["name"], int(match["number"]))
+    raise ContractError(f"{path} cannot be used:", wrong)
+
+
+def made_version(schema: Any, path: str, name: str, number: int) -> Version:
+    """Make the version that a schema's JSON is. `path`: where it is or will be, without `.avsc`. Raises
+    `ContractError`."""
+    topic = schema.get("topic") if isinstance(schema, dict) else None
+    read, wrong = _version(schema, f"{path}.avsc", name, number, topic if isinstance(topic, str) else "")
+    if read is None:
+        raise ContractError(f"{path}.avsc cannot be used:", wrong)
+    return read.version
+
+
 def _read(path: Path, place: str, name: str, number: int) -> tuple[_File | None, list[str]]:
     """Read the version in a file, or what is wrong with it."""
     schema, wrong = _json(path)
-    if wrong:
-        return None, wrong
+    return (None, wrong) if wrong else _version(schema, place, name, number, path.parent.name)
+
+
+def _version(schema: Any, place: str, name: str, number: int, topic: str) -> tuple[_File | None, list[str]]:
+    """Make a version of a file's JSON, or say what is wrong with it. `topic`: that of its folder."""
     if not isinstance(schema, dict) or schema.get("type") != "record":
         return None, ['must be an object with "type": "record"']
     problems = [] if schema.get("name") == name else [f"the record is called {schema.get('name')!r}, the file {name!r}"]
     record, wrong = read_record(schema)
-    problems += [*_wrong_terms(schema, path.parent.name), *wrong_upcasts(schema, number), *wrong]
+    problems += [*_wrong_terms(schema, topic), *wrong_upcasts(schema, number), *wrong]
     if record is None or problems:
         return None, problems
     key = record.field(schema["key"])

@@ -10,6 +10,7 @@ from click.testing import CliRunner, Result
 from saga.cli.contracts import contracts
 from saga.contracts import library
 from saga.contracts.checking import REASON
+from saga.errors import ContractError
 from tests.contracts.folders import field, put, schema, write
 
 
@@ -39,7 +40,7 @@ def test_generate_writes_a_module_that_check_accepts(folder: Path) -> None:
     assert (done.exit_code, done.output.splitlines()) == (
         0,
         [
-            "the 2 versions of 2 contracts fit each other",
+            "2 contracts in 2 versions: all fit each other",
             f"full_transitive, the default, because {REASON}: 2 contracts",
             "1 generated module is as the contracts say",
         ],
@@ -217,3 +218,256 @@ def test_without_contracts_the_command_makes_no_sense(tmp_path: Path, monkeypatc
     done = saga("generate", "events.py", "Placed")
     assert done.exit_code == 2
     assert "there is no folder contracts/ with schemas in it" in done.output
+
+
+SENT = [
+    *("new", "goods/GoodsSent", "--owner", "order", "--key", "order_id", "--doc", "The goods were sent."),
+    *("--field", "tracking:string:Where to ask.", "--field", "total:decimal(12,2)?:What it costs, in euros."),
+    *("--field", "parcels:uuid[]:What they are called: each has a label."),
+]
+
+
+def test_new_writes_a_version_that_is_linted_and_used(folder: Path) -> None:
+    done = saga(*SENT, "--starts", "--said-outside")
+    assert (done.exit_code, done.output) == (
+        0,
+        "contracts/goods/GoodsSent.v1.avsc written\nnext: saga contracts generate MODULE GoodsSent\n",
+    )
+    assert (
+        (folder / "contracts/goods/GoodsSent.v1.avsc").read_text("utf-8")
+        == """{
+  "type": "record",
+  "name": "GoodsSent",
+  "doc": "The goods were sent.",
+  "topic": "goods",
+  "key": "order_id",
+  "owner": "order",
+  "starts": true,
+  "said": "outside",
+  "fields": [
+    {"name": "order_id", "type": "string", "doc": "The order, and with it the saga."},
+    {"name": "tracking", "type": "string", "doc": "Where to ask."},
+    {"name": "total", "type": ["null", {"type": "bytes", "logicalType": "decimal", "precision": 12, "scale": 2}],\
+ "default": null, "doc": "What it costs, in euros."},
+    {"name": "parcels", "type": {"type": "array", "items": {"type": "string", "logicalType": "uuid"}},\
+ "doc": "What they are called: each has a label."}
+  ]
+}
+"""
+    )
+    forget_folders()
+    assert saga("generate", "events.py", "GoodsSent").exit_code == 0
+    assert "total: Decimal | None = None" in (folder / "events.py").read_text("utf-8")
+    assert [p["file"] for p in json.loads(saga("lint", "--json").output)["problems"] if "goods" in p["file"]] == []
+
+
+def test_the_first_contract_of_all_makes_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert saga(*SENT, "--heard-outside", "--outcome", "success").exit_code == 0
+    written = json.loads((tmp_path / "contracts/goods/GoodsSent.v1.avsc").read_text("utf-8"))
+    assert (written["heard"], written["outcome"]) == ("outside", "success")
+    assert "starts" not in written
+    assert "said" not in written
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"goods/GoodsSent": "GoodsSent"}, "'GoodsSent' is not TOPIC/NAME, as orders/OrderPlaced"),
+        ({"goods/GoodsSent": "../goods/GoodsSent"}, "is not TOPIC/NAME"),
+        ({"goods/GoodsSent": "../GoodsSent"}, "the topic .. is not lower case"),
+        ({"goods/GoodsSent": "goods/goods_sent"}, "the event goods_sent is not called in CamelCase"),
+        ({"goods/GoodsSent": "goods/Goods Sent"}, "'Goods Sent' is no name for a type"),
+        ({"goods/GoodsSent": "orders/Placed"}, "contracts/orders/Placed.v1.avsc is there already; the next version"),
+        ({"goods/GoodsSent": "orders/GoodsSent", "order": "post"}, "a topic has one owner: give each its own topic"),
+        ({"order_id": "order"}, "the key order is the name of the kind of saga"),
+        ({"The goods were sent.": " "}, "the event GoodsSent has no description"),
+        ({"tracking:string:Where to ask.": "tracking:string"}, "'tracking:string' is not NAME:TYPE:DESCRIPTION"),
+        ({"tracking:string:Where to ask.": "tracking:text:x"}, "there is no type 'text'; there are boolean, int"),
+        ({"tracking:string:Where to ask.": "email:string:x"}, "email: sounds like personal data or a secret"),
+        ({"tracking:string:Where to ask.": "x:decimal(2,5):x"}, "decimal needs whole numbers 0 <= scale <= precision"),
+    ],
+)
+def test_new_refuses_what_would_not_be_linted_and_writes_nothing(
+    folder: Path, changed: dict[str, str], message: str
+) -> None:
+    before = sorted(folder.rglob("*.avsc"))
+    done = saga(*(changed.get(word, word) for word in SENT))
+    assert isinstance(done.exception, ContractError) or done.exit_code == 2
+    assert message in " ".join((done.output + str(done.exception)).split())
+    assert sorted(folder.rglob("*.avsc")) == before
+
+
+def test_bump_copies_the_newest_version(folder: Path) -> None:
+    old = folder / "contracts/orders/Placed.v1.avsc"
+    old.write_text(old.read_text("utf-8").replace(", ", ",   "))
+    done = saga("bump", "Placed")
+    assert done.exit_code == 0
+    assert done.output.startswith("contracts/orders/Placed.v2.avsc written, as v1 is; change it, and then:\n")
+    assert "saga contracts diff Placed.v1 Placed.v2\n" in done.output
+    assert (folder / "contracts/orders/Placed.v2.avsc").read_text("utf-8") == old.read_text("utf-8")
+    forget_folders()
+    assert saga("check").exit_code == 0
+    assert saga("bump", "Nothing").exit_code == 2
+
+
+def test_what_is_released_may_not_change_and_what_is_not_needs_no_other_version(folder: Path) -> None:
+    done = saga("release")
+    assert (done.exit_code, done.output.splitlines()) == (
+        0,
+        ["orders/Asked.v1 is released", "orders/Placed.v1 is released", "2 versions in contracts/released.json"],
+    )
+    written = (folder / "contracts/released.json").read_text("utf-8")
+    assert saga("release").output == "2 versions in contracts/released.json\n"
+    assert saga("bump", "Placed").exit_code == 0
+    forget_folders()
+    done = saga("bump", "Placed")
+    assert (done.exit_code, done.output) == (
+        1,
+        "orders/Placed.v2 is not released: change it as it is, nobody relies on it yet\n",
+    )
+    assert saga("check").exit_code == 0
+    (folder / "contracts/orders/Asked.v1.avsc").unlink()
+    write(folder, schema("Placed", field("note", "string", default="")))
+    forget_folders()
+    for command in ("check", "release"):
+        done = saga(command)
+        assert done.exit_code == 1
+        assert "contracts/orders/Asked.v1.avsc: is released, and is gone: messages of it cannot be" in done.output
+        assert "; bring it back [released]\n" in done.output
+        assert "contracts/orders/Placed.v1.avsc: is released, and has changed: messages of it" in done.output
+    assert (folder / "contracts/released.json").read_text("utf-8") == written
+
+
+def test_what_does_not_fit_is_not_released(folder: Path) -> None:
+    write(folder, schema("Placed", field("note", "string")), version=2)
+    done = saga("release")
+    assert done.exit_code == 1
+    assert "note is not in what is written" in done.output
+    assert not (folder / "contracts/released.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("changed", "same"),
+    [
+        ({"doc": "Other words."}, True),
+        ({"lint": ["doc"]}, True),
+        ({"owner": "post"}, False),
+        ({"compatible": "none"}, False),
+        ({"starts": True}, False),
+        ({"anything": 1}, False),
+        ({"note": field("note", "string", doc="Now with words.", lint=["doc"])}, True),
+        ({"note": field("note", {"type": "string", "logicalType": "uuid"})}, False),
+        ({"note": field("note", "string", sensitive=True)}, False),
+        ({"note": field("note", "string", aliases=["words"])}, False),
+    ],
+)
+def test_words_of_a_released_version_may_be_mended_and_nothing_else(
+    folder: Path, changed: dict[str, Any], same: bool
+) -> None:
+    changed = dict(changed)
+    write(folder, schema("Placed", field("note", "string")))
+    saga("release")
+    note = changed.pop("note", field("note", "string"))
+    write(folder, schema("Placed", note) | changed)
+    if "owner" in changed:
+        write(folder, schema("Asked") | changed)
+    forget_folders()
+    done = saga("check")
+    assert (done.exit_code, "[released]" in done.output) == ((0, False) if same else (1, True))
+
+
+def test_a_default_that_is_called_like_our_words_counts(folder: Path) -> None:
+    part = {"type": "record", "name": "Part", "fields": [field("doc", "string")]}
+    write(folder, schema("Placed", field("x", part, default={"doc": "a"})))
+    saga("release")
+    write(folder, schema("Placed", field("x", part, default={"doc": "b"})))
+    forget_folders()
+    assert "[released]" in saga("check").output
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "is no JSON: "),
+        ("[]", "is no file of format 1"),
+        ('{"format": 2, "versions": {}}', "is no file of format 1"),
+        ('{"format": 1, "versions": []}', "is no file of format 1"),
+        ('{"format": 1, "format": 1, "versions": {}}', "names 'format' twice"),
+    ],
+)
+def test_a_damaged_list_of_releases_is_told(folder: Path, text: str, message: str) -> None:
+    put(folder / "contracts/released.json", text)
+    done = saga("check")
+    assert done.exit_code == 1
+    assert f"contracts/released.json: {message}" in done.output
+    assert "bring back the file that is committed [released]" in done.output
+    assert saga("release").exit_code == 1
+    assert (folder / "contracts/released.json").read_text("utf-8") == text
+
+
+def test_diff_shows_each_change_and_ends_with_1_if_a_promise_breaks(folder: Path) -> None:
+    write(folder, schema("Placed", field("note", "string"), field("x", "int", default=0)), version=2)
+    done = saga("diff", "Placed.v1", "orders/Placed.v2")
+    assert (done.exit_code, done.output.splitlines()) == (
+        1,
+        [
+            "orders/Placed.v1 -> orders/Placed.v2 (full_transitive): 2 changes",
+            "  note  added: string",
+            "    v2 cannot read messages of v1: note is not in what is written, and has no default where it is read; "
+            "give it a default in the first version that has it, or an alias if it was renamed",
+            "  x  added: int, default 0",
+            "    v2 reads messages of v1: x is not in what is written: its default 0 stands in",
+            "1 broken promise",
+        ],
+    )
+    done = saga("diff", "Placed.v2", "Placed.v1", "--json")  # the other way round
+    assert done.exit_code == 1
+    told = json.loads(done.output)
+    assert (told["old"], told["new"], told["compatible"]) == ("orders/Placed.v2", "orders/Placed.v1", "full_transitive")
+    assert [(c["kind"], c["old"], c["new"], [f["rule"] for f in c["forward"]]) for c in told["changes"]] == [
+        ("removed", "note", None, ["no-default"]),
+        ("removed", "x", None, ["unwritten"]),
+    ]
+
+
+def test_diff_breaks_what_the_mode_promises_and_nothing_else(folder: Path) -> None:
+    steps: list[tuple[dict[str, Any], int]] = [
+        ({"compatible": "forward"}, 0),
+        ({"compatible": "backward"}, 1),
+        ({"compatible": "backward", "upcasts": [1]}, 0),
+        ({"compatible": "none"}, 0),
+    ]
+    for attributes, code in steps:
+        write(folder, schema("Placed", field("note", "string"), **attributes), version=2)
+        forget_folders()
+        done = saga("diff", "Placed.v1", "Placed.v2")
+        assert done.exit_code == code
+        assert ("messages of v1 are read by an upcaster" in done.output) is ("upcasts" in attributes)
+
+
+def test_diff_takes_files_from_anywhere(folder: Path) -> None:
+    put(folder / "before/Placed.v1.avsc", (folder / "contracts/orders/Placed.v1.avsc").read_text("utf-8"))
+    done = saga("diff", "before/Placed.v1.avsc", "contracts/orders/Placed.v1.avsc")
+    assert (done.exit_code, done.output.splitlines()[1:]) == (0, ["nothing that is promised breaks"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["Placed.v1", "Placed.v2"], "there is no version Placed.v2 in"),
+        (["Placed", "Placed.v1"], "there is no version Placed in"),
+        (["Placed.v1", "Asked.v1"], "Placed.v1 and Asked.v1 are two contracts: Placed and Asked"),
+        (["nowhere/Placed.v1.avsc", "Placed.v1"], "there is no file nowhere/Placed.v1.avsc"),
+        (["other.avsc", "Placed.v1"], "other.avsc cannot be used"),
+        (["Broken.v1.avsc", "Placed.v1"], "is no JSON"),
+        (["Wrong.v1.avsc", "Placed.v1"], 'must be an object with "type": "record"'),
+    ],
+)
+def test_diff_of_what_is_not_there_was_asked_wrongly(folder: Path, arguments: list[str], message: str) -> None:
+    put(folder / "other.avsc", "{}")
+    put(folder / "Broken.v1.avsc", "{")
+    put(folder / "Wrong.v1.avsc", "[]")
+    done = saga("diff", *arguments)
+    assert isinstance(done.exception, ContractError) or done.exit_code == 2
+    assert message in done.output + str(done.exception)

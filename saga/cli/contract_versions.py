@@ -1,0 +1,223 @@
+"""Commands for versions of contracts: a first one, the next one, what changed between two, and which are released."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from saga.cli.contract_problems import broken_releases, folder_of, shown
+from saga.cli.printing import tell, tell_json
+from saga.contracts.checking import counted, incompatible
+from saga.contracts.compat import Finding, directions
+from saga.contracts.contract import Version
+from saga.contracts.differences import Change, differences
+from saga.contracts.library import Library, folder_above
+from saga.contracts.lint import lint_version
+from saga.contracts.loading import made_version, read_version
+from saga.contracts.released import FILE, released
+from saga.contracts.released import release as write_released
+from saga.contracts.writing import KINDS, field_of, first_version, text_of
+from saga.errors import ContractError, DeclarationError
+
+_ANY = "any.py"
+
+
+@click.command()
+@click.argument("place", metavar="TOPIC/NAME")
+@click.option("--owner", required=True, help="Name of the service that emits it.")
+@click.option("--key", required=True, help="Field of the saga id, which is the name of the kind of saga: order_id.")
+@click.option("--doc", required=True, help="What happened, in a sentence.")
+@click.option(
+    "--field",
+    "fields",
+    multiple=True,
+    metavar="NAME:TYPE:DESCRIPTION",
+    help=f"A field beside the key, as quantity:int:How many of it. Types: {KINDS}; [] behind one for many, ? for what "
+    "may be absent.",
+)
+@click.option("--starts", is_flag=True, help="It begins a saga.")
+@click.option("--outcome", type=click.Choice(["success", "failure"]), help="It ends a saga.")
+@click.option("--said-outside", is_flag=True, help="Clients, and services that do not own it, may publish it.")
+@click.option("--heard-outside", is_flag=True, help="Somebody whom we do not know consumes it.")
+def new(place: str, doc: str, fields: tuple[str, ...], key: str, **terms: Any) -> None:
+    """Write the first version of a contract: contracts/TOPIC/NAME.v1.avsc.
+
+    \b
+    saga contracts new orders/OrderShipped --owner order --key order_id --doc "The goods are on their way." \\
+        --field "tracking:string:Where to ask for them."
+    """
+    topic, slash, name = place.partition("/")
+    if not (topic and slash and name) or "/" in name:
+        raise click.UsageError(f"{place!r} is not TOPIC/NAME, as orders/OrderPlaced")
+    try:
+        parts = [field_of(text) for text in fields]
+    except ValueError as why:
+        raise click.UsageError(str(why)) from why
+    id_ = {"name": key, "type": "string", "doc": f"The {key.removesuffix('_id')}, and with it the saga."}
+    given = {"doc": doc, "topic": topic, "key": key, **terms}
+    for outside in ("said", "heard"):
+        given[outside] = "outside" if given.pop(f"{outside}_outside") else None
+    schema = first_version(name, given, [id_, *parts])
+    folder, path = _folder(), f"{topic}/{name}.v1"
+    problems = lint_version(made_version(schema, path, name, 1))
+    if problems:
+        raise click.UsageError("\n".join(str(problem) for problem in problems))
+    file = folder / f"{path}.avsc"
+    if file.exists():
+        raise click.UsageError(f"{file} is there already; the next version of it: saga contracts bump {name}")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text_of(schema), "utf-8")
+    try:
+        Library.load(folder)
+    except ContractError:
+        file.unlink()
+        raise
+    tell(f"{_from_here(file)} written", f"next: saga contracts generate MODULE {name}")
+
+
+@click.command()
+@click.argument("name")
+def bump(name: str) -> None:
+    """Begin the next version of a contract: a copy of its newest one, to be changed."""
+    library = _library()
+    contract = library.contracts.get(name)
+    if contract is None:
+        raise click.UsageError(f"there is no contract {name} in {library.folder}")
+    newest, known = contract.newest, released(library.folder)
+    if known is not None and newest.path not in known:
+        tell(f"{newest.path} is not released: change it as it is, nobody relies on it yet", err=True)
+        raise click.exceptions.Exit(1)
+    old = library.folder / f"{newest.path}.avsc"
+    file = old.with_name(f"{name}.v{newest.number + 1}.avsc")
+    file.write_text(old.read_text("utf-8"), "utf-8")
+    tell(
+        f"{_from_here(file)} written, as v{newest.number} is; change it, and then:",
+        f"  saga contracts diff {name}.v{newest.number} {name}.v{newest.number + 1}",
+        "  saga contracts check",
+        "  saga contracts generate",
+    )
+
+
+@click.command()
+def release() -> None:
+    """Say that all versions there are now are released: they may not change any more, nor go.
+
+    Writes contracts/released.json, with a digest of each, to be committed; descriptions do not count. From then on
+    `saga contracts check` tells what has changed. Exits with 1, and writes nothing, if versions do not fit each other,
+    or a released one is not what it was.
+    """
+    library = _library()
+    problems = [*incompatible(library.contracts.values()), *broken_releases(library)]
+    for problem in shown(library.folder, problems):
+        tell(*str(problem).split("\n"), err=True)
+    if problems:
+        raise click.exceptions.Exit(1)
+    names = write_released(library.folder, library.by_path.values())
+    for path in names:
+        tell(f"{path} is released")
+    tell(f"{counted(len(library.by_path), 'version')} in {_from_here(library.folder / FILE)}")
+
+
+@click.command()
+@click.argument("old")
+@click.argument("new_", metavar="NEW")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def diff(old: str, new_: str, as_json: bool) -> None:
+    """Show what changed between two versions, field by field, and what it breaks in which direction.
+
+    OLD and NEW are versions of the contracts here (OrderPlaced.v1), or files (before/OrderPlaced.v1.avsc). Exits with 1
+    if something breaks what NEW promises of OLD.
+
+    \b
+    saga contracts diff OrderPlaced.v1 OrderPlaced.v2
+    """
+    one, other = _version(old), _version(new_)
+    if one.name != other.name:
+        raise click.UsageError(f"{old} and {new_} are two contracts: {one.name} and {other.name}")
+    changes = differences(one, other)
+    promised = [way for way in directions(other.compatible) if way == "forward" or one.number not in other.upcasts]
+    broken = [f for change in changes for way in promised for f in getattr(change, way) if f.breaks]
+    if as_json:
+        tell_json({"old": one.path, "new": other.path, "compatible": other.compatible, "changes": _json(changes)})
+    else:
+        tell(f"{one.path} -> {other.path} ({other.compatible}): {counted(len(changes), 'change')}")
+        for change in changes:
+            tell(f"  {change.path or other.name}  {change.says}", *_effects(change, one, other))
+        if one.number in other.upcasts:
+            tell(f"messages of v{one.number} are read by an upcaster")
+        tell(f"{counted(len(broken), 'broken promise')}" if broken else "nothing that is promised breaks")
+    if broken:
+        raise click.exceptions.Exit(1)
+
+
+def _effects(change: Change, old: Version, new_: Version) -> list[str]:
+    """Lines that say what a change does to whom."""
+    lines = []
+    for findings, writer, reader in ((change.backward, old, new_), (change.forward, new_, old)):
+        verbs = {"fails": "cannot read", "misread": "misreads", "default": "reads"}
+        for finding in findings:
+            remedy = f"; {finding.remedy}" if finding.remedy else ""
+            verb = verbs[finding.effect]
+            lines.append(
+                f"    v{reader.number} {verb} messages of v{writer.number}: {finding.path} {finding.says}{remedy}"
+            )
+    return lines
+
+
+def _json(changes: tuple[Change, ...]) -> list[dict[str, Any]]:
+    def told(finding: Finding) -> dict[str, Any]:
+        return {
+            "rule": finding.rule,
+            "path": finding.path,
+            "effect": finding.effect,
+            "says": finding.says,
+            "remedy": finding.remedy,
+        }
+
+    return [
+        {
+            "kind": change.kind,
+            "old": change.old,
+            "new": change.new,
+            "says": change.says,
+            "backward": [told(finding) for finding in change.backward],
+            "forward": [told(finding) for finding in change.forward],
+        }
+        for change in changes
+    ]
+
+
+def _version(given: str) -> Version:
+    """Version that an argument names: a file, or a version in the contracts here."""
+    if given.endswith(".avsc"):
+        if not Path(given).is_file():
+            raise click.UsageError(f"there is no file {given}")
+        return read_version(Path(given))
+    library = _library()
+    found = [version for path, version in library.by_path.items() if given in (path, path.partition("/")[2])]
+    if not found:
+        raise click.UsageError(
+            f"there is no version {given} in {library.folder}; name one as OrderPlaced.v1, or a file"
+        )
+    return found[0]
+
+
+def _library() -> Library:
+    """Contracts of the current folder; if they cannot be used, the answer is no."""
+    try:
+        return folder_of(Path.cwd() / _ANY)
+    except ContractError as why:
+        tell(*str(why).split("\n"), err=True)
+        raise click.exceptions.Exit(1) from why
+
+
+def _folder() -> Path:
+    """Folder of the contracts; the first contract of all goes to a new one here."""
+    try:
+        return folder_above(Path.cwd())
+    except DeclarationError:
+        return Path.cwd() / "contracts"
+
+
+def _from_here(path: Path) -> Path:
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
