@@ -36,6 +36,14 @@ def check_http(text: str) -> None:
         raise ValueError("it must be host:port, as in 127.0.0.1:8080 or 0.0.0.0:8080")
 
 
+def check_registry(text: str) -> None:
+    """Check the address of a schema registry: a URL, without a user, a password or a question in it."""
+    if scheme_of(text) not in ("http", "https") or not text.partition("://")[2].strip("/"):
+        raise ValueError("it must be https://HOST:PORT/PATH or http://HOST:PORT/PATH")
+    if not is_plain(text):
+        raise ValueError("it must be an address alone; name the user and the password by SAGA_REGISTRY_USER and others")
+
+
 COMMAND = "command:"
 """Beginning of a hook that is a command."""
 

@@ -1,6 +1,6 @@
 """Publishing from outside any service: a web page, a script, a person's answer."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from typing import Self
 
@@ -8,9 +8,10 @@ from saga import wiring as wiring
 from saga.broker.missing_topics import APPLY, topic_problems
 from saga.client_events import to_record
 from saga.clock import Clock, SystemClock
-from saga.contracts.library import binding_of
+from saga.contracts.library import Binding, binding_of
 from saga.errors import BrokerUnavailable, ConfigurationError, SagaError
 from saga.messages import Event, Topic
+from saga.registry.edge import problems_of
 
 ACKNOWLEDGED_S_MAX = 30.0
 """Longest wait of `publish` for the broker's acknowledgement."""
@@ -54,6 +55,8 @@ class Client:
         bindings = [binding_of(kind) for kind in {type(event) for event in events}]
         if {binding.contract.topic for binding in bindings} - self._known:
             await self._with_topics({b.contract.topic: b.library.topics[b.contract.topic] for b in bindings})
+        if any(binding.contract.subject for binding in bindings):
+            await self._with_schemas(bindings)
         try:
             await self._clock.within(ACKNOWLEDGED_S_MAX, self._broker.publish(records))
         except (TimeoutError, BrokerUnavailable) as why:
@@ -76,3 +79,12 @@ class Client:
         if forbidden := await self._broker.forbidden((), topics):
             raise ConfigurationError("nothing was published: have this user allowed to publish:", forbidden)
         self._known |= topics.keys()
+
+    async def _with_schemas(self, bindings: Sequence[Binding]) -> None:
+        """Return when these events can be published as their topics want it. Raises `ConfigurationError` if people have
+        to act."""
+        versions = [(binding.contract, binding.version) for binding in bindings]
+        if problems := await problems_of(self._broker, versions):
+            raise ConfigurationError(
+                "nothing was published: the schemas of what is published have to be there:", problems
+            )

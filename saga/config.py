@@ -12,11 +12,13 @@ from typing import Literal, NamedTuple, Self, TypeVar
 import msgspec
 
 from saga import adapters, setting_readers
-from saga.adapter_description import Problem
+from saga.adapter_description import Options, Problem
 from saga.addresses import check_hook, check_http, scheme_of
 from saga.broker.port import RECORD_BYTES_LEAST, RECORD_BYTES_LIMIT, RECORD_BYTES_MAX
 from saga.errors import ConfigurationError
 from saga.policies.concurrency import INFLIGHT_MIN
+from saga.registry import settings as registry_settings
+from saga.registry.settings import RegistryOptions
 from saga.setting_readers import SettingReader
 
 T = TypeVar("T")
@@ -90,7 +92,7 @@ class Settings:
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """Lowest level of the lines that are written."""
     options: tuple[object, ...] = ()
-    """Settings that only one adapter has: a value of each kind that is not all defaults."""
+    """Settings that only one adapter has, or the schema registry: a value of each kind that is not all defaults."""
 
     @classmethod
     def read(cls, environ: Mapping[str, str]) -> Self:
@@ -143,7 +145,7 @@ class Settings:
             mine = {name: value for name, value in values.items() if name in kind.__annotations__}
             return msgspec.convert(mine, kind)
 
-        made: list[object] = [read(options.kind) for options in adapters.options()]
+        made: list[object] = [read(options.kind) for options in all_options()]
         return replace(read(cls), options=tuple(each for each in made if each != type(each)()))
 
     def of(self, kind: type[T]) -> T:
@@ -161,6 +163,7 @@ class Settings:
                 "less, or the same to have as many in flight however slow the store is",
             )
         yield from adapters.problems(self)
+        yield from registry_settings.problems(self.of(RegistryOptions))
 
 
 def address_given(name: Literal["broker", "store"], flag: str | None) -> str:
@@ -245,6 +248,12 @@ READERS: Mapping[str, SettingReader] = {
 """Readers of the settings that have nothing to do with adapters, by variable."""
 
 
+def all_options() -> Iterator[Options]:
+    """Settings that belong together, of adapters and of the schema registry."""
+    yield from adapters.options()
+    yield registry_settings.OPTIONS
+
+
 def known() -> dict[str, SettingReader]:
     """Readers of all settings by variable, in the order in which people are told of them."""
     kinds = {
@@ -255,7 +264,7 @@ def known() -> dict[str, SettingReader]:
             lambda a: adapters.store_adapter(a).check(a), ", ".join(each.takes for each in adapters.STORES)
         ),
     }
-    for options in adapters.options():
+    for options in all_options():
         kinds |= options.readers
     kinds |= READERS
     return kinds

@@ -70,7 +70,8 @@ def _of_type(name: str, base: str, schema: str, source: str) -> tuple[tuple[str,
 
 def to_record(message: Message, contract: Contract) -> Outgoing:
     """Record of a message as it is published; its saga id is the key."""
-    return Outgoing(contract.topic, message.saga.encode(), message.value, headers_of(message, contract))
+    headers = headers_of(message, contract)
+    return Outgoing(contract.topic, message.saga.encode(), message.value, headers, contract.subject)
 
 
 def type_of(record: Record | Outgoing) -> str | None:

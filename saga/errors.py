@@ -22,6 +22,7 @@ SagaError                    what happened, where, and what to do next
    +- Fenced                 the partition belongs to another member by now: let go of it
    +- BrokerBroken           as StoreBroken (a `Broken`)
    +- BrokerUnavailable      may have been published: wait and publish again
+      +- RegistryUnavailable certainly not published: the schema registry does not answer, wait
 """
 
 from collections.abc import Sequence
@@ -139,6 +140,10 @@ class Fenced(BrokerError):
 
 class BrokerUnavailable(BrokerError):
     """Outage of the broker, which did not acknowledge: what was to be published may be there or not."""
+
+
+class RegistryUnavailable(BrokerUnavailable):
+    """Outage of the schema registry, without which a message can be neither written nor read: nothing was published."""
 
 
 class BrokerBroken(BrokerError, Broken):

@@ -95,6 +95,16 @@ class Standstill(NamedTuple):
     """Reason for people, with what to do."""
 
 
+class Writer(NamedTuple):
+    """Schema with which a value was written, as a schema registry knows it by the id in the value."""
+
+    id: int
+    schema: str
+    """Avro schema, as JSON text; empty: the registry has none of that id."""
+    registry: str
+    """Address of the registry, for people."""
+
+
 class Record(NamedTuple):
     """Entry of the log, as a broker hands it out."""
 
@@ -106,6 +116,8 @@ class Record(NamedTuple):
     headers: Headers
     time_ms: int
     """Time at which the broker appended it."""
+    writer: Writer | None = None
+    """Schema that a registry has for a value in its wire format; `None`: it is in none, or nobody asked."""
 
 
 class Outgoing(NamedTuple):
@@ -115,6 +127,8 @@ class Outgoing(NamedTuple):
     key: bytes
     value: bytes | None
     headers: Headers
+    subject: str = ""
+    """Subject under which a schema registry has its schema, if it is to be in the registry's wire format."""
 
 
 class Topic(NamedTuple):
@@ -124,3 +138,5 @@ class Topic(NamedTuple):
     partitions: int = 12
     retention_days: float | None = 7
     """Days for which records are kept; `None`: for ever."""
+    wire: str = "single-object"
+    """Form of what is published to it: `single-object`, or `registry`, the wire format of a schema registry."""

@@ -25,9 +25,12 @@ from saga.errors import BrokerUnavailable, ConfigurationError, DeclarationError,
 from saga.observe.hook import Hook, calling, sender_to
 from saga.observe.moments import Report, to_all
 from saga.observe.worker_view import Watch
+from saga.registry.edge import problems_of
+from saga.registry.opening import behind
+from saga.registry.settings import RegistryOptions
 from saga.runtime.errors import raised_at
 from saga.runtime.lifecycle import OPEN_S_MAX, Options, serve
-from saga.runtime.prepared import needs_of, prepare, topics_of
+from saga.runtime.prepared import emitted_by, heard_by, needs_of, prepare, topics_of
 from saga.runtime.room import Limits
 from saga.service import Service
 from saga.store.port import Store
@@ -94,7 +97,8 @@ def broker_of(
 ) -> AbstractAsyncContextManager[Broker]:
     """Open the broker at `address`, or at the setting `SAGA_BROKER`. `open_by_s`: by the clock's monotonic time."""
     settings = settings if settings is not None and not address else Settings.from_environment(broker=address)
-    return _in_time(adapters.broker_at(settings, clock), f"the broker {settings.broker}", clock, open_by_s)
+    broker = behind(adapters.broker_at(settings, clock), settings.of(RegistryOptions), clock)
+    return _in_time(broker, f"the broker {settings.broker}", clock, open_by_s)
 
 
 def store_of(
@@ -250,6 +254,8 @@ async def with_topics(
         )
     if forbidden:
         raise ConfigurationError("nothing was started: have this user allowed what its services do:", forbidden)
+    if wrong := await problems_of(broker, emitted_by(services), heard_by(services)):
+        raise ConfigurationError("nothing was started: the schema registry is not as its events need it:", wrong)
 
 
 def _single(group: ExceptionGroup[Exception]) -> Iterator[Exception]:

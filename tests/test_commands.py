@@ -24,7 +24,7 @@ def said(**changes: Any) -> Outgoing:
 
 
 def lies(outgoing: Outgoing, **changes: Any) -> Record:
-    topic, key, value, headers = outgoing
+    topic, key, value, headers, _ = outgoing
     record = Record(topic, 0, 7, key, value, headers, NOW_MS)
     return record._replace(**changes)
 

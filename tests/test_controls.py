@@ -23,7 +23,7 @@ def said(switch: Switch, **changes: Any) -> Outgoing:
 
 
 def lies(outgoing: Outgoing, **changes: Any) -> Record:
-    topic, key, value, headers = outgoing
+    topic, key, value, headers, _ = outgoing
     return Record(topic, 0, 7, key, value, headers, NOW_MS)._replace(**changes)
 
 

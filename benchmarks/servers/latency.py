@@ -69,7 +69,7 @@ async def _asked(ground: Ground, name: str) -> list[float]:
         answers = []
         due = time.perf_counter()
         for number in range(WARM + PER_S * SECONDS):
-            topic, key, value, headers = pinged(f"{name}-{number:06}")
+            topic, key, value, headers, _ = pinged(f"{name}-{number:06}")
             due += 1 / PER_S
             await asyncio.sleep(max(0.0, due - time.perf_counter()))
             answered = asyncio.get_running_loop().create_future()

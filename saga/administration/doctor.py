@@ -10,6 +10,7 @@ from saga import adapters
 from saga.adapter_description import Finding, Severity
 from saga.administration import findings
 from saga.administration.position_moves import partition_states
+from saga.administration.registering import findings_of
 from saga.administration.topic_plans import Wanted, wanted_by
 from saga.broker.administration import Administration, Found
 from saga.clock import Clock
@@ -18,6 +19,7 @@ from saga.declarations.values import Declared
 from saga.errors import BrokerError, ConfigurationError, Problems, SagaError, StoreError
 from saga.inspection.sources import administration_of, unmade
 from saga.names import PROBE, PROBED, PROGRESS, is_without_events
+from saga.registry.settings import RegistryOptions
 from saga.runtime.lifecycle import OPEN_S_MAX, collections_of
 from saga.runtime.prepared import reads_of
 from saga.runtime.spilling import EXPIRY_S_MORE
@@ -46,6 +48,7 @@ async def examined(services: Sequence[Declared], settings: Settings, clock: Cloc
     wanted = wanted_by(services)
     async with asyncio.TaskGroup() as tasks:  # at once: each may take all of the time there is
         asked = [tasks.create_task(_broker(services, wanted, settings, clock))]
+        asked.append(tasks.create_task(_registry(services, settings, clock)))
         asked += [tasks.create_task(_store(each, settings, clock)) for each in _by_store(services, settings).values()]
     answers = [task.result() for task in asked]
     found = [finding for answer in answers for finding in answer.findings]
@@ -135,6 +138,13 @@ async def _clock(settings: Settings, broker: Administration, clock: Clock) -> Se
         return [Finding("ok", about, "it can be written")]
     ahead_ms = findings.ahead_ms(told_ms, before_ms, clock.now_ms())
     return [Finding("ok", about, "a record was written, and read again"), findings.about_clock(about, ahead_ms)]
+
+
+async def _registry(services: Sequence[Declared], settings: Settings, clock: Clock) -> Diagnosis:
+    try:
+        return Diagnosis(tuple(await findings_of(services, settings, clock)), True)
+    except SagaError as why:
+        return Diagnosis((_unreachable(f"registry {settings.of(RegistryOptions).registry}", why),), False)
 
 
 # -------------------------------------------------------------------- stores

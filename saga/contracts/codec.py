@@ -38,9 +38,15 @@ from saga.messages import Event, name_of
 MARKER = b"\xc3\x01"
 HEADER_SIZE = 10
 
+_HINTS = {
+    b"\0": "; it looks like a schema registry's wire format: set SAGA_REGISTRY",
+    b"{": "; it looks like JSON: its content type has to say application/json",
+}
+"""Likely forms of values that are no single objects, by their first byte."""
 _canonical = json.JSONEncoder(ensure_ascii=False, sort_keys=True, separators=(",", ":")).encode
 
-_Read: TypeAlias = Callable[[bytes], Any]
+Read: TypeAlias = Callable[[bytes], Any]
+"""Function from a single object to the raw record in it."""
 # What fastavro raises for bytes that are not of the schema; anything else would be a mistake of ours.
 _CORRUPT = (EOFError, ValueError, IndexError, KeyError, TypeError, OverflowError, struct.error, SchemaResolutionError)
 
@@ -87,7 +93,7 @@ def decode(value: bytes | None, to: type[Event], library: Library) -> Event:
     return event
 
 
-def _reader_of_another(codec: "_Codec", to: type[Event], value: bytes, library: Library) -> "_Read":
+def _reader_of_another(codec: "_Codec", to: type[Event], value: bytes, library: Library) -> Read:
     """Reader of what another version than the class's own wrote. The library has it, which knows the version."""
     known = library.readers.get((to, value[:HEADER_SIZE]))
     if known is not None:
@@ -105,7 +111,7 @@ def _reader_of_another(codec: "_Codec", to: type[Event], value: bytes, library: 
     return read
 
 
-def _upcasting(to: type[Event], old: Version, library: Library) -> "_Read":
+def _upcasting(to: type[Event], old: Version, library: Library) -> Read:
     """Make a function from a value of an older version to the raw record of the class's own."""
     own = _codec(to)
 
@@ -132,8 +138,8 @@ def identify(value: bytes | None, library: Library) -> Version:
     if not value:
         raise BadInput("the message is empty: it has no value to decode")
     if value[:2] != MARKER[: len(value)]:
-        registry = "; it looks like the registry's wire format" if value[0] == 0 else ""
-        raise BadInput(f"the value is no Avro single object: it begins with {value[:2].hex(' ')}, not c3 01{registry}")
+        hint = _HINTS.get(value[:1], "")
+        raise BadInput(f"the value is no Avro single object: it begins with {value[:2].hex(' ')}, not c3 01{hint}")
     if len(value) < HEADER_SIZE:
         raise BadInput(f"the value is partial: {len(value)} bytes, and the header alone has {HEADER_SIZE}")
     version = library.by_fingerprint.get(value[2:HEADER_SIZE])
@@ -212,11 +218,9 @@ class _Codec:
         self.read_own = _reader(self.schema, None)
         self.check_values = check_values(self.schema)
 
-    def reader_of(self, writer: Version) -> _Read:
+    def reader_of(self, writer: Version) -> Read:
         """Compile the reader of another version: it is read as the version of the class."""
-        reader_schema = parse_schema(without_logical_types(self.version.schema))
-        _set_defaults(reader_schema, self.version.record)
-        read = _reader(parse_schema(without_logical_types(writer.schema)), reader_schema)
+        read = reader_between(parse_schema(without_logical_types(writer.schema)), self.version)
         if writer.number < self.version.number:
             return read
 
@@ -250,7 +254,15 @@ class _Codecs(dict[type[Event], _Codec]):
 _codec = _Codecs().__getitem__
 
 
-def _reader(writer: Any, reader: Any) -> _Read:
+def reader_between(writer: Any, version: Version) -> Read:
+    """Make a function that reads what was written with a schema, as fastavro has parsed it, as a version. It raises
+    `BadInput`."""
+    reader = parse_schema(without_logical_types(version.schema))
+    _set_defaults(reader, version.record)
+    return _reader(writer, reader)
+
+
+def _reader(writer: Any, reader: Any) -> Read:
     """Make a function from a value, of which the header is known, to the raw record."""
 
     values = check_values(writer)

@@ -84,6 +84,8 @@ class Contract:
     """Namespace of its records; empty if they have none."""
     schemas: str = URN
     """Prefix of the absolute URI of each of its schemas."""
+    wire: str = "single-object"
+    """Form of what is published, as its topic wants it: see `Topic.wire`."""
     versions: tuple[Version, ...] = field(repr=False)
     """All versions, number 1 first."""
 
@@ -91,6 +93,12 @@ class Contract:
     def full_name(self) -> str:
         """Name of the record with its namespace: `shop.payments.PaymentReserved`."""
         return f"{self.namespace}.{self.name}" if self.namespace else self.name
+
+    @cached_property
+    def subject(self) -> str:
+        """Subject under which a schema registry has its versions: the topic and the record's full name, as clients of
+        registries call `TopicRecordNameStrategy`. Empty if it is not published in the wire format of one."""
+        return f"{self.topic}-{self.full_name}" if self.wire == "registry" else ""
 
     @property
     def newest(self) -> Version:

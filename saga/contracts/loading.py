@@ -27,7 +27,8 @@ _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _OWNER = re.compile(r"[a-z0-9][a-z0-9-]*")
 _OURS = ("topic", "key", "owner", "starts", "outcome", "said", "heard", "compatible", "upcasts", "lint")
 _AVROS = ("type", "name", "namespace", "doc", "aliases", "fields")
-_FINGERPRINT = "CRC-64-AVRO"
+FINGERPRINT = "CRC-64-AVRO"
+"""Name of the fingerprint in the header of a single object."""
 
 
 class Terms(NamedTuple):
@@ -77,7 +78,7 @@ def load(folder: Path, schemas: str = URN) -> tuple[Mapping[str, Contract], Mapp
     topics = _topics(folder, {topic for topic, _ in numbers}, problems)
     if problems:
         raise ContractError(f"the contracts in {folder} cannot be used:", problems)
-    return _contracts(files, schemas), topics
+    return _contracts(files, schemas, topics), topics
 
 
 def read_version(path: Path) -> Version:
@@ -135,7 +136,7 @@ def _version(schema: Any, place: str, name: str, number: int, topic: str) -> tup
         number=number,
         path=place.removesuffix(".avsc"),
         schema=schema,
-        fingerprint=bytes.fromhex(fingerprint(canonical, _FINGERPRINT)),
+        fingerprint=bytes.fromhex(fingerprint(canonical, FINGERPRINT)),
         record=record,
         upcasts=frozenset(schema.get("upcasts", ())),
     )
@@ -273,11 +274,14 @@ def _wrong_topic(given: object) -> Iterator[str]:
                 number = type(value) in (int, float) and math.isfinite(value) and value > 0
                 if value is not None and not number:
                     yield f'"retention_days" is a number above 0, or null for ever, not {value!r}'
+            case "wire":
+                if value not in ("single-object", "registry"):
+                    yield f'"wire" is "single-object" or "registry", not {value!r}'
             case _:
-                yield f'"{name}" means nothing here; there are "partitions" and "retention_days"'
+                yield f'"{name}" means nothing here; there are "partitions", "retention_days" and "wire"'
 
 
-def _contracts(files: list[_File], schemas: str) -> dict[str, Contract]:
+def _contracts(files: list[_File], schemas: str, topics: Mapping[str, Topic]) -> dict[str, Contract]:
     contracts = {}
     for group in sorted(_by_contract(files), key=lambda group: group[0].version.name):
         name, terms, newest = group[0].version.name, group[0].terms._asdict(), group[-1].version
@@ -289,6 +293,7 @@ def _contracts(files: list[_File], schemas: str) -> dict[str, Contract]:
             heard_outside=heard == "outside",
             doc=newest.record.doc,
             schemas=schemas,
+            wire=topics[terms["topic"]].wire,
             versions=tuple(file.version for file in group),
         )
     return contracts

@@ -275,7 +275,10 @@ class Metrics(Collector):
         owned = Counts("saga_partitions", "Partitions that this worker has.", "service")
         lags = Counts("saga_lag_messages", "Not read yet, by partition.", "service", "topic", "partition")
         away = Counts(
-            "saga_unavailable_seconds", "How long store or broker cannot be reached; 0: it can.", "service", "what"
+            "saga_unavailable_seconds",
+            "How long store, broker or schema registry cannot be reached; 0: it can.",
+            "service",
+            "what",
         )
         standing = Counts(
             *("saga_standing", "Parts of the log that cannot be read, and stand still; partition -1: a topic."),
@@ -291,7 +294,7 @@ class Metrics(Collector):
             for (topic, number), lag in (worker.lag() or {}).items():
                 lags.values[name, topic, str(number)] = lag
             now = worker.away()
-            for what in ("store", "broker"):
+            for what in dict.fromkeys(("store", "broker", *now)):
                 away.values[name, what] = now.get(what, 0)
         for counts in (inflight, bound, yields, owned, lags, away, standing):
             yield _gauge(counts)

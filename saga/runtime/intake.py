@@ -6,13 +6,15 @@ from msgspec import Struct
 
 from saga import envelope
 from saga.commands import command_in
-from saga.contracts import codec
+from saga.contracts import codec, registered
 from saga.controls import TYPE, control_in
 from saga.errors import BadInput
 from saga.identity import could_be_own
 from saga.messages import Message, Record
 from saga.runtime.errors import said_by
+from saga.runtime.foreign import taken
 from saga.runtime.prepared import Prepared
+from saga.structured import in_binary_mode
 from saga.wakes import wake_in
 
 
@@ -59,13 +61,20 @@ def received(record: Record, service: Prepared) -> Received:
             return _wished(record, service)
         if record.topic in service.wakes:
             return wake_in(record)
+        foreign = record.value is not None and record.value[:2] != codec.MARKER
+        if foreign:
+            record = in_binary_mode(record)
         type_ = envelope.type_of(record)
+        if type_ is None and foreign:
+            type_ = registered.name_in(record.value, record.writer, service.schemas.library)
         if type_ is None:  # its sender knows nothing of our headers: the bytes say it
             version = codec.identify(record.value, service.schemas.library)
             type_, schema = version.name, version.path
         if type_ not in service.consumed:
             return UNKNOWN
         message = envelope.to_message(record, type_=type_, schema=schema, contract=service.contracts[type_])
+        if foreign:
+            message = taken(message, record.writer, service.schemas.library)
     except BadInput as why:
         return Letter(str(why))
     except Exception as why:  # noqa: BLE001 - see above: none of them ends a worker

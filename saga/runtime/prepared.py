@@ -9,7 +9,7 @@ import msgspec
 
 from saga.broker.acls import Needs
 from saga.contracts import codec
-from saga.contracts.library import Contract, binding_of, contract_of
+from saga.contracts.library import Contract, Version, binding_of, contract_of
 from saga.contracts.upcast import lacking
 from saga.declarations.migrations import whole_chain
 from saga.declarations.values import Declared, DocumentKind, Migration, Reaction
@@ -20,6 +20,7 @@ from saga.names import commands_of, dead_letters_of
 from saga.progress import spill
 from saga.progress.roles import Role, Roles, Undo
 from saga.progress.spill import Bounds
+from saga.runtime.foreign import single_object
 from saga.runtime.schemas import Schemas
 from saga.wakes import Tier, tiers_of
 
@@ -75,7 +76,9 @@ class Prepared:
 
     def decode(self, handler: str, message: Message) -> Event:
         """The message as the class that `handler` takes. Raises `BadInput`."""
-        event = codec.decode(message.value, self.classes[handler][message.type], self.schemas.library)
+        library = self.schemas.library
+        value = message.value if message.value[:2] == codec.MARKER else single_object(message, library)
+        event = codec.decode(value, self.classes[handler][message.type], library)
         contract = self.contracts[message.type]
         said = str(getattr(event, contract.key))
         if said != message.saga:
@@ -184,6 +187,18 @@ def yields_of(service: Prepared) -> tuple[frozenset[str], frozenset[str]]:
 
 def _names(events: tuple[type[Event], ...]) -> frozenset[str]:
     return frozenset(map(name_of, events))
+
+
+def emitted_by(services: Iterable[Declared]) -> list[tuple[Contract, Version]]:
+    """Contracts that services emit, each with the version of the class."""
+    events = dict.fromkeys(event for declared in services for each in declared.reactions for event in each.emits)
+    return [(binding.contract, binding.version) for binding in map(binding_of, events)]
+
+
+def heard_by(services: Iterable[Declared]) -> list[Contract]:
+    """Contracts that services consume, by name."""
+    heard = {event for declared in services for each in declared.reactions for event in each.hears}
+    return [*{contract.name: contract for contract in map(contract_of, sorted(heard, key=name_of))}.values()]
 
 
 def topics_of(declared: Declared) -> list[Topic]:

@@ -5,13 +5,13 @@ from dataclasses import dataclass, field
 from typing import Literal, Protocol, TypeAlias, TypeVar
 
 from saga.clock import Clock
-from saga.errors import SagaError, StoreError
+from saga.errors import RegistryUnavailable, SagaError, StoreError
 from saga.observe.moments import Recovered, Report, Unavailable
 
 T = TypeVar("T")
 
-What: TypeAlias = Literal["store", "broker"]
-WHAT: tuple[What, ...] = ("store", "broker")
+What: TypeAlias = Literal["store", "broker", "registry"]
+WHAT: tuple[What, ...] = ("store", "broker", "registry")
 
 NEWS_MAX = 1000
 MOMENT_EVERY_S = 60.0
@@ -119,4 +119,6 @@ class Watching:
 
 
 def _what(why: SagaError) -> What:
-    return "store" if isinstance(why, StoreError) else "broker"
+    if isinstance(why, StoreError):
+        return "store"
+    return "registry" if isinstance(why, RegistryUnavailable) else "broker"

@@ -207,7 +207,7 @@ def test_a_word_that_the_reader_of_a_sensitive_field_does_not_know_is_not_told(t
         (lambda value: value[:-1], "the value is partial: it ends in the middle of Said"),
         (lambda value: value + b"\0\0", "the value has 2 bytes behind the end of Said"),
         (lambda value: b'{"a"', "the value is no Avro single object: it begins with 7b 22, not c3 01"),
-        (lambda value: b"\0\0\0\0\1x", "it looks like the registry's wire format"),
+        (lambda value: b"\0\0\0\0\1x", "it looks like a schema registry's wire format"),
         (lambda value: b"\xc3\x01" + b"\x01" * 8 + value[10:], "has the fingerprint 0101010101010101; get the newest"),
         (lambda value: value[:10] + b"\x02\xff" + value[11:], "the value cannot be read as Said"),
     ],

@@ -222,7 +222,7 @@ def test_all_problems_of_all_files_are_told_at_once(tmp_path: Path) -> None:
     assert "NaN is no number in JSON" in problems[7]
     assert problems[-3].endswith('"partitions" is a whole number from 1 to 10000, not 0')
     assert problems[-2].endswith('"retention_days" is a number above 0, or null for ever, not -1')
-    assert problems[-1].endswith('"retention" means nothing here; there are "partitions" and "retention_days"')
+    assert problems[-1].endswith('"retention" means nothing here; there are "partitions", "retention_days" and "wire"')
 
 
 @pytest.mark.parametrize(("text", "problem"), [("[", "is no JSON"), ("[]", "must be an object")])

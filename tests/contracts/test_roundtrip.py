@@ -7,7 +7,7 @@ from pathlib import Path
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from saga.contracts import codec
+from saga.contracts import codec, plain
 from saga.contracts.codegen import classes_in, generate
 from saga.contracts.library import Library, binding_of
 from saga.messages import Event
@@ -38,3 +38,4 @@ def test_events_of_any_schema_come_back_from_bytes_and_from_json(data: st.DataOb
         assert codec.content(said, value).startswith(b"Said\n{")
         line = json.dumps(codec.to_json(event))
         assert repr(codec.from_json(json.loads(line), said)) == repr(event)
+        assert value[codec.HEADER_SIZE :] == plain.from_json(line.encode(), binding.version), "without a class, too"

@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import fields
 from itertools import pairwise
 
-from saga import adapters
-from saga.config import OTHERS, Settings, known
+from saga.config import OTHERS, Settings, all_options, known
 from tests.docs.markdown import ROOT
 
 PAGE = ROOT / "docs" / "settings.md"
@@ -16,11 +15,12 @@ SECTIONS: dict[str, Callable[[str], bool]] = {
     "Log and stores": lambda name: name in ("broker", "store", "store_durability"),
     "Kafka": lambda name: name.startswith("kafka_"),
     "Couchbase": lambda name: name.startswith("couchbase_"),
+    "Schema registry": lambda name: name.startswith("registry"),
     "Each process": lambda _: True,
 }
 KINDS = {
     field.name: kind
-    for kind in (Settings, *(options.kind for options in adapters.options()))
+    for kind in (Settings, *(options.kind for options in all_options()))
     for field in fields(kind)
     if field.name != "options"
 }

@@ -48,7 +48,7 @@ PLANTED = {
     "click": [("saga.runtime.turn", "click"), ("saga.administration.doctor", "click")],
     "structlog": [("saga.runtime.turn", "structlog"), ("saga.observe.moments", "structlog")],
     "fastavro": [("saga.envelope", "fastavro")],
-    "aiohttp": [("saga.observe.health", "aiohttp")],
+    "aiohttp": [("saga.observe.health", "aiohttp"), ("saga.registry.known", "aiohttp")],
     "Jinja2": [("saga.choreography.docs", "jinja2"), ("saga.cli.docs", "markupsafe")],
     "prometheus_client": [("saga.observe.health", "prometheus_client")],
     "pytest and Hypothesis": [("saga.runtime.turn", "pytest"), ("saga.progress.decide", "hypothesis")],

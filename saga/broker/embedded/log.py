@@ -119,7 +119,7 @@ class Log:
         too large."""
         made: list[Entry] = []
         for message in messages:
-            topic, key, value, headers = message
+            topic, key, value, headers, _ = message
             kept = self.topics.get(topic) or self.kept(topic)
             packed = _pack(headers) if headers else b""
             # Never less than the size: a header, packed, has four bytes at least that are not its own.
@@ -268,7 +268,7 @@ def _records(topic: str, number: int, rows: Sequence[Row]) -> list[Record]:
     if [*checksums(offsets, keys, values, headers, times_ms)] != [*sums_]:
         raise TypeError("its checksum is another")
     unpacked = map(_unpack, [packed or NO_HEADERS for packed in headers] if None in headers else headers)
-    fields = zip(repeat(topic), repeat(number), offsets, keys, values, unpacked, times_ms, strict=False)
+    fields = zip(repeat(topic), repeat(number), offsets, keys, values, unpacked, times_ms, repeat(None), strict=False)
     return list(map(_made, repeat(Record), fields))
 
 

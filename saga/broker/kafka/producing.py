@@ -134,7 +134,7 @@ class Publisher:
         if producer is None:
             return False
         sending.producer = producer
-        for topic, key, value, headers in sending.messages:
+        for topic, key, value, headers, _ in sending.messages:
             partitions = known.get(topic)
             if partitions is None:
                 return False
@@ -157,7 +157,7 @@ class Publisher:
             sending.producer = self._producer
         producer, known = sending.producer, self._partitions
         before = {(m.topic, m.key): future for m, future in zip(sending.messages, sending.acknowledged, strict=False)}
-        for topic, key, value, headers in sending.messages[len(sending.acknowledged) :]:
+        for topic, key, value, headers, _ in sending.messages[len(sending.acknowledged) :]:
             if (earlier := before.get((topic, key))) is not None:
                 await earlier
             partitions = known.get(topic)

@@ -1,0 +1,182 @@
+"""Values in the wire format of a schema registry: a byte 0, the schema's id in four bytes, the Avro record. The record
+is the same as in a single object, so only what stands before it is another.
+
+What a registry says of an id comes with the record, as a `Writer`: nothing here asks anybody.
+"""
+
+import json
+from dataclasses import dataclass
+from functools import lru_cache
+from io import BytesIO
+from typing import Any
+
+from fastavro import parse_schema, schemaless_writer
+from fastavro.schema import fingerprint, to_parsing_canonical_form
+
+from saga.contracts.codec import HEADER_SIZE, MARKER, Read, reader_between
+from saga.contracts.compat import reading
+from saga.contracts.contract import Version
+from saga.contracts.library import Library
+from saga.contracts.loading import FINGERPRINT
+from saga.contracts.reading import read_record
+from saga.contracts.schema import RecordType, meaning_changes, without_logical_types
+from saga.errors import BadInput
+from saga.messages import Writer
+from saga.printable import quoted
+
+FRAME = b"\x00"
+FRAME_SIZE = 5
+UNWRITTEN = "default-changed"
+"""Rule of `saga.contracts.compat` for defaults that differ."""
+SCHEMA_BYTES_MAX = 1 << 20
+"""Longest schema that is taken from a registry."""
+_AVROS = (
+    *(
+        "type",
+        "name",
+        "namespace",
+        "doc",
+        "aliases",
+        "fields",
+        "items",
+        "values",
+        "symbols",
+        "size",
+        "default",
+        "order",
+    ),
+    *("logicalType", "precision", "scale"),
+)
+"""Attributes that Avro knows: all others in our files are promises of a contract, and no part of its schema."""
+
+
+def id_in(value: bytes | None) -> int | None:
+    """Id of the schema in a value; `None` if it is not in the wire format of a registry.
+
+    >>> id_in(b"\\0\\0\\0\\1\\x02..."), id_in(b"\\xc3\\x01..."), id_in(b"\\0\\0")
+    (258, None, None)
+    """
+    if value is None or value[:1] != FRAME or len(value) < FRAME_SIZE:
+        return None
+    return int.from_bytes(value[1:FRAME_SIZE], "big")
+
+
+def framed(id_: int, value: bytes) -> bytes:
+    """A single object in the wire format of a registry."""
+    return FRAME + id_.to_bytes(4, "big") + value[HEADER_SIZE:]
+
+
+def published(schema: Any) -> Any:
+    """Schema as it is registered: with logical types, defaults and docs, without what only we read in it."""
+    if isinstance(schema, list):
+        return [published(branch) for branch in schema]
+    if not isinstance(schema, dict):
+        return schema
+    kept = {name: part for name, part in schema.items() if name in _AVROS}
+    for name in ("type", "items", "values"):
+        if name in kept:
+            kept[name] = published(kept[name])
+    if "fields" in kept:
+        kept["fields"] = [published(field) for field in kept["fields"]]
+    return kept
+
+
+def published_text(version: Version) -> str:
+    """Text of a version's schema as it is registered."""
+    return json.dumps(published(version.schema), ensure_ascii=False)
+
+
+def is_version(schema: str, fingerprint: bytes, version: Version | None) -> bool:
+    """True if a registered schema has this fingerprint, and its bytes mean the same as those of `version`, if that is
+    known."""
+    try:
+        known = _read(schema)
+    except BadInput:
+        return False
+    if known.fingerprint != fingerprint or version is None:
+        return known.fingerprint == fingerprint
+    return known.record is not None and not meaning_changes(version.record, known.record)
+
+
+def name_in(value: bytes | None, writer: Writer | None, library: Library) -> str | None:
+    """Record name of the contract that wrote a value; empty if it is none of the library's. `None`: it is in no wire
+    format of a registry, or nobody knows its schema. Raises `BadInput` for a schema that is none."""
+    if writer is None or not writer.schema or id_in(value) is None:
+        return None
+    full_name = _read(writer.schema).full_name
+    contract = library.contracts.get(full_name.rpartition(".")[2])
+    return contract.name if contract is not None and contract.full_name == full_name else ""
+
+
+def single_object(value: bytes, writer: Writer | None, type_: str, library: Library) -> bytes:
+    """The value as a single object: of the version that it was written with, or, where it was written with a schema of
+    somebody else's that can be read as the newest version, of that one. With a schema that cannot, it is one of an
+    unknown version: of one that is to be deployed yet.
+
+    Raises `BadInput`: no schema is known, it is one of another record, or its logical types mean something else.
+    """
+    id_ = id_in(value)
+    if writer is None:
+        raise BadInput(
+            "the value is in the wire format of a schema registry, and none was asked: set SAGA_REGISTRY to that of "
+            "its sender, then have it published again"
+        )
+    if not writer.schema:
+        raise BadInput(
+            f"the value says schema id {id_}, and the registry at {writer.registry} has none of that id: have its "
+            "sender register the schema there, then publish it again"
+        )
+    known, contract = _read(writer.schema), library.contracts[type_]
+    if known.full_name != contract.full_name:
+        raise BadInput(f"the value is a {quoted(known.full_name)} by its schema (id {id_}), not a {contract.full_name}")
+    body = value[FRAME_SIZE:]
+    version = library.by_fingerprint.get(known.fingerprint)
+    nearest = version or contract.newest
+    # What a field without a value would be here or there is of no matter: in what was written each has one.
+    found = [] if known.record is None else [f for f in reading(known.record, nearest.record) if f.rule != UNWRITTEN]
+    if misread := [f"{each.path} {each.says}" for each in found if each.effect == "misread"]:
+        raise BadInput(
+            f"the schema with id {id_} is not that of {nearest.path}, and would be misread: {'; '.join(misread)}"
+        )
+    as_written = MARKER + known.fingerprint + body
+    if version is not None or known.record is None or any(each.breaks for each in found):
+        return as_written
+    if any(each.upcasts for each in contract.versions):  # nobody can tell which meaning its sender has in mind
+        return as_written
+    read, schema = _resolution(writer.schema, contract.newest)
+    out = BytesIO()
+    schemaless_writer(out, schema, read(as_written))
+    return MARKER + contract.newest.fingerprint + out.getvalue()
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """Schema of a registry, as it was understood."""
+
+    full_name: str
+    fingerprint: bytes
+    record: RecordType | None
+    """Record with its logical types; `None`: there is something in it that contracts cannot have."""
+    schema: Any
+
+
+@lru_cache(maxsize=1024)  # registries give the same text for the same id, and there are not many
+def _read(schema: str) -> _Known:
+    """Understand a schema. Raises `BadInput` for what is no record's."""
+    try:
+        given = json.loads(schema)
+        parsed: Any = parse_schema(without_logical_types(given))
+        if not isinstance(given, dict) or parsed.get("type") != "record":
+            raise ValueError("it is no record")
+        canonical = to_parsing_canonical_form(parsed)
+    except Exception as why:  # noqa: BLE001 - anybody may have registered it, and fastavro raises what it likes
+        raise BadInput(f"the schema that the registry has is none that can be used: {quoted(str(why))}") from None
+    record, _ = read_record(given)
+    digest = bytes.fromhex(fingerprint(canonical, FINGERPRINT))
+    return _Known(parsed["name"], digest, record, parsed)
+
+
+@lru_cache(maxsize=1024)
+def _resolution(schema: str, version: Version) -> tuple[Read, Any]:
+    """Reader of a foreign schema as one of our versions, and that version's schema to write it again."""
+    return reader_between(_read(schema).schema, version), parse_schema(without_logical_types(version.schema))

@@ -1,0 +1,259 @@
+"""Broker behind which values are in the wire format of a schema registry, where their topics are to have it.
+
+It is one broker in front of another: what goes out gets the ids of its schemas, what comes in the schemas of its ids.
+Everything else is handed on. While the registry does not answer for an id, those who publish wait as for a broker that
+does not acknowledge, and a partition whose next record needs it stands still: nothing is passed over, and nothing
+counts as an attempt.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any, Self
+
+from saga.broker.port import Broker, Listener, Membership
+from saga.clock import Clock
+from saga.contracts.contract import Contract, Version
+from saga.errors import RegistryUnavailable
+from saga.messages import Outgoing, Partition, Record, Standstill, Topic
+from saga.registry.known import Known
+from saga.registry.port import SchemaRegistry
+
+AGAIN_S = 0.5
+"""Pause before a registry is asked again that did not answer."""
+
+
+UNSET = '{topic}/topic.json says "wire": "registry", and no schema registry is set: SAGA_REGISTRY'
+
+
+class RegistryEdge:
+    """A broker with a schema registry. See `saga.broker.port.Broker` for the promises."""
+
+    def __init__(self, broker: Broker, registry: SchemaRegistry, clock: Clock) -> None:
+        self._broker, self._registry, self._clock = broker, registry, clock
+        self.known = Known(registry, clock)
+        self.record_bytes_max, self.makes_topics = broker.record_bytes_max, broker.makes_topics
+
+    async def __aenter__(self) -> Self:
+        await self._registry.__aenter__()
+        try:
+            await self._broker.__aenter__()
+        except BaseException:
+            await self._registry.__aexit__(None, None, None)
+            raise
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        try:
+            await self._broker.__aexit__(*exc)
+        finally:
+            await self._registry.__aexit__(None, None, None)
+
+    async def unregistered(self, versions: Iterable[tuple[Contract, Version]]) -> list[str]:
+        """Say which of these versions the registry does not have, each in a line. Raises `RegistryUnavailable`."""
+        return [
+            f"{version.path} is not registered as {contract.subject} in the schema registry at {self._registry.address}"
+            for contract, version in versions
+            if await self.known.id_of(contract, version) is None
+        ]
+
+    async def ensure(self, topics: Sequence[Topic]) -> None:
+        await self._broker.ensure(topics)
+
+    async def partitions(self, topics: Collection[str]) -> Mapping[str, int]:
+        return await self._broker.partitions(topics)
+
+    async def forbidden(
+        self, reads: Collection[str], writes: Collection[str], groups: Collection[str] = ()
+    ) -> Sequence[str]:
+        return await self._broker.forbidden(reads, writes, groups)
+
+    def publish(self, messages: Sequence[Outgoing]) -> Coroutine[Any, Any, None]:
+        if any(message.subject for message in messages):
+            return self._published(messages)
+        return self._broker.publish(messages)
+
+    async def _published(self, messages: Sequence[Outgoing]) -> None:
+        await self._broker.publish([await self.known.in_wire_format(message) for message in messages])
+
+    def join(self, group: str, topics: Sequence[str], listener: Listener) -> AbstractAsyncContextManager[Membership]:
+        return self._joined(group, topics, listener)
+
+    @asynccontextmanager
+    async def _joined(self, group: str, topics: Sequence[str], listener: Listener) -> AsyncIterator[Membership]:
+        held = _Held(self.known, self._clock)
+        async with self._broker.join(group, topics, _Listening(listener, held)) as membership:
+            asking = asyncio.get_running_loop().create_task(held.ask(membership.wake), name=f"{group} schemas")
+            try:
+                yield _Member(membership, held, self._clock)
+            finally:
+                asking.cancel()
+                await asyncio.wait([asking])
+
+    async def scan(self, topic: str) -> AsyncIterator[Record]:
+        async for record in self._broker.scan(topic):
+            if (id_ := self.known.wanted(record)) is not None:
+                await self.known.learn(id_)
+            yield self.known.resolved(record)
+
+
+async def problems_of(
+    broker: Broker, written: Collection[tuple[Contract, Version]], read: Collection[Contract] = ()
+) -> list[str]:
+    """Say what keeps events from being published, or read, as their topics want it, each in a line. `written`: versions
+    that are published; `read`: contracts that are consumed. Raises `RegistryUnavailable`."""
+    if isinstance(broker, RegistryEdge):
+        wanted = [(contract, version) for contract, version in written if contract.subject]
+        return [f"{problem}: saga contracts register" for problem in await broker.unregistered(wanted)]
+    contracts = [*(contract for contract, _ in written), *read]
+    return [UNSET.format(topic=topic) for topic in dict.fromkeys(each.topic for each in contracts if each.subject)]
+
+
+class _Held:
+    """Records that were taken from the broker and wait for the registry, by partition and in order."""
+
+    def __init__(self, known: Known, clock: Clock) -> None:
+        self._known, self._clock = known, clock
+        self.records: dict[Partition, list[Record]] = {}
+        self.trouble: dict[int, str] = {}
+        """Ids for which the registry did not answer, with the reason."""
+        self._asked = asyncio.Event()
+
+    def passed(self, records: Sequence[Record]) -> Sequence[Record]:
+        """Give those records for which nothing has to be asked, and hold the others, and what is behind them."""
+        if not self.records and not any(record.value and record.value[0] == 0 for record in records):
+            return records  # nearly always
+        passed: list[Record] = []
+        for record in records:
+            partition = Partition(*record[:2])
+            if partition in self.records:
+                self.records[partition].append(record)
+            elif self._known.wanted(record) is None:
+                passed.append(self._known.resolved(record))
+            else:
+                self.records[partition] = [record]
+                self._asked.set()
+        return passed
+
+    def released(self, partitions: Collection[Partition], records_max: int) -> list[Record]:
+        """Give held records of these partitions, as far as nothing has to be asked any more."""
+        released: list[Record] = []
+        for partition in [each for each in partitions if each in self.records]:
+            records = self.records.pop(partition)
+            room = records_max - len(released)
+            upto = next((n for n, each in enumerate(records) if self._known.wanted(each) is not None), len(records))
+            upto = min(upto, room)
+            released += [self._known.resolved(each) for each in records[:upto]]
+            if records[upto:]:
+                self.records[partition] = records[upto:]
+                self._asked.set()
+        return released
+
+    def forget(self, partitions: Collection[Partition]) -> None:
+        """Drop what is held of these partitions: it comes again, to whoever has them."""
+        for partition in partitions:
+            self.records.pop(partition, None)
+
+    def standstills(self) -> list[Standstill]:
+        """Partitions that wait for a registry that does not answer."""
+        found = []
+        for partition, (first, *_) in self.records.items():
+            id_ = self._known.wanted(first)
+            if id_ is not None and id_ in self.trouble:
+                found.append(Standstill(*partition, first.offset, self.trouble[id_]))
+        return found
+
+    async def ask(self, wake: Callable[[], None]) -> None:
+        """Ask for what is held, until cancelled. `wake`: called whenever a poll may give something else."""
+        while True:
+            await self._asked.wait()
+            self._asked.clear()
+            ids = {self._known.wanted(records[0]) for records in self.records.values()}
+            asked = [self._learned(id_, wake) for id_ in ids if id_ is not None]
+            if not all(await asyncio.gather(*asked)):
+                self._asked.set()
+                await self._clock.sleep(AGAIN_S)
+
+    async def _learned(self, id_: int, wake: Callable[[], None]) -> bool:
+        try:
+            await self._known.learn(id_)
+        except RegistryUnavailable as why:
+            if self.trouble.get(id_) != str(why):
+                self.trouble[id_] = str(why)
+                wake()
+            return False
+        self.trouble.pop(id_, None)
+        wake()
+        return True
+
+
+class _Listening:
+    """Listener that forgets what is held of partitions that go."""
+
+    def __init__(self, listener: Listener, held: _Held) -> None:
+        self._listener, self._held = listener, held
+
+    async def assigned(self, partitions: Mapping[Partition, int]) -> None:
+        self._held.forget(partitions)
+        await self._listener.assigned(partitions)
+
+    async def revoked(self, partitions: Collection[Partition]) -> None:
+        self._held.forget(partitions)
+        await self._listener.revoked(partitions)
+
+    def lost(self, partitions: Collection[Partition]) -> None:
+        self._held.forget(partitions)
+        self._listener.lost(partitions)
+
+    def expired(self, partition: Partition, first: int, after: int) -> None:
+        self._listener.expired(partition, first, after)
+
+
+class _Member:
+    """Member of a group whose records come with their schemas. See `saga.broker.port.Membership` for the promises."""
+
+    def __init__(self, membership: Membership, held: _Held, clock: Clock) -> None:
+        self._membership, self._held, self._clock = membership, held, clock
+        self._woken = False
+        self._told: Sequence[Standstill] = []
+        """Standstills when a poll last returned."""
+
+    async def poll(self, partitions: Collection[Partition], *, records_max: int, timeout_s: float) -> Sequence[Record]:
+        held, until_s = self._held, self._clock.monotonic_s() + timeout_s
+        while True:
+            open_ = partitions
+            if held.records:
+                if released := held.released(partitions, records_max):
+                    return released
+                open_ = [each for each in partitions if each not in held.records]
+            records = await self._membership.poll(open_, records_max=records_max, timeout_s=timeout_s)
+            if passed := held.passed(records):
+                return passed
+            # All of it is held; or the broker was woken, by us when the registry has said something.
+            timeout_s = until_s - self._clock.monotonic_s()
+            told = self.standstills()
+            if self._woken or told != self._told or timeout_s <= 0:
+                self._woken, self._told = False, told
+                return ()
+
+    def wake(self) -> None:
+        self._woken = True
+        self._membership.wake()
+
+    async def commit(self, offsets: Mapping[Partition, int]) -> None:
+        await self._membership.commit(offsets)
+
+    async def begin(self, offsets: Mapping[Partition, int]) -> Collection[Partition]:
+        return await self._membership.begin(offsets)
+
+    async def end(self, offsets: Mapping[Partition, int]) -> None:
+        await self._membership.end(offsets)
+
+    def lag(self) -> Mapping[Partition, int] | None:
+        lag = self._membership.lag()
+        if lag is None:
+            return None
+        return {partition: count + len(self._held.records.get(partition, ())) for partition, count in lag.items()}
+
+    def standstills(self) -> Sequence[Standstill]:
+        return [*self._membership.standstills(), *self._held.standstills()]

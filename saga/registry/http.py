@@ -1,0 +1,156 @@
+"""Confluent's interface to a schema registry, which others have too, over HTTP. The only module that imports aiohttp as
+a client."""
+
+import base64
+import json
+import ssl
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Self
+from urllib.parse import quote
+
+import aiohttp
+
+from saga.adapter_description import asked, path, secret
+from saga.contracts.registered import SCHEMA_BYTES_MAX
+from saga.errors import ConfigurationError, RegistryUnavailable
+from saga.printable import printable, shortened
+from saga.registry.port import Registered, RegistryRefused
+from saga.registry.settings import RegistryOptions
+
+ANSWER_S_MAX = 10.0
+"""Longest wait for one answer."""
+ANSWER_BYTES_MAX = 2 * SCHEMA_BYTES_MAX
+SAID_BYTES_MAX = 300
+NONE_THERE = (40401, 40402, 40403)
+"""Error codes of a registry: no such subject, version, schema. What answers 404 without one is no registry."""
+ID_MAX = (1 << 32) - 1
+
+
+class HttpRegistry:
+    """Schema registry at an address. See `saga.registry.port.SchemaRegistry` for the promises."""
+
+    def __init__(self, options: RegistryOptions) -> None:
+        self.address = options.registry.rstrip("/")
+        self._user = options.registry_user
+        self._password: Callable[[], str] | None = secret(options.registry_password, options.registry_password_file)
+        self._options = options
+        self._session: aiohttp.ClientSession | None = None
+
+    async def __aenter__(self) -> Self:
+        self._session = aiohttp.ClientSession(
+            timeout=aiohttp.ClientTimeout(total=ANSWER_S_MAX),
+            connector=aiohttp.TCPConnector(ssl=_context(self._options)),
+            auto_decompress=True,
+        )
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        if self._session is not None:
+            await self._session.close()
+
+    async def schema(self, id_: int) -> str:
+        answer = await self._asked("GET", f"/schemas/ids/{id_}")
+        return "" if answer is None else self._text(answer, "schema")
+
+    async def versions(self, subject: str) -> Sequence[int]:
+        answer = await self._asked("GET", f"/subjects/{quote(subject, safe='')}/versions")
+        if answer is not None and not (isinstance(answer, list) and all(type(each) is int for each in answer)):
+            raise self._senseless("a list of versions was asked for")
+        return sorted(answer or ())
+
+    async def version(self, subject: str, number: int) -> Registered:
+        answer = await self._asked("GET", f"/subjects/{quote(subject, safe='')}/versions/{number}")
+        if answer is None:
+            raise self._senseless(f"version {number} of {subject!r} was listed, and is not there")
+        return Registered(self._id(answer), self._text(answer, "schema"))
+
+    async def register(self, subject: str, schema: str) -> int:
+        answer = await self._asked("POST", f"/subjects/{quote(subject, safe='')}/versions", {"schema": schema})
+        if answer is None:
+            raise self._senseless(f"a schema was to be registered as {subject!r}")
+        return self._id(answer)
+
+    async def _asked(self, method: str, place: str, body: object = None) -> Any:
+        """Answer of the registry, from JSON; `None`: there is no such thing. Raises `RegistryUnavailable`,
+        `RegistryRefused`."""
+        assert self._session is not None, "asked only inside the block"
+        try:
+            # No redirect is followed: the password would go wherever it leads.
+            async with self._session.request(
+                method, self.address + place, json=body, headers=self._headers(), allow_redirects=False
+            ) as answer:
+                status, text = answer.status, await answer.content.read(ANSWER_BYTES_MAX + 1)
+                while len(text) <= ANSWER_BYTES_MAX and not answer.content.at_eof():
+                    text += await answer.content.read(ANSWER_BYTES_MAX + 1 - len(text))
+        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as why:
+            said = shortened(printable(f"{type(why).__name__}: {why}"), SAID_BYTES_MAX)
+            raise RegistryUnavailable(f"the schema registry at {self.address} cannot be asked: {said}") from why
+        return self._answered(status, text)
+
+    def _answered(self, status: int, text: bytes) -> Any:
+        if len(text) > ANSWER_BYTES_MAX:
+            raise self._senseless(f"its answer has more than {ANSWER_BYTES_MAX} bytes")
+        try:
+            told = json.loads(text) if text else None
+        except (ValueError, RecursionError):
+            told = None
+        if status == 200 and told is not None:
+            return told
+        code = told.get("error_code") if isinstance(told, dict) else None
+        said = shortened(printable(str(told.get("message") if isinstance(told, dict) else "")), SAID_BYTES_MAX)
+        if status == 404 and code in NONE_THERE:
+            return None
+        if status in (401, 403):
+            raise RegistryUnavailable(
+                f"the schema registry at {self.address} does not let us in (status {status}): see SAGA_REGISTRY_USER "
+                "and its password, and what that user may do there"
+            )
+        if status in (409, 422) and code is not None:
+            raise RegistryRefused(said)
+        raise self._senseless(f"its status is {status}{f' ({said})' if said else ''}")
+
+    def _senseless(self, what: str) -> RegistryUnavailable:
+        return RegistryUnavailable(
+            f"the schema registry at {self.address} gives no answer that makes sense: {what}; see that SAGA_REGISTRY "
+            "is the address of Confluent's interface, with its path"
+        )
+
+    def _text(self, answer: Any, name: str) -> str:
+        if not isinstance(answer, dict) or not isinstance(answer.get(name), str) or not answer[name]:
+            raise self._senseless("a schema was asked for, and is not in it")
+        if len(answer[name]) > SCHEMA_BYTES_MAX:
+            raise self._senseless(f"a schema has more than {SCHEMA_BYTES_MAX} bytes")
+        text: str = answer[name]
+        return text
+
+    def _id(self, answer: Any) -> int:
+        id_ = answer.get("id") if isinstance(answer, dict) else None
+        if type(id_) is not int or not 0 <= id_ <= ID_MAX:
+            raise self._senseless("the id of a schema was asked for, and is not in it")
+        return id_
+
+    def _headers(self) -> dict[str, str]:
+        """User and password as they are now. Raises `ValueError`, as an outage, if the password cannot be had."""
+        if not self._user:
+            return {}
+        shown = f"{self._user}:{'' if self._password is None else asked(self._password)}"
+        return {"Authorization": f"Basic {base64.b64encode(shown.encode()).decode()}"}
+
+
+def _context(options: RegistryOptions) -> ssl.SSLContext:
+    """Make a context for TLS. With an authority of one's own those that the system trusts are not trusted. Raises
+    `ConfigurationError`."""
+    ca, cert, key = map(path, (options.registry_ca_file, options.registry_cert_file, options.registry_key_file))
+    context = ssl.create_default_context() if ca is None else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    try:
+        if ca is not None:
+            context.load_verify_locations(ca)
+        if cert is not None:
+            context.load_cert_chain(cert, key)
+    except (OSError, ValueError) as why:  # an SSLError is an OSError
+        files: list[Path] = [file for file in (ca, cert, key) if file is not None]
+        raise ConfigurationError(
+            "the certificates for the schema registry cannot be used:", [f"{', '.join(map(str, files))}: {why}"]
+        ) from why
+    return context

@@ -1,0 +1,301 @@
+"""A service whose topics are in the wire format of a schema registry: what it writes, what it reads, and that nothing
+is lost while the registry is away."""
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from decimal import Decimal
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from saga import Event, Service
+from saga.clock import SystemClock
+from saga.contracts import codec
+from saga.contracts.library import binding_of
+from saga.contracts.registered import framed
+from saga.errors import ConfigurationError, RegistryUnavailable
+from saga.messages import Outgoing, Record, texts_of
+from saga.observe.moments import GoesOn, Recovered, StandsStill, Unavailable
+from saga.registry.edge import RegistryEdge, problems_of
+from saga.registry.known import IDS_MAX, MISSING_S, Known
+from saga.runtime.prepared import emitted_by, heard_by
+from saga.wiring import with_topics
+from tests.contracts.folders import decimal, field, generated, put, schema, write
+from tests.registry.fake_registry import FakeRegistry
+from tests.runtime.real_worker import Workplace, at_work
+
+PLACED = schema("Placed", field("total", decimal()), topic="sales", owner="sale", starts=True, said="outside")
+PAID = schema("Paid", field("total", decimal()), topic="money", owner="cash")
+
+
+class Shop:
+    """Contracts with both topics in the wire format, a service between them, and what runs it."""
+
+    def __init__(self, folder: Path, **wires: str) -> None:
+        contracts = write(folder, PLACED, PAID)
+        for topic in ("sales", "money"):
+            put(contracts / topic / "topic.json", json.dumps({"partitions": 1, "wire": wires.get(topic, "registry")}))
+        module: ModuleType = generated(folder, "Placed", "Paid")
+        self.placed: type[Event] = module.Placed
+        self.paid: type[Event] = module.Paid
+        self.registry = FakeRegistry()
+        self.service = Service("cash")
+
+        async def take(placed):  # type: ignore[no-untyped-def]  # its classes are made while the test runs
+            return self.paid(order_id=placed.order_id, total=placed.total)  # type: ignore[call-arg]
+
+        take.__annotations__ = {"placed": self.placed, "return": self.paid}
+        self.service.handler(take)
+
+    def an_order(self, saga: str = "order-1") -> Event:
+        return self.placed(order_id=saga, total=Decimal("9.80"))  # type: ignore[call-arg]
+
+    def register(self) -> None:
+        """Register what the service hears and says; other ids are taken, so none is right by chance."""
+        self.registry.put("another", "string")
+        self.registry.put("sales-Placed", PLACED)
+        self.registry.put("money-Paid", PAID)
+
+
+class Edge(RegistryEdge):
+    """The edge, and what a workplace asks of the broker behind it."""
+
+    @property
+    def connection(self) -> Any:
+        return self.behind.connection
+
+    @property
+    def behind(self) -> Any:
+        return self._broker
+
+
+class Standing(SystemClock):
+    """A clock that stands still."""
+
+    now_s = 0.0
+
+    def monotonic_s(self) -> float:
+        return self.now_s
+
+
+@asynccontextmanager
+async def open_at(shop: Shop, folder: Path) -> AsyncIterator[Workplace]:
+    """A workplace whose broker is behind the registry."""
+    place = Workplace(folder)
+    edge: Any = Edge(place.broker, shop.registry, place.clock)
+    place.broker = edge
+    async with edge, place.store:
+        yield place
+
+
+async def as_they_lie(place: Workplace, topic: str) -> list[Record]:
+    """Records of a topic as the log has them, without a question to a registry."""
+    edge: Any = place.broker
+    return [record async for record in edge.behind.scan(topic)]
+
+
+# -------------------------------------------------------------------- writing and reading
+
+
+async def test_a_saga_runs_over_topics_in_the_wire_format(tmp_path: Path) -> None:
+    shop = Shop(tmp_path)
+    shop.register()
+    async with open_at(shop, tmp_path) as place, at_work(place, shop.service):
+        await place.publish(shop.an_order())
+        await place.at_rest(shop.service)
+        (order,), (paid,) = await as_they_lie(place, "sales"), await as_they_lie(place, "money")
+        native = codec.encode(shop.an_order())
+        assert order.value == framed(2, native)
+        assert (paid.value or b"")[:5] == b"\0\0\0\0\3"
+        assert (paid.value or b"")[5:] == codec.encode(shop.paid(order_id="order-1", total=Decimal("9.80")))[10:]  # type: ignore[call-arg]
+        (entry,) = await place.history(shop.service, "order-1")
+        assert (entry.outcome, entry.events[0].value[:2]) == ("handled", codec.MARKER), "what is kept is in one form"
+        assert shop.registry.asked.count("schema 2") == 1
+    assert not place.told_dead()
+
+
+async def test_both_forms_are_read_whatever_the_topic_is_to_have(tmp_path: Path) -> None:
+    shop = Shop(tmp_path, sales="single-object", money="single-object")
+    shop.register()
+    async with open_at(shop, tmp_path) as place, at_work(place, shop.service):
+        native = place.record_of(shop.an_order())
+        assert native.subject == ""
+        await place.broker.publish([native])
+        other = place.record_of(shop.an_order("order-2"))
+        await place.broker.publish([other._replace(value=framed(2, other.value or b""))])
+        await place.at_rest(shop.service)
+        values = [record.value or b"" for record in await as_they_lie(place, "money")]
+        assert [value[:2] for value in values] == [codec.MARKER] * 2
+    assert not place.told_dead()
+
+
+async def test_what_lies_there_from_before_a_topic_changed_its_form_is_read(tmp_path: Path) -> None:
+    shop = Shop(tmp_path)
+    shop.register()
+    async with open_at(shop, tmp_path) as place:
+        await place.broker.ensure([binding_of(shop.placed).library.topics["sales"]])
+        await place.broker.publish([place.record_of(shop.an_order())._replace(subject="")])
+        await place.broker.publish([place.record_of(shop.an_order("order-2"))])
+        async with at_work(place, shop.service):
+            await place.at_rest(shop.service)
+        assert [(record.value or b"")[0] for record in await as_they_lie(place, "sales")] == [0xC3, 0]
+        assert len(await as_they_lie(place, "money")) == 2
+    assert not place.told_dead()
+
+
+async def test_a_record_of_an_unknown_id_is_a_dead_letter_with_its_bytes_and_holds_up_nobody(tmp_path: Path) -> None:
+    shop = Shop(tmp_path)
+    shop.register()
+    async with open_at(shop, tmp_path) as place, at_work(place, shop.service):
+        bad = place.record_of(shop.an_order())
+        value = framed(99, bad.value or b"")
+        await place.broker.publish([bad._replace(value=value, subject="")])
+        await place.broker.publish([place.record_of(shop.an_order("order-2"))])
+        await place.at_rest(shop.service)
+        ((record, headers),) = await place.dead(shop.service)
+        assert record.value == value
+        assert headers["dead_reason"] == (
+            "BadInput: the value says schema id 99, and the registry at http://registry:8081 has none of that id: have "
+            "its sender register the schema there, then publish it again"
+        )
+        assert headers["dead_class"] == "data"
+        (paid,) = await as_they_lie(place, "money")
+        assert texts_of(paid.headers)["ce_subject"] == "order-2"
+
+
+async def test_no_bytes_in_topics_of_ours_are_asked_for(tmp_path: Path) -> None:
+    shop = Shop(tmp_path)
+    shop.register()
+    async with open_at(shop, tmp_path) as place, at_work(place, shop.service):
+        shop.registry.asked.clear()
+        await place.broker.publish([Outgoing("cash.commands", b"order-1", b"\0\0\0\0\7", ())])
+        await place.at_rest(shop.service)
+        assert shop.registry.asked == []
+
+
+# -------------------------------------------------------------------- the registry is away
+
+
+async def test_while_the_registry_is_away_nothing_is_read_past_and_nothing_is_lost(tmp_path: Path) -> None:
+    shop = Shop(tmp_path)
+    shop.register()
+    async with open_at(shop, tmp_path) as place:
+        await place.broker.ensure([binding_of(shop.placed).library.topics["sales"]])
+        await place.broker.publish([place.record_of(shop.an_order(f"order-{n}")) for n in range(20)])
+        shop.registry.is_away = True
+        async with at_work(place, shop.service):
+            await place.until(lambda: bool(place.told(StandsStill)))
+            (told,) = place.told(StandsStill)
+            assert (told.topic, told.partition, told.offset) == ("sales", 0, 0)
+            assert told.error == "the schema registry at http://registry:8081 cannot be asked: it is away"
+            assert await as_they_lie(place, "money") == []
+            shop.registry.is_away = False
+            await place.at_rest(shop.service)
+            assert len(place.told(GoesOn)) == 1
+        assert len(await as_they_lie(place, "money")) == 20
+        histories = [await place.history(shop.service, f"order-{n}") for n in range(20)]
+        assert [(e.outcome, e.attempt) for entries in histories for e in entries] == [("handled", 1)] * 20
+    assert not place.told_dead()
+
+
+async def test_while_an_id_cannot_be_had_what_is_emitted_waits_as_for_a_broker(tmp_path: Path) -> None:
+    shop = Shop(tmp_path)
+    shop.registry.put("sales-Placed", PLACED)
+    async with open_at(shop, tmp_path) as place, at_work(place, shop.service):
+        await place.publish(shop.an_order())
+        await place.until(lambda: bool(place.told(Unavailable)))
+        (told,) = place.told(Unavailable)
+        assert (told.what, told.operation) == ("registry", "publish")
+        assert "does not have the schema with the fingerprint" in told.error
+        assert told.error.endswith("under money-Paid: register it, by saga contracts register")
+        assert await as_they_lie(place, "money") == []
+        shop.registry.put("money-Paid", PAID)
+        await place.at_rest(shop.service)
+        await place.until(lambda: bool(place.told(Recovered)))
+        assert [moment.what for moment in place.told(Recovered)] == ["registry"]
+        assert len(await as_they_lie(place, "money")) == 1
+        assert [(e.outcome, e.attempt) for e in await place.history(shop.service, "order-1")] == [("handled", 1)]
+
+
+# -------------------------------------------------------------------- at the start
+
+
+async def test_nothing_starts_before_what_it_emits_is_registered(tmp_path: Path) -> None:
+    shop = Shop(tmp_path)
+    async with open_at(shop, tmp_path) as place:
+        with pytest.raises(ConfigurationError, match=r"money/Paid\.v1 is not registered as money-Paid") as refused:
+            await with_topics([shop.service.declared], place.broker, ["cash"], place.clock, None)
+        assert "saga contracts register" in str(refused.value)
+        shop.register()
+        await with_topics([shop.service.declared], place.broker, ["cash"], place.clock, None)
+
+
+async def test_without_a_registry_nothing_starts_that_needs_one(tmp_path: Path) -> None:
+    shop = Shop(tmp_path)
+    services = [shop.service.declared]
+    place = Workplace(tmp_path)
+    problems = await problems_of(place.broker, emitted_by(services), heard_by(services))
+    assert problems == [
+        f'{topic}/topic.json says "wire": "registry", and no schema registry is set: SAGA_REGISTRY'
+        for topic in ("money", "sales")
+    ]
+    (tmp_path / "plain").mkdir()
+    plain = Shop(tmp_path / "plain", sales="single-object", money="single-object")
+    services = [plain.service.declared]
+    assert await problems_of(place.broker, emitted_by(services), heard_by(services)) == []
+
+
+# -------------------------------------------------------------------- what is known
+
+
+async def test_an_id_that_is_not_there_is_asked_for_again_after_a_while() -> None:
+    registry, clock = FakeRegistry(), Standing()
+    known = Known(registry, clock)
+    record = Record("orders", 0, 0, b"k", b"\0\0\0\0\1", (), 0)
+    await known.learn(1)
+    assert known.wanted(record) is None
+    assert (known.resolved(record).writer or record) == (1, "", registry.address)
+    clock.now_s += MISSING_S
+    assert known.wanted(record) == 1
+    registry.put("orders-Placed", PLACED)
+    await known.learn(1)
+    clock.now_s += 10 * MISSING_S
+    assert known.wanted(record) is None, "what is there stays there"
+    assert registry.asked == ["schema 1", "schema 1"]
+
+
+async def test_no_more_ids_are_remembered_than_is_said() -> None:
+    registry = FakeRegistry()
+    known = Known(registry, Standing())
+    for id_ in range(IDS_MAX + 1):
+        await known.learn(id_)
+    assert len(known._writers) == 1
+
+
+async def test_of_schemas_with_one_fingerprint_the_one_that_means_the_same_is_taken(tmp_path: Path) -> None:
+    shop = Shop(tmp_path)
+    binding = binding_of(shop.paid)
+    other = schema("Paid", field("total", decimal(scale=3)), topic="money", owner="cash")
+    ours = shop.registry.put("money-Paid", PAID)
+    shop.registry.put("money-Paid", other)
+    known = Known(shop.registry, Standing())
+    assert await known.id_of(binding.contract, binding.version) == ours
+    only_other = FakeRegistry()
+    only_other.put("money-Paid", other)
+    assert await Known(only_other, Standing()).id_of(binding.contract, binding.version) is None
+
+
+async def test_ids_of_what_is_published_are_asked_for_once(tmp_path: Path) -> None:
+    shop = Shop(tmp_path)
+    shop.register()
+    known = Known(shop.registry, Standing())
+    message = Outgoing("sales", b"order-1", codec.encode(shop.an_order()), (), "sales-Placed")
+    assert [(await known.in_wire_format(message)).value for _ in range(3)] == [framed(2, message.value or b"")] * 3
+    assert shop.registry.asked == ["versions sales-Placed", "version sales-Placed 1"]
+    assert await known.in_wire_format(message._replace(value=None)) == message._replace(value=None)
+    shop.registry.is_away = True
+    with pytest.raises(RegistryUnavailable):
+        await known.in_wire_format(message._replace(subject="sales-Other"))
