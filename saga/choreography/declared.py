@@ -9,6 +9,7 @@ from typing import get_type_hints
 from saga.choreography.fields_read import Read, fields_read, keys_named
 from saga.choreography.manifest import ALL, FORMAT, Consumed, Emitted, Manifest, State, Told
 from saga.contracts.library import Binding, binding_of, contract_of
+from saga.contracts.upcast import upcaster_of
 from saga.declarations.annotations import spelt
 from saga.declarations.migrations import whole_chain
 from saga.declarations.values import Declared, Reaction
@@ -51,6 +52,7 @@ def _consumed(declared: Declared, event: type[Event]) -> Consumed:
         key=told.key,
         fields=ALL if read.whole else tuple(sorted({*read.fields, bound.contract.key})),
         because=read.whole,
+        upcasts=tuple(number for number in sorted(bound.version.upcasts) if upcaster_of(event, number) is not None),
     )
 
 

@@ -184,15 +184,11 @@ class _Walk:
                 self.finding.follow(helper.function, name)
 
     def helper(self, name: str) -> Source | None:
-        """Plain function of the same module that this name certainly stands for."""
-        function = self.source.variables.get(name)
-        if name in self.local or name in self.source.code.co_freevars:
-            return None
-        source = source_of(function)
+        """Function of the same module that this name certainly stands for."""
+        source = source_of(self.source.variables.get(name))
         if source is None or source.variables is not self.source.variables:
             return None
-        is_same = source.node.name == name and is_bound_once(name, self.source.module)
-        return source if is_same and not source.node.decorator_list else None
+        return source if is_bound_once(name, self.source.module) else None
 
     def pattern(self, pattern: ast.pattern) -> None:
         """Note what a pattern reads of the event. Names that it binds are known already."""

@@ -39,6 +39,8 @@ class Consumed(Emitted, frozen=True, kw_only=True, omit_defaults=True):
     fields: Fields
     because: str = ""
     """Reason why all fields count as read; empty if they are told apart."""
+    upcasts: tuple[int, ...] = ()
+    """Older versions that an upcaster of the service reads."""
 
 
 class Told(Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -86,7 +86,6 @@ def _of_event(overview: Overview, contract: Contract) -> Mapping[str, object]:
     return {
         "contract": contract,
         "topic": overview.library.topics[contract.topic],
-        "mode": contract.newest.schema.get("compatible", "full_transitive"),
         "undone_on": overview.undone_on(contract.name),
         "undoing": overview.undone_after(contract.name),
         "failures": [each.name for each in overview.outcomes(contract.key) if each.outcome == "failure"],

@@ -36,7 +36,6 @@ def source_of(function: object) -> Source | None:
         node
         for node in ast.walk(module)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-        and node.name == code.co_name
         and min([node.lineno, *(each.lineno for each in node.decorator_list)]) == code.co_firstlineno
     ]
     return Source(function, code, function.__globals__, nodes[0], module) if len(nodes) == 1 else None

@@ -57,6 +57,7 @@ def odd_shop(folder: Path) -> Path:
     write(folder, {**said, "fields": [*said["fields"][:-1], newer]}, version=2)
     put(folder / "contracts/ends/topic.json", '{"retention_days": null, "partitions": 3}')
     both = [{"contract": "Said", "version": 2, "topic": "orders", "key": "order_id"}]
+    place = {"topic": "ends", "key": "order_id"}
     undo = {"name": "undo", "kind": "compensation", "ids": "odd|undo", "takes": [["Failed"], ["Answered"]]}
     told = {
         "format": 1,
@@ -66,10 +67,10 @@ def odd_shop(folder: Path) -> Path:
         "memory_s": 90000,
         "consumes": [
             {**both[0], "fields": ["order_id", "place.street"]},
-            {"contract": "Failed", "version": 1, "topic": "ends", "key": "order_id", "fields": ["order_id"]},
+            {"contract": "Failed", "version": 1, **place, "fields": ["order_id"]},
             {**both[0], "contract": "Answered", "fields": "all", "because": HOSTILE},
         ],
-        "emits": [{**both[0], "contract": "Answered"}, {**both[0], "contract": "Done", "version": 1, "topic": "ends"}],
+        "emits": [*both, {**both[0], "contract": "Answered"}, {"contract": "Done", "version": 1, **place}],
         "reactions": [
             {"name": "answer", "kind": "handler", "ids": "odd|answer", "takes": [["Said"]], "doc": HOSTILE,
              "emits": ["Answered", "Done"], "keys": [HOSTILE], "resources": [HOSTILE], "many": True, "later": True,
@@ -83,7 +84,17 @@ def odd_shop(folder: Path) -> Path:
         "documents": {HOSTILE: HOSTILE},
     }  # fmt: skip
     put(folder / "manifests/odd.json", json.dumps(told))
-    put(folder / "manifests/quiet.json", json.dumps({**told, "service": "quiet", "emits": [], "reactions": []}))
+    put(
+        folder / "manifests/quiet.json",
+        json.dumps(
+            {
+                **told,
+                "service": "quiet",
+                "emits": [],
+                "reactions": [{**undo, "takes": [["Failed"], ["Said"]], "undoes": "gone"}],
+            }
+        ),
+    )
     return folder
 
 

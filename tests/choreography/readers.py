@@ -4,6 +4,7 @@ READERS = """
 from functools import wraps
 from inspect import currentframe
 
+from elsewhere import noted_elsewhere
 from events import Line, Order, Refused
 
 
@@ -188,6 +189,31 @@ async def awaited_helper(order: Order) -> object:
     return await later_noted(order)
 
 
+async def helper_with_another_argument(order: Order) -> object:
+    return noted(order, times=len(order.lines))
+
+
+def either(one: Order | None, two: Order | None) -> object:
+    return one.note if one is not None else two.total
+
+
+async def helper_under_two_names(order: Order) -> object:
+    return either(order, None), either(None, order)
+
+
+async def helper_elsewhere(order: Order) -> object:
+    return noted_elsewhere(order)
+
+
+async def shadowed_builtin(order: Order) -> object:
+    getattr = lambda of, name: of.total  # noqa: E731
+    return getattr(order, "note")
+
+
+async def two_reasons(order: Order) -> object:
+    return repr(order), locals()
+
+
 async def helper_of_any_number(order: Order) -> object:
     return any_number(order)
 
@@ -228,6 +254,12 @@ async def patterns(order: Order) -> object:
         case Order(address=address) if address.city:
             return address
         case _:
+            return None
+
+
+async def pattern_with_a_part(order: Order) -> object:
+    match order:
+        case Order(note=order.address.city):
             return None
 
 
@@ -272,6 +304,12 @@ async def part_of_several(order: Order, refused: Refused) -> object:
 """
 """Module of the functions; `events` is generated beside it."""
 
+ELSEWHERE = """
+def noted_elsewhere(order):
+    return order.note
+"""
+"""Another module, from which a function is imported."""
+
 ORDER = {
     "attributes": {"order_id", "total"},
     "nested": {"address.street"},
@@ -302,14 +340,20 @@ ORDER = {
     "helper_by_name": {"total", "address.city"},
     "helper_that_calls_itself": {"total", "address.city"},
     "awaited_helper": {"note"},
+    "helper_with_another_argument": {"note", "lines"},
+    "helper_under_two_names": {"note", "total"},
+    "helper_elsewhere": "helper_elsewhere hands it on whole",
+    "shadowed_builtin": "shadowed_builtin hands it on whole",
+    "two_reasons": "two_reasons hands it on whole",
     "helper_of_any_number": "helper_of_any_number hands it on whole",
     "helper_by_stars": "helper_by_stars hands it on whole",
     "helper_bound_twice": "helper_bound_twice hands it on whole",
-    "decorated_helper": "decorated_helper hands it on whole",
+    "decorated_helper": "inside hands it on whole",
     "shadowed_helper": "shadowed_helper hands it on whole",
     "wrapped": "the source of wrapped cannot be told",
     "wrapped_without_saying": "inside hands it on whole",
     "patterns": {"note", "total", "address"},
+    "pattern_with_a_part": {"note", "address.city"},
     "pattern_with_a_name": {"note", "total"},
     "pattern_of_a_value": "pattern_of_a_value matches all of it",
     "union": {"order_id", "note"},

@@ -93,13 +93,18 @@ def test_the_official_parser_has_nothing_to_complain_of(shop: Any, tmp_path: Pat
     assert any("channel" in each["message"] for each in refused["complaints"]), refused["complaints"]
 
 
-def test_an_event_that_others_cannot_say_is_not_received(tmp_path: Path) -> None:
+def test_what_is_taken_from_the_progress_is_not_received(tmp_path: Path) -> None:
     odd = asyncapi(overview_of(odd_shop(tmp_path)), "Odd", "1.0.0")
     assert sorted(odd["operations"]) == [
         "client.send.Said",
         "odd.receive.Failed",
         "odd.receive.Said",
         "odd.send.Done",
+        "odd.send.Said",
+        "quiet.receive.Failed",
+    ]
+    assert [ref["$ref"] for ref in odd["operations"]["odd.send.Said"]["messages"]] == [
+        "#/channels/orders/messages/Said.v2"
     ]
     assert [ref["$ref"] for ref in odd["operations"]["odd.receive.Said"]["messages"]] == [
         "#/channels/orders/messages/Said.v1",

@@ -18,7 +18,7 @@ from saga.contracts.codegen import generate
 from saga.contracts.library import Library
 from saga.declarations.annotations import options_of
 from saga.messages import Event
-from tests.choreography.readers import ORDER, READERS, REFUSED
+from tests.choreography.readers import ELSEWHERE, ORDER, READERS, REFUSED
 from tests.contracts.folders import decimal, field, schema, write
 
 PLACE = {
@@ -43,13 +43,14 @@ def readers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ModuleType]:
     )
     write(folder, order, schema("Refused", field("note", "string"), field("reason", "string")))
     (folder / "events.py").write_text(generate(Library.load(folder / "contracts"), ["Order", "Refused"]), "utf-8")
+    (folder / "elsewhere.py").write_text(ELSEWHERE, "utf-8")
     (folder / "readers_for_a_test.py").write_text(READERS, "utf-8")
     sys.path.insert(0, str(folder))
     try:
         yield importlib.import_module("readers_for_a_test")
     finally:
         sys.path.remove(str(folder))
-        for name in ("events", "readers_for_a_test"):
+        for name in ("elsewhere", "events", "readers_for_a_test"):
             sys.modules.pop(name, None)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from saga import Later, Saga, Service
+from saga import Event, Later, Saga, Service, upcast
 from saga.choreography import manifest
 from saga.choreography.declared import manifest_of
 from saga.choreography.folder import compared, manifests_in
@@ -18,6 +18,7 @@ from services.order import order
 from services.payment import payment
 from services.payment.events import OrderCancelled, OrderConfirmed, OrderPlaced
 from services.shipping import shipping
+from tests.contracts.folders import field, generated, schema, write
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = (order, payment, inventory, shipping)
@@ -86,6 +87,49 @@ def test_it_says_so_where_code_cannot_be_followed() -> None:
 
     [use] = manifest_of(opaque.declared).consumes
     assert (use.fields, use.because) == ("all", "log hands it on whole")
+
+
+def test_of_two_versions_of_a_class_the_older_counts_and_both_are_read(tmp_path: Path) -> None:
+    write(tmp_path, schema("Said", field("one", "string"), field("two", "string")), schema("Other"))
+    older = generated(tmp_path, "Said", "Other")
+    added = field("three", "string", default="")
+    write(tmp_path, schema("Said", field("one", "string"), field("two", "string"), added), version=2)
+    newer = generated(tmp_path, "Said")
+    told = Service("told")
+
+    async def first(said: Event) -> None:
+        str(said.one)  # type: ignore[attr-defined]
+
+    async def second(said: Event, other: Event) -> None:
+        str(said.three)  # type: ignore[attr-defined]
+
+    first.__annotations__["said"] = older.Said
+    second.__annotations__.update(said=newer.Said, other=older.Other)
+    told.handler(first)
+    told.handler(second)
+    use = manifest_of(told.declared).consumed("Said")
+    assert use is not None
+    assert (use.version, use.fields) == (1, ("one", "order_id", "three"))
+
+
+def test_versions_that_an_upcaster_reads_are_told(tmp_path: Path) -> None:
+    write(tmp_path, schema("Said", field("cents", "int")))
+    write(tmp_path, schema("Said", field("euros", "string", default=""), upcasts=[1]), version=2)
+    events = generated(tmp_path, "Said", "Said.v1")
+
+    def in_euros(old: Event) -> Event:
+        return old
+
+    in_euros.__annotations__.update({"old": events.SaidV1, "return": events.Said})
+    upcast(events.Said, 1)(in_euros)
+    told = Service("told")
+
+    async def hear(said: Event) -> None: ...
+
+    hear.__annotations__["said"] = events.Said
+    told.handler(hear)
+    [use] = manifest_of(told.declared).consumes
+    assert (use.version, use.upcasts) == (2, (1,))
 
 
 def test_the_examples_manifests_are_those_that_are_committed() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from saga.choreography.folder import manifests_in
 from saga.choreography.overview import Overview
-from saga.choreography.pages import pages
+from saga.choreography.pages import pages, readers
 from saga.contracts.library import Library
 from tests.choreography.odd_shop import odd_shop, overview_of
 
@@ -35,6 +35,7 @@ class Page(HTMLParser):
         self.wrong: list[str] = []
         self.words: list[str] = []
         self.style = ""
+        self.html = html
         self.feed(html)
         self.close()
 
@@ -123,6 +124,14 @@ def test_a_page_says_what_is_promised_and_the_versions(shop: Mapping[str, Page],
     assert "One of TEA , CAKE" in newer
     assert "leaf string A leaf." in newer
     assert "odd.answer once for each of several" in newer
+    assert "once for each of several" not in odd["events/Failed.html"].text
+
+
+def test_who_reads_a_part_of_a_field_reads_the_field(tmp_path: Path) -> None:
+    overview = overview_of(odd_shop(tmp_path))
+    hearings = [each for each in overview.hearings("Said") if each.service == "odd"]
+    assert readers(hearings, "place") == ["odd"]
+    assert readers(hearings, "street") == []
 
 
 def test_a_service_page_says_what_it_does(shop: Mapping[str, Page], odd: Mapping[str, Page]) -> None:
@@ -133,6 +142,7 @@ def test_a_service_page_says_what_it_does(shop: Mapping[str, Page], odd: Mapping
     order = shop["services/order.html"].text
     assert "cancel PaymentDeclined or InventoryRejected or ShipmentRefused OrderCancelled" in order
     assert "expire deadline 15 minutes after OrderPlaced unless the saga has ended" in order
+    assert "</a> or <a" in shop["services/order.html"].html
     assert "may look again later, when Failed came" in odd["services/odd.html"].text
     assert "unless the saga has ended, or Failed came" in odd["services/odd.html"].text
 

@@ -116,6 +116,21 @@ def test_an_event_that_another_manifest_hears_is_kept(saga: Call, released: Path
     assert refused["what"] == "is said no more, while elsewhere hears it"
 
 
+def test_consumers_that_nobody_knows_count_and_the_release_before_does_not(saga: Call, released: Path) -> None:
+    told: dict[str, Any] = json.loads((released / "payment.json").read_text("utf-8"))
+    noted = {"contract": "PaymentNoted", "version": 1, "topic": "payments", "key": "order_id"}
+    outside = {"contract": "InventoryPutBack", "version": 1, "topic": "inventory", "key": "order_id"}
+    told["emits"] += [noted, outside]
+    told["consumes"] += [{**noted, "fields": "all"}]
+    (released / "payment.json").write_text(json.dumps(told), "utf-8")
+    checked = saga("manifest", "--check", "services.payment", "--folder", "manifests", "--json")
+    found = json.loads(checked.stdout)["services"][0]["differences"]
+    assert [(each["verdict"], each["where"], each["what"]) for each in found] == [
+        ("refused", "InventoryPutBack", "is said no more, while consumers outside hears it"),
+        ("told", "PaymentNoted", "is said no more, and nobody hears it"),
+    ]
+
+
 def test_what_is_harmless_passes_and_says_to_write_it(saga: Call, released: Path) -> None:
     edit(released / "payment.json", '["card", "order_id", "total"]', '["order_id", "total"]')
     checked = saga("manifest", "--check", "services.payment", "--folder", "manifests")
