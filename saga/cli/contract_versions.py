@@ -5,6 +5,9 @@ from typing import Any
 
 import click
 
+from saga.choreography.consumers import affected
+from saga.choreography.folder import FOLDER, manifests_in
+from saga.cli.contract_consumers import consumers_as_json, tell_consumers
 from saga.cli.contract_problems import broken_releases, folder_of, shown
 from saga.cli.printing import tell, tell_json
 from saga.contracts.checking import counted, incompatible
@@ -121,12 +124,18 @@ def release() -> None:
 @click.command()
 @click.argument("old")
 @click.argument("new_", metavar="NEW")
+@click.option(
+    "--manifests",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Folder of the manifests of all services, which say who reads what. By default manifests/ beside contracts/.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def diff(old: str, new_: str, as_json: bool) -> None:
-    """Show what changed between two versions, field by field, and what it breaks in which direction.
+def diff(old: str, new_: str, manifests: Path | None, as_json: bool) -> None:
+    """Show what changed between two versions, field by field, what it breaks in which direction, and for whom.
 
-    OLD and NEW are versions of the contracts here (OrderPlaced.v1), or files (before/OrderPlaced.v1.avsc). Exits with 1
-    if something breaks what NEW promises of OLD.
+    OLD and NEW are versions of the contracts here (OrderPlaced.v1), or files (before/OrderPlaced.v1.avsc). For whom
+    is told by manifests: each service that hears the contract, with the fields that its code may read. Exits with 1 if
+    something breaks what NEW promises of OLD.
 
     \b
     saga contracts diff OrderPlaced.v1 OrderPlaced.v2
@@ -137,14 +146,19 @@ def diff(old: str, new_: str, as_json: bool) -> None:
     changes = differences(one, other)
     promised = [way for way in directions(other.compatible) if way == "forward" or one.number not in other.upcasts]
     broken = [f for change in changes for way in promised for f in getattr(change, way) if f.breaks]
+    place = manifests or _folder().parent / FOLDER
+    heard = affected(changes, one, other, manifests_in(place).values())
     if as_json:
-        tell_json({"old": one.path, "new": other.path, "compatible": other.compatible, "changes": _json(changes)})
+        told = {"old": one.path, "new": other.path, "compatible": other.compatible, "changes": _json(changes)}
+        tell_json({**told, "consumers": consumers_as_json(heard)})
     else:
         tell(f"{one.path} -> {other.path} ({other.compatible}): {counted(len(changes), 'change')}")
         for change in changes:
             tell(f"  {change.path or other.name}  {change.says}", *_effects(change, one, other))
         if one.number in other.upcasts:
             tell(f"messages of v{one.number} are read by an upcaster")
+        if place.is_dir():
+            tell_consumers(heard, _from_here(place), other)
         tell(f"{counted(len(broken), 'broken promise')}" if broken else "nothing that is promised breaks")
     if broken:
         raise click.exceptions.Exit(1)
