@@ -17,6 +17,7 @@ from tests.mutants import parking_mutants as parking
 from tests.mutants import released_orders as releases
 from tests.mutants import runtime_mutants as runtime
 from tests.mutants import service_mutants as service
+from tests.mutants import versioned_baskets as baskets
 from tests.mutants.runtime_mutants import Plant
 
 
@@ -158,6 +159,10 @@ MUTANTS = [
             results_rules.pages_are_written_after_the_progress_that_lists_them,
             claim_rules.claims_are_written_after_the_progress_that_names_them,
             claim_rules.claims_are_not_read,
+        ),
+        "versioned baskets": (
+            baskets.what_waits_is_read_by_resolution,
+            baskets.what_was_upcast_is_upcast_again,
         ),
         "a long party": (
             runtime.nothing_is_marked_as_published,

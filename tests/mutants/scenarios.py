@@ -48,6 +48,7 @@ from tests.mutants.party_services import LARDER, PAD, Larder, Pad, hall, host, k
 from tests.mutants.paused_orders import paused_orders
 from tests.mutants.released_orders import released_orders
 from tests.mutants.switched_orders import switched_orders
+from tests.mutants.versioned_baskets import versioned_baskets
 from tests.testing.instalments import orders_in_instalments
 
 SEEDS = 300
@@ -428,6 +429,7 @@ SCENARIOS = {
             faults=CLUMSY | RESTLESS | faults.of("deploy", rate=0.04, target="payment"),
             lines_max=10_000,
         ),
+        Scenario(name="versioned baskets", play=versioned_baskets, faults=CLUMSY | RESTLESS, lines_max=10_000),
         Scenario(name="cured orders", play=cured_orders, faults=CLUMSY | RESTLESS, lines_max=10_000),
         Scenario(name="an order that is cured late", play=late_cure, faults=CLUMSY | RESTLESS),
         Scenario(
