@@ -132,7 +132,7 @@ async def test_an_own_event_in_an_archive_is_upcast_for_a_release_that_names_it_
 
     @older.handler
     async def pay(filled: BasketFilledV1) -> BasketPaidV1:
-        drawer.taken["r"] = filled.amount
+        drawer.add("take", "r", filled.amount)
         return PAID
 
     @older.handler(many=True)

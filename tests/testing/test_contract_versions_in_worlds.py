@@ -23,8 +23,10 @@ from tests.testing.baskets.releases import LIMIT_CENTS, Drawer, shop, till
 from tests.testing.faulty_worlds import EVERYTHING, seeds
 
 DEPLOYS = faults.of("deploy", rate=0.04)
-ORDERS = list(permutations(["clients", "till", "shop"]))[:: 1 if os.environ.get("SAGA_TEST_SEEDS") else 3]
-"""Orders in which those who say the new versions and those who read them are deployed: all with SAGA_TEST_SEEDS."""
+EACH_WAY = bool(os.environ.get("SAGA_TEST_SEEDS"))
+"""True to play each order of deployment; else some of them are."""
+ORDERS = list(permutations(["clients", "till", "shop"]))[:: 1 if EACH_WAY else 3]
+"""Orders in which those who say the new versions and those who read them are deployed."""
 CENTS = (980, 1250, LIMIT_CENTS + 1)
 """Sums of the baskets; the last one is more than the till takes."""
 
@@ -77,7 +79,7 @@ def rolled_out(world: SimulatedWorld, steps: Sequence[Service[Any]], drawer: Dra
 
 
 @pytest.mark.parametrize("seed", seeds(1))
-@pytest.mark.parametrize("first", ["shop", "till"])
+@pytest.mark.parametrize("first", ["shop", "till"] if EACH_WAY else ["shop"])
 def test_who_reads_both_first_and_says_the_new_one_then_loses_nothing(first: str, seed: int) -> None:
     services = (shop, till) if first == "shop" else (till, shop)
     steps = [service(release) for release in (2, 3) for service in services]
@@ -88,7 +90,7 @@ def test_who_reads_both_first_and_says_the_new_one_then_loses_nothing(first: str
 
 
 @pytest.mark.parametrize("seed", seeds(1))
-@pytest.mark.parametrize("back", ["shop", "till"])
+@pytest.mark.parametrize("back", ["shop", "till"] if EACH_WAY else ["till"])
 def test_a_release_that_says_the_new_version_is_rolled_back_to_one_that_reads_it(back: str, seed: int) -> None:
     service = {"shop": shop, "till": till}[back]
     steps = [shop(2), till(2), till(3), shop(3), service(2), service(3)]

@@ -6,6 +6,7 @@ Release 3 reads both, and says the second.
 
 from collections.abc import AsyncIterator
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 from saga import Retry, Saga, Service
@@ -34,37 +35,75 @@ class Drawer:
 
     def __init__(self, fails: int = 0) -> None:
         self.fails = fails
-        self.taken: dict[str, int] = {}
+        self.noted: list[tuple[str, str, int]] = []
+
+    def lines(self) -> list[tuple[str, str, int]]:
+        """What was done, with which receipt and how many cents."""
+        return self.noted
+
+    def add(self, what: str, receipt: str, cents: int) -> None:
+        """Add a line."""
+        self.noted.append((what, receipt, cents))
+
+    def book(self, what: str) -> dict[str, int]:
         """Cents by receipt."""
-        self.handed_over: dict[str, int] = {}
-        self.given_back: dict[str, int] = {}
+        return {receipt: cents for done, receipt, cents in self.lines() if done == what}
+
+    @property
+    def taken(self) -> dict[str, int]:
+        return self.book("take")
+
+    @property
+    def handed_over(self) -> dict[str, int]:
+        return self.book("hand over")
+
+    @property
+    def given_back(self) -> dict[str, int]:
+        return self.book("give back")
 
     async def take(self, key: str, cents: int) -> str:
-        return self._note(self.taken, key, cents)
+        return self._note("take", key, cents)
 
     async def hand_over(self, key: str, receipt: str, cents: int) -> None:
         assert self.taken[receipt] == cents, f"{receipt} is of {self.taken[receipt]} cents, and not of {cents}"
-        self._note(self.handed_over, receipt, cents)
+        self._note("hand over", receipt, cents)
 
     async def give_back(self, key: str, receipt: str, cents: int) -> None:
         assert self.taken[receipt] == cents, f"{receipt} is of {self.taken[receipt]} cents, and not of {cents}"
-        self._note(self.given_back, receipt, cents)
+        self._note("give back", receipt, cents)
 
-    def _note(self, book: dict[str, int], key: str, cents: int) -> str:
-        assert book.setdefault(key, cents) == cents, f"{key} twice, with {book[key]} and {cents} cents"
+    def _note(self, what: str, receipt: str, cents: int) -> str:
+        known = self.book(what).get(receipt)
+        if known is None:
+            self.add(what, receipt, cents)
+        assert known in (None, cents), f"{what} of {receipt} twice, with {known} and {cents} cents"
         if self.fails:
             self.fails -= 1
             raise ConnectionError("no answer")
-        return key
+        return receipt
 
 
-def till(release: int) -> Service[Any]:
-    """The till in one of its releases."""
+class FileDrawer(Drawer):
+    """Drawer of which the lines are in a file of the current folder: all tills share it."""
+
+    FILE = Path("drawer")
+
+    def lines(self) -> list[tuple[str, str, int]]:
+        whole = [line.rsplit(" ", 2) for line in self.FILE.read_text().splitlines()] if self.FILE.exists() else []
+        return [(what, receipt, int(cents)) for what, receipt, cents in whole]
+
+    def add(self, what: str, receipt: str, cents: int) -> None:
+        with self.FILE.open("a") as file:
+            file.write(f"{what} {receipt} {cents}\n")
+
+
+def till(release: int, kept: type[Drawer] = Drawer) -> Service[Any]:
+    """The till in one of its releases. `kept`: its drawer, where no test gives another one."""
     made = Service("till", retry=PATIENT)
 
     @made.resource
     async def drawer() -> AsyncIterator[Drawer]:
-        yield Drawer()
+        yield kept()
 
     (_first_till if release == 1 else _newer_till)(made, says_old=release == 2)
     return made
