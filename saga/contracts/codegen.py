@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from saga.contracts import schema
-from saga.contracts.contract import Contract, Version
+from saga.contracts.contract import Contract, Version, called
 from saga.contracts.convert import typed
 from saga.contracts.library import Library
 from saga.contracts.literals import INDENT, LINE_LENGTH, docstring, number, quoted
@@ -96,14 +96,18 @@ def generated_below(folder: Path) -> list[Path]:
     return found
 
 
-def event_class(contract: Contract, library: Library) -> type[Event]:
-    """Make the class of a contract's newest version in memory, as `saga contracts generate` would write it."""
-    module = types.ModuleType(f"saga.generated.{contract.name}")
+def event_class(contract: Contract, library: Library, number: int | None = None) -> type[Event]:
+    """Make the class of a contract's newest version in memory, as `saga contracts generate` would write it; or of the
+    version with this number."""
+    asked, name = contract.name, contract.name
+    if number is not None:
+        asked, name = f"{contract.name}.v{number}", called(contract.name, number)
+    module = types.ModuleType(f"saga.generated.{name}")
     # What belongs to a class is found from its module, and the library from the module's file.
     module.__file__ = str(library.folder.parent / f"{contract.name}.py")
     sys.modules[module.__name__] = module
-    exec(compile(generate(library, [contract.name]), module.__file__, "exec"), module.__dict__)
-    made = getattr(module, contract.name)
+    exec(compile(generate(library, [asked]), module.__file__, "exec"), module.__dict__)
+    made = getattr(module, name)
     assert isinstance(made, type)
     assert issubclass(made, Event)
     return made

@@ -9,7 +9,7 @@ from saga.contracts.schema import ArrayType, MapType, OptionalType, RecordType, 
 from saga.marks import HIDDEN, texts_of
 from saga.messages import Event
 
-__all__ = ["HIDDEN", "has_sensitive", "hidden", "marked", "renamed", "secrets_of", "texts_in", "with_marks_of"]
+__all__ = ["HIDDEN", "has_sensitive", "hidden", "marked", "secrets_of", "texts_in", "with_marks_of"]
 
 
 def hidden(fields: Mapping[str, object], record: RecordType) -> dict[str, object]:
@@ -40,42 +40,6 @@ def _hidden(value: object, type_: Type) -> object:
             return _hidden(value, inner)
         case _:
             return value
-
-
-def renamed(record: RecordType, newest: RecordType) -> RecordType:
-    """Call the fields of a record as `newest` calls them, which may know them by an alias.
-
-    >>> from saga.contracts.schema import MISSING, Field, ScalarType
-    >>> old = RecordType("R", (Field("card", ScalarType("string"), MISSING, aliases=(), sensitive=True),), "")
-    >>> new = RecordType("R", (Field("pan", ScalarType("string"), MISSING, aliases=("card",)),), "")
-    >>> hidden({"pan": "4242"}, renamed(old, new))
-    {'pan': '***'}
-    """
-    known = {name: field for field in newest.fields for name in (*field.aliases, field.name)}
-    return replace(
-        record,
-        fields=tuple(
-            replace(field, name=of.name, type=_renamed(field.type, of.type))
-            for field in record.fields
-            if (of := known.get(field.name)) is not None  # else the newest has no such field
-        ),
-    )
-
-
-def _renamed(type_: Type, newest: Type) -> Type:
-    match type_, newest:
-        case OptionalType(inner), _:
-            return _renamed(inner, newest)
-        case _, OptionalType(inner):
-            return _renamed(type_, inner)
-        case RecordType(), RecordType():
-            return renamed(type_, newest)
-        case ArrayType(items), ArrayType(others):
-            return ArrayType(_renamed(items, others))
-        case MapType(values), MapType(others):
-            return MapType(_renamed(values, others))
-        case _:
-            return type_
 
 
 def has_sensitive(type_: Type) -> bool:

@@ -4,8 +4,8 @@ from msgspec import Struct
 
 from saga.contracts import codec
 from saga.contracts.codegen import event_class
-from saga.contracts.hiding import hidden, renamed
-from saga.contracts.library import Library, find
+from saga.contracts.hiding import hidden, with_marks_of
+from saga.contracts.library import Library, Version, find
 from saga.errors import BadInput, ContractError, DeclarationError
 from saga.inspection.timeline import History
 from saga.messages import Event
@@ -45,12 +45,13 @@ def values_of(history: History) -> dict[int, list[Said]]:
 def _said(type_: str, id_: str, value: bytes, library: Library) -> Said:
     try:
         version = codec.identify(value, library)
-        made = _class_of(version.name, library)
-        fields = codec.to_json(codec.decode(value, made, library))
-        newest = library.contracts[version.name].newest.record
-        # A field counts as sensitive if it did when it was written, or does now.
-        shown = hidden(hidden(fields, renamed(version.record, newest)), newest)
-        return Said(type=type_, id=id_, fields=shown)
+        versions = library.contracts[version.name].versions
+        # What an upcaster reads is shown as it was written: upcasters are code of services, and tools have none.
+        shown_as = version if version.number in versions[-1].upcasts else versions[-1]
+        fields = codec.to_json(codec.decode(value, _class_of(shown_as, library), library))
+        # A field counts as sensitive if it did when it was written, or does in any version.
+        record = with_marks_of(shown_as.record, (each.record for each in versions))
+        return Said(type=type_, id=id_, fields=hidden(fields, record))
     except BadInput as why:
         return Said(type=type_, id=id_, fields=None, trouble=str(why))
 
@@ -58,8 +59,8 @@ def _said(type_: str, id_: str, value: bytes, library: Library) -> Said:
 _classes: dict[tuple[str, str], type[Event]] = {}
 
 
-def _class_of(name: str, library: Library) -> type[Event]:
-    where = (str(library.folder), name)
+def _class_of(version: Version, library: Library) -> type[Event]:
+    where = (str(library.folder), version.path)
     if where not in _classes:
-        _classes[where] = event_class(library.contracts[name], library)
+        _classes[where] = event_class(library.contracts[version.name], library, version.number)
     return _classes[where]

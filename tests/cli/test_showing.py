@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from saga.broker.embedded.broker import EmbeddedBroker
 from saga.clock import SystemClock
-from saga.contracts.hiding import HIDDEN, hidden, renamed
+from saga.contracts.hiding import HIDDEN, hidden, with_marks_of
 from saga.contracts.reading import read_record
 from saga.contracts.schema import RecordType
 from saga.inspection.timeline import History, Line, timeline
@@ -215,6 +215,17 @@ def test_a_field_that_was_sensitive_is_hidden_under_its_new_name_too(saga: Call,
     assert '    PaymentReserved {"order_id": "order-1", "charge": "***",' in saga("show", "order-1", "--values").stdout
 
 
+def test_what_an_upcaster_reads_is_shown_as_it_was_written(saga: Call, reserved: Reserved) -> None:
+    """Tools have the contracts, and not the code of services; sensitive is what is so in any version."""
+    first, schema, charge = reserved
+    charge |= {"name": "charge", "aliases": ["charge_id"], "sensitive": True}
+    schema["fields"].append({"name": "currency", "type": "string"})
+    schema |= {"upcasts": [1], "compatible": "backward"}
+    first.with_name("PaymentReserved.v2.avsc").write_text(json.dumps(schema))
+    text = saga("show", "order-1", "--values").stdout
+    assert '    PaymentReserved {"order_id": "order-1", "charge_id": "***", "amount": "9.80"}\n' in text
+
+
 def test_without_contracts_no_value_is_shown_and_it_is_said_why(
     shop: Path, saga: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -279,7 +290,7 @@ def test_fields_are_found_under_their_new_names_at_any_depth() -> None:
 
     card, seen = {"pan": "4242", "holder": "Ada"}, {"pan": HIDDEN, "holder": "Ada"}
     given: dict[str, object] = {"one": card, "maybe": card, "many": [card, None], "named": {"a": card}, "words": ["x"]}
-    old = renamed(of("number", sensitive=True), of("pan", sensitive=False))
-    assert hidden(given, old) == {
+    both = with_marks_of(of("pan", sensitive=False), [of("number", sensitive=True)])
+    assert hidden(given, both) == {
         "one": seen, "maybe": seen, "many": [seen, None], "named": {"a": seen}, "words": ["x"],
     }  # fmt: skip
