@@ -261,6 +261,8 @@ async def test_a_trial_takes_any_version(tmp_path: Path) -> None:
         result = await trial(till(3), order, BasketDoneV1(basket_id=ID), use=[drawer])
         assert [type(event) for event in result.emitted] == [BasketPaid, BasketHandedOver]
         assert list(drawer.handed_over.values()) == [980]
+        result = await trial(till(2), order, use=[Drawer()])
+        assert [type(event) for event in result.emitted] == [BasketPaidV1], "each as the class that was returned"
 
 
 async def test_a_handler_is_checked_to_do_the_same_with_what_an_upcaster_makes(
