@@ -16,7 +16,7 @@ import pytest
 from saga import Client, Event
 from tests.cli.conftest import ROOT, Call
 from tests.cli.test_dead import until
-from tests.cli.test_missing_topics import Running, running
+from tests.cli.test_missing_topics import Running, refused, running
 from tests.cli.test_parked import listed
 from tests.testing.baskets.events import BasketFilled, BasketFilledV1
 from tests.testing.baskets.releases import FileDrawer
@@ -102,6 +102,30 @@ def market(
             applied = saga("topics", "apply", market.module(service, 1))
             assert applied.exit_code == 0, applied.output
         yield market
+
+
+WITHOUT = """
+from tests.testing.baskets.events import BasketFilled
+
+from saga import Service
+
+till = Service("till")
+
+
+@till.handler
+async def pay(filled: BasketFilled) -> None: ...
+"""
+
+
+def test_a_service_without_its_upcaster_does_not_start_and_says_what_to_write(
+    folder: Path, saga: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SAGA_CONTRACTS")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    Path("without.py").write_text(WITHOUT)
+    said = refused("run", "without")
+    assert "baskets/BasketFilled.v2 reads version 1 by an upcaster, and there is none: declare it where" in said
+    assert "@upcast(BasketFilled, 1) above a function that takes a BasketFilledV1" in said
 
 
 @pytest.mark.timeout(120)
