@@ -26,7 +26,7 @@ from tests.contracts.anyschema import Draw, values
 from tests.contracts.folders import generated, schema, write
 from tests.testing.faulty_worlds import EVERYTHING, seeds
 
-EXAMPLES = 3 * len(seeds(1))
+EXAMPLES = 2 * len(seeds(1))
 """Chains in each mode."""
 VERSIONS_MAX = 4
 DEPLOYS = faults.of("deploy", rate=0.04)

@@ -27,7 +27,7 @@ EACH_WAY = bool(os.environ.get("SAGA_TEST_SEEDS"))
 """True to play each order of deployment; else some of them are."""
 ORDERS = list(permutations(["clients", "till", "shop"]))[:: 1 if EACH_WAY else 3]
 """Orders in which those who say the new versions and those who read them are deployed."""
-CENTS = (980, 1250, LIMIT_CENTS + 1)
+CENTS = (980, LIMIT_CENTS + 1)
 """Sums of the baskets; the last one is more than the till takes."""
 
 
@@ -48,8 +48,8 @@ def filled(*, by: int, release: int) -> list[Event]:
 def check_whole(world: SimulatedWorld, drawer: Drawer, clients: int) -> None:
     """Each basket has come to the end that its sum says, and nothing of it is open, dead or misread."""
     ends = [world.outcome(f"b-{by}-{n}") for by in range(clients) for n in range(len(CENTS))]
-    assert [end and name_of(end) for end in ends] == ["BasketDone", "BasketDone", "BasketDropped"] * clients
-    assert sorted(drawer.handed_over.values()) == sorted(CENTS[:2] * clients)
+    assert [end and name_of(end) for end in ends] == ["BasketDone", "BasketDropped"] * clients
+    assert sorted(drawer.handed_over.values()) == [CENTS[0]] * clients
     assert drawer.taken == drawer.handed_over
     assert drawer.given_back == {}
     assert letters(world) == []
