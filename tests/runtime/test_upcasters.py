@@ -1,5 +1,6 @@
 """Upcasters wherever a message of an older version is decoded: live, waiting, queued, own, undone, dead, archived."""
 
+import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from itertools import count
@@ -11,11 +12,15 @@ import pytest
 from saga import Retry, Saga, Service, commands
 from saga.contracts import codec
 from saga.contracts import upcast as upcasting
-from saga.messages import Position, Record
+from saga.contracts.library import contract_of
+from saga.contracts.registered import framed, published
+from saga.messages import Message, Position, Record, Writer
 from saga.progress import history
 from saga.progress.document import decode_entry
 from saga.progress.history import fold
 from saga.runtime.beginning import begin
+from saga.runtime.intake import received
+from saga.runtime.prepared import prepare
 from saga.runtime.turn import take_turn
 from saga.testing import check_idempotent, trial
 from tests.contracts.test_upcast import failing as failing  # the fixture
@@ -170,6 +175,39 @@ async def test_the_books_show_what_came_and_not_what_was_made_of_it(tmp_path: Pa
         p = await worker.progress()
         assert fold([decode_entry(raw) for raw in p.transitions]) == p.state
         assert entry.message == worker.message(FILLED).id
+
+
+def foreign(value: bytes, content_type: str, writer: Writer | None = None) -> Record:
+    """Record of somebody who says that it is of version 1."""
+    attributes = {
+        "id": "1",
+        "source": "/shops",
+        "type": "BasketFilled",
+        "dataschema": "urn:saga:baskets/BasketFilled.v1",
+    }
+    headers = [(f"ce_{name}", text.encode()) for name, text in {**attributes, "specversion": "1.0"}.items()]
+    return Record("baskets", 0, 0, ID.encode(), value, (*headers, ("content-type", content_type.encode())), 0, writer)
+
+
+def registered_v1() -> Writer:
+    """What a registry says of version 1."""
+    version = contract_of(BasketFilled).versions[0]
+    return Writer(id=7, schema=json.dumps(published(version.schema)), registry="http://registry")
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        foreign(json.dumps(codec.to_json(FILLED)).encode(), "application/json"),
+        foreign(framed(7, codec.encode(FILLED)), "application/avro", registered_v1()),
+    ],
+    ids=["JSON", "registry"],
+)
+def test_an_older_version_in_another_form_is_upcast(record: Record) -> None:
+    service = prepare(till(3).declared)
+    message = received(record, service)
+    assert isinstance(message, Message)
+    assert service.decode("pay", message) == BasketFilled(basket_id=ID, amount=9800)
 
 
 # -------------------------------------------------------------------- an upcaster that fails
