@@ -1,5 +1,6 @@
 """Messages of a schema that is not deployed here yet: nothing is lost, quarantined or out of order because of them."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -78,6 +79,25 @@ async def test_a_message_of_an_unknown_schema_is_parked_until_its_schema_is_depl
             ("handled", "reserve", 3),
             ("waiting", "note", 1),
         ]
+
+
+async def test_a_schema_that_is_deployed_and_means_something_else_waits_for_the_release_that_reads_it(
+    tmp_path: Path,
+) -> None:
+    contracts = Contracts(tmp_path)
+    order = newer_order(contracts.newer_class("OrderPlaced"))
+    (newer,) = contracts.newer
+    newer.write_text(json.dumps({**json.loads(newer.read_text()), "upcasts": [1], "compatible": "backward"}))
+    async with place(tmp_path) as at:
+        worker = await worker_at(at, contracts)
+        await worker.takes(order)
+        contracts.deploy()
+        p = await looked_again(at, worker)
+        assert (p.queue[0].attempts, worker.dead) == (2, [])
+        readings, (_, again) = contracts.readings, [m.error for m in worker.moments if isinstance(m, Parked)]
+        assert again.startswith("NewerVersion: it is of orders/OrderPlaced.v2, and this release of the service, which")
+        p = await looked_again(at, worker)
+        assert (p.queue[0].attempts, contracts.readings) == (3, readings), "nothing that could be deployed mends it"
 
 
 async def test_what_came_behind_it_is_handled_behind_it(tmp_path: Path) -> None:
