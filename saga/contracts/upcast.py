@@ -37,9 +37,11 @@ class Upcaster:
     """Class of a newer version: the one for which it is declared, or one between."""
 
     def __call__(self, old: Event) -> Event:
-        """Make an event of the newer version. Raises `UpcasterFailed`."""
+        """Make an event of the newer version. Raises `UpcasterFailed`, and `MemoryError`, which says nothing of it."""
         try:
             made = self.function(old)
+        except MemoryError:
+            raise
         except (Exception, SystemExit, GeneratorExit) as why:
             raise self.failed(said_by(why, secrets_of(old))) from why
         if type(made) is not self.gives:

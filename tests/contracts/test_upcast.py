@@ -175,6 +175,16 @@ def test_an_upcaster_that_fails_is_told_by_name_and_version(
     assert str(caught.value).startswith(f"the upcaster {name} failed on a baskets/BasketFilled.v1: {why}")
 
 
+def full(old: Any) -> Any:
+    raise MemoryError
+
+
+def test_a_process_without_memory_is_no_failure_of_the_upcaster(failing: Callable[[Make], None]) -> None:
+    failing(full)
+    with pytest.raises(MemoryError):
+        read(BasketFilledV1(basket_id="b", amount=980), BasketFilled)
+
+
 def test_bytes_that_are_none_of_the_older_version_are_no_failure_of_the_upcaster() -> None:
     value = codec.encode(BasketFilledV1(basket_id="b", amount=980))
     with pytest.raises(BadInput, match="its bytes are not those of one") as caught:
