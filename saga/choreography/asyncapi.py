@@ -16,6 +16,13 @@ AVRO: Final = "application/vnd.apache.avro+json;version=1.9.0"
 CLIENT: Final = "client"
 _BINDING: Final = "0.5.0"
 _DAY_MS = 86_400_000
+_BY_REGISTRY: Final = {
+    "schemaIdLocation": "payload",
+    "schemaIdPayloadEncoding": "confluent",
+    "schemaLookupStrategy": "TopicRecordNameStrategy",
+}
+_SINGLE_OBJECT = "The value is Avro's single-object encoding: C3 01, the schema's fingerprint in 8 bytes, the record."
+_IN_REGISTRY = "The value is a zero byte, the id that a schema registry gave the schema, in 4 bytes, and the record."
 
 Json: TypeAlias = dict[str, Any]
 
@@ -76,6 +83,7 @@ def _message(contract: Contract, version: Version) -> Json:
         "name": contract.full_name,
         "title": f"{contract.name}, version {version.number}",
         "summary": _text(version.record.doc) or contract.name,
+        "description": _IN_REGISTRY if contract.wire == "registry" else _SINGLE_OBJECT,
         "contentType": CONTENT_TYPE.decode(),
         "headers": {"$ref": "#/components/schemas/headers"},
         "payload": {"schemaFormat": AVRO, "schema": _plain(version.schema)},
@@ -83,6 +91,7 @@ def _message(contract: Contract, version: Version) -> Json:
         "bindings": {
             "kafka": {
                 "key": {"type": "string", "description": f"The saga id: the value of {contract.key}."},
+                **(_BY_REGISTRY if contract.wire == "registry" else {}),
                 "bindingVersion": _BINDING,
             }
         },

@@ -66,7 +66,6 @@ def _told(declared: Declared, reaction: Reaction) -> Told:
     assert reaction.shape is not None
     events = [each for each in reaction.parameters if each.role == "event"]
     by_type = {each.gives: each.name for each in declared.resources}
-    saga = next((each.name for each in reaction.parameters if each.role == "saga"), None)
     return Told(
         name=reaction.name,
         kind=reaction.kind,
@@ -80,7 +79,7 @@ def _told(declared: Declared, reaction: Reaction) -> Told:
         undoes=reaction.undoes,
         emits=_names(reaction.emits),
         many=reaction.many,
-        keys=() if saga is None else keys_named(reaction.function, saga),
+        keys=keys_named(reaction.function),
         resources=tuple(by_type[each.gives] for each in reaction.parameters if each.gives is not None),
         doc=_first_paragraph(reaction.function.__doc__),
     )

@@ -42,26 +42,36 @@ def fields_read(function: Callable[..., object], parameter: str, events: Iterabl
     return {event: _of(event, finding, classes) for event in classes}
 
 
-def keys_named(function: Callable[..., object], saga: str) -> tuple[str, ...]:
-    """Names that a function gives to `saga.key` as plain text, sorted. `saga`: its parameter."""
+def keys_named(function: Callable[..., object]) -> tuple[str, ...] | None:
+    """Names of keys that stand as plain text in the code of a function, `saga.key("charge")`, and of the functions of
+    its module that it calls; sorted. `None` if its source cannot be told."""
     source = source_of(function)
     if source is None:
-        return ()
-    return tuple(
-        sorted(
-            {
-                node.args[0].value
-                for node in ast.walk(source.node)
-                if isinstance(node, ast.Call)
-                and isinstance(node.func, ast.Attribute)
-                and node.func.attr == "key"
-                and _is_name(node.func.value, {saga})
-                and node.args
-                and isinstance(node.args[0], ast.Constant)
-                and isinstance(node.args[0].value, str)
-            }
-        )
-    )
+        return None
+    keys: set[str] = set()
+    found, seen = [source], {source.code}
+    while found:
+        source = found.pop()
+        for node in ast.walk(source.node):
+            match node:
+                case ast.Call(func=ast.Attribute(attr="key"), args=[ast.Constant(value=str(name)), *_]):
+                    keys.add(name)
+                case ast.Call(func=ast.Name(id=name)) if (
+                    helper := helper_of(source, name)
+                ) is not None and helper.code not in seen:
+                    seen.add(helper.code)
+                    found.append(helper)
+                case _:
+                    pass
+    return tuple(sorted(keys))
+
+
+def helper_of(source: Source, name: str) -> Source | None:
+    """Function of the same module that a name certainly stands for."""
+    helper = source_of(source.variables.get(name))
+    if helper is None or helper.variables is not source.variables:
+        return None
+    return helper if is_bound_once(name, source.module) else None
 
 
 @dataclass(slots=True)
@@ -160,7 +170,7 @@ class _Walk:
                 self.is_builtin("getattr") and mine == [event]
             ):
                 self.finding.chains.add((None, (name,)))
-            case ast.Call(func=ast.Name(id=name)) if (helper := self.helper(name)) is not None:
+            case ast.Call(func=ast.Name(id=name)) if (helper := helper_of(self.source, name)) is not None:
                 self.hand_on(node, helper)
             case _:
                 self.finding.give_up(f"{self.source.node.name} hands it on whole")
@@ -182,13 +192,6 @@ class _Walk:
                 self.finding.give_up(f"{self.source.node.name} hands it on whole")
             else:
                 self.finding.follow(helper.function, name)
-
-    def helper(self, name: str) -> Source | None:
-        """Function of the same module that this name certainly stands for."""
-        source = source_of(self.source.variables.get(name))
-        if source is None or source.variables is not self.source.variables:
-            return None
-        return source if is_bound_once(name, self.source.module) else None
 
     def pattern(self, pattern: ast.pattern) -> None:
         """Note what a pattern reads of the event. Names that it binds are known already."""

@@ -66,8 +66,8 @@ class Told(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Handler that a compensation undoes."""
     emits: tuple[str, ...] = ()
     many: bool = False
-    keys: tuple[str, ...] = ()
-    """Names given to `saga.key` as plain text in its code."""
+    keys: tuple[str, ...] | None = ()
+    """Names given to `saga.key` as plain text in its code; `None` if that cannot be seen."""
     resources: tuple[str, ...] = ()
     doc: str = ""
 

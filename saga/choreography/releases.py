@@ -125,13 +125,21 @@ class _Comparison:
         if needed and len(new.takes) > len(old.takes):
             names = ", ".join(sorted(name for part in needed for name in part))
             yield self.told(old.name, f"waits for {names}, too; open sagas in which it has run already are past it")
-        for key in sorted(set(old.keys) - set(new.keys)):
+        gone = () if old.keys is None or new.keys is None else set(old.keys) - set(new.keys)
+        for key in sorted(gone):
             yield self.refused(
                 old.name,
                 f"asks for the key {key!r} no more: a run that has begun asks the outside with another one, and ends "
                 "as a dead letter",
                 f"keep the key, or put the new way behind a flag and keep the old one beside it; when none of its runs "
                 f"is open, {ANYWAY}",
+            )
+        if old.many and new.many and set(old.takes[0]).isdisjoint(new.takes[0]):
+            yield self.refused(
+                old.name,
+                f"ran once for each {' or '.join(old.takes[0])} and runs once for each {' or '.join(new.takes[0])}: "
+                "the first parameter says which event it is",
+                f"keep the order of its parameters; when no open saga has any of these events, {ANYWAY}",
             )
         if old.many and not new.many:
             yield self.refused(
@@ -229,7 +237,8 @@ class _Comparison:
         """New handlers and events, which harm nobody."""
         for each in self.new.reactions:
             if self.old.reaction(each.name) is None:
-                yield self.told(each.name, f"is new: {_described(each)}")
+                late = "; sagas in which its event was handled before get none" if each.kind == "deadline" else ""
+                yield self.told(each.name, f"is new: {_described(each)}{late}")
         said = {name for other in (self.new, *self.others) for name in other.emitted}
         for use in self.new.consumes:
             before = self.old.consumed(use.contract)

@@ -55,7 +55,7 @@ def odd_shop(folder: Path) -> Path:
     write(folder, said, failed, done)
     newer = field("remark", "string", default="", doc=HOSTILE, aliases=["note"])
     write(folder, {**said, "fields": [*said["fields"][:-1], newer]}, version=2)
-    put(folder / "contracts/ends/topic.json", '{"retention_days": null, "partitions": 3}')
+    put(folder / "contracts/ends/topic.json", '{"retention_days": null, "partitions": 3, "wire": "registry"}')
     both = [{"contract": "Said", "version": 2, "topic": "orders", "key": "order_id"}]
     place = {"topic": "ends", "key": "order_id"}
     undo = {"name": "undo", "kind": "compensation", "ids": "odd|undo", "takes": [["Failed"], ["Answered"]]}

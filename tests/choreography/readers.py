@@ -3,6 +3,7 @@
 READERS = """
 from functools import wraps
 from inspect import currentframe
+from types import NoneType
 
 from elsewhere import noted_elsewhere
 from events import Line, Order, Refused
@@ -193,8 +194,20 @@ async def helper_with_another_argument(order: Order) -> object:
     return noted(order, times=len(order.lines))
 
 
+async def asks_for_keys(saga: object) -> object:
+    return saga.key("here"), saga.key("computed" + "!"), also_asks(saga), noted_elsewhere(saga)
+
+
+def also_asks(saga: object, once_more: bool = True) -> object:
+    return saga.key("elsewhere in the module") if once_more else also_asks(saga)
+
+
 def either(one: Order | None, two: Order | None) -> object:
     return one.note if one is not None else two.total
+
+
+async def helper_with_stars(order: Order) -> object:
+    return noted(order, **{"times": 2})
 
 
 async def helper_under_two_names(order: Order) -> object:
@@ -271,6 +284,26 @@ async def pattern_with_a_name(order: Order) -> object:
             return other.total
 
 
+async def pattern_of_nothing(order: Order | None) -> object:
+    match order:
+        case None:
+            return None
+        case _:
+            return isinstance(order, NoneType) or order.note
+
+
+async def patterns_of_something_else(order: Order) -> object:
+    match [order.lines]:
+        case [[first, *others]]:
+            return order.note
+        case [{"a": Order, **getattr}]:
+            return isinstance(order, Order)
+    try:
+        import events as Line
+    except ValueError as isinstance:
+        return isinstance(order, Order)
+
+
 async def pattern_of_a_value(order: Order) -> object:
     match order:
         case 7:
@@ -341,6 +374,7 @@ ORDER = {
     "helper_that_calls_itself": {"total", "address.city"},
     "awaited_helper": {"note"},
     "helper_with_another_argument": {"note", "lines"},
+    "helper_with_stars": "helper_with_stars hands it on whole",
     "helper_under_two_names": {"note", "total"},
     "helper_elsewhere": "helper_elsewhere hands it on whole",
     "shadowed_builtin": "shadowed_builtin hands it on whole",
@@ -355,6 +389,8 @@ ORDER = {
     "patterns": {"note", "total", "address"},
     "pattern_with_a_part": {"note", "address.city"},
     "pattern_with_a_name": {"note", "total"},
+    "pattern_of_nothing": {"note"},
+    "patterns_of_something_else": "patterns_of_something_else hands it on whole",
     "pattern_of_a_value": "pattern_of_a_value matches all of it",
     "union": {"order_id", "note"},
     "union_by_class": {"total"},

@@ -93,7 +93,7 @@ def test_the_official_parser_has_nothing_to_complain_of(shop: Any, tmp_path: Pat
     assert any("channel" in each["message"] for each in refused["complaints"]), refused["complaints"]
 
 
-def test_what_is_taken_from_the_progress_is_not_received(tmp_path: Path) -> None:
+def test_own_events_are_not_received_and_a_registry_is_told(tmp_path: Path) -> None:
     odd = asyncapi(overview_of(odd_shop(tmp_path)), "Odd", "1.0.0")
     assert sorted(odd["operations"]) == [
         "client.send.Said",
@@ -110,5 +110,9 @@ def test_what_is_taken_from_the_progress_is_not_received(tmp_path: Path) -> None
         "#/channels/orders/messages/Said.v1",
         "#/channels/orders/messages/Said.v2",
     ]
+    assert odd["components"]["messages"]["Done.v1"]["bindings"]["kafka"]["schemaIdPayloadEncoding"] == "confluent"
+    assert "zero byte" in odd["components"]["messages"]["Done.v1"]["description"]
+    assert "schemaIdLocation" not in odd["components"]["messages"]["Said.v1"]["bindings"]["kafka"]
+    assert "single-object" in odd["components"]["messages"]["Said.v1"]["description"]
     assert "retention.ms" not in odd["channels"]["ends"]["bindings"]["kafka"]["topicConfiguration"]
     assert "#/nowhere" not in json.dumps(odd)

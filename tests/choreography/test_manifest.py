@@ -1,6 +1,7 @@
 """Manifests: what the example's services say of themselves, and files that others wrote."""
 
 import json
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from saga import Event, Later, Saga, Service, upcast
 from saga.choreography import manifest
 from saga.choreography.declared import manifest_of
 from saga.choreography.folder import compared, manifests_in
-from saga.choreography.manifest import Told
+from saga.choreography.manifest import State, Told
 from saga.errors import ConfigurationError
 from services.inventory import inventory
 from services.order import order
@@ -87,6 +88,36 @@ def test_it_says_so_where_code_cannot_be_followed() -> None:
 
     [use] = manifest_of(opaque.declared).consumes
     assert (use.fields, use.because) == ("all", "log hands it on whole")
+
+
+@dataclass(frozen=True)
+class Before:
+    """State of a release before."""
+
+    total: str = ""
+
+
+@dataclass(frozen=True)
+class Now:
+    """State of now."""
+
+    cents: int = 0
+    note: str | None = None
+
+
+def test_the_state_and_its_version_are_told() -> None:
+    stateful = Service("stateful", state=Now)
+
+    @stateful.migrate(1)
+    def in_cents(old: Before) -> Now:
+        return Now(cents=int(old.total))
+
+    @stateful.handler
+    async def hear(placed: OrderPlaced) -> None: ...
+
+    assert manifest_of(stateful.declared).state == State(
+        type="Now", version=2, fields={"cents": "int", "note": "str | None"}
+    )
 
 
 def test_of_two_versions_of_a_class_the_older_counts_and_both_are_read(tmp_path: Path) -> None:

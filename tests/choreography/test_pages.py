@@ -123,6 +123,7 @@ def test_a_page_says_what_is_promised_and_the_versions(shop: Mapping[str, Page],
     assert "remark was note string" in newer
     assert "One of TEA , CAKE" in newer
     assert "leaf string A leaf." in newer
+    assert "published in the wire format of a schema registry" in odd["events/Done.html"].text
     assert "odd.answer once for each of several" in newer
     assert "once for each of several" not in odd["events/Failed.html"].text
 

@@ -160,6 +160,12 @@ REFUSED: dict[str, tuple[Manifest, str, str, str]] = {
         "asks for the key 'charge' no more",
         "behind a flag",
     ),
+    "another first parameter of one that repeats": (
+        with_(CAPTURE, takes=(("PaymentReserved",), ("OrderConfirmed", "OrderForced"))),
+        "capture",
+        "ran once for each OrderConfirmed or OrderForced and runs once for each PaymentReserved",
+        "keep the order of its parameters",
+    ),
     "once instead of many times": (with_(CAPTURE, many=False), "capture", "has no many=True", "keep many=True"),
     "an event that a neighbour hears is said no more": (
         silent("PaymentDeclined"),
@@ -244,6 +250,14 @@ TOLD: dict[str, tuple[Manifest, list[tuple[str, str]]]] = {
             OLD, reactions=(*OLD.reactions, Told(name="note", kind="handler", ids="payment|note", takes=(("X",),)))
         ),
         [("note", "is new: a handler")],
+    ),
+    "a new deadline": (
+        replace(OLD, reactions=(*OLD.reactions, replace(EXPIRE, name="remind", ids="payment|remind"))),
+        [("remind", "is new: a deadline; sagas in which its event was handled before get none")],
+    ),
+    "code that cannot be seen any more": (
+        with_(RESERVE, keys=None),
+        [("payment", "says something else of itself: texts, times or fields read")],
     ),
     "an event more": (
         replace(
