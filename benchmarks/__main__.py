@@ -11,7 +11,7 @@ from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
 
-from benchmarks import compaction, deadlines, failing, outages, parts
+from benchmarks import compaction, deadlines, failing, many_contracts, outages, parts
 from benchmarks.parts import Figure
 from saga import wiring
 
@@ -28,6 +28,7 @@ PARTS = (
     parts.whole_example,
     outages.breaker,
     compaction.compaction,
+    many_contracts.contracts,
 )
 
 

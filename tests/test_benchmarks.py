@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks import compaction, failing, outages, parts
+from benchmarks import compaction, failing, many_contracts, outages, parts
 
 
 @pytest.mark.parametrize("part", [parts.messages, parts.hot_saga, parts.chain, parts.one_at_a_time])
@@ -33,3 +33,8 @@ def test_the_part_with_a_saga_of_very_many_transitions_runs_to_its_end(monkeypat
     figures = {figure.name: figure.value for figure in compaction.compaction()}
     for what in ("results", "undoing", "job"):
         assert 0 < figures[f"k {what}: document, at most, at 240"] < 100
+
+
+def test_the_part_with_very_many_contracts_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(many_contracts, "CONTRACTS", 2)
+    assert all(figure.value > 0 for figure in many_contracts.contracts())

@@ -145,25 +145,17 @@ def _types(writer: Type, reader: Type, at: str) -> Iterator[Finding]:
 
 def _record(writer: RecordType, reader: RecordType, at: str) -> Iterator[Finding]:
     taken, clashes = _resolved(writer, reader)
+    written = {field.name: field for field in writer.fields}
+    aliased = any(field.aliases for field in (*writer.fields, *reader.fields))
     for field in reader.fields:
         path = f"{at}.{field.name}" if at else field.name
-        sources = [source for source in writer.fields if _fits(source, field)]
-        if not sources:
-            yield _unwritten(field, path)
-            continue
-        rivals = [f.name for f in reader.fields if f is not field and any(_fits(source, f) for source in sources)]
-        if len(sources) > 1 or rivals:
-            fails = field.name in clashes or (field.name not in taken and field.default is MISSING)
-            yield _ambiguous(field, sources, rivals, path, "fails" if fails else "misread")
-        elif renamed := [f.name for f in writer.fields if field.name == sources[0].name and field.name in f.aliases]:
-            yield Finding(
-                rule="alias",
-                path=path,
-                effect="misread",
-                says=f"is another field where it is written: the aliases there say that it is {renamed[0]} now",
-                remedy="give the new field a name that no version had",
-            )
-        if (source := taken.get(field.name)) is None:
+        source = taken.get(field.name)
+        if aliased:
+            fails = field.name in clashes or (source is None and field.default is MISSING)
+            yield from _doubts(field, writer, reader, path, "fails" if fails else "misread")
+        if source is None:
+            if not any(name in written for name in (field.name, *field.aliases)):
+                yield _unwritten(field, path)
             continue
         found = list(_types(source.type, field.type, path))
         yield from found
@@ -176,6 +168,24 @@ def _record(writer: RecordType, reader: RecordType, at: str) -> Iterator[Finding
                 "messages that do not have it mean two things, and equal events of a Client are no longer the same one",
                 remedy="leave the default, or add a new field",
             )
+
+
+def _doubts(field: Field, writer: RecordType, reader: RecordType, path: str, effect: Effect) -> Iterator[Finding]:
+    """Findings of aliases that leave open what a field is read from. `effect`: of reading it as fastavro does."""
+    sources = [source for source in writer.fields if _fits(source, field)]
+    if not sources:
+        return
+    rivals = [f.name for f in reader.fields if f is not field and any(_fits(source, f) for source in sources)]
+    if len(sources) > 1 or rivals:
+        yield _ambiguous(field, sources, rivals, path, effect)
+    elif renamed := [f.name for f in writer.fields if field.name == sources[0].name and field.name in f.aliases]:
+        yield Finding(
+            rule="alias",
+            path=path,
+            effect="misread",
+            says=f"is another field where it is written: the aliases there say that it is {renamed[0]} now",
+            remedy="give the new field a name that no version had",
+        )
 
 
 def _resolved(writer: RecordType, reader: RecordType) -> tuple[dict[str, Field], set[str]]:

@@ -173,8 +173,7 @@ def _wrong_terms(schema: dict[str, Any], folder: str) -> Iterator[str]:
         if name in schema and schema[name] != "outside":
             yield f'"{name}" can only be "outside", not {schema[name]!r}'
     for name in schema:
-        close = get_close_matches(name, _OURS, n=1, cutoff=0.75)
-        if name not in _OURS and name not in _AVROS and close:
+        if name not in _OURS and name not in _AVROS and (close := get_close_matches(name, _OURS, n=1, cutoff=0.75)):
             yield f'"{name}" means nothing here: is it "{close[0]}"?'
 
 

@@ -1,6 +1,6 @@
 """Any change of a schema, allowed or not: for properties over chains of versions."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
 from itertools import count
 from pathlib import Path
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from saga.contracts.compat import broken
 from saga.contracts.library import Library
 from saga.errors import ContractError
-from tests.contracts.anyschema import Draw, Names, defaults, fields, types
+from tests.contracts.anyschema import FIELDS, PLAIN, WORDS, Draw, Names, defaults, fields, types
 from tests.contracts.folders import schema, write
 
 Fields: TypeAlias = list[dict[str, Any]]
@@ -28,9 +28,7 @@ def chain(draw: Draw, folder: Path, mode: str, length: int) -> Library:
     library = Library.load(write(folder, whole))
     for version in range(2, length + 1):
         for _ in range(TRIES):
-            tried = deepcopy(whole)
-            inside = draw(st.sampled_from(list(_field_lists(tried["fields"]))))
-            draw(st.sampled_from(CHANGES))(draw, names, inside, next(numbers))
+            tried = changed(draw, whole, names, next(numbers), CHANGES)
             found = _allowed(write(folder, tried, version=version), version)
             if found is not None:
                 whole, library = tried, found
@@ -38,6 +36,14 @@ def chain(draw: Draw, folder: Path, mode: str, length: int) -> Library:
         else:
             break
     return library
+
+
+def changed(draw: Draw, whole: dict[str, Any], names: Names, number: int, changes: Sequence[Change]) -> dict[str, Any]:
+    """The schema with one of these changes, at any depth. `number`: makes the names in it new."""
+    tried = deepcopy(whole)
+    inside = draw(st.sampled_from(list(_field_lists(tried["fields"]))))
+    draw(st.sampled_from(changes))(draw, names, inside, number)
+    return tried
 
 
 def _allowed(contracts: Path, version: int) -> Library | None:
@@ -127,3 +133,55 @@ CHANGES: list[Change] = [
     _has_more_symbols,
     _is_in_another_order,
 ]
+
+
+def _has_another_type(draw: Draw, names: Names, given: Fields, number: int) -> None:
+    if (one := _one(draw, given)) is not None:
+        before, one["type"] = one["type"], _near(draw, names, one["type"])
+        if "default" in one and one["type"] != before:
+            one["default"] = defaults(draw, one["type"])
+
+
+def _takes_any_name(draw: Draw, names: Names, given: Fields, number: int) -> None:
+    """Renames a field to what another one may have been called before, and may lose or keep aliases."""
+    if (one := _one(draw, given)) is not None:
+        free = FIELDS.filter(lambda name: all(name != other["name"] for other in given))
+        aliases = [one["name"], *one.get("aliases", [])]
+        one |= {"aliases": draw(st.sampled_from([aliases, aliases[:1], aliases[1:], []])), "name": draw(free)}
+
+
+def _near(draw: Draw, names: Names, type_: Any) -> Any:
+    """Another type in the place of one, mostly one that is near to it."""
+    match type_:
+        case [_, _] if draw(st.booleans()):
+            return [_near(draw, names, one) if one != "null" else one for one in type_]
+        case [_, _]:
+            return draw(st.sampled_from([type_[::-1], next(one for one in type_ if one != "null")]))
+        case {"symbols": symbols}:
+            more = draw(st.lists(WORDS.filter(lambda word: word not in symbols), max_size=2, unique=True))
+            kept = draw(st.lists(st.sampled_from(symbols), min_size=1, unique=True))
+            default = {"default": draw(st.sampled_from(kept))} if draw(st.booleans()) else {}
+            rest = {key: value for key, value in type_.items() if key not in ("symbols", "default")}
+            return {**rest, **_called(draw, names, rest["name"]), "symbols": kept + more, **default}
+        case {"logicalType": "decimal", "precision": precision, "scale": scale}:
+            digits = max(scale, 1, precision + draw(st.integers(-2, 2)))
+            return {**type_, "precision": digits, "scale": draw(st.sampled_from([scale, scale, 0]))}
+        case {"items": inner}:
+            return {**type_, "items": _near(draw, names, inner)}
+        case {"values": inner}:
+            return {**type_, "values": _near(draw, names, inner)}
+        case {"fields": _}:
+            return {**type_, **_called(draw, names, type_["name"])}
+        case _:
+            return draw(st.sampled_from([["null", type_], draw(st.sampled_from(PLAIN)), types(draw, names, 1)]))
+
+
+def _called(draw: Draw, names: Names, name: str) -> dict[str, Any]:
+    """The same name, or another one with an alias or without."""
+    if draw(st.integers(0, 3)):
+        return {}
+    return {"name": names.next(draw, "Type"), "aliases": draw(st.sampled_from([[name], []]))}
+
+
+ANY: list[Change] = [*CHANGES, _has_another_type, _has_another_type, _takes_any_name]
+"""Changes of which many are never allowed, too."""

@@ -77,8 +77,7 @@ def test_the_table_has_each_type() -> None:
 def ways_of(writer: type[Event], reader: type[Event], lines: Any) -> Iterator[Verdict]:
     """What becomes of each message, and of each field, from one version to the other."""
     written = version_of(writer)
-    own = binding_of(reader).library
-    library = dataclasses.replace(own, by_fingerprint={**own.by_fingerprint, written.fingerprint: written}, readers={})
+    library = reading_with(reader, written)
     for line in lines:
         said = codec.from_json({"order_id": "o-1", **line}, writer)
         try:
@@ -89,6 +88,12 @@ def ways_of(writer: type[Event], reader: type[Event], lines: Any) -> Iterator[Ve
         yield from kept(said, written.record, heard, version_of(reader).record)
         again = codec.decode(codec.encode(heard), reader, library)
         yield "fine" if again == heard else "misread"  # a float holds 32 bits when it is written
+
+
+def reading_with(reader: type[Event], written: Version) -> Library:
+    """The library of a class, which knows the other version too."""
+    own = binding_of(reader).library
+    return dataclasses.replace(own, by_fingerprint={**own.by_fingerprint, written.fingerprint: written}, readers={})
 
 
 def version_of(cls: type[Event]) -> Version:
@@ -136,7 +141,7 @@ def value_kept(one: Any, wrote: Any, other: Any, reads: Any) -> Iterator[Verdict
         case _:
             # What has another form is another thing: a day is no number, a moment no day. A UUID may be text.
             alike = type(one) is type(other) or isinstance(other, str) or {type(one), type(other)} == {int, float}
-            same = str(one) == other if isinstance(other, str) else one == other
+            same = str(one) == other if isinstance(other, str) else one == other or (one != one and other != other)
             yield "fine" if alike and same and not isinstance(one, Decimal) else decimals(one, other)
             return
     inside = [getattr(type_, "items", None) or getattr(type_, "values", None) for type_ in (wrote, reads)]
@@ -154,11 +159,8 @@ def of_what_is_left_out(old: type[Event], new: type[Event], change: Change, fold
     value = codec.encode(codec.from_json({"order_id": "o-1", **pruned(change.says_old[0], change.old)}, bare))
     heard = []
     for cls in (old, new):
-        own = binding_of(cls).library
-        written = version_of(bare)
-        library = dataclasses.replace(own, by_fingerprint={**own.by_fingerprint, written.fingerprint: written})
         try:
-            heard.append(codec.decode(value, cls, library))
+            heard.append(codec.decode(value, cls, reading_with(cls, version_of(bare))))
         except BadInput:
             return  # which is said of the two versions themselves
     ways = kept(heard[0], version_of(old).record, heard[1], version_of(new).record)

