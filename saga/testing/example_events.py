@@ -1,4 +1,5 @@
-"""Events that bring each handler of a service to run: those that are given, and simple examples of all others."""
+"""Events that bring each handler of a service to run: those that are given, and simple examples of all others, in each
+version that an upcaster reads."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime
@@ -19,6 +20,7 @@ from saga.contracts.schema import (
     ScalarType,
     Type,
 )
+from saga.contracts.upcast import upcaster_of
 from saga.declarations.values import Declared, Parameter, Reaction
 from saga.errors import SagaError
 from saga.messages import Event, name_of
@@ -137,9 +139,14 @@ class _Planner:
     def _event(self, event: type[Event], above: frozenset[str]) -> list[tuple[Event, ...]]:
         name = name_of(event)
         if name in self._consumed:
-            return [(one,) for one in self._given.get(name, ()) or [example(event, self._saga)]]
+            return [(one,) for one in self._given.get(name, ()) or self._examples(event)]
         sayers = [h for h in self._handlers if any(name_of(e) == name for e in h.emits)]
         return [script for sayer in sayers for script in self.handler(sayer, above)]
+
+    def _examples(self, event: type[Event]) -> list[Event]:
+        """An example of an event, and of each older version that an upcaster reads."""
+        older = [upcaster_of(event, number) for number in sorted(binding_of(event).version.upcasts)]
+        return [example(each, self._saga) for each in (event, *(one.takes for one in older if one is not None))]
 
 
 def _joined(scripts: Iterable[tuple[Event, ...]]) -> tuple[Event, ...]:

@@ -59,8 +59,8 @@ async def check_idempotent(
     """Run each handler and compensation again, as after a crash, and on an old progress: `await check_idempotent(pay)`.
 
     `events`: what arrives, of one saga; several of one kind are tried one after the other. Of the others that the
-    handlers take, a simple example is made from the contract; for a deadline its time passes. `use`, `real`,
-    `documents`: as in `trial`.
+    handlers take, a simple example is made from the contract, and of each older version that an upcaster reads; for a
+    deadline its time passes. `use`, `real`, `documents`: as in `trial`.
 
     Each handler runs on the real runtime once. Then each of its writes is made again on what was there before it, as
     after a crash at that point, so also right after each step; on a progress as it was before the events; and nothing
