@@ -10,6 +10,7 @@ import click
 
 from saga.cli.printing import tell, tell_json
 from saga.contracts.library import Library, find, folder_above
+from saga.contracts.places import line_of
 from saga.contracts.problems import Problem, as_json, as_sarif
 from saga.contracts.released import FILE, released, violated
 from saga.errors import ContractError, DeclarationError
@@ -77,6 +78,13 @@ def broken_releases(library: Library) -> list[Problem]:
 
 
 def shown(folder: Path, problems: Iterable[Problem]) -> list[Problem]:
-    """Problems in a folder of contracts, with the paths of files as they are from here."""
+    """Problems in a folder of contracts, with the paths of files as they are from here, and with lines."""
     place = folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder
-    return [replace(problem, file=(place / problem.file).as_posix()) for problem in problems]
+    return [
+        replace(problem, file=(place / problem.file).as_posix(), line=_line(folder / problem.file, problem.at))
+        for problem in problems
+    ]
+
+
+def _line(file: Path, at: str) -> int:
+    return line_of(file.read_text("utf-8", "replace"), at) if at and file.is_file() else 1

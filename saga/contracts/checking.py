@@ -67,10 +67,16 @@ def _problem(group: list[Break]) -> Problem:
     verb = "misreads" if first.finding.effect == "misread" else "cannot read"
     if first.direction == "forward" and len(group) > 1:
         verb = verb.replace("misreads", "misread")
+    remedy = first.finding.remedy
+    if first.direction == "forward" and all(found.older.number in found.newer.upcasts for found in group):
+        remedy = (
+            'it is a step in meaning ("upcasts"), which services of before cannot know: declare "compatible": '
+            '"backward_transitive", and deploy all who hear it before its owner'
+        )
     return Problem(
         rule=first.finding.rule,
         file=f"{first.newer.path}.avsc",
         at=first.finding.path,
         says=f"{reader} {verb} messages of {writer}: {first.finding.path} {first.finding.says}",
-        remedy=first.finding.remedy,
+        remedy=remedy,
     )

@@ -18,6 +18,8 @@ class Problem:
     """Path of the file, with `/`."""
     at: str = ""
     """Path of the field in it, `items[].price`; empty for the file as a whole."""
+    line: int = 1
+    """Line of the file on which the field is defined, or the first."""
     says: str
     """Words that say what is wrong, whole without the path."""
     remedy: str = ""
@@ -59,7 +61,8 @@ def as_sarif(problems: Iterable[Problem], rules: Mapping[str, str], version: str
 
 def _result(problem: Problem, rule: int) -> dict[str, Any]:
     remedy = f"; {problem.remedy}" if problem.remedy else ""
-    location: dict[str, Any] = {"physicalLocation": {"artifactLocation": {"uri": quote(problem.file)}}}
+    place = {"artifactLocation": {"uri": quote(problem.file)}, "region": {"startLine": problem.line}}
+    location: dict[str, Any] = {"physicalLocation": place}
     if problem.at:
         location["logicalLocations"] = [{"fullyQualifiedName": problem.at, "kind": "member"}]
     return {

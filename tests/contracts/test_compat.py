@@ -8,6 +8,7 @@ import pytest
 from saga.contracts.compat import broken, reading
 from saga.contracts.contract import DEFAULT_MODE, MODES
 from saga.contracts.library import Library
+from saga.contracts.loading import made_version
 from tests.contracts.changes import CHANGES
 from tests.contracts.folders import decimal, field, schema, write
 
@@ -77,6 +78,14 @@ def test_a_version_that_is_upcast_is_not_compared_backward_and_forward_all_the_s
     three = {**two, "upcasts": [2]}
     three["fields"] = [*two["fields"], field("y", "int")]
     assert (3, 1, BACKWARD, "no-default") in breaks(tmp_path / "b", one | {"fields": [one["fields"][0]]}, two, three)
+
+
+def test_what_is_optional_is_looked_into_even_if_it_may_not_be_absent_any_more() -> None:
+    pair = [
+        made_version(schema("Said", field("x", type_)), f"orders/Said.v{number}", "Said", number).record
+        for number, type_ in enumerate((["null", "int"], "string"), 1)
+    ]
+    assert [finding.rule for finding in reading(*pair)] == ["optional", "type"]
 
 
 def test_each_finding_that_breaks_says_what_to_do(tmp_path: Path) -> None:

@@ -184,9 +184,30 @@ def test_json_and_sarif_have_the_same_problems(folder: Path) -> None:
     (result,) = run["results"]
     assert run["tool"]["driver"]["rules"][result["ruleIndex"]]["id"] == result["ruleId"] == "no-default"
     assert result["message"]["text"].startswith("v2 cannot read messages of v1: note is not in what is written")
-    assert [at["physicalLocation"]["artifactLocation"]["uri"] for at in result["locations"]] == [
-        "contracts/orders/Placed.v2.avsc"
-    ]
+    (place,) = result["locations"]
+    assert place["physicalLocation"]["artifactLocation"]["uri"] == "contracts/orders/Placed.v2.avsc"
+
+
+def test_a_problem_has_the_line_of_its_field(folder: Path) -> None:
+    saga(*SENT)
+    file = folder / "contracts/goods/GoodsSent.v2.avsc"
+    text = (folder / "contracts/goods/GoodsSent.v1.avsc").read_text("utf-8")
+    put(file, text.replace('"tracking", "type": "string"', '"tracking", "type": "int"'))
+    forget_folders()
+    (line,) = {problem["line"] for problem in json.loads(saga("check", "--json").output)["problems"]}
+    assert '"name": "tracking"' in file.read_text("utf-8").splitlines()[line - 1]
+    (result, _) = json.loads(saga("check", "--sarif").output)["runs"][0]["results"]
+    assert result["locations"][0]["physicalLocation"]["region"] == {"startLine": line}
+
+
+def test_a_step_in_meaning_says_how_it_is_deployed(folder: Path) -> None:
+    write(folder, schema("Placed", field("total", "int"), upcasts=[1]), version=2)
+    write(folder, schema("Placed", field("total", "string"), upcasts=[1, 2]), version=3)
+    done = saga("check")
+    assert done.exit_code == 1
+    (line,) = [line for line in done.output.splitlines() if "Placed.v3" in line]
+    assert 'it is a step in meaning ("upcasts"), which services of before cannot know: declare "compatible"' in line
+    assert "leave its type" not in line
 
 
 @pytest.mark.parametrize("command", ["check", "lint"])
