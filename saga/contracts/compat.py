@@ -13,7 +13,6 @@ from typing import Final, Literal, TypeAlias
 from saga.contracts.contract import Contract, Mode, Version
 from saga.contracts.schema import (
     MISSING,
-    PRIMITIVES,
     ArrayType,
     DecimalType,
     EnumType,
@@ -21,10 +20,10 @@ from saga.contracts.schema import (
     MapType,
     OptionalType,
     RecordType,
-    ScalarKind,
     ScalarType,
     Type,
     described,
+    meaning_of,
 )
 
 Direction: TypeAlias = Literal["backward", "forward"]
@@ -324,7 +323,7 @@ def _scalars(writer: ScalarType | DecimalType, reader: ScalarType | DecimalType,
         case _, ScalarType("uuid"):
             says = f"{words}: what is no UUID cannot be read"
             yield Finding(rule="uuid", path=at, effect="fails", says=says, remedy=new)
-        case _ if _meaning(writer) != _meaning(reader):
+        case _ if meaning_of(writer) != meaning_of(reader):
             says = f"{words}: the same bytes mean something else, and Avro does not look at logical types"
             yield Finding(rule="logical-type", path=at, effect="misread", says=says, remedy=new)
         case ScalarType("bytes"), ScalarType("string"):
@@ -350,15 +349,6 @@ def primitive(type_: ScalarType | DecimalType) -> str:
             return "long"
         case ScalarType(kind):
             return kind
-
-
-def _meaning(type_: ScalarType | DecimalType) -> tuple[ScalarKind | Literal["decimal"], int] | None:
-    """Meaning of the bytes beyond themselves; `None` for types without a logical type."""
-    match type_:
-        case DecimalType(scale=scale):
-            return "decimal", scale
-        case ScalarType(kind):
-            return None if kind in PRIMITIVES else (kind, 0)
 
 
 def _other_type(writer: Type, reader: Type, at: str) -> Finding:

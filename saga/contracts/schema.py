@@ -215,7 +215,7 @@ def meaning_changes(one: Type, other: Type, at: str = "") -> list[str]:
         case RecordType(), RecordType():
             pairs = [(a, b) for a in one.fields for b in other.fields if is_same_field(a, b)]
             return [c for a, b in pairs for c in meaning_changes(a.type, b.type, f"{at}.{a.name}".lstrip("."))]
-        case _ if _meaning(one) != _meaning(other):
+        case _ if meaning_of(one) != meaning_of(other):
             return [f"{at} is {described(one)} in one and {described(other)} in the other"]
         case _:
             return []
@@ -238,7 +238,7 @@ def without_logical_types(schema: Any) -> Any:
     return plain
 
 
-def _meaning(type_: Type) -> object:
+def meaning_of(type_: Type) -> object:
     """Meaning of the bytes beyond themselves; `None` for types without a logical type."""
     match type_:
         case DecimalType(scale=scale):
