@@ -187,8 +187,6 @@ class _Linting:
 
     def type_(self, given: Any, type_: Type, place: _Place) -> None:
         """Look at the records and enums that are defined in a type."""
-        while isinstance(given, dict) and isinstance(given.get("type"), dict | list):
-            given = given["type"]
         match type_:
             case OptionalType(inner) if isinstance(given, list):
                 self.type_(next(branch for branch in given if branch not in ("null", {"type": "null"})), inner, place)

@@ -54,7 +54,7 @@ def _record(type_: Any, records: dict[str, Any]) -> Any:
     match type_:
         case {"fields": list()}:
             return type_
-        case {"items": inner} | {"values": inner} | {"type": (dict() | list()) as inner}:
+        case {"items": inner} | {"values": inner}:
             return _record(inner, records)
         case list():
             return next((found for branch in type_ if (found := _record(branch, records)) is not None), None)

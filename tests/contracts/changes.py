@@ -272,6 +272,16 @@ FIELDS: list[Change] = [
         avro=DEFAULT,
     ),
     Change(
+        what="text becomes bytes, with the same default",
+        old=[field("x", "string", default="a")],
+        new=[field("x", "bytes", default="a")],
+        says_old=[{"x": "b"}],
+        says_new=[{"x": "/w=="}],
+        backward="fine",
+        forward="fails",
+        avro=TEXT,
+    ),
+    Change(
         what="the default of an optional field changes from null to a value",
         old=[field("x", ["null", "int"], default=None)],
         new=[field("x", ["int", "null"], default=4)],

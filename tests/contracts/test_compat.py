@@ -88,6 +88,16 @@ def test_what_is_optional_is_looked_into_even_if_it_may_not_be_absent_any_more()
     assert [finding.rule for finding in reading(*pair)] == ["optional", "type"]
 
 
+def test_a_default_of_another_type_is_no_finding_of_its_own() -> None:
+    pair = [
+        made_version(
+            schema("Said", field("x", type_, default=default)), f"orders/Said.v{number}", "Said", number
+        ).record
+        for number, (type_, default) in enumerate((("int", 0), ("string", "none")), 1)
+    ]
+    assert [finding.rule for finding in reading(*pair)] == ["type"]
+
+
 def test_each_finding_that_breaks_says_what_to_do(tmp_path: Path) -> None:
     for change in CHANGES:
         old, new = schema("Said", *change.old), schema("Said", *change.new)

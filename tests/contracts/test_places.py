@@ -13,7 +13,7 @@ WHOLE = schema(
     field("note", "string"),
     field("name", "string", default='"name": "note"', doc='"name": "x"'),
     field("parts", {"type": "array", "items": ["null", PART]}),
-    field("more", {"type": {"type": "map", "values": "Part"}}),
+    field("more", {"type": "map", "values": "Part"}),
     field("given", {"type": "record", "name": "Given", "fields": [field("name", "string")]}, default={"name": "note"}),
     field("x", "int"),
 )
