@@ -220,8 +220,6 @@ def _default_changed(writer: Field, reader: Field) -> bool:
 def _equal(writer: Type, one: object, reader: Type, other: object) -> bool:
     """True if a raw value of one version is what a raw value of the other is, in all that both have."""
     match writer, one, reader, other:
-        case (_, None, _, _) | (_, _, _, None):
-            return one is other
         case OptionalType(inner), _, _, _:
             return _equal(inner, one, reader, other)
         case _, _, OptionalType(inner), _:

@@ -54,11 +54,9 @@ def release(folder: Path, versions: Iterable[Version]) -> list[str]:
     """Write the file with all of these versions. Returns the paths of those that were not in it before."""
     known = released(folder) or {}
     digests = known | {version.path: digest(version) for version in versions}
-    new = sorted(digests.keys() - known.keys())
-    if new:
-        text = json.dumps({"format": _FORMAT, "versions": dict(sorted(digests.items()))}, indent=2)
-        (folder / FILE).write_text(text + "\n", "utf-8")
-    return new
+    text = json.dumps({"format": _FORMAT, "versions": dict(sorted(digests.items()))}, indent=2)
+    (folder / FILE).write_text(text + "\n", "utf-8")
+    return sorted(digests.keys() - known.keys())
 
 
 def digest(version: Version) -> str:

@@ -595,6 +595,14 @@ NESTED: list[Change] = [
         ("fine", "fails"),
     ),
     _of_type(
+        "a record inside with a namespace is renamed, with its full name as an alias",
+        _part(A, namespace="shop"),
+        _part(A, name="Piece", namespace="shop", aliases=["shop.Part"]),
+        [{"a": "1"}],
+        [{"a": "1"}],
+        ("fine", "fails"),
+    ),
+    _of_type(
         "a record inside becomes a map",
         _part(A),
         _map("string"),

@@ -21,7 +21,7 @@ from tests.contracts.folders import generated, schema, write
 from tests.contracts.test_changes import ORDER, kept, reading_with, worst
 from tests.contracts.test_other_checkers import reads
 
-EXAMPLES = int(os.environ.get("SAGA_TEST_SCHEMAS", "30"))
+EXAMPLES = int(os.environ.get("SAGA_TEST_SCHEMAS", "20"))
 LONG = "SAGA_TEST_SCHEMAS" in os.environ
 OURS_ALONE = {"alias", "precision", "utf-8", "uuid"}
 """Rules by which reading fails, and which Avro's checker does not have."""

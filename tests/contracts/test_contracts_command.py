@@ -169,6 +169,16 @@ def test_check_tells_each_promise_that_a_version_breaks_and_what_to_do(folder: P
     assert 'its "compatible", by default full_transitive' in done.output
 
 
+def test_what_is_misread_is_told_of_all_versions_together(folder: Path) -> None:
+    for number, default in ((1, 1), (2, 1), (3, 2)):
+        write(folder, schema("Said", field("x", "int", default=default)), version=number)
+    told = [line.partition(" messages of ")[0] for line in saga("check").output.splitlines() if "Said.v3" in line]
+    assert told == [
+        "contracts/orders/Said.v3.avsc: v3 misreads",
+        "contracts/orders/Said.v3.avsc: v1, v2 misread",
+    ]
+
+
 def test_json_and_sarif_have_the_same_problems(folder: Path) -> None:
     write(folder, schema("Placed", field("note", "string")), version=2)
     done = saga("check", "--json")

@@ -73,6 +73,12 @@ def test_versions_that_are_the_same_have_no_changes() -> None:
     assert [change.kind for change in differences(*moved)] == ["order"]
 
 
+def test_a_field_that_keeps_its_name_is_not_renamed_by_an_alias() -> None:
+    old = version(field("x", "int"), field("y", "int"))
+    changed = differences(old, version(field("x", "int", aliases=["y"]), number=2))
+    assert [(c.kind, c.old, c.new) for c in changed] == [("aliases", "x", "x"), ("removed", "y", None)]
+
+
 def test_what_becomes_optional_is_one_change_and_those_inside_are_their_own() -> None:
     old = version(field("x", "int"), field("y", part(field("a", "int"))))
     new = version(
