@@ -19,7 +19,7 @@ class Difference:
     """Handler, event or part of the service that differs."""
     what: str
     way_out: str = ""
-    """Reason to refuse it ends here: what to do instead. Empty: it is harmless."""
+    """Advice, if it is refused: what to do instead. Empty if it is harmless."""
 
     @property
     def verdict(self) -> Literal["refused", "told"]:
@@ -144,7 +144,8 @@ class _Comparison:
         if old.many and not new.many:
             yield self.refused(
                 old.name,
-                "has no many=True any more: the second of its events in an open saga becomes a dead letter",
+                "has no many=True any more: in an open saga one more of its events is handled, and what follows "
+                "becomes a dead letter",
                 f"keep many=True; when its event comes once in each open saga, {ANYWAY}",
             )
 
@@ -177,7 +178,7 @@ class _Comparison:
             if old is not None:
                 yield self.refused(
                     "state",
-                    f"{old.type} is gone: open sagas lose what they keep",
+                    f"{old.type} is gone: this release does not see what open sagas keep in it",
                     f"keep state={old.type}; when no saga is open, {ANYWAY}",
                 )
             return
