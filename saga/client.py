@@ -6,7 +6,7 @@ from typing import Self
 
 from saga import wiring as wiring
 from saga.broker.missing_topics import APPLY, topic_problems
-from saga.client_events import to_record
+from saga.client_events import check_principal, to_record
 from saga.clock import Clock, SystemClock
 from saga.contracts.library import Binding, binding_of
 from saga.errors import BrokerUnavailable, ConfigurationError, SagaError
@@ -23,10 +23,12 @@ class Client:
     `async with Client() as client: await client.publish(OrderPlaced(...))`
     """
 
-    def __init__(self, broker: str | None = None) -> None:
+    def __init__(self, broker: str | None = None, *, principal: str | None = None) -> None:
         """Note the broker; nothing is opened before `async with`. `broker`: its address (`embedded:///path`); by
-        default the setting `SAGA_BROKER`, as for services."""
-        self._address = broker
+        default the setting `SAGA_BROKER`, as for services. `principal`: who begins the sagas of what is published, as
+        in "user:4711", at most 256 bytes; see `publish`. Raises `SagaError` for one that cannot be."""
+        check_principal(principal)
+        self._address, self._principal = broker, principal
         self._clock: Clock = SystemClock()
         self._stack = AsyncExitStack()
 
@@ -40,18 +42,24 @@ class Client:
         """Disconnect. Nothing is pending: what `publish` returned for is durable."""
         await self._stack.aclose()
 
-    async def publish(self, *events: Event) -> None:
+    async def publish(self, *events: Event, principal: str | None = None) -> None:
         """Publish, in the order given. Returns when all are durable.
 
         Promises: an event's id is made of its contract, saga id and content, so publishing an equal event again, after
         an error, a timeout or a crash, now or in another process, is the same event. So build it once: with a new
         timestamp in it, it is another one. Two events that both count must differ in a field.
 
+        `principal`: who begins the saga, in the place of the client's. It goes with events that begin one, and from
+        there into every event, progress and handler of the saga (`saga.principal`); to other events it adds nothing. It
+        is no part of an event: of two equal ones the first says who it was.
+
         Raises `SagaError`: a field that its contract does not allow, an event larger than SAGA_RECORD_BYTES_MAX leaves
         room for, or a topic that is not there, which is a `ConfigurationError` (nothing was published); or the broker
         did not acknowledge in time (any of them may have been published; publish again).
         """
-        records = [to_record(event, self._clock.now_ms(), self._broker.record_bytes_max) for event in events]
+        check_principal(principal)
+        who, bytes_max = principal or self._principal, self._broker.record_bytes_max
+        records = [to_record(event, self._clock.now_ms(), bytes_max, who) for event in events]
         bindings = [binding_of(kind) for kind in {type(event) for event in events}]
         if {binding.contract.topic for binding in bindings} - self._known:
             await self._with_topics({b.contract.topic: b.library.topics[b.contract.topic] for b in bindings})

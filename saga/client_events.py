@@ -7,12 +7,16 @@ from saga.contracts import codec
 from saga.contracts.library import Contract, binding_of
 from saga.errors import BadInput, SagaError
 from saga.messages import Event, Message, Outgoing
+from saga.printable import quoted
 from saga.progress import ids
 
 
-def to_record(event: Event, now_ms: int, record_bytes_max: int = RECORD_BYTES_MAX) -> Outgoing:
-    """Record of an event as a Client publishes it. Raises `SagaError` for one that a Client may not publish, or that is
-    too large for a log that takes `record_bytes_max` (`Broker.record_bytes_max`)."""
+def to_record(
+    event: Event, now_ms: int, record_bytes_max: int = RECORD_BYTES_MAX, principal: str | None = None
+) -> Outgoing:
+    """Record of an event as a Client publishes it. `principal`: who begins the saga, if the event begins one. Raises
+    `SagaError` for one that a Client may not publish, or that is too large for a log that takes `record_bytes_max`
+    (`Broker.record_bytes_max`)."""
     contract = binding_of(type(event)).contract
     if not contract.said_outside:
         raise SagaError(
@@ -30,8 +34,21 @@ def to_record(event: Event, now_ms: int, record_bytes_max: int = RECORD_BYTES_MA
         time=time,
         value=value,
         started=time if contract.starts else None,
+        principal=principal if contract.starts else None,
     )
     return envelope.to_record(message, contract)
+
+
+def check_principal(principal: str | None) -> None:
+    """Check who is to be named as the one who begins sagas. Raises `SagaError`."""
+    if principal is None:
+        return
+    size = len(principal.encode("utf-8", "surrogatepass"))
+    if not principal.strip() or size > envelope.PRINCIPAL_BYTES_MAX or not principal.isprintable():
+        raise SagaError(
+            f"nothing was published: the principal {quoted(principal)} has to be text that can be printed, of at most "
+            f"{envelope.PRINCIPAL_BYTES_MAX} bytes; it has {size}. Leave it out if nobody is to be named"
+        )
 
 
 def to_value(event: Event, contract: Contract, record_bytes_max: int) -> tuple[str, bytes]:

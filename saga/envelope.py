@@ -20,6 +20,10 @@ from saga.printable import quoted
 CONTENT_TYPE, VERSION = b"application/avro", b"1.0"
 SAGA_BYTES_MAX = 1024
 """Longest saga id: it is in every event of its saga, and in the key of a document."""
+PRINCIPAL = "ce_sagaprincipal"
+"""Header that says who began the saga: an extension attribute of CloudEvents."""
+PRINCIPAL_BYTES_MAX = 256
+"""Longest principal: it is in every event of its saga, and in its progress."""
 HEADER_BYTES_MAX = 512
 """Largest header that is looked at: it is kept with the message in the progress."""
 FOREIGN_BYTES_MAX = 1 << 14
@@ -30,7 +34,8 @@ FOREIGN = "foreign_"
 _FIXED: Headers = (("content-type", CONTENT_TYPE), ("ce_specversion", VERSION))
 _ALWAYS: Mapping[str, bytes | None] = dict(_FIXED)
 _OURS = frozenset(
-    {"ce_type", "ce_id", "ce_source", "ce_time", "ce_subject", "ce_dataschema", "ce_sagastart", "traceparent"}
+    {"ce_type", "ce_id", "ce_source", "ce_time", "ce_subject", "ce_dataschema", "ce_sagastart", PRINCIPAL}
+    | {"traceparent"}
     | {name for name, _ in _FIXED}
 )
 _IS_OURS = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}\.[0-9]{3}Z").fullmatch
@@ -56,6 +61,8 @@ def headers_of(message: Message, contract: Contract | None) -> Headers:
         headers += (("ce_sagastart", message.started.encode()),)
     if message.trace is not None:
         headers += (("traceparent", message.trace.encode()),)
+    if message.principal is not None:
+        headers += ((PRINCIPAL, message.principal.encode()),)
     return headers
 
 
@@ -123,6 +130,8 @@ def to_message(record: Record, *, type_: str, schema: str, contract: Contract | 
         or (trace and not _IS_TRACE(trace))
     ):
         given, foreign = _parted(record)
+        if contract is not None and contract.principal_header and PRINCIPAL not in given:
+            given[PRINCIPAL] = _first(record, contract.principal_header)
         get, trace = given.get, given.get("traceparent")
     saga = _saga(key)
     if (said := get("ce_subject")) and said != key:
@@ -150,6 +159,7 @@ def to_message(record: Record, *, type_: str, schema: str, contract: Contract | 
         value=value,
         started=started,
         trace=trace.decode() if trace else None,
+        principal=_principal(who) if (who := get(PRINCIPAL)) else None,
         foreign=foreign,
     )
 
@@ -174,6 +184,11 @@ def _saga(key: bytes) -> str:
 @lru_cache(maxsize=1024)  # there are not many
 def _source(given: bytes) -> str:
     return _decoded(given, "header ce_source")
+
+
+@lru_cache(maxsize=1024)  # it comes with each of a saga's messages, and one who is busy begins many
+def _principal(given: bytes) -> str:
+    return _decoded(given, f"header {PRINCIPAL}, which says who began the saga,", PRINCIPAL_BYTES_MAX)
 
 
 @lru_cache(maxsize=1024)  # a saga's start comes with each of its messages, and is often the time of the first
@@ -221,6 +236,11 @@ def _parted(record: Record) -> tuple[dict[str, bytes | None], Headers]:
         else:
             foreign.append((f"{FOREIGN}{name}" if name in _OURS else foreign_name(name), value))
     return given, bounded(foreign, FOREIGN_BYTES_MAX, f"{record.topic}/{record.partition}/{record.offset}")
+
+
+def _first(record: Record, name: str) -> bytes | None:
+    """Value of the first header of this name."""
+    return next((value for said, value in record.headers if said == name), None)
 
 
 def _is_usual(name: str, value: bytes) -> bool:

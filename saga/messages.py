@@ -64,6 +64,8 @@ class Message(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     sagas)."""
     trace: str | None = None
     """Trace context from the header `traceparent`, handed on."""
+    principal: str | None = None
+    """Principal that began its saga, as said with the start event; `None`: nobody said, and nothing is made up."""
     foreign: Headers = ()
     """Headers that mean nothing here, as they came: a dead letter gives them back."""
 

@@ -50,6 +50,12 @@ class Saga(ABC, Generic[_S]):
         """Time since the handler's first look at its event: zero at the first, then not less than what its `Later`s
         asked for, when it was time that woke it. From recorded times: once a step has begun, a rerun sees the same."""
 
+    @property
+    @abstractmethod
+    def principal(self) -> str | None:
+        """Principal that began the saga, as the client or another sender of its start event said; `None` if nobody did.
+        It is no proof: whoever may write to the topic may say so. The same in every handler and rerun."""
+
     @abstractmethod
     def key(self, name: str, /) -> str:
         """Idempotency key to hand to the outside: the same for the same name in every rerun of this handler on this

@@ -103,3 +103,25 @@ async def test_what_only_a_service_may_say_is_refused_with_its_owner(tmp_path: P
             await client.publish(ORDERS[0], PaymentReserved(order_id="order-1", charge_id="1", amount=ORDERS[0].total))
         await client.publish(ORDERS[1])
     assert ids_of(await in_the_log(file)) == [IDS[1]]
+
+
+async def test_who_begins_a_saga_goes_with_the_events_that_begin_one_the_nearest_word_first(tmp_path: Path) -> None:
+    file = tmp_path / "broker.db"
+    async with Client(f"embedded:///{file}", principal="user:4711") as client:
+        await client.publish(ORDERS[0])
+        await client.publish(ORDERS[1], principal="user:4712")
+    async with Client(f"embedded:///{file}") as nobody:
+        await nobody.publish(*ORDERS[:1])
+    said = [dict(record.headers).get("ce_sagaprincipal") for record in await in_the_log(file)]
+    assert said == [b"user:4711", b"user:4712", None]
+    assert ids_of(await in_the_log(file)) == [IDS[0], IDS[1], IDS[0]], "it is no part of an event"
+
+
+@pytest.mark.parametrize("who", ["", "  ", "x" * 257, "ada\nroot", "ü" * 129, "\ud800"])
+async def test_a_principal_that_nobody_could_read_is_refused(tmp_path: Path, who: str) -> None:
+    refused = "nothing was published: the principal .* has to be text that can be printed, of at most 256 bytes"
+    with pytest.raises(SagaError, match=refused):
+        Client(principal=who)
+    async with Client(f"embedded:///{tmp_path}/broker.db") as client:
+        with pytest.raises(SagaError, match=refused):
+            await client.publish(*ORDERS, principal=who)

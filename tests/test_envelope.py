@@ -311,3 +311,53 @@ def test_a_message_without_an_id_is_its_place_and_nobody_elses_id() -> None:
     assert identity_of_place("orders", 3, 17) == "|orders/3/17"
     assert identity("unknown", "orders/3/17", "OrderPlaced", "order") == "unknown|orders/3/17"
     assert id_in("|orders/3/17") == "orders/3/17"
+
+
+# -------------------------------------------------------------------- who began the saga
+
+SIGNED = replace(ORDER, versions=(replace(ORDER.newest, schema={**ORDER.newest.schema, "principal": "x-user"}),))
+"""The contract, where a header of its senders says who begins the saga."""
+
+
+def signed(record: Record) -> Message:
+    return envelope.to_message(record, type_="OrderPlaced", schema="", contract=SIGNED)
+
+
+def test_who_begins_a_saga_is_an_extension_attribute_and_is_read_again() -> None:
+    out = to_record(an_order(), NOW_MS, principal="user:4711 Grüße")
+    assert check_cloud_event(out.headers)["sagaprincipal"] == "user:4711 Grüße"
+    assert read(received(out)).principal == "user:4711 Grüße"
+    assert envelope.headers_of(read(received(out)), ORDER) == out.headers
+
+
+def test_without_anybody_named_nothing_is_written_and_nobody_is_read() -> None:
+    out = to_record(an_order(), NOW_MS)
+    assert "sagaprincipal" not in check_cloud_event(out.headers)
+    assert read(received(out)).principal is None
+    assert read(with_headers(received(out), ce_sagaprincipal=b"")).principal is None
+    assert read(with_headers(received(out), ce_sagaprincipal=None)).principal is None
+
+
+@pytest.mark.parametrize(
+    ("who", "says"),
+    [
+        (b"x" * 257, "header ce_sagaprincipal, which says who began the saga, has 257 bytes, at most 256 may be"),
+        (b"user:\xff", "header ce_sagaprincipal, which says who began the saga, is not UTF-8: its byte 6 is ff"),
+    ],
+)
+@pytest.mark.parametrize("header", ["ce_sagaprincipal", "x-user"])
+def test_a_principal_that_cannot_be_kept_is_bad_input(who: bytes, says: str, header: str) -> None:
+    with pytest.raises(BadInput, match=re.escape(says)):
+        signed(with_headers(received(to_record(an_order(), NOW_MS)), **{header: who}))
+
+
+def test_senders_that_know_nothing_of_ours_say_it_in_the_header_that_the_contract_names() -> None:
+    order = received(to_record(an_order(), NOW_MS))
+    theirs = with_headers(order, **{"x-user": b"ada"})
+    assert signed(theirs).principal == "ada"
+    assert signed(theirs).foreign == (("x-user", b"ada"),), "it stays as it came"
+    assert read(theirs).principal is None, "a contract that names none takes nobody's word"
+    assert signed(order).principal is None
+    assert signed(with_headers(theirs, ce_sagaprincipal=b"bea")).principal == "bea", "what we say ourselves comes first"
+    twice = theirs._replace(headers=(*theirs.headers, ("x-user", b"eve")))
+    assert signed(twice).principal == "ada"

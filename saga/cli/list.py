@@ -29,6 +29,7 @@ DEAD_WIDTHS = (24, 14, 12, 24, 20, 16, 8, 14)
 @click.option("--dead", "only_dead", is_flag=True, help="What needs a person: dead letters, escalations, and the like.")
 @click.option("--prefix", default="", metavar="TEXT", help="Only sagas whose id begins so.")
 @click.option("--service", "services", multiple=True, help="Only what this service knows. May be given several times.")
+@click.option("--principal", metavar="TEXT", help="Only sagas that this one began, as in user:4711.")
 @click.option("--limit", type=click.IntRange(1, LIMIT_MAX), default=LIMIT, show_default=True, help="At most so many.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document instead of text.")
 def list_sagas(  # an argument for each option of the command
@@ -38,6 +39,7 @@ def list_sagas(  # an argument for each option of the command
     only_dead: bool,
     prefix: str,
     services: tuple[str, ...],
+    principal: str | None,
     limit: int,
     as_json: bool,
 ) -> None:
@@ -68,17 +70,25 @@ def list_sagas(  # an argument for each option of the command
     beginning.
 
     A list costs what it prints, where a store knows in which order its documents came: SQLite does. Of Couchbase, which
-    lists keys only, the first 20000 documents of a service are looked at: --prefix chooses others. --open and --dead
-    look at all.
+    lists keys only, the first 20000 documents of a service are looked at: --prefix chooses others. --open, --dead
+    and --principal look at all.
 
     \b
     Exit code 0: listed, even if there is none.
     Exit code 2: no store, or one that cannot be read.
     """
+    if principal is not None and only_dead:
+        raise click.UsageError("--principal is about sagas, --dead about what needs a person: give one of them")
     if only_open and only_dead:
         raise click.UsageError("--open lists sagas, --dead what needs a person: give one of them")
     choice = Choice(
-        addresses=addresses, prefix=prefix, services=services, limit=limit, only_open=only_open, only_dead=only_dead
+        addresses=addresses,
+        prefix=prefix,
+        services=services,
+        limit=limit,
+        only_open=only_open,
+        only_dead=only_dead,
+        principal=principal,
     )
     if only_dead:
         asyncio.run(tell_dead(choice, Settings.from_environment(broker=broker), as_json))
@@ -147,6 +157,7 @@ def _as_json(each: Listed) -> dict[str, object]:
         "saga": each.saga,
         "outcome": each.outcome,
         "started": each.started,
+        "principals": each.principals,
         "changed": each.changed,
         "open": each.open,
         "left": each.left,

@@ -13,7 +13,7 @@ import click
 from saga.cli.options import broker_option
 from saga.cli.printing import tell, tell_json, tell_trouble
 from saga.client import Client
-from saga.client_events import to_value
+from saga.client_events import check_principal, to_value
 from saga.config import Settings
 from saga.contracts import codec
 from saga.contracts.codegen import event_class
@@ -45,9 +45,10 @@ class Problem(NamedTuple):
 @click.command()
 @click.argument("event")
 @click.option("--file", "file", type=click.File("rb"), default="-", help="Where the lines are, instead of stdin.")
+@click.option("--principal", metavar="TEXT", help="Who begins the sagas, as in user:4711; nobody is named without it.")
 @broker_option
 @click.option("--json", "as_json", is_flag=True, help="One JSON document instead of text.")
-def publish(event: str, file: IO[bytes], broker: str | None, as_json: bool) -> None:
+def publish(event: str, file: IO[bytes], principal: str | None, broker: str | None, as_json: bool) -> None:
     """Publish EVENT once for each line of JSON.
 
     For example `saga publish OrderPlaced < orders.jsonl`. EVENT is the name of a contract with "said": "outside", in
@@ -63,8 +64,11 @@ def publish(event: str, file: IO[bytes], broker: str | None, as_json: bool) -> N
     Exit code 1: a line is wrong (nothing was published), or the broker did not acknowledge everything.
     Exit code 2: no such contract, the broker cannot be reached, or the topic is not there (`saga topics apply`).
     """
+    check_principal(principal)
     library = find()
     contract = _contract_named(event, library)
+    if principal is not None and not contract.starts:
+        raise click.UsageError(f"--principal: {event} begins no saga, so nobody begins one with it")
     bytes_max = Settings.from_environment().record_bytes_max
     to = event_class(contract, library)
     with SpooledTemporaryFile(max_size=SPOOL_BYTES_MAX) as spool:
@@ -73,7 +77,7 @@ def publish(event: str, file: IO[bytes], broker: str | None, as_json: bool) -> N
             _refuse(problems, wrong, contract, as_json)
             sys.exit(1)
         spool.seek(0)
-        published = asyncio.run(_publish(spool, to, broker))
+        published = asyncio.run(_publish(spool, to, Client(broker, principal=principal)))
     if as_json:
         tell_json({"event": contract.name, "topic": contract.topic, "published": published})
     else:
@@ -148,10 +152,10 @@ def _read(line: bytes) -> tuple[object, list[str]]:
         raise BadInput(f"is no JSON: {why}") from None
 
 
-async def _publish(lines: IO[bytes], to: type[Event], broker: str | None) -> int:
+async def _publish(lines: IO[bytes], to: type[Event], connecting: Client) -> int:
     """Publish all events; their number. Ends the command with exit code 1 when the broker stops to acknowledge."""
     published = 0
-    async with Client(broker) as client:
+    async with connecting as client:
         for batch in _batches(lines, to):
             try:
                 await client.publish(*batch)

@@ -19,7 +19,7 @@ from saga.inspection.event_fields import Said, values_of
 from saga.inspection.showing import Shown, followed, shown, with_reasons
 from saga.inspection.timeline import History, Line, Made, Parked, ServiceStatus, as_of, is_left
 from saga.marks import hidden
-from saga.printable import counted
+from saga.printable import counted, quoted
 from saga.progress.document import Continuation, Intent, Kept, Snapshot
 
 
@@ -50,7 +50,7 @@ def show(  # an argument for each option of the command
     events that followed, and the steps that were taken; below it each attempt that failed. Lines are in order of time,
     but an effect never stands above its cause. At the end: what has not come to its end, and of what is tried again how
     often it failed, why, when it is tried again, and how much waits behind it. Of a compensation that fails it is asked
-    in the log why: on the topics <service>.dead.
+    in the log why: on the topics <service>.dead. Above it who began the saga, if that was said.
 
     --steps shows of each step, update and read: how long a step took, the digest of its arguments, the declared
     exception with which it answered, and how large what it gave is, or the document in saga-archive that holds it.
@@ -158,6 +158,8 @@ def _heading(saga: str, seen: Shown, service: str | None) -> list[str]:
     if service is not None:  # the outcome may stand in another one
         return [f"saga {saga} in {service}"]
     ended = f"ended with {outcome}" if outcome else "no outcome yet"
+    if principals := dict.fromkeys(s.principal for s in seen.statuses if s.principal):
+        ended += f"; begun by {' and '.join(map(quoted, principals))}"
     return [f"saga {saga}: {ended}; known to {', '.join(map(_named, seen.histories))}"]
 
 

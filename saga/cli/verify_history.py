@@ -36,6 +36,7 @@ def verify_history(saga_id: str | None, addresses: tuple[str, ...], as_json: boo
     - the times of inbox entries, and one more with the time 0: these stand for own events, too
     - the mark that all is published (published), while something has begun
     - the start of a saga that was not known from the beginning
+    - who began a saga (principal), where it is left out: releases that knew nothing of it leave it out, too
     - before the first transition: everything but service, saga and start
     - what somebody changed who computed all hashes anew
 

@@ -105,6 +105,11 @@ class Contract:
         """Version that new classes are made of."""
         return self.versions[-1]
 
+    @cached_property
+    def principal_header(self) -> str | None:
+        """Header in which senders that know nothing of ours say who begins the saga, as its newest version declares."""
+        return cast("str | None", self.newest.schema.get("principal"))
+
     @property
     def compatible(self) -> Mode:
         """Mode that its newest version declares."""

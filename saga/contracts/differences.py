@@ -30,7 +30,18 @@ _KINDS: Final[Mapping[str, tuple[Kind, ...]]] = {
     "alias": ("renamed", "aliases", "added", "removed"),
 }
 """Kinds of change to which a finding of a rule belongs; of all other rules it is `type`."""
-_ATTRIBUTES: Final = ("topic", "key", "owner", "starts", "outcome", "said", "heard", "namespace", "upcasts")
+_ATTRIBUTES: Final = (
+    "topic",
+    "key",
+    "owner",
+    "starts",
+    "outcome",
+    "said",
+    "heard",
+    "principal",
+    "namespace",
+    "upcasts",
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

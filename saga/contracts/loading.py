@@ -25,7 +25,9 @@ from saga.messages import Topic
 _FILE = re.compile(r"(?P<name>[A-Za-z_][A-Za-z0-9_]*)\.v(?P<number>[1-9][0-9]*)\.avsc")
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _OWNER = re.compile(r"[a-z0-9][a-z0-9-]*")
-_OURS = ("topic", "key", "owner", "starts", "outcome", "said", "heard", "compatible", "upcasts", "lint")
+_OURS = ("topic", "key", "owner", "starts", "outcome", "said", "heard", "principal", "compatible", "upcasts", "lint")
+_ENVELOPE = re.compile(r"ce_(id|source|type|time|subject|dataschema|specversion|saga.*)|content-type|traceparent")
+_HEADER = re.compile(r"[!-~]{1,100}")
 _AVROS = ("type", "name", "namespace", "doc", "aliases", "fields")
 FINGERPRINT = "CRC-64-AVRO"
 """Name of the fingerprint in the header of a single object."""
@@ -172,9 +174,23 @@ def _wrong_terms(schema: dict[str, Any], folder: str) -> Iterator[str]:
     for name in ("said", "heard"):
         if name in schema and schema[name] != "outside":
             yield f'"{name}" can only be "outside", not {schema[name]!r}'
+    yield from _wrong_principal(schema)
     for name in schema:
         if name not in _OURS and name not in _AVROS and (close := get_close_matches(name, _OURS, n=1, cutoff=0.75)):
             yield f'"{name}" means nothing here: is it "{close[0]}"?'
+
+
+def _wrong_principal(schema: dict[str, Any]) -> Iterator[str]:
+    """Problems of the header that says who begins a saga."""
+    header = schema.get("principal")
+    if "principal" not in schema:
+        return
+    if not isinstance(header, str) or not _HEADER.fullmatch(header):
+        yield f'"principal" is the name of a header, as in "x-user", not {header!r}'
+    elif _ENVELOPE.fullmatch(header):
+        yield f'"principal" is {header!r}, which says something else of each event: name a header of its sender\'s'
+    if schema.get("starts") is not True or schema.get("said") != "outside":
+        yield '"principal" says who begins a saga: it goes with "starts": true and "said": "outside"'
 
 
 def _gaps(numbers: Mapping[tuple[str, str], list[int]]) -> Iterator[str]:

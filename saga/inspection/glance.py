@@ -85,6 +85,7 @@ class Glance(Struct, frozen=True, kw_only=True, gc=False):
     format: int = 1
     version: int = 1
     started: str | None = None
+    principal: str | None = None
     outcome: str | None = None
     closed: tuple[str, ...] = ()
     ran: tuple[GlanceRan, ...] = ()

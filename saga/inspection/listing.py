@@ -31,6 +31,8 @@ class Choice:
     limit: int
     only_open: bool = False
     only_dead: bool = False
+    principal: str | None = None
+    """Principal that began them, as any service knows it; `None`: any, or nobody."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +71,11 @@ class Listed:
     @property
     def started(self) -> str | None:
         return min((s.started for s in self.statuses if s.started), default=None)
+
+    @property
+    def principals(self) -> tuple[str, ...]:
+        """Principals that began it, as the services know: one, or none; several if more than one event began it."""
+        return tuple(dict.fromkeys(s.principal for s in self.statuses if s.principal))
 
     @property
     def changed(self) -> str:
@@ -126,6 +133,8 @@ def _may_be_chosen(choice: Choice, seen: Seen) -> bool:
     """True if it is worth while to ask the other services. A damaged progress may be anything."""
     if seen.progress is None:
         return not choice.only_dead
+    if choice.principal is not None and seen.progress.principal != choice.principal:
+        return False
     status = status_of(seen.progress) if choice.only_open or choice.only_dead else None
     return status is None or (bool(status.dead) if choice.only_dead else status.is_open)
 

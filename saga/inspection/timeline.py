@@ -134,6 +134,8 @@ class ServiceStatus:
     outcome: str | None
     """The event with which this service ended the saga."""
     started: str | None
+    principal: str | None
+    """Principal that began it, as this service knows it; `None`: nobody said."""
     changed: str
     """Time of the last transition; of a saga without any, of the beginning of its handler. Empty if neither."""
     queue: int
@@ -194,6 +196,7 @@ def status_of(p: Snapshot | Glance) -> ServiceStatus:
         version=p.version,
         outcome=p.outcome,
         started=p.started,
+        principal=p.principal,
         changed=max([last.time if last else "", *(intent.time for intent in p.intents)]),
         queue=sum(1 for kept in p.queue if not (kept.dead or kept.due_ms)) + _in_pages(p, "queue"),
         waiting=len(p.waiting) - left + _in_pages(p, "waiting"),

@@ -236,6 +236,7 @@ def _reader(kind: type[Moment]) -> Callable[[Moment], dict[str, object]]:
     otherwise."""
     names = tuple(field.name for field in msgspec.structs.fields(kind))
     shaped = {name: SHAPES[name] for name in names if name in SHAPES}
+    seldom = tuple(name for name in names if name in SELDOM)
     timed = tuple(name for name in names if name.endswith(("_ms", "_s")) or name == "ms")
 
     def read(moment: Moment) -> dict[str, object]:
@@ -244,6 +245,9 @@ def _reader(kind: type[Moment]) -> Callable[[Moment], dict[str, object]]:
             told[name] = round(told[name], 3)  # type: ignore[call-overload]  # times are numbers
         for name, shape in shaped.items():
             told[name] = shape(told[name])
+        for name in seldom:
+            if told[name] is None:
+                del told[name]
         return told
 
     return read
@@ -264,6 +268,8 @@ def _partitions(partitions: tuple[Partition, ...]) -> dict[str, list[int]]:
     return told
 
 
+SELDOM = frozenset({"principal"})
+"""Fields that are left out of a line where there is nothing to tell."""
 SHAPES: Mapping[str, Callable[..., object]] = {"outcomes": _outcomes, "partitions": _partitions}
 
 

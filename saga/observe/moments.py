@@ -41,6 +41,8 @@ class Handled(Moment, frozen=True, kw_only=True, gc=False):
     """Time from when it was received to its end: more than the sum of the stages, by what the runtime itself takes."""
     attempts: int
     """Attempts of its handlers, the successful ones included; 0 where none ran."""
+    principal: str | None = None
+    """Principal that began its saga, as the message says."""
 
 
 class StepDone(Moment, frozen=True, kw_only=True, gc=False):

@@ -31,6 +31,7 @@ UNBOUND = {
     "saga": "the first transition names it",
     "format": "it is what pages, deadlines, runs that go on later and the state's version make it",
     "started": "the first transition holds it, or the one that brought it, unless an intent did",
+    "principal": "the transition that brought it holds it, unless an intent did; an older toolkit leaves it out",
     "state": "the transitions hold all changes of it",
     "version": "each transition holds it",
     "own": "each is an event of some transition; one that is missing cannot be told from one that was withdrawn",
@@ -63,9 +64,9 @@ def seed(service: str, saga: str) -> str:
     return f"{service}|{saga}"
 
 
-def changes(before: Snapshot, after: Snapshot, started: str | None) -> dict[str, str]:
+def changes(before: Snapshot, after: Snapshot, started: str | None, principal: str | None = None) -> dict[str, str]:
     """For each bound field that differs, the sum of what came less the sum of what went; and when the saga began,
-    `started`, where that is new."""
+    `started`, and who began it, `principal`, where that is new."""
     found: dict[str, str] = {}
     # Each transition comes by here, and most fields are the same object in it: asked one by one, that costs least.
     if after.inbox is not before.inbox and (gained := _entries_gained(before.inbox, after.inbox)) != NOTHING:
@@ -85,6 +86,8 @@ def changes(before: Snapshot, after: Snapshot, started: str | None) -> dict[str,
         _add_pages(found, before, after)
     if started is not None and (before.n == 0 or before.started is None):
         found["started"] = started
+    if principal is not None and (before.n == 0 or before.principal is None):
+        found["principal"] = principal
     return found
 
 
@@ -130,6 +133,9 @@ def differing(p: Snapshot, entries: Sequence[Entry]) -> list[str]:
         found += [name for name in BOUND if _held(name, p) != _total(name, entries)]
         if p.started != next((e.changes["started"] for e in entries if "started" in e.changes), p.started):
             found.append("started")
+        told = next((e.changes for e in entries if not e.changes.keys().isdisjoint(("started", "principal"))), None)
+        if told is not None and p.principal not in (None, told.get("principal")):
+            found.append("principal")
     return sorted(set(found))
 
 
@@ -233,6 +239,8 @@ def _unbound(p: Snapshot, entries: Sequence[Entry]) -> Iterable[str]:
     yield from _misnumbered(p, entries)
     if not p.n and any(p.started != intent.message.started for intent in p.intents):
         yield "started"
+    if not p.n and p.principal is not None and any(p.principal != intent.message.principal for intent in p.intents):
+        yield "principal"
     if p.published == p.n and p.n and not p.intents:  # only whoever begins something says so much
         yield "intents"
     if p.wake is not None and p.wake != next((entry.wake for entry in reversed(entries) if entry.wake), None):

@@ -120,8 +120,7 @@ class Continuation(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fal
     under: dict[str, int] = {}
     """Number of them under each of the rules that have a name."""
     calls: tuple[Call, ...] = ()
-    """Steps and updates of its turns that nothing takes back: if it never ends, somebody has to know of them. Of very
-    many the newest: see `saga.progress.going_on`."""
+    """Steps and updates of its turns that nothing takes back, of very many the newest: see `saga.progress.going_on`."""
     undo_with: tuple[TakeBack, ...] = ()
 
 
@@ -215,6 +214,8 @@ class Snapshot(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     format: int = PLAIN
     started: str | None = None
     """Time at which the saga began; `None`: no message has told yet."""
+    principal: str | None = None
+    """Principal that began it, as the message says that told when; `None`: nobody said."""
     state: dict[str, Any] = {}
     version: int = 1
     """Version of the state: of the release that wrote the progress first, until a run of a later one ends."""
@@ -229,8 +230,7 @@ class Snapshot(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     results: tuple[Result, ...] = ()
     own: tuple[Own, ...] = ()
     heard: tuple[str, ...] = ()
-    """The types of own events that the version of the service which wrote this takes: what it emitted of others is in
-    the transitions alone."""
+    """Types of own events that the version which wrote this takes: others that it emitted are in transitions alone."""
     intents: tuple[Intent, ...] = ()
     queue: tuple[Kept, ...] = ()
     waiting: tuple[Kept, ...] = ()
@@ -308,8 +308,7 @@ class Entry(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
 
     n: int
     previous: str
-    """SHA-256 of the bytes of the transition before; of the first, what `saga.progress.binding` makes of service and
-    saga."""
+    """SHA-256 of the bytes of the transition before; of the first what `saga.progress.binding.seed` gives."""
     time: str
     outcome: Outcome
     handler: str
@@ -390,6 +389,7 @@ def messages_of(p: Snapshot, entry: Entry) -> list[Message]:
             value=e.value,
             started=p.started,
             trace=entry.trace,
+            principal=p.principal,
         )
         for e in entry.events
     ]

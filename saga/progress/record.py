@@ -114,9 +114,18 @@ def begun(p: Snapshot, hand: Hand, intent: Intent) -> Written:
             intents=(*others, intent),
             published=p.n,
             started=p.started or hand.message.started,
+            principal=principal_of(p, hand.message),
             heard=hand.heard,
         )
     )
+
+
+def principal_of(p: Snapshot, message: Message) -> str | None:
+    """Principal that began the saga, once this message is known: said with the message that tells when it began, or
+    never. So nobody who comes later counts as the one who began it."""
+    if p.principal is not None or p.started is not None or message.started is None:
+        return p.principal
+    return message.principal
 
 
 def is_of(intent: Intent, handler: str, cause: str, *, undo: bool) -> bool:
@@ -132,7 +141,7 @@ def append(p: Snapshot, hand: Hand, outcome: Outcome, handler: str, ended: Ended
     if p.pages and any(page.is_forgotten(hand.surely_s) for page in p.pages):
         pages = tuple(page for page in p.pages if not page.is_forgotten(hand.surely_s))
         p = replace(p, pages=pages, format=format_of(pages, p.deadlines, p.later, p.version))
-    started, message = p.started or hand.message.started, ended.message
+    started, principal, message = p.started or hand.message.started, principal_of(p, hand.message), ended.message
     wake = None
     if hand.roles.deadlines:
         p = deadlines.touched(p, hand.roles, hand.message, ended.events)
@@ -155,7 +164,7 @@ def append(p: Snapshot, hand: Hand, outcome: Outcome, handler: str, ended: Ended
         failures=ended.failures,
         delta=ended.delta,
         version=p.version,
-        changes=binding.changes(hand.before, p, started) if hand.before is not None else {},
+        changes=binding.changes(hand.before, p, started, principal) if hand.before is not None else {},
         # From a list, here and below: what a generator yields takes half as long again.
         events=tuple([Emitted(id=e.id, type=e.type, schema=e.schema, value=e.value) for e in ended.events]),
         calls=ended.calls,
@@ -169,6 +178,7 @@ def append(p: Snapshot, hand: Hand, outcome: Outcome, handler: str, ended: Ended
         replace(
             p,
             started=started,
+            principal=principal,
             n=p.n + 1,
             published=p.n,
             hash=sha256(raw).hexdigest(),

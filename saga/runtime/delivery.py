@@ -108,5 +108,6 @@ class Delivery:
                 published_ms=stages.published_s * 1000,
                 total_ms=(now - stages.received_s) * 1000,
                 attempts=stages.attempts,
+                principal=message.principal,
             )
         )

@@ -241,6 +241,7 @@ def _ended(
             value=value,
             started=p.started or turn.message.started,
             trace=ask.action.message.trace,
+            principal=record.principal_of(p, turn.message),
         )
         for index, (type_, schema, value) in enumerate(events)
     ]

@@ -230,6 +230,7 @@ class _Rebuilding:
                 value=value,
                 started=started,
                 trace=ask.action.message.trace,
+                principal=record.principal_of(p, turn.message),
             )
             for index, (type_, schema, value) in enumerate(events)
         ]

@@ -123,6 +123,10 @@ class RunningSaga(Recalling, Hiding):
         return timedelta(milliseconds=0 if self.goes_on is None else self.time_ms - self.goes_on.first_ms)
 
     @property
+    def principal(self) -> str | None:
+        return record.principal_of(self.turn.known, self.turn.message)
+
+    @property
     def has_begun(self) -> bool:
         """True if it has asked for a step, an update or a read."""
         return self._one_run is not None

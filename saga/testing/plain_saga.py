@@ -26,7 +26,11 @@ _NONE: "Mapping[str, DataclassInstance]" = MappingProxyType({})
 
 @overload
 def a_saga(
-    *, waited: timedelta = ..., documents: "Mapping[str, DataclassInstance]" = ..., flags: Collection[str] = ...
+    *,
+    waited: timedelta = ...,
+    documents: "Mapping[str, DataclassInstance]" = ...,
+    flags: Collection[str] = ...,
+    principal: str | None = ...,
 ) -> Saga: ...
 @overload
 def a_saga(
@@ -35,6 +39,7 @@ def a_saga(
     waited: timedelta = ...,
     documents: "Mapping[str, DataclassInstance]" = ...,
     flags: Collection[str] = ...,
+    principal: str | None = ...,
 ) -> Saga[_S]: ...
 def a_saga(
     *,
@@ -42,24 +47,30 @@ def a_saga(
     waited: timedelta = timedelta(0),
     documents: "Mapping[str, DataclassInstance]" = _NONE,
     flags: Collection[str] = (),
+    principal: str | None = None,
 ) -> Saga[_S] | Saga[_S | None]:
     """A saga for a plain call: `assert await reserve(an_order(), FakeBank(), a_saga()) == PaymentReserved(...)`.
 
     Promises: steps are called, updates applied to `documents` (key to document); nothing is recorded or retried. The
     mapping itself stays as it is: afterwards look at `.state` and at `await saga.read(...)`. `key` gives the same for
-    the same name, in every saga made here. `waited` is what `saga.waited` says; `flags` are on, all others off. Raises
-    `Permanent` for what a running service could not do either.
+    the same name, in every saga made here. `waited` is what `saga.waited` says; `flags` are on, all others off.
+    `principal` is who began it. Raises `Permanent` for what a running service could not do either.
     """
-    return PlainSaga(state, waited, documents, frozenset(flags))
+    return PlainSaga(state, waited, documents, frozenset(flags), principal)
 
 
 class PlainSaga(Saga[_S]):
     """See `a_saga`."""
 
     def __init__(
-        self, state: _S, waited: timedelta, documents: "Mapping[str, DataclassInstance]", flags: Collection[str] = ()
+        self,
+        state: _S,
+        waited: timedelta,
+        documents: "Mapping[str, DataclassInstance]",
+        flags: Collection[str] = (),
+        principal: str | None = None,
     ) -> None:
-        self._state, self._waited, self._flags = state, waited, flags
+        self._state, self._waited, self._flags, self._principal = state, waited, flags, principal
         self._documents: dict[tuple[type, str], DataclassInstance] = {
             (type(document), key): document for key, document in documents.items()
         }
@@ -80,6 +91,10 @@ class PlainSaga(Saga[_S]):
     @property
     def waited(self) -> timedelta:
         return self._waited
+
+    @property
+    def principal(self) -> str | None:
+        return self._principal
 
     def key(self, name: str, /) -> str:
         return ids.key(name, "a_saga", "", "", "")

@@ -93,8 +93,9 @@ class World(ABC):
         """A service's document as it is now."""
 
     @abstractmethod
-    def publish(self, *events: Event) -> None:
-        """Publish as `Client.publish` does, by an application in this world; takes effect with `run_until_quiet`."""
+    def publish(self, *events: Event, principal: str | None = None) -> None:
+        """Publish as `Client.publish` does, by an application in this world; takes effect with `run_until_quiet`.
+        `principal`: who begins the sagas."""
 
     def replay(self, service: "Service[DataclassInstance | None]", saga_id: str, /) -> None:
         """Have a person replay the dead letter that blocks this saga in the service, as `saga dead replay` does; takes

@@ -106,6 +106,34 @@ def test_only_what_a_service_knows_is_listed(shop: Path, saga: Call) -> None:
     assert {name for each in found for name in each["services"]} == {"order"}
 
 
+def test_only_what_somebody_began_is_listed_and_who_it_was_is_shown(file: Path, saga: Call) -> None:
+    hostile = "ada'; known to nobody\x1b[2J"
+    began = {1: "user:4711", 2: "user:4712", 4: "user:4711", 5: hostile}
+    put(file, *(a_saga(number, principal=began.get(number)) for number in range(6)))
+    found = json.loads(saga("list", "--json", "--principal", "user:4711").stdout)["sagas"]
+    assert [(each["saga"], each["principals"]) for each in found] == [(f"s-{n:05}", ["user:4711"]) for n in (4, 1)]
+    assert saga("list", "--principal", "user:47").stdout == "no sagas\n"
+    assert "give one of them" in saga("list", "--dead", "--principal", "user:4711").stderr
+    assert saga("show", "s-00001").stdout.startswith(
+        "saga s-00001: no outcome yet; begun by 'user:4711'; known to svc\n"
+    )
+    assert saga("show", "s-00000").stdout.startswith("saga s-00000: no outcome yet; known to svc\n")
+    assert r"begun by 'ada'; known to nobody\x1b[2J'; known to svc" in saga("show", "s-00005").stdout
+    assert json.loads(saga("show", "s-00005", "--json").stdout)["services"]["svc"]["principal"] == hostile
+
+
+def test_services_that_were_told_of_two_who_began_a_saga_are_shown_with_both(
+    file: Path, folder: Path, saga: Call
+) -> None:
+    put(file, a_saga(1, principal="user:4711"))
+    (folder / ".saga" / "other.db").write_bytes(file.read_bytes())
+    key, content = a_saga(1, service="other", principal="user:4712")
+    put(folder / ".saga" / "other.db", (key.replace("svc", "other"), content))
+    assert "; begun by 'user:4712' and 'user:4711'; known to other, svc" in saga("show", "s-00001").stdout
+    for who in ("user:4711", "user:4712"):
+        assert "s-00001" in saga("list", "--principal", who).stdout
+
+
 def test_a_store_that_knows_no_order_of_time_is_looked_at_within_a_bound(
     shop: Path, saga: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:

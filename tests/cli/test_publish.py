@@ -1,6 +1,7 @@
 """`saga publish`: lines of JSON become events in the embedded broker, or nothing does and the reason is told."""
 
 import asyncio
+import importlib
 import json
 import time
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 
 from saga.broker.embedded.broker import EmbeddedBroker
 from saga.cli.publish import BATCH, LINE_TIMES, PROBLEMS_OF_LINE_MAX
+from saga.client_events import to_record
 from saga.clock import SystemClock
 from saga.contracts import codec
 from saga.contracts.library import binding_of
@@ -16,6 +18,7 @@ from saga.messages import Record
 from services.order.events import OrderConfirmed
 from services.payment.events import OrderPlaced
 from tests.cli.conftest import Call
+from tests.cli.pottery_service import Pottery
 
 
 def a_line(order_id: str = "order-1", **changed: object) -> dict[str, object]:
@@ -223,3 +226,28 @@ def test_without_contracts_or_a_broker_it_cannot_start(
     no_contracts = saga("publish", "OrderPlaced", stdin=lines(a_line()))
     assert no_contracts.exit_code == 2
     assert "there is no folder contracts/" in no_contracts.stderr
+
+
+def test_who_begins_the_sagas_is_said_of_each_event(folder: Path, saga: Call) -> None:
+    result = saga(
+        "publish", "OrderPlaced", "--principal", "user:4711", stdin=lines(a_line("order-1"), a_line("order-2"))
+    )
+    assert result.exit_code == 0, result.output
+    assert [dict(record.headers)["ce_sagaprincipal"] for record in published(folder)] == [b"user:4711"] * 2
+
+
+def test_who_cannot_be_named_is_told_before_anything_is_read(folder: Path, saga: Call) -> None:
+    result = saga("publish", "OrderPlaced", "--principal", " ", stdin=lines(a_line("order-1")))
+    assert (result.exit_code, "has to be text that can be printed" in result.stderr) == (2, True)
+
+
+def test_with_an_event_that_begins_no_saga_nobody_begins_one(
+    embedded_pottery: Pottery, saga: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(embedded_pottery.folder))
+    cup = '{"cup_id": "cup-1"}'
+    result = saga("publish", "CupSold", "--principal", "user:4711", stdin=cup)
+    assert (result.exit_code, "CupSold begins no saga" in result.stderr) == (2, True)
+    sold = importlib.import_module(embedded_pottery.module).CupSold(cup_id="cup-1")
+    assert "ce_sagaprincipal" not in dict(to_record(sold, 0, principal="user:4711").headers)
+    assert saga("publish", "CupOrdered", "--principal", "user:4711", stdin=cup).exit_code == 0

@@ -291,8 +291,10 @@ def test_a_service_with_exactly_the_printed_rights_runs_dead_letters_wakes_and_c
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(wiring.run(wiring.load_services([module]), of_potter(guarded), said.append, stop))
             as_anybody(guarded, monkeypatch)
-            for event, cup in (("CupOrdered", "cup-1"), ("CupSold", "cup-1"), ("CupOrdered", "broken")):
-                published = await asyncio.to_thread(saga, "publish", event, stdin=A_CUP.replace("cup-1", cup))
+            ordered = "CupOrdered --principal user:4711"
+            for event, cup in ((ordered, "cup-1"), ("CupSold", "cup-1"), (ordered, "broken")):
+                said_of = A_CUP.replace("cup-1", cup)
+                published = await asyncio.to_thread(saga, "publish", *event.split(), stdin=said_of)
                 assert published.exit_code == 0
             await CLOCK.within(WITHIN_S, until_done(("make", "handled"), ("make", "dead"), ("wrap", "handled")))
             await asyncio.to_thread(Path("mended").touch)
@@ -303,6 +305,8 @@ def test_a_service_with_exactly_the_printed_rights_runs_dead_letters_wakes_and_c
 
     asyncio.run(run())
     assert not [moment for moment in said if isinstance(moment, Unavailable | Stuck)]
+    began = {(each.type, each.principal) for each in said if isinstance(each, Handled)}
+    assert began >= {("CupOrdered", "user:4711"), ("CupSold", None)}
 
 
 def test_for_each_printed_right_that_is_missing_the_service_does_not_start_and_names_it(

@@ -106,6 +106,22 @@ def test_a_topic_has_its_settings_or_the_defaults(tmp_path: Path) -> None:
         ({"owner": "Order Service"}, "the name of a service is lower case letters, digits and -"),
         ({"key": "id"}, "its key 'id' is none of its fields"),
         ({"key": "number"}, "field number: the key must be a string (or a uuid)"),
+        (
+            {"principal": "x-user"},
+            '"principal" says who begins a saga: it goes with "starts": true and "said": "outside"',
+        ),
+        (
+            {"principal": "x user", "starts": True, "said": "outside"},
+            '"principal" is the name of a header, as in "x-user", not \'x user\'',
+        ),
+        (
+            {"principal": 5, "starts": True, "said": "outside"},
+            '"principal" is the name of a header, as in "x-user", not 5',
+        ),
+        (
+            {"principal": "ce_source", "starts": True, "said": "outside"},
+            "\"principal\" is 'ce_source', which says something else of each event: name a header of its sender's",
+        ),
         ({"starts": "yes"}, "\"starts\" is true or false, not 'yes'"),
         ({"outcome": "maybe"}, '"outcome" is "success" or "failure", not \'maybe\''),
         ({"said": "everywhere"}, '"said" can only be "outside", not \'everywhere\''),

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable
 
 import pytest
-from msgspec.structs import asdict, fields
+from msgspec.structs import asdict, fields, replace
 
 from saga.clock import SystemClock
 from saga.config import Settings
@@ -81,6 +81,13 @@ def to(stream: io.StringIO, settings: Settings | None = None) -> Report:
     return Log(stream, settings, clock=FixedClock()).report
 
 
+def test_who_began_the_saga_is_in_the_line_if_that_was_said() -> None:
+    to(stream := io.StringIO())(replace(HANDLED, principal="user:4711\nadmin"))
+    (line,) = lines(stream)
+    assert line["principal"] == "user:4711\nadmin"
+    assert stream.getvalue().count("\n") == 1
+
+
 def test_a_handled_message_is_one_json_object_on_one_line() -> None:
     to(stream := io.StringIO())(HANDLED)
     assert stream.getvalue().endswith("}\n")
@@ -113,7 +120,7 @@ def test_a_handled_message_is_one_json_object_on_one_line() -> None:
 
 def test_every_field_of_a_moment_is_a_field_of_its_line() -> None:
     report = to(stream := io.StringIO(), Settings(log_level="debug"))
-    told: list[Moment] = [HANDLED, RETRYING, PARKED, DEAD, STEP]
+    told: list[Moment] = [replace(HANDLED, principal="user:4711"), RETRYING, PARKED, DEAD, STEP]
     for moment in told:
         report(moment)
     for moment, line in zip(told, lines(stream), strict=True):

@@ -43,6 +43,7 @@ NOT_FOUND = {
     ("intents", "alter"),
     ("intents", "add"),
     ("published", "alter"),
+    ("principal", "remove"),
 }
 """The edits of a field that may be overlooked: `saga verify-history --help` says so."""
 FAILED = frozenset("F")
@@ -75,8 +76,8 @@ async def versions() -> list[Snapshot]:
     """Every version of every progress of orders that ended in several ways, with one of each sort of thing. Of those
     that say only that one more attempt has failed there are two."""
     ended = [
-        await order_runs.a_run(order_runs.an_order()),
-        await order_runs.a_run(order_runs.an_order(card="declined")),
+        await order_runs.a_run(order_runs.an_order(), principal="user:4711"),
+        await order_runs.a_run(order_runs.an_order(card="declined"), principal="user:4712"),
         await order_runs.a_run(order_runs.an_order(), carrier=order_runs.BrokenCarrier()),
         await order_runs.a_run(order_runs.an_order(), order_runs.an_order(address="Bonn")),
     ]
@@ -303,7 +304,9 @@ def rewritten(p: Snapshot, anew: Callable[[Entry], Entry]) -> Snapshot:
 
 
 def with_0x(entry: Entry) -> Entry:
-    changes = {name: sum_ if name == "started" else hex(int(sum_, 16)) for name, sum_ in entry.changes.items()}
+    changes = {
+        name: sum_ if name in ("started", "principal") else hex(int(sum_, 16)) for name, sum_ in entry.changes.items()
+    }
     return replace(entry, changes=changes)
 
 
@@ -502,6 +505,34 @@ def test_a_start_that_becomes_known_later_is_told_by_the_transition_that_brings_
     assert binding.changes(p, p, None) == {}
     assert binding.changes(p, p, started) == {"started": started}
     assert binding.changes(replace(p, started=started), p, started) == {}
+
+
+def test_who_began_a_saga_is_told_by_the_transition_that_brings_it() -> None:
+    p = replace(blank(), n=1, started=None)
+    assert binding.changes(p, p, iso(NOW_MS), "user:4711") == {"started": iso(NOW_MS), "principal": "user:4711"}
+    assert binding.changes(replace(p, started=iso(NOW_MS), principal="user:4711"), p, iso(NOW_MS), "user:4711") == {}
+
+
+@pytest.mark.parametrize("by_intent", [False, True])
+def test_somebody_else_in_the_place_of_who_began_a_saga_is_found(by_intent: bool) -> None:
+    message, role = replace(a_message("A"), principal="user:4711"), a_role("reserve", "A")
+    p = replace(blank(), started=None)
+    if by_intent:
+        p = record.begun(p, hand(p, message), an_intent("reserve", message)).snapshot
+        assert binding.differing(replace(p, principal="user:1"), []) == ["principal"]
+    p = record.ignored(p, hand(p, message), role, message, "because").snapshot
+    entries = [decode_entry(raw) for raw in p.transitions]
+    assert p.principal == "user:4711"
+    assert "principal" not in binding.differing(p, entries)
+    assert "principal" in binding.differing(replace(p, principal="user:1"), entries)
+    assert "principal" not in binding.differing(replace(p, principal=None), entries), "an older release leaves it out"
+
+
+def test_somebody_who_is_put_where_nobody_began_a_saga_is_found() -> None:
+    p = replace(blank(), started=None)
+    p = record.ignored(p, hand(p, a_message("A")), a_role("reserve", "A"), a_message("A"), "because").snapshot
+    entries = [decode_entry(raw) for raw in p.transitions]
+    assert binding.differing(replace(p, principal="user:1"), entries) == ["principal"]
 
 
 def test_how_often_dead_letters_were_taken_up_again_is_bound() -> None:

@@ -347,8 +347,19 @@ def test_a_message_of_a_forgotten_saga_is_queued_as_if_it_came_now() -> None:
     assert (end.id, end.reason) == ("dead-1-replayed", "it is handled as a new one: ada wants it: because")
     assert isinstance(decide.next_ready(after, roles, NOW_MS), Run)
     assert history.verify(after.transitions, after) is None
+    assert after.principal is None, "nobody said who began it"
     later = replace(renewing(), id="operator|later")
     assert "no dead letter dead-1" in reason(after, later, roles)
+
+
+def test_who_began_a_forgotten_saga_is_known_again_with_its_message() -> None:
+    roles = roles_of(HANDLER)
+    p = Snapshot(service="svc", saga="s")
+    action = operators.heed(p, roles, renewing(original=replace(A, principal="user:4711")))
+    assert isinstance(action, Admit)
+    after = operators.heeded(p, replace(a_hand(renewing(), roles=roles), before=p), action).snapshot
+    assert after.principal == "user:4711"
+    assert history.verify(after.transitions, after) is None
 
 
 def test_it_is_for_those_alone_that_have_not_had_it_and_for_what_it_undoes() -> None:

@@ -430,3 +430,24 @@ def test_a_dead_letter_without_room_for_its_bytes_stands_where_it_would_with_the
     assert written.entry is not None
     assert (written.entry.outcome, written.entry.handler) == ("dead", "undo" if undoes else "alone")
     assert (written.entry.reason, written.entry.letters) == ("too large", ())
+
+
+@pytest.mark.parametrize(
+    ("started", "principal", "message", "known"),
+    [
+        (None, None, replace(a_message("A"), principal="ada"), "ada"),
+        (None, None, a_message("A"), None),
+        (None, None, replace(a_message("A", started=None), principal="eve"), None),
+        (START, None, replace(a_message("A"), principal="eve"), None),
+        (START, "ada", replace(a_message("A"), principal="eve"), "ada"),
+        (START, "ada", a_message("A"), "ada"),
+    ],
+)
+def test_who_began_a_saga_is_said_with_the_message_that_tells_when_or_never(
+    started: str | None, principal: str | None, message: Message, known: str | None
+) -> None:
+    p = replace(blank(started), principal=principal)
+    assert record.principal_of(p, message) == known
+    assert record.begun(p, a_hand(message), an_intent("reserve", message)).snapshot.principal == known
+    ignored = record.ignored(p, a_hand(message), a_role("reserve", "A"), message, "because").snapshot
+    assert ignored.principal == known

@@ -1,5 +1,6 @@
 """One progress made anew from messages and from what was said: what is known, what is made, and what is refused."""
 
+import dataclasses
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import timedelta
@@ -7,6 +8,7 @@ from decimal import Decimal
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from saga import Event, Later, Saga, Service, envelope, limited
 from saga.clock import from_iso
@@ -136,6 +138,12 @@ async def test_what_was_never_published_is_told_and_is_as_it_would_have_been(tmp
         assert [(e.id, e.value) for e in anew.unsaid] == [(second.id, second.value)]
         anew = await life.anew(said={})
         assert [e.id for e in anew.unsaid] == [first.id, second.id]
+        named = [
+            dataclasses.replace(each, message=structs.replace(each.message, principal="user:4711"))
+            for each in life.taken
+        ]
+        anew = await life.anew(said={}, taken=named)
+        assert [anew.snapshot.principal, *(e.principal for e in anew.unsaid)] == ["user:4711"] * 3
 
 
 async def test_a_step_is_never_made_and_what_it_led_to_is_taken_from_the_log(tmp_path: Path) -> None:

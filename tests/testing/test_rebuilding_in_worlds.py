@@ -97,7 +97,8 @@ async def compared(evidence: Evidence, now_ms: int) -> tuple[int, list[str], lis
 def orders(world: SimulatedWorld) -> None:
     """Orders of every kind, brought to their ends."""
     world.start(order, payment, inventory, shipping, use=[Bank(), Carrier()], documents={"tea": Stock(left=5)})
-    world.publish(an_order(1), an_order(2, card="declined-1"), an_order(3, address="Atlantis"), an_order(4))
+    world.publish(an_order(1), an_order(2, card="declined-1"), principal="user:4711")
+    world.publish(an_order(3, address="Atlantis"), an_order(4))
     world.run_until_quiet()
 
 

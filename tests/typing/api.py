@@ -74,6 +74,7 @@ async def steps(bank: Bank, saga: Saga) -> None:
     assert_type(await saga.step(bank.reserve, saga.key("charge"), card="4242", amount=Decimal(1)), str)
     await saga.step(bank.release, saga.key("release"), "c-1")
     assert_type(saga.waited, timedelta)
+    assert_type(saga.principal, str | None)
     saga.undo_with(bank.release, saga.key("release"), charge_id="c-1")
     saga.undo_with(give_back, saga, "1A")
 

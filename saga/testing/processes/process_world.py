@@ -177,8 +177,8 @@ class ProcessWorld(World):
         content = self._shared.get(name, collection, key)
         return None if content is None else as_kind(content, kind)
 
-    def publish(self, *events: Event) -> None:
-        self._pending += [to_record(event, self._clock.now_ms()) for event in events]
+    def publish(self, *events: Event, principal: str | None = None) -> None:
+        self._pending += [to_record(event, self._clock.now_ms(), principal=principal) for event in events]
         for binding in map(binding_of, map(type, events)):
             self._topics[binding.contract.topic] = binding.library.topics[binding.contract.topic]
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from hashlib import blake2b
 from pathlib import Path
-from typing import TYPE_CHECKING, Self, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, Self, TypeVar
 
 import msgspec
 
@@ -66,6 +66,13 @@ class Broken(AssertionError):
         self.invariant, self.saga = invariant, saga
 
 
+class _Said(NamedTuple):
+    """Event that the test publishes, and who begins a saga with it."""
+
+    event: Event
+    principal: str | None
+
+
 class SimulatedWorld(World):
     """See `World` for the promises."""
 
@@ -84,7 +91,7 @@ class SimulatedWorld(World):
         """All that the test has published, in order."""
         self.left_out: frozenset[int] = frozenset()
         """Numbers of events of the test that are left out: a run is shrunk so."""
-        self._said: list[Event | Outgoing] = []
+        self._said: list[_Said | Outgoing] = []
         self._saying: asyncio.Task[None] | None = None
         """Task of the application, which says one thing after another, however much time a test lets pass in
         between."""
@@ -156,11 +163,11 @@ class SimulatedWorld(World):
         kept = self.workers.disks[declared.name].there(collection, key, self._loop.time())
         return None if kept is None else as_kind(kept.content, kind)
 
-    def publish(self, *events: Event) -> None:
+    def publish(self, *events: Event, principal: str | None = None) -> None:
         for event in events:
             to_record(event, BEGINNING_MS)  # what may not be said is told where it is said
             if len(self.published) not in self.left_out:
-                self._said.append(event)
+                self._said.append(_Said(event, principal))
             self.published.append(event)
 
     def _known(self, service: "Service[DataclassInstance | None]", saga: str) -> Snapshot | None:
@@ -283,16 +290,19 @@ class SimulatedWorld(World):
                 self._guard.check()
         self._look()
 
-    async def _says(self, events: Sequence[Event | Outgoing], before: "asyncio.Task[None] | None") -> None:
+    async def _says(self, events: Sequence[_Said | Outgoing], before: "asyncio.Task[None] | None") -> None:
         if before is not None:
             await before
         broker = SimulatedBroker(self.cluster, self._application, self.network, self._memory_s())
         async with broker:
-            for event in events:
-                record = to_record(event, self._time_ms()) if isinstance(event, Event) else event
+            for said in events:
+                record = said if isinstance(said, Outgoing) else self._record_of(*said)
                 if record.topic not in self.cluster.topics:  # of a service that is not here
                     self.cluster.ensure([Topic(record.topic, PARTITIONS, None)])
                 await _insist(broker, record)
+
+    def _record_of(self, event: Event, principal: str | None) -> Outgoing:
+        return to_record(event, self._time_ms(), principal=principal)
 
     def _time_ms(self) -> int:
         return BEGINNING_MS + int(self._loop.time() * 1000)

@@ -146,8 +146,8 @@ class Shop:
         self.ends[partition] = offset + 1
         self.log.append(Record(*partition, offset, message.key, message.value, message.headers, self.clock.now))
 
-    def publish(self, event: Event) -> None:
-        self.append(to_record(event, self.clock.now))
+    def publish(self, event: Event, principal: str | None = None) -> None:
+        self.append(to_record(event, self.clock.now, principal=principal))
 
     def again(self, index: int) -> None:
         """The same record once more, as by a sender that is in doubt."""
@@ -219,11 +219,13 @@ def an_order(id_: str = "o-1", *, card: str = "visa", quantity: int = 1, address
     )
 
 
-async def a_run(*events: Event, left: int = 5, carrier: Carrier | None = None) -> Evidence:
+async def a_run(
+    *events: Event, left: int = 5, carrier: Carrier | None = None, principal: str | None = None
+) -> Evidence:
     """Evidence that the shop leaves after these events."""
     shop = Shop(left=left, carrier=carrier)
     for event in events:
-        shop.publish(event)
+        shop.publish(event, principal)
     await shop.run()
     return shop.evidence()
 
