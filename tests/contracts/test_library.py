@@ -189,6 +189,11 @@ def test_a_type_that_is_not_supported_is_a_problem_with_its_path(tmp_path: Path,
         (field("order_id", "int"), "record Said has the field order_id twice"),
         (field("f", "int", sensitive="very"), "field f: \"sensitive\" is true or false, not 'very'"),
         (field("f", "int", aliases="old"), 'field f: "aliases" is a list of names'),
+        *(
+            (field("f", {"type": "enum", "name": "E", "symbols": ["A"], "aliases": aliases}), message)
+            for aliases in ("old", [1], ["a-b"], ["shop."])
+            for message in ['field f: "aliases" of E is a list of names']
+        ),
         (field("f", "int", default="1"), "field f: its default is '1', which is no int"),
         (field("f", "int", default=True), "field f: its default is True, which is no int"),
         (field("f", "int", default=2**31), "field f: its default is 2147483648, which is outside of what int can be"),

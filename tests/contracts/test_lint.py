@@ -95,6 +95,13 @@ BAD: list[tuple[str, dict[str, Any], str, str]] = [
     ("unit", of("amount", decimal()), "amount", "amount: is a measure without a unit"),
     (
         "unit",
+        of("weight", "int", doc="What a parcel may weigh, in a d, an h or an m."),
+        "weight",
+        "weight: is a measure",
+    ),
+    ("unit", of("m_weight", "int"), "m_weight", "m_weight: is a measure without a unit"),
+    (
+        "unit",
         of("weights", {"type": "array", "items": part(field("weight", "int", doc="W."))}),
         "weights[].weight",
         "weig",
