@@ -85,7 +85,9 @@ def test_data_is_json_text_or_bytes(changed: dict[str, Any], content_type: bytes
     [
         (recorded(b"{"), "it cannot be read as JSON: "),
         (recorded(b"[" * 100_000), "nested too deeply"),
-        (recorded(b"\xff\xfe"), "it cannot be read as JSON: "),
+        (recorded(b"\xff\xfe"), "it cannot be read as JSON: it is not UTF-8: its byte 1 is ff"),
+        (recorded('{"id":"1"}'.encode("utf-16")), "it is not UTF-8: its byte 1 is ff"),
+        (recorded(b'{"id":"1"'.ljust(20, b"\0")), "it cannot be read as JSON: "),
         (recorded(b"[]"), "it is no JSON object"),
         (recorded(b""), "it cannot be read as JSON: "),
         (recorded(b'{"id":"1","id":"2"}'), "the name 'id' comes twice"),

@@ -21,6 +21,7 @@ from saga.inspection.sources import administration_of
 from saga.messages import Message, Outgoing, Partition, Position, Record
 from saga.names import ARCHIVES, PROGRESS
 from saga.progress.document import decode_entry, progress_key
+from saga.runtime.foreign import taken
 from saga.runtime.intake import received
 from saga.runtime.lifecycle import OPEN_S_MAX
 from saga.runtime.prepared import Prepared, prepare
@@ -161,6 +162,7 @@ def _own(service: Prepared, record: Record) -> Message | None:
         message = envelope.to_message(record, type_=type_, schema="", contract=service.contracts[type_])
     except BadInput:
         return None
+    message = taken(message, record.writer, service.schemas.library)
     return message if message.source == service.name and could_be_own(message.id, type_) else None
 
 

@@ -106,6 +106,11 @@ def read_json(text: bytes | str) -> tuple[Any, list[str]]:
     """Read JSON, and the names that come twice in one object: JSON lets the last one win, and nobody notices. Raises
     `ValueError`, and `RecursionError`."""
     twice: list[str] = []
+    if isinstance(text, bytes):
+        try:
+            text = text.decode("utf-8-sig")
+        except UnicodeDecodeError as why:
+            raise ValueError(f"it is not UTF-8: its byte {why.start + 1} is {text[why.start]:02x}") from None
 
     def object_(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         read = dict(pairs)

@@ -14,6 +14,8 @@ from saga.clock import Clock, SystemClock
 from saga.config import Settings
 from saga.errors import BrokerUnavailable, ConfigurationError, NotAStore
 from saga.names import PROGRESS
+from saga.registry.opening import tools_behind
+from saga.registry.settings import RegistryOptions
 from saga.runtime.lifecycle import OPEN_S_MAX
 from saga.store.adapter import StoreAddress
 from saga.store.port import Store
@@ -86,7 +88,8 @@ def unmade(settings: Settings) -> Path | None:
 async def administration_of(settings: Settings, clock: Clock) -> AsyncIterator[Administration]:
     """The broker of the settings, open. Raises `SagaError` within 15 s if it cannot be used."""
     async with AsyncExitStack() as stack:
-        opening = stack.enter_async_context(adapters.administration_at(settings, clock))
+        closed = tools_behind(adapters.administration_at(settings, clock), settings.of(RegistryOptions), clock)
+        opening = stack.enter_async_context(closed)
         try:
             broker = await clock.within(OPEN_S_MAX, opening)
         except TimeoutError as why:

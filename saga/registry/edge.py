@@ -97,6 +97,13 @@ class RegistryEdge:
             yield self.known.resolved(record)
 
 
+class ToolsEdge(RegistryEdge):
+    """A broker for tools with a schema registry: what tools ask beside reading and publishing is handed on."""
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._broker, name)
+
+
 async def problems_of(
     broker: Broker, written: Collection[tuple[Contract, Version]], read: Collection[Contract] = ()
 ) -> list[str]:

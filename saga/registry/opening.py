@@ -1,9 +1,12 @@
 """Schema registry of the settings, and the broker behind it. What asks a registry is loaded only where one is set."""
 
+from typing import cast
+
+from saga.broker.administration import Administration
 from saga.broker.port import Broker
 from saga.clock import Clock
 from saga.errors import ConfigurationError
-from saga.registry.edge import RegistryEdge
+from saga.registry.edge import RegistryEdge, ToolsEdge
 from saga.registry.port import SchemaRegistry
 from saga.registry.settings import RegistryOptions
 
@@ -19,6 +22,13 @@ def registry_at(options: RegistryOptions) -> SchemaRegistry | None:
         problem = f"SAGA_REGISTRY is set: {why}; pip install 'saga-choreography[registry]'"
         raise ConfigurationError("nothing was started:", [problem]) from why
     return HttpRegistry(options)
+
+
+def tools_behind(broker: Administration, options: RegistryOptions, clock: Clock) -> Administration:
+    """The broker for tools with the schema registry of these options, or as it is if they name none. Raises
+    `ConfigurationError`."""
+    registry = registry_at(options)
+    return broker if registry is None else cast("Administration", ToolsEdge(broker, registry, clock))
 
 
 def behind(broker: Broker, options: RegistryOptions, clock: Clock) -> Broker:

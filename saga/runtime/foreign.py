@@ -21,6 +21,8 @@ REASON_BYTES_MAX = 1000
 def taken(message: Message, writer: Writer | None, library: Library) -> Message:
     """The message with a single object as its value. One that cannot be made such stays as it came: `single_object`
     then says why. `writer`: schema that a registry has for it."""
+    if message.value[:2] == MARKER:
+        return message
     try:
         return replace(message, value=_translated(message, writer, library))
     except UnknownSchema:

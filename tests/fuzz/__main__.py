@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from tests.fuzz.logs import FuzzedLog, InMemory, embedded, kafka
+from tests.fuzz.logs import BehindRegistry, FuzzedLog, InMemory, embedded, kafka
 from tests.fuzz.records import records
 from tests.fuzz.run import Figures, run
 from tests.servers.jars import ServersMissing, jars
@@ -19,8 +19,14 @@ async def _in_memory(folder: Path) -> AsyncIterator[InMemory]:
     yield InMemory()
 
 
+@asynccontextmanager
+async def _behind_registry(folder: Path) -> AsyncIterator[InMemory]:
+    yield BehindRegistry()
+
+
 GROUNDS: Mapping[str, Callable[[Path], AbstractAsyncContextManager[FuzzedLog]]] = {
     "memory": _in_memory,
+    "registry": _behind_registry,
     "embedded": embedded,
     "kafka": kafka,
 }

@@ -1,6 +1,7 @@
 """Logs for fuzzed records: in memory, the embedded broker, Kafka."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -19,8 +20,10 @@ from saga.clock import SystemClock
 from saga.errors import BrokerError
 from saga.messages import Outgoing, Partition, Record, Standstill, Topic
 from saga.names import commands_of, dead_letters_of
+from saga.registry.edge import RegistryEdge
 from saga.wakes import tiers_of
-from tests.fuzz.records import TOPIC, Written
+from tests.fuzz.records import SCHEMAS, TOPIC, Written
+from tests.registry.fake_registry import FakeRegistry
 from tests.servers.kafka import KafkaServer
 
 CLOCK = SystemClock()
@@ -119,6 +122,16 @@ class InMemory:
         for log in self.logs[topic]:
             for record in log:
                 yield record
+
+
+class BehindRegistry(InMemory):
+    """The same behind a schema registry, which has the schemas of `SCHEMAS`."""
+
+    @property
+    def broker(self) -> Broker:
+        registry = FakeRegistry()
+        registry.by_id = {id_: json.dumps(schema) for id_, schema in enumerate(SCHEMAS, 1)}
+        return RegistryEdge(self, registry, CLOCK)
 
 
 @dataclass

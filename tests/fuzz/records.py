@@ -1,5 +1,6 @@
 """Records as anybody may write them: whole ones of several senders, and what was done to them."""
 
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from decimal import Decimal
@@ -9,6 +10,7 @@ from saga import client_events
 from saga.clock import iso
 from saga.contracts import codec
 from saga.contracts.library import contract_of
+from saga.contracts.registered import framed, published
 from saga.envelope import headers_of
 from saga.messages import Headers, Message
 from services.order.events import OrderCancelled, OrderConfirmed
@@ -156,7 +158,59 @@ def _bare(random: Random, saga: str) -> Written:
     return Written(saga.encode(), codec.encode(_an_order(saga)), (), codec=random.randrange(12))
 
 
-SENDERS: tuple[Callable[[Random, str], Written], ...] = (_client, _client, _service, _service, _cloud_event, _bare)
+def _json(random: Random, saga: str) -> Written:
+    """An order as JSON, in binary or structured mode, with a little that may be wrong."""
+    fields = codec.to_json(_an_order(saga, random.choice((1, 2))))
+    for _ in range(random.choice((0, 0, 1))):
+        fields[random.choice((*fields, "more"))] = random.choice((None, 1, -1.5, True, "", "x" * 300, [], {"a": [{}]}))
+    event: dict[str, object] = {
+        "specversion": random.choice(("1.0", "1.0", "1.0", "0.3")),
+        "id": str(random.randrange(50)),
+        "source": "/shops/kiel",
+        "type": random.choice(("org.example.OrderPlaced", "OrderPlaced", "Other")),
+        "dataschema": random.choice(("urn:saga:orders/OrderPlaced.v1", "orders/OrderPlaced.v9", "about:blank")),
+    }
+    content_type = random.choice((b"application/json", b"application/json; charset=utf-8", b"application/x+json"))
+    value, headers = json.dumps(fields).encode(), tuple((f"ce_{name}", str(v).encode()) for name, v in event.items())
+    if random.random() < 0.5:
+        content_type, headers = random.choice(STRUCTURED), ()
+        event |= random.choice(({"data": fields}, {"data": fields}, {"data_base64": "e30="}, {"data": "x", "": 1}))
+        value = json.dumps(event).encode()
+    if random.random() < 0.1:
+        value = value[: random.randrange(len(value))]
+    return Written(saga.encode(), value, (("content-type", content_type), *headers), codec=random.randrange(12))
+
+
+STRUCTURED = (
+    *(b"application/cloudevents+json", b"application/cloudevents+json", b"Application/CloudEvents+JSON;charset=utf-8"),
+    *(b"application/cloudevents-batch+json", b"application/cloudevents+avro"),
+)
+
+
+def _framed(random: Random, saga: str) -> Written:
+    """An order in the wire format of a registry, by an id of `SCHEMAS`, or by none."""
+    written = random.choice((_client, _bare, _cloud_event))(random, saga)
+    value = framed(random.randrange(len(SCHEMAS) + 2), written.value or b"")
+    return replace(written, value=value)
+
+
+def _schemas() -> Iterator[object]:
+    """Schemas that somebody has registered: ours, one that fits, and some that do not."""
+    ours = published(contract_of(OrderPlaced).newest.schema)
+    yield ours
+    yield {**ours, "fields": [field for field in ours["fields"] if field["name"] != "address"]}
+    yield {**ours, "fields": [{**ours["fields"][0], "type": "bytes"}, *ours["fields"][1:]]}
+    yield {**ours, "name": "Other"}
+    yield {**ours, "fields": [*ours["fields"], {"name": "x", "type": ["int", "string", "null"]}]}
+    yield "nothing"
+
+
+SCHEMAS = tuple(_schemas())
+"""Schemas of a registry; each has its place as its id, and 0 is no id."""
+SENDERS: tuple[Callable[[Random, str], Written], ...] = (
+    *(_client, _client, _service, _service, _cloud_event, _bare),
+    *(_json, _framed),
+)
 
 
 # -------------------------------------------------------------------- what is done to them

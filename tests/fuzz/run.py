@@ -9,7 +9,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from saga import Saga, Service, envelope
-from saga.contracts import codec
+from saga.contracts import codec, registered
 from saga.errors import BadInput
 from saga.identity import could_be_own
 from saga.messages import Partition, Record, texts_of
@@ -20,6 +20,7 @@ from saga.runtime.prepared import Prepared, prepare
 from saga.runtime.room import Limits
 from saga.store.port import Store
 from saga.store.sqlite import SqliteStore
+from saga.structured import in_binary_mode
 from saga.testing.invariants.progress_checks import unaccounted
 from services.order.events import OrderCancelled, OrderConfirmed
 from services.payment.events import OrderPlaced, PaymentReserved
@@ -158,7 +159,11 @@ async def _end_of(
     told: dict[str, dict[str, str]],
 ) -> str | None:
     """Fate of a record; `None` if nobody knows. Raises `BadInput` for one of which the saga cannot be told."""
+    if record.value is not None and record.value[:2] != codec.MARKER:
+        record = in_binary_mode(record)
     type_, schema = envelope.type_of(record), ""
+    if type_ is None:
+        type_ = registered.name_in(record.value, record.writer, service.schemas.library)
     if type_ is None:
         version = codec.identify(record.value, service.schemas.library)
         type_, schema = version.name, version.path

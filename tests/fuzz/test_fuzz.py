@@ -14,7 +14,7 @@ from saga.messages import Record, texts_of
 from saga.runtime.intake import Letter, received
 from saga.runtime.prepared import prepare
 from saga.wakes import Wake
-from tests.fuzz.logs import COMMANDS, DEAD, WAKES, InMemory, embedded, kafka
+from tests.fuzz.logs import COMMANDS, DEAD, WAKES, BehindRegistry, InMemory, embedded, kafka
 from tests.fuzz.records import records, wakes
 from tests.fuzz.run import Figures, payment, run
 
@@ -32,7 +32,7 @@ def check(figures: Figures) -> None:
 
 
 async def test_a_worker_takes_whatever_lies_in_its_log(tmp_path: Path) -> None:
-    ground = InMemory()
+    ground = BehindRegistry()
     check(await run(ground, list(records(SEED, 1000, bytes_max=ground.bytes_max)), tmp_path))
 
 

@@ -1,101 +1,25 @@
 """A service whose topics are in the wire format of a schema registry: what it writes, what it reads, and that nothing
 is lost while the registry is away."""
 
-import json
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from decimal import Decimal
 from pathlib import Path
-from types import ModuleType
-from typing import Any
 
 import pytest
 
-from saga import Event, Service
-from saga.clock import SystemClock
 from saga.contracts import codec
 from saga.contracts.library import binding_of
 from saga.contracts.registered import framed
 from saga.errors import ConfigurationError, RegistryUnavailable
 from saga.messages import Outgoing, Record, texts_of
 from saga.observe.moments import GoesOn, Recovered, StandsStill, Unavailable
-from saga.registry.edge import RegistryEdge, problems_of
+from saga.registry.edge import problems_of
 from saga.registry.known import IDS_MAX, MISSING_S, Known
 from saga.runtime.prepared import emitted_by, heard_by
 from saga.wiring import with_topics
-from tests.contracts.folders import decimal, field, generated, put, schema, write
+from tests.contracts.folders import decimal, field, schema
 from tests.registry.fake_registry import FakeRegistry
+from tests.registry.shop import PAID, PLACED, Shop, Standing, as_they_lie, open_at
 from tests.runtime.real_worker import Workplace, at_work
-
-PLACED = schema("Placed", field("total", decimal()), topic="sales", owner="sale", starts=True, said="outside")
-PAID = schema("Paid", field("total", decimal()), topic="money", owner="cash")
-
-
-class Shop:
-    """Contracts with both topics in the wire format, a service between them, and what runs it."""
-
-    def __init__(self, folder: Path, **wires: str) -> None:
-        contracts = write(folder, PLACED, PAID)
-        for topic in ("sales", "money"):
-            put(contracts / topic / "topic.json", json.dumps({"partitions": 1, "wire": wires.get(topic, "registry")}))
-        module: ModuleType = generated(folder, "Placed", "Paid")
-        self.placed: type[Event] = module.Placed
-        self.paid: type[Event] = module.Paid
-        self.registry = FakeRegistry()
-        self.service = Service("cash")
-
-        async def take(placed):  # type: ignore[no-untyped-def]  # its classes are made while the test runs
-            return self.paid(order_id=placed.order_id, total=placed.total)  # type: ignore[call-arg]
-
-        take.__annotations__ = {"placed": self.placed, "return": self.paid}
-        self.service.handler(take)
-
-    def an_order(self, saga: str = "order-1") -> Event:
-        return self.placed(order_id=saga, total=Decimal("9.80"))  # type: ignore[call-arg]
-
-    def register(self) -> None:
-        """Register what the service hears and says; other ids are taken, so none is right by chance."""
-        self.registry.put("another", "string")
-        self.registry.put("sales-Placed", PLACED)
-        self.registry.put("money-Paid", PAID)
-
-
-class Edge(RegistryEdge):
-    """The edge, and what a workplace asks of the broker behind it."""
-
-    @property
-    def connection(self) -> Any:
-        return self.behind.connection
-
-    @property
-    def behind(self) -> Any:
-        return self._broker
-
-
-class Standing(SystemClock):
-    """A clock that stands still."""
-
-    now_s = 0.0
-
-    def monotonic_s(self) -> float:
-        return self.now_s
-
-
-@asynccontextmanager
-async def open_at(shop: Shop, folder: Path) -> AsyncIterator[Workplace]:
-    """A workplace whose broker is behind the registry."""
-    place = Workplace(folder)
-    edge: Any = Edge(place.broker, shop.registry, place.clock)
-    place.broker = edge
-    async with edge, place.store:
-        yield place
-
-
-async def as_they_lie(place: Workplace, topic: str) -> list[Record]:
-    """Records of a topic as the log has them, without a question to a registry."""
-    edge: Any = place.broker
-    return [record async for record in edge.behind.scan(topic)]
-
 
 # -------------------------------------------------------------------- writing and reading
 
@@ -118,7 +42,7 @@ async def test_a_saga_runs_over_topics_in_the_wire_format(tmp_path: Path) -> Non
 
 
 async def test_both_forms_are_read_whatever_the_topic_is_to_have(tmp_path: Path) -> None:
-    shop = Shop(tmp_path, sales="single-object", money="single-object")
+    shop = Shop(tmp_path, "single-object")
     shop.register()
     async with open_at(shop, tmp_path) as place, at_work(place, shop.service):
         native = place.record_of(shop.an_order())
@@ -243,7 +167,7 @@ async def test_without_a_registry_nothing_starts_that_needs_one(tmp_path: Path) 
         for topic in ("money", "sales")
     ]
     (tmp_path / "plain").mkdir()
-    plain = Shop(tmp_path / "plain", sales="single-object", money="single-object")
+    plain = Shop(tmp_path / "plain", "single-object")
     services = [plain.service.declared]
     assert await problems_of(place.broker, emitted_by(services), heard_by(services)) == []
 

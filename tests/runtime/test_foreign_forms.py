@@ -113,7 +113,8 @@ def test_json_that_is_no_event_keeps_its_bytes_and_says_all_that_is_wrong() -> N
     ("value", "reason"),
     [
         (b"{", "it is to be JSON, and cannot be read as that"),
-        (b"\xff", "it is to be JSON, and cannot be read as that"),
+        (b"\xff", "it is to be JSON, and cannot be read as that: it is not UTF-8: its byte 1 is ff"),
+        (JSON.decode().encode("utf-32"), "it is not UTF-8: its byte 1 is ff"),
         (b"[" * 100_000, "its JSON is nested too deeply"),
         (b"[]", "must be an object with the fields of OrderPlaced"),
         (b'{"order_id":"1","order_id":"2"}', "the name 'order_id' comes twice in one object"),
