@@ -81,8 +81,8 @@ class RegistryEdge:
 
     @asynccontextmanager
     async def _joined(self, group: str, topics: Sequence[str], listener: Listener) -> AsyncIterator[Membership]:
-        held = _Held(self.known, self._clock)
-        async with self._broker.join(group, topics, _Listening(listener, held)) as membership:
+        held = Held(self.known, self._clock)
+        async with self._broker.join(group, topics, Listening(listener, held)) as membership:
             asking = asyncio.get_running_loop().create_task(held.ask(membership.wake), name=f"{group} schemas")
             try:
                 yield _Member(membership, held, self._clock)
@@ -116,7 +116,7 @@ async def problems_of(
     return [UNSET.format(topic=topic) for topic in dict.fromkeys(each.topic for each in contracts if each.subject)]
 
 
-class _Held:
+class Held:
     """Records that were taken from the broker and wait for the registry, by partition and in order."""
 
     def __init__(self, known: Known, clock: Clock) -> None:
@@ -194,10 +194,10 @@ class _Held:
         return True
 
 
-class _Listening:
+class Listening:
     """Listener that forgets what is held of partitions that go."""
 
-    def __init__(self, listener: Listener, held: _Held) -> None:
+    def __init__(self, listener: Listener, held: Held) -> None:
         self._listener, self._held = listener, held
 
     async def assigned(self, partitions: Mapping[Partition, int]) -> None:
@@ -219,7 +219,7 @@ class _Listening:
 class _Member:
     """Member of a group whose records come with their schemas. See `saga.broker.port.Membership` for the promises."""
 
-    def __init__(self, membership: Membership, held: _Held, clock: Clock) -> None:
+    def __init__(self, membership: Membership, held: Held, clock: Clock) -> None:
         self._membership, self._held, self._clock = membership, held, clock
         self._woken = False
         self._told: Sequence[Standstill] = []

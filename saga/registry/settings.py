@@ -37,7 +37,7 @@ def _check_user(text: str) -> None:
 
 READERS: Mapping[str, SettingReader] = {
     "SAGA_REGISTRY": setting_readers.address(check_registry, "https://HOST:PORT/PATH or http://HOST:PORT/PATH"),
-    "SAGA_REGISTRY_USER": setting_readers.checked(_check_user, "a name, without a colon"),
+    "SAGA_REGISTRY_USER": setting_readers.checked(_check_user, "a name, without a colon", lambda text: ":" not in text),
     "SAGA_REGISTRY_PASSWORD": setting_readers.secret("a password"),
     "SAGA_REGISTRY_PASSWORD_FILE": setting_readers.SECRET_FILE,
     "SAGA_REGISTRY_CA_FILE": setting_readers.FILE,

@@ -21,6 +21,7 @@ from saga.registry.port import Registered, RegistryRefused
 from saga.registry.settings import RegistryOptions
 from tests.servers.certificates import Authority
 from tests.servers.listening import listening
+from tests.servers.trusted_tls import impostor
 
 
 @dataclass
@@ -238,6 +239,13 @@ async def test_a_registry_behind_an_authority_of_ones_own_is_trusted_by_its_file
         other = Authority(tmp_path / "other", "other")
         assert "CERTIFICATE_VERIFY_FAILED" in await outage(server.registry(registry_ca_file=str(other.ca_file), **ours))
         assert len(server.requests) == 1
+
+
+async def test_whom_only_the_system_trusts_is_not_trusted_beside_an_authority_of_ones_own(tmp_path: Path) -> None:
+    async with impostor(tmp_path / "tls") as found:
+        options = RegistryOptions(registry=f"https://127.0.0.1:{found.port}", registry_ca_file=str(found.ours))
+        assert "CERTIFICATE_VERIFY_FAILED" in await outage(HttpRegistry(options))
+        assert not any(found.heard)
 
 
 async def test_certificates_that_cannot_be_used_are_told_before_anything_is_asked(tmp_path: Path) -> None:

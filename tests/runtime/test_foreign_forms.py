@@ -225,6 +225,35 @@ def test_a_foreign_schema_that_does_not_fit_waits_as_one_that_is_not_deployed_ye
         SERVICE.decode("reserve", message)
 
 
+def test_a_default_of_somebody_elses_is_of_no_matter_for_what_was_written(tmp_path: Path) -> None:
+    contracts = Contracts(tmp_path)
+    contracts.newer_class("OrderPlaced")
+    contracts.deploy()
+    library = replace(SERVICE.schemas.library, folder=contracts.here).anew()
+    service = replace(SERVICE, schemas=Schemas(library))
+    schema = changed(note="string", more="string")
+    schema["fields"][-2]["default"] = "another"
+    message = taken(of_registry(schema, body=NATIVE + b"\x08gift\x02x"), service)
+    assert message.value[2:10] == library.contracts["OrderPlaced"].newest.fingerprint
+    assert message.value[10:] == NATIVE[10:] + b"\x08gift"
+
+
+def test_json_is_of_the_version_that_it_says(tmp_path: Path) -> None:
+    contracts = Contracts(tmp_path)
+    contracts.newer_class("OrderPlaced")
+    contracts.deploy()
+    (newer,) = contracts.here.glob("orders/OrderPlaced.v2.avsc")
+    schema = json.loads(newer.read_text())
+    del schema["fields"][-1]["default"]
+    newer.write_text(json.dumps({**schema, "compatible": "none"}))
+    library = replace(SERVICE.schemas.library, folder=contracts.here).anew()
+    service = replace(SERVICE, schemas=Schemas(library))
+    said = recorded(JSON, "application/json", dataschema="urn:saga:orders/OrderPlaced.v1")
+    assert taken(said, service).value == NATIVE
+    with pytest.raises(BadInput, match="note: is missing"):
+        service.decode("reserve", taken(recorded(JSON, "application/json"), service))
+
+
 def test_a_foreign_schema_is_not_taken_for_one_side_of_a_step_in_meaning(tmp_path: Path) -> None:
     contracts = Contracts(tmp_path)
     contracts.newer_class("OrderPlaced")

@@ -1,0 +1,68 @@
+"""Records that wait for a schema registry: given in order, no more than asked for, and forgotten with their
+partition."""
+
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from saga.messages import Partition, Record
+from saga.registry.edge import Held, Listening
+from saga.registry.known import Known
+from saga.testing.conformance import listening
+from tests.registry.fake_registry import FakeRegistry
+from tests.registry.shop import Standing
+
+SALES, OTHER = Partition("sales", 0), Partition("sales", 1)
+
+
+def record(offset: int, id_: int, partition: Partition = SALES) -> Record:
+    return Record(*partition, offset, b"k", b"\0\0\0\0" + bytes([id_]), (), 0)
+
+
+@pytest.fixture
+def known() -> Known:
+    return Known(FakeRegistry(), Standing())
+
+
+def offsets(records: object) -> list[int]:
+    assert isinstance(records, list)
+    return [each.offset for each in records]
+
+
+async def test_what_was_held_is_given_in_order_and_no_more_than_asked_for(known: Known) -> None:
+    held = Held(known, Standing())
+    await known.learn(1)
+    records = [record(0, 1), record(1, 2), record(2, 1), record(3, 2), record(4, 3), record(5, 1)]
+    assert offsets(held.passed([*records, record(7, 1, OTHER)])) == [0, 7]
+    assert held.released([SALES, OTHER], 10) == []
+    await known.learn(2)
+    assert held.released([OTHER], 10) == [], "a partition that is left out is paused"
+    assert offsets(held.released([SALES], 2)) == [1, 2]
+    assert offsets(held.passed([record(6, 1)])) == [], "behind what is held"
+    assert offsets(held.released([SALES], 10)) == [3]
+    await known.learn(3)
+    assert offsets(held.released([SALES], 10)) == [4, 5, 6]
+    assert held.records == {}
+
+
+async def assigned(told: Listening) -> None:
+    await told.assigned({SALES: 0})
+
+
+async def revoked(told: Listening) -> None:
+    await told.revoked([SALES])
+
+
+async def lost(told: Listening) -> None:
+    told.lost([SALES])
+
+
+@pytest.mark.parametrize("goes", [assigned, revoked, lost])
+async def test_what_is_held_goes_with_its_partition_and_comes_again_to_whoever_has_it(
+    known: Known, goes: Callable[[Listening], Awaitable[None]]
+) -> None:
+    held, inner = Held(known, Standing()), listening.Listening()
+    held.passed([record(0, 1), record(0, 1, OTHER)])
+    await goes(Listening(inner, held))
+    assert list(held.records) == [OTHER]
+    assert inner.heard(goes.__name__) == {SALES}

@@ -1,0 +1,49 @@
+"""Settings of the schema registry: what cannot work is told before anything starts, and no secret with it."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from saga.config import Settings
+from saga.errors import ConfigurationError
+from saga.registry.opening import registry_at
+from saga.registry.settings import RegistryOptions
+
+URL = "https://registry:8081/apis/ccompat/v7"
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ({"": "registry:8081"}, "it must be https://HOST:PORT/PATH or http://HOST:PORT/PATH"),
+        ({"": "https://ada:secret-1@registry"}, "it must be an address alone; name the user and the password by"),
+        ({"": URL, "_USER": "ada:secret-1"}, "there is a colon in it"),
+        ({"": URL, "_PASSWORD": "secret-1"}, "is given without SAGA_REGISTRY_USER: give both"),
+        ({"": "http://registry", "_USER": "ada", "_PASSWORD": "secret-1"}, "where everybody could read the password"),
+        ({"_USER": "ada"}, "a setting of the schema registry is given without its address: SAGA_REGISTRY"),
+        ({"": URL, "_CERT_FILE": __file__}, "SAGA_REGISTRY_CERT_FILE and SAGA_REGISTRY_KEY_FILE belong together"),
+        ({"": URL, "_CA_FILE": "/nowhere"}, "there is no such file"),
+    ],
+)
+def test_what_cannot_work_is_told_without_a_secret(given: dict[str, str], problem: str) -> None:
+    with pytest.raises(ConfigurationError) as told:
+        Settings.read({f"SAGA_REGISTRY{name}": text for name, text in given.items()})
+    assert problem in str(told.value)
+    assert "secret-1" not in str(told.value)
+
+
+def test_an_address_with_its_path_and_a_user_is_taken(tmp_path: Path) -> None:
+    (tmp_path / "password").write_text("secret-1")
+    file = str(tmp_path / "password")
+    environ = {"SAGA_REGISTRY": URL, "SAGA_REGISTRY_USER": "ada", "SAGA_REGISTRY_PASSWORD_FILE": file}
+    options = Settings.read(environ).of(RegistryOptions)
+    assert options == RegistryOptions(registry=URL, registry_user="ada", registry_password_file=file)
+
+
+def test_without_what_asks_a_registry_it_is_told_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "saga.registry.http", raising=False)
+    monkeypatch.setitem(sys.modules, "aiohttp", None)
+    assert registry_at(RegistryOptions()) is None
+    with pytest.raises(ConfigurationError, match=r"pip install 'saga-choreography\[registry\]'"):
+        registry_at(RegistryOptions(registry=URL))
