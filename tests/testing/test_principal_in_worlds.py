@@ -90,6 +90,11 @@ def is_told_by_a_person(topic: str) -> bool:
     return is_without_events(topic) and not topic.endswith(".dead")
 
 
+def kept_of(world: SimulatedWorld, saga: str) -> bytes:
+    """All that the services have ever written of a saga."""
+    return b"".join(content for w in world.evidence().services.values() for content in w.versions.get(saga, ()))
+
+
 def known_in(world: SimulatedWorld, saga: str) -> set[str | None]:
     """Principals in the progresses of a saga, in each version that there was."""
     of_all = [w.versions.get(saga, ()) for w in world.evidence().services.values()]
@@ -114,6 +119,7 @@ def test_who_began_a_saga_is_known_to_all_of_it_through_crashes_parks_laters_rep
         for n, who in ((17, ADA), (18, BEA), (19, None), (20, ADA)):
             assert said_in(world, f"order-{n}") == {who.encode() if who else None}
             assert known_in(world, f"order-{n}") == {who}
+        assert b"principal" not in kept_of(world, "order-19"), "where nobody is named it costs not a byte"
         assert bank.asked == {("order-17", ADA), ("order-18", BEA), ("order-19", None), ("order-20", ADA)}
         assert bank.asked == SEEN
         world.verify(rerun=True)
