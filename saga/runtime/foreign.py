@@ -38,9 +38,10 @@ def single_object(message: Message, library: Library) -> bytes:
     deployed here yet."""
     if message.value[:2] == MARKER:
         return message.value
-    for name, reason in message.foreign:
-        if name == REFUSED and reason and _content_type(message) is None:
-            raise BadInput(reason.decode())
+    if registered.id_in(message.value) is not None:
+        for name, reason in message.foreign:
+            if name == REFUSED and reason:
+                raise BadInput(reason.decode())
     return _translated(message, None, library)
 
 
@@ -55,7 +56,8 @@ def _translated(message: Message, writer: Writer | None, library: Library) -> by
         return MARKER + version.fingerprint + plain.from_json(message.value, version)
     except BadInput as why:
         name, _, number = message.schema.rpartition(".v")
-        if name == contract.newest.path.rpartition(".v")[0] and int(number) > contract.newest.number:
+        is_ours = name == contract.newest.path.rpartition(".v")[0] and number.isascii() and number.isdigit()
+        if is_ours and int(number) > contract.newest.number:
             raise UnknownSchema(
                 b"", f"{why}; it says that it is of {message.schema}, which is not in {library.folder}"
             ) from None

@@ -306,6 +306,21 @@ def test_what_cannot_be_taken_keeps_its_bytes_and_its_reason(record: Record, rea
     assert not isinstance(told.value, UnknownSchema)
 
 
+def test_the_reason_is_kept_also_where_the_sender_calls_its_frame_json() -> None:
+    record = of_registry()._replace(writer=Writer(258, "", "http://registry"))
+    record = record._replace(headers=(*record.headers[:-1], ("content-type", b"application/json")))
+    with pytest.raises(BadInput, match="the registry at http://registry has none of that id"):
+        SERVICE.decode("reserve", taken(record))
+
+
+@pytest.mark.parametrize("version", ["vX", "v", "v\u0663", "v99x"])
+def test_json_of_what_is_no_version_is_only_wrong(version: str) -> None:
+    message = taken(recorded(b"{}", "application/json", dataschema=f"orders/OrderPlaced.{version}"))
+    with pytest.raises(BadInput, match="is missing") as told:
+        SERVICE.decode("reserve", message)
+    assert not isinstance(told.value, UnknownSchema)
+
+
 def test_no_sender_can_write_the_reason() -> None:
     record = recorded(NATIVE, "application/avro")
     record = record._replace(headers=(*record.headers, (REFUSED, b"forged")))
