@@ -11,7 +11,7 @@ from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
 
-from benchmarks import compaction, deadlines, failing, many_contracts, outages, parts
+from benchmarks import compaction, deadlines, failing, many_contracts, outages, parts, sealed
 from benchmarks.parts import Figure
 from saga import wiring
 
@@ -29,6 +29,7 @@ PARTS = (
     outages.breaker,
     compaction.compaction,
     many_contracts.contracts,
+    sealed.sealing,
 )
 
 

@@ -18,6 +18,7 @@ from saga.messages import Outgoing, Partition, Record
 from saga.observe.moments import Handled, Moment
 from saga.runtime.lifecycle import Options
 from saga.runtime.prepared import topics_of
+from saga.sealing.port import Keys
 from saga.store.port import Document
 from saga.store.sqlite import SqliteStore
 
@@ -90,7 +91,7 @@ class Running:
 
 @asynccontextmanager
 async def running(
-    folder: Path, services: Sequence[Declared], use: Mapping[str, Sequence[object]], topics: Sequence[str] = ()
+    folder: Path, services: Sequence[Declared], use: Mapping[str, Sequence[object]], keys: Keys | None = None
 ) -> AsyncIterator[Running]:
     """Run services on files in `folder` until the block ends; then they drain."""
     clock, counted, settings = SystemClock(), Counted(), Settings()
@@ -109,7 +110,7 @@ async def running(
                 services,
                 broker,
                 stores,
-                Options(clock=clock, report=counted.report, limits=wiring.limits_of(settings), stop=stop),
+                Options(clock=clock, report=counted.report, limits=wiring.limits_of(settings), stop=stop, keys=keys),
                 use=use,
             )
             tasks.create_task(serving)

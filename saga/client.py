@@ -6,8 +6,9 @@ from typing import Self
 
 from saga import wiring as wiring
 from saga.broker.missing_topics import APPLY, topic_problems
-from saga.client_events import check_principal, to_record
+from saga.client_events import check_principal, seal_of, to_record
 from saga.clock import Clock, SystemClock
+from saga.config import Settings
 from saga.contracts.library import Binding, binding_of
 from saga.errors import BrokerUnavailable, ConfigurationError, SagaError
 from saga.messages import Event, Topic
@@ -34,7 +35,9 @@ class Client:
 
     async def __aenter__(self) -> Self:
         """Connect. Raises `SagaError` when the broker cannot be reached or refuses, within 15 s, saying what to do."""
-        self._broker = await self._stack.enter_async_context(wiring.broker_of(self._address, self._clock))
+        settings = Settings.from_environment(broker=self._address)
+        self._keys = wiring.keys_of(settings, self._clock)
+        self._broker = await self._stack.enter_async_context(wiring.broker_of(None, self._clock, settings))
         self._known: set[str] = set()
         return self
 
@@ -59,7 +62,8 @@ class Client:
         """
         check_principal(principal)
         who, bytes_max = principal or self._principal, self._broker.record_bytes_max
-        records = [to_record(event, self._clock.now_ms(), bytes_max, who) for event in events]
+        seals, now_ms = [await seal_of(event, self._keys) for event in events], self._clock.now_ms()
+        records = [to_record(event, now_ms, bytes_max, who, seal) for event, seal in zip(events, seals, strict=True)]
         bindings = [binding_of(kind) for kind in {type(event) for event in events}]
         if {binding.contract.topic for binding in bindings} - self._known:
             await self._with_topics({b.contract.topic: b.library.topics[b.contract.topic] for b in bindings})

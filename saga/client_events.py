@@ -1,18 +1,48 @@
 """Events that an application publishes from outside any service, as records of the log."""
 
+from collections.abc import Callable
+from typing import TypeAlias
+
 from saga import envelope
 from saga.broker.port import RECORD_BYTES_MAX, value_bytes_max
 from saga.clock import iso
 from saga.contracts import codec
+from saga.contracts.hiding import has_sensitive
 from saga.contracts.library import Contract, binding_of
+from saga.contracts.sealing import sealed, subject_of, unsealable
 from saga.errors import BadInput, SagaError
 from saga.messages import Event, Message, Outgoing
 from saga.printable import quoted
 from saga.progress import ids
+from saga.sealing.port import Keys
+
+Seal: TypeAlias = Callable[[str, bytes], bytes]
+"""Function from a saga id and an encoded event to the event with its sensitive fields sealed."""
+
+
+async def seal_of(event: Event, keys: Keys | None) -> Seal | None:
+    """Seal for an event that is published; `None` if it needs none. Raises `SagaError`: it is about somebody who was
+    forgotten, a field cannot be sealed, or the keys cannot be had."""
+    version = binding_of(type(event)).version
+    if keys is None or not has_sensitive(version.record):
+        return None
+    if problems := list(unsealable(version.record)):
+        raise SagaError(f"{version.name} was not published: {'; '.join(problems)}")
+    key = await keys.of_subject(subject_of(event))
+    if key is None:
+        raise SagaError(
+            f"{version.name} was not published: its {version.subject} was forgotten (saga forget), which is for good: "
+            "give somebody who comes back another one"
+        )
+    return lambda saga, value: sealed(value, version, saga, key)
 
 
 def to_record(
-    event: Event, now_ms: int, record_bytes_max: int = RECORD_BYTES_MAX, principal: str | None = None
+    event: Event,
+    now_ms: int,
+    record_bytes_max: int = RECORD_BYTES_MAX,
+    principal: str | None = None,
+    seal: Seal | None = None,
 ) -> Outgoing:
     """Record of an event as a Client publishes it. `principal`: who begins the saga, if the event begins one. Raises
     `SagaError` for one that a Client may not publish, or that is too large for a log that takes `record_bytes_max`
@@ -23,7 +53,7 @@ def to_record(
             f'only {contract.owner!r} may say {contract.name}; its contract has no "said": "outside", with which '
             "clients could"
         )
-    saga, value = to_value(event, contract, record_bytes_max)
+    saga, value = to_value(event, contract, record_bytes_max, seal)
     time = iso(now_ms)
     message = Message(
         id=f"{contract.name}-{ids.digest(f'client|{contract.name}', saga, codec.content(type(event), value).hex())}",
@@ -51,7 +81,7 @@ def check_principal(principal: str | None) -> None:
         )
 
 
-def to_value(event: Event, contract: Contract, record_bytes_max: int) -> tuple[str, bytes]:
+def to_value(event: Event, contract: Contract, record_bytes_max: int, seal: Seal | None = None) -> tuple[str, bytes]:
     """Saga id and bytes of an event that may be published. Raises `SagaError` as `to_record`, for what is wrong with
     this one event."""
     try:
@@ -66,6 +96,8 @@ def to_value(event: Event, contract: Contract, record_bytes_max: int) -> tuple[s
             f"{contract.name} was not published: its {contract.key} has {len(saga.encode())} bytes, and a saga id has "
             f"at most {envelope.SAGA_BYTES_MAX}"
         )
+    if seal is not None:
+        value = seal(saga, value)
     bytes_max = value_bytes_max(record_bytes_max)
     if len(value) > bytes_max:
         raise SagaError(

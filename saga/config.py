@@ -60,6 +60,9 @@ class Settings:
     """Address of the log: one file, or the servers of a Kafka to ask first."""
     store: str = "sqlite:///.saga/{service}.db"
     """Address of a service's documents; `{service}` becomes its name."""
+    keys: str = ""
+    """Folder of the keys of sensitive fields, which all services and clients share. Without it nothing is
+    encrypted."""
     http: str = ""
     """Address at which each process answers `/health/live`, `/health/ready` and `/metrics`. Without it nothing
     listens."""
@@ -229,6 +232,7 @@ def _in_file(path: str) -> tuple[dict[str, Given], list[str]]:
 
 
 READERS: Mapping[str, SettingReader] = {
+    "SAGA_KEYS": setting_readers.text("a folder"),
     "SAGA_HTTP": setting_readers.address(check_http, "HOST:PORT"),
     "SAGA_INFLIGHT_MAX": setting_readers.number(int, 1, 100_000, "messages"),
     "SAGA_INFLIGHT_MIN": setting_readers.number(int, 1, 100_000, "messages"),

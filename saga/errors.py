@@ -16,6 +16,7 @@ SagaError                    what happened, where, and what to do next
 |  +- Exists, Conflict       somebody else wrote: reload and decide again
 |  +- Ambiguous              it may have been written: reload and decide again, never write it again
 |  +- StoreUnavailable       certainly not written: wait, nothing is lost
+|  |  +- KeysUnavailable     a key of sealed values cannot be had now: wait, too
 |  +- StoreBroken            no waiting mends it: the service ends, a person has to act (a `Broken`)
 |  +- TooLarge               certainly not written, and never will be: give up this one document, tell by name
 +- BrokerError
@@ -120,6 +121,10 @@ class Ambiguous(StoreError):
 
 class StoreUnavailable(StoreError):
     """Outage of the store, which cannot be reached, is full or read-only. Nothing was written and nothing will be."""
+
+
+class KeysUnavailable(StoreUnavailable):
+    """Outage of the folder of keys: nothing sealed can be read or written, and nothing is lost meanwhile."""
 
 
 class TooLarge(StoreError):

@@ -103,7 +103,7 @@ def hidden(recorded: Any) -> Any:
     >>> hidden({"paid": True, "card": {"_sensitive": "4242"}})
     {'paid': True, 'card': '***'}
     """
-    return _replaced(recorded, lambda _: HIDDEN)
+    return replaced(recorded, lambda _: HIDDEN)
 
 
 def unmarked(recorded: Any) -> Any:
@@ -112,23 +112,24 @@ def unmarked(recorded: Any) -> Any:
     >>> unmarked({"paid": True, "card": {"_sensitive": "4242"}})
     {'paid': True, 'card': '4242'}
     """
-    return _replaced(recorded, lambda value: value)
+    return replaced(recorded, lambda value: value)
 
 
 def secrets_in(recorded: Any) -> list[str]:
     """Texts by which what is marked in a recorded value could be read."""
     found: list[str] = []
-    _replaced(recorded, lambda value: found.extend(texts_of(value)))
+    replaced(recorded, lambda value: found.extend(texts_of(value)))
     return found
 
 
-def _replaced(recorded: Any, change: Change) -> Any:
+def replaced(recorded: Any, change: Change) -> Any:
+    """Recorded value in which each object that marks a value is replaced by what `change` makes of that value."""
     if isinstance(recorded, dict):
         if recorded.keys() == {MARK}:
             return change(recorded[MARK])
-        return {name: _replaced(part, change) for name, part in recorded.items()}
+        return {name: replaced(part, change) for name, part in recorded.items()}
     if isinstance(recorded, list):
-        return [_replaced(part, change) for part in recorded]
+        return [replaced(part, change) for part in recorded]
     return recorded
 
 

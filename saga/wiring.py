@@ -19,6 +19,7 @@ from saga.broker.missing_topics import APPLY, topic_problems
 from saga.broker.port import Broker
 from saga.clock import Clock, SystemClock
 from saga.config import Settings
+from saga.contracts.sealing import unsealable
 from saga.declarations.migrations import whole_chain
 from saga.declarations.values import Declared
 from saga.errors import BrokerUnavailable, ConfigurationError, DeclarationError, SagaError
@@ -32,6 +33,7 @@ from saga.runtime.errors import raised_at
 from saga.runtime.lifecycle import OPEN_S_MAX, Options, serve
 from saga.runtime.prepared import emitted_by, heard_by, needs_of, prepare, topics_of
 from saga.runtime.room import Limits
+from saga.sealing.port import KeyRing, Keys
 from saga.service import Service
 from saga.store.port import Store
 
@@ -109,6 +111,30 @@ def store_of(
     return _in_time(adapters.store_at(settings, service, clock), f"the store {settings.store}", clock, open_by_s)
 
 
+def keys_of(settings: Settings, clock: Clock, services: Sequence[Declared] = ()) -> Keys | None:
+    """Keys of sealed values; `None` if nothing is sealed. Raises `ConfigurationError`: the folder cannot be used, or a
+    sensitive field of these services cannot be sealed."""
+    if not settings.keys:
+        return None
+    keys = key_ring(Path(settings.keys), clock)
+    keys.check()
+    contracts = {n: c for declared in services for n, c in prepare(declared).contracts.items()}
+    problems = [f"{c.newest.path}: {p}" for c in contracts.values() for p in unsealable(c.newest.record)]
+    if problems:
+        raise ConfigurationError("nothing was started: SAGA_KEYS is set, and not everything can be sealed:", problems)
+    return keys
+
+
+def key_ring(folder: Path, clock: Clock) -> KeyRing:
+    """Keys in a folder. Raises `ConfigurationError` if the library is not installed."""
+    try:
+        from saga.sealing.folder import KeyFolder
+    except ImportError as why:
+        problem = f"SAGA_KEYS is set: {why}; pip install 'saga-choreography[encryption]'"
+        raise ConfigurationError("nothing was started:", [problem]) from why
+    return KeyFolder(folder, clock)
+
+
 def tune_collector() -> None:
     """Let Python's cyclic collector look less often: for a process that does nothing but run services.
 
@@ -154,6 +180,7 @@ async def run(
                 stop=stop,
                 worker=f"{gethostname()}:{getpid()}",
                 open_by_s=open_by_s,
+                keys=keys_of(settings, clock, services),
                 watch=watch,
             ),
             modules=modules,

@@ -23,6 +23,11 @@ COMMANDS = {
         "saga.cli.verify_history:verify_history",
         "Check that what the services have written down of their sagas is unchanged.",
     ),
+    "keys": ("saga.cli.keys:keys", "Make and change the keys with which sensitive fields are encrypted."),
+    "forget": (
+        "saga.cli.keys:forget",
+        "Remove the key of SUBJECT for good: nobody can read its sensitive values any more.",
+    ),
     "topics": ("saga.cli.topics:topics", "See or make the topics of services, as their contracts want them."),
     "doctor": (
         "saga.cli.doctor:doctor",

@@ -11,11 +11,12 @@ from typing import TypeAlias
 import click
 from msgspec import to_builtins
 
-from saga.cli.options import broker_option, read_stores_option
+from saga.cli.keys import key_ring_of
+from saga.cli.options import broker_option, check_said, read_stores_option
 from saga.cli.printing import tell, tell_json, tell_trouble
 from saga.clock import LATEST_MS, SystemClock, iso
 from saga.config import Settings
-from saga.inspection.event_fields import Said, values_of
+from saga.inspection.event_fields import Opened, Said, opener_of, values_of
 from saga.inspection.showing import Shown, followed, shown, with_reasons
 from saga.inspection.timeline import History, Line, Made, Parked, ServiceStatus, as_of, is_left
 from saga.marks import hidden
@@ -31,6 +32,9 @@ from saga.progress.document import Continuation, Intent, Kept, Snapshot
 @click.option("--service", help="Only what this service has written down.")
 @click.option("--steps", "with_steps", is_flag=True, help="With what is recorded of each step, update and read.")
 @click.option("--values", "with_values", is_flag=True, help="With the fields of the events; sensitive ones hidden.")
+@click.option("--reveal", is_flag=True, help="With --values: sensitive fields, too; it is noted in the book of keys.")
+@click.option("--who", default="", help="With --reveal: your name, for the record.")
+@click.option("--why", default="", help="With --reveal: your reason, for the record.")
 @broker_option
 @click.option("--json", "as_json", is_flag=True, help="One JSON document; with --follow one for each transition.")
 def show(  # an argument for each option of the command
@@ -41,6 +45,9 @@ def show(  # an argument for each option of the command
     service: str | None,
     with_steps: bool,
     with_values: bool,
+    reveal: bool,
+    who: str,
+    why: str,
     broker: str | None,
     as_json: bool,
 ) -> None:
@@ -56,7 +63,10 @@ def show(  # an argument for each option of the command
     exception with which it answered, and how large what it gave is, or the document in saga-archive that holds it.
 
     --values shows each event that was emitted with its fields, read by contracts/; those that a contract calls
-    sensitive are ***.
+    sensitive are ***. With --reveal they are shown, and opened if they are sealed: that is noted in the book of keys
+    (`saga keys book`) before anything is printed, so SAGA_KEYS has to be set.
+
+    saga show order-17 --values --reveal --who ada --why "the bank asks which card it was"
 
     `--transition 3 --service payment` shows one transition, and the state as it was when it had been written.
 
@@ -71,6 +81,10 @@ def show(  # an argument for each option of the command
         raise click.UsageError("--steps is for what was: leave --follow out, or take --json, which has them")
     if with_values and (follow or transition is not None):
         raise click.UsageError("--values is for the whole timeline: leave --follow and --transition out")
+    if reveal and not with_values:
+        raise click.UsageError("--reveal is for --values: give both")
+    if reveal:
+        check_said(who, why)
     if follow:
         with suppress(KeyboardInterrupt):
             asyncio.run(_follow(saga_id, addresses, service, as_json))
@@ -84,7 +98,8 @@ def show(  # an argument for each option of the command
     if transition is not None:
         _tell_transition(_only(seen), transition, as_json, with_steps)
         return
-    values = {h.service: values_of(h) for h in seen.histories} if with_values else None
+    opens = asyncio.run(_revealed(saga_id, seen, who, why)) if reveal else None
+    values = {h.service: values_of(h, opens) for h in seen.histories} if with_values else None
     if seen.undoing:  # only then the log is read
         settings = Settings.from_environment(broker=broker)
         seen = asyncio.run(with_reasons(saga_id, seen, settings, clock, tell_trouble))
@@ -92,6 +107,14 @@ def show(  # an argument for each option of the command
         tell_json(_as_json(saga_id, seen, values))
         return
     tell(*_heading(saga_id, seen, service), "", *_table(seen.lines, values, with_steps), *_left(seen))
+
+
+async def _revealed(saga: str, seen: Shown, who: str, why: str) -> Opened:
+    """Opener of the saga's events, once it is on record that somebody is to see what they hold."""
+    ring = key_ring_of(Settings.from_environment())
+    opens = await opener_of(seen.histories, ring)
+    ring.note("reveal", saga, who, why)
+    return opens
 
 
 async def _follow(saga: str, addresses: Sequence[str], service: str | None, as_json: bool) -> None:

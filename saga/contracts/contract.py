@@ -59,6 +59,11 @@ class Version:
         """Mode in which it is checked against the versions before it."""
         return cast("Mode", self.schema.get("compatible", DEFAULT_MODE))
 
+    @property
+    def subject(self) -> str:
+        """Field that says whom an event is about: with that one's key its sensitive fields are sealed."""
+        return cast(str, self.schema.get("subject", self.schema["key"]))
+
 
 @dataclass(frozen=True, kw_only=True)
 class Contract:

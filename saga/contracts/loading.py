@@ -17,7 +17,7 @@ from fastavro.schema import SchemaParseException, UnknownType, fingerprint, to_p
 from saga.contracts.contract import MODES, URN, Contract, Version
 from saga.contracts.jsonform import read_json
 from saga.contracts.reading import read_record
-from saga.contracts.schema import ScalarType, meaning_changes
+from saga.contracts.schema import RecordType, ScalarType, meaning_changes
 from saga.contracts.steps import unsettled, wrong_upcasts
 from saga.errors import ContractError
 from saga.messages import Topic
@@ -25,7 +25,20 @@ from saga.messages import Topic
 _FILE = re.compile(r"(?P<name>[A-Za-z_][A-Za-z0-9_]*)\.v(?P<number>[1-9][0-9]*)\.avsc")
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _OWNER = re.compile(r"[a-z0-9][a-z0-9-]*")
-_OURS = ("topic", "key", "owner", "starts", "outcome", "said", "heard", "principal", "compatible", "upcasts", "lint")
+_OURS = (
+    "topic",
+    "key",
+    "subject",
+    "owner",
+    "starts",
+    "outcome",
+    "said",
+    "heard",
+    "principal",
+    "compatible",
+    "upcasts",
+    "lint",
+)
 _ENVELOPE = re.compile(r"ce_(id|source|type|time|subject|dataschema|specversion|saga.*)|content-type|traceparent")
 _HEADER = re.compile(r"[!-~]{1,100}")
 _AVROS = ("type", "name", "namespace", "doc", "aliases", "fields")
@@ -129,6 +142,8 @@ def _version(schema: Any, place: str, name: str, number: int, topic: str) -> tup
         ]
     if key.type not in (ScalarType("string"), ScalarType("uuid")):
         return None, [f"field {key.name}: the key must be a string (or a uuid), because it is the saga id"]
+    if odd := _wrong_subject(schema, record):
+        return None, [odd]
     try:
         canonical = to_parsing_canonical_form(parse_schema(schema))
     except (SchemaParseException, UnknownType, ValueError, TypeError, KeyError) as why:
@@ -191,6 +206,17 @@ def _wrong_principal(schema: dict[str, Any]) -> Iterator[str]:
         yield f'"principal" is {header!r}, which says something else of each event: name a header of its sender\'s'
     if schema.get("starts") is not True or schema.get("said") != "outside":
         yield '"principal" says who begins a saga: it goes with "starts": true and "said": "outside"'
+
+
+def _wrong_subject(schema: Mapping[str, Any], record: RecordType) -> str | None:
+    """Problem of the field that says whom an event is about."""
+    name = schema.get("subject", schema["key"])
+    subject = record.field(name) if isinstance(name, str) else None
+    if subject is None:
+        return f'its "subject" {name!r} is none of its fields'
+    if subject.sensitive or subject.type not in (ScalarType("string"), ScalarType("uuid")):
+        return f"field {name}: the subject is a string or a uuid that is not sensitive: its key is found by it"
+    return None
 
 
 def _gaps(numbers: Mapping[tuple[str, str], list[int]]) -> Iterator[str]:

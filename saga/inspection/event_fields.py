@@ -1,14 +1,21 @@
 """Fields of the events that a saga's transitions emitted, for `saga show --values`: sensitive ones are hidden."""
 
+from collections.abc import Callable, Iterable
+from typing import TypeAlias
+
 from msgspec import Struct
 
 from saga.contracts import codec
 from saga.contracts.codegen import event_class
 from saga.contracts.hiding import hidden, with_marks_of
 from saga.contracts.library import Library, Version, find
+from saga.contracts.sealing import opened
 from saga.errors import BadInput, ContractError, DeclarationError
 from saga.inspection.timeline import History
 from saga.messages import Event
+from saga.progress.document import Emitted
+from saga.sealing.port import Keys
+from saga.sealing.text import names_in
 
 
 class Said(Struct, frozen=True, kw_only=True):
@@ -22,9 +29,20 @@ class Said(Struct, frozen=True, kw_only=True):
     """Reason that they cannot be shown."""
 
 
-def values_of(history: History) -> dict[int, list[Said]]:
+Opened: TypeAlias = Callable[[str, bytes, Library], bytes]
+"""Function that opens the sealed fields of an event of a saga."""
+
+
+async def opener_of(histories: Iterable[History], keys: Keys) -> Opened:
+    """Opener of all events of these histories: for who is to see what is sensitive. Raises `KeysUnavailable`."""
+    names = names_in(*(event.value for history in histories for entry in history.entries for event in entry.events))
+    known = {name: await keys.named(name) for name in names}
+    return lambda saga, value, library: opened(value, library, saga, known.__getitem__)
+
+
+def values_of(history: History, opens: Opened | None = None) -> dict[int, list[Said]]:
     """Events of each transition that emitted any. Without contracts no value is shown, not even in part: nobody could
-    tell which ones are sensitive."""
+    tell which ones are sensitive. `opens`: shows those, too."""
     library: Library | None
     try:
         library, trouble = find(), ""
@@ -36,14 +54,16 @@ def values_of(history: History) -> dict[int, list[Said]]:
             found[entry.n] = [
                 Said(type=e.type, id=e.id, fields=None, trouble=f"there are no contracts to read it by: {trouble}")
                 if library is None
-                else _said(e.type, e.id, e.value, library)
+                else _said(e, history.snapshot.saga, library, opens)
                 for e in entry.events
             ]
     return found
 
 
-def _said(type_: str, id_: str, value: bytes, library: Library) -> Said:
+def _said(event: Emitted, saga: str, library: Library, opens: Opened | None) -> Said:
+    type_, id_ = event.type, event.id
     try:
+        value = event.value if opens is None else opens(saga, event.value, library)
         version = codec.identify(value, library)
         versions = library.contracts[version.name].versions
         # What an upcaster reads is shown as it was written: upcasters are code of services, and tools have none.
@@ -51,7 +71,7 @@ def _said(type_: str, id_: str, value: bytes, library: Library) -> Said:
         fields = codec.to_json(codec.decode(value, _class_of(shown_as, library), library))
         # A field counts as sensitive if it did when it was written, or does in any version.
         record = with_marks_of(shown_as.record, (each.record for each in versions))
-        return Said(type=type_, id=id_, fields=hidden(fields, record))
+        return Said(type=type_, id=id_, fields=hidden(fields, record) if opens is None else fields)
     except BadInput as why:
         return Said(type=type_, id=id_, fields=None, trouble=str(why))
 

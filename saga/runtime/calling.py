@@ -19,6 +19,7 @@ from saga.runtime.limiting import NotNow
 from saga.runtime.participant import Participant, Used
 from saga.runtime.ports import Step
 from saga.runtime.recording import recorded, recorded_answer
+from saga.runtime.seals import Seals
 from saga.runtime.turn_state import TurnState
 from saga.view import Saga
 
@@ -32,6 +33,8 @@ class Calling(Saga[Any]):
     until_s: float
     """Time at which the handler's time is over."""
     calls: list[Call]
+    seals: Seals
+    """Keys with which what it records is sealed."""
     failed_on: Resource | None = None
     """Resource on which that step was a call."""
     outside: BaseException | None = None
@@ -109,7 +112,7 @@ class Calling(Saga[Any]):
             took_ms = (clock.monotonic_s() - began) * 1000
             answered = with_(
                 asked,
-                value=recorded(value, asked.name, "what it returned by", returns_of(step.call)),
+                value=self.seals.closed_raw(recorded(value, asked.name, "what it returned by", returns_of(step.call))),
                 ms=round(took_ms),
             )
         self.service.ports.watching.report(

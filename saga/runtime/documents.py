@@ -75,6 +75,10 @@ _open = msgspec.json.Decoder(_Open)
 _fields = msgspec.json.Decoder(dict[str, Raw])
 
 
+def _as_it_is(value: Raw) -> Raw:
+    return value
+
+
 class Update(Struct, frozen=True, kw_only=True):
     """Update of a business document, as one run asks for it."""
 
@@ -90,6 +94,8 @@ class Update(Struct, frozen=True, kw_only=True):
     """Time of the monotonic clock until which the replace is tried again while others change the document."""
     seen: list[tuple[Any, object]] = []
     """Values with sensitive parts that the run has seen, each with its type."""
+    close: Callable[[Raw], Raw] = _as_it_is
+    """Function that seals what is marked in JSON."""
 
 
 def result_of(change: Callable[..., object], kind: type) -> Any:
@@ -265,7 +271,8 @@ def _changed(update: Update, current: Any) -> tuple[Marker, Any]:
     if not isinstance(returned, kind):
         update.seen.append((kind, returned))
         raise Permanent(f"{name} returned {returned!r}: it must return a {kind.__name__}, or one and a result")
-    return _with(marker, name, result, None, result_of(update.change, kind)), returned
+    made = _with(marker, name, result, None, result_of(update.change, kind))
+    return msgspec.structs.replace(made, value=update.close(made.value)), returned
 
 
 def _restored(declared: DocumentKind, before: bytes | None, body: Any) -> Any:

@@ -27,6 +27,7 @@ from saga.runtime.limiting import NotNow
 from saga.runtime.participant import Participant
 from saga.runtime.prepared import Prepared
 from saga.runtime.saga import RunningSaga
+from saga.runtime.seals import Seals
 from saga.runtime.turn_state import TurnState
 
 _MS = timedelta(milliseconds=1)
@@ -75,7 +76,7 @@ async def perform(service: Participant, turn: TurnState, ask: Ask, *, is_let_in:
         version=p.version,
         time="",
     )
-    saga = RunningSaga(service, turn, ask.handler, ask.run, intent, ask.action.goes_on)
+    saga = await running(service, turn, ask, intent)
     try:
         try:
             gave = await called(service, ask, intent.parts, saga)
@@ -94,6 +95,18 @@ async def perform(service: Participant, turn: TurnState, ask: Ask, *, is_let_in:
             return await failing.failed(service, saga, ask, why)
     except Refused:  # decided again; what is answered already is not asked for again
         return saga.turn.unread().carrying(ask.run, answered(saga), turn.attempts_of(ask.run))
+
+
+async def running(service: Participant, turn: TurnState, ask: Ask, intent: Intent) -> RunningSaga:
+    """The saga as this run sees it, with the keys of all that it is handed. Raises `StoreError` without those."""
+    seals, state, p = Seals(service, turn), intent.state, turn.known
+    if service.is_private or service.ports.keys is not None:
+        await seals.begin(ask.handler.name, intent.parts)
+        state = await seals.revealed_state(intent.state, intent.version)
+    saga = RunningSaga(service, turn, ask.handler, ask.run, intent, ask.action.goes_on, seals, state)
+    if service.migrations and p.version != service.version:
+        saga.older_state = await seals.revealed_state(p.state, p.version)
+    return saga
 
 
 async def _let_in(service: Participant, turn: TurnState, ask: Ask) -> TurnState:
@@ -118,6 +131,8 @@ async def called(service: Participant, ask: Ask, parts: Sequence[Message], saga:
     """Call the handler. Raises whatever fails the attempt."""
     handler, ports = ask.handler, service.ports
     try:
+        if saga.seals.has_sealed:
+            parts = [saga.seals.opened(part) for part in parts]
         saga.given = arguments = _arguments(service, ask, parts, saga)
         returned = await ports.clock.within(handler.timeout_s, handler.function(**arguments))
     except TimeoutError as why:
@@ -153,6 +168,8 @@ async def called(service: Participant, ask: Ask, parts: Sequence[Message], saga:
     if len(events) > 1:
         _check_one_outcome(service, handler, events)
     encoded = [service.encode(event, saga.turn.message.saga) for event in events]
+    if service.ports.keys is not None:
+        encoded = [await saga.seals.sealed(event, *said) for event, said in zip(events, encoded, strict=True)]
     return encoded, saga.delta(), _wait(service, handler, returned, saga) if handler.may_wait else None
 
 
@@ -220,7 +237,7 @@ def _ended(
     events, delta, next_turn = gave
     p, cause, failed = turn.known, saga.intent.cause, turn.attempts_of(ask.run)
     if service.migrations and ask.ends is None:
-        p, delta = migrating.migrated(service, p, delta)
+        p, delta = migrating.migrated(service, p, delta, saga.older_state, saga.seals.close)
     hand = persistence.in_hand(service, turn)
     if (
         ask.handler.may_wait and not saga.intent.time

@@ -1,6 +1,5 @@
 """Sensitive values that one run has been given: they are hidden in what is said of it, whoever quotes them."""
 
-from abc import abstractmethod
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
@@ -21,6 +20,8 @@ class Hiding:
     service: Participant
     handler: Reaction
     intent: Intent
+    _given: dict[str, Any]
+    _state: Any = None
 
     def __init__(self) -> None:
         self.given: Mapping[str, object] = {}
@@ -30,14 +31,19 @@ class Hiding:
         self.hides: list[str] = []
         """Texts that are hidden in what is said of it, beside those of these values."""
 
-    @abstractmethod
     def of_state(self) -> list[str]:
         """Texts of the sensitive fields of its state, as it was and as it is now."""
+        marks = self.service.state_marks
+        if marks is None:
+            return []
+        return [*marks.texts(self.service.state_of(self._given)), *marks.texts(self._state)]
 
     def secrets(self) -> list[str]:
         """Texts of all sensitive values that this run has been given: they are hidden in what is said of it."""
-        events = [event for event in self.given.values() if isinstance(event, Event)] or self._events()
-        texts = [text for event in events for text in secrets_of(event)]
+        texts = []
+        if self.service.sensitive:
+            events = [event for event in self.given.values() if isinstance(event, Event)] or self._events()
+            texts = [text for event in events for text in secrets_of(event)]
         texts += self.hides
         texts += self.of_state()
         for type_, value in self.seen:

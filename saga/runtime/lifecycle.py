@@ -27,6 +27,7 @@ from saga.runtime.spilling import EXPIRY_S_MORE
 from saga.runtime.watching import Watching
 from saga.runtime.worker import Worker
 from saga.runtime.worker_ports import WorkerAssignment, worker_ports
+from saga.sealing.port import Keys
 from saga.store.port import Store
 
 OPEN_S_MAX = 14.0
@@ -50,6 +51,8 @@ class Options:
     """Name of the worker, for people: where an attempt failed."""
     contracts: ReadAnew = beside
     """Way to the contracts as they are deployed by now."""
+    keys: Keys | None = None
+    """Keys of sealed values."""
     watch: Watch | None = None
     """Told of the worker, to look at it while it runs."""
 
@@ -68,7 +71,8 @@ async def serve(
         resources = await open_resources(declared, stack, clock, open_by_s, use)
         await store.check_expiry(collections_of(declared), declared.memory.total_seconds() + EXPIRY_S_MORE)
         assignment = WorkerAssignment(Watching(declared.name, clock, report))
-        ports = worker_ports(store, broker, assignment, options.through, options.worker, options.contracts)
+        through, worker_name, contracts = options.through, options.worker, options.contracts
+        ports = worker_ports(store, broker, assignment, through, worker_name, contracts, options.keys)
         service = participant_of(prepared, resources, ports)
         async with asyncio.TaskGroup() as tasks:
             sources = Sources([EventTopics(broker, declared.name, sorted(service.topics))])

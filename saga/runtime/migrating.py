@@ -4,7 +4,7 @@ Nothing is written here. A run is shown the state migrated, and its end is writt
 its version, in one compare-and-swap: so a migration is made once, however often it was computed.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -14,15 +14,16 @@ from msgspec.structs import replace
 from saga.declarations.values import Migration
 from saga.errors import SagaError
 from saga.marks import mark, marks_of, texts_of, unmarked, without
-from saga.progress.document import Intent, Snapshot
+from saga.progress.document import Snapshot
 from saga.progress.formats import format_of
 from saga.runtime.prepared import Prepared
 from saga.runtime.recording import fields_of
 
 
-def shown(service: Prepared, intent: Intent, saga: str) -> dict[str, Any]:
-    """Fields of the state that a run is shown: that on which it began, as it is recorded now. Raises `SagaError`."""
-    return fields_now(service, intent.state, intent.version, saga)
+def shown(service: Prepared, state: dict[str, Any], version: int, saga: str) -> dict[str, Any]:
+    """Fields of the state that a run is shown: that on which it began, opened, as it is recorded now. Raises
+    `SagaError`."""
+    return fields_now(service, state, version, saga)
 
 
 def fields_now(service: Prepared, fields: dict[str, Any], version: int, saga: str) -> dict[str, Any]:
@@ -62,12 +63,14 @@ def _secrets(migration: Migration, fields: Mapping[str, Any]) -> list[str]:
     return list(texts_of(unmarked(dict(fields))))
 
 
-def migrated(service: Prepared, p: Snapshot, delta: dict[str, Any]) -> tuple[Snapshot, dict[str, Any]]:
+def migrated(
+    service: Prepared, p: Snapshot, delta: dict[str, Any], older: Mapping[str, Any], close: Callable[[Any], Any]
+) -> tuple[Snapshot, dict[str, Any]]:
     """Progress with its state in the version of now, and what a run changed of that: of a state of before all of it.
-    Raises `SagaError`."""
+    `older`: that state, opened; `close`: seals what is sensitive of the new one. Raises `SagaError`."""
     if p.version == service.version:
         return p, delta
-    state = fields_now(service, p.state, p.version, p.saga)
+    state = close(fields_now(service, dict(older), p.version, p.saga))
     p = replace(
         p, state=state, version=service.version, format=format_of(p.pages, p.deadlines, p.later, service.version)
     )

@@ -87,13 +87,18 @@ class Participant(Prepared):
             value = codec.encode(event)
         except BadInput as why:
             raise Permanent(f"{contract.name} cannot be emitted: {why}") from why
+        self.check_size(contract.name, value)
+        return contract.name, event.__contract__, value
+
+    def check_size(self, type_: str, value: bytes) -> None:
+        """Raises `Permanent` for an event that the log does not take: once it is in the progress, nothing else of the
+        saga can go out."""
         bytes_max = value_bytes_max(self.ports.log.record_bytes_max)
-        if len(value) > bytes_max:  # now: once it is in the progress, nothing else of the saga can go out
+        if len(value) > bytes_max:
             raise Permanent(
-                f"{contract.name} has {len(value)} bytes, and may have {bytes_max}: emit a reference to what is large, "
+                f"{type_} has {len(value)} bytes, and may have {bytes_max}: emit a reference to what is large, "
                 "or raise SAGA_RECORD_BYTES_MAX and what its topic takes"
             )
-        return contract.name, event.__contract__, value
 
 
 def participant_of(prepared: Prepared, resources: Mapping[type, object], ports: Ports) -> Participant:

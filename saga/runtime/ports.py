@@ -15,6 +15,7 @@ from saga.progress.document import Call
 from saga.runtime.cache import KnownPages
 from saga.runtime.schemas import ReadAnew, at_once
 from saga.runtime.watching import Watching
+from saga.sealing.port import Keys
 from saga.store.port import Store
 
 T = TypeVar("T")
@@ -123,5 +124,7 @@ class Ports:
     outside: Outside = Step.make
     contracts: ReadAnew = at_once
     """Way to the contracts as they are by now, asked for when a message is of a schema that is not known."""
+    keys: Keys | None = None
+    """Keys of sealed values; `None`: nothing is sealed."""
     one_run: Callable[[], OneRun] = ShieldedRun
     """Makes what one run of a handler needs, at its first step."""

@@ -9,6 +9,7 @@ import msgspec
 
 from saga.broker.acls import Needs
 from saga.contracts import codec
+from saga.contracts.hiding import has_sensitive
 from saga.contracts.library import Contract, Version, binding_of, contract_of
 from saga.contracts.upcast import lacking
 from saga.declarations.migrations import whole_chain
@@ -51,6 +52,8 @@ class Prepared:
     state: type[Any] | None
     state_marks: Marks | None = None
     """Sensitive parts of the state."""
+    sensitive: frozenset[str] = frozenset()
+    """Types with sensitive fields, in any version."""
     migrations: Sequence[Migration] = ()
     """Functions that make a state of the next version of one of each older version, oldest first."""
     memory_s: int
@@ -62,6 +65,11 @@ class Prepared:
     """True if calls that have limits of their own wait for no turn: where no time passes, or nothing is called."""
     version: int = 1
     """Version of the state: one more than there are migrations."""
+
+    @property
+    def is_private(self) -> bool:
+        """True if it may meet what others have sealed."""
+        return bool(self.sensitive) or self.state_marks is not None
 
     @property
     def topics(self) -> frozenset[str]:
@@ -109,6 +117,7 @@ def prepare(declared: Declared) -> Prepared:
         starts=frozenset(name for name, contract in contracts.items() if contract.starts),
         schemas=Schemas(binding_of(next(iter(taken))).library),
         state=declared.state,
+        sensitive=frozenset(n for n, c in contracts.items() if any(has_sensitive(v.record) for v in c.versions)),
         state_marks=None if declared.state is None else marks_of(declared.state),
         migrations=migrations,
         version=len(migrations) + 1,

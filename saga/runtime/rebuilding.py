@@ -34,7 +34,6 @@ from saga.runtime.beginning import as_read, begin
 from saga.runtime.failing import Ask
 from saga.runtime.participant import Participant, participant_of
 from saga.runtime.prepared import Prepared
-from saga.runtime.saga import RunningSaga
 from saga.runtime.turn_state import TurnState
 from saga.wakes import Wake
 
@@ -191,7 +190,7 @@ class _Rebuilding:
             version=p.version,
             time="",
         )
-        saga = RunningSaga(self.service, turn, ask.handler, ask.run, intent, None)
+        saga = await handling.running(self.service, turn, ask, intent)
         self.documents.trying = True
         try:
             events, delta, _ = await handling.called(self.service, ask, action.parts, saga)

@@ -18,6 +18,8 @@ class Recalling(Calling):
     _next = 0
     """Place of the next call among those that are recorded."""
     _open: Call | None
+    _digest = ""
+    """Digest of the arguments of the call that is asked for, as it is without keys."""
     _said: dict[tuple[str, str, int], Call]
 
     def check_whole(self) -> None:
@@ -42,6 +44,8 @@ class Recalling(Calling):
             return None
         for what in ("kind", "name", "number", "document", "input"):
             if getattr(asked, what) != getattr(expected, what):
+                if what == "input" and self.seals.may_be_same(self._digest, expected.input):
+                    continue
                 if (is_flag(asked) or is_flag(expected)) and which(asked) != which(expected):
                     return self._past_flags(asked)
                 raise NotDeterministic(

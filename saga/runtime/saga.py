@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import timedelta
 from itertools import takewhile
+from types import MappingProxyType
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from msgspec.structs import replace as with_
@@ -34,6 +35,7 @@ from saga.runtime.recording import (
     recorded,
     which,
 )
+from saga.runtime.seals import Seals
 from saga.runtime.turn_state import RunKey, TurnState
 
 P = ParamSpec("P")
@@ -53,6 +55,8 @@ class RunningSaga(Recalling, Hiding):
     _one_run: OneRun | None = None
     _state: Any = None
     _time_ms = 0
+    older_state: Mapping[str, Any] = MappingProxyType({})
+    """State of an older version that is to be migrated, opened."""
     _undo_with: tuple[TakeBack, ...] = ()
 
     def __init__(  # what a run consists of
@@ -63,9 +67,12 @@ class RunningSaga(Recalling, Hiding):
         run: RunKey,
         intent: Intent,
         goes_on: Continuation | None,
+        seals: Seals,
+        state: dict[str, Any],
     ) -> None:
         """`intent`: as it is open in the progress, or as it will be written before the first step. `goes_on`: the run
-        of which this is the next turn."""
+        of which this is the next turn. `state`: that of the intent, opened."""
+        self.seals = seals
         self.service, self.turn, self.handler, self.run, self.intent = service, turn, handler, run, intent
         recorded_, carried = intent.calls, turn.results_of(run)
         self._said = {which(call): call for call in recorded_ if call.by is not None} if recorded_ else {}
@@ -88,15 +95,10 @@ class RunningSaga(Recalling, Hiding):
         self._numbers: dict[str, int] = {}
         Hiding.__init__(self)
         if service.state is not None:
-            self._given = migrating.shown(service, intent, turn.message.saga) if service.migrations else intent.state
+            version, id_ = intent.version, turn.message.saga
+            self._given = migrating.shown(service, state, version, id_) if service.migrations else state
             self._state = service.state_of(self._given)
             self._before = fields_of(self._state)
-
-    def of_state(self) -> list[str]:
-        marks = self.service.state_marks
-        if marks is None:
-            return []
-        return [*marks.texts(self.service.state_of(self._given)), *marks.texts(self._state)]
 
     @property
     def answers(self) -> tuple[Call, ...]:
@@ -150,7 +152,7 @@ class RunningSaga(Recalling, Hiding):
             )
         changed = changed_fields(self._before, self._state, lambda new: self.service.state_of({**self._given, **new}))
         marks = self.service.state_marks
-        return changed if marks is None or not changed else marks.changed(self._state, changed, mark)
+        return changed if marks is None or not changed else self.seals.close(marks.changed(self._state, changed, mark))
 
     def key(self, name: str, /) -> str:
         return ids.key(name, self.service.name, self.turn.message.saga, self._whose, self.intent.cause)
@@ -172,7 +174,7 @@ class RunningSaga(Recalling, Hiding):
         except Permanent as why:
             self.failure = self.failure or why
             raise
-        self._undo_with += (with_(said, after=self._next),)
+        self._undo_with += (with_(self.seals.closed_taking_back(said), after=self._next),)
 
     @property
     def taken_back_with(self) -> tuple[TakeBack, ...]:
@@ -245,6 +247,7 @@ class RunningSaga(Recalling, Hiding):
                 kwargs=kwargs,
                 until_s=self.until_s,
                 seen=self.seen,
+                close=self.seals.closed_raw,
             )
             marker = await self._shielded(documents.apply(self.service, self.turn.position, update))
             answered = with_(asked, answer=marker.answer, value=marker.value)
@@ -262,7 +265,7 @@ class RunningSaga(Recalling, Hiding):
         if answered is None:
             value = await self._of_store(documents.read(self.service, self.turn.position, declared, key))
             said = recorded(value, declared.collection, "the document read by", declared.kind | None)
-            answered = with_(asked, value=said)
+            answered = with_(asked, value=self.seals.closed_raw(said))
             large = len(memoryview(answered.value)) > self.service.bounds.value_bytes_max
             self.calls.append(await self._light(answered) if large else answered)
         return answered, declared.kind | None
@@ -339,7 +342,8 @@ class RunningSaga(Recalling, Hiding):
         if self.failure is not None:
             raise self.failure
         self._numbers[name] = number = self._numbers.get(name, 0) + 1
-        return Call(kind=kind, name=name, number=number, input=digest_of(name, args, kwargs), document=document)
+        self._digest = digest_of(name, args, kwargs)
+        return Call(kind=kind, name=name, number=number, input=self.seals.digest(self._digest), document=document)
 
     async def _begin(self, asked: Call) -> None:
         """Make the intent durable, with all answers so far: nothing new begins before."""
@@ -384,6 +388,8 @@ class RunningSaga(Recalling, Hiding):
         """Give a recorded result, as the first run and every rerun see it."""
         if call.claim:
             call = await self._or_failed(self._of_store(claims.whole(self.service, self.turn, call)))
+        if marks_of(type_) is not None:
+            call = await self._or_failed(self._of_store(self.seals.revealed_call(call)))
         try:
             value = given_back(self.handler.name, call, type_, answers)
             if marks_of(type_) is not None:

@@ -13,6 +13,7 @@ from saga.runtime.offsets import Prefix
 from saga.runtime.ports import Outside, Ports, Step
 from saga.runtime.schemas import ReadAnew, beside
 from saga.runtime.watching import Watching
+from saga.sealing.port import Keys
 from saga.store.port import Store
 
 
@@ -69,13 +70,14 @@ class WorkerAssignment:
                 woken.set_result(None)
 
 
-def worker_ports(
+def worker_ports(  # what a worker stands on
     store: Store,
     broker: Broker,
     assignment: WorkerAssignment,
     through: Outside = Step.make,
     worker: str = "",
     contracts: ReadAnew = beside,
+    keys: Keys | None = None,
 ) -> Ports:
     """Ports of whoever runs turns on a real store and a real broker. `through`: the way of steps to the outside.
     `worker`: its name, for people. `contracts`: the way to what is deployed by now."""
@@ -91,4 +93,5 @@ def worker_ports(
         worker=worker,
         outside=lambda step: watching.idling(through(step)),
         contracts=contracts,
+        keys=keys,
     )

@@ -59,8 +59,10 @@ def a_rerun_writes_the_whole_state_back(patch: pytest.MonkeyPatch) -> None:
 def a_rerun_sees_the_state_of_now(patch: pytest.MonkeyPatch) -> None:
     init = RunningSaga.__init__
 
-    def look(self: Any, service: Any, turn: TurnState, handler: Any, run: Any, intent: Any, goes_on: Any) -> None:
-        init(self, service, turn, handler, run, replace(intent, state=turn.known.state), goes_on)
+    def look(self: Any, service: Any, turn: TurnState, handler: Any, run: Any, intent: Any, *others: Any) -> None:
+        goes_on, seals, _ = others
+        state = turn.known.state
+        init(self, service, turn, handler, run, replace(intent, state=state), goes_on, seals, state)
 
     patch.setattr(RunningSaga, "__init__", look)
 

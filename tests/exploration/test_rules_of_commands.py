@@ -132,10 +132,8 @@ def what_a_person_answered_is_asked_for_again(patch: pytest.MonkeyPatch) -> None
 
 
 def what_a_worker_remembers_overrides_a_person(patch: pytest.MonkeyPatch) -> None:
-    def stubborn(
-        self: RunningSaga, service: Any, turn: TurnState, handler: Any, run: Any, intent: Any, goes_on: Any
-    ) -> None:
-        init(self, service, turn, handler, run, intent, goes_on)
+    def stubborn(self: RunningSaga, service: Any, turn: TurnState, handler: Any, run: Any, *others: Any) -> None:
+        init(self, service, turn, handler, run, *others)
         self.calls = list(turn.results_of(run)) or self.calls
 
     patch.setattr(RunningSaga, "__init__", stubborn)

@@ -17,10 +17,10 @@ migrated = migrating.migrated
 def a_migration_is_made_twice(patch: pytest.MonkeyPatch) -> None:
     """The state is written migrated, without its version."""
 
-    def unnumbered(service: Prepared, p: Snapshot, delta: dict[str, Any]) -> tuple[Snapshot, dict[str, Any]]:
+    def unnumbered(service: Prepared, p: Snapshot, delta: dict[str, Any], *of: Any) -> tuple[Snapshot, dict[str, Any]]:
         if p.version == service.version:
             return p, delta
-        after, whole = migrated(service, p, delta)
+        after, whole = migrated(service, p, delta, *of)
         return replace(after, version=p.version, format=PLAIN), whole
 
     patch.setattr(migrating, "migrated", unnumbered)
@@ -32,14 +32,14 @@ def a_newer_state_is_read_by_the_release_before(patch: pytest.MonkeyPatch) -> No
 
 
 def a_rerun_is_shown_the_state_as_it_was(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(migrating, "shown", lambda service, intent, saga: intent.state)
+    patch.setattr(migrating, "shown", lambda service, state, version, saga: state)
 
 
 def a_rerun_is_shown_the_state_of_the_saga(patch: pytest.MonkeyPatch) -> None:
     """What a run began on counts as migrated when the saga's own state is."""
 
-    def together(service: Prepared, p: Snapshot, delta: dict[str, Any]) -> tuple[Snapshot, dict[str, Any]]:
-        after, whole = migrated(service, p, delta)
+    def together(service: Prepared, p: Snapshot, delta: dict[str, Any], *of: Any) -> tuple[Snapshot, dict[str, Any]]:
+        after, whole = migrated(service, p, delta, *of)
         intents: tuple[Intent, ...] = tuple([replace(i, version=after.version) for i in after.intents])
         return replace(after, intents=intents), whole
 
@@ -47,7 +47,7 @@ def a_rerun_is_shown_the_state_of_the_saga(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_transition_holds_what_a_run_changed_and_no_more(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(migrating, "migrated", lambda service, p, delta: (migrated(service, p, delta)[0], delta))
+    patch.setattr(migrating, "migrated", lambda s, p, delta, *of: (migrated(s, p, delta, *of)[0], delta))
 
 
 RULES: dict[Take, str] = {

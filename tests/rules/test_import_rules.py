@@ -50,6 +50,7 @@ PLANTED = {
     "fastavro": [("saga.envelope", "fastavro")],
     "aiohttp": [("saga.observe.health", "aiohttp"), ("saga.registry.known", "aiohttp")],
     "Jinja2": [("saga.choreography.docs", "jinja2"), ("saga.cli.docs", "markupsafe")],
+    "cryptography": [("saga.contracts.sealing", "cryptography")],
     "prometheus_client": [("saga.observe.health", "prometheus_client")],
     "pytest and Hypothesis": [("saga.runtime.turn", "pytest"), ("saga.progress.decide", "hypothesis")],
     "What is pure Python": [("saga.policies.retry", "msgspec"), ("saga.clock", "msgspec")],

@@ -24,6 +24,7 @@ from saga.runtime.prepared import prepare, topics_of
 from saga.runtime.room import Limits
 from saga.runtime.schemas import ReadAnew, beside
 from saga.runtime.worker import Worker
+from saga.sealing.port import Keys
 from saga.store.sqlite import SqliteStore
 from services.payment.events import OrderPlaced
 
@@ -180,6 +181,7 @@ async def at_work(
     use: Sequence[object] = (),
     limits: Limits | None = None,
     contracts: ReadAnew = beside,
+    keys: Keys | None = None,
 ) -> AsyncIterator[asyncio.Event]:
     """The service runs inside the block, or until the event is set; then it drains."""
     prepared, stop, workers = prepare(service.declared), asyncio.Event(), list[Worker]()
@@ -192,6 +194,7 @@ async def at_work(
         worker="payment-1",
         watch=watched(workers),
         contracts=contracts,
+        keys=keys,
     )
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(serve(prepared, store=place.store, broker=place.broker, use=use, options=options))

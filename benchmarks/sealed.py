@@ -1,0 +1,116 @@
+"""Cost of sealing: an event of the example, and the example itself, with keys beside without."""
+
+import asyncio
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from decimal import Decimal
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import msgspec
+
+from benchmarks.parts import Figure
+from benchmarks.running import Driver, in_flight, running
+from benchmarks.services import waiting_order
+from saga.client_events import seal_of, to_record
+from saga.clock import SystemClock
+from saga.contracts import codec
+from saga.contracts.library import binding_of
+from saga.contracts.sealing import opened, sealed
+from saga.messages import Outgoing
+from saga.sealing.folder import KeyFolder
+from services.inventory import inventory
+from services.inventory.stock import Stock
+from services.order.events import OrderPlaced
+from services.payment import payment as example_payment
+from services.payment.bank import Bank
+from services.shipping import shipping as example_shipping
+from services.shipping.carrier import Carrier
+
+TIMES, SAGAS, IN_FLIGHT, CUSTOMERS = 20_000, 1000, 100, 97
+clock = SystemClock()
+
+
+def sealing() -> list[Figure]:
+    """(s) Sensitive fields sealed: an event encoded and decoded, and the example with a key for each saga"""
+    return asyncio.run(_sealing())
+
+
+async def _sealing() -> list[Figure]:
+    with TemporaryDirectory() as folder:
+        keys = _keys(Path(folder))
+        key, event = await keys.of_subject("order-1"), _placed(1)
+        binding = binding_of(OrderPlaced)
+        version, library = binding.version, binding.library
+        plain = codec.encode(event)
+        closed = sealed(plain, version, "order-1", key)
+        out = [
+            Figure("s encode", _us(lambda: codec.encode(event)), "us"),
+            Figure("s seal", _us(lambda: sealed(plain, version, "order-1", key)), "us"),
+            Figure("s open", _us(lambda: opened(closed, library, "order-1", lambda _: key)), "us"),
+            Figure("s decode", _us(lambda: codec.decode(plain, OrderPlaced, library)), "us"),
+        ]
+    without, with_keys = await _example(sealed_too=False), await _example(sealed_too=True)
+    out += [
+        Figure("s CPU of the example without keys", without, "ms/saga"),
+        Figure("s CPU of it with a new key for each saga", with_keys, "ms/saga"),
+        Figure("s ratio", with_keys / without, "times"),
+    ]
+    return out
+
+
+def _keys(folder: Path) -> KeyFolder:
+    keys = KeyFolder(folder / "keys", clock)
+    keys.new("bench", "to measure")
+    return keys
+
+
+def _us(act: Callable[[], object]) -> float:
+    took = []
+    for _ in range(5):
+        began = time.perf_counter()
+        for _ in range(TIMES // 5):
+            act()
+        took.append((time.perf_counter() - began) / (TIMES // 5) * 1e6)
+    return statistics.median(took)
+
+
+def _placed(number: int) -> OrderPlaced:
+    return OrderPlaced(
+        order_id=f"order-{number}",
+        customer_id=f"customer-{number % CUSTOMERS}",
+        sku=f"item-{number % 20}",
+        quantity=2,
+        total=Decimal("9.80"),
+        card="4242424242424242",
+        address="Kiel",
+    )
+
+
+async def _example(*, sealed_too: bool) -> float:
+    """CPU of one saga in milliseconds, driver and client included."""
+    services = [s.declared for s in (waiting_order, example_payment, inventory, example_shipping)]
+    with TemporaryDirectory() as folder:
+        keys = _keys(Path(folder)) if sealed_too else None
+        use: Mapping[str, Sequence[object]] = {"payment": [Bank()], "shipping": [Carrier()]}
+        async with running(Path(folder), services, use, keys=keys) as run:
+            for n in range(20):
+                await run.stores["inventory"].insert("stock", f"item-{n}", msgspec.json.encode(Stock(left=1_000_000)))
+
+            async def first(number: int) -> Outgoing:
+                event = _placed(number)
+                return to_record(event, clock.now_ms(), seal=await seal_of(event, keys))
+
+            driver = Driver(run.broker, {"PaymentCaptured": 3, "InventoryHandedOut": 3, "ShipmentDispatched": 3})
+
+            async def saga(number: int) -> float:
+                return await driver.saga(await first(number))
+
+            async with driver.listening(["payments", "inventory", "shipments"]):
+                await in_flight(IN_FLIGHT, IN_FLIGHT, lambda n: saga(n + 900_000))
+                began = time.process_time()
+                await in_flight(SAGAS, IN_FLIGHT, saga)
+                took = time.process_time() - began
+        assert not run.counted.troubles, run.counted.troubles[:3]
+    return took / SAGAS * 1e3

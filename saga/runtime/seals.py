@@ -1,0 +1,191 @@
+"""Seals of one run: what it is handed is opened before, and what it records or says is sealed, each with the key of its
+subject. Without keys nothing is sealed, and what others have sealed holds up the lane."""
+
+from collections.abc import Mapping
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec import Raw
+from msgspec.structs import replace
+
+from saga.contracts import sealing
+from saga.contracts.library import binding_of
+from saga.errors import BadInput, Permanent, StoreError
+from saga.marks import MARK, replaced, unmarked
+from saga.messages import Event, Message
+from saga.progress.document import Call
+from saga.progress.taking_back import TakeBack
+from saga.runtime.participant import Participant
+from saga.runtime.persistence import patiently
+from saga.runtime.turn_state import TurnState
+from saga.sealing.text import ERASED, Unopened, is_sealed, name_in, names_in
+
+if TYPE_CHECKING:
+    from saga.sealing.keys import SubjectKey
+
+NO_KEYS = (
+    "it holds sealed values, and this process has no keys: set SAGA_KEYS to the folder of keys that all services share"
+)
+_KEYED = "k"
+"""Beginning of a digest that was made with a key: no other one has it."""
+_encoder = msgspec.json.Encoder(order="deterministic")
+
+
+class Seals:
+    """Keys of one run."""
+
+    __slots__ = ("_known", "_service", "_turn", "erased", "own")
+
+    def __init__(self, service: Participant, turn: TurnState) -> None:
+        self._service, self._turn = service, turn
+        self._known: dict[str, SubjectKey | None] = {}
+        self.own: SubjectKey | None = None
+        """Key of whom the run is about; `None` without keys, and if that one was forgotten."""
+
+    async def begin(self, handler: str, parts: tuple[Message, ...], *contents: bytes) -> None:
+        """Get the keys for a run that is handed these messages, and other contents. Raises `StoreError` without
+        keys for what is sealed."""
+        await self.unlock(*(part.value for part in parts), *contents)
+        if (keys := self._service.ports.keys) is not None:
+            subject = self._subject_of(handler, parts)
+            self.own = await self._patiently(keys.of_subject, subject)
+
+    def _subject_of(self, handler: str, parts: tuple[Message, ...]) -> str:
+        """Subject of the first message that has sensitive fields; else the saga."""
+        for part in parts:
+            if part.type in self._service.sensitive:
+                try:
+                    return sealing.subject_of(self._service.decode(handler, part))
+                except (BadInput, KeyError):  # the run will say so, or it takes the place of another one
+                    break
+        return self._turn.message.saga
+
+    async def unlock(self, *contents: bytes) -> None:
+        """Get the keys with which these contents are sealed."""
+        for name in sorted(names_in(*contents) - self._known.keys()):
+            if (keys := self._service.ports.keys) is None:
+                raise StoreError(f"saga {self._turn.message.saga!r}: {NO_KEYS}")
+            self._known[name] = await self._patiently(keys.named, name)
+
+    async def _patiently(self, ask: Any, what: str) -> "SubjectKey | None":
+        found: SubjectKey | None = await patiently(self._service, self._turn.position, "get a key", ask, what)
+        return found
+
+    # ------------------------------------------------------------ messages
+
+    def opened(self, part: Message) -> Message:
+        """Message with its sealed fields opened. Raises `BadInput`."""
+        if not names_in(part.value):
+            return part
+        value = sealing.opened(part.value, self._service.schemas.library, part.saga, self._known.__getitem__)
+        return replace(part, value=value)
+
+    async def sealed(self, event: Event, type_: str, schema: str, value: bytes) -> tuple[str, str, bytes]:
+        """Event as it goes out. Raises `Permanent` for one that is too large by that."""
+        keys = self._service.ports.keys
+        if keys is not None and type_ in self._service.sensitive:
+            key = await self._patiently(keys.of_subject, sealing.subject_of(event))
+            value = sealing.sealed(value, binding_of(type(event)).version, self._turn.message.saga, key)
+            self._service.check_size(type_, value)
+        return type_, schema, value
+
+    # ------------------------------------------------------------ digests
+
+    def digest(self, plain: str) -> str:
+        """Digest of arguments as it is recorded: with keys nobody can find out by trying what was digested."""
+        if self.own is None:
+            return plain
+        return _KEYED + blake2b(plain.encode(), key=self.own.digest, digest_size=12).hexdigest()
+
+    def may_be_same(self, plain: str, expected: str) -> bool:
+        """Return whether a digest that was recorded with other keys, or without, may be of these arguments. One of
+        which the key is gone may be of any."""
+        return self.own is None if expected.startswith(_KEYED) else plain == expected
+
+    # ------------------------------------------------------------ what is recorded
+
+    @property
+    def _place(self) -> str:
+        return f"{self._service.name}|{self._turn.message.saga}"
+
+    def close(self, recorded: Any) -> Any:
+        """Recorded value in which what is marked is sealed."""
+        if self._service.ports.keys is None:
+            return recorded
+        return replaced(recorded, self._closed)
+
+    def _closed(self, value: Any) -> Any:
+        if is_sealed(value) or self.own is None:
+            return {MARK: value if is_sealed(value) else ERASED}
+        return {MARK: self.own.seal(_encoder.encode(value), self._place)}
+
+    def reveal(self, recorded: Any) -> Any:
+        """Recorded value with its marks, in which what is sealed is opened; what was erased reads `erased`. `unlock`
+        goes before."""
+        return replaced(recorded, self._revealed)
+
+    def _revealed(self, value: Any) -> Any:
+        if not is_sealed(value):
+            return {MARK: value}
+        key = self._known[name_in(value)]
+        if key is None:
+            return {MARK: ERASED}
+        try:
+            return {MARK: msgspec.json.decode(key.open(value, self._place))}
+        except Unopened:
+            raise Permanent("a recorded value was sealed for another service or saga, or changed since") from None
+
+    def closed_raw(self, value: Raw) -> Raw:
+        """The same of JSON."""
+        if self._service.ports.keys is None or f'"{MARK}"'.encode() not in bytes(value):
+            return value
+        return Raw(_encoder.encode(self.close(msgspec.json.decode(value))))
+
+    async def revealed_raw(self, value: Raw) -> Raw:
+        """The same of JSON, with its keys."""
+        if not names_in(bytes(value)):
+            return value
+        await self.unlock(bytes(value))
+        return Raw(_encoder.encode(self.reveal(msgspec.json.decode(value))))
+
+    def closed_taking_back(self, said: TakeBack) -> TakeBack:
+        """A call that takes a run back, with its marked arguments sealed."""
+        named = {name: self.closed_raw(value) for name, value in said.named.items()}
+        return replace(said, args=tuple(map(self.closed_raw, said.args)), named=named)
+
+    async def revealed_call(self, call: Call) -> Call:
+        """A call with its answer opened."""
+        value = await self.revealed_raw(call.value)
+        return call if value is call.value else replace(call, value=value)
+
+    async def revealed_taking_back(self, said: TakeBack) -> TakeBack:
+        """A call that takes a run back, with its arguments opened."""
+        args = tuple([await self.revealed_raw(value) for value in said.args])
+        named = {name: await self.revealed_raw(value) for name, value in said.named.items()}
+        return replace(said, args=args, named=named)
+
+    async def revealed_state(self, fields: Mapping[str, Any], version: int) -> dict[str, Any]:
+        """Fields of a state of that version, opened. A field that cannot read `erased` has its default."""
+        content = _encoder.encode(fields)
+        if not names_in(content):
+            return dict(fields)
+        await self.unlock(content)
+        older = self._service.migrations[version - 1 : version]
+        kind = older[0].takes if older else self._service.state
+        shown = {name: self.reveal(value) for name, value in fields.items()}
+        return {name: value for name, value in shown.items() if _fits(name, value, kind)}
+
+    @property
+    def has_sealed(self) -> bool:
+        """True if something that the run was handed is sealed."""
+        return bool(self._known)
+
+
+def _fits(name: str, value: Any, kind: Any) -> bool:
+    """Return whether a state, in which all others have their default, can have this field."""
+    try:
+        msgspec.convert({name: unmarked(value)}, kind, strict=False)
+    except msgspec.ValidationError:
+        return False
+    return True

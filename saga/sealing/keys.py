@@ -1,0 +1,70 @@
+"""Keys of subjects: what a sealed text is made with. A subject is a person, or a saga: whoever may be forgotten.
+
+The encryption is deterministic (AES-SIV, RFC 5297): equal values of one subject in one place are equal texts. So a
+message that is said again is the same message, and a rerun says the same bytes. Who sees two texts can tell whether
+they are equal, and nothing else.
+"""
+
+import base64
+import binascii
+from hashlib import blake2b
+from typing import Final
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM, AESSIV
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+from saga.sealing.text import NAME_LENGTH, PREFIX, Unopened
+
+SECRET_BYTES: Final = 32
+"""Size of the secret of a subject, and of a key that wraps them."""
+_NONCE_BYTES: Final = 12
+
+
+class SubjectKey:
+    """Key of one subject."""
+
+    __slots__ = ("_seal", "digest", "name")
+
+    def __init__(self, name: str, secret: bytes) -> None:
+        self.name = name
+        self._seal = AESSIV(_derived(secret, b"saga: seal", 64))
+        self.digest = _derived(secret, b"saga: digest", 32)
+        """Key of digests of what may be sensitive: without it nobody can tell by trying what was digested."""
+
+    def seal(self, plain: bytes, place: str) -> str:
+        """Encrypt. `place`: where it belongs; it opens nowhere else."""
+        sealed = self._seal.encrypt(b"=" + plain, [place.encode()])  # never empty, which not every version takes
+        return f"{PREFIX}{self.name}:{base64.urlsafe_b64encode(sealed).decode()}"
+
+    def open(self, text: str, place: str) -> bytes:
+        """Decrypt. Raises `Unopened`."""
+        try:
+            sealed = base64.b64decode(text[len(PREFIX) + NAME_LENGTH + 1 :], b"-_", validate=True)
+            return self._seal.decrypt(sealed, [place.encode()])[1:]
+        except (InvalidTag, binascii.Error, ValueError) as why:
+            raise Unopened from why
+
+
+def name_of_subject(subject: str) -> str:
+    """Name of a subject's key."""
+    return blake2b(subject.encode(), digest_size=NAME_LENGTH // 2, person=b"saga subject").hexdigest()
+
+
+def wrapped(secret: bytes, name: str, by: bytes, nonce: bytes) -> bytes:
+    """Encrypt the secret of a subject with a key that wraps them. `nonce`: random bytes, new each time."""
+    nonce = nonce[:_NONCE_BYTES]
+    return nonce + AESGCM(by).encrypt(nonce, secret, name.encode())
+
+
+def unwrapped(content: bytes, name: str, by: bytes) -> bytes:
+    """Decrypt the secret of a subject. Raises `Unopened`."""
+    try:
+        return AESGCM(by).decrypt(content[:_NONCE_BYTES], content[_NONCE_BYTES:], name.encode())
+    except (InvalidTag, ValueError) as why:
+        raise Unopened from why
+
+
+def _derived(secret: bytes, what: bytes, length: int) -> bytes:
+    return HKDF(SHA256(), length, salt=None, info=what).derive(secret)

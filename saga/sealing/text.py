@@ -1,0 +1,35 @@
+"""Sealed texts: how one looks, and how it is found in bytes. Without any key."""
+
+import re
+from typing import Any, Final
+
+PREFIX: Final = "sealed:1:"
+"""Beginning of each sealed text; behind it the name of its key, a colon, and base64."""
+ERASED: Final = "erased"
+"""Text in the place of a value whose key was removed."""
+NAME_LENGTH: Final = 32
+"""Length of a key's name, in hexadecimal digits."""
+_NAMES = re.compile(rb"sealed:1:([0-9a-f]{32}):")
+
+
+class Unopened(Exception):
+    """Raised for a sealed text that was sealed with another key, for another place, or was changed since."""
+
+
+def names_in(*contents: bytes) -> set[str]:
+    """Names of the keys of all sealed texts in these bytes.
+
+    >>> names_in(b'{"card": "sealed:1:0123456789abcdef0123456789abcdef:x-_"}', b"")
+    {'0123456789abcdef0123456789abcdef'}
+    """
+    return {name.decode() for content in contents for name in _NAMES.findall(content)}
+
+
+def is_sealed(value: Any) -> bool:
+    """Return whether a value is a sealed text."""
+    return isinstance(value, str) and value.startswith(PREFIX)
+
+
+def name_in(text: str) -> str:
+    """Name of the key of a sealed text."""
+    return text[len(PREFIX) : len(PREFIX) + NAME_LENGTH]

@@ -1,0 +1,145 @@
+"""`saga keys`, `saga forget` and `saga show --reveal`, around a service that runs with keys."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Call
+from tests.cli.pottery_service import Pottery
+from tests.cli.test_dead import until
+from tests.cli.test_missing_topics import running
+
+WHO = ("--who", "ada", "--why", "a test")
+SOURCE = """
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from saga import Event, Service
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CupOrdered(Event):
+    __contract__: ClassVar[str] = "{topic}/CupOrdered.v1"
+    cup_id: str
+    customer_id: str
+    name: str = field(repr=False)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CupMade(Event):
+    __contract__: ClassVar[str] = "{made}/CupMade.v1"
+    cup_id: str
+    customer_id: str
+    name: str | None = field(default=None, repr=False)
+
+
+potter = Service("{service}")
+
+
+@potter.handler
+async def make(ordered: CupOrdered) -> CupMade:
+    return CupMade(cup_id=ordered.cup_id, customer_id=ordered.customer_id, name=ordered.name)
+"""
+
+
+@pytest.fixture
+def kiln(embedded_pottery: Pottery, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A service whose events say for whom a cup is; the module. There are no keys yet."""
+    pottery = embedded_pottery
+    customer, name = {"name": "customer_id", "type": "string"}, {"name": "name", "type": "string", "sensitive": True}
+    maybe = {**name, "type": ["null", "string"], "default": None}
+    for topic, event, field in ((pottery.topic, "CupOrdered", name), (pottery.made, "CupMade", maybe)):
+        path = pottery.folder / "contracts" / topic / f"{event}.v1.avsc"
+        schema = json.loads(path.read_text())
+        schema |= {"subject": "customer_id", "fields": [*schema["fields"], customer, field]}
+        path.write_text(json.dumps(schema))
+    pottery.declare(30)
+    module = f"kiln_{pottery.service.replace('-', '_')}"
+    source = SOURCE.format(topic=pottery.topic, made=pottery.made, service=pottery.service)
+    (pottery.folder / f"{module}.py").write_text(source)
+    monkeypatch.setenv("SAGA_KEYS", str(pottery.folder / "keys"))
+    return module
+
+
+def ordered(saga: Call, cup: str, name: str = "Ada SECRET", customer: str = "customer-1") -> int:
+    line = json.dumps({"cup_id": cup, "customer_id": customer, "name": name})
+    return saga("publish", "CupOrdered", stdin=line).exit_code
+
+
+def names(saga: Call, cup: str, *more: str) -> list[object]:
+    """Names in the events that the service emitted of a cup."""
+    shown = json.loads(saga("show", cup, "--values", "--json", *more).output)
+    return [e["fields"]["name"] for line in shown["timeline"] for e in line["values"]]
+
+
+def test_from_a_first_key_to_an_erasure(kiln: str, saga: Call, folder: Path) -> None:
+    refused = saga("publish", "CupOrdered", stdin='{"cup_id": "c", "customer_id": "d", "name": "e"}')
+    assert refused.exit_code == 2
+    assert "make one: saga keys new" in refused.output
+    assert saga("keys", "new", *WHO).exit_code == 0
+    with running(kiln):
+        assert ordered(saga, "cup-1") == 0
+        until(lambda: saga("show", "cup-1").exit_code == 0)
+        assert names(saga, "cup-1") == ["***"]
+        assert names(saga, "cup-1", "--reveal", *WHO) == ["Ada SECRET"]
+    assert [path for path in folder.rglob("*") if path.is_file() and b"SECRET" in path.read_bytes()] == []
+    assert "1 secret wrapped anew" not in saga("keys", "rewrap", *WHO).output
+    assert saga("forget", "customer-1", *WHO).output == "customer-1 is forgotten\n"
+    assert saga("forget", "customer-1", *WHO).exit_code == 1
+    assert names(saga, "cup-1", "--reveal", *WHO) == ["erased"]
+    again = saga("publish", "CupOrdered", stdin='{"cup_id": "x", "customer_id": "customer-1", "name": "e"}')
+    assert again.exit_code == 1
+    assert "its customer_id was forgotten" in again.output
+    book = [json.loads(line) for line in saga("keys", "book", "--json").output.splitlines()]
+    assert [line["did"] for line in book] == ["new", "reveal", "rewrap", "forget", "forget", "reveal"]
+    assert {(line["who"], line["why"]) for line in book} == {("ada", "a test")}
+    assert "reveal  cup-1  ada: a test" in saga("keys", "book").output
+
+
+@pytest.mark.parametrize(
+    ("command", "problem"),
+    [
+        (("show", "cup-1", "--reveal", *WHO), "--reveal is for --values: give both"),
+        (("show", "cup-1", "--reveal", "--values"), "--who is for the record: say it"),
+        (("show", "cup-1", "--reveal", "--values", "--who", "ada"), "--why is for the record: say it"),
+        (("forget", "cup-1", "--who", "ada"), "Missing option '--why'"),
+    ],
+)
+def test_nothing_is_revealed_or_forgotten_without_a_name_and_a_reason(
+    command: tuple[str, ...], problem: str, kiln: str, saga: Call
+) -> None:
+    done = saga(*command)
+    assert done.exit_code == 2
+    assert problem in done.output
+
+
+def test_without_a_folder_of_keys_it_is_said_which_setting_names_it(
+    saga: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SAGA_KEYS", raising=False)
+    for command in (("keys", "new", *WHO), ("keys", "book"), ("forget", "customer-1", *WHO)):
+        done = saga(*command)
+        assert done.exit_code == 2
+        assert "set SAGA_KEYS to the one that all services share" in done.output
+
+
+def test_a_sensitive_field_that_cannot_be_sealed_keeps_the_service_from_starting(
+    kiln: str, embedded_pottery: Pottery, saga: Call
+) -> None:
+    assert saga("keys", "new", *WHO).exit_code == 0
+    contracts = Path(os.environ["SAGA_CONTRACTS"])
+    path = contracts / embedded_pottery.topic / "CupOrdered.v1.avsc"
+    schema = json.loads(path.read_text())
+    schema["fields"][2] = {"name": "name", "type": {"type": "array", "items": "string"}, "sensitive": True}
+    path.write_text(json.dumps(schema))
+    module = embedded_pottery.folder / f"{kiln}.py"
+    source = module.read_text().replace("name: str = field", "name: tuple[str, ...] = field")
+    module.write_text(source.replace("name=ordered.name", "name=None"))
+    refused = saga("run", kiln)
+    assert refused.exit_code == 2
+    assert "field name is sensitive and array of string: a string or bytes" in refused.output
+    refused = saga("publish", "CupOrdered", stdin='{"cup_id": "c", "customer_id": "d", "name": ["e"]}')
+    assert refused.exit_code == 1
+    assert "mark the fields inside of it" in refused.output

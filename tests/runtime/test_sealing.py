@@ -1,0 +1,368 @@
+"""Sealed values: with keys no sensitive value lies anywhere in the clear, and without its key none can be read."""
+
+import json
+import sqlite3
+from collections.abc import AsyncIterator
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated
+
+import pytest
+
+from saga import Retry, Saga, Service, client_events, sensitive
+from saga.contracts import codec
+from saga.contracts.library import binding_of
+from saga.contracts.sealing import opened, sealed
+from saga.errors import BadInput, SagaError
+from saga.observe.moments import Stuck, Unavailable
+from saga.sealing.folder import KeyFolder
+from saga.sealing.text import names_in
+from services.payment.events import OrderCancelled, OrderConfirmed, OrderPlaced, PaymentReleased, PaymentReserved
+from tests.runtime.real_worker import SAGA, Workplace, an_order, at_work, workplace
+
+CARD, TOKEN, IBAN = "4111-SECRET-1111", "token-SECRET-2222", "iban-SECRET-3333"
+
+
+@dataclass(frozen=True)
+class Wallet:
+    card: Annotated[str, sensitive] = ""
+    seen: int = 0
+
+
+@dataclass(frozen=True)
+class Customer:
+    iban: Annotated[str, sensitive] = IBAN
+
+
+class Bank:
+    """Bank that notes what it is handed."""
+
+    def __init__(self) -> None:
+        self.handed: list[str] = []
+        self.answers = True
+
+    async def tokenize(self, card: str) -> Annotated[str, sensitive]:
+        self.handed.append(f"tokenize {card}")
+        return TOKEN
+
+    async def reserve(self, token: str) -> str:
+        self.handed.append(f"reserve {token}")
+        if not self.answers:
+            raise ConnectionError("away")
+        return "charge-1"
+
+    async def forget(self, token: Annotated[str, sensitive]) -> None:
+        self.handed.append(f"forget {token}")
+
+    async def release(self, charge: str, card: str) -> None:
+        self.handed.append(f"release {charge} {card}")
+
+
+class RealBank(Bank):
+    """The one that tests take the place of."""
+
+
+def look(customer: Customer | None) -> tuple[Customer, Annotated[str, sensitive]]:
+    return customer or Customer(), (customer or Customer()).iban
+
+
+payment = Service("payment", state=Wallet)
+payment.document(Customer, "customers")
+
+
+@payment.resource()
+async def bank() -> AsyncIterator[Bank]:
+    yield RealBank()
+
+
+@payment.handler(retry=Retry(attempts_max=2))
+async def reserve(order: OrderPlaced, bank: Bank, saga: Saga[Wallet]) -> PaymentReserved:
+    token = await saga.step(bank.tokenize, order.card)
+    saga.undo_with(bank.forget, token)
+    iban = await saga.update(Customer, order.customer_id, look)
+    assert iban == (IBAN if order.card == CARD else "erased")
+    known = await saga.read(Customer, order.customer_id)
+    assert known == Customer(iban=iban)
+    charge = await saga.step(bank.reserve, token)
+    saga.state = Wallet(card=order.card, seen=1)
+    return PaymentReserved(order_id=order.order_id, charge_id=charge, amount=order.total)
+
+
+@payment.compensation(reserve)
+async def release(why: OrderCancelled, was: PaymentReserved, bank: Bank, saga: Saga[Wallet]) -> PaymentReleased:
+    await saga.step(bank.release, was.charge_id, saga.state.card)
+    return PaymentReleased(order_id=why.order_id, charge_id=was.charge_id)
+
+
+def order_of(saga: str = SAGA) -> OrderPlaced:
+    return an_order(saga, card=CARD)
+
+
+def keys_in(folder: Path, place: Workplace) -> KeyFolder:
+    """Keys as another process has them, from the folder of this test."""
+    keys = KeyFolder(folder / "keys", place.clock)
+    if not keys.folder.exists():
+        keys.new("ada", "the first one")
+    return keys
+
+
+async def said(place: Workplace, keys: KeyFolder, *orders: OrderPlaced) -> None:
+    """Publish as a Client with keys does."""
+    records = []
+    for order in orders:
+        seal = await client_events.seal_of(order, keys)
+        records.append(client_events.to_record(order, place.clock.now_ms(), seal=seal))
+    await place.broker.publish(records)
+
+
+def in_the_clear(folder: Path) -> list[str]:
+    """Files of stores and logs in which something sensitive can be read, as it is or in base64."""
+    found = []
+    for path in sorted(folder.rglob("*")):
+        content = path.read_bytes() if path.is_file() else b""
+        if b"SECRET" in content or any(part in content for part in BASE64):
+            found.append(path.name)
+    return found
+
+
+BASE64 = (b"U0VDUkVU", b"NFQ1JFV", b"TRUNSRV")
+"""The word SECRET in base64, at each of the three places at which it can begin."""
+
+
+async def test_with_keys_nothing_sensitive_lies_in_a_store_or_a_log_and_handlers_see_it_all_the_same(
+    tmp_path: Path,
+) -> None:
+    async with workplace(tmp_path) as place:
+        keys, bank = keys_in(tmp_path, place), Bank()
+        async with at_work(place, payment, use=(bank,), keys=keys):
+            await said(place, keys, order_of())
+            await place.at_rest(payment)
+            await place.publish(OrderCancelled(order_id=SAGA, reason="no"))
+            await place.at_rest(payment)
+        assert bank.handed == [f"tokenize {CARD}", f"reserve {TOKEN}", f"release charge-1 {CARD}"]
+        assert [entry.outcome for entry in await place.history(payment)] == ["handled", "compensated"]
+        p = await place.progress(payment)
+        assert p is not None
+        assert p.state["card"]["_sensitive"].startswith("sealed:1:")
+        documents = [content async for key, content in place.store.scan("customers")]
+        assert b"SECRET" in documents[0].content  # what an application keeps is its own affair, but not what it gave
+        await place.store.remove("customers", "customer-1", cas=documents[0].cas)
+    for file in ("store.db", "broker.db"):
+        with closing(sqlite3.connect(tmp_path / file)) as connection:
+            connection.execute("VACUUM")  # what was removed is still in the file before
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    assert in_the_clear(tmp_path) == []
+
+
+async def test_who_was_forgotten_reads_as_erased_and_what_was_done_can_still_be_undone(tmp_path: Path) -> None:
+    async with workplace(tmp_path) as place:
+        keys, bank = keys_in(tmp_path, place), Bank()
+        async with at_work(place, payment, use=(bank,), keys=keys):
+            await said(place, keys, order_of())
+            await place.at_rest(payment)
+        (record,) = await place.records("orders")
+        assert keys.forget(SAGA, "ada", "asked for it")
+        assert not keys.forget(SAGA, "ada", "asked for it again")
+        async with at_work(place, payment, use=(bank,), keys=keys_in(tmp_path, place)):
+            await place.publish(OrderCancelled(order_id=SAGA, reason="no"))
+            await place.at_rest(payment)
+        assert bank.handed[-1] == "release charge-1 erased"
+        assert [entry.outcome for entry in await place.history(payment)] == ["handled", "compensated"]
+        assert not place.told_dead()
+        everyone = keys_in(tmp_path, place)
+        names = names_in(record.value or b"")
+        assert [await everyone.named(name) for name in names] == [None]
+        with pytest.raises(SagaError, match=r"its order_id was forgotten \(saga forget\), which is for good"):
+            await said(place, everyone, order_of())
+    content = b"".join(path.read_bytes() for path in (tmp_path / "keys").rglob("*") if path.is_file())
+    assert b'"wrapped"' not in content
+
+
+async def test_a_run_that_had_begun_goes_on_after_an_erasure_and_is_not_taken_for_another(tmp_path: Path) -> None:
+    async with workplace(tmp_path) as place:
+        keys, bank = keys_in(tmp_path, place), Bank()
+        bank.answers = False
+        async with at_work(place, payment, use=(bank,), keys=keys):
+            await said(place, keys, order_of())
+            await place.until(lambda: bool(place.told_dead()))
+        keys.forget(SAGA, "ada", "asked for it")
+        bank.answers = True
+        async with at_work(place, payment, use=(bank,), keys=keys_in(tmp_path, place)):
+            (dead,) = await place.dead(payment)
+            p = await place.progress(payment)
+            from saga.testing.world import command
+
+            await place.broker.publish([command("replay", p, place.clock.now_ms())])
+            await place.until(lambda: bank.handed[-1] == "reserve erased")
+            await place.at_rest(payment)
+        assert [entry.outcome for entry in await place.history(payment)][-2:] == ["replayed", "handled"]
+        assert "SECRET" not in json.dumps(dead[1])
+
+
+async def test_a_message_that_is_said_again_is_the_same_message(tmp_path: Path) -> None:
+    async with workplace(tmp_path) as place:
+        keys = keys_in(tmp_path, place)
+        for each in (keys, keys_in(tmp_path, place)):  # as two processes
+            await said(place, each, order_of())
+        one, other = await place.records("orders")
+        assert (one.value, one.headers[1:2]) == (other.value, other.headers[1:2])
+        await said(place, keys, replace(order_of(), card="another"), order_of("order-2"))
+        assert len({record.value for record in await place.records("orders")}) == 3
+
+
+async def test_while_the_keys_are_away_the_lane_waits_and_nothing_is_lost(tmp_path: Path) -> None:
+    async with workplace(tmp_path) as place:
+        keys, bank = keys_in(tmp_path, place), Bank()
+        await said(place, keys, order_of())
+        (tmp_path / "keys").rename(tmp_path / "elsewhere")
+        away = KeyFolder(tmp_path / "keys", place.clock)
+        async with at_work(place, payment, use=(bank,), keys=away):
+            await place.until(lambda: bool(place.told(Unavailable)))
+            assert "the folder that all services share" in place.told(Unavailable)[0].error
+            assert not bank.handed
+            (tmp_path / "elsewhere").rename(tmp_path / "keys")
+            await place.at_rest(payment)
+        (entry,) = await place.history(payment)
+        assert (entry.outcome, entry.attempt) == ("handled", 1)
+
+
+async def test_without_keys_nobody_takes_a_sealed_text_for_the_value(tmp_path: Path) -> None:
+    async with workplace(tmp_path) as place:
+        bank = Bank()
+        await said(place, keys_in(tmp_path, place), order_of())
+        async with at_work(place, payment, use=(bank,)):
+            await place.until(lambda: bool(place.told(Stuck)))
+            assert "set SAGA_KEYS" in place.told(Stuck)[0].error
+        assert not bank.handed
+        assert not await place.history(payment)
+
+
+async def test_what_began_without_keys_goes_on_with_them_and_the_other_way_round(tmp_path: Path) -> None:
+    async with workplace(tmp_path) as place:
+        bank = Bank()
+        bank.answers = False
+        async with at_work(place, payment, use=(bank,)):
+            await place.broker.publish([place.said_by_client(order_of())])
+            await place.until(lambda: "reserve token-SECRET-2222" in bank.handed)
+        bank.answers = True
+        async with at_work(place, payment, use=(bank,), keys=keys_in(tmp_path, place)):
+            await place.at_rest(payment)
+        assert bank.handed.count(f"tokenize {CARD}") == 1
+        assert [entry.outcome for entry in await place.history(payment)][-1] == "handled"
+
+
+async def test_a_sealed_text_opens_nowhere_but_in_its_field_and_saga(tmp_path: Path) -> None:
+    async with workplace(tmp_path) as place:
+        keys = keys_in(tmp_path, place)
+        key = await keys.of_subject("ada")
+        binding = binding_of(OrderPlaced)
+        value = sealed(place.said_by_client(order_of()).value or b"", binding.version, SAGA, key)
+        assert opened(value, binding.library, SAGA, lambda _: key) == place.said_by_client(order_of()).value
+        assert key is not None
+        another = codec.encode(an_order(card=key.seal(b"Kiel", f"OrderPlaced|address|{SAGA}")))
+        at = value.index(b"sealed:1:") + 50
+        changed = value[:at] + (b"AA" if value[at : at + 2] != b"AA" else b"BB") + value[at + 2 :]
+        for wrong, saga in ((value, "order-2"), (another, SAGA), (changed, SAGA)):
+            with pytest.raises(BadInput, match="it was sealed for another field or saga, or changed since"):
+                opened(wrong, binding.library, saga, lambda _: key)
+
+
+@dataclass(frozen=True)
+class WalletV1:
+    card: Annotated[str, sensitive] = ""
+    cents: Annotated[int, sensitive] = 0
+
+
+later = Service("payment", state=WalletV1)
+
+
+@later.handler
+async def note(order: OrderPlaced, saga: Saga[WalletV1]) -> None:
+    saga.state = WalletV1(card=order.card, cents=4711)
+
+
+newer = Service("payment", state=Wallet)
+
+
+@newer.migrate(1)
+def moved(old: WalletV1) -> Wallet:
+    return Wallet(card=f"{old.card} {old.cents}", seen=1)
+
+
+async def as_before(order: OrderPlaced, saga: Saga[Wallet]) -> None:
+    saga.state = Wallet(card=order.card)
+
+
+as_before.__name__ = "note"
+newer.handler(as_before)
+
+
+@newer.handler
+async def confirm(confirmed: OrderConfirmed, saga: Saga[Wallet]) -> None:
+    seen.append(saga.state.card)
+    saga.state = replace(saga.state, seen=2)
+
+
+seen: list[str] = []
+
+
+async def test_a_sealed_state_is_migrated_and_sealed_anew(tmp_path: Path) -> None:
+    async with workplace(tmp_path) as place:
+        keys = keys_in(tmp_path, place)
+        async with at_work(place, later, keys=keys):
+            await said(place, keys, order_of())
+            await place.at_rest(later)
+        async with at_work(place, newer, keys=keys):
+            await place.publish(OrderConfirmed(order_id=SAGA))
+            await place.at_rest(newer)
+        assert seen.pop() == f"{CARD} 4711"
+        p = await place.progress(newer)
+        assert p is not None
+        assert (p.version, p.state["seen"]) == (2, 2)
+        assert p.state["card"]["_sensitive"].startswith("sealed:1:")
+        keys.forget(SAGA, "ada", "asked for it")
+        other = keys_in(tmp_path, place)
+        async with at_work(place, newer, keys=other):
+            assert await other.of_subject(SAGA) is None
+
+
+async def test_what_was_erased_of_a_state_and_cannot_be_a_text_has_its_default(tmp_path: Path) -> None:
+    async with workplace(tmp_path) as place:
+        keys = keys_in(tmp_path, place)
+        async with at_work(place, later, keys=keys):
+            await said(place, keys, order_of())
+            await place.at_rest(later)
+        keys.forget(SAGA, "ada", "asked for it")
+        async with at_work(place, newer, keys=keys):
+            await place.publish(OrderConfirmed(order_id=SAGA))
+            await place.at_rest(newer)
+        assert seen.pop() == "erased 0"
+        assert not place.told_dead()
+
+
+large = Service("payment")
+
+
+async def statement(card: str) -> Annotated[str, sensitive]:
+    return "SECRET " * 20_000
+
+
+@large.handler
+async def tell(order: OrderPlaced, saga: Saga) -> PaymentReserved:
+    text = await saga.step(statement, order.card)
+    return PaymentReserved(order_id=order.order_id, charge_id=str(len(text)), amount=order.total)
+
+
+async def test_a_large_result_lies_sealed_in_its_document_of_its_own(tmp_path: Path) -> None:
+    async with workplace(tmp_path) as place:
+        keys = keys_in(tmp_path, place)
+        async with at_work(place, large, keys=keys):
+            await said(place, keys, order_of())
+            await place.at_rest(large)
+        (content,) = [document.content async for _, document in place.store.scan("saga-archive")]
+        assert b"sealed:1:" in content
+        assert b"SECRET" not in content
+        (entry,) = await place.history(large)
+        assert entry.outcome == "handled"
+    assert in_the_clear(tmp_path) == []
