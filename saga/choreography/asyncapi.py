@@ -7,7 +7,7 @@ from typing import Any, Final, TypeAlias
 from saga.choreography.manifest import Told
 from saga.choreography.overview import Hearing, Overview, Saying
 from saga.contracts.contract import Contract, Version
-from saga.envelope import CONTENT_TYPE
+from saga.envelope import CONTENT_TYPE, PRINCIPAL
 from saga.messages import Topic
 from saga.printable import printable
 
@@ -110,6 +110,7 @@ def _headers() -> Json:
         "ce_subject": "The saga id; also the record's key.",
         "ce_dataschema": "URI of its schema.",
         "ce_sagastart": "Time at which its saga began.",
+        PRINCIPAL: "Who began the saga, if a client or a foreign header said so.",
         "traceparent": "Trace context of W3C.",
         "content-type": "Form of the value.",
     }

@@ -4,12 +4,15 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from saga.choreography.asyncapi import asyncapi
 from saga.choreography.folder import manifests_in
 from saga.choreography.overview import Overview
 from saga.contracts.library import Library
+from saga.envelope import headers_of
+from saga.messages import Message
 from tests.choreography.odd_shop import TYPES, odd_shop, overview_of
 from tests.choreography.official_parser import parsed, parser_folder
 from tests.servers.fixtures import or_left_out
@@ -64,6 +67,21 @@ def test_services_send_and_receive_what_their_manifests_say(shop: Any) -> None:
     assert received["x-saga"] == {"fields": ["card", "order_id", "total"], "version": 1}
     assert received["summary"] == "By reserve."
     assert operations["client.send.OrderPlaced"] == ("send", "#/channels/orders")
+
+
+def test_every_header_of_ours_is_told(shop: Any) -> None:
+    said: dict[str, Any] = {
+        "id": "m-1",
+        "type": "OrderPlaced",
+        "schema": "orders/OrderPlaced.v1",
+        "saga": "o-1",
+        "source": "client",
+    }
+    absent = [each.name for each in msgspec.structs.fields(Message) if each.default is None]
+    said |= {"time": "2026-11-22T16:00:00.000Z", "value": b"", **dict.fromkeys(absent, "x")}
+    message = Message(**said)
+    names = {name for name, _ in headers_of(message, None)}
+    assert names == set(shop["components"]["schemas"]["headers"]["properties"])
 
 
 def test_the_official_parser_has_nothing_to_complain_of(shop: Any, tmp_path: Path) -> None:
