@@ -25,7 +25,8 @@ from saga.runtime.foreign import taken
 from saga.runtime.intake import received
 from saga.runtime.lifecycle import OPEN_S_MAX
 from saga.runtime.prepared import Prepared, prepare
-from saga.runtime.rebuilding import Anew, Bytes, Taken, Unknowable, rebuilt
+from saga.runtime.rebuilding import Anew, Around, Taken, Unknowable, rebuilt
+from saga.sealing.port import Keys
 from saga.store.port import Store
 
 RECORDS_MAX = 1_000_000
@@ -68,10 +69,11 @@ async def rebuild(
     """Go through the sagas of which the topics of these services have something and their stores nothing, or through
     one, and make each progress anew; `apply`: write it. Raises `SagaError` for what cannot be opened or read."""
     for declared in services:
+        keys = wiring.keys_of(settings, clock, [declared])
         async with _opened(declared, settings, clock) as (broker, store):
             found, oldest = await _found(prepare(declared), broker, store, saga)
             for id_, of in sorted(found.items()):
-                one = await _one(_Place(prepare(declared), broker, store, clock, oldest), id_, of, apply=apply)
+                one = await _one(_Place(prepare(declared), broker, store, keys, clock, oldest), id_, of, apply=apply)
                 if one is not None:
                     yield one
 
@@ -180,6 +182,7 @@ class _Place:
     service: Prepared
     broker: Administration
     store: Store
+    keys: Keys | None
     clock: Clock
     oldest: Mapping[Partition, int | None]
 
@@ -190,8 +193,8 @@ async def _one(place: _Place, saga: str, found: _Found, *, apply: bool) -> Rebui
     try:
         if found.commanded:
             raise Unknowable("a person has decided about it, by commands: what became of them is not in the topics")
-        takes = Bytes(place.broker.record_bytes_max, place.store.document_bytes_max)
-        anew = await rebuilt(service, saga, found.taken, found.said, place.clock.now_ms(), takes)
+        around = Around(place.broker.record_bytes_max, place.store.document_bytes_max, place.keys)
+        anew = await rebuilt(service, saga, found.taken, found.said, place.clock.now_ms(), around)
         if anew is None or _is_forgotten(place, anew, found):
             return None
         _check_begun(place, anew, found)

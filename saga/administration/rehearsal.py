@@ -33,6 +33,7 @@ from saga.runtime.ports import Ports, Step
 from saga.runtime.prepared import Prepared, prepare
 from saga.runtime.turn import take_turn
 from saga.runtime.watching import Watching
+from saga.sealing.port import Keys
 from saga.store.port import Document, Store
 from saga.testing.single_turns import Published, Undisturbed
 
@@ -63,15 +64,22 @@ class Rehearsed:
     """Call at which it ends, because nothing of the outside is recorded."""
 
 
-async def rehearse(
-    declared: Declared, letter: Letter, wish: Wish, store: Store, clock: Clock, original: Message | None = None
+async def rehearse(  # and what it runs on
+    declared: Declared,
+    letter: Letter,
+    wish: Wish,
+    store: Store,
+    clock: Clock,
+    original: Message | None = None,
+    keys: Keys | None = None,
 ) -> Rehearsed:
     """Run what a wish about a dead letter would set off. `store`: read only. `original`: of a message that the service
-    does not keep. Raises `SagaError`: this version cannot decide about the saga, or the store cannot be read."""
+    does not keep. `keys`: of sealed values. Raises `SagaError`: this version cannot decide about the saga, or the store
+    cannot be read."""
     saga, copy, log = letter.saga, Copy(store), Published()
     if not saga:
         raise BadInput(f"dead letter {letter.id} belongs to no saga")
-    service = _participant(declared, copy, log, clock)
+    service = _participant(declared, copy, log, clock, keys)
     command = to_record(
         declared.name,
         saga,
@@ -172,7 +180,7 @@ class Copy:
         return self._cas
 
 
-def _participant(declared: Declared, copy: Copy, log: Published, clock: Clock) -> Participant:
+def _participant(declared: Declared, copy: Copy, log: Published, clock: Clock, keys: Keys | None) -> Participant:
     async def unreachable(seconds: float, position: Position) -> NoReturn:
         raise SagaError("the store cannot be read, or the rehearsal waits for something: nothing more can be told")
 
@@ -185,6 +193,7 @@ def _participant(declared: Declared, copy: Copy, log: Published, clock: Clock) -
         together=Batches().together,
         pages=KnownPages(bytes_max=0),
         outside=_stop,
+        keys=keys,
     )
     resources = {resource.gives: _stand_in(resource.gives) for resource in declared.resources}
     return participant_of(_once(prepare(declared)), resources, ports)

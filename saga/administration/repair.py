@@ -83,7 +83,7 @@ async def _at_work(
 ) -> AsyncIterator[tuple[Participant, Store]]:
     """The service, with its store, the log and its resources open, as at a worker that no partition belongs to. For a
     dry run without resources: no handler is called."""
-    open_by_s = clock.monotonic_s() + OPEN_S_MAX
+    keys, open_by_s = wiring.keys_of(settings, clock, [declared]), clock.monotonic_s() + OPEN_S_MAX
     async with AsyncExitStack() as stack:
         store = await stack.enter_async_context(wiring.store_of(declared.name, clock, settings, open_by_s))
         broker = await stack.enter_async_context(wiring.broker_of(None, clock, settings, open_by_s))
@@ -92,4 +92,4 @@ async def _at_work(
         assignment = WorkerAssignment(Watching(declared.name, clock, report))
         may_act(assignment)
         resources = {} if dry_run else await open_resources(declared, stack, clock, open_by_s)
-        yield participant_of(prepare(declared), resources, worker_ports(store, broker, assignment)), store
+        yield participant_of(prepare(declared), resources, worker_ports(store, broker, assignment, keys=keys)), store

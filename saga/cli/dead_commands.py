@@ -21,7 +21,7 @@ from saga.inspection.attention import Blocking, blocking, too_old
 from saga.inspection.letters import ALL, Letter, Which, originals_of
 from saga.inspection.listing import Choice
 from saga.messages import Message
-from saga.wiring import load_services
+from saga.wiring import keys_of, load_services
 
 Option: TypeAlias = Callable[[Callable[..., None]], Callable[..., None]]
 REPLAYS_MAX = 5
@@ -165,9 +165,9 @@ async def _done(  # what the command line says
     originals = await _originals(choice.services[0], late, settings, clock)
     if code is not None:
         rehearsing = [*letters, *(letter for letter in late if letter.id in originals)]
-        return (
-            await tell_rehearsals(code, rehearsing, originals, wish, choice.addresses, clock, as_json) and not looping
-        )
+        keys = keys_of(settings, clock, [code])
+        told = await tell_rehearsals(code, rehearsing, originals, wish, choice.addresses, clock, keys, as_json)
+        return told and not looping
     letters += [letter for letter in late if letter.id in originals]
     sent = await commanding.send(letters, wish, settings, clock, originals) if letters else []
     whole = not looping and len(originals) == len(late)

@@ -15,6 +15,7 @@ from saga.errors import SagaError
 from saga.inspection.letters import Letter
 from saga.inspection.sources import sources_of
 from saga.messages import Message
+from saga.sealing.port import Keys
 
 
 async def tell_rehearsals(  # what the command line says
@@ -24,6 +25,7 @@ async def tell_rehearsals(  # what the command line says
     wish: Wish,
     addresses: Sequence[str],
     clock: Clock,
+    keys: Keys | None,
     as_json: bool,
 ) -> bool:
     """Print what each replay would do; true if none would die again, or cannot be rehearsed."""
@@ -35,7 +37,7 @@ async def tell_rehearsals(  # what the command line says
             return False
         for letter in letters:
             try:
-                done = await rehearse(declared, letter, wish, store, clock, originals.get(letter.id))
+                done = await rehearse(declared, letter, wish, store, clock, originals.get(letter.id), keys)
             except SagaError as why:
                 tell_trouble(f"{letter.saga} cannot be rehearsed: {why}")
                 whole = False

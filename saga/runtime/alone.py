@@ -13,6 +13,7 @@ from saga.runtime.cache import KnownPages
 from saga.runtime.errors import Halted
 from saga.runtime.ports import Ports
 from saga.runtime.watching import Watching
+from saga.sealing.port import Keys
 from saga.store.port import Document, Store
 
 
@@ -92,7 +93,9 @@ async def asked(*what: object) -> Any:
     raise Asked
 
 
-def ports_alone(service: str, documents: Documents, clock: Then, record_bytes_max: int) -> Ports:
+def ports_alone(
+    service: str, documents: Documents, clock: Then, record_bytes_max: int, keys: Keys | None = None
+) -> Ports:
     """Ports that raise `Asked` wherever a run asks for the outside."""
     return Ports(
         store=cast(Store, documents),  # what a turn uses of a store
@@ -104,4 +107,5 @@ def ports_alone(service: str, documents: Documents, clock: Then, record_bytes_ma
         pages=KnownPages(bytes_max=0),
         worker="rebuild",
         outside=asked,
+        keys=keys,
     )

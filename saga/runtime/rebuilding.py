@@ -35,6 +35,7 @@ from saga.runtime.failing import Ask
 from saga.runtime.participant import Participant, participant_of
 from saga.runtime.prepared import Prepared
 from saga.runtime.turn_state import TurnState
+from saga.sealing.port import Keys
 from saga.wakes import Wake
 
 REASON = "made anew from the log"
@@ -235,15 +236,19 @@ class _Rebuilding:
         ]
 
 
-class Bytes(NamedTuple):
-    """Bytes that log and store take."""
+class Around(NamedTuple):
+    """Log, store and keys around a service, as far as they matter to what it writes."""
 
     record_bytes_max: int
+    """Bytes that the log takes as one record."""
     document_bytes_max: int
+    """Bytes that the store takes as one document."""
+    keys: Keys | None = None
+    """Keys of sealed values; `None`: nothing is sealed."""
 
 
 async def rebuilt(
-    service: Prepared, saga: str, taken: Sequence[Taken], said: Mapping[str, Message], now_ms: int, bounds: Bytes
+    service: Prepared, saga: str, taken: Sequence[Taken], said: Mapping[str, Message], now_ms: int, around: Around
 ) -> Anew | None:
     """The progress of a saga, from the messages that the service had taken, and from what it has said; `None`: it had
     none. Raises `Unknowable`.
@@ -254,7 +259,7 @@ async def rebuilt(
     found, why = list[Anew | None](), list[Unknowable]()
     for order in ORDERS:
         try:
-            anew = await _made(service, saga, taken, said, now_ms, bounds, order)
+            anew = await _made(service, saga, taken, said, now_ms, around, order)
         except Unknowable as refusal:
             why.append(refusal)
             continue
@@ -272,11 +277,11 @@ async def _made(  # see above; and the order
     taken: Sequence[Taken],
     said: Mapping[str, Message],
     now_ms: int,
-    bounds: Bytes,
+    around: Around,
     order: Order,
 ) -> Anew | None:
-    documents, clock = Documents(bounds.document_bytes_max), Then()
-    ports = ports_alone(service.name, documents, clock, bounds.record_bytes_max)
+    documents, clock = Documents(around.document_bytes_max), Then()
+    ports = ports_alone(service.name, documents, clock, around.record_bytes_max, around.keys)
     service = dataclasses.replace(service, is_all_at_once=True)
     one = _Rebuilding(participant_of(service, {}, ports), saga, documents, clock, said, now_ms)
     try:

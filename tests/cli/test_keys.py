@@ -8,15 +8,16 @@ import pytest
 
 from tests.cli.conftest import Call
 from tests.cli.pottery_service import Pottery
-from tests.cli.test_dead import until
+from tests.cli.test_dead import blocked, until
 from tests.cli.test_missing_topics import running
+from tests.cli.test_rebuild import lose
 
 WHO = ("--who", "ada", "--why", "a test")
 SOURCE = """
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from saga import Event, Service
+from saga import Event, Retry, Service
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,9 +39,19 @@ class CupMade(Event):
 potter = Service("{service}")
 
 
-@potter.handler
-async def make(ordered: CupOrdered) -> CupMade:
+@potter.handler(retry=Retry(attempts_max=1))
+async def make(ordered: CupOrdered) -> CupMade | None:
+    if ordered.name.startswith("Broken"):
+        raise RuntimeError("the kiln is cold")
+    if ordered.name.startswith("Late"):
+        return None
     return CupMade(cup_id=ordered.cup_id, customer_id=ordered.customer_id, name=ordered.name)
+"""
+
+ADMIRE = """
+@potter.handler
+async def admire(made: CupMade) -> None:
+    assert made.name.startswith("Ada")
 """
 
 
@@ -96,6 +107,33 @@ def test_from_a_first_key_to_an_erasure(kiln: str, saga: Call, folder: Path) -> 
     assert [line["did"] for line in book] == ["new", "reveal", "rewrap", "forget", "forget", "reveal"]
     assert {(line["who"], line["why"]) for line in book} == {("ada", "a test")}
     assert "reveal  cup-1  ada: a test" in saga("keys", "book").output
+
+
+def test_what_runs_handlers_beside_a_service_opens_what_is_sealed(
+    kiln: str, embedded_pottery: Pottery, saga: Call, folder: Path
+) -> None:
+    assert saga("keys", "new", *WHO).exit_code == 0
+    with running(kiln):
+        assert ordered(saga, "cup-1", "Late SECRET") == 0
+        assert ordered(saga, "cup-2", "Broken SECRET") == 0
+        assert ordered(saga, "cup-3") == 0
+        until(
+            lambda: (
+                saga("show", "cup-1").exit_code == saga("show", "cup-3").exit_code == 0 and blocked(saga) == {"cup-2"}
+            )
+        )
+    source = (folder / f"{kiln}.py").read_text()
+    (folder / f"{kiln}_mended.py").write_text(source.replace("Broken", "No"))
+    service = embedded_pottery.service
+    done = saga("dead", "replay", service, "--all", *WHO, "--dry-run", "--code", f"{kiln}_mended")
+    assert (done.exit_code, done.stdout.splitlines()[2].strip()) == (0, "make would be handled"), done.output
+    lose(folder, service, "cup-1")
+    rebuilt = saga("rebuild", kiln, "--apply")
+    assert "1 saga made anew, 0 cannot be" in rebuilt.output
+    assert "make handled" in rebuilt.output
+    (folder / f"{kiln}_more.py").write_text(f"{source}\n{ADMIRE}")
+    assert "admire handled" in saga("repair", f"{kiln}_more").output
+    assert [path for path in folder.rglob("*") if path.is_file() and b"SECRET" in path.read_bytes()] == []
 
 
 @pytest.mark.parametrize(

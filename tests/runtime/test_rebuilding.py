@@ -17,7 +17,7 @@ from saga.names import ARCHIVES, PROGRESS
 from saga.progress.document import Snapshot, decode_entry
 from saga.progress.history import decode_archive
 from saga.runtime.prepared import prepare
-from saga.runtime.rebuilding import Anew, Bytes, Taken, Unknowable, rebuilt
+from saga.runtime.rebuilding import Anew, Around, Taken, Unknowable, rebuilt
 from services.order.events import OrderCancelled, OrderConfirmed
 from services.payment.events import OrderPlaced, PaymentCaptured, PaymentDeclined, PaymentReleased, PaymentReserved
 from tests.runtime.driven_workers import At, place
@@ -89,7 +89,7 @@ class Life:
             self.taken if taken is None else taken,
             self.said if said is None else said,
             self.worker.participant.ports.clock.now_ms() + HOUR_MS,
-            Bytes(1_000_000, 20_000_000),
+            Around(1_000_000, 20_000_000),
         )
         assert made is not None
         return made

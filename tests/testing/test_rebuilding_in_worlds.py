@@ -13,7 +13,7 @@ from saga.messages import Message, Partition, Position, Record
 from saga.progress.document import Snapshot, decode
 from saga.runtime.intake import received
 from saga.runtime.prepared import Prepared
-from saga.runtime.rebuilding import Bytes, Taken, Unknowable, rebuilt
+from saga.runtime.rebuilding import Around, Taken, Unknowable, rebuilt
 from saga.testing.invariants.evidence import Evidence, Witnessed
 from saga.testing.simulation.simulated_world import SimulatedWorld
 from services.inventory import inventory
@@ -79,7 +79,7 @@ async def compared(evidence: Evidence, now_ms: int) -> tuple[int, list[str], lis
                     taken,
                     said,
                     now_ms,
-                    Bytes(RECORD_BYTES_MAX, 20_000_000),
+                    Around(RECORD_BYTES_MAX, 20_000_000),
                 )
             except Unknowable as why:
                 refused.append(f"{name} {saga}: {why}")
