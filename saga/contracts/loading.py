@@ -25,7 +25,7 @@ from saga.messages import Topic
 _FILE = re.compile(r"(?P<name>[A-Za-z_][A-Za-z0-9_]*)\.v(?P<number>[1-9][0-9]*)\.avsc")
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _OWNER = re.compile(r"[a-z0-9][a-z0-9-]*")
-_OURS = (
+ATTRIBUTES = (
     "topic",
     "key",
     "subject",
@@ -39,6 +39,7 @@ _OURS = (
     "upcasts",
     "lint",
 )
+"""Attributes by which a contract says more of itself than Avro has in a record."""
 _ENVELOPE = re.compile(r"ce_(id|source|type|time|subject|dataschema|specversion|saga.*)|content-type|traceparent")
 _HEADER = re.compile(r"[!-~]{1,100}")
 _AVROS = ("type", "name", "namespace", "doc", "aliases", "fields")
@@ -191,7 +192,8 @@ def _wrong_terms(schema: dict[str, Any], folder: str) -> Iterator[str]:
             yield f'"{name}" can only be "outside", not {schema[name]!r}'
     yield from _wrong_principal(schema)
     for name in schema:
-        if name not in _OURS and name not in _AVROS and (close := get_close_matches(name, _OURS, n=1, cutoff=0.75)):
+        known = name in ATTRIBUTES or name in _AVROS
+        if not known and (close := get_close_matches(name, ATTRIBUTES, n=1, cutoff=0.75)):
             yield f'"{name}" means nothing here: is it "{close[0]}"?'
 
 
