@@ -232,7 +232,7 @@ def _in_file(path: str) -> tuple[dict[str, Given], list[str]]:
 
 
 READERS: Mapping[str, SettingReader] = {
-    "SAGA_KEYS": setting_readers.text("a folder"),
+    "SAGA_KEYS": setting_readers.FOLDER,
     "SAGA_HTTP": setting_readers.address(check_http, "HOST:PORT"),
     "SAGA_INFLIGHT_MAX": setting_readers.number(int, 1, 100_000, "messages"),
     "SAGA_INFLIGHT_MIN": setting_readers.number(int, 1, 100_000, "messages"),

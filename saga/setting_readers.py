@@ -97,9 +97,17 @@ def _readable(path: str) -> str:
         raise ValueError(f"it cannot be read: {reason}") from None
 
 
+def _folder(path: str) -> str:
+    if "/" not in path:
+        raise ValueError("it must be the path of a folder, with a / in it, as in /var/run/keys or ./keys")
+    return path
+
+
 YES_OR_NO = SettingReader(_yes_or_no, "true or false")
 """Reader of true or false."""
 FILE = SettingReader(_readable, "path of a file")
 """Reader of the path of a file that this process can open."""
 SECRET_FILE = SettingReader(_readable, "path of a file", lambda _: False)
 """Reader of the path of a file with a secret. It is not shown: somebody may have given the secret itself."""
+FOLDER = SettingReader(_folder, "path of a folder, with a / in it", lambda _: False)
+"""Reader of the path of a folder, which need not be there yet. Not shown, for the same reason."""

@@ -6,12 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from saga import adapters
 from saga.broker import port
 from saga.broker.embedded.adapter import embedded_path
 from saga.broker.kafka.adapter import KafkaOptions, kafka_servers, kafka_settings
 from saga.clock import SystemClock
-from saga.config import Settings, known
+from saga.config import Settings, all_options, known
 from saga.errors import ConfigurationError
 from saga.inspection.sources import sources_of
 from saga.policies.concurrency import INFLIGHT_MIN
@@ -59,7 +58,7 @@ def test_everything_can_be_set() -> None:
 
 SETTINGS = [
     (field.name, getattr(kind, field.name))
-    for kind in (Settings(), *(options.kind() for options in adapters.options()))
+    for kind in (Settings(), *(options.kind() for options in all_options()))
     for field in fields(kind)
     if field.name != "options"
 ]

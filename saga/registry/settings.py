@@ -1,7 +1,7 @@
 """Settings of the schema registry. Loaded without the library that asks it."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from saga import setting_readers
 from saga.adapter_description import Options, Problem, secret_problems
@@ -18,7 +18,7 @@ class RegistryOptions:
     or written in the wire format of a registry."""
     registry_user: str = ""
     """User at the registry. Without one nobody is named."""
-    registry_password: str = ""
+    registry_password: str = field(default="", repr=False)
     """The user's password."""
     registry_password_file: str = ""
     """File with the user's password, read anew for each question. Give this or the password."""
@@ -42,7 +42,7 @@ READERS: Mapping[str, SettingReader] = {
     "SAGA_REGISTRY_PASSWORD_FILE": setting_readers.SECRET_FILE,
     "SAGA_REGISTRY_CA_FILE": setting_readers.FILE,
     "SAGA_REGISTRY_CERT_FILE": setting_readers.FILE,
-    "SAGA_REGISTRY_KEY_FILE": setting_readers.FILE,
+    "SAGA_REGISTRY_KEY_FILE": setting_readers.SECRET_FILE,
 }
 
 OPTIONS = Options(RegistryOptions, READERS)

@@ -5,8 +5,9 @@ Needs hypothesis: `pip install saga-choreography[testing]`.
 
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from datetime import timedelta
+from enum import Enum
 from typing import TYPE_CHECKING, Any, ClassVar, Final, get_args
 
 try:
@@ -155,6 +156,12 @@ class Choreography(RuleBasedStateMachine):
         for fault in faults:
             self.plant(fault)
 
+    def _pretty_print(self, value: object) -> str:
+        """Text of an argument in a printed example, for Hypothesis, which calls it. An event has its sensitive fields
+        there, or the example could not be run again."""
+        of_hypothesis: Any = super()
+        return _whole(value) if isinstance(value, Event) else str(of_hypothesis._pretty_print(value))
+
     @precondition(lambda self: bool(self.said))
     @rule(event=st.runner().flatmap(lambda self: st.one_of(self.said)))
     def publish(self, event: Event) -> None:
@@ -299,3 +306,19 @@ class Ahead:
             and (rule.window_s is None or rule.window_s[0] <= now_s < rule.window_s[1])
             for rule in self._rules
         )
+
+
+def _whole(value: object) -> str:
+    """Code of a value, with the fields that its `repr` leaves out."""
+    match value:
+        case Enum():
+            return f"{type(value).__name__}.{value.name}"
+        case tuple():
+            return f"({''.join(f'{_whole(part)}, ' for part in value)})"
+        case dict():
+            return f"{{{', '.join(f'{_whole(name)}: {_whole(part)}' for name, part in value.items())}}}"
+        case _ if is_dataclass(value):
+            parts = (f"{field.name}={_whole(getattr(value, field.name))}" for field in fields(value))
+            return f"{type(value).__name__}({', '.join(parts)})"
+        case _:
+            return repr(value)
