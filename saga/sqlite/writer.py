@@ -22,12 +22,6 @@ T = TypeVar("T")
 TURNS_MAX = 3
 """Most turns of the loop that a transaction waits while each brings more changes; with one alone none is waited for. A
 commit costs as much as a dozen changes."""
-ENOUGH = 24
-"""Changes that are worth a commit. Fewer wait while the loop is busy: what keeps it so may bring more."""
-BUSY_S = 200e-6
-"""Time that a turn of the loop takes at least in which something was done."""
-WAIT_S_MAX = 0.02
-"""Longest time for which few changes wait while the loop is busy."""
 PAUSE_S = 0.02
 """Pause between two attempts while another program, a shell perhaps, is inside a transaction."""
 LOOK_EVERY_S = 0.05
@@ -79,8 +73,6 @@ class Writer:
         self._loop = asyncio.get_running_loop()
         self._queue: deque[Change] = deque()
         self._scheduled = False
-        self._since_s = self._turn_s = 0.0
-        """Times, by the loop, since when changes wait for a transaction, and of the loop's last turn."""
         self._waiting: asyncio.Task[None] | None = None
         self._closed = False
 
@@ -119,20 +111,14 @@ class Writer:
     def _schedule(self) -> None:
         """Write once the loop has run what is ready, and no more comes: as much as possible is there by then."""
         self._scheduled = True
-        self._since_s = self._turn_s = self._loop.time()
         self._loop.call_soon(self._gather, len(self._queue), TURNS_MAX)
 
     def _gather(self, had: int, turns: int) -> None:
-        """Write, unless more is to come: the last turn of the loop brought more than the queue had before, or it did
-        something, and a commit is too dear for what there is."""
-        now_s, count = self._loop.time(), len(self._queue)
-        if turns and count > had:
-            turns -= 1
-        elif count >= ENOUGH or now_s - self._turn_s < BUSY_S or now_s - self._since_s > WAIT_S_MAX:
+        """Write, unless the last turn of the loop brought more than the queue had before."""
+        if turns and len(self._queue) > had:
+            self._loop.call_soon(self._gather, len(self._queue), turns - 1)
+        else:
             self._flush()
-            return
-        self._turn_s = now_s
-        self._loop.call_soon(self._gather, count, turns)
 
     def _flush(self) -> None:
         self._scheduled = False

@@ -17,7 +17,7 @@ from saga.sqlite import guard
 from saga.sqlite.file import File
 from saga.sqlite.lock import WriteLock
 from saga.sqlite.purpose import Purpose
-from saga.sqlite.writer import BUSY_S, ENOUGH, TURNS_MAX, WAIT_S_MAX, Writer
+from saga.sqlite.writer import TURNS_MAX, Writer
 from saga.store.sqlite_documents import PURPOSE as STORE
 
 CLOCK = SystemClock()
@@ -127,29 +127,6 @@ async def there(tmp_path: Path, purpose: Purpose) -> AsyncIterator[Open]:
         yield there
 
 
-class LoopTime:
-    """Time of the event loop, which goes on when a test says so."""
-
-    def __init__(self) -> None:
-        self.now_s = 1000.0
-
-    def passes(self, seconds: float) -> None:
-        self.now_s += seconds
-
-
-@pytest.fixture
-async def time(monkeypatch: pytest.MonkeyPatch, there: Open) -> LoopTime:
-    """For what is written by then: the file is open."""
-    time = LoopTime()
-    monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: time.now_s)
-    return time
-
-
-def transactions(there: Open) -> list[int]:
-    """Number of changes in each transaction so far."""
-    return [int(said.removeprefix("finish ")) for said in there.contents.said if said.startswith("finish ")]
-
-
 def refuses() -> int:
     raise SagaError("not today")
 
@@ -173,39 +150,12 @@ async def test_a_transaction_waits_for_some_turns_of_the_loop_while_each_brings_
     while len(written) < 3 * TURNS_MAX:
         await CLOCK.sleep(0)
     await asyncio.gather(*written)
-    counts = transactions(there)
+    counts = [int(said.removeprefix("finish ")) for said in there.contents.said if said.startswith("finish ")]
     assert sum(counts) == 3 * TURNS_MAX
     assert TURNS_MAX <= max(counts) <= TURNS_MAX + 2, "it waits, and not without end"
 
 
-@pytest.mark.parametrize(
-    ("turn_s", "together"),
-    [(BUSY_S * 0.9, [1, 1, 1, 1]), (BUSY_S * 1.1, [4]), (WAIT_S_MAX * 0.4, [2, 2])],
-    ids=["idle", "busy", "too long"],
-)
-async def test_few_changes_wait_for_others_while_the_loop_is_busy(
-    there: Open, time: LoopTime, turn_s: float, together: list[int]
-) -> None:
-    written = []
-    for _ in range(4):
-        written.append(there.writer.do(lambda: there.add(1)))
-        for _ in range(2):  # no turn of the loop brings more than one change, and every second one none
-            time.passes(turn_s)
-            await CLOCK.sleep(0)
-    await asyncio.gather(*written)
-    assert transactions(there) == together
-
-
-async def test_changes_that_are_worth_a_commit_do_not_wait_for_a_busy_loop(there: Open, time: LoopTime) -> None:
-    written = [there.writer.do(lambda: there.add(1), 0) for _ in range(ENOUGH)]
-    for _ in range(2):  # one in which they came, and one more
-        time.passes(BUSY_S * 2)
-        await CLOCK.sleep(0)
-    assert all(change.done() for change in written)
-    assert transactions(there) == [ENOUGH]
-
-
-async def test_a_change_that_comes_alone_waits_for_no_other(there: Open, time: LoopTime) -> None:
+async def test_a_change_that_comes_alone_waits_for_no_other(there: Open) -> None:
     written = there.writer.do(lambda: there.add(1))
     await CLOCK.sleep(0)
     await CLOCK.sleep(0)
