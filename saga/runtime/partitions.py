@@ -36,8 +36,8 @@ class Partitions:
     """Partitions that are ours, and not read yet."""
 
     async def assigned(self, partitions: Mapping[Partition, int]) -> None:
-        """They are read once it is durable that their messages may be in hand: else the next owner would not guard
-        itself against one of which this process dies."""
+        """Begin to read partitions, once it is durable that their messages may be in hand: else the next owner would
+        not guard itself against one of which this process dies."""
         beginning = self.lanes.tasks.create_task(self._begun(partitions), name="begin partitions")
         for partition in partitions:
             self._beginning[partition] = beginning

@@ -95,7 +95,7 @@ async def in_a_tuple(order: Order) -> object:
 
 async def starred(order: Order) -> object:
     try:
-        return [*order]  # type: ignore
+        return [*order]
     except TypeError:
         return None
 
@@ -146,7 +146,7 @@ def twice(order: Order) -> object:
 
 if order_kind := 2:
 
-    def twice(order: Order) -> object:  # noqa: F811
+    def twice(order: Order) -> object:
         return order.note, order.total
 
 
