@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.client import AIOKafkaClient, ConnectionGroup
+from aiokafka.conn import create_conn
 from aiokafka.protocol.admin import ApiVersionResponse_v0
 
 from saga.broker.kafka import client, producing
@@ -59,9 +61,7 @@ async def test_a_start_that_is_given_up_leaves_no_connection_open(kind: type) ->
     asked, ended = asyncio.Event(), asyncio.Event()
 
     async def answers_once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await _asked(reader)
-        answer = (1).to_bytes(4) + ApiVersionResponse_v0(0, VERSIONS).encode()
-        writer.write(len(answer).to_bytes(4) + answer)
+        await _versions(reader, writer)
         await _asked(reader)
         asked.set()
         await reader.read()
@@ -69,11 +69,45 @@ async def test_a_start_that_is_given_up_leaves_no_connection_open(kind: type) ->
 
     async with listening(answers_once) as port:
         started = kind(bootstrap_servers=f"127.0.0.1:{port}")
-        with pytest.raises(TimeoutError), client.starting():
+        with pytest.raises(TimeoutError), client.starting(_client_of(started)):
             await CLOCK.within(0.5, started.start())
         assert asked.is_set()
         await CLOCK.within(5, ended.wait())
         await (started.close if kind is AIOKafkaAdminClient else started.stop)()
+
+
+def _client_of(started: object) -> AIOKafkaClient:
+    found = vars(started).get("client") or vars(started)["_client"]
+    assert isinstance(found, AIOKafkaClient)
+    return found
+
+
+async def test_a_connection_that_aiokafka_forgets_is_closed() -> None:
+    """The other end has hung up, and a request comes before the task that reads has seen it."""
+    ended = asyncio.Event()
+
+    async def answers_once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await _versions(reader, writer)
+        await reader.read()
+        ended.set()
+
+    async with listening(answers_once) as port:
+        forgetful = AIOKafkaClient(bootstrap_servers=f"127.0.0.1:{port}")
+        with client.starting(forgetful):
+            forgetful._conns[0, ConnectionGroup.DEFAULT] = await create_conn("127.0.0.1", port)
+        reader = forgetful._conns[0, ConnectionGroup.DEFAULT]._reader
+        assert reader is not None
+        reader.feed_eof()
+        assert not await forgetful.ready(0)
+        await CLOCK.within(5, ended.wait())
+        await forgetful.close()
+
+
+async def _versions(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Answer the question which requests the broker knows, the first on each connection."""
+    await _asked(reader)
+    answer = (1).to_bytes(4) + ApiVersionResponse_v0(0, VERSIONS).encode()
+    writer.write(len(answer).to_bytes(4) + answer)
 
 
 async def _asked(reader: asyncio.StreamReader) -> None:

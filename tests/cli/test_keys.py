@@ -10,7 +10,7 @@ from tests.cli.conftest import Call
 from tests.cli.pottery_service import Pottery
 from tests.cli.test_dead import blocked, until
 from tests.cli.test_missing_topics import running
-from tests.cli.test_rebuild import lose
+from tests.cli.test_rebuild import handled_for_good, lose
 
 WHO = ("--who", "ada", "--why", "a test")
 SOURCE = """
@@ -112,6 +112,7 @@ def test_from_a_first_key_to_an_erasure(kiln: str, saga: Call, folder: Path) -> 
 def test_what_runs_handlers_beside_a_service_opens_what_is_sealed(
     kiln: str, embedded_pottery: Pottery, saga: Call, folder: Path
 ) -> None:
+    service = embedded_pottery.service
     assert saga("keys", "new", *WHO).exit_code == 0
     with running(kiln):
         assert ordered(saga, "cup-1", "Late SECRET") == 0
@@ -122,9 +123,9 @@ def test_what_runs_handlers_beside_a_service_opens_what_is_sealed(
                 saga("show", "cup-1").exit_code == saga("show", "cup-3").exit_code == 0 and blocked(saga) == {"cup-2"}
             )
         )
+        until(lambda: handled_for_good(service, embedded_pottery.topic) == 3)
     source = (folder / f"{kiln}.py").read_text()
     (folder / f"{kiln}_mended.py").write_text(source.replace("Broken", "No"))
-    service = embedded_pottery.service
     done = saga("dead", "replay", service, "--all", *WHO, "--dry-run", "--code", f"{kiln}_mended")
     assert (done.exit_code, done.stdout.splitlines()[2].strip()) == (0, "make would be handled"), done.output
     lose(folder, service, "cup-1")

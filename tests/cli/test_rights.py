@@ -18,6 +18,7 @@ from saga.inspection.letters import letters_of
 from saga.observe.moments import Handled, Moment, Stuck, Unavailable
 from tests.cli.conftest import Call
 from tests.cli.pottery_service import CLOCK, Pottery, handled, the_broker
+from tests.cli.test_dead import until
 from tests.cli.test_missing_topics import A_CUP, WITHIN_S, refused, running
 from tests.servers.rights import (
     ALTER,
@@ -178,32 +179,25 @@ def test_a_service_whose_rights_are_taken_away_waits_and_goes_on_when_it_has_the
         as_anybody(guarded, monkeypatch)
         assert saga("publish", "CupOrdered", stdin=A_CUP.replace("cup-1", cup)).exit_code == 0
 
-    def made() -> list[bytes | None]:
-        async def keys() -> list[bytes | None]:
+    def made() -> set[bytes | None]:
+        """Cups of which it is said: twice, perhaps, for whose offset could not be committed is looked at again."""
+
+        async def keys() -> set[bytes | None]:
             async with the_broker() as broker:
-                return [record.key async for record in broker.scan(pottery.made)]
+                return {record.key async for record in broker.scan(pottery.made)}
 
         return asyncio.run(keys())
 
-    async def until_made(cups: list[bytes]) -> None:
-        while await asyncio.to_thread(made) != cups:
-            assert process.poll() is None, process.said()
-            await CLOCK.sleep(0.1)
-
-    async def until_told(word: str) -> None:
-        while word not in process.said():
-            await CLOCK.sleep(0.1)
-
     with running(pottery.module) as process:
         order("cup-1")
-        asyncio.run(CLOCK.within(WITHIN_S, until_made([b"cup-1"])))
+        until(lambda: made() == {b"cup-1"}, process.said)
         asyncio.run(guarded.take(*taken))
         order("cup-2")
-        asyncio.run(CLOCK.within(WITHIN_S, until_told("allowed")))
+        until(lambda: "allowed" in process.said(), process.said)
         assert pottery.service in next(line for line in process.said().splitlines() if "allowed" in line)
         assert process.poll() is None
         asyncio.run(guarded.allow(*taken))
-        asyncio.run(CLOCK.within(WITHIN_S, until_made([b"cup-1", b"cup-2"])))
+        until(lambda: made() == {b"cup-1", b"cup-2"}, process.said)
 
 
 # -------------------------------------------------------------------- what `saga access` prints
@@ -343,7 +337,7 @@ def test_for_each_printed_right_that_is_missing_the_service_does_not_start_and_n
     asyncio.run(each())
 
 
-def until(saga: Call, *args: str, code: int, word: str = "", stdin: str | None = None) -> Result:
+def ended(saga: Call, *args: str, code: int, word: str = "", stdin: str | None = None) -> Result:
     """Call a command until it ends with this code and says this: brokers hear of some rights a moment later."""
     deadline_s = CLOCK.monotonic_s() + WITHIN_S
     while True:
@@ -371,7 +365,7 @@ def test_a_client_with_exactly_the_printed_rights_publishes_and_without_them_is_
     assert saga("publish", "CupOrdered", stdin=A_CUP).exit_code == 0
     assert pottery.sold in saga("publish", "CupSold", stdin=A_CUP).output
     asyncio.run(guarded.take(*rights))
-    until(saga, "publish", "CupOrdered", stdin=A_CUP, code=2, word=NO_PRODUCER)
+    ended(saga, "publish", "CupOrdered", stdin=A_CUP, code=2, word=NO_PRODUCER)
 
 
 def test_an_operator_with_exactly_the_printed_rights_looks_and_commands_and_without_one_is_told(
@@ -408,9 +402,9 @@ def test_an_operator_with_exactly_the_printed_rights_looks_and_commands_and_with
     asyncio.run(guarded.take(right_on(rights, pottery.topic, DESCRIBE)))
     assert pottery.topic not in saga(*show).stdout, "Kafka keeps silent of the positions there"
     asyncio.run(guarded.take(group))
-    until(saga, *show, code=2, word="Read on the group")
+    ended(saga, *show, code=2, word="Read on the group")
     asyncio.run(guarded.take(commands))
-    until(saga, *flag, *quickly, code=2, word=NO_PRODUCER)
+    ended(saga, *flag, *quickly, code=2, word=NO_PRODUCER)
 
 
 def test_an_administrator_with_exactly_the_printed_rights_makes_topics_and_moves_positions(
@@ -442,14 +436,14 @@ def test_an_administrator_with_exactly_the_printed_rights_makes_topics_and_moves
     ):
         right = right_on(rights, name, operation)
         asyncio.run(guarded.take(right))
-        until(saga, *args, code=2, word=word)
+        ended(saga, *args, code=2, word=word)
         asyncio.run(guarded.allow(right))
     assert f"{stranger} has not handled 1 record" in saga("topics", "plan", module).stdout
     asyncio.run(guarded.take(right_on(rights, "*", DESCRIBE), right_on(rights, pottery.sold, ALTER)))
-    until(saga, "topics", "apply", module, code=2, word=pottery.sold)  # groups of others are not seen any more
+    ended(saga, "topics", "apply", module, code=2, word=pottery.sold)  # groups of others are not seen any more
     asyncio.run(guarded.allow(right_on(rights, pottery.sold, ALTER)))
-    until(saga, "topics", "apply", module, code=0, word="4 partitions")
-    until(saga, *move, code=0)
+    ended(saga, "topics", "apply", module, code=0, word="4 partitions")
+    ended(saga, *move, code=0)
 
 
 def test_without_the_right_to_create_a_topic_that_is_missing_it_is_named(
@@ -463,10 +457,10 @@ def test_without_the_right_to_create_a_topic_that_is_missing_it_is_named(
         monkeypatch.setenv(f"SAGA_KAFKA_{name}", "1")
     as_potter(guarded, monkeypatch)
     rights = allowed(embedded_pottery.module, "--for", "administrator")
-    planned = until(saga, "topics", "plan", embedded_pottery.module, code=0)
+    planned = ended(saga, "topics", "plan", embedded_pottery.module, code=0)
     assert planned.stdout.count("create") == len(embedded_pottery.topics)
     asyncio.run(guarded.take(right_on(rights, embedded_pottery.made, CREATE)))
-    until(saga, "topics", "apply", embedded_pottery.module, code=2, word=embedded_pottery.made)
+    ended(saga, "topics", "apply", embedded_pottery.module, code=2, word=embedded_pottery.made)
 
 
 def test_the_doctor_with_exactly_the_printed_rights_sees_everything_and_says_what_it_does_not(
@@ -486,7 +480,7 @@ def test_the_doctor_with_exactly_the_printed_rights_sees_everything_and_says_wha
     )
     asyncio.run(guarded.take(*(right_on(rights, name, operation) for operation, name, _ in taken)))
     for *_, word in taken:
-        until(saga, "doctor", pottery.module, code=0, word=word)
+        ended(saga, "doctor", pottery.module, code=0, word=word)
     asyncio.run(guarded.allow(right_on(rights, "saga.doctor", READ)))
     asyncio.run(guarded.take(right_on(rights, "saga.doctor", WRITE)))
-    until(saga, "doctor", pottery.module, code=0, word="writing to saga.doctor and reading it: TopicAuthorization")
+    ended(saga, "doctor", pottery.module, code=0, word="writing to saga.doctor and reading it: TopicAuthorization")

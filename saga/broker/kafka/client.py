@@ -9,10 +9,11 @@ import logging
 import traceback
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import Never
+from typing import Any, Never
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.client import AIOKafkaClient
+from aiokafka.conn import AIOKafkaConnection
 from aiokafka.consumer.group_coordinator import GroupCoordinator
 from aiokafka.errors import KafkaError, KafkaTimeoutError, TopicAuthorizationFailedError
 from aiokafka.protocol.group import LeaveGroupRequest
@@ -83,10 +84,19 @@ def renew_password(client: AIOKafkaClient, password: str | None) -> None:
     client._sasl_plain_password = password
 
 
+class _Connections(dict[Any, AIOKafkaConnection]):
+    """Connections of a client that closes the ones that it forgets. aiokafka drops one whose other end has hung up, and
+    nobody ever closes it if the task that reads from it had not come to the end by then."""
+
+    def __delitem__(self, name: object) -> None:
+        self.pop(name).close()
+
+
 @contextmanager
-def starting() -> Iterator[None]:
+def starting(of: AIOKafkaClient) -> Iterator[None]:
     """Close what a start inside the block has opened, if it is given up. aiokafka's `bootstrap` forgets the connection
     on which it asks for the cluster if it is cancelled there; only the frame that was left still knows it."""
+    of._conns = _Connections(of._conns)
     try:
         yield
     except BaseException as why:

@@ -55,7 +55,7 @@ async def of_nobody(
         fetch_max_wait_ms=int(settings.fetch_wait_s * 1000),
     )
     try:
-        with starting():
+        with starting(consumer._client):
             await clock.within(request_s, consumer.start())
         yield consumer
     finally:

@@ -306,7 +306,7 @@ class Member:
         settings = self._settings
         consumer = consumers.of_group(self._group, self._topics, settings, self._access)
         try:
-            with client.starting():
+            with client.starting(consumer._client):
                 await self._clock.within(settings.connect_s, consumer.start())
             await self._see(consumer)
         except BaseException as why:  # a cancelled join, too, must leave no consumer behind

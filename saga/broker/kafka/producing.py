@@ -281,7 +281,7 @@ class Publisher:
             request_timeout_ms=int(settings.publish_s * 1000 / 2),
         )
         try:
-            with client.starting():
+            with client.starting(producer.client):
                 await self._clock.within(settings.connect_s, producer.start())
         except BaseException as why:  # a cancelled start, too, must leave no producer behind
             await client.end_producer(producer, self._clock, 0)

@@ -60,7 +60,7 @@ async def partitions(topics: Collection[str], client: AIOKafkaClient, clock: Clo
 async def _create(topics: Sequence[Topic], settings: KafkaSettings, access: Access) -> None:
     admin = AIOKafkaAdminClient(**access.options, request_timeout_ms=int(CREATE_S * 1000))
     try:
-        with starting():
+        with starting(admin._client):
             await admin.start()
         answer = await admin.create_topics([_wanted(topic, settings) for topic in topics])
     finally:
