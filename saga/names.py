@@ -8,6 +8,8 @@ PROBE = f"{OURS}-probe::"
 """Beginning of the keys of documents that are written only to see whether that can be done."""
 PROBED = f"{OURS}.doctor"
 """Topic to which `saga doctor` writes a record to see whether that can be done."""
+TRANSITIONS = f"{OURS}.transitions"
+"""Topic on which services tell their transitions to whoever watches."""
 
 _DEAD, _COMMANDS, _WAKE = ".dead", ".commands", ".wake."
 
