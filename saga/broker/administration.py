@@ -4,14 +4,18 @@ Promises, each shown by a test of `tests/broker/test_administration.py`, on ever
 - Looking changes nothing: no topic comes into being because it was asked for.
 - `move` is refused while the group has a member that may be alive, by the broker itself and not by an earlier look.
 - `grow` never takes partitions away.
+- Whoever reads outside any group gets each record of its partitions from where it begins on, in the order of each, and
+  is told of nothing twice; what is removed meanwhile is passed over, and what cannot be read holds up its partition
+  alone. No group, and no position of one, comes into being by it.
 Not promised: that what was seen is still so a moment later.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import NamedTuple, Protocol
 
 from saga.broker.port import Broker
-from saga.messages import Partition
+from saga.messages import Partition, Record, Standstill
 
 DAY_MS = 86_400_000
 
@@ -65,6 +69,21 @@ class Unreadable(NamedTuple):
         return f"offsets {self.begin} to {self.end - 1}{size}: {self.reason}"
 
 
+class Reading(Protocol):
+    """Reader of partitions that is in no group, while it is open."""
+
+    async def poll(self, *, records_max: int, timeout_s: float) -> Sequence[Record]:
+        """Wait for the next records of any of the partitions; empty after `timeout_s`. Never called concurrently.
+        Raises `BrokerError`."""
+
+    def positions(self) -> Mapping[Partition, int]:
+        """Offset that is read next of each partition: everything below it was handed out, or is no record, or is
+        gone."""
+
+    def standstills(self) -> Sequence[Standstill]:
+        """Parts that cannot be read now. They are tried again."""
+
+
 class Administration(Broker, Protocol):
     """Broker for tools. Everything may raise `BrokerError`."""
 
@@ -94,6 +113,10 @@ class Administration(Broker, Protocol):
 
     async def since(self, topic: str, time_ms: int) -> Mapping[Partition, int]:
         """First offset of each partition whose record was appended then or later; its end if there is none."""
+
+    def read(self, positions: Mapping[Partition, int]) -> AbstractAsyncContextManager[Reading]:
+        """Read these partitions from these offsets on, and go on with what comes, inside the block. Raises
+        `BrokerError`."""
 
     async def unreadable(self, partition: Partition, offset: int) -> Unreadable | None:
         """Extent of what cannot be read there, if the record at that offset cannot; `None`: it can, or there is

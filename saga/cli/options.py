@@ -75,6 +75,15 @@ def time_of(option: str, text: str | None, clock: Clock) -> str | None:
         raise click.UsageError(f"{option} {text}: give a time as 90s, 2h, 3d or 2026-11-22T16:00:00Z") from None
 
 
+def since_ms(option: str, text: str, clock: Clock) -> int:
+    """Milliseconds since 1970 of a time in the past that an option says: so long ago, or as RFC 3339."""
+    time_s = _seconds(text)
+    try:
+        return max(0, clock.now_ms() - time_s * 1000) if time_s is not None else max(0, from_iso(text))
+    except (ValueError, OverflowError):
+        raise click.UsageError(f"{option} {text}: give a time as 90s, 30m, 2h, 3d or 2026-11-22T16:00:00Z") from None
+
+
 def _seconds(text: str) -> int | None:
     said = re.fullmatch(r"([0-9]{1,6})([smhd])", text)
     return None if said is None else int(said[1]) * _UNITS_S[said[2]]

@@ -61,19 +61,22 @@ def values_of(history: History, opens: Opened | None = None) -> dict[int, list[S
 
 
 def _said(event: Emitted, saga: str, library: Library, opens: Opened | None) -> Said:
-    type_, id_ = event.type, event.id
     try:
         value = event.value if opens is None else opens(saga, event.value, library)
-        version = codec.identify(value, library)
-        versions = library.contracts[version.name].versions
-        # What an upcaster reads is shown as it was written: upcasters are code of services, and tools have none.
-        shown_as = version if version.number in versions[-1].upcasts else versions[-1]
-        fields = codec.to_json(codec.decode(value, _class_of(shown_as, library), library))
-        # A field counts as sensitive if it did when it was written, or does in any version.
-        record = with_marks_of(shown_as.record, (each.record for each in versions))
-        return Said(type=type_, id=id_, fields=hidden(fields, record) if opens is None else fields)
+        return Said(type=event.type, id=event.id, fields=fields_in(value, library, hides=opens is None))
     except BadInput as why:
-        return Said(type=type_, id=id_, fields=None, trouble=str(why))
+        return Said(type=event.type, id=event.id, fields=None, trouble=str(why))
+
+
+def fields_in(value: bytes, library: Library, *, hides: bool = True) -> dict[str, object]:
+    """Fields of an event, of whichever version. `hides`: sensitive ones. Raises `BadInput`."""
+    version = codec.identify(value, library)
+    versions = library.contracts[version.name].versions
+    # What an upcaster reads is shown as it was written: upcasters are code of services, and tools have none.
+    shown_as = version if version.number in versions[-1].upcasts else versions[-1]
+    fields = codec.to_json(codec.decode(value, _class_of(shown_as, library), library))
+    # A field counts as sensitive if it did when it was written, or does in any version.
+    return hidden(fields, with_marks_of(shown_as.record, (each.record for each in versions))) if hides else fields
 
 
 _classes: dict[tuple[str, str], type[Event]] = {}

@@ -9,8 +9,9 @@ counts as an attempt.
 import asyncio
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Any, Self
+from typing import Any, Self, cast
 
+from saga.broker.administration import Administration, Reading
 from saga.broker.port import Broker, Listener, Membership
 from saga.clock import Clock
 from saga.contracts.contract import Contract, Version
@@ -102,6 +103,36 @@ class ToolsEdge(RegistryEdge):
 
     def __getattr__(self, name: str) -> object:
         return getattr(self._broker, name)
+
+    @asynccontextmanager
+    async def read(self, positions: Mapping[Partition, int]) -> AsyncIterator[Reading]:
+        async with cast("Administration", self._broker).read(positions) as reading:
+            yield _Resolving(reading, self.known)
+
+
+class _Resolving:
+    """Reader whose records come with their schemas. See `saga.broker.administration.Reading` for the promises."""
+
+    def __init__(self, reading: Reading, known: Known) -> None:
+        self._reading, self._known = reading, known
+        self._taken: Sequence[Record] = ()
+        """Records that were taken, and wait for the registry."""
+
+    async def poll(self, *, records_max: int, timeout_s: float) -> Sequence[Record]:
+        """Wait as promised. Raises `RegistryUnavailable` while the registry does not answer: nothing is lost."""
+        self._taken = self._taken or await self._reading.poll(records_max=records_max, timeout_s=timeout_s)
+        for record in self._taken:
+            if (id_ := self._known.wanted(record)) is not None:
+                await self._known.learn(id_)
+        records, self._taken = [self._known.resolved(record) for record in self._taken], ()
+        return records
+
+    def positions(self) -> Mapping[Partition, int]:
+        first = {Partition(*record[:2]): record.offset for record in reversed(self._taken)}
+        return {**self._reading.positions(), **first}
+
+    def standstills(self) -> Sequence[Standstill]:
+        return self._reading.standstills()
 
 
 async def problems_of(

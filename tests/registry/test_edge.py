@@ -6,13 +6,15 @@ from pathlib import Path
 
 import pytest
 
+from saga.broker.embedded.administration import EmbeddedAdministration
+from saga.clock import SystemClock
 from saga.contracts import codec
 from saga.contracts.library import binding_of
 from saga.contracts.registered import framed
 from saga.errors import ConfigurationError, RegistryUnavailable
-from saga.messages import Outgoing, Record, texts_of
+from saga.messages import Outgoing, Partition, Record, texts_of
 from saga.observe.moments import GoesOn, Recovered, StandsStill, Unavailable
-from saga.registry.edge import problems_of
+from saga.registry.edge import ToolsEdge, problems_of
 from saga.registry.known import IDS_MAX, MISSING_S, Known
 from saga.runtime.prepared import emitted_by, heard_by
 from saga.wiring import with_topics
@@ -101,6 +103,26 @@ async def test_no_bytes_in_topics_of_ours_are_asked_for(tmp_path: Path) -> None:
 
 
 # -------------------------------------------------------------------- the registry is away
+
+
+async def test_who_reads_outside_any_group_waits_for_the_registry_and_loses_nothing(tmp_path: Path) -> None:
+    shop, clock = Shop(tmp_path), Standing()
+    shop.register()
+    async with open_at(shop, tmp_path) as place:
+        await place.broker.ensure([binding_of(shop.placed).library.topics["sales"]])
+        await place.broker.publish([place.record_of(shop.an_order(f"order-{n}")) for n in range(3)])
+    behind = EmbeddedAdministration(tmp_path / "broker.db", clock=SystemClock())
+    async with ToolsEdge(behind, shop.registry, clock) as tools, tools.read({Partition("sales", 0): 1}) as reading:
+        shop.registry.is_away = True
+        for _ in range(2):
+            with pytest.raises(RegistryUnavailable):
+                await reading.poll(records_max=10, timeout_s=1)
+            assert reading.positions() == {Partition("sales", 0): 1}, "nothing was handed out"
+        shop.registry.is_away = False
+        records = await reading.poll(records_max=10, timeout_s=1)
+        assert [(record.offset, record.writer.id if record.writer else 0) for record in records] == [(1, 2), (2, 2)]
+        assert reading.positions() == {Partition("sales", 0): 3}
+        assert not reading.standstills()
 
 
 async def test_while_the_registry_is_away_nothing_is_read_past_and_nothing_is_lost(tmp_path: Path) -> None:

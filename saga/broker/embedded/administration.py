@@ -1,12 +1,14 @@
 """Embedded broker for tools: what its tables say, and the changes that people make, each one transaction."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping
+from contextlib import asynccontextmanager
 from typing import Any
 
-from saga.broker.administration import DAY_MS, Bounds, Found, Group, Unreadable
+from saga.broker.administration import DAY_MS, Bounds, Found, Group, Reading, Unreadable
 from saga.broker.embedded import sums
 from saga.broker.embedded.broker import EmbeddedBroker
 from saga.broker.embedded.log import Kept, Undecodable, kept_topics
+from saga.broker.embedded.reading import Reader
 from saga.broker.embedded.seats import is_vacant
 from saga.errors import BrokerError
 from saga.messages import Partition, Topic
@@ -62,6 +64,18 @@ class EmbeddedAdministration(EmbeddedBroker):
             [(first,)] = self._rows(statement, (time_ms,))
             found[partition] = bounds.end if first is None else first
         return found
+
+    @asynccontextmanager
+    async def read(self, positions: Mapping[Partition, int]) -> AsyncIterator[Reading]:
+        shared = self._open
+        with shared.file.telling():
+            shared.log.reload()
+        reader = Reader(positions, shared)
+        self._readers.append(reader)
+        try:
+            yield reader
+        finally:
+            self._readers.remove(reader)
 
     async def unreadable(self, partition: Partition, offset: int) -> Unreadable | None:
         kept = self._one(partition.topic)

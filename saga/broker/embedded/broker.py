@@ -12,6 +12,7 @@ from saga.broker.embedded.file import PURPOSE
 from saga.broker.embedded.groups import Groups
 from saga.broker.embedded.log import Log, Undecodable, lacks
 from saga.broker.embedded.membership import Member, Shared, Timing
+from saga.broker.embedded.reading import Reader
 from saga.broker.embedded.seats import Seat, sweep
 from saga.broker.embedded.transaction import Transaction
 from saga.broker.port import RECORD_BYTES_MAX, Listener, Membership
@@ -62,6 +63,8 @@ class EmbeddedBroker:
         self.record_bytes_max = record_bytes_max
         self._timing = timing or Timing()
         self._members: list[Member] = []
+        self._readers: list[Reader] = []
+        """Readers in no group."""
         self._versions: dict[str, int] = {}
         self._closing = AsyncExitStack()
         self._shared: Shared | None = None
@@ -192,6 +195,8 @@ class EmbeddedBroker:
     def _appended(self, heads: Mapping[int, int]) -> None:
         for member in self._members:
             member.advanced(heads)
+        for reader in self._readers:
+            reader.advanced(heads)
 
     def _caught_up(self) -> None:
         """Tell members that another process wrote, and that what `log` knows is new."""
@@ -206,6 +211,8 @@ class EmbeddedBroker:
         """Tell whoever polls that the file is broken."""
         for member in self._members:
             member.fail(why)
+        for reader in self._readers:
+            reader.fail(why)
 
     def _group_changed(self, group: str) -> None:
         for member in self._members:
@@ -217,7 +224,7 @@ class EmbeddedBroker:
         pause_s, names_at_s = LOOK_S_FIRST, 0.0
         while True:
             await self._clock.sleep(pause_s)
-            if not self._members:
+            if not self._members and not self._readers:
                 pause_s = LOOK_S_MAX
                 continue
             if (now_s := self._clock.monotonic_s()) >= names_at_s:

@@ -4,8 +4,8 @@ Requests go straight to a broker, since aiokafka's client for administrators hid
 a group is told that it has no positions.
 """
 
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, TypeVar
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
@@ -27,13 +27,14 @@ from aiokafka.protocol.api import Request
 from aiokafka.protocol.commit import OffsetCommitRequest, OffsetFetchRequest
 from aiokafka.protocol.fetch import FetchRequest
 
-from saga.broker.administration import Bounds, Found, Group, Unreadable
+from saga.broker.administration import Bounds, Found, Group, Reading, Unreadable
 from saga.broker.kafka.batches import PLACE_BYTES
 from saga.broker.kafka.broker import KafkaBroker
 from saga.broker.kafka.client import FAILED, bounds, failed, partitions_of
 from saga.broker.kafka.consumers import FETCH_BYTES, of_nobody
 from saga.broker.kafka.errors import translated
 from saga.broker.kafka.fetching import Fetching, keep_apart
+from saga.broker.kafka.reading import Reader
 from saga.broker.kafka.requests import READ, TOPIC, UNKNOWN, WRITE, Change, Topics
 from saga.clock import Clock
 from saga.errors import BrokerError, BrokerUnavailable
@@ -162,6 +163,11 @@ class KafkaAdministration(KafkaBroker):
             ends = await consumer.end_offsets(places)  # before: what comes in between is later than the time
             firsts = await consumer.offsets_for_times(dict.fromkeys(places, max(0, time_ms)))
         return {Partition(*place): ends[place] if firsts[place] is None else firsts[place].offset for place in places}
+
+    @asynccontextmanager
+    async def read(self, positions: Mapping[Partition, int]) -> AsyncIterator[Reading]:
+        async with self._consumer() as consumer:
+            yield Reader(consumer, positions, self._clock)
 
     async def unreadable(self, partition: Partition, offset: int) -> Unreadable | None:
         """Search what is behind it, further and further, then nearer: brokers find a record by those before."""

@@ -194,11 +194,20 @@ def _over(batch: object) -> Never:
 def check(consumer: AIOKafkaConsumer) -> None:
     """Raise what broke the consumer, if something did: aiokafka itself tells only who polls, and not always."""
     coordinator = consumer._coordinator
-    for task in (coordinator._coordination_task, consumer._fetcher.error_future, consumer._client._sync_task):
-        if _is_over(task):
+    _check(coordinator._coordination_task, consumer._fetcher.error_future, consumer._client._sync_task)
+    coordinator.check_errors()
+
+
+def check_reader(consumer: AIOKafkaConsumer) -> None:
+    """Raise what broke a consumer that is in no group, if something did."""
+    _check(consumer._fetcher.error_future, consumer._client._sync_task)
+
+
+def _check(*tasks: asyncio.Task[object] | None) -> None:
+    for task in tasks:
+        if task is not None and _is_over(task):
             why = "cancelled" if task.cancelled() else repr(task.exception())
             raise KafkaError(f"a background task of aiokafka has ended: {why}")
-    coordinator.check_errors()
 
 
 def is_alone(consumer: AIOKafkaConsumer) -> bool:
