@@ -19,7 +19,7 @@ COMMANDS = {
     "control": ("saga.cli.control:control", "Switch flags, pause, limit or route services while they run."),
     "audit": ("saga.cli.control:audit", "Print what people have switched in a service, and check that it is whole."),
     "show": ("saga.cli.show:show", "Show what happened in a saga, in all services, as one timeline."),
-    "tail": ("saga.cli.tail:tail", "Print the records of a topic, or of one saga in all topics, as they come."),
+    "tail": ("saga.cli.tail:tail", "Print the records of TOPIC, or of one saga in all topics, as they come."),
     "verify-history": (
         "saga.cli.verify_history:verify_history",
         "Check that what the services have written down of their sagas is unchanged.",

@@ -28,12 +28,13 @@ from saga.inspection.tailing import tail as tailed
 @broker_option
 @click.option("--json", "as_json", is_flag=True, help="One JSON document a line, instead of text.")
 def tail(what: str, since: str | None, follow: bool, as_saga: bool, broker: str | None, as_json: bool) -> None:
-    """Print the records of TOPIC, or of the saga SAGA_ID in the topics of all contracts, as they come.
+    """Print the records of TOPIC, or of one saga in all topics, as they come.
 
-    A line for each: when the log took it, topic/partition/offset, the saga, the event and who said it, its id; and
-    below it its fields, read by contracts/, of whichever version and form. What a contract calls sensitive is ***, and
-    what cannot be read says why. Of letters (<service>.dead) it is what they say. A topic is printed in the order of
-    each partition, a saga in the order of each topic: an effect in another topic may stand above its cause.
+    SAGA_ID means that saga, in the topics of all contracts. A line for each record: when the log took it,
+    topic/partition/offset, the saga, the event and who said it, its id; and below it its fields, read by contracts/, of
+    whichever version and form. What a contract calls sensitive is ***, and what cannot be read says why. Of letters
+    (<service>.dead) it is what they say. A topic is printed in the order of each partition, a saga in the order of each
+    topic: an effect in another topic may stand above its cause.
 
     \b
     saga tail payments --since 10m

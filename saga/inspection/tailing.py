@@ -4,22 +4,20 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from saga import envelope
 from saga.broker.administration import Administration, Reading
 from saga.broker.partitioner import partition_of
 from saga.clock import iso
-from saga.contracts import codec, registered
 from saga.contracts.jsonform import read_json
 from saga.contracts.library import Library, find
 from saga.errors import BadInput, ConfigurationError, ContractError, DeclarationError
 from saga.inspection.event_fields import fields_in
 from saga.inspection.letters import letter_in
 from saga.inspection.sources import Warn
+from saga.inspection.taking import message_in
 from saga.messages import Partition, Record, Standstill, texts_of
 from saga.names import OURS, is_dead_letters, is_without_events
 from saga.printable import shortened
-from saga.runtime.foreign import single_object, taken
-from saga.structured import in_binary_mode
+from saga.runtime.foreign import single_object
 
 POLL_S = 0.5
 """Time after which it is looked whether the end is reached, or something stands still."""
@@ -183,21 +181,7 @@ def _event(record: Record, told: Seen, library: Library | None) -> Seen:
     """Event in a record, in whichever form services would take it. Raises `BadInput`."""
     if library is None:
         raise BadInput("there is no contracts/ to read it by")
-    foreign = record.value is not None and record.value[:2] != codec.MARKER
-    if foreign:
-        record = in_binary_mode(record)
-    type_, schema = envelope.type_of(record), ""
-    if type_ is None and foreign:
-        type_ = registered.name_in(record.value, record.writer, library)
-    if type_ is None:  # its sender knows nothing of our headers: the bytes say it
-        version = codec.identify(record.value, library)
-        type_, schema = version.name, version.path
-    contract = library.contracts.get(type_)
-    if contract is None:
-        raise BadInput(f"no contract {type_} is in {library.folder}")
-    message = envelope.to_message(record, type_=type_, schema=schema, contract=contract)
-    if foreign:
-        message = taken(message, record.writer, library)
+    message = message_in(record, library)
     told = replace(told, type=message.type, id=message.id, source=message.source)
     try:
         return replace(told, fields=fields_in(single_object(message, library), library))

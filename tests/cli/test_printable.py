@@ -63,6 +63,8 @@ def hostile(shop: Path) -> Path:
         (("show", HOSTILE, "--json"), ""),
         (("show", HOSTILE, "--transition", "0", "--service", "payment"), ""),
         (("show", f"{HOSTILE}?"), ""),
+        (("tail", HOSTILE, "--no-follow"), ""),
+        (("tail", "orders", "--since", HOSTILE), ""),
         (("verify-history",), ""),
         (("verify-history", HOSTILE, "--json"), ""),
         (("verify-history", f"{HOSTILE}?"), ""),

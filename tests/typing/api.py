@@ -23,6 +23,19 @@ class Memory:
     seen: int = 0
 
 
+async def from_outside(client: Client) -> None:
+    within = timedelta(seconds=5)
+    assert_type(await client.outcome("o-1", within=within), Event | None)
+    assert_type(await client.outcome("o-1", OrderConfirmed, within=within), OrderConfirmed | None)
+    both = await client.outcome("o-1", OrderConfirmed, OrderCancelled, within=within)
+    assert_type(both, OrderConfirmed | OrderCancelled | None)
+    async for one in client.listen(OrderConfirmed, group="mailer"):
+        assert_type(one, OrderConfirmed)
+    async with client.listen(OrderConfirmed, OrderCancelled, begin="beginning") as events:
+        async for each in events:
+            assert_type(each, OrderConfirmed | OrderCancelled)
+
+
 plain = Service("plain")
 stateful = Service("stateful", state=Memory, memory=timedelta(days=7))
 

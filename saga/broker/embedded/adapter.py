@@ -35,7 +35,8 @@ class EmbeddedAdapter:
     def administration(self, settings: Chosen, clock: Clock) -> Administration:
         from saga.broker.embedded.administration import EmbeddedAdministration
 
-        return EmbeddedAdministration(embedded_path(settings.broker), clock=clock)
+        file = embedded_path(settings.broker)
+        return EmbeddedAdministration(file, clock=clock, record_bytes_max=settings.record_bytes_max)
 
     def unmade(self, settings: Chosen) -> Path | None:
         file = embedded_path(settings.broker)

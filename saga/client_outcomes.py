@@ -1,0 +1,250 @@
+"""Outcomes of sagas, for clients that ask: found in the topics of the services that decide.
+
+A saga's outcome lies in one partition of each topic of outcomes, for its id is the key. Of that partition a client
+reads, when it is first asked, what is there, and from then on what is new, as long as anybody asks. It remembers no
+record, but where the outcome of each saga lies: sixteen bytes each, for the newest million. So a question costs no
+scan, whether the saga has ended or not; one about a saga whose outcome lies before all that is remembered costs that of
+what lies before.
+"""
+
+import asyncio
+from array import array
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from typing import Final, Generic, TypeVar
+
+from saga import envelope
+from saga.broker.administration import Administration, Bounds
+from saga.broker.partitioner import partition_of
+from saga.client_hearing import Hearing
+from saga.clock import Clock
+from saga.errors import BrokerError, BrokerUnavailable
+from saga.messages import Event, Partition, Record
+
+E = TypeVar("E", bound=Event)
+
+REMEMBERED_MAX: Final = 1_000_000
+"""Outcomes of which it is remembered where they lie, in all partitions of a kind together."""
+CHUNK: Final = 4096
+"""Outcomes that are sorted at once: as many as are looked through one by one, at most."""
+FOUND_S_MAX: Final = 60.0
+"""Longest time of a question for what is there already; a partition that is longer is read on at the next question."""
+POLL_S, AGAIN_S = 0.1, 0.5
+"""Longest wait for records, after which it is looked who has begun to ask; and pause when the broker is away."""
+RECORDS_MAX = 2000
+
+
+class Places:
+    """Offsets of outcomes, by saga: an index of the newest part of a partition."""
+
+    def __init__(self, begin: int) -> None:
+        """Begin with nothing, at this offset."""
+        self.begin = begin
+        """Offset from which on all outcomes are in here."""
+        self._chunks: deque[tuple[array[int], array[int]]] = deque()
+        """Hashes, sorted, with their offsets."""
+        self._newest: list[tuple[int, int]] = []
+
+    def __len__(self) -> int:
+        return CHUNK * len(self._chunks) + len(self._newest)
+
+    def add(self, key: bytes, offset: int) -> None:
+        """Remember an outcome."""
+        self._newest.append((_hash(key), offset))
+        if len(self._newest) == CHUNK:
+            hashes, offsets = zip(*sorted(self._newest), strict=True)
+            self._chunks.append((array("Q", hashes), array("Q", offsets)))
+            self._newest = []
+
+    def of(self, key: bytes) -> list[int]:
+        """Offsets at which the outcome of a saga may lie, first ones first: nearly always one or none."""
+        wanted = _hash(key)
+        found = [offset for hash_, offset in self._newest if hash_ == wanted]
+        for hashes, offsets in self._chunks:
+            at = bisect_left(hashes, wanted)
+            while at < len(hashes) and hashes[at] == wanted:
+                found.append(offsets[at])
+                at += 1
+        return sorted(found)
+
+    def forget_oldest(self) -> None:
+        """Forget the oldest chunk, if there is one."""
+        if self._chunks:
+            _, offsets = self._chunks.popleft()
+            self.begin = max(offsets) + 1
+
+
+def _hash(key: bytes) -> int:
+    return int.from_bytes(blake2b(key, digest_size=8).digest(), "big")
+
+
+@dataclass(eq=False)
+class Strand:
+    """Partition of a topic of outcomes, as far as it was read."""
+
+    places: Places
+    next: int
+
+
+@dataclass(eq=False)
+class Asker:
+    """Question about one saga that nobody has answered yet."""
+
+    key: bytes
+    partitions: tuple[Partition, ...]
+    ends: Mapping[Partition, Bounds] | None = None
+    """Bounds of its partitions when it was asked, or a moment later; `None`: not looked up yet."""
+    caught_up: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when all that was there has been looked through."""
+    said: asyncio.Future[Record] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+    """Record of an outcome that came while it was asked."""
+
+
+class Outcomes(Generic[E]):
+    """Outcomes of one kind of saga, for everybody in this process who asks."""
+
+    def __init__(self, hearing: Hearing[E], broker: Administration, clock: Clock) -> None:
+        self._hearing, self._broker, self._clock = hearing, broker, clock
+        self._strands: dict[Partition, Strand] = {}
+        self._askers: set[Asker] = set()
+        self._reader: asyncio.Task[None] | None = None
+        self._trouble = ""
+        """Reason that nothing can be read now."""
+
+    async def of(self, saga: str, within_s: float) -> E | None:
+        """Outcome of a saga; `None` if nobody has said one within so many seconds from when all that was there had been
+        looked through. Raises `BrokerUnavailable`: that could not be done; `BadInput`: it cannot be read."""
+        key = saga.encode()
+        counts = await self._broker.partitions(self._hearing.topics)
+        asker = Asker(key, tuple(Partition(topic, partition_of(key, count)) for topic, count in counts.items()))
+        self._askers.add(asker)
+        if self._reader is None or self._reader.done():
+            self._reader = asyncio.get_running_loop().create_task(self._read(), name="outcomes")
+            self._reader.add_done_callback(self._ended)
+        try:
+            if (record := await self._there_already(asker)) is None:
+                record = await self._clock.within(within_s, asyncio.shield(asker.said))
+        except TimeoutError:
+            return None
+        finally:
+            self._askers.discard(asker)
+            if not asker.said.cancel() and not asker.said.cancelled():
+                asker.said.exception()  # seen
+        return await self._hearing.event_in(record)
+
+    async def close(self) -> None:
+        """Let go of the broker; who still asks is told so."""
+        if self._reader is not None:
+            self._reader.cancel()
+            await asyncio.wait([self._reader])
+
+    # ---------------------------------------------------------------- what is there already
+
+    async def _there_already(self, asker: Asker) -> Record | None:
+        """Record that was there before the question; or one that has come since, or none."""
+        try:
+            await self._clock.within(FOUND_S_MAX, asker.caught_up.wait())
+        except TimeoutError:
+            raise BrokerUnavailable(
+                f"what the broker has could not be looked through within {FOUND_S_MAX:.0f} s: "
+                f"{self._trouble or 'there is much of it'}; ask again, it goes on where it is"
+            ) from None
+        if asker.said.done():
+            return asker.said.result()
+        for partition in asker.partitions:
+            strand = self._strands[partition]
+            for at in strand.places.of(asker.key):
+                if (record := await self._searched(partition, asker.key, range(at, at + 1))) is not None:
+                    return record
+        for partition in asker.partitions:  # what is remembered does not reach back to where the log begins
+            begin = asker.ends[partition].begin if asker.ends is not None else 0
+            before = range(begin, self._strands[partition].places.begin)
+            if before and (record := await self._searched(partition, asker.key, before)) is not None:
+                return record
+        return None
+
+    async def _searched(self, partition: Partition, key: bytes, offsets: range) -> Record | None:
+        """First record of a saga's outcome at one of these offsets, if there is one."""
+        async with self._broker.read({partition: offsets.start}) as reading:
+            while reading.positions()[partition] < offsets.stop:
+                for record in await reading.poll(records_max=min(len(offsets), RECORDS_MAX), timeout_s=POLL_S):
+                    if record.offset in offsets and record.key == key and self._is_outcome(record):
+                        return record
+                if any(each.topic == partition.topic for each in reading.standstills()):
+                    raise BrokerUnavailable("; ".join(each.reason for each in reading.standstills()))
+        return None
+
+    # ---------------------------------------------------------------- what comes
+
+    def _ended(self, reader: asyncio.Task[None]) -> None:
+        """Tell all who still ask what has ended the reading."""
+        trouble = None if reader.cancelled() else reader.exception()
+        for asker in self._askers:
+            if not asker.said.done():
+                asker.said.set_exception(trouble or BrokerError("the client was closed while it was asked"))
+            asker.caught_up.set()
+
+    async def _read(self) -> None:
+        """Read as long as anybody asks, and note what comes."""
+        while self._askers:
+            try:
+                await self._read_on()
+                self._trouble = ""
+            except BrokerUnavailable as why:
+                self._trouble = str(why)
+                await self._clock.sleep(AGAIN_S)
+
+    async def _read_on(self) -> None:
+        """Read the partitions of all who ask, until there is nobody, or somebody who needs another one."""
+        await self._look_up()
+        wanted = {partition for asker in self._askers for partition in asker.ends or ()}
+        async with AsyncExitStack() as stack:
+            at = {partition: self._strands[partition].next for partition in wanted}
+            reading = await stack.enter_async_context(self._broker.read(at))
+            while True:
+                for partition, position in reading.positions().items():
+                    self._strands[partition].next = position
+                self._tell_who_has_caught_up()
+                if not self._askers or any(not wanted.issuperset(asker.ends or ()) for asker in self._askers):
+                    return
+                for record in await reading.poll(records_max=RECORDS_MAX, timeout_s=POLL_S):
+                    self._note(record)
+                self._trouble = "; ".join(each.reason for each in reading.standstills())
+                await self._look_up()
+
+    async def _look_up(self) -> None:
+        """Look up where the partitions end for all who have begun to ask since; and begin those that are new."""
+        new = [asker for asker in self._askers if asker.ends is None]
+        if not new:
+            return
+        bounds = await self._broker.bounds(sorted({p.topic for asker in new for p in asker.partitions}))
+        for asker in new:
+            asker.ends = {partition: bounds[partition] for partition in asker.partitions}
+            for partition, found in asker.ends.items():
+                if partition not in self._strands:
+                    self._strands[partition] = Strand(Places(found.begin), found.begin)
+
+    def _tell_who_has_caught_up(self) -> None:
+        for asker in self._askers:
+            if asker.ends is not None and all(self._strands[p].next >= b.end for p, b in asker.ends.items()):
+                asker.caught_up.set()
+
+    def _note(self, record: Record) -> None:
+        """Remember where an outcome lies, and give it to those who ask for it."""
+        strand = self._strands[Partition(*record[:2])]
+        if record.offset < strand.next or record.key is None or not self._is_outcome(record):
+            return
+        strand.places.add(record.key, record.offset)
+        if sum(len(each.places) for each in self._strands.values()) > REMEMBERED_MAX:
+            max(self._strands.values(), key=lambda each: len(each.places)).places.forget_oldest()
+        for asker in self._askers:
+            if asker.key == record.key and asker.ends is not None and not asker.said.done():
+                asker.said.set_result(record)
+                asker.caught_up.set()
+
+    def _is_outcome(self, record: Record) -> bool:
+        return envelope.type_of(record) in self._hearing.contracts
