@@ -429,7 +429,7 @@ SCENARIOS = {
             faults=CLUMSY | RESTLESS | faults.of("deploy", rate=0.04, target="payment"),
             lines_max=10_000,
         ),
-        Scenario(name="versioned baskets", play=versioned_baskets, faults=CLUMSY | RESTLESS, lines_max=10_000),
+        Scenario(name="versioned baskets", play=versioned_baskets, faults=CLUMSY | RESTLESS),
         Scenario(name="cured orders", play=cured_orders, faults=CLUMSY | RESTLESS, lines_max=10_000),
         Scenario(name="an order that is cured late", play=late_cure, faults=CLUMSY | RESTLESS),
         Scenario(
@@ -446,7 +446,7 @@ SCENARIOS = {
         Scenario(
             name="orders at a bank that is away", play=orders_at_a_bank_that_is_away, faults=CLUMSY, lines_max=20_000
         ),
-        Scenario(name="orders in instalments", play=orders_in_instalments, faults=CLUMSY | RESTLESS, lines_max=20_000),
+        Scenario(name="orders in instalments", play=orders_in_instalments, faults=CLUMSY | RESTLESS, lines_max=8_000),
         Scenario(
             name="orders in many parts",
             play=orders_in_many_parts,
