@@ -7,6 +7,7 @@ _PLAIN = re.compile(r"(?:[A-Za-z][A-Za-z0-9+.-]*:(?=/))?(?:\[[0-9a-fA-F:.]*\]|:[
 """Form of an address without secrets: no `@`, `?`, `%` or `=`, and a colon only behind the scheme, in brackets and
 before a port."""
 HOST = re.compile(r"(?:\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+)(?::[0-9]{1,5})?")
+_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]{0,251}[A-Za-z0-9])?")
 
 
 def scheme_of(url: str) -> str:
@@ -42,6 +43,15 @@ def check_registry(text: str) -> None:
         raise ValueError("it must be https://HOST:PORT/PATH or http://HOST:PORT/PATH")
     if not is_plain(text):
         raise ValueError("it must be an address alone; name the user and the password by SAGA_REGISTRY_USER and others")
+
+
+def check_hosts(text: str) -> None:
+    """Check names of hosts, with commas between them: each without a port.
+
+    >>> check_hosts("monitor.example, sagas.example")
+    """
+    if wrong := [name.strip() for name in text.split(",") if _NAME.fullmatch(name.strip()) is None]:
+        raise ValueError(f"{wrong[0]!r} is no name of a host: give names alone, without scheme and port")
 
 
 COMMAND = "command:"

@@ -13,7 +13,7 @@ import msgspec
 
 from saga import adapters, setting_readers
 from saga.adapter_description import Options, Problem
-from saga.addresses import check_hook, check_http, scheme_of
+from saga.addresses import check_hook, check_hosts, check_http, scheme_of
 from saga.broker.port import RECORD_BYTES_LEAST, RECORD_BYTES_LIMIT, RECORD_BYTES_MAX
 from saga.errors import ConfigurationError
 from saga.policies.concurrency import INFLIGHT_MIN
@@ -90,6 +90,12 @@ class Settings:
     """File with the key with which calls of the hook are signed. Without it they are not."""
     hook_calls_max: int = 20
     """Calls of the hook within a minute, at most; others wait."""
+    monitor_users: str = ""
+    """File of the users who may act on the monitor's page, a line of `saga password` for each. Without it the page only
+    shows."""
+    monitor_hosts: str = ""
+    """Names under which the monitor's page is reached, with commas between them; by its address and as `localhost` it
+    always is. Others are refused."""
     log: Literal["auto", "json", "text"] = "auto"
     """Form of the lines that `saga run` writes; `auto` is `text` on a terminal, else `json`."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
@@ -246,6 +252,10 @@ READERS: Mapping[str, SettingReader] = {
     ),
     "SAGA_HOOK_SECRET_FILE": setting_readers.SECRET_FILE,
     "SAGA_HOOK_CALLS_MAX": setting_readers.number(int, 1, 10_000, "calls"),
+    "SAGA_MONITOR_USERS": setting_readers.SECRET_FILE,
+    "SAGA_MONITOR_HOSTS": setting_readers.checked(
+        check_hosts, "names of hosts with commas between them, as in monitor.example", lambda _: True
+    ),
     "SAGA_LOG": setting_readers.word("auto", "json", "text"),
     "SAGA_LOG_LEVEL": setting_readers.word("debug", "info", "warning", "error"),
 }

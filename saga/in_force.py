@@ -126,3 +126,24 @@ def refusal(service: str, switch: Switch, names: Names, controls: InForce) -> st
 
 def _listed(names: Iterable[str]) -> str:
     return ", ".join(sorted(names)) or "none"
+
+
+def in_words(switch: Switch) -> str:
+    """Switch in words, as `saga control show` prints it."""
+    until = "" if switch.until is None else f" until {switch.until}"
+    if switch.kind != "flag":
+        return _words_of_other(switch) + until
+    whom = f"for {switch.saga}" if switch.saga is not None else f"for {switch.percent:g} % of the sagas"
+    state = "" if switch.saga is None else " on" if switch.percent else " off"
+    return f"flag {switch.flag}{state} {whom}{until}"
+
+
+def _words_of_other(switch: Switch) -> str:
+    """A pause, a limit or a route in words, or that it has ended."""
+    _, what, name = target_of("", switch)
+    whom = f"of {what} {name}" if name else "of the whole service"
+    if switch.off:
+        return f"no {switch.kind} any more {whom}"
+    said = [f"{switch.rate_per_s:g} a second"] if switch.rate_per_s is not None else []
+    said += [f"{switch.at_once_max} at once"] if switch.at_once_max is not None else []
+    return " ".join([switch.kind, whom, *(["to"] if said else []), " and ".join(said)]).rstrip()

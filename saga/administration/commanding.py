@@ -19,6 +19,10 @@ from saga.progress.document import Entry, Snapshot, decode_entry
 from saga.runtime.prepared import commands_topic
 
 LOOK_EVERY_S = 0.2
+REPLAYS_MAX = 5
+"""Replays of one saga in one service after which each more has to be asked for by name: a loop helps nobody."""
+PAST: Mapping[Wanted, str] = {"replay": "replayed", "discard": "discarded", "resolve": "resolved"}
+"""Outcome of each command that is done."""
 NONE: Mapping[str, Message] = MappingProxyType({})
 
 
@@ -151,3 +155,12 @@ def _of_replay(sent: Sent, entry: Entry, later: Sequence[Entry], p: Snapshot) ->
     if not (p.intents or p.queue or p.compensating):  # closed meanwhile, or ignored: nothing is left to wait for
         return Answer(sent, entry.outcome, entry.reason or "", later[-1].outcome if later else "")
     return None
+
+
+def in_words(answer: Answer) -> str:
+    """State of a command."""
+    if answer.outcome == "ignored":
+        return "refused"
+    if answer.outcome and answer.after:
+        return f"{answer.outcome}, then {answer.after}"
+    return answer.outcome or "not yet"

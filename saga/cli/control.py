@@ -113,7 +113,7 @@ def _have(service: str, wanted: Switch, who: str, why: str, way: _Way) -> None:
         raise click.exceptions.Exit(1)
     if entry.refused is not None:
         raise BadInput(f"{service} does not do so: {entry.refused}")
-    tell(f"{service}  {_words(wanted)}")
+    tell(f"{service}  {in_force.in_words(wanted)}")
 
 
 @control.command()
@@ -228,12 +228,12 @@ def show(service: str, addresses: tuple[str, ...], as_json: bool) -> None:
             if as_json:
                 tell_json(asdict(switch))
             else:
-                tell(f"{service}  {_words(switch)}")
+                tell(f"{service}  {in_force.in_words(switch)}")
     for entry in in_force.active(now, clock.now_ms()).values():
         if as_json:
             tell_json(asdict(entry.switch) | {"who": entry.who, "why": entry.why, "time": entry.time})
         else:
-            tell(f"{service}  {_words(entry.switch)}  {entry.who} at {entry.time}: {entry.why}")
+            tell(f"{service}  {in_force.in_words(entry.switch)}  {entry.who} at {entry.time}: {entry.why}")
     if now.unknown:
         tell(f"{service} has switches that this version does not know: {', '.join(now.unknown)}", err=True)
 
@@ -270,24 +270,4 @@ def audit(service: str, addresses: tuple[str, ...], as_json: bool) -> None:
 
 def _line(entry: Noted) -> str:
     refused = "" if entry.refused is None else f"  refused: {entry.refused}"
-    return f"{entry.time}  {_words(entry.switch)}  {entry.who}: {entry.why}{refused}"
-
-
-def _words(switch: Switch) -> str:
-    until = "" if switch.until is None else f" until {switch.until}"
-    if switch.kind != "flag":
-        return _words_of_other(switch) + until
-    whom = f"for {switch.saga}" if switch.saga is not None else f"for {switch.percent:g} % of the sagas"
-    state = "" if switch.saga is None else " on" if switch.percent else " off"
-    return f"flag {switch.flag}{state} {whom}{until}"
-
-
-def _words_of_other(switch: Switch) -> str:
-    """A pause, a limit or a route in words, or that it has ended."""
-    _, what, name = in_force.target_of("", switch)
-    whom = f"of {what} {name}" if name else "of the whole service"
-    if switch.off:
-        return f"no {switch.kind} any more {whom}"
-    said = [f"{switch.rate_per_s:g} a second"] if switch.rate_per_s is not None else []
-    said += [f"{switch.at_once_max} at once"] if switch.at_once_max is not None else []
-    return " ".join([switch.kind, whom, *(["to"] if said else []), " and ".join(said)]).rstrip()
+    return f"{entry.time}  {in_force.in_words(entry.switch)}  {entry.who}: {entry.why}{refused}"

@@ -7,7 +7,7 @@ from typing import TypeAlias
 import click
 
 from saga.administration import commanding
-from saga.administration.commanding import Answer, Wish
+from saga.administration.commanding import PAST, REPLAYS_MAX, Wish, in_words
 from saga.cli.list import LIMIT_MAX
 from saga.cli.options import age_option, before_of, broker_option, check_said, class_option, read_stores_option
 from saga.cli.printing import tell, tell_json, tell_trouble
@@ -24,8 +24,6 @@ from saga.messages import Message
 from saga.wiring import keys_of, load_services
 
 Option: TypeAlias = Callable[[Callable[..., None]], Callable[..., None]]
-REPLAYS_MAX = 5
-"""Replays of one saga in one service after which each more has to be asked for by name: a loop helps nobody."""
 LIMIT = 1000
 WITHIN_S = 10.0
 
@@ -194,20 +192,8 @@ async def _originals(service: str, late: Sequence[Letter], settings: Settings, c
     return {id_: message for id_, message in found.items() if isinstance(message, Message)}
 
 
-PAST = {"replay": "replayed", "discard": "discarded", "resolve": "resolved"}
-
-
 def _loops(each: Blocking, wish: Wish, again: bool) -> bool:
     return wish.wanted == "replay" and not again and each.replays >= REPLAYS_MAX
-
-
-def in_words(answer: Answer) -> str:
-    """State of a command."""
-    if answer.outcome == "ignored":
-        return "refused"
-    if answer.outcome and answer.after:
-        return f"{answer.outcome}, then {answer.after}"
-    return answer.outcome or "not yet"
 
 
 def tell_state(letter: Letter, what: str, why: str, as_json: bool) -> None:

@@ -7,11 +7,9 @@ from collections.abc import Sequence
 import click
 
 from saga.administration import commanding
-from saga.administration.commanding import Wish
+from saga.administration.commanding import PAST, Wish, in_words
 from saga.cli.dead_commands import (
     CODES,
-    PAST,
-    in_words,
     json_option,
     tell_state,
     who_option,

@@ -49,6 +49,7 @@ COMMANDS = {
         "saga.cli.contracts:contracts",
         "Contracts: check that versions fit each other, and write event classes.",
     ),
+    "password": ("saga.cli.password:password", "Print a line for the file of users of the monitor's page."),
     "docs": ("saga.cli.docs:docs", "Write what contracts and manifests say, for people and tools."),
 }
 """Commands, each with its module and its sentence in `saga --help`: so that the help imports none of them."""

@@ -30,7 +30,8 @@ def metadata(wheel: zipfile.ZipFile) -> Message:
 def test_the_wheel_is_the_package_and_nothing_else(wheel: zipfile.ZipFile) -> None:
     files = {name for name in wheel.namelist() if ".dist-info/" not in name}
     modules = {path.relative_to(ROOT).as_posix() for path in (ROOT / "saga").rglob("*.py")}
-    templates = {path.relative_to(ROOT).as_posix() for path in (ROOT / "saga/choreography/templates").iterdir()}
+    folders = ("saga/choreography/templates", "saga/monitor/web/templates", "saga/monitor/web/assets")
+    templates = {path.relative_to(ROOT).as_posix() for folder in folders for path in (ROOT / folder).iterdir()}
     assert files == {*modules, *templates, "saga/py.typed"}
 
 

@@ -50,6 +50,11 @@ PLANTED = {
     "fastavro": [("saga.envelope", "fastavro")],
     "aiohttp": [("saga.observe.health", "aiohttp"), ("saga.registry.known", "aiohttp")],
     "Jinja2": [("saga.choreography.docs", "jinja2"), ("saga.cli.docs", "markupsafe")],
+    "Starlette": [("saga.monitor.views", "starlette"), ("saga.cli.password", "starlette")],
+    "Imports point down in the monitor's page": [
+        ("saga.monitor.web.desk", "saga.monitor.web.site"),
+        ("saga.monitor.web.letter_pages", "saga.monitor.web.saga_pages"),
+    ],
     "cryptography": [("saga.contracts.sealing", "cryptography")],
     "prometheus_client": [("saga.observe.health", "prometheus_client")],
     "pytest and Hypothesis": [("saga.runtime.turn", "pytest"), ("saga.progress.decide", "hypothesis")],

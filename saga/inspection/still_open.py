@@ -1,0 +1,68 @@
+"""Parts of a saga that have not come to their end, in words: who waits, for what, since when, and what would end it."""
+
+from collections.abc import Mapping
+
+from saga.clock import LATEST_MS, iso
+from saga.inspection.timeline import Parked, ServiceStatus, is_left
+from saga.printable import counted
+from saga.progress.document import Continuation, Intent, Kept, Snapshot
+
+
+def open_in(p: Snapshot, status: ServiceStatus, failing: Mapping[str, str]) -> list[str]:
+    """Everything that is still open in one service. `failing`: reasons of compensations that fail, by event."""
+    found = [_begun(i, failing) for i in p.intents]
+    found += [_parked(each, status.queue) for each in status.retries]
+    dead = [k for k in (*p.queue, *p.compensating) if k.dead]
+    found += [f"{k.message.type} for {k.handler} is a dead letter and blocks the saga: {k.dead}" for k in dead]
+    found += [f"{k.handler} is to be undone because of {k.message.type}" for k in p.compensating if _is_due(k)]
+    found += [_deadline(k) for k in p.deadlines]
+    found += [_later(c) for c in p.later]
+    found += [f"{k.message.type} for {k.handler} is queued" for k in p.queue if _is_due(k)]
+    found += [f"{k.message.type} for {k.handler} is waiting" for k in p.waiting if not is_left(p, k)]
+    return found + [
+        f"{k.message.type} for {k.handler} is left over: it can never run" for k in p.waiting if is_left(p, k)
+    ]
+
+
+def _is_due(kept: Kept) -> bool:
+    """True if it waits for neither a person nor a time."""
+    return not kept.dead and not kept.due_ms
+
+
+def _deadline(kept: Kept) -> str:
+    """A deadline that is open, in words."""
+    when = f"at {iso(min(kept.due_ms, LATEST_MS))}, {kept.message.type} having opened it"
+    if kept.attempts:
+        return f"{kept.handler} runs again {when}: {counted(kept.attempts, 'attempt')} failed"
+    return f"{kept.handler} runs {when}, unless the saga ends before"
+
+
+def _later(c: Continuation) -> str:
+    """A run that goes on later, in words."""
+    until = f", or with {' or '.join(c.until)}" if c.until else ""
+    told = f"{c.handler} goes on with {c.parts[0].type} at {iso(min(c.due_ms, LATEST_MS))}{until}"
+    return f"{told}: {counted(c.attempts, 'attempt')} failed" if c.attempts else told
+
+
+def _parked(each: Parked, behind: int) -> str:
+    """A run that waits for its next attempt, in words. `behind`: messages in the queue."""
+    what = each.handler if each.undoes is None else f"{each.handler}, which undoes what {each.undoes} did,"
+    if each.attempts:
+        told = f"{what} is tried again at {each.next}: {counted(each.attempts, 'attempt')} failed"
+        told += f" since {each.since}" if each.since else ""
+    else:  # a breaker is open, or a person has paused it: nothing has failed
+        told = f"{what} waits until {each.next}"
+    if behind and each.undoes is None:
+        told += f", {counted(behind, 'message')} wait{'s' if behind == 1 else ''} behind it"
+    return told + (f"; the last said: {each.error}" if each.error else "")
+
+
+def _begun(intent: Intent, failing: Mapping[str, str]) -> str:
+    """A run that has begun, in words; for a compensation with the reason that it does not come to its end."""
+    if intent.kind == "do":
+        return f"{intent.handler} has begun on {intent.message.type}"
+    if intent.kind == "lieu":
+        return f"what {intent.handler} began is put right because of {intent.message.type}: it can never finish"
+    name = intent.name or f"the compensation of {intent.handler}"
+    begun = f"{name} undoes what {intent.handler} did, because of {intent.message.type}"
+    return f"{begun}, and fails: {failing[intent.cause]}" if intent.cause in failing else begun

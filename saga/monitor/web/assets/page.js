@@ -1,0 +1,46 @@
+// What the pages of the monitor do in the browser. Without it nothing is lost but convenience.
+"use strict";
+
+const AGAIN_MS = 5000;
+const COMING_MS = 700;
+
+// "/" goes to the search of sagas, as long as nobody writes elsewhere.
+document.addEventListener("keydown", (event) => {
+  const writes = event.target instanceof Element && event.target.closest("input, select, textarea");
+  if (event.key !== "/" || writes || event.ctrlKey || event.metaKey || event.altKey) return;
+  event.preventDefault();
+  document.getElementById("find").focus();
+});
+
+// What is live is asked for again, unless somebody is at it: a marked box, an open part or the focus would be lost.
+function busy(live) {
+  return (
+    document.hidden ||
+    live.contains(document.activeElement) ||
+    live.querySelector("details[open], input:checked") !== null ||
+    String(window.getSelection()) !== ""
+  );
+}
+
+async function renew() {
+  const live = document.querySelector("[data-live]");
+  let coming = document.querySelector("[data-coming]") !== null;
+  if ((live !== null && !busy(live)) || coming) {
+    try {
+      const answer = await fetch(window.location.href, { credentials: "same-origin", headers: { "X-Live": "1" } });
+      if (answer.ok && !answer.redirected) {
+        const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+        const part = coming ? "#main" : "[data-live]";
+        const there = document.querySelector(part);
+        const fresh = page.querySelector(part);
+        if (there !== null && fresh !== null) there.replaceWith(document.importNode(fresh, true));
+        coming = document.querySelector("[data-coming]") !== null;
+      }
+    } catch {
+      // the monitor is away: what is shown stays, with its times
+    }
+  }
+  window.setTimeout(renew, coming ? COMING_MS : AGAIN_MS);
+}
+
+window.setTimeout(renew, document.querySelector("[data-coming]") !== null ? COMING_MS : AGAIN_MS);

@@ -1,0 +1,321 @@
+"""Desk of the page: reads what services have written down, and tells services what a person wants.
+
+It reads as `saga dead`, `saga show` and `saga audit` do, and acts as they do: through the services' topics of commands.
+Reading what needs a person costs as much as there is on these topics; so that is done aside, and kept for a moment.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from saga import controls, in_force
+from saga.administration import commanding, switching
+from saga.administration.commanding import PAST, REPLAYS_MAX, Answer, Wish, in_words
+from saga.clock import Clock, from_iso
+from saga.config import Settings
+from saga.controls import Noted, Switch
+from saga.errors import BadInput, NoStore, SagaError
+from saga.in_force import Target
+from saga.inspection.attention import Attention, Told, attention, blocking
+from saga.inspection.event_fields import Said, values_of
+from saga.inspection.letters import Letter
+from saga.inspection.listing import Choice
+from saga.inspection.showing import Shown, shown, with_reasons
+from saga.inspection.sources import sources_of
+from saga.inspection.still_open import open_in
+
+log = logging.getLogger("saga.monitor")
+T = TypeVar("T")
+
+FRESH_S = 2.0
+"""Age up to which what was read is shown as it is."""
+PATIENCE_S = 0.06
+"""Time that a page waits for what is being read, before it shows what was read last, or that it is being read."""
+ACTING_S = 5.0
+"""Time that a page waits for the answers of services, after a person has acted."""
+LETTERS_MAX = 2000
+"""Letters that the page lists; `saga dead list` lists more."""
+TROUBLES_MAX = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Read(Generic[T]):
+    """Result of the last reading."""
+
+    value: T | None = None
+    """`None`: it is being read for the first time, or could not be."""
+    troubles: tuple[str, ...] = ()
+    """Reasons that parts of it are missing, or all of it."""
+    age_s: float = 0.0
+
+    @property
+    def is_coming(self) -> bool:
+        """True if it is being read for the first time."""
+        return self.value is None and not self.troubles
+
+
+class Reading(Generic[T]):
+    """Reading of one thing, never twice at once; what was read is kept for a moment."""
+
+    def __init__(self, read: Callable[[list[str]], Awaitable[T]], clock: Clock) -> None:
+        self._read, self._clock = read, clock
+        self._last: Read[T] | None = None
+        self._at_s = 0.0
+        self._task: asyncio.Task[None] | None = None
+        self._is_stale = False
+
+    def forget(self) -> None:
+        """Have it read anew before it is shown again: somebody has acted."""
+        self._is_stale = True
+
+    async def get(self, patience_s: float = PATIENCE_S) -> Read[T]:
+        """Result, read anew if it is old, as far as that takes no longer than `patience_s`."""
+        if self._task is None and (self._last is None or self._is_stale or self._age_s() > FRESH_S):
+            self._is_stale = False
+            self._task = asyncio.get_running_loop().create_task(self._once(), name="reading")
+        if self._task is not None:
+            await asyncio.wait([self._task], timeout=patience_s)
+        last: Read[T] = self._last if self._last is not None else Read()
+        return Read(last.value, last.troubles, self._age_s() if self._last is not None else 0.0)
+
+    async def end(self) -> None:
+        """Return when nothing is being read any more: what has begun in a thread has to come to its end."""
+        if self._task is not None:
+            await asyncio.wait([self._task])
+
+    def _age_s(self) -> float:
+        return self._clock.monotonic_s() - self._at_s
+
+    async def _once(self) -> None:
+        troubles: list[str] = []
+        value = None
+        try:
+            value = await asyncio.to_thread(asyncio.run, self._in_thread(troubles))  # the page answers meanwhile
+        except SagaError as why:
+            troubles.append(str(why))
+        except Exception:
+            log.exception("the monitor's page could not read something")
+            troubles.append("it could not be read; the monitor's log says why")
+        finally:
+            self._task = None
+        more = len(troubles) - TROUBLES_MAX
+        told = [*troubles[:TROUBLES_MAX], *([f"and {more} more"] if more > 0 else [])]
+        self._last, self._at_s = Read(value, tuple(told)), self._clock.monotonic_s()
+
+    async def _in_thread(self, troubles: list[str]) -> T:
+        return await self._read(troubles)
+
+
+@dataclass(frozen=True, slots=True)
+class Controls:
+    """Book of one service, for people."""
+
+    service: str
+    switches: tuple[Switch, ...] = ()
+    """Flags that are set."""
+    active: Mapping[Target, Noted] = field(default_factory=dict)
+    entries: tuple[Noted, ...] = ()
+    """All of the book, newest first."""
+    unknown: tuple[str, ...] = ()
+    wrong: str | None = None
+    """First contradiction in the book, or the reason that it cannot be read."""
+    digest: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SagaSeen:
+    """One saga, with everything that is still open, and the fields of its events."""
+
+    saga: str
+    shown: Shown
+    left: tuple[tuple[str, str], ...]
+    """Service, and what is open there, in words."""
+    values: Mapping[tuple[str, int], Sequence[Said]]
+    """Events by service and transition; sensitive fields are hidden."""
+    troubles: tuple[str, ...]
+
+
+class Desk:
+    """Everything that the page reads and does. Used inside `open_desk`."""
+
+    def __init__(self, settings: Settings, clock: Clock, addresses: Sequence[str]) -> None:
+        self._settings, self.clock, self._addresses = settings, clock, tuple(addresses)
+        self._letters: Reading[Attention] = Reading(self._read_letters, clock)
+        self._controls: Reading[tuple[Controls, ...]] = Reading(self._read_controls, clock)
+
+    async def end(self) -> None:
+        """Return when nothing is being read any more."""
+        await self._letters.end()
+        await self._controls.end()
+
+    # ---------------------------------------------------------------- reading
+
+    async def letters(self) -> Read[Attention]:
+        """Everything that needs a person, newest first."""
+        return await self._letters.get()
+
+    async def letter(self, service: str, id_: str) -> tuple[Told | None, Read[Attention]]:
+        """One letter, if it is among those."""
+        found = await self.letters()
+        told = found.value.told if found.value is not None else ()
+        return next((each for each in told if (each.letter.service, each.letter.id) == (service, id_)), None), found
+
+    async def controls(self) -> Read[tuple[Controls, ...]]:
+        """Books of all services."""
+        return await self._controls.get()
+
+    async def saga(self, saga: str) -> SagaSeen:
+        """One saga in all services. Raises `SagaError` if there is no store, or what is there cannot be read."""
+        return await asyncio.to_thread(asyncio.run, self._saga(saga))
+
+    async def _saga(self, saga: str) -> SagaSeen:
+        troubles: list[str] = []
+
+        def warn(why: object) -> None:
+            troubles.append(str(why))
+
+        seen = await shown(saga, self._stores, self.clock, warn)
+        if seen.undoing:
+            seen = await with_reasons(saga, seen, self._settings, self.clock, warn)
+        left = [
+            (status.service, what)
+            for history, status in zip(seen.histories, seen.statuses, strict=True)
+            for what in open_in(history.snapshot, status, seen.failing)
+        ]
+        values = {(h.service, n): said for h in seen.histories for n, said in values_of(h).items()}
+        return SagaSeen(saga, seen, tuple(left), values, tuple(troubles))
+
+    @property
+    def _stores(self) -> Sequence[str]:
+        return self._addresses or (self._settings.store,)
+
+    async def _read_letters(self, troubles: list[str]) -> Attention:
+        choice = Choice(addresses=self._stores, limit=LETTERS_MAX, only_dead=True)
+        return await attention(choice, self._settings, self.clock, lambda why: troubles.append(str(why)))
+
+    async def _read_controls(self, troubles: list[str]) -> tuple[Controls, ...]:
+        try:
+            async with sources_of(self._stores, self.clock) as sources:
+                services = [source.service for source in sources]
+        except NoStore:
+            return ()
+        return tuple([await self._book(service) for service in dict.fromkeys(services)])
+
+    async def _book(self, service: str) -> Controls:
+        try:
+            book = await switching.book_of(service, self._stores, self.clock)
+        except SagaError as why:
+            return Controls(service, wrong=str(why))
+        now_ms, now = self.clock.now_ms(), in_force.in_force(book)
+        flags = (*now.flags.for_all.values(), *now.flags.for_one.values())
+        return Controls(
+            service,
+            tuple(switch for switch in flags if switch.until is None or from_iso(switch.until) > now_ms),
+            in_force.active(now, now_ms),
+            tuple(reversed(controls.entries_of(book))),
+            now.unknown,
+            controls.verify(book),
+            controls.digest_of(book),
+        )
+
+    # ---------------------------------------------------------------- acting
+
+    async def act(self, keys: Sequence[tuple[str, str]], wish: Wish, *, again: bool = False) -> list[str]:
+        """Have services do what a person wants with these letters, by service and id. Sentences that say what became of
+        each. Raises `SagaError` if nothing could be sent."""
+        try:
+            letters, sentences = await self._meant(keys, wish, again)
+            if not letters:
+                return sentences
+            sent = await commanding.send(letters, wish, self._settings, self.clock)
+            return sentences + [
+                _sentence(answer, wish) async for answer in commanding.answers(sent, self._stores, self.clock, ACTING_S)
+            ]
+        finally:
+            self._letters.forget()
+
+    async def _meant(self, keys: Sequence[tuple[str, str]], wish: Wish, again: bool) -> tuple[list[Letter], list[str]]:
+        """Letters that are to be told of, and sentences about the others."""
+        troubles: list[str] = []
+        sentences: list[tuple[tuple[str, str], str]] = []
+        if wish.wanted == "resolve" and wish.answered is None:
+            letters = await self._escalations(keys)
+        else:
+            letters, sentences = await self._blocking(keys, wish, again, troubles)
+        known = {(letter.service, letter.id) for letter in letters}
+        looping = {key for key, _ in sentences}
+        gone = [
+            f"{service}: {id_} blocks nothing any more"
+            for service, id_ in keys
+            if (service, id_) not in known | looping
+        ]
+        return letters, [*(text for _, text in sentences), *gone, *troubles[:TROUBLES_MAX]]
+
+    async def _blocking(
+        self, keys: Sequence[tuple[str, str]], wish: Wish, again: bool, troubles: list[str]
+    ) -> tuple[list[Letter], list[tuple[tuple[str, str], str]]]:
+        """Dead letters that block sagas now, as the stores have them; and those that had too many replays."""
+        sagas = await self._sagas_of(keys)
+        letters: dict[tuple[str, str], Letter] = {}
+        looping = []
+        for saga in sagas:
+            choice = Choice(addresses=self._stores, prefix=saga, limit=LETTERS_MAX, only_dead=True)
+            async for each in blocking(choice, self.clock, lambda why: troubles.append(str(why))):
+                key = (each.letter.service, each.letter.id)
+                if key not in keys or key in letters:
+                    continue
+                if wish.wanted == "replay" and not again and each.replays >= REPLAYS_MAX:
+                    often = f"{each.letter.saga} had {each.replays} replays in {key[0]} already"
+                    looping.append((key, f"{often}: mend the cause, then say so"))
+                else:
+                    letters[key] = each.letter
+        return [*letters.values()], looping
+
+    async def _sagas_of(self, keys: Sequence[tuple[str, str]]) -> list[str]:
+        """Sagas of these letters."""
+        found = (await self._letters.get(ACTING_S)).value
+        told = found.told if found is not None else ()
+        wanted = set(keys)
+        sagas = (each.letter.saga for each in told if (each.letter.service, each.letter.id) in wanted)
+        return [*dict.fromkeys(saga for saga in sagas if saga)]
+
+    async def _escalations(self, keys: Sequence[tuple[str, str]]) -> list[Letter]:
+        """Escalations that a person may close. One of a compensation that fails is over when that has succeeded."""
+        found = (await self._letters.get(ACTING_S)).value
+        told = found.told if found is not None else ()
+        meant = [each for each in told if (each.letter.service, each.letter.id) in set(keys)]
+        return [e.letter for e in meant if e.letter.what == "escalation" and e.letter.undoes is None and e.letter.saga]
+
+    async def switch(self, service: str, wanted: Switch, who: str, why: str) -> str:
+        """Switch something in a service. A sentence that says what became of it. Raises `SagaError`."""
+        if mistakes := controls.mistakes_in(wanted):
+            raise BadInput("; ".join(mistakes))
+        try:
+            wish = await switching.switch(service, wanted, who, why, self._settings, self.clock)
+            entry = await switching.noted(service, wish, self._stores, self.clock, ACTING_S)
+        finally:
+            self._controls.forget()
+        if entry is None:
+            return f"{service} has not come to it yet: does it run? The wish stays, and is heeded when it does"
+        if entry.refused is not None:
+            raise BadInput(f"{service} does not do so: {entry.refused}")
+        return f"{service}: {in_force.in_words(wanted)}"
+
+
+def _sentence(answer: Answer, wish: Wish) -> str:
+    letter = answer.sent.letter
+    done = answer.outcome == PAST[wish.wanted] and answer.after != "dead"
+    return f"{letter.service}, {letter.saga}: {in_words(answer)}" + ("" if done else f" - {answer.reason}")
+
+
+@asynccontextmanager
+async def open_desk(settings: Settings, clock: Clock, addresses: Sequence[str] = ()) -> AsyncIterator[Desk]:
+    """Desk, until the end of the block."""
+    desk = Desk(settings, clock, addresses)
+    try:
+        yield desk
+    finally:
+        await desk.end()

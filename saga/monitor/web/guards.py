@@ -1,0 +1,122 @@
+"""Guards in front of every page: which hosts it answers to, what browsers may do with it, who may send a form.
+
+A page on a machine's own port can be reached by whatever else its user's browser shows: by a foreign page that sends a
+form to it, or that gives its own name the address of this machine. So names are checked, forms come from our pages
+alone, and carry a secret of the session.
+"""
+
+import ipaddress
+import re
+from collections.abc import Collection, Iterable
+from urllib.parse import parse_qsl
+
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from saga.errors import BadInput
+
+FORM_BYTES_MAX = 1 << 18
+"""Largest form: an answer to a step may have 64 KiB, three times as much when it is encoded."""
+FIELDS_MAX = 2000
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; "
+    "base-uri 'none'; frame-ancestors 'none'"
+)
+HEADERS = (
+    (b"content-security-policy", POLICY.encode()),
+    (b"x-content-type-options", b"nosniff"),
+    (b"x-frame-options", b"DENY"),
+    (b"referrer-policy", b"same-origin"),  # `no-referrer` would have browsers send forms with the origin `null`
+    (b"cross-origin-opener-policy", b"same-origin"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (b"permissions-policy", b"camera=(), geolocation=(), microphone=()"),
+)
+"""Headers of every answer."""
+_PORT = re.compile(r":[0-9]{1,5}$")
+
+
+class Guarded:
+    """Application behind the guards: middleware of ASGI."""
+
+    def __init__(self, app: ASGIApp, hosts: Collection[str] = ()) -> None:
+        self._app, self._hosts = app, frozenset(host.lower() for host in hosts)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer, or refuse."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        async def with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                there = {name.lower() for name, _ in message["headers"]}
+                more = [] if b"cache-control" in there else [(b"cache-control", b"no-store")]
+                message = {**message, "headers": [*message["headers"], *HEADERS, *more]}
+            await send(message)
+
+        request = Request(scope)
+        refused = self._refused(request)
+        answer = self._app if refused is None else PlainTextResponse(f"{refused}\n", status_code=403)
+        await answer(scope, receive, with_headers)
+
+    def _refused(self, request: Request) -> str | None:
+        host = request.headers.get("host", "")
+        if not is_ours(host, self._hosts):
+            return (
+                "this page is not known by that name: ask by its address, or have whoever runs it name the host in "
+                "SAGA_MONITOR_HOSTS"
+            )
+        if request.method in ("GET", "HEAD"):
+            return None
+        if request.headers.get("origin", "").partition("://")[2].lower() != host.lower():
+            return "a form has to come from a page of this monitor"
+        return None
+
+
+def is_ours(host: str, hosts: Collection[str]) -> bool:
+    """True if a page may be asked for under this name: an address, which nobody else's name can be, or one of `hosts`.
+
+    >>> is_ours("127.0.0.1:8090", ()), is_ours("[::1]:8090", ()), is_ours("localhost:8090", ())
+    (True, True, True)
+    >>> is_ours("evil.example", ()), is_ours("monitor.example", {"monitor.example"}), is_ours("", ())
+    (False, True, False)
+    """
+    name = _PORT.sub("", host).lower()
+    if name == "localhost" or name in hosts:
+        return True
+    try:
+        ipaddress.ip_address(name.strip("[]"))
+    except ValueError:
+        return False
+    return True
+
+
+class Form:
+    """Fields of a form, as they came."""
+
+    def __init__(self, fields: Iterable[tuple[str, str]]) -> None:
+        self._fields = [*fields]
+
+    def one(self, name: str) -> str:
+        """Text of a field, without spaces around it; empty if it is not there."""
+        return next((value.strip() for field, value in self._fields if field == name), "")
+
+    def every(self, name: str) -> list[str]:
+        """Texts of all fields of this name."""
+        return [value for field, value in self._fields if field == name]
+
+
+async def form_of(request: Request) -> Form:
+    """Form of a request. Raises `BadInput` if it is none, or too large."""
+    if request.headers.get("content-type", "").partition(";")[0].strip() != "application/x-www-form-urlencoded":
+        raise BadInput("that is no form of this page")
+    body = b""
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > FORM_BYTES_MAX:
+            raise BadInput(f"the form has more than {FORM_BYTES_MAX} bytes")
+    try:
+        return Form(parse_qsl(body.decode("latin-1"), keep_blank_values=True, max_num_fields=FIELDS_MAX))
+    except ValueError as why:
+        raise BadInput(f"the form cannot be read: {why}") from why

@@ -1,0 +1,234 @@
+"""Site: what every page of the monitor is made with, and how its templates show text from outside."""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from secrets import compare_digest
+from typing import Any
+from urllib.parse import quote, unquote
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+
+from saga.clock import LATEST_MS, Clock, from_iso, iso
+from saga.errors import BadInput, SagaError
+from saga.monitor.views import Views
+from saga.monitor.web.desk import Desk
+from saga.monitor.web.guards import Form, form_of
+from saga.monitor.web.users import Session, Sessions
+from saga.printable import printable, shortened
+
+TEMPLATES = Path(__file__).with_name("templates")
+COOKIE = "saga_session"
+LIVE = "x-live"
+"""Header of a page that asks for itself again: what is told once is not for it."""
+CELL_BYTES_MAX = 2000
+"""Longest text in one place of a page; longer ones are cut."""
+_SPACES = re.compile(r"[ \t\r\n]+")
+
+
+class Unknown(SagaError):
+    """Raised for something that is not there: the page answers 404."""
+
+
+class NotAllowed(SagaError):
+    """Raised for what only somebody may do who has signed in: the page answers 403."""
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """Everything that the pages have in common."""
+
+    views: Views | None
+    """Folds of what services told; `None`: the pages that need them are left out."""
+    desk: Desk
+    sessions: Sessions
+    clock: Clock
+    environment: Environment
+
+    def session(self, request: Request) -> Session | None:
+        """Session of whoever asks; `None`: nobody has signed in."""
+        return self.sessions.of(request.cookies.get(COOKIE))
+
+    def page(self, request: Request, template: str, status: int = 200, **values: object) -> Response:
+        """Answer with a page."""
+        session = self.session(request)
+        notice = ""
+        if session is not None and LIVE not in request.headers:
+            notice, session.notice = session.notice, ""
+        text = self.environment.get_template(template).render(
+            path=request.url.path,
+            asked=request.url.path + (f"?{request.url.query}" if request.url.query else ""),
+            session=session,
+            may_sign_in=self.sessions.may_begin,
+            has_views=self.views is not None,
+            notice=notice,
+            now_ms=self.clock.now_ms(),
+            **values,
+        )
+        return HTMLResponse(text, status)
+
+    async def form(self, request: Request) -> tuple[Form, Session]:
+        """Form of somebody who has signed in, sent by a page of this session. Raises `NotAllowed`, `BadInput`."""
+        session = self.session(request)
+        if session is None:
+            raise NotAllowed("nobody is signed in here: sign in, then do it again")
+        form = await form_of(request)
+        if not same(form.one("form"), session.form):
+            raise NotAllowed("the form is of another session: load the page anew, then do it again")
+        return form, session
+
+
+def site_of(request: Request) -> Site:
+    """Site of the application that is asked."""
+    site = request.app.state.site
+    assert isinstance(site, Site)
+    return site
+
+
+def seen_after(session: Session, notice: str, url: str) -> Response:
+    """Answer that leads to another page, which shows the notice once."""
+    session.notice = notice
+    return RedirectResponse(url, 303)
+
+
+def same(one: str, other: str) -> bool:
+    """True if two secrets are the same; takes as long if they are not."""
+    return compare_digest(one.encode("utf-8", "replace"), other.encode())
+
+
+# ---------------------------------------------------------------- templates
+
+
+def environment() -> Environment:
+    """Templates: everything that stands in them is escaped, whoever wrote it."""
+    made = Environment(
+        loader=FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=_shown,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.globals |= {"link": link, "key": key_of, "LONGEST": CELL_BYTES_MAX}
+    made.filters |= {
+        "when": when,
+        "ago": ago,
+        "span": span,
+        "ms": from_iso_or_none,
+        "list_twice": _twice,
+        "json": _json,
+    }
+    return made
+
+
+def _twice(value: str) -> tuple[str, str]:
+    """Option of a list whose text is its value."""
+    return value, value
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _shown(value: object) -> object:
+    """Text as pages have it: on one line, without characters that nobody sees, and not too long."""
+    if isinstance(value, str) and not isinstance(value, Markup):
+        return printable(shortened(_SPACES.sub(" ", value), CELL_BYTES_MAX))
+    return value
+
+
+def link(path: str, **query: object) -> Markup:
+    """Link to a page of ours: everything in it is ASCII, whatever the ids are.
+
+    >>> link("/saga", id="a&b/ü")
+    Markup('/saga?id=a%26b%2F%C3%BC')
+    """
+    asked = "&amp;".join(
+        f"{name}={_quoted(str(value))}" for name, value in query.items() if value not in ("", None, False)
+    )
+    return Markup(path + (f"?{asked}" if asked else ""))
+
+
+def _quoted(text: str) -> str:
+    return quote(text, safe="", errors="backslashreplace")
+
+
+def key_of(service: str, id_: str) -> Markup:
+    """Name of a letter in forms and links."""
+    return Markup(f"{_quoted(service)}/{_quoted(id_)}")
+
+
+def letter_named(key: str) -> tuple[str, str]:
+    """Service and id that a key names. Raises `BadInput` if it is none."""
+    service, separator, id_ = key.partition("/")
+    if not separator or not service or not id_:
+        raise BadInput("the form names no letter: load the page anew")
+    return unquote(service), unquote(id_)
+
+
+def from_iso_or_none(text: str | None) -> int | None:
+    """Milliseconds of an RFC 3339 text; `None` for any other."""
+    try:
+        return None if not text else from_iso(text)
+    except (ValueError, OverflowError):
+        return None
+
+
+def when(ms: int | None) -> Markup:
+    """Time for people, to the second, with the milliseconds for machines.
+
+    >>> when(1_795_270_000_123)
+    Markup('<time datetime="2026-11-21T14:06:40.123Z">2026-11-21 14:06:40</time>')
+    """
+    if ms is None or not 0 <= ms <= LATEST_MS:
+        return Markup('<span class="soft">-</span>')
+    text = iso(ms)
+    return Markup(f'<time datetime="{text}">{text[:10]} {text[11:19]}</time>')
+
+
+def span(ms: float | None) -> str:
+    """Length of time for people, in its largest unit.
+
+    >>> [span(each) for each in (0, 4.31, 1500, 90_000, 7_200_000, 200_000_000, None)]
+    ['0 ms', '4.3 ms', '1.5 s', '90 s', '2.0 h', '2.3 d', '-']
+    """
+    if ms is None:
+        return "-"
+    if ms < 1000:
+        return f"{ms:.1f} ms" if 0 < ms < 10 else f"{ms:.0f} ms"
+    for unit, size, until in (("s", 1000, 120), ("min", 60_000, 120), ("h", 3_600_000, 48)):
+        if ms / size < until:
+            return f"{ms / size:.1f} {unit}" if ms / size < 10 else f"{ms / size:.0f} {unit}"
+    return f"{ms / 86_400_000:.1f} d"
+
+
+def ago(ms: int | None, now_ms: int) -> str:
+    """Age for people.
+
+    >>> ago(1000, 61_000), ago(2000, 1000)
+    ('60 s ago', 'in the future')
+    """
+    if ms is None:
+        return "-"
+    return f"{span(now_ms - ms)} ago" if ms <= now_ms else "in the future"
+
+
+def number_in(values: Mapping[str, str] | Any, name: str, most: int) -> int:
+    """Whole number of a query, 0 if it is none or too large."""
+    text = str(values.get(name, ""))
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 and int(text) <= most else 0
+
+
+def portion(items: Sequence[Any], at: int, size: int) -> tuple[Sequence[Any], int | None, int | None]:
+    """Part of a list, and where the parts before and behind it begin.
+
+    >>> portion("abcdefg", 3, 3)
+    ('def', 0, 6)
+    """
+    before = max(0, at - size) if at else None
+    return items[at : at + size], before, at + size if at + size < len(items) else None

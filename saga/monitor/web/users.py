@@ -1,0 +1,203 @@
+"""Users who may act on the monitor's page: a file of names with hashed passwords, and who is signed in."""
+
+import base64
+import binascii
+import hashlib
+import re
+import secrets
+from asyncio import Lock, to_thread
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from saga.clock import Clock
+from saga.errors import BadInput, ConfigurationError
+
+COST, BLOCK, LANES = 1 << 15, 8, 1
+"""Parameters of scrypt for new passwords: 32 MB and about a tenth of a second for each guess."""
+COST_MAX, BLOCK_MAX, LANES_MAX = 1 << 17, 16, 4
+"""Largest parameters that a line of the file may have: else it would decide how much memory signing in takes."""
+MEMORY_MAX = 1 << 29
+PASSWORD_MIN, PASSWORD_MAX = 8, 1024
+"""Least and most characters of a password."""
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@+-]{0,63}")
+SESSION_S = 8 * 3600.0
+"""Time after which everybody has to sign in again."""
+SESSIONS_MAX = 1000
+WRONG_S = 1.0
+"""Pause behind a wrong password; meanwhile nobody else's is looked at, so guesses are at most one a second."""
+WAITING_MAX = 10
+"""People who may wait to be signed in; more are asked to come again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hashed:
+    """Password as the file has it."""
+
+    cost: int
+    block: int
+    lanes: int
+    salt: bytes
+    digest: bytes
+
+    def is_of(self, password: str) -> bool:
+        """True if this is the password. Takes as long for a wrong one."""
+        made = hashlib.scrypt(
+            password.encode("utf-8", "backslashreplace"),
+            salt=self.salt,
+            n=self.cost,
+            r=self.block,
+            p=self.lanes,
+            maxmem=MEMORY_MAX,
+            dklen=len(self.digest),
+        )
+        return secrets.compare_digest(made, self.digest)
+
+
+def line_for(name: str, password: str) -> str:
+    """Line of the file for a user. Raises `BadInput` for a name or a password that cannot be one."""
+    if NAME.fullmatch(name) is None:
+        raise BadInput(f"{name!r} cannot be a name: 1 to 64 letters, digits, and . _ @ + - behind the first")
+    if not PASSWORD_MIN <= len(password) <= PASSWORD_MAX:
+        raise BadInput(f"a password has {PASSWORD_MIN} to {PASSWORD_MAX} characters, and this one {len(password)}")
+    salt = secrets.token_bytes(16)
+    plain = password.encode("utf-8", "backslashreplace")
+    digest = hashlib.scrypt(plain, salt=salt, n=COST, r=BLOCK, p=LANES, maxmem=MEMORY_MAX, dklen=32)
+    return f"{name}:scrypt:{COST}:{BLOCK}:{LANES}:{_text(salt)}:{_text(digest)}"
+
+
+def users_in(file: str) -> Mapping[str, Hashed]:
+    """Users in a file, by name; none if no file is named. Raises `ConfigurationError` with all that is wrong."""
+    if not file:
+        return {}
+    try:
+        text = Path(file).read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as why:
+        raise ConfigurationError(
+            "the monitor's users cannot be read:", [f"SAGA_MONITOR_USERS is {file}: {why}"]
+        ) from why
+    found: dict[str, Hashed] = {}
+    problems = []
+    for number, line in enumerate(text.splitlines(), start=1):
+        if not line.strip() or line.startswith("#"):
+            continue
+        name, _, rest = line.strip().partition(":")
+        hashed = _hashed(rest)
+        if NAME.fullmatch(name) is None or hashed is None:  # nothing of the line is shown: it may be a password
+            problems.append(f"{file}, line {number}: it is no user; `saga password NAME` prints such a line")
+        elif name in found:
+            problems.append(f"{file}, line {number}: {name} is there twice; keep one")
+        else:
+            found[name] = hashed
+    if problems:
+        raise ConfigurationError("the monitor's users cannot be read:", problems)
+    return found
+
+
+def _hashed(text: str) -> Hashed | None:
+    """Password as a line has it; `None` if it is none."""
+    words = text.split(":")
+    if len(words) != 6 or words[0] != "scrypt":
+        return None
+    try:
+        cost, block, lanes = (int(word) for word in words[1:4])
+        salt, digest = (base64.b64decode(word, validate=True) for word in words[4:])
+    except (ValueError, binascii.Error):
+        return None
+    is_power = cost > 1 and cost & (cost - 1) == 0
+    within = cost <= COST_MAX and 1 <= block <= BLOCK_MAX and 1 <= lanes <= LANES_MAX
+    return (
+        Hashed(cost, block, lanes, salt, digest)
+        if is_power and within and len(salt) >= 8 and len(digest) >= 16
+        else None
+    )
+
+
+def _text(value: bytes) -> str:
+    return base64.b64encode(value).decode("ascii")
+
+
+NOBODY = Hashed(COST, BLOCK, LANES, bytes(16), bytes(32))
+"""Password of nobody: so that a name which is not there takes as long as one that is."""
+
+
+@dataclass(slots=True)
+class Session:
+    """Time in which somebody is signed in."""
+
+    user: str
+    hashed: Hashed
+    """Password with which it began: another one ends it."""
+    form: str
+    """Secret that each form of this session carries."""
+    until_s: float
+    notice: str = ""
+    """Sentence for the next page."""
+
+
+class TooMany(BadInput):
+    """Raised if more people sign in at once than are let wait."""
+
+
+class Sessions:
+    """Sessions in the memory of this process, by the secret in the browser's cookie."""
+
+    def __init__(self, file: str, clock: Clock) -> None:
+        self._file, self._clock = file, clock
+        self._sessions: dict[str, Session] = {}
+        self._one = Lock()
+        self._waiting = 0
+        users_in(file)
+
+    @property
+    def may_begin(self) -> bool:
+        """True if there is anybody who could sign in."""
+        return bool(self._file)
+
+    async def begin(self, name: str, password: str) -> str | None:
+        """Secret of a new session; `None`: there is no such user, or the password is another. Raises `TooMany`, and
+        `ConfigurationError`: the file cannot be read any more."""
+        if self._waiting >= WAITING_MAX:
+            raise TooMany("too many people sign in at once: try again in a minute")
+        self._waiting += 1
+        try:
+            async with self._one:
+                hashed = users_in(self._file).get(name)
+                fits = len(password) <= PASSWORD_MAX
+                right = await to_thread((hashed or NOBODY).is_of, password if fits else "")
+                if hashed is None or not fits or not right:
+                    await self._clock.sleep(WRONG_S)
+                    return None
+        finally:
+            self._waiting -= 1
+        self._sweep()
+        secret, until_s = secrets.token_urlsafe(32), self._clock.monotonic_s() + SESSION_S
+        self._sessions[secret] = Session(name, hashed, secrets.token_urlsafe(32), until_s)
+        return secret
+
+    def _sweep(self) -> None:
+        """Forget what is over; and the oldest, if there are too many."""
+        now_s = self._clock.monotonic_s()
+        self._sessions = {secret: each for secret, each in self._sessions.items() if each.until_s > now_s}
+        while len(self._sessions) >= SESSIONS_MAX:
+            del self._sessions[next(iter(self._sessions))]
+
+    def of(self, secret: str | None) -> Session | None:
+        """Session with this secret, if it goes on: the user is still in the file, with the same password."""
+        session = self._sessions.get(secret or "")
+        if session is None or secret is None:
+            return None
+        if session.until_s <= self._clock.monotonic_s() or not self._is_there(session):
+            self.end(secret)
+            return None
+        return session
+
+    def _is_there(self, session: Session) -> bool:
+        try:
+            return users_in(self._file).get(session.user) == session.hashed
+        except ConfigurationError:
+            return False
+
+    def end(self, secret: str) -> None:
+        """Forget a session."""
+        self._sessions.pop(secret, None)

@@ -1,0 +1,6 @@
+"""Fixtures of the commands' tests, for the monitor: a folder, a shop that has run, a potter that can be started."""
+
+from tests.cli.conftest import built, embedded_pottery, folder, kafka_pottery, pottery_on, saga, shop
+from tests.cli.test_dead import dead, kiln
+
+__all__ = ["built", "dead", "embedded_pottery", "folder", "kafka_pottery", "kiln", "pottery_on", "saga", "shop"]

@@ -1,0 +1,120 @@
+"""Acting on the monitor's page: what a person wants is done by the services that run, and stands in their histories."""
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+
+from saga.config import Settings
+from saga.monitor.web.users import line_for
+from tests.cli.conftest import Call
+from tests.cli.pottery_service import CLOCK, Pottery
+from tests.cli.test_dead import blocked, mend, outcomes
+from tests.cli.test_missing_topics import Running
+from tests.monitor.asking import Browser, Seen, Sent, browsing
+
+WITHIN_S = 60.0
+
+
+def form_to(page: Seen, action: str, **fields: str) -> Sent:
+    """Form of a page with this action, in which these fields stand."""
+    return next(form for form in page.forms if form.action == action and {*fields.items()} <= {*form.fields})
+
+
+async def letters_of(browser: Browser, saga: str, count: int = 1) -> list[str]:
+    """Links to the letters of a saga that have to be acted on, once there are so many."""
+    end_s = CLOCK.monotonic_s() + WITHIN_S
+    while True:
+        page = await browser.get(f"/dead?text={saga}")
+        if len(found := sorted({*page.links("/dead/letter")})) == count:
+            return found
+        assert CLOCK.monotonic_s() < end_s, page.text
+        await CLOCK.sleep(0.2)
+
+
+async def test_dead_letters_are_replayed_resolved_and_discarded_and_controls_switched(
+    dead: Running, pottery_on: Pottery, saga: Call, folder: Path
+) -> None:
+    service = pottery_on.service
+    (folder / "users").write_text(line_for("ada", "correct horse"))
+    settings = Settings.from_environment()
+    async with browsing(Settings(broker=settings.broker, monitor_users="users", options=settings.options)) as browser:
+        await letters_of(browser, "cup-", 3)
+        await browser.sign_in("ada", "correct horse")
+
+        mend(pottery_on, "cup-1")
+        [path] = await letters_of(browser, "cup-1")
+        letter = await browser.get(path)
+        assert "RuntimeError: the kiln is cold" in letter.text
+        assert "What to do look why 1 attempts failed" in letter.text
+        done = await browser.send(form_to(letter, "/dead/act", wanted="replay"), ("why", "the kiln is hot"))
+        told = await browser.get(done.headers["location"])
+        assert f"{service}, cup-1: replayed, then handled" in told.text
+        assert "Now: replayed" in told.text
+        assert await letters_of(browser, "cup-1", 0) == []
+
+        both = await browser.get("/dead")
+        marked = [
+            ("letter", attrs.get("value") or "") for tag, attrs in both.elements
+            if tag == "input" and attrs.get("name") == "letter"
+        ]  # fmt: skip
+        assert len(marked) == 2
+        again = await browser.send(form_to(both, "/dead/act"), *marked, ("wanted", "replay"), ("why", "once more"))
+        told = await browser.get(again.headers["location"])
+        for cup in ("cup-2", "cup-3"):
+            assert f"{service}, {cup}: replayed, then dead - " in told.text
+        [path] = await letters_of(browser, "cup-2")
+        letter = await browser.get(path)
+        await browser.send(form_to(letter, "/dead/act", wanted="discard"), ("why", "it is broken"))
+        assert await letters_of(browser, "cup-2", 0) == []
+
+        pause = form_to(await browser.get("/controls"), "/controls/switch", kind="pause")
+        fields = (("service", service), ("handler", "forget"), ("until", "2h"), ("why", "to see"))
+        await browser.send(pause, *fields)
+        page = await browser.get("/controls")
+        assert f"{service}: pause of handler forget until " in page.text
+        assert "End it" in page.text
+        refused = await browser.send(pause, ("service", service), ("handler", "bake"), ("why", "to see"), status=400)
+        assert "there is no handler &#39;bake&#39;" in refused.text
+        end = form_to(page, "/controls/switch", kind="pause", off="yes", handler="forget")
+        await browser.send(end, ("why", "seen"))
+        page = await browser.get("/controls")
+        assert "Nothing is switched." in page.text
+        flag = form_to(page, "/controls/switch", kind="flag")
+        await browser.send(flag, ("service", service), ("flag", "blue"), ("percent", "12.5"), ("why", "a part"))
+        book = await browser.get(f"/audit?service={service}")
+        assert "The book is whole" in book.text
+        assert "It has 4 entries" in book.text
+        for told_of in ("flag blue for 12.5 % of the sagas a part", "ada no pause any more of handler forget seen"):
+            assert told_of in book.text, told_of
+    await asyncio.to_thread(_recorded, saga)  # commands have an event loop of their own
+
+
+def _recorded(saga: Call) -> None:
+    assert outcomes(saga, "cup-1") == ["dead", "replayed", "handled"]
+    assert outcomes(saga, "cup-2") == ["dead", "replayed", "dead", "discarded"]
+    assert blocked(saga) == {"cup-3"}
+    lines = json.loads(saga("show", "cup-2", "--json").stdout)["timeline"]
+    assert "ada wants it: it is broken" in lines[-1]["reason"]
+
+
+@pytest.mark.parametrize("pottery_on", ["embedded"], indirect=True)
+async def test_a_service_that_does_not_run_is_told_of_and_does_it_later(
+    dead: Running, pottery_on: Pottery, saga: Call, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("saga.monitor.web.desk.ACTING_S", 0.1)
+    (folder / "users").write_text(line_for("ada", "correct horse"))
+    dead.kill()
+    dead.wait()
+    async with browsing(Settings(monitor_users="users")) as browser:
+        await browser.sign_in("ada", "correct horse")
+        [path] = await letters_of(browser, "cup-1")
+        letter = await browser.get(path)
+        answer = form_to(letter, "/dead/act", wanted="resolve")
+        fields = (("step", "fire"), ("answered", '"hot"'), ("why", "seen through the window"))
+        done = await browser.send(answer, *fields)
+        told = await browser.get(done.headers["location"])
+        assert "not yet" in told.text
+        assert "does it run?" in told.text
+        assert "Now: blocks" in told.text

@@ -1,0 +1,294 @@
+"""Pages of the monitor: what services have written down and told is shown, escaped, whatever it is."""
+
+import json
+import shutil
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+
+from saga.config import Settings
+from saga.monitor.views import Filter
+from saga.monitor.web.users import line_for
+from tests.cli.conftest import ROOT
+from tests.cli.example_runs import an_order, open_shop
+from tests.monitor.asking import Browser, Seen, browsing
+from tests.monitor.told_views import ToldViews
+
+HOSTILE = (
+    "<script>alert(1)</script>",
+    "\"><img src=x onerror=alert(1)>'",
+    "</title></td></table><style>*{display:none}</style>",
+    "javascript:alert(1)",
+    "{{ 7 * 7 }}{% raw %}",
+    "a\n\x1b[2J\u202egnp.exe\u200b b",
+    "100%&id=2#%00",
+    "é東京",
+    "long " * 900,
+)
+TAGS = frozenset((
+    "html", "head", "meta", "title", "link", "script", "body", "a", "header", "nav", "ul", "li", "form", "label",
+    "input", "button", "div", "span", "main", "h1", "h2", "p", "table", "thead", "tbody", "tr", "th", "td", "time",
+    "details", "summary", "code", "dl", "dt", "dd", "ol", "fieldset", "legend", "select", "option", "strong", "section",
+    "svg", "rect",
+))  # fmt: skip
+ONLY_OURS = {"link": ("/assets/",), "script": ("/assets/",), "form": ("/",), "a": ("/", "#main")}
+
+
+def is_clean(seen: Seen) -> None:
+    """Check that the page has nothing but what our templates have: no element, event or address of anybody else."""
+    for tag, attrs in seen.elements:
+        assert tag in TAGS, (tag, attrs)
+        assert not [name for name in attrs if name.startswith("on") or name in ("style", "srcdoc", "formaction")], attrs
+        if tag in ONLY_OURS:
+            where = attrs.get("href") or attrs.get("src") or attrs.get("action") or "/"
+            assert where.startswith(ONLY_OURS[tag]), (tag, attrs)
+            assert where.isascii(), where
+            assert not where.startswith(("//", "/\\")), where
+    assert len(seen.open) == 0
+    assert seen.text.isprintable()
+
+
+PAGES = ("/sagas", "/stuck", "/rates", "/dead", "/dead?now=all", "/controls", "/audit")
+
+
+async def test_what_services_told_is_shown_escaped(folder: Path) -> None:
+    views = ToldViews("")
+    async with browsing(Settings(), views) as browser:
+        for text in HOSTILE:
+            views.text, views.services = text, (text,)
+            await _asked(browser, text)
+
+
+async def _asked(browser: Browser, text: str) -> None:
+    for path in (*PAGES, f"/saga?id={quote(text)}", f"/sagas?text={quote(text)}", f"/dead?text={quote(text)}"):
+        is_clean(await browser.get(path))
+    is_clean(await browser.get(f"/saga?id={quote('x' + text)}", 404))
+    is_clean(await browser.get(f"/audit?service={quote('x' + text)}", 404))
+    is_clean(await browser.get(f"/dead/letter?letter=a/{quote(text, safe='')}", 404))
+
+
+async def test_what_services_have_written_down_is_shown_escaped(folder: Path) -> None:
+    ids = [text[:200] for text in HOSTILE]
+    async with open_shop(folder / ".saga") as shop:
+        for id_ in ids:
+            await shop.settle(an_order(id_, card="broken"))
+    async with browsing(Settings()) as browser:
+        page = await browser.get("/dead")
+        is_clean(page)
+        letters = page.links("/dead/letter")
+        assert len(letters) == len(ids)
+        for path in letters:
+            is_clean(await browser.get(path))
+        sagas = page.links("/saga?id=")
+        assert len(set(sagas)) == len(ids)
+        for path in sagas:
+            seen = await browser.get(path)
+            is_clean(seen)
+            assert "the bank does not know such cards" in seen.text, path
+
+
+@pytest.fixture
+def charges_are_sensitive(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The contracts that the shop's sagas are shown by call a field sensitive that its services have emitted."""
+    contracts = shop / "contracts"
+    shutil.copytree(ROOT / "contracts", contracts)
+    monkeypatch.setenv("SAGA_CONTRACTS", str(contracts))
+    file = contracts / "payments" / "PaymentReserved.v1.avsc"
+    schema = json.loads(file.read_text())
+    for field in schema["fields"]:
+        field |= {"sensitive": True} if field["name"] == "charge_id" else {}
+    file.write_text(json.dumps(schema))
+
+
+async def test_a_saga_is_one_timeline_with_what_is_open_and_sensitive_values_hidden(
+    shop: Path, charges_are_sensitive: None
+) -> None:
+    async with browsing(Settings()) as browser:
+        page = await browser.get("/saga?id=order-3")
+        assert "No outcome yet" in page.text
+        assert "OrderPlaced for reserve is a dead letter and blocks the saga" in page.text
+        assert "expire runs at " in page.text
+        assert "For people" in page.text
+        assert "broken" not in page.text, "cards are sensitive"
+        done = await browser.get("/saga?id=order-1")
+        assert "Ended with OrderConfirmed" in done.text
+        assert "Still open" not in done.text
+        assert "PaymentReserved" in done.text
+        assert '"charge_id": "***", "amount": "9.80"' in done.text
+        assert "update set_aside" in done.text
+        missing = await browser.get("/saga?id=order-99", 404)
+        assert "no service knows saga order-99" in missing.text
+        assert (await browser.client.get("/saga")).status_code == 404
+
+
+async def test_needs_a_person_is_filtered_and_each_letter_tells_all(shop: Path) -> None:
+    async with browsing(Settings()) as browser:
+        page = await browser.get("/dead")
+        [path] = page.links("/dead/letter")
+        assert "Permanent: the bank does not know such cards" in page.text
+        for query, found in (
+            ("text=order-3", 1), ("text=order-4", 0), ("service=payment", 1), ("service=order", 0),
+            ("what=escalation", 0),
+            ("text=such+cards&now=open", 1), ("class=data", 0), ("class=outside", 1), ("at=50", 0), ("at=x", 1),
+        ):  # fmt: skip
+            seen = await browser.get(f"/dead?{query}")
+            assert len(seen.links("/dead/letter")) == found, query
+            assert ("Nothing fits these filters." in seen.text) == (not found and query != "at=50"), query
+        letter = await browser.get(path)
+        assert "Dead letter of order-3" in letter.text
+        for told in (
+            "handler reserve",
+            "event OrderPlaced",
+            "attempts 1",
+            "What to do",
+            "Through these lines",
+            "ce_subject",
+        ):
+            assert told in letter.text, told
+        assert not [form for form in letter.forms if form.action == "/dead/act"], "nobody has signed in"
+
+
+async def test_empty_and_missing_and_broken_are_told(folder: Path) -> None:
+    async with browsing(Settings()) as browser:
+        assert "No service has a store here yet." in (await browser.get("/controls")).text
+        assert "No service has a store here yet." in (await browser.get("/audit")).text
+        empty = await browser.get("/dead")
+        assert "Not all of it could be read" in empty.text, "there is no store"
+        assert "Nothing needs a person." not in empty.text, "nobody knows"
+        assert "there is no such page" in (await browser.get("/no-such-page", 404)).text
+        assert (await browser.client.post("/dead", headers={"origin": "http://127.0.0.1:8090"})).status_code == 405
+        first = await browser.client.get("/")
+        assert (first.status_code, first.headers["location"]) == (303, "/dead")
+        assert (await browser.client.get("/sagas")).status_code == 404, "nothing is folded here"
+    (folder / "other.db").write_bytes(b"no database at all" * 100)
+    async with browsing(Settings(store="sqlite:///other.db")) as browser:
+        broken = await browser.get("/saga?id=order-1", 503)
+        assert "other.db" in broken.text
+        assert "other.db" in (await browser.get("/dead")).text
+
+
+async def test_sagas_are_searched_filtered_and_paged(folder: Path) -> None:
+    views = ToldViews("order-", count=120, services=3)
+    async with browsing(Settings(), views) as browser:
+        first = await browser.client.get("/")
+        assert first.headers["location"] == "/sagas"
+        page = await browser.get("/sagas?text=order&state=dead&outcome=none&age=1h&service=service-1")
+        assert len(page.links("/saga?id=")) == 50
+        which, asked = views.asked[-1]
+        assert which == Filter(
+            text="order", service="service-1", outcome="none", before_ms=which.before_ms, dead=True, open=False
+        )
+        assert which.before_ms is not None
+        assert (asked.limit, asked.after) == (50, "")
+        [behind] = [href for href in page.links("/sagas?") if "after=" in href]
+        second = await browser.get(behind)
+        assert views.asked[-1][1].after == "50"
+        assert views.asked[-1][0].dead, "filters stay"
+        assert second.links("/saga?id=")[0] == "/saga?id=order-50"
+        assert [href for href in second.links("/sagas?") if "after=" not in href]
+        for state, holds in (("open", "open"), ("stuck", "stuck_ms"), ("nonsense", "")):
+            await browser.get(f"/sagas?state={state}")
+            assert not holds or getattr(views.asked[-1][0], holds), state
+        assert "120 sagas are known here." in page.text
+    async with browsing(Settings(), ToldViews("order-", count=0)) as browser:
+        assert "No service has told of a saga yet." in (await browser.get("/sagas")).text
+        assert "No saga fits these filters." in (await browser.get("/sagas?text=x")).text
+        assert "No saga is stuck." in (await browser.get("/stuck")).text
+        rates = await browser.get("/rates")
+        assert "Nothing failed." in rates.text
+        assert "None gets much more than the others." in rates.text
+
+
+async def test_a_saga_that_no_store_has_is_shown_as_it_was_told(folder: Path) -> None:
+    async with browsing(Settings(), ToldViews("order-")) as browser:
+        page = await browser.get("/saga?id=order-")
+        assert "This is what the services told, without contents" in page.text
+        assert "2 older transitions are not shown" in page.text
+        assert "Awaited" in page.text
+
+
+async def test_rates_have_small_plots_that_can_be_read_aloud(folder: Path) -> None:
+    async with browsing(Settings(), ToldViews("reserve", services=25)) as browser:
+        page = await browser.get("/rates")
+        plots = [attrs for tag, attrs in page.elements if tag == "svg"]
+        assert len(plots) == 25
+        assert plots[0]["aria-label"] == "transitions a minute, the last 15 minutes: at most 24, now 10, failures 21"
+        assert plots[0]["role"] == "img"
+        assert page.text.count("retries more than it gets done") == 1
+
+
+@pytest.mark.parametrize("path", ["/sagas", "/stuck", "/rates", "/errors", "/hot", "/trace/order-%2F"])
+async def test_the_same_is_answered_in_json(folder: Path, path: str) -> None:
+    async with browsing(Settings(), ToldViews("order-/")) as browser:
+        answer = await browser.client.get(f"/api{path}")
+        assert (answer.status_code, answer.headers["content-type"]) == (200, "application/json")
+        assert "order-/" in json.dumps(json.loads(answer.text))
+        assert answer.headers["cache-control"] == "no-store"
+        assert (await browser.client.get("/api/trace/other")).status_code == 404
+        assert (await browser.client.get("/api/sagas?state=escalated")).status_code == 400
+
+
+async def test_every_answer_says_what_a_browser_may_do_with_it(folder: Path) -> None:
+    async with browsing(Settings(), ToldViews("order-")) as browser:
+        for path in (*PAGES, "/no-such-page", "/assets/style.css", "/assets/page.js", "/assets/icon.svg", "/api/rates"):
+            headers = (await browser.client.get(path)).headers
+            policy = headers["content-security-policy"]
+            assert "default-src 'none'" in policy, path
+            assert "unsafe" not in policy, path
+            assert "http" not in policy, path
+            assert "frame-ancestors 'none'" in policy, path
+            assert (headers["x-content-type-options"], headers["referrer-policy"]) == ("nosniff", "same-origin"), path
+            assert headers["cache-control"] == "no-store", path
+        for path in ("/assets/../app.py", "/assets/%2e%2e/app.py", "/assets/..%2f..%2fapp.py"):
+            assert (await browser.client.get(path)).status_code == 404, path
+
+
+@pytest.fixture
+async def signed_in(shop: Path) -> None:
+    (shop / "users").write_text(line_for("ada", "correct horse"))
+
+
+async def act(browser: Browser, *more: tuple[str, str], status: int = 400) -> str:
+    page = await browser.get("/dead")
+    form = next(form for form in page.forms if form.action == "/dead/act")
+    return Seen((await browser.send(form, *more, status=status)).text).text
+
+
+async def test_what_is_asked_wrongly_is_refused_with_what_to_do(shop: Path, signed_in: None) -> None:
+    async with browsing(Settings(monitor_users="users")) as browser:
+        await browser.sign_in("ada", "correct horse")
+        letter = ("letter", "payment/x")
+        why = ("why", "to see")
+        assert "no letter is chosen" in await act(browser, ("wanted", "replay"), why)
+        assert "names no letter" in await act(browser, ("wanted", "replay"), why, ("letter", "x"))
+        assert "does not say what is wanted" in await act(browser, letter, why)
+        assert "a reason is missing" in await act(browser, letter, ("wanted", "replay"), ("why", "  "))
+        resolve = (letter, why, ("wanted", "resolve"))
+        for told, *fields in (
+            ("names no step", ("answered", "1")),
+            ("one of them", ("step", "charge")),
+            ("one of them", ("step", "charge"), ("answered", "1"), ("raised", "X")),
+            ("name it, too", ("step", "charge"), ("answered", "1"), ("arguments", "[]")),
+            ("is no JSON", ("step", "charge"), ("answered", "ch-1")),
+            ("1 or more", ("step", "charge"), ("answered", "1"), ("number", "0")),
+            ("choose one", ("step", "charge"), ("answered", "1"), ("letter", "payment/y")),
+        ):
+            assert told in await act(browser, *resolve, *fields), fields
+        gone = await act(browser, letter, why, ("wanted", "replay"), status=303)
+        assert gone == ""
+        assert "payment: x blocks nothing any more" in (await browser.get("/dead")).text
+        assert "blocks nothing any more" not in (await browser.get("/dead")).text, "it is told once"
+        controls = await browser.get("/controls")
+        form = next(form for form in controls.forms if form.action == "/controls/switch")
+        for told, *fields in (
+            ("no service nobody has a store", ("service", "nobody"), why),
+            ("a reason is missing", ("service", "payment")),
+            ("no time", ("service", "payment"), why, ("until", "soon")),
+            ("no number", ("service", "payment"), why, ("kind", "limit"), ("rate", "many")),
+            ("a whole number", ("service", "payment"), why, ("kind", "limit"), ("at_once", "1.5")),
+            ("what to switch", ("service", "payment"), why, ("kind", "x")),
+            ("needs its resource or its handler", ("service", "payment"), why, ("kind", "limit"), ("rate", "1")),
+        ):
+            answer = await browser.send(form, *fields, status=400)
+            assert told in Seen(answer.text).text, fields

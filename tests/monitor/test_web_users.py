@@ -1,0 +1,186 @@
+"""Signing in on the monitor's page: who may, for how long, and what nobody may."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from saga.cli.main import main
+from saga.config import Settings
+from saga.errors import BadInput, ConfigurationError
+from saga.monitor.web import users
+from saga.monitor.web.users import SESSION_S, SESSIONS_MAX, Sessions, TooMany, line_for, users_in
+from saga.testing.trials import TrialClock
+from tests.monitor.asking import HOST, browsing
+
+PASSWORD = "correct horse"
+
+
+@pytest.fixture(autouse=True)
+def _cheap(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(users, "COST", 2)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """File in which ada is the only user."""
+    path = tmp_path / "users"
+    path.write_text(f"# who may act\n\n{line_for('ada', PASSWORD)}\n")
+    return path
+
+
+def _write(file: Path, text: str) -> None:
+    file.write_text(text)
+
+
+def test_the_command_prints_a_line_with_which_one_can_sign_in(tmp_path: Path) -> None:
+    done = CliRunner().invoke(main, ["password", "ada"], input=f"{PASSWORD}\n", prog_name="saga")
+    assert done.exit_code == 0, done.output
+    assert PASSWORD not in done.output
+    path = tmp_path / "users"
+    path.write_text(done.stdout)
+    hashed = users_in(str(path))["ada"]
+    assert hashed.is_of(PASSWORD)
+    assert not hashed.is_of(f"{PASSWORD} ")
+    assert line_for("ada", PASSWORD) != line_for("ada", PASSWORD), "each has a salt of its own"
+
+
+@pytest.mark.parametrize(
+    ("name", "password", "why"),
+    [("a:b", PASSWORD, "cannot be a name"), ("", PASSWORD, "cannot be a name"), ("ada", "short", "and this one 5")],
+)
+def test_what_cannot_be_a_user_is_refused(name: str, password: str, why: str) -> None:
+    with pytest.raises(BadInput, match=why):
+        line_for(name, password)
+    done = CliRunner().invoke(main, ["password", name], input=f"{password}\n", prog_name="saga")
+    assert done.exit_code == 2
+    assert why in done.output
+
+
+def test_all_that_is_wrong_with_the_file_is_told_at_once_and_none_of_it_shown(file: Path) -> None:
+    good = line_for("ada", PASSWORD)
+    greedy = ":".join([*good.replace("ada", "eve").split(":")[:2], str(1 << 24), *good.split(":")[3:]])
+    odd = good.replace("ada", "bob").replace(":2:", ":3:")
+    bare = "carl:scrypt:2:8:1::"
+    file.write_text("\n".join([good, good, "dan:my password", greedy, odd, bare]))
+    with pytest.raises(ConfigurationError) as caught:
+        Sessions(str(file), TrialClock())
+    assert [problem.removeprefix(f"{file}, line ").partition(":")[0] for problem in caught.value.problems] == [
+        "2", "3", "4", "5", "6"
+    ]  # fmt: skip
+    assert "ada is there twice" in caught.value.problems[0]
+    assert "my password" not in str(caught.value)
+    with pytest.raises(ConfigurationError, match="No such file"):
+        users_in(f"{file}-gone")
+
+
+async def test_a_session_ends_by_time_by_another_password_and_with_its_user(file: Path) -> None:
+    clock = TrialClock()
+    sessions = Sessions(str(file), clock)
+    secrets = [await sessions.begin("ada", PASSWORD) for _ in range(2)]
+    assert None not in secrets
+    assert len({*secrets}) == 2
+    session = sessions.of(secrets[0])
+    assert session is not None
+    assert session.user == "ada"
+    assert sessions.of("") is None
+    assert sessions.of(None) is None
+    assert sessions.of("another") is None
+    sessions.end(secrets[0] or "")
+    assert sessions.of(secrets[0]) is None
+    _write(file, line_for("ada", f"{PASSWORD} 2"))
+    assert sessions.of(secrets[1]) is None, "the password is another"
+    third = await sessions.begin("ada", f"{PASSWORD} 2")
+    await clock.sleep(SESSION_S - 1)
+    assert sessions.of(third) is not None
+    await clock.sleep(2)
+    assert sessions.of(third) is None, "its time is over"
+    fourth = await sessions.begin("ada", f"{PASSWORD} 2")
+    _write(file, "damaged")
+    assert sessions.of(fourth) is None, "nobody can tell"
+
+
+async def test_a_wrong_password_costs_time_and_a_crowd_is_sent_away(file: Path) -> None:
+    clock = TrialClock()
+    sessions = Sessions(str(file), clock)
+    began_s = clock.monotonic_s()
+    assert await sessions.begin("ada", "wrong") is None
+    assert await sessions.begin("eve", PASSWORD) is None
+    assert await sessions.begin("ada", PASSWORD + "x" * 2000) is None
+    assert clock.monotonic_s() - began_s >= 3 * users.WRONG_S
+    crowd = await asyncio.gather(*(sessions.begin("ada", "wrong") for _ in range(13)), return_exceptions=True)
+    assert [type(each) for each in crowd].count(TooMany) == 3
+    assert await sessions.begin("ada", PASSWORD) is not None
+
+
+async def test_sessions_are_so_many_at_most(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(users, "SESSIONS_MAX", 3)
+    assert SESSIONS_MAX > 3
+    sessions = Sessions(str(file), TrialClock())
+    secrets = [await sessions.begin("ada", PASSWORD) for _ in range(5)]
+    assert [sessions.of(secret) is not None for secret in secrets] == [False, False, True, True, True]
+
+
+async def test_without_a_file_of_users_the_page_only_shows(folder: Path) -> None:
+    async with browsing(Settings()) as browser:
+        page = await browser.get("/dead", 200)
+        assert "shows only" in page.text
+        assert not [form for form in page.forms if form.action.startswith("/dead/act")]
+        refused = await browser.get("/sign-in", 403)
+        assert "SAGA_MONITOR_USERS names no file of users" in refused.text
+        for path in ("/dead/act", "/controls/switch", "/sign-out"):
+            assert (await browser.post(path, [])).status_code == 403
+
+
+async def test_who_signs_in_is_named_and_may_sign_out(folder: Path, file: Path) -> None:
+    async with browsing(Settings(monitor_users=str(file))) as browser:
+        wrong = await browser.sign_in("ada", "wrong horse", 403)
+        assert "no such user with this password" in wrong.text
+        assert "set-cookie" not in wrong.headers
+        page = await browser.get("/dead")
+        [to_sign_in] = page.links("/sign-in")
+        assert to_sign_in == "/sign-in?back=%2Fdead"
+        form = next(form for form in (await browser.get(to_sign_in)).forms if form.action == "/sign-in")
+        done = await browser.send(form, ("name", "ada"), ("password", PASSWORD))
+        assert done.headers["location"] == "/dead"
+        cookie = done.headers["set-cookie"]
+        assert {"HttpOnly", "SameSite=lax", "Path=/"} <= {part.strip() for part in cookie.split(";")}
+        page = await browser.get("/dead")
+        assert "ada Sign out" in page.text
+        out = next(form for form in page.forms if form.action == "/sign-out")
+        forged = await browser.post("/sign-out", [("form", "x")])
+        assert forged.status_code == 403
+        assert "ada" in (await browser.get("/dead")).text
+        await browser.send(out)
+        assert "ada" not in (await browser.get("/dead")).text
+
+
+async def test_signing_in_leads_to_no_other_site(folder: Path, file: Path) -> None:
+    async with browsing(Settings(monitor_users=str(file))) as browser:
+        for back in ("https://evil.example/", "//evil.example", "/\\evil.example", "javascript:alert(1)", "/\r\nx: y"):
+            fields = [("name", "ada"), ("password", PASSWORD), ("back", back)]
+            done = await browser.post("/sign-in", fields)
+            assert (done.status_code, done.headers["location"]) == (303, "/"), back
+
+
+async def test_a_form_comes_from_a_page_of_this_host_alone(folder: Path, file: Path) -> None:
+    settings = Settings(monitor_users=str(file), monitor_hosts="monitor.example")
+    async with browsing(settings) as browser:
+        fields = [("name", "ada"), ("password", PASSWORD)]
+        for origin in ("https://evil.example", "null", "", f"http://{HOST}.evil.example", "http://127.0.0.1:1"):
+            assert (await browser.post("/sign-in", fields, origin=origin)).status_code == 403, origin
+        assert (await browser.post("/sign-in", fields, origin=f"https://{HOST}")).status_code == 303, "behind TLS"
+        for host, status in (
+            ("monitor.example", 303),
+            ("evil.example", 403),
+            ("127.0.0.1.evil.example", 403),
+            ("", 403),
+        ):
+            assert (await browser.client.get("/", headers={"host": host})).status_code == status, host
+        odd = await browser.post("/sign-in", fields, **{"content-type": "text/plain"})
+        assert odd.status_code == 400
+        large = await browser.post("/sign-in", [("name", "x" * 300_000)])
+        assert (large.status_code, "more than 262144 bytes" in large.text) == (400, True)
+        many = await browser.post("/sign-in", [("name", "x")] * 3000)
+        assert many.status_code == 400

@@ -1,0 +1,130 @@
+"""Answers of the folds as tests want them: the question is how the page shows them, not how they come about."""
+
+from saga.monitor.views import (
+    AllStuck,
+    Awaited,
+    ErrorClass,
+    Filter,
+    Hot,
+    HotPartition,
+    HotSaga,
+    Line,
+    Page,
+    Rate,
+    Rates,
+    Row,
+    Sagas,
+    Slice,
+    Stuck,
+    Timeline,
+)
+
+NEWEST_MS = 1_795_270_000_000
+
+
+class ToldViews:
+    """Views of sagas, each text of which is `text`. What was asked for is kept."""
+
+    def __init__(self, text: str, count: int = 1, services: int = 1, began_ms: int = NEWEST_MS) -> None:
+        self.text, self.count, self.began_ms = text, count, began_ms
+        self.services = (text,) if services == 1 else tuple(f"service-{n}" for n in range(services))
+        self.asked: list[tuple[Filter, Page]] = []
+
+    def row(self, number: int) -> Row:
+        return Row(
+            saga=self.text if self.count == 1 else f"{self.text}{number}",
+            began_ms=self.began_ms - 1000 * number,
+            changed_ms=self.began_ms,
+            result=("", "success", "failure")[number % 3],
+            outcome=self.text if number % 3 else "",
+            transitions=number,
+            services=self.services[:4],
+            open=self.services[:1] if number % 3 == 0 else (),
+            dead=number % 7 == 0,
+        )
+
+    @property
+    def awaited(self) -> Awaited:
+        return Awaited(
+            service=self.text,
+            handler=self.text,
+            for_=(self.text,),
+            since_ms=self.began_ms,
+            until_ms=None,
+            ends=self.text,
+        )
+
+    @property
+    def one_stuck(self) -> Stuck:
+        return Stuck(saga=self.text, why="waiting", since_ms=self.began_ms, measure_ms=60_000, awaited=self.awaited)
+
+    def sagas(self, which: Filter, page: Page) -> Sagas:
+        self.asked.append((which, page))
+        first = int(page.after or 0)
+        rows = tuple(self.row(number) for number in range(first, min(self.count, first + page.limit)))
+        behind = first + page.limit
+        return Sagas(rows=rows, next=str(behind) if behind < self.count else "", looked=len(rows), known=self.count)
+
+    def saga(self, saga: str, now_ms: int) -> Timeline | None:
+        if not saga.startswith(self.text):
+            return None
+        line = Line(
+            service=self.text,
+            number=0,
+            time_ms=self.began_ms,
+            handler=self.text,
+            outcome=self.text,
+            type=self.text,
+            source=self.text,
+            emitted=(self.text,),
+            steps=(self.text,),
+            error=self.text,
+            attempt=2,
+            worker=self.text,
+            queued_ms=None,
+            handler_ms=3,
+        )
+        return Timeline(
+            row=self.row(0), lines=(line,), missing=1, left_out=2, awaited=(self.awaited,), stuck=(self.one_stuck,)
+        )
+
+    def rates(self) -> Rates:
+        handlers = tuple(
+            Rate(
+                service=service,
+                handler=self.text,
+                transitions=600,
+                per_s=2.0,
+                runs=590,
+                retries=10,
+                dead=1,
+                p50_ms=1.5,
+                p95_ms=20.0,
+                p99_ms=2500.0,
+                queued_p95_ms=4.0,
+                storm=number == 0,
+                slices=tuple(
+                    Slice(minute_ms=NEWEST_MS // 60_000 * 60_000 - ago * 60_000, transitions=10 + ago, failures=ago % 4)
+                    for ago in range(15)
+                ),
+            )
+            for number, service in enumerate(self.services)
+        )
+        return Rates(minutes=15, newest_ms=NEWEST_MS, sagas=9, in_flight=4, taken=17, handlers=handlers)
+
+    def stuck(self, now_ms: int) -> AllStuck:
+        return AllStuck(sagas=(self.one_stuck,) if self.count else (), more=False)
+
+    def errors(self) -> tuple[ErrorClass, ...]:
+        each = ErrorClass(
+            service=self.text, handler=self.text, error=self.text, count=3, last_ms=self.began_ms, saga=self.text
+        )
+        return (each,) if self.count else ()
+
+    def hot(self) -> Hot:
+        if not self.count:
+            return Hot(sagas=(), partitions=())
+        return Hot(
+            sagas=(HotSaga(saga=self.text, transitions=9),),
+            partitions=(HotPartition(topic=self.text, partition=3, transitions=5, share=2.5),),
+        )
