@@ -12,7 +12,9 @@ from saga.monitor.web.users import line_for
 @click.command()
 @click.argument("name")
 def password(name: str) -> None:
-    """Print a line for the file that SAGA_MONITOR_USERS names: NAME may then sign in on the monitor's page, and act.
+    """Print a line for the file of users of the monitor's page.
+
+    SAGA_MONITOR_USERS names that file. NAME may then sign in on the page, and act.
 
     You are asked for the password twice; where no terminal is, it is the first line of standard input. The line holds
     it hashed, by scrypt. Nothing has to start anew: who is taken out of the file, or gets another password, is signed
