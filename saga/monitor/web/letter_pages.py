@@ -1,7 +1,7 @@
 """Pages of what needs a person: all letters, one letter, and what a person wants done."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -18,6 +18,7 @@ from saga.policies.blame import BLAMES
 
 PER_PAGE = 50
 NOTICE_LINES_MAX = 12
+_WANTED: Mapping[str, Wanted] = {"replay": "replay", "discard": "discard", "resolve": "resolve"}
 
 
 async def letters(request: Request) -> Response:
@@ -120,7 +121,7 @@ async def act(request: Request) -> Response:
     site = site_of(request)
     form, session = await site.form(request)
     keys = [letter_named(key) for key in dict.fromkeys(form.every("letter"))]
-    wanted = next((each for each in WANTED if each == form.one("wanted")), None)
+    wanted = _WANTED.get(form.one("wanted"))
     if not keys:
         raise BadInput("no letter is chosen: mark those that are meant")
     if wanted is None:

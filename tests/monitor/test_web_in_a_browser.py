@@ -1,0 +1,151 @@
+"""Pages of the monitor in a real Chromium: nothing is asked of another host, everybody can use them, the keyboard too.
+
+With `SAGA_TEST_PICTURES=folder` it leaves a picture of each page there, light, dark and narrow.
+"""
+
+import asyncio
+import os
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import uvicorn
+
+from saga.config import Settings
+from saga.monitor.views import Views
+from saga.monitor.web.app import app
+from saga.monitor.web.users import line_for
+from tests.monitor.asking import CLOCK
+from tests.monitor.chromium import Tab, a_tab, axe, program
+from tests.monitor.test_web_pages import HOSTILE
+from tests.monitor.told_views import ToldViews
+from tests.servers.fixtures import or_left_out
+
+PICTURES = os.environ.get("SAGA_TEST_PICTURES", "")
+PAGES = {
+    "sagas": "/sagas",
+    "no-sagas": "/sagas?text=nothing",
+    "stuck": "/stuck",
+    "rates": "/rates",
+    "needs-a-person": "/dead",
+    "saga": "/saga?id=order-3",
+    "controls": "/controls",
+    "audit": "/audit?service=payment",
+    "sign-in": "/sign-in",
+    "missing": "/no-such-page",
+}
+LOOKS = {"light": (False, 1280), "dark": (True, 1280), "narrow": (False, 390)}
+"""For each look: dark or not, and the width of the screen."""
+DARK = ("rates", "letter")
+"""Pages that are looked at in the dark too, with all colours that there are; with pictures all of them are."""
+
+
+@asynccontextmanager
+async def served(settings: Settings, views: Views) -> AsyncIterator[str]:
+    """Address of a page that uvicorn serves."""
+    server = uvicorn.Server(uvicorn.Config(app(views, settings, CLOCK), log_config=None, lifespan="on"))
+    listener = socket.create_server(("127.0.0.1", 0))
+    serving = asyncio.get_running_loop().create_task(server.serve([listener]))
+    try:
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        await serving
+        listener.close()
+
+
+@pytest.fixture
+def script(shop: Path) -> str:
+    """Script of axe-core; whoever takes it is left out where there is none, or no Chromium."""
+    or_left_out(program)
+    (shop / "users").write_text(line_for("ada", "correct horse"))
+    return or_left_out(axe).read_text("utf-8")
+
+
+async def sign_in(tab: Tab, url: str) -> None:
+    await tab.goto(f"{url}/sign-in?back=/dead")
+    await tab.value(
+        "const form = document.querySelector('form[action=\"/sign-in\"]'); form.elements.name.value = 'ada';"
+        "form.elements.password.value = 'correct horse'; form.requestSubmit()"
+    )
+    await tab.until("location.pathname === '/dead' && document.querySelector('.who form') !== null")
+
+
+async def shown(tab: Tab, url: str, path: str) -> None:
+    """Open a page, and wait until what it shows was read."""
+    await tab.goto(f"{url}{path}")
+    await tab.until("document.querySelector('[data-coming]') === null")
+
+
+async def test_every_page_can_be_used_by_everybody_and_asks_nobody_else(shop: Path, script: str) -> None:
+    views = ToldViews("order-", count=10_000, services=25)
+    settings = Settings(monitor_users="users")
+    async with served(settings, views) as url, a_tab(shop) as tab:
+        await sign_in(tab, url)
+        await shown(tab, url, "/dead")
+        letter = await tab.value("document.querySelector('td a[href^=\"/dead/letter\"]').getAttribute('href')")
+        for name, path in {**PAGES, "letter": letter}.items():
+            await shown(tab, url, path)
+            if name == "controls":
+                await tab.value("document.querySelectorAll('details').forEach(each => { each.open = true; })")
+            for look, (dark, width) in LOOKS.items():
+                await tab.look(dark=dark, width=width)
+                if PICTURES:
+                    await tab.picture(Path(PICTURES) / f"{name}-{look}.png")
+                assert await tab.value("document.documentElement.scrollWidth <= window.innerWidth"), (name, look)
+                if look == "light" or (look == "dark" and (PICTURES or name in DARK)):
+                    assert await tab.barriers(script) == [], (name, look)
+        assert [asked for asked in tab.asked if not asked.startswith(f"{url}/")] == []
+        only = [said for said in tab.complaints if "404" not in said]
+        assert only == [], "nothing fails, and the policy forbids nothing that the pages want"
+
+
+async def test_the_keyboard_reaches_the_search_and_the_content(shop: Path, script: str) -> None:
+    async with served(Settings(), ToldViews("order-", count=3)) as url, a_tab(shop) as tab:
+        await shown(tab, url, "/sagas")
+        await tab.press("Tab")
+        assert await tab.value("document.activeElement.textContent") == "Skip to the content"
+        await tab.press("Enter")
+        await tab.until("location.hash === '#main'")
+        await tab.press("/")
+        assert await tab.value("document.activeElement.id") == "find"
+        await tab.call("Input.insertText", text="order-1")
+        await tab.press("Enter")
+        await tab.until("location.pathname === '/saga' && document.querySelector('h1') !== null")
+        assert "order-1" in await tab.value("document.querySelector('h1').textContent")
+
+
+async def test_hostile_texts_run_nothing_and_hide_nothing(shop: Path, script: str) -> None:
+    views = ToldViews("")
+    async with served(Settings(), views) as url, a_tab(shop) as tab:
+        await tab.call("Page.addScriptToEvaluateOnNewDocument", source="window.alert = () => { window.hit = true; };")
+        for text in HOSTILE:
+            views.text, views.services = text, (text,)
+            for path in ("/sagas", "/stuck", "/rates"):
+                await tab.goto(f"{url}{path}")
+                assert await tab.value("window.hit === undefined && document.querySelector('h1').offsetHeight > 0"), (
+                    text
+                )
+                assert await tab.value("document.querySelectorAll('main img, main script, main style').length") == 0
+        assert [asked for asked in tab.asked if not asked.startswith(f"{url}/")] == []
+        assert tab.complaints == []
+
+
+async def test_what_is_live_is_renewed_unless_somebody_is_at_it(shop: Path, script: str) -> None:
+    views = ToldViews("before-", count=3)
+    async with served(Settings(), views) as url, a_tab(shop) as tab:
+        await tab.call(
+            "Page.addScriptToEvaluateOnNewDocument",
+            source="const later = window.setTimeout; window.setTimeout = (what, ms) => later(what, ms / 50);",
+        )
+        await shown(tab, url, "/sagas")
+        views.text = "after-"
+        await tab.until("document.querySelector('main').textContent.includes('after-1')")
+        await tab.value("document.querySelector('[data-live] a').focus()")
+        views.text = "once-more-"
+        asked = len(tab.asked)
+        await tab.value("new Promise(done => setTimeout(done, 30000))")  # 600 ms: six rounds
+        assert "after-1" in await tab.value("document.querySelector('main').textContent")
+        assert len(tab.asked) == asked, "nobody is disturbed"
