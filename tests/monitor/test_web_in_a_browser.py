@@ -31,6 +31,7 @@ PAGES = {
     "rates": "/rates",
     "needs-a-person": "/dead",
     "saga": "/saga?id=order-3",
+    "graph": "/graph",
     "controls": "/controls",
     "audit": "/audit?service=payment",
     "sign-in": "/sign-in",

@@ -30,7 +30,7 @@ TAGS = frozenset((
     "html", "head", "meta", "title", "link", "script", "body", "a", "header", "nav", "ul", "li", "form", "label",
     "input", "button", "div", "span", "main", "h1", "h2", "p", "table", "thead", "tbody", "tr", "th", "td", "time",
     "details", "summary", "code", "dl", "dt", "dd", "ol", "fieldset", "legend", "select", "option", "strong", "section",
-    "svg", "rect",
+    "svg", "rect", "circle", "path", "g", "text",
 ))  # fmt: skip
 ONLY_OURS = {"link": ("/assets/",), "script": ("/assets/",), "form": ("/",), "a": ("/", "#main")}
 
@@ -49,7 +49,7 @@ def is_clean(seen: Seen) -> None:
     assert seen.text.isprintable()
 
 
-PAGES = ("/sagas", "/stuck", "/rates", "/dead", "/dead?now=all", "/controls", "/audit")
+PAGES = ("/sagas", "/stuck", "/rates", "/dead", "/dead?now=all", "/graph", "/controls", "/audit")
 
 
 async def test_what_services_told_is_shown_escaped(folder: Path) -> None:

@@ -14,8 +14,11 @@ from typing import Generic, TypeVar
 from saga import controls, in_force
 from saga.administration import commanding, switching
 from saga.administration.commanding import PAST, REPLAYS_MAX, Answer, Wish, in_words
+from saga.choreography.folder import folder_beside, manifests_in
+from saga.choreography.overview import Overview
 from saga.clock import Clock, from_iso
 from saga.config import Settings
+from saga.contracts.library import find
 from saga.controls import Noted, Switch
 from saga.errors import BadInput, NoStore, SagaError
 from saga.in_force import Target
@@ -145,11 +148,13 @@ class Desk:
         self._settings, self.clock, self._addresses = settings, clock, tuple(addresses)
         self._letters: Reading[Attention] = Reading(self._read_letters, clock)
         self._controls: Reading[tuple[Controls, ...]] = Reading(self._read_controls, clock)
+        self._overview: Reading[Overview] = Reading(self._read_overview, clock)
 
     async def end(self) -> None:
         """Return when nothing is being read any more."""
         await self._letters.end()
         await self._controls.end()
+        await self._overview.end()
 
     # ---------------------------------------------------------------- reading
 
@@ -166,6 +171,10 @@ class Desk:
     async def controls(self) -> Read[tuple[Controls, ...]]:
         """Books of all services."""
         return await self._controls.get()
+
+    async def overview(self) -> Read[Overview]:
+        """Contracts of the current folder and manifests beside them, joined."""
+        return await self._overview.get()
 
     async def saga(self, saga: str) -> SagaSeen:
         """One saga in all services. Raises `SagaError` if there is no store, or what is there cannot be read."""
@@ -203,6 +212,10 @@ class Desk:
         except NoStore:
             return ()
         return tuple([await self._book(service) for service in dict.fromkeys(services)])
+
+    async def _read_overview(self, _: list[str]) -> Overview:
+        library = find()
+        return Overview(library, manifests_in(folder_beside(library)))
 
     async def _book(self, service: str) -> Controls:
         try:

@@ -9,7 +9,7 @@ from starlette.routing import Route
 
 from saga.errors import NoStore
 from saga.monitor.views import Filter, Page, Row, Timeline, Views
-from saga.monitor.web import plots
+from saga.monitor.web import graph, plots
 from saga.monitor.web.desk import SagaSeen
 from saga.monitor.web.site import Site, Unknown, link, site_of
 
@@ -176,6 +176,32 @@ async def rates(request: Request) -> Response:
     )
 
 
+async def choreography(request: Request) -> Response:
+    """Graph of who says what to whom, from contracts and manifests; with rates where they are known."""
+    site = site_of(request)
+    found = await site.desk.overview()
+    overview = found.value
+    rates: dict[str, float] = {}
+    trouble: dict[str, str] = {}
+    for rate in site.views.rates().handlers if site.views is not None else ():
+        rates[rate.service] = rates.get(rate.service, 0.0) + rate.per_s
+        if rate.storm:
+            trouble[rate.service] = "retries more than it gets done"
+        elif rate.dead:
+            trouble.setdefault(rate.service, "has had dead letters")
+    services = [] if overview is None else sorted(overview.manifests)
+    return site.page(
+        request,
+        "graph.html.j2",
+        found=found,
+        overview=overview,
+        picture=graph.drawn(services, graph.events_of(overview) if overview is not None else ()),
+        rates=rates,
+        trouble=trouble,
+        head=graph.HEAD_Y,
+    )
+
+
 FOLDED = [Route("/sagas", sagas), Route("/stuck", stuck), Route("/rates", rates)]
 """Pages that only the folds can give."""
-ROUTES = [Route("/saga", saga)]
+ROUTES = [Route("/saga", saga), Route("/graph", choreography)]

@@ -1,0 +1,113 @@
+"""Graph of a choreography: a column for each service, a row for each event, from who says it to who hears it. Pure.
+
+Rows are in order of causes: an event stands below one of those because of which it is said. So no two labels meet, and
+a picture of many services is as easy to read as one of few: it is only larger.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from saga.choreography.overview import Overview
+
+CLIENTS, OTHERS = "clients", "others outside"
+"""Columns of those who are no services: who publishes from outside, and who listens there."""
+LABELS_X, COLUMN_X, ROW_Y, HEAD_Y = 210, 120, 28, 56
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """An event: who says it, and who hears it."""
+
+    event: str
+    outcome: str | None
+    """`success` or `failure`, if it ends a saga."""
+    says: tuple[str, ...]
+    hears: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """Service, or those outside, with the middle of its column."""
+
+    name: str
+    x: int
+    is_outside: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """Event with the height of its row, and its marks: where it is said, and where it is heard."""
+
+    said: Said
+    y: int
+    begins: tuple[int, ...]
+    ends: tuple[int, ...]
+    left: int
+    """Left end of the line that joins them."""
+    right: int
+
+
+@dataclass(frozen=True, slots=True)
+class Drawing:
+    """Graph with the place of everything."""
+
+    width: int
+    height: int
+    columns: tuple[Column, ...]
+    rows: tuple[Row, ...]
+
+
+def events_of(overview: Overview) -> list[Said]:
+    """Events that anybody says or hears, in order of causes."""
+    found = {}
+    for contract in overview.contracts.values():
+        says = [each.service for each in overview.sayings(contract.name)]
+        hears = [each.service for each in overview.hearings(contract.name) if each.from_log]
+        hears += [each.service for each in overview.undone_on(contract.name)]
+        if says or hears:
+            found[contract.name] = Said(
+                contract.name,
+                contract.outcome,
+                ((CLIENTS,) if contract.said_outside else ()) + tuple(dict.fromkeys(says)),
+                tuple(dict.fromkeys(hears)) + ((OTHERS,) if contract.heard_outside else ()),
+            )
+    return [found[name] for name in _by_cause(overview, list(found))]
+
+
+def _by_cause(overview: Overview, names: Sequence[str]) -> list[str]:
+    """Names of events, each behind those that its handlers wait for: of several handlers behind those of the first."""
+    never = len(names) + 1
+    ranks = {name: 0 if overview.contracts[name].said_outside else never for name in names}
+    reactions = [each for manifest in overview.manifests.values() for each in manifest.reactions if each.takes]
+    for _ in names:  # the longest way there is
+        before = dict(ranks)
+        for each in reactions:
+            parts = [min((ranks.get(name, never) for name in part), default=never) for part in each.takes]
+            for name in each.emits:
+                if name in ranks:
+                    ranks[name] = min(ranks[name], 1 + max(parts))
+        if ranks == before:
+            break
+    return sorted(names, key=lambda name: ranks[name])
+
+
+def drawn(services: Sequence[str], events: Sequence[Said]) -> Drawing:
+    """Place services and events.
+
+    >>> picture = drawn(["payment", "order"], [Said("OrderPlaced", None, ("clients",), ("order", "payment"))])
+    >>> [(column.name, column.x) for column in picture.columns]
+    [('clients', 270), ('order', 390), ('payment', 510)]
+    >>> [(row.y, row.begins, row.ends, row.left, row.right) for row in picture.rows]
+    [(70, (270,), (390, 510), 270, 510)]
+    """
+    met = dict.fromkeys(name for said in events for name in (*said.says, *said.hears))
+    inside = [name for name in dict.fromkeys([*met, *services]) if name not in (CLIENTS, OTHERS)]
+    names = [*([CLIENTS] if CLIENTS in met else []), *inside, *([OTHERS] if OTHERS in met else [])]
+    x = {name: LABELS_X + COLUMN_X // 2 + at * COLUMN_X for at, name in enumerate(names)}
+    rows = []
+    for at, said in enumerate(events):
+        begins, ends = tuple(x[name] for name in said.says), tuple(x[name] for name in said.hears)
+        both = [*begins, *ends]
+        rows.append(Row(said, HEAD_Y + ROW_Y // 2 + at * ROW_Y, begins, ends, min(both), max(both)))
+    columns = tuple(Column(name, x[name], name in (CLIENTS, OTHERS)) for name in names)
+    return Drawing(LABELS_X + len(names) * COLUMN_X, HEAD_Y + len(events) * ROW_Y + ROW_Y // 2, columns, tuple(rows))

@@ -1,0 +1,87 @@
+"""Graph on the monitor's page: who says what to whom, each at a place of its own, whatever the choreography is."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from saga.choreography.folder import folder_beside, manifests_in
+from saga.choreography.overview import Overview
+from saga.config import Settings
+from saga.contracts.library import find
+from saga.monitor.web.graph import CLIENTS, HEAD_Y, LABELS_X, OTHERS, Said, drawn, events_of
+from tests.monitor.asking import browsing
+from tests.monitor.told_views import ToldViews
+
+SERVICES = [f"service-{n}" for n in range(25)]
+WHO = st.lists(st.sampled_from(SERVICES), min_size=1, max_size=4, unique=True).map(tuple)
+SAID = st.builds(Said, st.sampled_from([f"Event{n}" for n in range(40)]), st.none(), WHO, WHO)
+
+
+@given(st.lists(st.sampled_from(SERVICES), unique=True), st.lists(SAID, max_size=40))
+def test_everything_has_a_place_of_its_own_inside_the_picture(services: list[str], events: list[Said]) -> None:
+    picture = drawn(services, events)
+    names = [column.name for column in picture.columns]
+    assert sorted(names) == sorted({*services, *(name for said in events for name in (*said.says, *said.hears))})
+    x = {column.name: column.x for column in picture.columns}
+    assert len({*x.values()}) == len(names)
+    assert all(LABELS_X < each < picture.width for each in x.values())
+    assert [row.said for row in picture.rows] == events
+    assert len({row.y for row in picture.rows}) == len(events)
+    for row in picture.rows:
+        assert HEAD_Y < row.y < picture.height
+        assert row.begins == tuple(x[name] for name in row.said.says)
+        assert row.ends == tuple(x[name] for name in row.said.hears)
+        assert (row.left, row.right) == (min(*row.begins, *row.ends), max(*row.begins, *row.ends))
+
+
+def test_those_outside_stand_at_the_edges() -> None:
+    events = [Said("B", None, ("b",), (OTHERS, "c")), Said("A", None, (CLIENTS,), ("a", "b"))]
+    assert [(c.name, c.is_outside) for c in drawn(["d"], events).columns] == [
+        (CLIENTS, True), ("b", False), ("c", False), ("a", False), ("d", False), (OTHERS, True)
+    ]  # fmt: skip
+
+
+def test_an_event_stands_below_one_that_causes_it() -> None:
+    library = find(Path(__file__))
+    overview = Overview(library, manifests_in(folder_beside(library)))
+    order = [said.event for said in events_of(overview)]
+    assert order[0] == "OrderPlaced"
+    assert len(order) == len({*order}) == len(library.contracts)
+    known = {said.event: said for said in events_of(overview)}
+    assert known["OrderPlaced"].says == (CLIENTS,)
+    assert known["OrderConfirmed"].outcome == "success"
+    assert set(known["OrderCancelled"].hears) == {"payment", "inventory", "shipping"}
+    for event, cause in (
+        ("PaymentReserved", "OrderPlaced"),
+        ("ShipmentBooked", "PaymentReserved"),
+        ("PaymentCaptured", "OrderConfirmed"),
+    ):
+        assert order.index(cause) < order.index(event)
+
+
+async def test_the_example_is_drawn_from_its_contracts_and_manifests(folder: Path) -> None:
+    views = ToldViews("payment")
+    async with browsing(Settings(), views) as browser:
+        page = await browser.get("/graph")
+    for told in (
+        "OrderPlaced clients inventory, order, payment, shipping",
+        "OrderConfirmed success order",
+        "PaymentDeclined payment order",
+    ):
+        assert told in page.text, told
+    [label] = [attrs["aria-label"] for tag, attrs in page.elements if tag == "svg"]
+    assert label == "6 columns, 15 events: the table below says the same"
+    assert "2.00 a second" in page.text
+    assert "payment retries more than it gets done" in page.text
+
+
+async def test_without_contracts_or_manifests_it_is_said(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    monkeypatch.setenv("SAGA_CONTRACTS", str(tmp_path_factory.mktemp("elsewhere") / "contracts"))
+    async with browsing(Settings()) as browser:
+        page = await browser.get("/graph")
+        assert "SAGA_CONTRACTS is " in page.text
+        assert not [tag for tag, _ in page.elements if tag == "svg"]
