@@ -13,6 +13,7 @@ from tests.cli.pottery_service import CLOCK, Pottery
 from tests.cli.test_dead import blocked, mend, outcomes
 from tests.cli.test_missing_topics import Running
 from tests.monitor.asking import Browser, Seen, Sent, browsing
+from tests.monitor.told_views import ToldViews
 
 WITHIN_S = 60.0
 
@@ -118,3 +119,40 @@ async def test_a_service_that_does_not_run_is_told_of_and_does_it_later(
         assert "not yet" in told.text
         assert "does it run?" in told.text
         assert "Now: blocks" in told.text
+        monkeypatch.setattr("saga.monitor.web.desk.REPLAYS_MAX", 0)
+        replay = form_to(letter, "/dead/act", wanted="replay")
+        done = await browser.send(replay, ("why", "once more"))
+        assert "cup-1 had 0 replays in " in (await browser.get(done.headers["location"])).text
+        done = await browser.send(replay, ("why", "once more"), ("again", "yes"))
+        assert "not yet" in (await browser.get(done.headers["location"])).text
+
+
+@pytest.mark.parametrize("pottery_on", ["embedded"], indirect=True)
+async def test_an_answer_for_the_outside_goes_on_and_an_escalation_is_closed(
+    baking: Running, pottery_on: Pottery, saga: Call, folder: Path
+) -> None:
+    (folder / "users").write_text(line_for("ada", "correct horse"))
+    async with browsing(Settings(monitor_users="users"), ToldViews("cup-1")) as browser:
+        await browser.sign_in("ada", "correct horse")
+        [path] = await letters_of(browser, "cup-2")
+        answer = form_to(await browser.get(path), "/dead/act", wanted="resolve")
+        fields = (("step", "bake"), ("raised", "Cracked"), ("arguments", '["a crack"]'), ("why", "seen"))
+        done = await browser.send(answer, *fields)
+        assert "cup-2: resolved, then handled" in (await browser.get(done.headers["location"])).text
+        assert "a crack" in await asyncio.to_thread((folder / "glazes").read_text)
+
+        assert not (await browser.get("/sagas?state=escalated")).links("/saga?")
+        [path] = await letters_of(browser, "cup-1")
+        await browser.send(form_to(await browser.get(path), "/dead/act", wanted="discard"), ("why", "it is broken"))
+        [path] = await letters_of(browser, "cup-1")
+        escalation = await browser.get(path)
+        assert "Escalation of cup-1" in escalation.text
+        assert "Calls that stand" in escalation.text
+        assert {*(await browser.get("/sagas?state=escalated")).links("/saga?")} == {"/saga?id=cup-1"}
+        assert not (await browser.get("/sagas?state=escalated&text=cup-2")).links("/saga?")
+        assert not (await browser.get("/sagas?state=escalated&outcome=success")).links("/saga?")
+        done = await browser.send(form_to(escalation, "/dead/act", wanted="resolve"), ("why", "put right by hand"))
+        told = await browser.get(done.headers["location"])
+        assert "cup-1: resolved" in told.text
+        assert "Now: resolved" in told.text
+        assert not (await browser.get("/sagas?state=escalated")).links("/saga?")
