@@ -11,7 +11,7 @@ from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
 
-from benchmarks import compaction, deadlines, failing, many_contracts, outages, parts, sealed
+from benchmarks import compaction, deadlines, failing, many_contracts, monitor, outages, parts, sealed
 from benchmarks.parts import Figure
 from saga import wiring
 
@@ -30,6 +30,7 @@ PARTS = (
     compaction.compaction,
     many_contracts.contracts,
     sealed.sealing,
+    monitor.monitor,
 )
 
 

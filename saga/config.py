@@ -66,6 +66,9 @@ class Settings:
     http: str = ""
     """Address at which each process answers `/health/live`, `/health/ready` and `/metrics`. Without it nothing
     listens."""
+    monitor: str = ""
+    """Address at which `saga monitor` answers, by default 127.0.0.1:8642, and at which `saga trace`, `saga stuck` and
+    `saga rates` ask it. Without it these read the topic `saga.transitions` themselves."""
     inflight_max: int = 1000
     """Messages in flight per worker, at most; a quarter of them at most from one partition."""
     inflight_min: int = INFLIGHT_MIN
@@ -240,6 +243,7 @@ def _in_file(path: str) -> tuple[dict[str, Given], list[str]]:
 READERS: Mapping[str, SettingReader] = {
     "SAGA_KEYS": setting_readers.FOLDER,
     "SAGA_HTTP": setting_readers.address(check_http, "HOST:PORT"),
+    "SAGA_MONITOR": setting_readers.address(check_http, "HOST:PORT"),
     "SAGA_INFLIGHT_MAX": setting_readers.number(int, 1, 100_000, "messages"),
     "SAGA_INFLIGHT_MIN": setting_readers.number(int, 1, 100_000, "messages"),
     "SAGA_INFLIGHT_BYTES_MAX": setting_readers.number(int, 1, 1 << 40, "bytes"),

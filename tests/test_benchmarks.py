@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks import compaction, failing, many_contracts, outages, parts
+from benchmarks import compaction, failing, many_contracts, monitor, outages, parts
 
 
 @pytest.mark.parametrize("part", [parts.messages, parts.hot_saga, parts.chain, parts.one_at_a_time])
@@ -38,3 +38,9 @@ def test_the_part_with_a_saga_of_very_many_transitions_runs_to_its_end(monkeypat
 def test_the_part_with_very_many_contracts_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(many_contracts, "CONTRACTS", 2)
     assert all(figure.value > 0 for figure in many_contracts.contracts())
+
+
+def test_the_part_with_the_monitor_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("SAGAS", 400), ("STUCK", 10), ("THROUGH", 200), ("SMALL", 20)):
+        monkeypatch.setattr(monitor, name, value)
+    assert all(figure.value >= 0 for figure in monitor.monitor())

@@ -20,6 +20,10 @@ COMMANDS = {
     "audit": ("saga.cli.control:audit", "Print what people have switched in a service, and check that it is whole."),
     "show": ("saga.cli.show:show", "Show what happened in a saga, in all services, as one timeline."),
     "tail": ("saga.cli.tail:tail", "Print the records of TOPIC, or of one saga in all topics, as they come."),
+    "monitor": ("saga.cli.monitor:monitor", "Show sagas while they run: a web page, and answers for commands."),
+    "trace": ("saga.cli.monitor_answers:trace", "Show what services have told of a saga."),
+    "stuck": ("saga.cli.monitor_answers:stuck", "List sagas that do not go on by themselves, or ought to have."),
+    "rates": ("saga.cli.monitor_answers:rates", "Show of each handler what it does and how long it takes."),
     "verify-history": (
         "saga.cli.verify_history:verify_history",
         "Check that what the services have written down of their sagas is unchanged.",

@@ -51,6 +51,12 @@ PLANTED = {
     "aiohttp": [("saga.observe.health", "aiohttp"), ("saga.registry.known", "aiohttp")],
     "Jinja2": [("saga.choreography.docs", "jinja2"), ("saga.cli.docs", "markupsafe")],
     "Starlette": [("saga.monitor.views", "starlette"), ("saga.cli.password", "starlette")],
+    "uvicorn": [("saga.monitor.reader", "uvicorn"), ("saga.cli.monitor", "uvicorn")],
+    "Imports point down in the monitor:": [
+        ("saga.monitor.views", "saga.monitor.folds"),
+        ("saga.monitor.folds", "saga.monitor.reader"),
+        ("saga.monitor.asking", "saga.monitor.serving"),
+    ],
     "Imports point down in the monitor's page": [
         ("saga.monitor.web.desk", "saga.monitor.web.site"),
         ("saga.monitor.web.letter_pages", "saga.monitor.web.saga_pages"),

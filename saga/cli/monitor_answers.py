@@ -1,0 +1,249 @@
+"""`saga trace`, `saga stuck` and `saga rates`: answers of the monitor, or, where none runs, out of the topic itself."""
+
+import asyncio
+import sys
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import click
+import msgspec
+
+from saga.cli.options import broker_option
+from saga.cli.printing import tell, tell_json, tell_trouble
+from saga.clock import SystemClock, iso
+from saga.config import Settings
+from saga.monitor.answers import Answers
+from saga.monitor.asking import Asked
+from saga.monitor.folds import Folds
+from saga.monitor.reader import Reader
+from saga.monitor.views import AllStuck, Awaited, ErrorClass, Hot, Line, Rate, Rates, Stuck, Timeline
+from saga.names import TRANSITIONS
+from saga.printable import counted
+
+Answer = TypeVar("Answer")
+
+monitor_option = click.option(
+    "--monitor",
+    metavar="HOST:PORT",
+    help="Where a monitor answers, in the place of SAGA_MONITOR. Without both the topic is read.",
+)
+"""The flag `--monitor`, in the place of SAGA_MONITOR."""
+json_option = click.option("--json", "as_json", is_flag=True, help="One JSON document instead of text.")
+
+
+@click.command()
+@click.argument("saga_id")
+@monitor_option
+@broker_option
+@json_option
+def trace(saga_id: str, monitor: str | None, broker: str | None, as_json: bool) -> None:
+    """Show what services have told of a saga: its transitions in all of them, by time, and what is awaited.
+
+    It reads what services tell on the topic saga.transitions, and no store: `saga show` reads the stores, and has more
+    of each transition. Lines are by the clocks of the services, and may be out of order by as much as these differ.
+
+    If SAGA_MONITOR is set, or --monitor given, the monitor there is asked; if it does not answer, or neither is given,
+    the topic is read from its oldest record on. Which of both it was is told on standard error.
+
+    \b
+    Exit code 0: shown.
+    Exit code 1: nothing was told of this saga, or only longer ago than the topic keeps.
+    Exit code 2: asked wrongly, or neither monitor nor broker can be read.
+    """
+    now_ms = SystemClock().now_ms()
+    found = _answer(monitor, broker, lambda asked: asked.saga(saga_id), lambda own: own.saga(saga_id, now_ms))
+    if found is None:
+        tell(f"nothing was told of saga {saga_id}; `saga show {saga_id}` reads the stores", err=True)
+        sys.exit(1)
+    if as_json:
+        tell_json(msgspec.to_builtins(found))
+        return
+    tell(*_timeline(found))
+
+
+@click.command()
+@monitor_option
+@broker_option
+@json_option
+def stuck(monitor: str | None, broker: str | None, as_json: bool) -> None:
+    """List sagas that do not go on by themselves, or ought to have: what they wait for, where, and what would end it.
+
+    \b
+    dead      a dead letter blocks it: it waits for a person
+    overdue   the time of its next attempt, or of a deadline, has passed by 10 s, and nothing was told since
+    waiting   a handler waits for events, for four times as long as 99 % of its waits took, and at least a minute
+    silent    it has no outcome, waits for nothing that is known, and nothing was told for four times as long as 99 % of
+              the sagas took, and at least a minute
+
+    Where fewer than 20 waits, or ends of sagas, are known, five minutes are allowed. As long as a time is set anywhere
+    at which the saga goes on by itself, it is not waiting: it may become overdue. SINCE is the moment from which on it
+    was stuck by this measure.
+
+    If SAGA_MONITOR is set, or --monitor given, the monitor there is asked; if it does not answer, or neither is given,
+    the topic saga.transitions is read from its oldest record on. Which of both it was is told on standard error.
+
+    \b
+    Exit code 0: nothing is stuck.
+    Exit code 1: something is.
+    Exit code 2: asked wrongly, or neither monitor nor broker can be read.
+    """
+    now_ms = SystemClock().now_ms()
+    found = _answer(monitor, broker, lambda asked: asked.stuck(), lambda own: own.stuck(now_ms))
+    if as_json:
+        tell_json(msgspec.to_builtins(found))
+    else:
+        tell(*_stuck(found))
+    sys.exit(1 if found.sagas else 0)
+
+
+@click.command()
+@monitor_option
+@broker_option
+@json_option
+def rates(monitor: str | None, broker: str | None, as_json: bool) -> None:
+    """Show of each handler what it does and how long it takes, then failures by class, and hot keys and partitions.
+
+    All of the last 30 minutes before the newest transition; /s is of the last five whole ones. p50, p95, p99: half,
+    95 % and 99 % of its runs took no longer, in milliseconds; they are exact to a twelfth. STORM: in the last five
+    minutes it failed at least 20 times so that it is tried again, and more often than it came to an end.
+
+    A partition is hot that gets at least 100 messages, and three times as many as the mean of its topic; a saga that
+    has 50 transitions or more.
+
+    If SAGA_MONITOR is set, or --monitor given, the monitor there is asked; if it does not answer, or neither is given,
+    the topic saga.transitions is read from its oldest record on. Which of both it was is told on standard error.
+
+    \b
+    Exit code 0: shown.
+    Exit code 2: asked wrongly, or neither monitor nor broker can be read.
+    """
+
+    def of(views: Asked | Answers) -> tuple[Rates, tuple[ErrorClass, ...], Hot]:
+        return views.rates(), views.errors(), views.hot()
+
+    found, errors, hot = _answer(monitor, broker, of, of)
+    if as_json:
+        tell_json(msgspec.to_builtins({"rates": found, "errors": errors, "hot": hot}))
+        return
+    tell(*_rates(found), *_errors(errors), *_hot(hot))
+
+
+# -------------------------------------------------------------------- where the answer is from
+
+
+def _answer(
+    monitor: str | None, broker: str | None, asks: Callable[[Asked], Answer], reads: Callable[[Answers], Answer]
+) -> Answer:
+    """Answer of a monitor that runs, or else out of the topic; it is told which."""
+    settings = Settings.from_environment(broker=broker, monitor=monitor)
+    if settings.monitor:
+        try:
+            answer = asks(Asked(settings.monitor))
+        except OSError as why:
+            reason = f"no monitor answers at {settings.monitor} ({why.strerror or why})"
+        else:
+            tell(f"as the monitor at {settings.monitor} says", err=True)
+            return answer
+    else:
+        reason = "SAGA_MONITOR is not set"
+    reader = Reader(Folds(), SystemClock(), tell_trouble)
+    there = asyncio.run(reader.read_all(settings))
+    what = counted(reader.folds.taken, "transition") if there else "no service has told anything there yet"
+    others = f", {reader.refused} records are none" if reader.refused else ""
+    tell(f"{reason}: read from the topic {TRANSITIONS}: {what}{others}", err=True)
+    return reads(Answers(reader.folds))
+
+
+# -------------------------------------------------------------------- text
+
+
+def _timeline(found: Timeline) -> list[str]:
+    row = found.row
+    ended = f"ended with {row.outcome or row.result} ({row.result})" if row.result else "no outcome yet"
+    lines = [f"saga {row.saga}: {ended}; told by {', '.join(row.services)}", ""]
+    lines += _table([_line(line) for line in found.lines])
+    if found.left_out:
+        lines.append(f"and {found.left_out} before these")
+    if found.missing:
+        lines.append(f"{counted(found.missing, 'transition')} of it {'was' if found.missing == 1 else 'were'} not told")
+    if found.awaited:
+        lines += ["", "awaited:", *(f"  {_awaited(each)}" for each in found.awaited)]
+    if found.stuck:
+        lines += ["", "stuck:", *(f"  {each.why} since {iso(each.since_ms)}" for each in found.stuck)]
+    return lines
+
+
+def _line(line: Line) -> list[str]:
+    story = line.type + (f" -> {', '.join(line.emitted)}" if line.emitted else "")
+    story += f"  [{', '.join(line.steps)}]" if line.steps else ""
+    story += f"  attempt {line.attempt}" if line.attempt > 1 else ""
+    story += f"  ({line.error})" if line.error else ""
+    took = "" if line.handler_ms is None else f"{line.handler_ms} ms"
+    return [iso(line.time_ms), f"{line.service} {line.number}", line.handler, line.outcome, took, story]
+
+
+def _awaited(each: Awaited) -> str:
+    who = f"{each.service}.{each.handler}" if each.handler else each.service
+    return f"{who} since {iso(each.since_ms)}: {each.ends}"
+
+
+def _stuck(found: AllStuck) -> list[str]:
+    if not found.sagas:
+        return ["nothing is stuck"]
+    rows = [["SAGA", "WHY", "SINCE", "WHERE", "WHAT WOULD END IT"], *map(_stuck_row, found.sagas)]
+    return [*_table(rows), *(["and more"] if found.more else [])]
+
+
+def _stuck_row(each: Stuck) -> list[str]:
+    where = f"{each.awaited.service}.{each.awaited.handler}" if each.awaited.handler else each.awaited.service
+    return [each.saga, each.why, iso(each.since_ms), where, each.awaited.ends]
+
+
+def _rates(found: Rates) -> list[str]:
+    told = f"{counted(found.sagas, 'saga')}, {found.in_flight} without an outcome; "
+    if not found.handlers:
+        return [f"{told}no transition was told"]
+    heading = [
+        "SERVICE",
+        "HANDLER",
+        "/S",
+        "TRANSITIONS",
+        "RUNS",
+        "RETRIES",
+        "DEAD",
+        "P50",
+        "P95",
+        "P99",
+        "QUEUED P95",
+        "",
+    ]
+    newest = iso(found.newest_ms)
+    return [f"{told}the {found.minutes} minutes up to {newest}", "", *_table([heading, *map(_rate, found.handlers)])]
+
+
+def _rate(each: Rate) -> list[str]:
+    counts = each.transitions, each.runs, each.retries, each.dead
+    times = each.p50_ms, each.p95_ms, each.p99_ms, each.queued_p95_ms
+    numbers = [f"{each.per_s:.2f}", *map(str, counts), *(f"{ms:.0f}" for ms in times)]
+    return [each.service, each.handler, *numbers, "STORM" if each.storm else ""]
+
+
+def _errors(errors: Sequence[ErrorClass]) -> list[str]:
+    if not errors:
+        return []
+    rows = [["FAILURES", "SERVICE", "HANDLER", "CLASS", "LAST", "OF"]]
+    rows += [[str(e.count), e.service, e.handler, e.error, iso(e.last_ms), e.saga] for e in errors]
+    return ["", *_table(rows)]
+
+
+def _hot(hot: Hot) -> list[str]:
+    lines = [f"hot saga {each.saga}: {each.transitions} transitions" for each in hot.sagas]
+    for each in hot.partitions:
+        times = f"{each.transitions} messages, {each.share:.1f} times the mean of its topic"
+        lines.append(f"hot partition {each.topic}/{each.partition}: {times}")
+    return ["", *lines] if lines else []
+
+
+def _table(rows: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]

@@ -1,0 +1,318 @@
+"""Answers out of the folds: each looks at what it shows, and at a bounded number of sagas beside it."""
+
+from collections.abc import Iterable, Iterator
+from heapq import nlargest
+
+from saga.clock import LATEST_MS, iso
+from saga.monitor.counting import MINUTE_MS, MINUTES, Histogram, Minute, is_storm, per_second, together
+from saga.monitor.folds import Folds
+from saga.monitor.known import Known
+from saga.monitor.standing import OVERDUE_MS, Blocked, Reason, dead_in, measure_of, waits_of
+from saga.monitor.views import (
+    PAGE_MAX,
+    AllStuck,
+    Awaited,
+    ErrorClass,
+    Filter,
+    Hot,
+    HotPartition,
+    HotSaga,
+    Page,
+    Rate,
+    Rates,
+    Row,
+    Sagas,
+    Slice,
+    Stuck,
+    Timeline,
+    Why,
+)
+
+LOOK_MAX = 50_000
+"""Sagas that are looked at for one page: then it ends, and the next one goes on there."""
+HOT_LEAST = 3.0
+"""Factor over the mean of its topic from which on a partition is hot."""
+HOT_TRANSITIONS_LEAST = 100
+"""Transitions below which no partition is hot."""
+SHOWN_MAX = 100
+"""Most hot sagas, hot partitions and classes of errors that are shown."""
+
+
+class Answers:
+    """Monitor that answers from folds: `saga.monitor.views.Views`."""
+
+    def __init__(self, folds: Folds) -> None:
+        self.folds = folds
+
+    # ---------------------------------------------------------------- sagas
+
+    def sagas(self, which: Filter, page: Page) -> Sagas:
+        """Page of the sagas that are meant. Those without an outcome come longest running first."""
+        limit = max(1, min(page.limit, PAGE_MAX))
+        rows, looked, last = list[Row](), 0, ""
+        for ms, known in self._candidates(which, _cursor(page.after)):
+            if looked == LOOK_MAX or len(rows) == limit:
+                return Sagas(rows=tuple(rows), next=last, looked=looked, known=len(self.folds.known))
+            looked, last = looked + 1, f"{ms}:{known.saga}"
+            if self._holds(which, known):
+                rows.append(self._row(known))
+        return Sagas(rows=tuple(rows), next="", looked=looked, known=len(self.folds.known))
+
+    def _candidates(self, which: Filter, after: tuple[int, str] | None) -> Iterator[tuple[int, Known]]:
+        folds = self.folds
+        if which.stuck_ms is not None or which.dead:
+            found = self._stuck_until(LATEST_MS if which.stuck_ms is None else which.stuck_ms, which.dead)
+            mine = {(known.changed_ms, known.saga): known for _, _, known in found}
+            for place in sorted(mine, reverse=True):
+                if after is None or place < after:
+                    yield place[0], mine[place]
+        elif which.outcome == "none":
+            yield from folds.unended.oldest(after)
+        else:
+            yield from folds.changed.newest(after)
+
+    def _holds(self, which: Filter, known: Known) -> bool:
+        if which.text and which.text not in known.saga:
+            return False
+        if which.outcome and (known.ended is None) != (which.outcome == "none"):
+            return False
+        if known.ended is not None and which.outcome in ("success", "failure") and known.ended[1] != which.outcome:
+            return False
+        if which.before_ms is not None and known.began_ms >= which.before_ms:
+            return False
+        if which.open and not any(each.open for each in known.standings):
+            return False
+        return not which.service or any(self.folds.words.names[number] == which.service for number in known.lasts)
+
+    def _row(self, known: Known) -> Row:
+        names, ended = self.folds.words.names, known.ended
+        return Row(
+            saga=known.saga,
+            began_ms=known.began_ms,
+            changed_ms=known.changed_ms,
+            result="" if ended is None else "success" if ended[1] == "success" else "failure",
+            outcome="" if ended is None else ended[2],
+            transitions=known.count,
+            services=tuple(sorted(names[number] for number in known.lasts)),
+            open=tuple(sorted(names[each.service] for each in known.standings if each.open)),
+            dead=any(dead_in(known, self.folds.words)),
+        )
+
+    # ---------------------------------------------------------------- one saga
+
+    def saga(self, saga: str, now_ms: int) -> Timeline | None:
+        """One saga across all services."""
+        known = self.folds.known.get(saga)
+        if known is None:
+            return None
+        packed = known.newest()
+        lines = sorted(map(self.folds.words.line, packed), key=lambda line: (line.time_ms, line.service, line.number))
+        stuck = [
+            self._stuck(known, reason, since_ms)
+            for reason, since_ms in known.places
+            if since_ms + self._measure(reason) <= now_ms
+        ]
+        return Timeline(
+            row=self._row(known),
+            lines=tuple(lines),
+            missing=known.missing,
+            left_out=known.count - len(packed),
+            awaited=tuple(self._awaited(known)),
+            stuck=tuple(stuck),
+        )
+
+    def _awaited(self, known: Known) -> Iterator[Awaited]:
+        """All that a saga waits for."""
+        names = self.folds.words.names
+        for each in sorted(dead_in(known, self.folds.words), key=lambda each: (each.since_ms, names[each.service])):
+            yield _by_hand(names[each.service], each)
+        for standing in sorted(known.standings, key=lambda each: names[each.service]):
+            service, until_ms = names[standing.service], standing.due_ms or None
+            for wait in waits_of(known, self.folds.words, standing):
+                by = " and ".join(wait.types)
+                yield Awaited(
+                    service=service,
+                    handler=wait.handler,
+                    for_=wait.types,
+                    since_ms=wait.since_ms,
+                    until_ms=until_ms,
+                    ends=_later(by) if wait.later else f"{by or 'an event'}, published to its topic{_or_at(until_ms)}",
+                )
+            if until_ms is not None and not standing.awaits:
+                what = "a deadline" if standing.deadline else "its next attempt"
+                ends = f"{what} at {_time(until_ms)}"
+                yield Awaited(
+                    service=service, handler="", for_=(), since_ms=known.changed_ms, until_ms=until_ms, ends=ends
+                )
+
+    # ---------------------------------------------------------------- what is stuck
+
+    def stuck(self, now_ms: int) -> AllStuck:
+        """Sagas that are stuck now, longest first."""
+        found = sorted(self._stuck_until(now_ms), key=lambda each: (each[0], each[1], each[2].saga))
+        shown = found[:PAGE_MAX]
+        return AllStuck(
+            sagas=tuple(self._stuck(known, reason, since_ms) for since_ms, reason, known in shown),
+            more=len(found) > PAGE_MAX,
+        )
+
+    def _stuck_until(self, now_ms: int, only_dead: bool = False) -> Iterable[tuple[int, Reason, Known]]:
+        """Sagas that are stuck, of each reason those that are it for the longest time, bounded."""
+        found: list[tuple[int, Reason, Known]] = []
+        for reason, index in self.folds.places.items():
+            if only_dead and reason[0] != "dead":
+                continue
+            measure_ms = self._measure(reason)
+            for count, (since_ms, known) in enumerate(index.oldest()):
+                if since_ms + measure_ms > now_ms or count > PAGE_MAX:
+                    break
+                found.append((since_ms, reason, known))
+        return found
+
+    def _measure(self, reason: Reason) -> int:
+        if reason[0] == "waiting":
+            return measure_of(self.folds.waits.get((reason[1], reason[2]), _NOTHING))
+        return {"dead": 0, "overdue": OVERDUE_MS, "silent": measure_of(self.folds.lives)}[reason[0]]
+
+    def _stuck(self, known: Known, reason: Reason, since_ms: int) -> Stuck:
+        measure_ms = self._measure(reason)
+        return Stuck(
+            saga=known.saga,
+            why=_WHYS[reason[0]],
+            since_ms=since_ms + measure_ms,
+            measure_ms=measure_ms,
+            awaited=self._awaited_for(known, reason, since_ms),
+        )
+
+    def _awaited_for(self, known: Known, reason: Reason, since_ms: int) -> Awaited:
+        """Event, time or person for which it waits, for that reason."""
+        names = self.folds.words.names
+        if reason[0] == "dead":
+            return next(self._awaited(known))
+        if reason[0] == "waiting":
+            return next(each for each in self._awaited(known) if (each.service, each.handler) == (reason[1], reason[2]))
+        if reason[0] == "overdue":
+            late = min(
+                (each for each in known.standings if each.due_ms), key=lambda each: (each.due_ms, names[each.service])
+            )
+            service = names[late.service]
+            what = "its deadline" if late.deadline else "its next attempt"
+            ends = f"{what}, which was due at {_time(late.due_ms)}: see whether {service} runs and keeps up"
+            return Awaited(service=service, handler="", for_=(), since_ms=since_ms, until_ms=since_ms, ends=ends)
+        last = max(known, key=lambda each: (each.time_ms, names[each.service], each.number))
+        said = self.folds.words.whats[last.what].emitted
+        who = f"those that take {' and '.join(said)}" if said else f"{names[last.service]} and the others"
+        return Awaited(
+            service=names[last.service],
+            handler="",
+            for_=said,
+            since_ms=since_ms,
+            until_ms=None,
+            ends=f"any transition: see whether {who} run and keep up",
+        )
+
+    # ---------------------------------------------------------------- counts
+
+    def rates(self) -> Rates:
+        """Rates and times of each handler, busiest first."""
+        folds, recent = self.folds, self.folds.counts.recent()
+        handlers = [_rate(key, minutes, recent) for key, minutes in folds.counts.handlers.items()]
+        return Rates(
+            minutes=MINUTES,
+            newest_ms=folds.counts.newest_ms,
+            sagas=len(folds.known),
+            in_flight=len(folds.unended),
+            taken=folds.taken,
+            handlers=tuple(sorted(handlers, key=lambda each: (-each.transitions, each.service, each.handler))),
+        )
+
+    def errors(self) -> tuple[ErrorClass, ...]:
+        """Failures by class, most first."""
+        found = [
+            ErrorClass(
+                service=service,
+                handler=handler,
+                error=error,
+                count=sum(failures.minutes.values()),
+                last_ms=failures.last[0],
+                saga=failures.last[1],
+            )
+            for (service, handler, error), failures in self.folds.counts.failures.items()
+        ]
+        return tuple(sorted(found, key=lambda each: (-each.count, each.service, each.handler, each.error))[:SHOWN_MAX])
+
+    def hot(self) -> Hot:
+        """Hot keys and partitions, hottest first."""
+        sums = {at: sum(minutes.values()) for at, minutes in self.folds.counts.partitions.items()}
+        topics: dict[str, list[int]] = {}
+        for (topic, _), count in sums.items():
+            topics.setdefault(topic, []).append(count)
+        partitions = [
+            HotPartition(topic=topic, partition=partition, transitions=count, share=round(share, 2))
+            for (topic, partition), count in sums.items()
+            if count >= HOT_TRANSITIONS_LEAST
+            and (share := count * len(topics[topic]) / sum(topics[topic])) >= HOT_LEAST
+        ]
+        most = nlargest(SHOWN_MAX, self.folds.busy.items(), key=lambda each: (each[1], each[0]))
+        return Hot(
+            sagas=tuple(HotSaga(saga=saga, transitions=count) for saga, count in most),
+            partitions=tuple(
+                sorted(partitions, key=lambda each: (-each.transitions, each.topic, each.partition))[:SHOWN_MAX]
+            ),
+        )
+
+
+_NOTHING = Histogram()
+_WHYS: dict[str, Why] = {"dead": "dead", "overdue": "overdue", "waiting": "waiting", "silent": "silent"}
+
+
+def _rate(key: tuple[str, str], minutes: dict[int, Minute], recent: range) -> Rate:
+    whole = together(minutes)
+    return Rate(
+        service=key[0],
+        handler=key[1],
+        transitions=whole.transitions,
+        per_s=round(per_second(minutes, recent), 3),
+        runs=whole.runs,
+        retries=whole.retries,
+        dead=whole.dead,
+        p50_ms=whole.handler.below(0.5),
+        p95_ms=whole.handler.below(0.95),
+        p99_ms=whole.handler.below(0.99),
+        queued_p95_ms=whole.queued.below(0.95),
+        storm=is_storm(minutes, recent),
+        slices=tuple(
+            Slice(minute_ms=minute * MINUTE_MS, transitions=each.transitions, failures=each.failures)
+            for minute, each in sorted(minutes.items())
+        ),
+    )
+
+
+def _by_hand(service: str, blocked: Blocked) -> Awaited:
+    return Awaited(
+        service=service,
+        handler=blocked.handler,
+        for_=(),
+        since_ms=blocked.since_ms,
+        until_ms=None,
+        ends=f"a person: `saga dead replay` or `saga dead discard`, for {blocked.type} in {service}",
+    )
+
+
+def _time(ms: int) -> str:
+    return iso(min(ms, LATEST_MS))
+
+
+def _later(by: str) -> str:
+    """Words for a run that goes on later, or with these events."""
+    return f"its time, at which it goes on by itself{f', or {by}' if by else ''}"
+
+
+def _or_at(until_ms: int | None) -> str:
+    return "" if until_ms is None else f"; or the time {_time(until_ms)}"
+
+
+def _cursor(after: str) -> tuple[int, str] | None:
+    """Place of a page: what is none begins at the first one."""
+    ms, colon, saga = after.partition(":")
+    return (int(ms), saga) if colon and ms.isascii() and ms.isdigit() and len(ms) < 20 else None

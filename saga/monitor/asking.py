@@ -1,0 +1,67 @@
+"""Questions to a monitor that runs, over HTTP, in the place of one's own folds."""
+
+from http.client import HTTPConnection, HTTPException
+from typing import TypeVar
+from urllib.parse import quote
+
+import msgspec
+
+from saga.errors import SagaError
+from saga.monitor.views import AllStuck, ErrorClass, Hot, Rates, Timeline
+
+TIMEOUT_S = 10.0
+ANSWER_BYTES_MAX = 64 << 20
+
+Answer = TypeVar("Answer")
+
+
+class Asked:
+    """Monitor at an address, host and port."""
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+
+    def saga(self, saga: str) -> Timeline | None:
+        """One saga across all services."""
+        return self._ask(f"/api/trace/{quote(saga, safe='')}", Timeline)
+
+    def stuck(self) -> AllStuck:
+        """Sagas that are stuck now."""
+        return self._needed("/api/stuck", AllStuck)
+
+    def rates(self) -> Rates:
+        """Rates and times of each handler."""
+        return self._needed("/api/rates", Rates)
+
+    def errors(self) -> tuple[ErrorClass, ...]:
+        """Failures by class."""
+        return self._needed("/api/errors", tuple[ErrorClass, ...])
+
+    def hot(self) -> Hot:
+        """Hot keys and partitions."""
+        return self._needed("/api/hot", Hot)
+
+    def _needed(self, path: str, kind: type[Answer]) -> Answer:
+        answer = self._ask(path, kind)
+        if answer is None:
+            raise SagaError(f"what answers at {self._address} is no monitor: it has no {path}; mend SAGA_MONITOR")
+        return answer
+
+    def _ask(self, path: str, kind: type[Answer]) -> Answer | None:
+        """Ask; `None` if there is nothing of that name. Raises `OSError` if nobody answers, `SagaError` if the answer
+        is none of a monitor."""
+        host, _, port = self._address.rpartition(":")
+        connection = HTTPConnection(host.strip("[]"), int(port), timeout=TIMEOUT_S)
+        try:
+            connection.request("GET", path, headers={"Accept": "application/json"})
+            response = connection.getresponse()
+            content = response.read(ANSWER_BYTES_MAX)
+            if response.status == 404:
+                return None
+            if response.status != 200:
+                raise SagaError(f"the monitor at {self._address} answers {response.status} to {path}; see its log")
+            return msgspec.json.decode(content, type=kind)
+        except (msgspec.DecodeError, HTTPException) as why:
+            raise SagaError(f"what answers at {self._address} is no monitor: {why}; mend SAGA_MONITOR") from why
+        finally:
+            connection.close()

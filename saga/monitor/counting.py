@@ -1,0 +1,217 @@
+"""Counts of transitions by minute, and histograms of times: sums alone, so that the order in which they came is
+nothing to them, and what was counted wrongly can be taken away again.
+
+A **retry storm** is a handler that in the last five minutes failed at least `STORM_LEAST` times so that it is tried
+again, and more often than it came to an end.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from math import ceil
+
+MINUTE_MS = 60_000
+MINUTES = 30
+"""Minutes that are counted apart, up to the newest one."""
+RECENT = 5
+"""Minutes that count as recent: for what a second brings, and for storms."""
+STORM_LEAST = 20
+"""Retries in the recent minutes below which there is no storm."""
+KEYS_MAX = 1000
+"""Handlers, classes of errors in handlers, and partitions that are counted apart: all others together as one."""
+OTHERS = "(others)"
+"""Name of those together."""
+_FINE = 8
+"""Parts into which a histogram divides each doubling: a percentile is wrong by at most a twelfth."""
+
+
+def bin_of(ms: int) -> int:
+    """Number of the bin for a time.
+
+    >>> [bin_of(ms) for ms in (0, 1, 7, 8, 9, 100, 1000)]
+    [0, 1, 7, 8, 9, 36, 63]
+    """
+    if ms < _FINE:
+        return max(0, ms)
+    doublings = ms.bit_length() - 4  # so that the upper four bits are left: 8 to 15
+    return (doublings << 3) + (ms >> doublings)
+
+
+def upper_of(number: int) -> int:
+    """Longest time that falls into a bin.
+
+    >>> [upper_of(bin_of(ms)) for ms in (0, 1, 9, 100, 1000)]
+    [0, 1, 9, 103, 1023]
+    """
+    if number < 2 * _FINE:
+        return number
+    doublings = (number >> 3) - 1
+    return ((number - (doublings << 3) + 1) << doublings) - 1
+
+
+@dataclass(slots=True)
+class Histogram:
+    """Times, counted in bins that grow with the time."""
+
+    bins: dict[int, int] = field(default_factory=dict)
+    count: int = 0
+
+    def add(self, ms: int, times: int = 1) -> None:
+        """Count a time so often; less often than not at all takes it away."""
+        number = bin_of(ms)
+        left = self.bins.get(number, 0) + times
+        if left:
+            self.bins[number] = left
+        else:
+            self.bins.pop(number, None)
+        self.count += times
+
+    def merge(self, other: "Histogram") -> None:
+        """Count all that the other one has, too."""
+        for number, times in other.bins.items():
+            self.bins[number] = self.bins.get(number, 0) + times
+        self.count += other.count
+
+    def below(self, share: float) -> int:
+        """Time that this share of what was counted did not exceed; 0 if there is none.
+
+        >>> times = Histogram()
+        >>> for ms in range(1, 101):
+        ...     times.add(ms)
+        >>> times.below(0.5), times.below(0.99)
+        (51, 103)
+        """
+        left = ceil(share * self.count)
+        for number in sorted(self.bins):
+            left -= self.bins[number]
+            if left <= 0:
+                return upper_of(number)
+        return 0
+
+
+@dataclass(slots=True)
+class Minute:
+    """Transitions of one handler in one minute."""
+
+    transitions: int = 0
+    failures: int = 0
+    runs: int = 0
+    retries: int = 0
+    dead: int = 0
+    handler: Histogram = field(default_factory=Histogram)
+    queued: Histogram = field(default_factory=Histogram)
+
+    def merge(self, other: "Minute") -> None:
+        """Count all that the other one has, too."""
+        self.transitions += other.transitions
+        self.failures += other.failures
+        self.runs += other.runs
+        self.retries += other.retries
+        self.dead += other.dead
+        self.handler.merge(other.handler)
+        self.queued.merge(other.queued)
+
+
+@dataclass(slots=True)
+class Failures:
+    """Failures of one class in one handler."""
+
+    minutes: dict[int, int] = field(default_factory=dict)
+    last: tuple[int, str] = (0, "")
+    """Time and saga of the last one."""
+
+
+class Counts:
+    """Counts of the last minutes, as far as the newest transition."""
+
+    def __init__(self) -> None:
+        self.newest_ms = 0
+        self.handlers: dict[tuple[str, str], dict[int, Minute]] = {}
+        self.failures: dict[tuple[str, str, str], Failures] = {}
+        self.partitions: dict[tuple[str, int], dict[int, int]] = {}
+        self._oldest = 0
+
+    def minute_of(self, service: str, handler: str, time_ms: int) -> Minute | None:
+        """Minute of a handler to count in; `None`: it is over, and no longer counted."""
+        minute = self._minute(time_ms)
+        if minute < self._oldest:
+            return None
+        key = (service, handler)
+        minutes = self.handlers.get(key)
+        if minutes is None:
+            minutes = self.handlers.setdefault(key if len(self.handlers) < KEYS_MAX else (OTHERS, OTHERS), {})
+        found = minutes.get(minute)
+        if found is None:
+            found = minutes[minute] = Minute()
+        return found
+
+    def failed(self, key: tuple[str, str, str], saga: str, time_ms: int) -> None:
+        """Count a failure: of a service, in a handler, of a class."""
+        minute = self._minute(time_ms)
+        if minute < self._oldest:
+            return
+        found = self.failures.get(key)
+        if found is None:
+            others = (OTHERS, OTHERS, OTHERS)
+            found = self.failures.setdefault(key if len(self.failures) < KEYS_MAX else others, Failures())
+        found.minutes[minute] = found.minutes.get(minute, 0) + 1
+        found.last = max(found.last, (time_ms, saga))
+
+    def came_from(self, topic: str, partition: int, time_ms: int) -> None:
+        """Count a message of a partition."""
+        minute = self._minute(time_ms)
+        if minute < self._oldest:
+            return
+        key = (topic, partition)
+        minutes = self.partitions.get(key)
+        if minutes is None:
+            minutes = self.partitions.setdefault(key if len(self.partitions) < KEYS_MAX else (OTHERS, 0), {})
+        minutes[minute] = minutes.get(minute, 0) + 1
+
+    def recent(self) -> range:
+        """Whole minutes behind us that count as recent, and the one that is not over."""
+        newest = self.newest_ms // MINUTE_MS
+        return range(newest - RECENT, newest + 1)
+
+    def _minute(self, time_ms: int) -> int:
+        """Minute of a time. The first of a new minute takes those away that are too old by then."""
+        minute = time_ms // MINUTE_MS
+        if time_ms > self.newest_ms:
+            self.newest_ms = time_ms
+            if minute - MINUTES + 1 > self._oldest:
+                self._oldest = minute - MINUTES + 1
+                self._forget()
+        return minute
+
+    def _forget(self) -> None:
+        """Take away all minutes that are too old, and what has none left."""
+        counted: list[dict[int, Minute] | dict[int, int]] = [*self.handlers.values(), *self.partitions.values()]
+        counted += [failures.minutes for failures in self.failures.values()]
+        for each in counted:
+            for old in [minute for minute in each if minute < self._oldest]:
+                del each[old]
+        self.handlers = {key: each for key, each in self.handlers.items() if each}
+        self.partitions = {key: counts for key, counts in self.partitions.items() if counts}
+        self.failures = {key: failures for key, failures in self.failures.items() if failures.minutes}
+
+
+def together(minutes: Mapping[int, Minute]) -> Minute:
+    """Sum of all these minutes."""
+    whole = Minute()
+    for each in minutes.values():
+        whole.merge(each)
+    return whole
+
+
+def is_storm(minutes: Mapping[int, Minute], recent: range) -> bool:
+    """True if a handler retries more than it gets done."""
+    retries = sum(minute.retries for minute in _those(minutes, recent))
+    return retries >= STORM_LEAST and retries > sum(minute.runs for minute in _those(minutes, recent))
+
+
+def per_second(minutes: Mapping[int, Minute], recent: range) -> float:
+    """Transitions a second in those of these minutes that are over."""
+    return sum(minute.transitions for minute in _those(minutes, recent[:-1])) / (60 * RECENT)
+
+
+def _those(minutes: Mapping[int, Minute], which: range) -> Iterator[Minute]:
+    return (minutes[minute] for minute in which if minute in minutes)

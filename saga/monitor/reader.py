@@ -1,0 +1,114 @@
+"""Reader of the topic of transitions, on any broker: it folds what is there, and what comes.
+
+It reads as nobody: it is in no group and commits nothing, so nobody waits for it. It begins at the oldest record, or
+where it is told to; what it holds is in memory alone, and is made anew at each start.
+"""
+
+from collections.abc import Callable, Sequence
+
+from saga.broker.administration import Administration
+from saga.clock import Clock
+from saga.config import Settings
+from saga.errors import BadInput, BrokerUnavailable
+from saga.inspection.sources import administration_of, unmade
+from saga.messages import Record, Standstill
+from saga.monitor.folds import Folds
+from saga.names import TRANSITIONS
+from saga.transitions import from_record
+
+RECORDS_MAX = 2000
+"""Records that are asked for at once."""
+SLICE = 100
+"""Records that are folded before others get their turn: those who ask."""
+POLL_S = 1.0
+"""Longest wait for records, and pause before a broker is tried again that did not answer."""
+LOOK_S = 30.0
+"""Time between two looks whether the topic has got more partitions."""
+
+Tell = Callable[[object], None]
+"""Function that is told what keeps a monitor from reading."""
+
+
+class Reader:
+    """Reader that folds the transitions of a broker."""
+
+    def __init__(self, folds: Folds, clock: Clock, tell: Tell) -> None:
+        self.folds = folds
+        self.refused = 0
+        """Records on the topic that are no transitions."""
+        self._clock, self._tell = clock, tell
+        self._told = ""
+
+    # ---------------------------------------------------------------- once
+
+    async def read_all(self, settings: Settings) -> bool:
+        """Fold all that is there now; false if there is no such topic. Raises `SagaError`."""
+        if unmade(settings) is not None:
+            return False
+        async with administration_of(settings, self._clock) as broker:
+            if TRANSITIONS not in await broker.partitions([TRANSITIONS]):
+                return False
+            async for record in broker.scan(TRANSITIONS):
+                self._fold(record)
+        return True
+
+    # ---------------------------------------------------------------- for ever
+
+    async def follow(self, settings: Settings, since_ms: int | None = None) -> None:
+        """Fold what is there and what comes, until it is cancelled: all of it, or what was appended from a time on. A
+        broker that cannot be reached is tried again. Raises `SagaError` for what waiting cannot mend."""
+        while True:
+            try:
+                if unmade(settings) is None:
+                    async with administration_of(settings, self._clock) as broker:
+                        await self._topic(broker)
+                        await self._read(broker, since_ms)
+                self._trouble(f"no service has told anything yet: there is no {unmade(settings)}")
+            except BrokerUnavailable as why:
+                self._trouble(why)
+            await self._clock.sleep(POLL_S)
+
+    async def _topic(self, broker: Administration) -> None:
+        """Wait until there is a topic."""
+        while TRANSITIONS not in await broker.partitions([TRANSITIONS]):
+            self._trouble(f"no service has told anything yet: there is no topic {TRANSITIONS}, or it is hidden from us")
+            await self._clock.sleep(POLL_S)
+
+    async def _read(self, broker: Administration, since_ms: int | None) -> None:
+        """Read all partitions for ever; when the topic has got more of them, from where it is, and those too."""
+        bounds = {partition: each.begin for partition, each in (await broker.bounds([TRANSITIONS])).items()}
+        positions = bounds if since_ms is None else await broker.since(TRANSITIONS, since_ms)
+        while True:
+            async with broker.read(positions) as reading:
+                look_s = self._clock.monotonic_s() + LOOK_S
+                while self._clock.monotonic_s() < look_s:
+                    records = await reading.poll(records_max=RECORDS_MAX, timeout_s=POLL_S)
+                    self._trouble("; ".join(map(_told, reading.standstills())))
+                    await self._fold_all(records)
+                positions = reading.positions()
+            more = await broker.bounds([TRANSITIONS])
+            positions = {**{partition: each.begin for partition, each in more.items()}, **positions}
+
+    async def _fold_all(self, records: Sequence[Record]) -> None:
+        for begin in range(0, len(records), SLICE):
+            for record in records[begin : begin + SLICE]:
+                self._fold(record)
+            await self._clock.sleep(0)
+
+    def _fold(self, record: Record) -> None:
+        try:
+            self.folds.take(from_record(record), record.time_ms)
+        except BadInput:  # anybody may write to the topic, and later versions tell other things
+            self.refused += 1
+
+    def _trouble(self, what: object) -> None:
+        """Tell what keeps it from reading, once."""
+        text = str(what)
+        if text and text != self._told:
+            self._tell(text)
+        self._told = text
+
+
+def _told(standstill: Standstill) -> str:
+    place = standstill.topic if standstill.partition is None else f"{standstill.topic}/{standstill.partition}"
+    return f"{place} cannot be read: {standstill.reason}"

@@ -1,0 +1,104 @@
+"""Process of the monitor: a reader that folds, and a server that answers from what it has folded."""
+
+import asyncio
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import uvicorn
+
+from saga.clock import Clock
+from saga.config import Settings
+from saga.errors import ConfigurationError
+from saga.monitor.answers import Answers
+from saga.monitor.folds import SAGAS_MAX, Folds
+from saga.monitor.reader import Reader, Tell
+from saga.monitor.web.app import app
+
+HEAD_BYTES_MAX = 16_384
+"""Bytes of a request before its body."""
+INFLIGHT_MAX = 64
+"""Requests and connections at once: others are told to come again."""
+END_S = 3
+"""Seconds that answers under way get to end."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Serving:
+    """Choices of whoever starts a monitor."""
+
+    address: str
+    """Host and port to listen at; port 0: any."""
+    stores: Sequence[str] = ()
+    """Addresses of stores to read, in the place of the setting."""
+    since_ms: int | None = None
+    """Time from which on transitions are read; `None`: all that there are."""
+    sagas_max: int = SAGAS_MAX
+
+
+class _Server(uvicorn.Server):
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave signals alone: whoever started us hears them."""
+        yield
+
+
+async def serve(
+    wanted: Serving, settings: Settings, stop: asyncio.Event, clock: Clock, begun: Callable[[str], None], tell: Tell
+) -> None:
+    """Read, fold and answer until `stop`. `begun` is told the address once it answers, `tell` what keeps it from
+    reading. Raises `SagaError` for what keeps it from starting, or ends it."""
+    folds = Folds(wanted.sagas_max)
+    reader = Reader(folds, clock, tell)
+    made = app(Answers(folds), settings, clock, addresses=wanted.stores)
+    with _listening(wanted.address) as listener:
+        server = _Server(
+            uvicorn.Config(
+                made,
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                lifespan="on",
+                ws="none",
+                limit_concurrency=INFLIGHT_MAX,
+                timeout_graceful_shutdown=END_S,
+                h11_max_incomplete_event_size=HEAD_BYTES_MAX,
+            )
+        )
+        host, port = listener.getsockname()[:2]
+        loop = asyncio.get_running_loop()
+        reading = loop.create_task(reader.follow(settings, wanted.since_ms), name="reading")
+        answering = loop.create_task(server.serve([listener]), name="answering")
+        stopped = loop.create_task(stop.wait(), name="stopped")
+        try:
+            while not (server.started or answering.done()):
+                await clock.sleep(0.01)
+            if not answering.done():
+                begun(f"{f'[{host}]' if ':' in host else host}:{port}")
+            await asyncio.wait([reading, answering, stopped], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            server.should_exit = True
+            await asyncio.wait([answering])
+            reading.cancel()
+            stopped.cancel()
+            await asyncio.wait([reading, stopped])
+    for task in (answering, reading):
+        if not task.cancelled() and (why := task.exception()) is not None:
+            raise why
+
+
+@contextmanager
+def _listening(address: str) -> Iterator[socket.socket]:
+    """Socket that listens at host:port."""
+    host, _, port = address.rpartition(":")
+    host = host.strip("[]")
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        listener = socket.create_server((host, int(port)), family=family)
+    except (OSError, ValueError, OverflowError) as why:
+        reason = (why.strerror if isinstance(why, OSError) else None) or why
+        problem = f"it cannot listen at {address!r}: {reason}; choose another port, or end who listens there"
+        raise ConfigurationError("the monitor was not started:", [problem]) from why
+    with listener:
+        yield listener

@@ -1,0 +1,143 @@
+"""Measure of a saga that is stuck: it does not go on by itself, or ought to have.
+
+A saga is stuck for one of four reasons, by this measure:
+- **dead**: a dead letter blocks it in a service; since that transition.
+- **overdue**: the time of a next attempt or of a deadline has passed by `OVERDUE_MS`, and nothing was told since.
+- **waiting**: a handler waits for events, and no time is set anywhere in the saga at which it goes on by itself; since
+  four times as long as 99 % of this handler's earlier waits took, and at least `LEAST_MS`.
+- **silent**: the saga has no outcome, no service waits for an event or a time, and nothing was told for four times as
+  long as 99 % of the sagas took from beginning to end, and at least `LEAST_MS`.
+
+Where fewer than `USUAL_LEAST` waits, or ends of sagas, are known, `UNKNOWN_MS` is allowed. After the outcome only what
+a service says is open counts. A saga of which the beginning was not told is never silent: it may have ended before. One
+in which a run goes on later is never waiting or silent: the time at which it does so is not always told.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple, TypeAlias
+
+from saga.monitor.counting import Histogram
+from saga.monitor.known import Known, Standing, Words
+
+OVERDUE_MS = 10_000
+LEAST_MS = 60_000
+UNKNOWN_MS = 300_000
+USUAL_LEAST = 20
+FACTOR, SHARE = 4, 0.99
+RUNS = frozenset({"handled", "later", "compensated"})
+"""Outcomes of a run that came to its end, or to the end of a turn."""
+BY_HAND = frozenset({"replayed", "discarded", "resolved"})
+"""Outcomes by which a person ends a dead letter."""
+
+Reason: TypeAlias = tuple[str, ...]
+"""Reason for being stuck: `dead`, `overdue` or `silent`; `waiting` with service and handler."""
+DEAD, OVERDUE, SILENT = ("dead",), ("overdue",), ("silent",)
+
+
+class Blocked(NamedTuple):
+    """Dead letter that blocks a saga in a service."""
+
+    service: int
+    handler: str
+    type: str
+    since_ms: int
+
+
+def measure_of(usual: Histogram) -> int:
+    """Time that is allowed where so much is usual.
+
+    >>> usual = Histogram()
+    >>> measure_of(usual)
+    300000
+    >>> usual.add(60_000, 100)
+    >>> measure_of(usual)
+    245756
+    """
+    if usual.count < USUAL_LEAST:
+        return UNKNOWN_MS
+    return max(LEAST_MS, FACTOR * usual.below(SHARE))
+
+
+def dead_in(known: Known, words: Words) -> Iterator[Blocked]:
+    """Dead letters that block a saga, one for each service and handler."""
+    for standing in known.standings:
+        if not standing.open:
+            continue
+        blocked: dict[str, Blocked] = {}
+        for each in known.of(standing.service):
+            what = words.whats[each.what]
+            if what.outcome == "dead":
+                blocked.setdefault(what.handler, Blocked(each.service, what.handler, what.type, each.time_ms))
+            elif what.outcome in BY_HAND or what.outcome in RUNS:
+                blocked.pop(what.handler, None)
+        yield from blocked.values()
+
+
+class Wait(NamedTuple):
+    """Handler that waits in a service."""
+
+    handler: str
+    types: tuple[str, ...]
+    since_ms: int
+    later: bool
+    """True if a turn of it is over and it goes on later by itself, at a time that is not told."""
+
+
+def waits_of(known: Known, words: Words, standing: Standing) -> Iterator[Wait]:
+    """Handlers of a service that wait, with the types for which each does and the time since when."""
+    transitions = known.of(standing.service)
+    last_ms = next((each.time_ms for each in transitions if each.number == standing.number), known.changed_ms)
+    for handler, types in standing.awaits:
+        since_ms, later = None, False
+        for each in transitions:
+            what = words.whats[each.what]
+            if what.handler != handler:
+                continue
+            if what.outcome == "waiting":
+                since_ms = each.time_ms if since_ms is None else since_ms
+            elif what.outcome in RUNS:
+                later = what.outcome == "later"
+                since_ms = each.time_ms if later else None
+        yield Wait(handler, types, last_ms if since_ms is None else since_ms, later)
+
+
+def places_of(known: Known, words: Words) -> tuple[tuple[Reason, int], ...]:
+    """Reasons for which a saga may be stuck one day if nothing more is told of it, each with the time from which its
+    measure counts."""
+    if known.ended is not None and not known.standings:
+        return ()
+    dead = [(DEAD, each.since_ms) for each in dead_in(known, words)]
+    if dead:
+        return (min(dead),)
+    expecting = [each for each in known.standings if each.open or (known.ended is None and not each.is_quiet)]
+    if due := [each.due_ms for each in expecting if each.due_ms]:
+        return ((OVERDUE, min(due)),)
+    waiting: dict[Reason, int] = {}
+    for standing in expecting:
+        for wait in waits_of(known, words, standing):
+            if wait.later:
+                return ()
+            reason = ("waiting", words.names[standing.service], wait.handler)
+            waiting[reason] = min(wait.since_ms, waiting.get(reason, wait.since_ms))
+    if waiting:
+        return tuple(sorted(waiting.items()))
+    if (known.ended is None or expecting) and known.whole:
+        return ((SILENT, known.changed_ms),)
+    return ()
+
+
+def waits_between(known: Known, words: Words, handler: str, service: int, time_ms: int, outcome: str) -> Iterable[int]:
+    """Waits that a transition ends or begins, together with those of its handler that are known: in milliseconds."""
+    ends = outcome in RUNS
+    if not ends and outcome != "waiting":
+        return
+    for each in known:
+        if each.service != service:
+            continue
+        what = words.whats[each.what]
+        if what.handler != handler:
+            continue
+        if ends and what.outcome == "waiting":
+            yield max(0, time_ms - each.time_ms)
+        elif not ends and what.outcome in RUNS:
+            yield max(0, each.time_ms - time_ms)

@@ -1,0 +1,140 @@
+"""`saga monitor` as a process: it answers, may be killed and begins anew, and no service notices."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.client import HTTPConnection
+from pathlib import Path
+from threading import Timer
+
+import pytest
+from msgspec.structs import replace
+
+from saga.clock import iso
+from saga.transitions import Told
+from tests.cli.conftest import Call
+from tests.cli.pottery_service import CLOCK, Pottery
+from tests.cli.test_dead import until
+from tests.cli.test_missing_topics import command, environment, refused, running
+from tests.cli.test_monitor_answers import tell
+from tests.monitor.telling import S, told
+
+WITHIN_S = 60.0
+
+
+@contextmanager
+def monitoring(*options: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """Monitor that runs in the current folder, and its address; it is killed at the end if it has not ended."""
+    with (
+        Path("monitor.log").open("w") as log,
+        subprocess.Popen(
+            command("monitor", "--listen", "127.0.0.1:0", *options),
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            env=environment(),
+        ) as process,
+    ):
+        too_long = Timer(WITHIN_S, process.kill)
+        too_long.start()
+        try:
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            assert line.startswith("the monitor answers at http://127.0.0.1:"), Path("monitor.log").read_text()
+            yield process, line.strip().rpartition("/")[2]
+        finally:
+            too_long.cancel()
+            process.kill()
+
+
+def dead_letter(saga: str) -> Told:
+    """Dead letter that is told now."""
+    return replace(told("payment", 0, 0, "dead", saga=saga, open_=True, error="KeyError"), time=iso(CLOCK.now_ms()))
+
+
+def stuck(saga: Call, address: str) -> list[str]:
+    """Sagas that the monitor at an address calls stuck."""
+    result = saga("stuck", "--monitor", address, "--json")
+    assert f"as the monitor at {address} says" in result.stderr
+    return [each["saga"] for each in json.loads(result.stdout)["sagas"]]
+
+
+def test_it_answers_the_page_and_the_commands_and_ends_as_told(saga: Call, folder: Path) -> None:
+    tell(told("order", 0, 0, emitted=("OrderPlaced",)), told("payment", 0, S))
+    with monitoring() as (process, address):
+        until(lambda: saga("trace", "order-1", "--monitor", address).exit_code == 0)
+        tell(dead_letter("order-2"))
+        until(lambda: "order-2" in stuck(saga, address))
+        assert saga("rates", "--monitor", address).exit_code == 0
+        connection = HTTPConnection(address, timeout=WITHIN_S)
+        connection.request("GET", "/sagas")
+        response = connection.getresponse()
+        page = response.read().decode()
+        connection.close()
+        assert (response.status, "order-2" in page) == (200, True)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(WITHIN_S) == 0
+    assert (folder / "monitor.log").read_text() == ""
+
+
+def test_it_is_killed_and_begins_anew_and_the_service_goes_on(embedded_pottery: Pottery, saga: Call) -> None:
+    assert saga("topics", "apply", embedded_pottery.module).exit_code == 0
+    tell(told("order", 0, 0, saga="before"), dead_letter("dead"))
+
+    def killed_while_a_cup_is_made(cup: str) -> None:
+        with monitoring() as (process, address):
+            until(lambda: {"before", "dead"} <= {*stuck(saga, address)})
+            process.kill()
+            assert process.wait(WITHIN_S) == -signal.SIGKILL
+        assert saga("publish", "CupOrdered", stdin=json.dumps({"cup_id": cup})).exit_code == 0
+        until(lambda: cup in saga("list").stdout)
+
+    with running(embedded_pottery.module) as service:
+        killed_while_a_cup_is_made("cup-1")
+        killed_while_a_cup_is_made("cup-2")
+        assert service.poll() is None
+        shown = json.loads(saga("positions", "show", embedded_pottery.service, "--json").stdout)["services"]
+        assert [len(each["members"]) for each in shown] == [1]
+
+
+def test_it_reads_from_a_time_on_if_it_is_told_to(saga: Call, folder: Path) -> None:
+    tell(dead_letter("before"))
+    told_ms = CLOCK.now_ms()
+    until(lambda: CLOCK.now_ms() > told_ms + 5)
+    since = iso(CLOCK.now_ms())
+    tell(dead_letter("after"))
+    with monitoring("--since", since) as (_, address):
+        until(lambda: stuck(saga, address) == ["after"])
+
+
+def test_an_address_that_is_taken_is_told(folder: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        said = refused("monitor", "--listen", address)
+    assert f"it cannot listen at '{address}': Address already in use" in said
+    assert "choose another port, or end who listens there" in said
+
+
+@pytest.mark.parametrize(("option", "said"), [("--since", "give a time as 90s"), ("--listen", "it must be host:port")])
+def test_what_is_asked_wrongly_is_told(saga: Call, option: str, said: str) -> None:
+    result = saga("monitor", option, "yesterday")
+    assert result.exit_code == 2
+    assert said in result.stderr
+
+
+def test_without_its_libraries_it_says_what_to_install(folder: Path) -> None:
+    (folder / "uvicorn.py").write_text("raise ImportError('no uvicorn')")
+    ended = subprocess.run(
+        command("monitor"),
+        capture_output=True,
+        text=True,
+        timeout=WITHIN_S,
+        check=False,
+        env={**os.environ, "PYTHONPATH": f"{folder}:{os.environ.get('PYTHONPATH', '')}"},
+    )
+    assert ended.returncode == 2
+    assert "no uvicorn; pip install 'saga-choreography[monitor]'" in ended.stderr

@@ -1,0 +1,194 @@
+"""`saga trace`, `saga stuck` and `saga rates`: what they print, what they end with, and where it is from."""
+
+import asyncio
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from threading import Thread
+
+import msgspec
+import pytest
+
+from saga.config import Settings
+from saga.monitor.answers import Answers
+from saga.transitions import Told
+from tests.cli.conftest import Call
+from tests.monitor.telling import BEGIN_MS, MINUTE, Monitor, S, told
+from tests.monitor.test_reader import publish
+
+HISTORY = (
+    told("order", 0, 0, handler="place", emitted=("OrderPlaced",)),
+    told("shipping", 0, S, "waiting", handler="book", awaits=(("book", ("PaymentReserved",)),)),
+    told("payment", 0, 2 * S, "retrying", error="TimeoutError", open_=True),
+    told("payment", 1, 3 * S, "dead", error="TimeoutError", open_=True),
+    told("order", 0, 0, saga="order-2", result="success", emitted=("OrderConfirmed",)),
+)
+
+
+@pytest.fixture
+def history(saga: Call) -> None:
+    """Transitions that services have told, in the log of the current folder."""
+    tell(*HISTORY)
+
+
+def tell(*transitions: Told) -> None:
+    asyncio.run(publish(Settings(), *transitions))
+
+
+@pytest.mark.usefixtures("history")
+def test_a_trace_shows_all_services_by_time_and_what_is_awaited(saga: Call) -> None:
+    result = saga("trace", "order-1")
+    lines = result.stdout.splitlines()
+    assert result.exit_code == 0
+    assert lines[0] == "saga order-1: no outcome yet; told by order, payment, shipping"
+    assert [line.split()[1:4] for line in lines[2:6]] == [
+        ["order", "0", "place"],
+        ["shipping", "0", "book"],
+        ["payment", "0", "reserve"],
+        ["payment", "1", "reserve"],
+    ]
+    assert "OrderPlaced -> OrderPlaced  [charge]" in lines[2]
+    assert "a person: `saga dead replay`" in result.stdout
+    assert "shipping.book since 2026-11-21T14:06:41.000Z: PaymentReserved, published to its topic" in result.stdout
+    assert "  dead since 2026-11-21T14:06:43.000Z" in lines
+    assert "SAGA_MONITOR is not set: read from the topic saga.transitions: 5 transitions" in result.stderr
+
+
+@pytest.mark.usefixtures("history")
+def test_a_saga_that_nobody_told_of_is_not_traced(saga: Call) -> None:
+    result = saga("trace", "order-9")
+    assert result.exit_code == 1
+    assert "nothing was told of saga order-9; `saga show order-9` reads the stores" in result.stderr
+
+
+@pytest.mark.usefixtures("history")
+def test_what_is_stuck_is_listed_with_what_would_end_it(saga: Call) -> None:
+    result = saga("stuck")
+    assert result.exit_code == 1
+    (row,) = [line for line in result.stdout.splitlines() if line.startswith("order-1")]
+    assert row.split()[1:4] == ["dead", "2026-11-21T14:06:43.000Z", "payment.reserve"]
+    (as_json,) = json.loads(saga("stuck", "--json").stdout)["sagas"]
+    assert (as_json["saga"], as_json["why"], as_json["awaited"]["handler"]) == ("order-1", "dead", "reserve")
+
+
+def test_nothing_is_stuck_where_all_has_ended_or_nothing_was_told(saga: Call) -> None:
+    result = saga("stuck")
+    assert (result.exit_code, result.stdout) == (0, "nothing is stuck\n")
+    assert "no service has told anything there yet" in result.stderr
+    tell(HISTORY[-1])
+    assert saga("stuck").exit_code == 0
+
+
+@pytest.mark.usefixtures("history")
+def test_rates_show_handlers_and_failures_by_class(saga: Call) -> None:
+    result = saga("rates")
+    assert result.exit_code == 0
+    assert result.stdout.startswith("2 sagas, 1 without an outcome; the 30 minutes up to 2026-11-21T14:06:43.000Z\n")
+    assert ["payment", "reserve", "0.00", "2", "0", "1", "1"] in [
+        line.split()[:7] for line in result.stdout.splitlines()
+    ]
+    assert ["2", "payment", "reserve", "TimeoutError"] in [line.split()[:4] for line in result.stdout.splitlines()]
+    as_json = json.loads(saga("rates", "--json").stdout)
+    assert as_json["errors"][0]["error"] == "TimeoutError"
+    assert as_json["rates"]["taken"] == 5
+
+
+def test_hot_sagas_and_partitions_are_named(saga: Call) -> None:
+    tell(
+        *(told("order", n, n, partition=4) for n in range(150)),
+        *(told("stock", 0, n, saga=f"s{n}", partition=n) for n in range(4)),
+    )
+    said = saga("rates").stdout
+    assert "hot saga order-1: 150 transitions\n" in said
+    assert "hot partition orders/4: 150 messages, 4.9 times the mean of its topic\n" in said
+
+
+def test_what_comes_from_the_topic_is_printed_escaped(saga: Call) -> None:
+    tell(told("order\x1b[31m", 0, 0, "dead", saga="a\x1b]0;b\nc", handler="h\x07", error="E\x1b[2J", open_=True))
+    for result in (saga("trace", "a\x1b]0;b\nc"), saga("stuck"), saga("rates")):
+        assert not {"\x1b", "\x07"} & set(result.output)
+
+
+@pytest.mark.parametrize("address", ["nowhere", "host:port", "a:99999"])
+def test_an_address_that_is_none_is_told_with_what_to_give(saga: Call, address: str) -> None:
+    result = saga("stuck", "--monitor", address)
+    assert result.exit_code == 2
+    assert "it must be host:port" in result.stderr
+
+
+# -------------------------------------------------------------------- a monitor that runs
+
+
+@contextmanager
+def answering(answers: dict[str, bytes], status: int = 200) -> Iterator[str]:
+    """Server that answers these paths, and 404 to all others, at an address."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            content = answers.get(self.path)
+            self.send_response(404 if content is None else status)
+            self.end_headers()
+            self.wfile.write(content or b"{}")
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Say nothing."""
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def answers_of(*transitions: Told) -> dict[str, bytes]:
+    """Answers of a monitor to which these were told."""
+    views: Answers = Monitor().take(*transitions).answers
+    now_ms = BEGIN_MS + 60 * MINUTE
+    asked = {
+        "trace/order-1": views.saga("order-1", now_ms),
+        "stuck": views.stuck(now_ms),
+        "rates": views.rates(),
+        "errors": views.errors(),
+        "hot": views.hot(),
+    }
+    return {f"/api/{path}": msgspec.json.encode(answer) for path, answer in asked.items()}
+
+
+def test_a_monitor_that_runs_is_asked_and_nothing_is_read(saga: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    with answering(answers_of(*HISTORY)) as address:
+        monkeypatch.setenv("SAGA_MONITOR", address)
+        results = saga("trace", "order-1"), saga("stuck"), saga("rates")
+        unknown = saga("trace", "order-9")
+    assert [result.exit_code for result in results] == [0, 1, 0]
+    assert "order-1" in results[1].stdout
+    assert all(f"as the monitor at {address} says\n" in result.stderr for result in results)
+    assert unknown.exit_code == 1
+
+
+def test_where_no_monitor_answers_the_topic_is_read_and_that_is_told(saga: Call, history: None) -> None:
+    with answering({}) as address:
+        pass
+    result = saga("stuck", "--monitor", address)
+    assert result.exit_code == 1
+    assert "order-1" in result.stdout
+    assert f"no monitor answers at {address} (Connection refused): read from the topic" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("answers", "status", "said"),
+    [
+        ({}, 200, "is no monitor: it has no /api/stuck; mend SAGA_MONITOR"),
+        ({"/api/stuck": b"<html>"}, 200, "is no monitor: JSON is malformed"),
+        ({"/api/stuck": b"{}"}, 200, "is no monitor: Object missing required field"),
+        ({"/api/stuck": b"{}"}, 500, "answers 500 to /api/stuck; see its log"),
+    ],
+)
+def test_what_answers_and_is_no_monitor_is_told(saga: Call, answers: dict[str, bytes], status: int, said: str) -> None:
+    with answering(answers, status) as address:
+        result = saga("stuck", "--monitor", address)
+    assert result.exit_code == 2
+    assert said in result.stderr

@@ -1,0 +1,227 @@
+"""Folds of transitions: whatever the order, and twice as once; bounded; and each answer out of them."""
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from saga.monitor import answers, folds, known
+from saga.monitor.views import Filter, Page
+from saga.transitions import Told
+from tests.monitor.telling import BEGIN_MS, MINUTE, Monitor, S, told
+
+OUTCOMES = ("handled", "waiting", "retrying", "dead", "ignored", "queued", "compensated", "later", "replayed")
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> list[Told]:
+    """Transitions of a few sagas in a few services, each as its service would number them."""
+    found = []
+    for saga in ("a", "b", "c"):
+        for service in sorted(draw(st.sets(st.sampled_from(("order", "payment", "stock"))))):
+            ms = draw(st.integers(0, 100 * MINUTE))
+            for number in range(draw(st.integers(0, 6))):
+                ms += draw(st.integers(0, 20 * S))
+                outcome = draw(st.sampled_from(OUTCOMES))
+                awaits = ((draw(st.sampled_from(("reserve", "book"))), ("Paid",)),) if draw(st.booleans()) else ()
+                found.append(
+                    told(
+                        service,
+                        number,
+                        ms,
+                        outcome,
+                        saga=saga,
+                        handler=draw(st.sampled_from(("reserve", "book"))),
+                        awaits=awaits,
+                        open_=draw(st.booleans()),
+                        due_ms=draw(st.none() | st.integers(0, 200 * MINUTE)),
+                        parked_ms=draw(st.none() | st.integers(0, 200 * MINUTE)),
+                        result=draw(st.sampled_from((None, None, "success", "failure"))),
+                        error=draw(st.sampled_from((None, "Declined", "TimeoutError"))),
+                        handler_ms=draw(st.integers(0, 10_000)),
+                        partition=draw(st.integers(0, 3)),
+                    )
+                )
+    return found
+
+
+def everything(monitor: Monitor) -> bytes:
+    """All that a monitor answers, as bytes."""
+    views, now_ms = monitor.answers, BEGIN_MS + 90 * MINUTE
+    return msgspec.json.encode(
+        [
+            [views.sagas(which, Page(limit=limit)) for which in FILTERS for limit in (2, 100)],
+            [views.saga(saga, now_ms) for saga in "abc"],
+            views.rates(),
+            views.stuck(now_ms),
+            views.stuck(now_ms + 200 * MINUTE),
+            views.errors(),
+            views.hot(),
+        ]
+    )
+
+
+def usual(monitor: Monitor) -> object:
+    """Times that are usual, by which is measured what is stuck."""
+    waits = {key: times.bins for key, times in monitor.folds.waits.items()}
+    return waits, monitor.folds.lives.bins, monitor.folds.lives.count
+
+
+FILTERS = (
+    Filter(),
+    Filter(outcome="none"),
+    Filter(outcome="success"),
+    Filter(open=True, service="payment"),
+    Filter(dead=True),
+    Filter(before_ms=BEGIN_MS + 50 * MINUTE, text="a"),
+    Filter(stuck_ms=BEGIN_MS + 150 * MINUTE),
+)
+
+
+@settings(max_examples=30, deadline=None)
+@given(histories(), st.data())
+def test_what_is_folded_is_the_same_in_any_order_and_twice_as_once(history: list[Told], data: st.DataObject) -> None:
+    again = [each for each in history if data.draw(st.booleans())]
+    unseen = [replace(each, handler_ms=None, queued_ms=None) for each in again]  # told by one who did not see it
+    once, often = Monitor().take(*history), Monitor().take(*data.draw(st.permutations([*history, *again, *unseen])))
+    assert once.folds.taken == often.folds.taken == len(history)
+    assert everything(once) == everything(often)
+    assert usual(once) == usual(often)
+
+
+@settings(max_examples=30, deadline=None)
+@given(histories(), st.data())
+def test_of_two_words_by_one_number_the_same_counts_in_any_order(history: list[Told], data: st.DataObject) -> None:
+    later = [replace(each, open=not each.open, due=None) for each in history]  # as it was when it was told again
+    both = [*history, *later]
+    assert everything(Monitor().take(*both)) == everything(Monitor().take(*data.draw(st.permutations(both))))
+
+
+def test_a_saga_with_very_many_transitions_keeps_the_newest_and_counts_each_once() -> None:
+    count = known.LINES_MAX + 2 * known.SPARE
+    history = [told("order", number, number * S) for number in range(count)]
+    forwards, backwards = Monitor().take(*history, *history), Monitor().take(*reversed(history), *history)
+    for monitor in (forwards, backwards):
+        timeline = monitor.answers.saga("order-1", BEGIN_MS)
+        assert timeline is not None
+        assert [line.number for line in timeline.lines] == list(range(count - known.LINES_MAX, count))
+        assert (timeline.row.transitions, timeline.left_out, timeline.missing) == (count, 2 * known.SPARE, 0)
+        assert [(hot.saga, hot.transitions) for hot in monitor.answers.hot().sagas] == [("order-1", count)]
+
+
+def test_a_gap_is_counted_until_what_is_missing_is_told() -> None:
+    monitor = Monitor().take(told("order", 0, 0), told("order", 3, 3 * S), told("payment", 1, S))
+    timeline = monitor.answers.saga("order-1", BEGIN_MS)
+    assert timeline is not None
+    assert timeline.missing == 3
+    filled = monitor.take(told("order", 2, 2 * S), told("order", 1, S)).answers.saga("order-1", BEGIN_MS)
+    assert filled is not None
+    assert filled.missing == 1
+
+
+def test_of_too_many_sagas_the_ended_one_goes_that_was_not_heard_of_for_the_longest_time() -> None:
+    monitor = Monitor(folds.Folds(sagas_max=3))
+    monitor.take(told("order", 0, 0, saga="runs"))
+    for ms, saga in enumerate(("first", "second", "third", "fourth"), start=1):
+        monitor.take(told("order", 0, ms * S, saga=saga, result="success", emitted=("OrderConfirmed",)))
+    assert [row.saga for row in monitor.answers.sagas(Filter(), Page()).rows] == ["fourth", "third", "runs"]
+    assert monitor.folds.forgotten == 2
+    assert [row.saga for row in monitor.answers.sagas(Filter(outcome="none"), Page()).rows] == ["runs"]
+
+
+def test_where_no_saga_has_ended_the_one_longest_unheard_of_goes() -> None:
+    monitor = Monitor(folds.Folds(sagas_max=2))
+    monitor.take(*(told("order", 0, ms * S, "waiting", saga=saga) for ms, saga in enumerate("abc")))
+    assert [row.saga for row in monitor.answers.sagas(Filter(), Page()).rows] == ["c", "b"]
+    assert [saga for saga, _, _ in monitor.stuck(60 * MINUTE)] == ["b", "c"]
+
+
+def test_pages_follow_one_another_and_miss_nothing() -> None:
+    monitor = Monitor().take(*(told("order", 0, ms * 700, saga=f"s{ms}") for ms in range(25)))
+    for which, first in ((Filter(), "s24"), (Filter(outcome="none"), "s0")):
+        seen, after = list[str](), ""
+        while True:
+            page = monitor.answers.sagas(which, Page(limit=4, after=after))
+            seen += [row.saga for row in page.rows]
+            if not (after := page.next):
+                break
+        assert seen[0] == first
+        assert sorted(seen) == sorted({f"s{n}" for n in range(25)})
+
+
+def test_a_page_ends_after_so_many_sagas_and_the_next_goes_on_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(answers, "LOOK_MAX", 10)
+    monitor = Monitor().take(*(told("order", 0, ms, saga=f"s{ms:02}") for ms in range(25)))
+    page = monitor.answers.sagas(Filter(text="s03"), Page())
+    assert (page.rows, page.looked) == ((), 10)
+    second = monitor.answers.sagas(Filter(text="s03"), Page(after=page.next))
+    third = monitor.answers.sagas(Filter(text="s03"), Page(after=second.next))
+    assert [row.saga for row in third.rows] == ["s03"]
+    assert third.next == ""
+
+
+@pytest.mark.parametrize("after", ["", "x", "1", "x:y", f"{'9' * 30}:a", "-1:a"])
+def test_a_cursor_that_is_none_begins_at_the_first_page(after: str) -> None:
+    monitor = Monitor().take(told("order", 0, 0))
+    assert len(monitor.answers.sagas(Filter(), Page(after=after)).rows) == 1
+
+
+def test_rates_tell_runs_times_retries_and_storms() -> None:
+    runs = [told("payment", n, n * S, saga=f"s{n}", handler_ms=n) for n in range(100)]
+    fails = [told("stock", n, n * S, "retrying", saga=f"s{n}", error="TimeoutError") for n in range(30)]
+    rates = Monitor().take(*runs, *fails).answers.rates()
+    payment, stock = rates.handlers
+    assert (payment.service, payment.transitions, payment.runs, payment.storm) == ("payment", 100, 100, False)
+    assert 49 <= payment.p50_ms <= 55
+    assert 98 <= payment.p99_ms <= 103
+    assert payment.queued_p95_ms == 2
+    assert (stock.service, stock.retries, stock.runs, stock.storm) == ("stock", 30, 0, True)
+    assert sum(each.failures for each in stock.slices) == 30
+    assert (rates.sagas, rates.in_flight, rates.taken) == (100, 100, 130)
+
+
+def test_what_is_older_than_the_window_is_counted_no_more() -> None:
+    monitor = Monitor().take(told("payment", 0, 0, error="Declined"), told("payment", 1, 31 * MINUTE))
+    (rate,) = monitor.answers.rates().handlers
+    assert rate.transitions == 1
+    assert monitor.answers.errors() == ()
+
+
+def test_errors_are_told_by_class_with_the_saga_of_the_last_one() -> None:
+    monitor = Monitor().take(
+        told("payment", 0, 0, "retrying", saga="a", error="Declined"),
+        told("payment", 0, 2 * S, "retrying", saga="b", error="Declined"),
+        told("payment", 1, 1 * S, "dead", saga="a", error="KeyError"),
+    )
+    said = [(each.error, each.count, each.saga) for each in monitor.answers.errors()]
+    assert said == [("Declined", 2, "b"), ("KeyError", 1, "a")]
+
+
+def test_a_partition_that_gets_more_than_its_share_is_hot() -> None:
+    few = [told("payment", 0, n, saga=f"few{n}", partition=n % 8) for n in range(80)]
+    many = [told("payment", 0, n, saga=f"many{n}", partition=3) for n in range(200)]
+    (hot,) = Monitor().take(*few, *many).answers.hot().partitions
+    assert (hot.topic, hot.partition, hot.transitions, hot.share) == ("orders", 3, 210, 6.0)
+
+
+def test_a_clock_far_ahead_does_not_push_the_others_out_of_the_window() -> None:
+    monitor = Monitor()
+    monitor.folds.take(told("payment", 0, 0), BEGIN_MS)
+    monitor.folds.take(told("payment", 0, 10_000 * MINUTE, saga="ahead"), BEGIN_MS)
+    (rate,) = monitor.answers.rates().handlers
+    assert rate.transitions == 2
+
+
+def test_what_is_beyond_all_bounds_is_not_taken() -> None:
+    monitor = Monitor().take(told("order", folds.NUMBER_MAX + 1, 0), told("order", 0, 0, saga="x" * 1001))
+    assert monitor.folds.known == {}
+
+
+def test_long_names_and_very_many_types_are_cut() -> None:
+    monitor = Monitor().take(told("order", 0, 0, handler="h" * 5000, emitted=tuple(f"E{n}" for n in range(50))))
+    timeline = monitor.answers.saga("order-1", BEGIN_MS)
+    assert timeline is not None
+    (line,) = timeline.lines
+    assert len(line.handler) < 210
+    assert line.emitted == (*(f"E{n}" for n in range(8)), "and 42 more")

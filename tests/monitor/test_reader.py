@@ -1,0 +1,174 @@
+"""Reader of the topic of transitions, on each broker: what is there, what comes, and what keeps it from reading."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from saga.broker.port import Broker
+from saga.clock import SystemClock
+from saga.config import Settings
+from saga.inspection.sources import administration_of, unmade
+from saga.messages import Outgoing, Topic
+from saga.monitor import reader as reader_module
+from saga.monitor.answers import Answers
+from saga.monitor.folds import Folds
+from saga.monitor.reader import Reader
+from saga.names import TRANSITIONS
+from saga.transitions import Told, to_record
+from saga.wiring import broker_of
+from tests.monitor.telling import BEGIN_MS, S, told
+
+CLOCK = SystemClock()
+WITHIN_S = 60.0
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    """Settings with a log in a file that nobody has made yet."""
+    return Settings(broker=f"embedded:///{tmp_path}/broker.db")
+
+
+@pytest.fixture(params=["embedded", "kafka"])
+def either(request: pytest.FixtureRequest, settings: Settings) -> Settings:
+    """Settings with each broker."""
+    if request.param == "embedded":
+        return settings
+    address = request.getfixturevalue("kafka_address")
+    return Settings.read(
+        {"SAGA_BROKER": f"kafka://{address}", "SAGA_KAFKA_REPLICATION": "1", "SAGA_KAFKA_MIN_INSYNC": "1"}
+    )
+
+
+async def publish(settings: Settings, *transitions: Told | Outgoing) -> None:
+    """Tell these, as services do."""
+    async with broker_of(None, CLOCK, settings) as broker:
+        await with_topic(broker)
+        await broker.publish([to_record(each) if isinstance(each, Told) else each for each in transitions])
+
+
+async def with_topic(broker: Broker) -> None:
+    """Make the topic, unless it is there."""
+    if TRANSITIONS not in await broker.partitions([TRANSITIONS]):
+        await broker.ensure([Topic(TRANSITIONS, 12)])
+
+
+@asynccontextmanager
+async def following(settings: Settings, since_ms: int | None = None) -> AsyncIterator[tuple[Reader, list[str]]]:
+    """Reader that follows the log inside the block, and what it tells."""
+    said: list[str] = []
+    reader = Reader(Folds(), CLOCK, lambda what: said.append(str(what)))
+    following = asyncio.get_running_loop().create_task(reader.follow(settings, since_ms))
+    try:
+        yield reader, said
+    finally:
+        following.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await following
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    """Wait for it."""
+    async with asyncio.timeout(WITHIN_S):
+        while not holds():
+            await CLOCK.sleep(0.02)
+
+
+def sagas(reader: Reader, prefix: str) -> list[str]:
+    """Sagas that a reader knows; others may use the same Kafka."""
+    return sorted(saga for saga in reader.folds.known if saga.startswith(prefix))
+
+
+def some(prefix: str, numbers: Sequence[int] = (0, 1)) -> list[Told]:
+    """Transitions of three sagas."""
+    return [told("order", number, number * S, saga=f"{prefix}{n}") for n in range(3) for number in numbers]
+
+
+async def test_it_folds_what_is_there_and_what_comes(either: Settings) -> None:
+    await publish(either, *some("comes-"))
+    async with following(either) as (reader, _):
+        await until(lambda: sagas(reader, "comes-") == ["comes-0", "comes-1", "comes-2"])
+        await publish(either, told("payment", 0, 5 * S, saga="comes-3"))
+        await until(lambda: "comes-3" in reader.folds.known)
+
+
+async def test_it_begins_anew_at_each_start_and_knows_the_same(either: Settings) -> None:
+    history = some("anew-")
+    await publish(either, *history, *history[:3])
+
+    async def known() -> list[object]:
+        async with following(either) as (reader, _):
+            await until(lambda: [reader.folds.known[saga].count for saga in sagas(reader, "anew-")] == [2, 2, 2])
+            return [Answers(reader.folds).saga(saga, BEGIN_MS) for saga in sagas(reader, "anew-")]
+
+    assert await known() == await known()
+
+
+async def test_it_is_in_no_group(either: Settings) -> None:
+    await publish(either, *some("nobody-"))
+    async with administration_of(either, CLOCK) as broker:
+        before = set(await broker.readers(TRANSITIONS))
+        async with following(either) as (reader, _):
+            await until(lambda: len(sagas(reader, "nobody-")) == 3)
+            assert set(await broker.readers(TRANSITIONS)) == before
+
+
+@pytest.mark.parametrize("either", ["kafka"], indirect=True)  # a file cannot give a topic more of them
+async def test_it_reads_partitions_that_the_topic_gets_while_it_reads(
+    either: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reader_module, "LOOK_S", 0.1)
+    monkeypatch.setattr(reader_module, "TRANSITIONS", topic := f"growing-{CLOCK.now_ms()}")
+    async with administration_of(either, CLOCK) as broker:
+        await broker.ensure([Topic(topic, 1)])
+        async with following(either) as (reader, _):
+            await broker.publish([to_record(told("order", 0, 0))._replace(topic=topic)])
+            await until(lambda: len(reader.folds.known) == 1)
+            await broker.grow(topic, 8)
+            many = [to_record(told("order", 0, 0, saga=f"s{n}"))._replace(topic=topic) for n in range(50)]
+            await broker.publish(many)
+            await until(lambda: len(reader.folds.known) == 51)
+
+
+async def test_it_begins_at_a_time_if_it_is_told_to(either: Settings) -> None:
+    await publish(either, *some("early-"))
+    await CLOCK.sleep(0.05)
+    since_ms = CLOCK.now_ms()
+    await CLOCK.sleep(0.05)
+    await publish(either, *some("late-"))
+    async with following(either, since_ms) as (reader, _):
+        await until(lambda: len(sagas(reader, "late-")) == 3)
+        assert sagas(reader, "early-") == []
+
+
+async def test_what_is_no_transition_is_counted_and_keeps_nobody_out(either: Settings) -> None:
+    strangers = [Outgoing(TRANSITIONS, b"strange-0", value, ()) for value in (None, b"", b"{}", b"\xff", b"[" * 5000)]
+    other = to_record(told("order", 0, 0, saga="strange-0"))._replace(key=b"other")
+    await publish(either, *strangers, other, *some("strange-"))
+    async with following(either) as (reader, _):
+        await until(lambda: len(sagas(reader, "strange-")) == 3 and reader.refused >= 6)
+
+
+async def test_it_waits_for_a_log_and_a_topic_and_says_so_once(settings: Settings) -> None:
+    async with following(settings) as (reader, said):
+        await until(lambda: len(said) == 1)
+        assert "no service has told anything yet: there is no " in said[0]
+        async with broker_of(None, CLOCK, settings):  # a file without the topic
+            await until(lambda: len(said) == 2)
+        assert f"there is no topic {TRANSITIONS}" in said[1]
+        await publish(settings, *some("a-"))
+        await until(lambda: len(sagas(reader, "a-")) == 3)
+        assert [said.count(each) for each in said[:2]] == [1, 1]
+
+
+async def test_reading_all_that_is_there_makes_nothing(settings: Settings) -> None:
+    reader = Reader(Folds(), CLOCK, lambda _: None)
+    assert not await reader.read_all(settings)
+    assert unmade(settings) is not None
+    async with broker_of(None, CLOCK, settings):
+        assert not await reader.read_all(settings)
+    await publish(settings, *some("a-"))
+    assert await reader.read_all(settings)
+    assert sagas(reader, "a-") == ["a-0", "a-1", "a-2"]

@@ -1,0 +1,144 @@
+"""Measure of a stuck saga: each reason, from which moment on, and what ends it."""
+
+import pytest
+
+from saga.monitor import standing
+from saga.monitor.folds import Folds
+from tests.monitor.telling import BEGIN_MS, MINUTE, Monitor, S, told
+
+PAID = (("book", ("PaymentReserved",)),)
+
+
+def test_a_dead_letter_is_stuck_at_once_until_a_person_has_ended_it() -> None:
+    dead = told("payment", 0, 5 * S, "dead", open_=True, error="KeyError")
+    monitor = Monitor().take(told("order", 0, 0, due_ms=60 * MINUTE, open_=True), dead)
+    assert monitor.stuck(5 * S) == [("order-1", "dead", 5 * S)]
+    assert monitor.stuck(5 * S - 1) == []
+    assert "saga dead replay" in monitor.ends(5 * S)
+    monitor.take(told("payment", 1, 9 * S, "replayed", open_=True))
+    assert monitor.stuck(10 * S) == []
+
+
+def test_a_dead_letter_that_came_to_its_end_with_the_saga_blocks_it_no_more() -> None:
+    monitor = Monitor().take(
+        told("payment", 0, 0, "dead", open_=True, error="KeyError"),
+        told("payment", 1, S, "compensated", handler="release", awaits=PAID),
+    )
+    assert [why for _, why, _ in monitor.stuck(1000 * MINUTE)] == ["waiting"]
+
+
+def test_what_was_due_is_stuck_when_it_is_overdue_and_no_more_when_it_has_run() -> None:
+    monitor = Monitor().take(told("order", 0, 0, "waiting", due_ms=20 * MINUTE, awaits=PAID, open_=True))
+    late = 20 * MINUTE + standing.OVERDUE_MS
+    assert monitor.stuck(late - 1) == []
+    assert monitor.stuck(late) == [("order-1", "overdue", late)]
+    assert "deadline" in monitor.ends(late)
+    monitor.take(told("order", 1, late + 1, handler="expire", result="failure", emitted=("OrderCancelled",)))
+    assert monitor.stuck(late + 2) == []
+
+
+def test_a_next_attempt_that_does_not_come_is_overdue() -> None:
+    monitor = Monitor().take(told("payment", 0, 0, "retrying", parked_ms=MINUTE, open_=True, error="TimeoutError"))
+    assert monitor.stuck(MINUTE) == []
+    assert monitor.stuck(2 * MINUTE) == [("order-1", "overdue", MINUTE + standing.OVERDUE_MS)]
+    assert "next attempt" in monitor.ends(2 * MINUTE)
+
+
+def test_a_wait_that_nothing_ends_is_stuck_after_what_is_allowed_where_nothing_is_usual() -> None:
+    monitor = Monitor().take(told("shipping", 0, 0, "waiting", handler="book", awaits=PAID))
+    assert monitor.stuck(standing.UNKNOWN_MS - 1) == []
+    assert monitor.stuck(standing.UNKNOWN_MS) == [("order-1", "waiting", standing.UNKNOWN_MS)]
+    (stuck,) = monitor.answers.stuck(BEGIN_MS + standing.UNKNOWN_MS).sagas
+    assert (stuck.awaited.service, stuck.awaited.handler) == ("shipping", "book")
+    assert stuck.awaited.for_ == ("PaymentReserved",)
+    assert stuck.awaited.since_ms == BEGIN_MS
+
+
+def test_a_wait_counts_from_the_first_part_that_waits() -> None:
+    monitor = Monitor().take(
+        told("shipping", 0, 0, "waiting", handler="book", awaits=PAID),
+        told("shipping", 1, MINUTE, "waiting", handler="book", awaits=PAID),
+    )
+    assert monitor.stuck(standing.UNKNOWN_MS) == [("order-1", "waiting", standing.UNKNOWN_MS)]
+
+
+@pytest.mark.parametrize(("usual_ms", "allowed_ms"), [(1 * S, standing.LEAST_MS), (100 * S, 425_980)])
+def test_a_wait_is_measured_by_what_is_usual_for_its_handler(usual_ms: int, allowed_ms: int) -> None:
+    monitor = Monitor()
+    for n in range(standing.USUAL_LEAST):
+        both = (
+            told("shipping", 0, 0, "waiting", saga=f"s{n}", handler="book", awaits=PAID),
+            told("shipping", 1, usual_ms, saga=f"s{n}", handler="book", result="success"),
+        )
+        monitor.take(*(both if n % 2 else reversed(both)))
+    monitor.take(told("shipping", 0, 0, "waiting", handler="book", awaits=PAID))
+    assert monitor.stuck(allowed_ms - 1) == []
+    assert monitor.stuck(allowed_ms) == [("order-1", "waiting", allowed_ms)]
+
+
+def test_a_wait_goes_on_by_itself_while_a_time_is_set_in_any_service() -> None:
+    monitor = Monitor().take(
+        told("shipping", 0, 0, "waiting", handler="book", awaits=PAID),
+        told("order", 0, 0, due_ms=120 * MINUTE, open_=True),
+    )
+    assert monitor.stuck(119 * MINUTE) == []
+
+
+def test_a_saga_of_which_nothing_is_told_is_silent_after_what_sagas_take() -> None:
+    monitor = Monitor().take(told("order", 0, 0, emitted=("OrderPlaced",)))
+    assert monitor.stuck(standing.UNKNOWN_MS) == [("order-1", "silent", standing.UNKNOWN_MS)]
+    assert "those that take OrderPlaced run" in monitor.ends(standing.UNKNOWN_MS)
+    for n in range(standing.USUAL_LEAST):
+        monitor.take(told("order", 0, 0, saga=f"s{n}"), told("order", 1, S, saga=f"s{n}", result="success"))
+    assert monitor.stuck(standing.LEAST_MS) == [("order-1", "silent", standing.LEAST_MS)]
+
+
+def test_a_saga_whose_beginning_was_not_told_is_never_silent() -> None:
+    assert Monitor().take(told("order", 4, 0)).stuck(1000 * MINUTE) == []
+
+
+def test_after_the_outcome_only_what_is_open_counts() -> None:
+    ended = told("order", 0, 0, result="success")
+    left_over = told("shipping", 0, 0, "waiting", handler="book", awaits=PAID)
+    assert Monitor().take(ended, left_over).stuck(1000 * MINUTE) == []
+    open_still = told("shipping", 0, 0, "waiting", handler="book", awaits=PAID, open_=True)
+    assert Monitor().take(ended, open_still).stuck(1000 * MINUTE) == [("order-1", "waiting", standing.UNKNOWN_MS)]
+
+
+def test_a_run_that_goes_on_later_is_not_stuck_until_it_has_ended() -> None:
+    monitor = Monitor().take(
+        told("shipping", 0, 0, "waiting", handler="book", awaits=PAID),
+        told("shipping", 1, MINUTE, "later", handler="book", awaits=PAID, open_=True),
+    )
+    assert monitor.stuck(1000 * MINUTE) == []
+    timeline = monitor.answers.saga("order-1", BEGIN_MS)
+    assert timeline is not None
+    (awaited,) = timeline.awaited
+    assert awaited.ends == "its time, at which it goes on by itself, or PaymentReserved"
+    assert awaited.since_ms == BEGIN_MS + MINUTE
+    monitor.take(told("shipping", 2, 2 * MINUTE, handler="book"))
+    assert monitor.stuck(1000 * MINUTE) == [("order-1", "silent", 2 * MINUTE + standing.UNKNOWN_MS)]
+
+
+def test_a_time_that_is_told_of_a_run_that_goes_on_later_may_be_overdue() -> None:
+    monitor = Monitor().take(told("shipping", 0, 0, "later", handler="book", awaits=PAID, due_ms=MINUTE, open_=True))
+    assert monitor.stuck(2 * MINUTE) == [("order-1", "overdue", MINUTE + standing.OVERDUE_MS)]
+
+
+def test_two_messages_that_wait_for_one_handler_are_one_wait() -> None:
+    twice = (("book", ("PaymentReserved",)), ("book", ("OrderPlaced",)))
+    monitor = Monitor().take(told("shipping", 0, 0, "waiting", handler="book", awaits=twice))
+    assert len(monitor.stuck(standing.UNKNOWN_MS)) == 1
+    monitor.take(told("shipping", 1, S, handler="book", result="success"))
+    assert monitor.stuck(1000 * MINUTE) == []
+
+
+def test_the_longest_stuck_come_first_and_all_is_gone_with_a_saga_that_is_forgotten() -> None:
+    monitor = Monitor(Folds(sagas_max=2))
+    monitor.take(
+        told("order", 0, 2 * S, "dead", saga="late", open_=True),
+        told("order", 0, S, "dead", saga="early", open_=True),
+    )
+    assert [saga for saga, _, _ in monitor.stuck(MINUTE)] == ["early", "late"]
+    monitor.take(told("order", 0, 3 * S, saga="new"))
+    assert [saga for saga, _, _ in monitor.stuck(MINUTE)] == ["late"]
