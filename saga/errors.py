@@ -11,6 +11,7 @@ SagaError                    what happened, where, and what to do next
 |  |  +- NewerVersion        of a version that this release of the service cannot read: the same
 |  +- UpcasterFailed         of an older version that our own upcaster could not take: replayed once that is mended
 +- Permanent                 a handler that can never succeed on this input: dead letter at once
++- KeyMissing                a sealed text of which there is no key here: parked, and tried again
 +- BreakerOpen               a call was not made, for those before it failed: asked again later, or go another way
 +- StoreError
 |  +- Exists, Conflict       somebody else wrote: reload and decide again
@@ -125,6 +126,11 @@ class StoreUnavailable(StoreError):
 
 class KeysUnavailable(StoreUnavailable):
     """Outage of the folder of keys: nothing sealed can be read or written, and nothing is lost meanwhile."""
+
+
+class KeyMissing(SagaError):
+    """Lack of one key: of a text that says it is sealed with it, and that nobody here can open. It may be forged, or
+    the key is where this process does not look: what needs it is tried again later, and nothing else waits for it."""
 
 
 class TooLarge(StoreError):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from saga import adapters
 from saga.adapter_description import Finding, Severity
-from saga.administration import findings
+from saga.administration import findings, keys
 from saga.administration.position_moves import partition_states
 from saga.administration.registering import findings_of
 from saga.administration.topic_plans import Wanted, wanted_by
@@ -49,6 +49,7 @@ async def examined(services: Sequence[Declared], settings: Settings, clock: Cloc
     async with asyncio.TaskGroup() as tasks:  # at once: each may take all of the time there is
         asked = [tasks.create_task(_broker(services, wanted, settings, clock))]
         asked.append(tasks.create_task(_registry(services, settings, clock)))
+        asked.append(tasks.create_task(_keys(services, settings, clock)))
         asked += [tasks.create_task(_store(each, settings, clock)) for each in _by_store(services, settings).values()]
     answers = [task.result() for task in asked]
     found = [finding for answer in answers for finding in answer.findings]
@@ -145,6 +146,10 @@ async def _registry(services: Sequence[Declared], settings: Settings, clock: Clo
         return Diagnosis(tuple(await findings_of(services, settings, clock)), True)
     except SagaError as why:
         return Diagnosis((_unreachable(f"registry {settings.of(RegistryOptions).registry}", why),), False)
+
+
+async def _keys(services: Sequence[Declared], settings: Settings, clock: Clock) -> Diagnosis:
+    return Diagnosis(tuple(await keys.findings_of(services, settings, clock)), True)
 
 
 # -------------------------------------------------------------------- stores

@@ -5,6 +5,7 @@ resolution or an upcaster, reads bytes that were opened before; and encoding and
 """
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import lru_cache
 from io import BytesIO
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -26,9 +27,10 @@ from saga.contracts.schema import (
     described,
     without_logical_types,
 )
-from saga.errors import BadInput
+from saga.errors import BadInput, KeyMissing
 from saga.messages import Event
-from saga.sealing.text import ERASED, PREFIX, Unopened, name_in
+from saga.sealing import text as texts
+from saga.sealing.text import ERASED, Unopened, is_sealed, name_in
 
 if TYPE_CHECKING:
     from saga.sealing.keys import SubjectKey
@@ -50,13 +52,14 @@ def sealed(value: bytes, version: Version, saga: str, key: "SubjectKey | None") 
 
 def opened(value: bytes, library: Library, saga: str, keys: "Callable[[str], SubjectKey | None]") -> bytes:
     """Open the sealed fields of an encoded event. `keys`: gives the key of a name; `None`: its subject was forgotten,
-    and the value reads `erased`. Raises `BadInput` for one that was sealed for another place, or changed."""
+    and the value reads `erased`; or raises `KeyMissing`, as this does then. Raises `BadInput` for one that was sealed
+    for another place, or changed."""
     version = identify(value, library)
 
     def change(place: str, text: bytes) -> bytes:
-        if not text.startswith(PREFIX.encode()):
-            return text
         said = text.decode("ascii", "replace")
+        if not is_sealed(said):
+            return text
         key = keys(name_in(said))
         if key is None:
             return ERASED.encode()
@@ -68,6 +71,22 @@ def opened(value: bytes, library: Library, saga: str, keys: "Callable[[str], Sub
             ) from None
 
     return _rewritten(value, version, change, leaves_defaults=False)
+
+
+def names_in(value: bytes, library: Library) -> set[str]:
+    """Names of the keys that it takes to open an encoded event: of what is sealed in its sensitive fields."""
+    names = set[str]()
+    if texts.names_in(value):
+
+        def note(_: str, text: bytes) -> bytes:
+            said = text.decode("ascii", "replace")
+            if is_sealed(said):
+                names.add(name_in(said))
+            return text
+
+        with suppress(BadInput):  # who decodes it says what is wrong with it
+            _rewritten(value, identify(value, library), note, leaves_defaults=False)
+    return names
 
 
 def subject_of(event: Event) -> str:
@@ -108,7 +127,7 @@ def _rewritten(value: bytes, version: Version, change: Change, *, leaves_default
         out = BytesIO()
         out.write(value[:HEADER_SIZE])
         schemaless_writer(out, schema, raw)
-    except BadInput:
+    except (BadInput, KeyMissing):
         raise
     except Exception:  # noqa: BLE001 - bytes of anybody: who decodes them says what is wrong with them
         return value

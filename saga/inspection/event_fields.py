@@ -1,7 +1,7 @@
 """Fields of the events that a saga's transitions emitted, for `saga show --values`: sensitive ones are hidden."""
 
 from collections.abc import Callable, Iterable
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from msgspec import Struct
 
@@ -10,12 +10,15 @@ from saga.contracts.codegen import event_class
 from saga.contracts.hiding import hidden, with_marks_of
 from saga.contracts.library import Library, Version, find
 from saga.contracts.sealing import opened
-from saga.errors import BadInput, ContractError, DeclarationError
+from saga.errors import BadInput, ContractError, DeclarationError, KeyMissing
 from saga.inspection.timeline import History
 from saga.messages import Event
 from saga.progress.document import Emitted
 from saga.sealing.port import Keys
 from saga.sealing.text import names_in
+
+if TYPE_CHECKING:
+    from saga.sealing.keys import SubjectKey
 
 
 class Said(Struct, frozen=True, kw_only=True):
@@ -36,8 +39,20 @@ Opened: TypeAlias = Callable[[str, bytes, Library], bytes]
 async def opener_of(histories: Iterable[History], keys: Keys) -> Opened:
     """Opener of all events of these histories: for who is to see what is sensitive. Raises `KeysUnavailable`."""
     names = names_in(*(event.value for history in histories for entry in history.entries for event in entry.events))
-    known = {name: await keys.named(name) for name in names}
-    return lambda saga, value, library: opened(value, library, saga, known.__getitem__)
+    known: dict[str, SubjectKey | KeyMissing | None] = {}
+    for name in names:
+        try:
+            known[name] = await keys.named(name)
+        except KeyMissing as why:
+            known[name] = why
+
+    def key(name: str) -> "SubjectKey | None":
+        found = known[name]
+        if isinstance(found, KeyMissing):
+            raise found
+        return found
+
+    return lambda saga, value, library: opened(value, library, saga, key)
 
 
 def values_of(history: History, opens: Opened | None = None) -> dict[int, list[Said]]:
@@ -64,7 +79,7 @@ def _said(event: Emitted, saga: str, library: Library, opens: Opened | None) -> 
     try:
         value = event.value if opens is None else opens(saga, event.value, library)
         return Said(type=event.type, id=event.id, fields=fields_in(value, library, hides=opens is None))
-    except BadInput as why:
+    except (BadInput, KeyMissing) as why:
         return Said(type=event.type, id=event.id, fields=None, trouble=str(why))
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Literal, TypeAlias
 
-from saga.errors import BadInput, UnknownSchema, UpcasterFailed
+from saga.errors import BadInput, KeyMissing, UnknownSchema, UpcasterFailed
 
 Blame: TypeAlias = Literal["data", "code", "outside", "person"]
 BLAMES: Mapping[Blame, str] = {"data": "their data", "code": "our code", "outside": "the outside", "person": "a person"}
@@ -22,7 +22,7 @@ def blame_of(kind: type[BaseException], *, called: bool) -> Blame:
     >>> blame_of(ConnectionResetError, called=False), blame_of(TypeError, called=True)
     ('outside', 'code')
     """
-    if issubclass(kind, UnknownSchema | UpcasterFailed):  # it is for us to deploy, or to mend
+    if issubclass(kind, UnknownSchema | UpcasterFailed | KeyMissing):  # it is for us to deploy, to mend, or to restore
         return "code"
     if issubclass(kind, BadInput):
         return "data"

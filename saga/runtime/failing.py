@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from saga.clock import iso
 from saga.commands import Command
 from saga.declarations.values import Reaction
-from saga.errors import BadInput, NewerVersion, Permanent, TooLarge, UnknownSchema, UpcasterFailed
+from saga.errors import BadInput, KeyMissing, NewerVersion, Permanent, TooLarge, UnknownSchema, UpcasterFailed
 from saga.observe.moments import Parked, PutOff, Retrying
 from saga.policies import turns
 from saga.policies.blame import blame_of
@@ -75,7 +75,7 @@ async def failed(service: Participant, saga: RunningSaga, ask: Ask, why: Excepti
     rule, retry = saga.rule(why)
     words = saga.words_of(why)
     calls = answered(saga)
-    unknown = isinstance(why, UnknownSchema)
+    unknown, locked = isinstance(why, UnknownSchema), isinstance(why, KeyMissing)
     if isinstance(why, UnknownSchema) and await service.schemas.know(why, ports.contracts, ports.watching):
         return turn.carrying(ask.run, calls, turn.attempts_of(ask.run))
     held_up = (
@@ -102,9 +102,9 @@ async def failed(service: Participant, saga: RunningSaga, ask: Ask, why: Excepti
         )
         return (await persistence.write(service, turn, written)).forgetting(ask.run)
     wait_s = delay_s(retry, attempt, ports.clock.chance())
-    if unknown:  # nobody deploys within the attempts in place; and each attempt looks at what is deployed by then
+    if unknown or locked:  # nobody deploys, or restores a key, in place; and each attempt looks at what is there by then
         wait_s = max(wait_s, READ_S_MIN)
-    kind = Parked if unknown or parks(retry, attempt) else Retrying
+    kind = Parked if unknown or locked or parks(retry, attempt) else Retrying
     if isinstance(ask.action.message, Command):  # it is a person who waits, and no outcome to be kept
         kind = Retrying
     _tell(service, turn, ask, why, words, kind, attempt=attempt, attempts_max=retry.attempts_max, delay_s=wait_s)
@@ -289,6 +289,8 @@ def _remedy(why: Exception, attempts_max: int) -> str:
         return "mend the upcaster and deploy it, then have it tried again: saga dead replay"
     if isinstance(why, UnknownSchema):
         return "deploy the newest contracts here, then have it tried again: saga dead replay"
+    if isinstance(why, KeyMissing):
+        return "restore the key, then have it tried again: saga dead replay; or discard it: whoever sent it has forged it"
     if isinstance(why, BadInput):
         return "mend its sender; this dead letter has the original, or says where it is"
     if isinstance(why, TooLarge):

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from saga.clock import iso
 from saga.declarations.values import Reaction
-from saga.errors import Permanent, TooLarge
+from saga.errors import KeyMissing, Permanent, TooLarge
 from saga.identity import identity_of_own
 from saga.messages import Event, Message, name_of
 from saga.policies.turns import STAYS_S
@@ -98,14 +98,21 @@ async def perform(service: Participant, turn: TurnState, ask: Ask, *, is_let_in:
 
 
 async def running(service: Participant, turn: TurnState, ask: Ask, intent: Intent) -> RunningSaga:
-    """The saga as this run sees it, with the keys of all that it is handed. Raises `StoreError` without those."""
+    """The saga as this run sees it, with the keys of all that it is handed; without those it has failed already."""
     seals, state, p = Seals(service, turn), intent.state, turn.known
-    if service.is_private or service.ports.keys is not None:
-        await seals.begin(ask.handler.name, intent.parts)
-        state = await seals.revealed_state(intent.state, intent.version)
+    older_state, lacks = None, None
+    try:
+        if service.is_private or service.ports.keys is not None:
+            await seals.begin(ask.handler.name, intent)
+            state = await seals.revealed_state(intent.state, intent.version)
+        if service.migrations and p.version != service.version:
+            older_state = await seals.revealed_state(p.state, p.version)
+    except (KeyMissing, Permanent) as why:  # it fails the attempt, before anything is called
+        state, intent, lacks = {}, replace(intent, version=service.version), why
     saga = RunningSaga(service, turn, ask.handler, ask.run, intent, ask.action.goes_on, seals, state)
-    if service.migrations and p.version != service.version:
-        saga.older_state = await seals.revealed_state(p.state, p.version)
+    if older_state is not None:
+        saga.older_state = older_state
+    saga.failure = lacks
     return saga
 
 
@@ -130,6 +137,8 @@ async def _let_in(service: Participant, turn: TurnState, ask: Ask) -> TurnState:
 async def called(service: Participant, ask: Ask, parts: Sequence[Message], saga: RunningSaga) -> Gave:
     """Call the handler. Raises whatever fails the attempt."""
     handler, ports = ask.handler, service.ports
+    if saga.failure is not None:  # what it would be handed cannot be opened
+        raise saga.failure
     try:
         if saga.seals.has_sealed:
             parts = [saga.seals.opened(part) for part in parts]

@@ -1,5 +1,5 @@
 """Seals of one run: what it is handed is opened before, and what it records or says is sealed, each with the key of its
-subject. Without keys nothing is sealed, and what others have sealed holds up the lane."""
+subject. Without keys nothing is sealed, and what others have sealed fails the attempt: it is tried again later."""
 
 from collections.abc import Mapping
 from hashlib import blake2b
@@ -11,10 +11,10 @@ from msgspec.structs import replace
 
 from saga.contracts import sealing
 from saga.contracts.library import binding_of
-from saga.errors import BadInput, Permanent, StoreError
+from saga.errors import BadInput, KeyMissing, Permanent
 from saga.marks import MARK, replaced, unmarked
 from saga.messages import Event, Message
-from saga.progress.document import Call
+from saga.progress.document import Call, Intent
 from saga.progress.taking_back import TakeBack
 from saga.runtime.participant import Participant
 from saga.runtime.persistence import patiently
@@ -43,12 +43,16 @@ class Seals:
         self.own: SubjectKey | None = None
         """Key of whom the run is about; `None` without keys, and if that one was forgotten."""
 
-    async def begin(self, handler: str, parts: tuple[Message, ...], *contents: bytes) -> None:
-        """Get the keys for a run that is handed these messages, and other contents. Raises `StoreError` without
-        keys for what is sealed."""
-        await self.unlock(*(part.value for part in parts), *contents)
+    async def begin(self, handler: str, intent: Intent) -> None:
+        """Get the keys for a run that is handed this. Raises `KeyMissing`, before a key is made for its subject: that
+        would take the place of one that is missing."""
+        library = self._service.schemas.library
+        recorded = [msgspec.json.decode(call.value) for call in intent.calls if names_in(bytes(call.value))]
+        await self._unlock(
+            *(sealing.names_in(part.value, library) for part in intent.parts), _sealed_in([intent.state, *recorded])
+        )
         if (keys := self._service.ports.keys) is not None:
-            subject = self._subject_of(handler, parts)
+            subject = self._subject_of(handler, intent.parts)
             self.own = await self._patiently(keys.of_subject, subject)
 
     def _subject_of(self, handler: str, parts: tuple[Message, ...]) -> str:
@@ -61,11 +65,11 @@ class Seals:
                     break
         return self._turn.message.saga
 
-    async def unlock(self, *contents: bytes) -> None:
-        """Get the keys with which these contents are sealed."""
-        for name in sorted(names_in(*contents) - self._known.keys()):
+    async def _unlock(self, *names: set[str]) -> None:
+        """Get the keys of these names. Raises `KeyMissing`."""
+        for name in sorted(set[str]().union(*names) - self._known.keys()):
             if (keys := self._service.ports.keys) is None:
-                raise StoreError(f"saga {self._turn.message.saga!r}: {NO_KEYS}")
+                raise KeyMissing(NO_KEYS)
             self._known[name] = await self._patiently(keys.named, name)
 
     async def _patiently(self, ask: Any, what: str) -> "SubjectKey | None":
@@ -121,7 +125,7 @@ class Seals:
         return {MARK: self.own.seal(_encoder.encode(value), self._place)}
 
     def reveal(self, recorded: Any) -> Any:
-        """Recorded value with its marks, in which what is sealed is opened; what was erased reads `erased`. `unlock`
+        """Recorded value with its marks, in which what is sealed is opened; what was erased reads `erased`. `_unlock`
         goes before."""
         return replaced(recorded, self._revealed)
 
@@ -146,8 +150,9 @@ class Seals:
         """The same of JSON, with its keys."""
         if not names_in(bytes(value)):
             return value
-        await self.unlock(bytes(value))
-        return Raw(_encoder.encode(self.reveal(msgspec.json.decode(value))))
+        recorded = msgspec.json.decode(value)
+        await self._unlock(_sealed_in(recorded))
+        return Raw(_encoder.encode(self.reveal(recorded)))
 
     def closed_taking_back(self, said: TakeBack) -> TakeBack:
         """A call that takes a run back, with its marked arguments sealed."""
@@ -167,10 +172,9 @@ class Seals:
 
     async def revealed_state(self, fields: Mapping[str, Any], version: int) -> dict[str, Any]:
         """Fields of a state of that version, opened. A field that cannot read `erased` has its default."""
-        content = _encoder.encode(fields)
-        if not names_in(content):
+        await self._unlock(_sealed_in(fields))  # of a state that is migrated nobody has asked before
+        if not self._known:
             return dict(fields)
-        await self.unlock(content)
         older = self._service.migrations[version - 1 : version]
         kind = older[0].takes if older else self._service.state
         shown = {name: self.reveal(value) for name, value in fields.items()}
@@ -180,6 +184,14 @@ class Seals:
     def has_sealed(self) -> bool:
         """True if something that the run was handed is sealed."""
         return bool(self._known)
+
+
+def _sealed_in(recorded: Any) -> set[str]:
+    """Names of the keys of what is sealed in a recorded value. What is not marked is nobody's to open, whatever it
+    looks like."""
+    names = set[str]()
+    replaced(recorded, lambda value: names.add(name_in(value)) if is_sealed(value) else None)
+    return names
 
 
 def _fits(name: str, value: Any, kind: Any) -> bool:

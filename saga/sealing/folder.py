@@ -22,8 +22,9 @@ from typing import Any, Final
 import msgspec
 
 from saga.clock import Clock, iso
-from saga.errors import ConfigurationError, KeysUnavailable
+from saga.errors import ConfigurationError, KeyMissing, KeysUnavailable
 from saga.sealing.keys import SECRET_BYTES, SubjectKey, name_of_subject, unwrapped, wrapped
+from saga.sealing.port import KeyState
 from saga.sealing.text import Unopened
 
 CACHE_S: Final = 60.0
@@ -81,9 +82,11 @@ class KeyFolder:
         try:
             return self._key_in(name)
         except FileNotFoundError:
-            raise KeysUnavailable(
+            is_empty = not self._wrapping()
+            raise (KeysUnavailable if is_empty else KeyMissing)(
                 f"{self._place(name)} is not there, and no mark of an erasure: see whether this is the folder that all "
                 "services share, and restore what it lacks"
+                + ("" if is_empty else "; if nothing is missing, the text was never sealed with a key of this folder")
             ) from None
 
     def _key_in(self, name: str) -> SubjectKey | None:
@@ -204,6 +207,27 @@ class KeyFolder:
             return []
         except (OSError, msgspec.DecodeError) as why:
             raise KeysUnavailable(f"the book of {self.folder} cannot be read: {why}") from why
+
+    def state(self) -> KeyState:
+        """Look at all keys. Raises `KeysUnavailable` if there is no folder."""
+        used, subjects, erased, troubles = set[str](), 0, 0, list[str]()
+        for name in self._subjects():
+            try:
+                content = self._content(name)
+                if "erased" in content:
+                    erased += 1
+                    continue
+                used.add(str(content.get("by")))
+                self._secret(name, content)
+                subjects += 1
+            except FileNotFoundError:  # it is being wrapped anew
+                continue
+            except KeysUnavailable as why:
+                troubles.append(str(why))
+        older = sorted(self._wrapping())[:-1]
+        places = [place for place in (self.folder, self.folder / "subjects") if place.exists()]
+        unwritable = next((str(place) for place in places if not os.access(place, os.W_OK | os.X_OK)), "")
+        return KeyState(subjects, erased, troubles, [name for name in older if name not in used], unwritable)
 
     # ------------------------------------------------------------ files
 

@@ -1,9 +1,24 @@
 """Port of the keys of subjects, as runtime and clients see it."""
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from saga.sealing.keys import SubjectKey
+
+
+class KeyState(NamedTuple):
+    """State of all keys, as far as they can be read."""
+
+    subjects: int
+    """Number of subjects that have a secret."""
+    erased: int
+    """Number of subjects that were forgotten."""
+    troubles: list[str]
+    """What is wrong with secrets, each with its place."""
+    unneeded: list[str]
+    """Keys, older than the newest, with which no secret is wrapped."""
+    unwritable: str
+    """Place that may not be written; empty: all may."""
 
 
 class Keys(Protocol):
@@ -13,7 +28,7 @@ class Keys(Protocol):
         """Key of a subject, made if there is none; `None`: the subject was forgotten."""
 
     async def named(self, name: str) -> "SubjectKey | None":
-        """Key of that name; `None`: its subject was forgotten."""
+        """Key of that name; `None`: its subject was forgotten. Raises `KeyMissing` if all others are there."""
 
 
 class KeyRing(Keys, Protocol):
@@ -21,6 +36,9 @@ class KeyRing(Keys, Protocol):
 
     def check(self) -> None:
         """Raises `ConfigurationError` for a folder with which nothing can be sealed."""
+
+    def state(self) -> KeyState:
+        """Look at all of them."""
 
     def new(self, who: str, why: str) -> str:
         """Make a key that wraps: from now on new secrets are wrapped with it. Returns its name."""

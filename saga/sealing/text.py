@@ -9,6 +9,7 @@ ERASED: Final = "erased"
 """Text in the place of a value whose key was removed."""
 NAME_LENGTH: Final = 32
 """Length of a key's name, in hexadecimal digits."""
+_SEALED = re.compile(r"sealed:1:[0-9a-f]{32}:[0-9A-Za-z_=-]+")
 _NAMES = re.compile(rb"sealed:1:([0-9a-f]{32}):")
 
 
@@ -17,7 +18,8 @@ class Unopened(Exception):
 
 
 def names_in(*contents: bytes) -> set[str]:
-    """Names of the keys of all sealed texts in these bytes.
+    """Names of the keys of all sealed texts in these bytes, and of what only looks like one: anybody may have written
+    it into a field that nobody opens.
 
     >>> names_in(b'{"card": "sealed:1:0123456789abcdef0123456789abcdef:x-_"}', b"")
     {'0123456789abcdef0123456789abcdef'}
@@ -27,7 +29,7 @@ def names_in(*contents: bytes) -> set[str]:
 
 def is_sealed(value: Any) -> bool:
     """Return whether a value is a sealed text."""
-    return isinstance(value, str) and value.startswith(PREFIX)
+    return isinstance(value, str) and _SEALED.fullmatch(value) is not None
 
 
 def name_in(text: str) -> str:

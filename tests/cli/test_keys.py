@@ -9,6 +9,7 @@ import pytest
 from tests.cli.conftest import Call
 from tests.cli.pottery_service import Pottery
 from tests.cli.test_dead import blocked, until
+from tests.cli.test_doctor import found_by
 from tests.cli.test_missing_topics import running
 from tests.cli.test_rebuild import handled_for_good, lose
 
@@ -95,6 +96,11 @@ def test_from_a_first_key_to_an_erasure(kiln: str, saga: Call, folder: Path) -> 
         until(lambda: saga("show", "cup-1").exit_code == 0)
         assert names(saga, "cup-1") == ["***"]
         assert names(saga, "cup-1", "--reveal", *WHO) == ["Ada SECRET"]
+    (secret,) = (folder / "keys" / "subjects").glob("??/*.json")
+    secret.rename(folder / "aside")
+    shown = json.loads(saga("show", "cup-1", "--values", "--reveal", *WHO, "--json").output)
+    assert "restore what it lacks" in shown["timeline"][0]["values"][0]["trouble"]
+    (folder / "aside").rename(secret)
     assert [path for path in folder.rglob("*") if path.is_file() and b"SECRET" in path.read_bytes()] == []
     assert "1 secret wrapped anew" not in saga("keys", "rewrap", *WHO).output
     assert saga("forget", "customer-1", *WHO).output == "customer-1 is forgotten\n"
@@ -104,7 +110,7 @@ def test_from_a_first_key_to_an_erasure(kiln: str, saga: Call, folder: Path) -> 
     assert again.exit_code == 1
     assert "its customer_id was forgotten" in again.output
     book = [json.loads(line) for line in saga("keys", "book", "--json").output.splitlines()]
-    assert [line["did"] for line in book] == ["new", "reveal", "rewrap", "forget", "forget", "reveal"]
+    assert [line["did"] for line in book] == ["new", "reveal", "reveal", "rewrap", "forget", "forget", "reveal"]
     assert {(line["who"], line["why"]) for line in book} == {("ada", "a test")}
     assert "reveal  cup-1  ada: a test" in saga("keys", "book").output
 
@@ -135,6 +141,39 @@ def test_what_runs_handlers_beside_a_service_opens_what_is_sealed(
     (folder / f"{kiln}_more.py").write_text(f"{source}\n{ADMIRE}")
     assert "admire handled" in saga("repair", f"{kiln}_more").output
     assert [path for path in folder.rglob("*") if path.is_file() and b"SECRET" in path.read_bytes()] == []
+
+
+def test_the_doctor_looks_at_the_folder_of_keys(
+    kiln: str, saga: Call, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def told(exit_code: int = 0) -> list[tuple[str, str]]:
+        found = found_by(saga, kiln, exit_code=exit_code)
+        return [(each.severity, each.what) for each in found if each.about == f"keys {folder / 'keys'}"]
+
+    ((severity, what),) = told(1)
+    assert (severity, "make one: saga keys new" in what) == ("error", True)
+    assert saga("keys", "new", *WHO).exit_code == 0
+    for n in range(7):
+        assert ordered(saga, f"cup-{n}", customer=f"customer-{n}") == 0
+    assert saga("forget", "customer-6", *WHO).exit_code == 0
+    assert told() == [("ok", "secrets of 6 subjects can be read; 1 were forgotten")]
+    (first,) = (folder / "keys").glob("*.key")
+    assert saga("keys", "new", *WHO).exit_code == 0
+    assert told()[0][0] == "ok"
+    assert saga("keys", "rewrap", *WHO).exit_code == 0
+    assert told()[0] == ("warning", f"nothing is wrapped any more with {first.name}")
+    first.unlink()
+    may = os.access
+    with monkeypatch.context() as others:
+        others.setattr("os.access", lambda path, mode: not str(path).endswith("keys") and may(path, mode))
+        assert told(1)[0] == ("error", f"{folder / 'keys'} may not be written")
+    for each in (folder / "keys" / "subjects").glob("??/*.json"):
+        if b"wrapped" in each.read_bytes():
+            each.write_bytes(b"[]")
+    errors = told(1)
+    assert [severity for severity, _ in errors] == ["error"] * 6
+    assert errors[0][1].endswith("is no key of a subject: restore it")
+    assert errors[-1][1] == "others that cannot be read: 1"
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Sealed values: with keys no sensitive value lies anywhere in the clear, and without its key none can be read."""
 
+import asyncio
 import json
 import sqlite3
 from collections.abc import AsyncIterator
@@ -15,7 +16,8 @@ from saga.contracts import codec
 from saga.contracts.library import binding_of
 from saga.contracts.sealing import opened, sealed
 from saga.errors import BadInput, SagaError
-from saga.observe.moments import Stuck, Unavailable
+from saga.observe.moments import Parked, Unavailable
+from saga.runtime.room import Limits
 from saga.sealing.folder import KeyFolder
 from saga.sealing.text import names_in
 from services.payment.events import OrderCancelled, OrderConfirmed, OrderPlaced, PaymentReleased, PaymentReserved
@@ -41,6 +43,8 @@ class Bank:
     def __init__(self) -> None:
         self.handed: list[str] = []
         self.answers = True
+        self.stop: asyncio.Event | None = None
+        """Event to be set when it does not answer."""
 
     async def tokenize(self, card: str) -> Annotated[str, sensitive]:
         self.handed.append(f"tokenize {card}")
@@ -49,6 +53,8 @@ class Bank:
     async def reserve(self, token: str) -> str:
         self.handed.append(f"reserve {token}")
         if not self.answers:
+            if self.stop is not None:
+                self.stop.set()
             raise ConnectionError("away")
         return "charge-1"
 
@@ -219,7 +225,7 @@ async def test_while_the_keys_are_away_the_lane_waits_and_nothing_is_lost(tmp_pa
         away = KeyFolder(tmp_path / "keys", place.clock)
         async with at_work(place, payment, use=(bank,), keys=away):
             await place.until(lambda: bool(place.told(Unavailable)))
-            assert "the folder that all services share" in place.told(Unavailable)[0].error
+            assert "the folder of keys" in place.told(Unavailable)[0].error
             assert not bank.handed
             (tmp_path / "elsewhere").rename(tmp_path / "keys")
             await place.at_rest(payment)
@@ -229,20 +235,76 @@ async def test_while_the_keys_are_away_the_lane_waits_and_nothing_is_lost(tmp_pa
 
 async def test_without_keys_nobody_takes_a_sealed_text_for_the_value(tmp_path: Path) -> None:
     async with workplace(tmp_path) as place:
-        bank = Bank()
-        await said(place, keys_in(tmp_path, place), order_of())
+        keys, bank = keys_in(tmp_path, place), Bank()
+        await said(place, keys, order_of())
         async with at_work(place, payment, use=(bank,)):
-            await place.until(lambda: bool(place.told(Stuck)))
-            assert "set SAGA_KEYS" in place.told(Stuck)[0].error
+            await place.until(lambda: bool(place.told(Parked)))
+            assert "set SAGA_KEYS" in place.told(Parked)[0].error
         assert not bank.handed
-        assert not await place.history(payment)
+        assert [entry.outcome for entry in await place.history(payment)] == ["retrying"]
+        async with at_work(place, payment, use=(bank,), keys=keys):
+            await place.until(lambda: bool(bank.handed))
+            await place.at_rest(payment)
+        assert bank.handed[0] == f"tokenize {CARD}"
+
+
+FORGED = f"sealed:1:{'0' * 32}:AAAA"
+"""Text that says it was sealed with a key that nobody has."""
+
+
+async def test_a_text_with_a_made_up_key_is_parked_and_becomes_a_dead_letter_and_others_go_on(tmp_path: Path) -> None:
+    async with workplace(tmp_path) as place:
+        keys, bank = keys_in(tmp_path, place), Bank()
+        async with at_work(place, payment, use=(bank,), keys=keys):
+            await place.broker.publish([place.said_by_client(an_order("order-2", card=FORGED))])
+            await place.until(lambda: bool(place.told(Parked)))
+            assert "was never sealed with a key of this folder" in place.told(Parked)[0].error
+            await said(place, keys, order_of())
+            await place.until(lambda: "reserve token-SECRET-2222" in bank.handed)
+            await place.until(lambda: bool(place.told_dead()))
+            (dead,) = await place.dead(payment)
+        assert bank.handed[0] == f"tokenize {CARD}"
+        assert "whoever sent it has forged it" in json.dumps(dead[1])
+
+
+async def test_a_run_whose_state_has_a_key_that_is_missing_is_parked_until_it_is_back(tmp_path: Path) -> None:
+    async with workplace(tmp_path) as place:
+        keys, bank = keys_in(tmp_path, place), Bank()
+        async with at_work(place, payment, use=(bank,), keys=keys):
+            await said(place, keys, order_of())
+            await place.at_rest(payment)
+        (secret,) = (tmp_path / "keys" / "subjects").glob("??/*.json")
+        secret.rename(tmp_path / "aside")
+        async with at_work(place, payment, use=(bank,), keys=keys_in(tmp_path, place)):
+            await place.publish(OrderCancelled(order_id=SAGA, reason="no"))
+            await place.until(lambda: bool(place.told(Parked)))
+            assert bank.handed[-1] == f"reserve {TOKEN}"
+            (tmp_path / "aside").rename(secret)
+            await place.until(lambda: bank.handed[-1] == f"release charge-1 {CARD}")
+            await place.at_rest(payment)
+        assert [entry.outcome for entry in await place.history(payment)] == ["handled", "retrying", "compensated"]
+
+
+@pytest.mark.parametrize("has_keys", [True, False])
+async def test_what_only_looks_sealed_in_a_field_that_nobody_opens_stays_as_it_is(
+    tmp_path: Path, has_keys: bool
+) -> None:
+    """Anybody can type it into a form."""
+    async with workplace(tmp_path) as place:
+        keys, bank = keys_in(tmp_path, place) if has_keys else None, Bank()
+        async with at_work(place, payment, use=(bank,), keys=keys):
+            order = replace(an_order(card=CARD), customer_id=FORGED)
+            await place.broker.publish([place.said_by_client(order)])
+            await place.at_rest(payment)
+        (entry,) = await place.history(payment)
+        assert (entry.outcome, entry.attempt) == ("handled", 1)
 
 
 async def test_what_began_without_keys_goes_on_with_them_and_the_other_way_round(tmp_path: Path) -> None:
     async with workplace(tmp_path) as place:
         bank = Bank()
         bank.answers = False
-        async with at_work(place, payment, use=(bank,)):
+        async with at_work(place, payment, use=(bank,), limits=Limits(drain_s=0)) as bank.stop:
             await place.broker.publish([place.said_by_client(order_of())])
             await place.until(lambda: "reserve token-SECRET-2222" in bank.handed)
         bank.answers = True

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from saga.clock import SystemClock
-from saga.errors import ConfigurationError, KeysUnavailable
+from saga.errors import ConfigurationError, KeyMissing, KeysUnavailable
 from saga.sealing.folder import CACHE_MAX, CACHE_S, KeyFolder
 from saga.sealing.keys import SubjectKey, name_of_subject
 from saga.sealing.text import Unopened, is_sealed, name_in, names_in
@@ -147,8 +147,13 @@ async def test_an_erasure_is_for_good_and_reaches_each_process_within_the_time_o
 async def test_a_secret_that_is_absent_is_no_erasure(keys: KeyFolder, clock: Calendar) -> None:
     text = await sealed(keys, "ada")
     secret_of(keys, "ada").rename(keys.folder / "aside")
+    with pytest.raises(KeyMissing, match="is not there, and no mark of an erasure"):
+        await opened(another(keys, clock), text)
+    wraps = next(keys.folder.glob("*.key"))
+    wraps.rename(keys.folder / "beside")  # what has no key at all is not the folder that all share
     with pytest.raises(KeysUnavailable, match="is not there, and no mark of an erasure"):
         await opened(another(keys, clock), text)
+    (keys.folder / "beside").rename(wraps)
     (keys.folder / "aside").rename(secret_of(keys, "ada"))
     assert await opened(another(keys, clock), text) == "4242"
 
