@@ -33,7 +33,11 @@ async def findings_of(services: Sequence[Declared], settings: Settings, clock: C
 def _of_folder(about: str, state: KeyState) -> Iterator[Finding]:
     for trouble in state.troubles[:SHOWN_MAX]:
         yield Finding(
-            "error", about, trouble, "what was sealed with it cannot be read: runs that need it are parked", "restore it"
+            "error",
+            about,
+            trouble,
+            "what was sealed with it cannot be read: runs that need it are parked",
+            "restore it",
         )
     if (more := len(state.troubles) - SHOWN_MAX) > 0:
         yield Finding("error", about, f"others that cannot be read: {more}", "as of these", "restore them")

@@ -102,7 +102,9 @@ async def failed(service: Participant, saga: RunningSaga, ask: Ask, why: Excepti
         )
         return (await persistence.write(service, turn, written)).forgetting(ask.run)
     wait_s = delay_s(retry, attempt, ports.clock.chance())
-    if unknown or locked:  # nobody deploys, or restores a key, in place; and each attempt looks at what is there by then
+    if (
+        unknown or locked
+    ):  # nobody deploys, or restores a key, in place; and each attempt looks at what is there by then
         wait_s = max(wait_s, READ_S_MIN)
     kind = Parked if unknown or locked or parks(retry, attempt) else Retrying
     if isinstance(ask.action.message, Command):  # it is a person who waits, and no outcome to be kept
@@ -290,7 +292,9 @@ def _remedy(why: Exception, attempts_max: int) -> str:
     if isinstance(why, UnknownSchema):
         return "deploy the newest contracts here, then have it tried again: saga dead replay"
     if isinstance(why, KeyMissing):
-        return "restore the key, then have it tried again: saga dead replay; or discard it: whoever sent it has forged it"
+        return (
+            "restore the key, then have it tried again: saga dead replay; or discard it: whoever sent it has forged it"
+        )
     if isinstance(why, BadInput):
         return "mend its sender; this dead letter has the original, or says where it is"
     if isinstance(why, TooLarge):

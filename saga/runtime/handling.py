@@ -100,7 +100,7 @@ async def perform(service: Participant, turn: TurnState, ask: Ask, *, is_let_in:
 async def running(service: Participant, turn: TurnState, ask: Ask, intent: Intent) -> RunningSaga:
     """The saga as this run sees it, with the keys of all that it is handed; without those it has failed already."""
     seals, state, p = Seals(service, turn), intent.state, turn.known
-    older_state, lacks = None, None
+    older_state = None
     try:
         if service.is_private or service.ports.keys is not None:
             await seals.begin(ask.handler.name, intent)
@@ -108,11 +108,10 @@ async def running(service: Participant, turn: TurnState, ask: Ask, intent: Inten
         if service.migrations and p.version != service.version:
             older_state = await seals.revealed_state(p.state, p.version)
     except (KeyMissing, Permanent) as why:  # it fails the attempt, before anything is called
-        state, intent, lacks = {}, replace(intent, version=service.version), why
+        state, intent, seals.trouble = {}, replace(intent, version=service.version), why
     saga = RunningSaga(service, turn, ask.handler, ask.run, intent, ask.action.goes_on, seals, state)
     if older_state is not None:
         saga.older_state = older_state
-    saga.failure = lacks
     return saga
 
 
@@ -137,11 +136,8 @@ async def _let_in(service: Participant, turn: TurnState, ask: Ask) -> TurnState:
 async def called(service: Participant, ask: Ask, parts: Sequence[Message], saga: RunningSaga) -> Gave:
     """Call the handler. Raises whatever fails the attempt."""
     handler, ports = ask.handler, service.ports
-    if saga.failure is not None:  # what it would be handed cannot be opened
-        raise saga.failure
     try:
-        if saga.seals.has_sealed:
-            parts = [saga.seals.opened(part) for part in parts]
+        parts = saga.seals.opened_parts(parts)
         saga.given = arguments = _arguments(service, ask, parts, saga)
         returned = await ports.clock.within(handler.timeout_s, handler.function(**arguments))
     except TimeoutError as why:

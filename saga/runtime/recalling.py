@@ -18,6 +18,7 @@ class Recalling(Calling):
     _next = 0
     """Place of the next call among those that are recorded."""
     _open: Call | None
+    """Call that has begun and has no answer in it."""
     _digest = ""
     """Digest of the arguments of the call that is asked for, as it is without keys."""
     _said: dict[tuple[str, str, int], Call]
@@ -55,6 +56,14 @@ class Recalling(Calling):
                 )
         self._next += 1
         return self.calls[self._next - 1] if self._next <= len(self.calls) else None
+
+    def _as_begun(self, asked: Call) -> Call:
+        """The call as it has begun, if it has: keys that have come or gone since would give it another digest."""
+        begun = self._open
+        is_it = begun is not None and begun.input != asked.input and which(begun) == which(asked)
+        if begun is None or not is_it or not self.seals.may_be_same(self._digest, begun.input):
+            return asked
+        return with_(asked, input=begun.input)
 
     def _past_flags(self, asked: Call) -> Call | None:
         """The same, where what is asked for or what is recorded is a flag."""

@@ -83,7 +83,6 @@ class RunningSaga(Recalling, Hiding):
         self._recorded = len(recorded_)
         """Number of answers that the intent holds, as it was written last."""
         self._open = open_call(intent) if intent.begins is not None else None
-        """Call that has begun and has no answer in it."""
         # What is recorded wins: another worker may have gone on from other answers meanwhile.
         self.calls = list(carried if carried and carried[: len(recorded_)] == recorded_ else recorded_)
         """Answers of the outside so far, recorded or carried over."""
@@ -343,7 +342,8 @@ class RunningSaga(Recalling, Hiding):
             raise self.failure
         self._numbers[name] = number = self._numbers.get(name, 0) + 1
         self._digest = digest_of(name, args, kwargs)
-        return Call(kind=kind, name=name, number=number, input=self.seals.digest(self._digest), document=document)
+        input_ = self.seals.digest(self._digest)
+        return self._as_begun(Call(kind=kind, name=name, number=number, input=input_, document=document))
 
     async def _begin(self, asked: Call) -> None:
         """Make the intent durable, with all answers so far: nothing new begins before."""

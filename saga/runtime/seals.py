@@ -1,7 +1,7 @@
 """Seals of one run: what it is handed is opened before, and what it records or says is sealed, each with the key of its
 subject. Without keys nothing is sealed, and what others have sealed fails the attempt: it is tried again later."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
@@ -35,13 +35,16 @@ _encoder = msgspec.json.Encoder(order="deterministic")
 class Seals:
     """Keys of one run."""
 
-    __slots__ = ("_known", "_service", "_turn", "erased", "own")
+    __slots__ = ("_known", "_service", "_turn", "own", "trouble")
 
     def __init__(self, service: Participant, turn: TurnState) -> None:
         self._service, self._turn = service, turn
         self._known: dict[str, SubjectKey | None] = {}
         self.own: SubjectKey | None = None
         """Key of whom the run is about; `None` without keys, and if that one was forgotten."""
+
+        self.trouble: KeyMissing | Permanent | None = None
+        """Reason that something which the run is handed cannot be opened."""
 
     async def begin(self, handler: str, intent: Intent) -> None:
         """Get the keys for a run that is handed this. Raises `KeyMissing`, before a key is made for its subject: that
@@ -78,8 +81,13 @@ class Seals:
 
     # ------------------------------------------------------------ messages
 
-    def opened(self, part: Message) -> Message:
-        """Message with its sealed fields opened. Raises `BadInput`."""
+    def opened_parts(self, parts: Sequence[Message]) -> Sequence[Message]:
+        """Messages with their sealed fields opened. Raises `BadInput`, and why there is a key missing for the run."""
+        if self.trouble is not None:
+            raise self.trouble
+        return [self._opened(part) for part in parts] if self._known else parts
+
+    def _opened(self, part: Message) -> Message:
         if not names_in(part.value):
             return part
         value = sealing.opened(part.value, self._service.schemas.library, part.saga, self._known.__getitem__)
@@ -179,11 +187,6 @@ class Seals:
         kind = older[0].takes if older else self._service.state
         shown = {name: self.reveal(value) for name, value in fields.items()}
         return {name: value for name, value in shown.items() if _fits(name, value, kind)}
-
-    @property
-    def has_sealed(self) -> bool:
-        """True if something that the run was handed is sealed."""
-        return bool(self._known)
 
 
 def _sealed_in(recorded: Any) -> set[str]:

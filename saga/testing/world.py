@@ -97,6 +97,16 @@ class World(ABC):
         """Publish as `Client.publish` does, by an application in this world; takes effect with `run_until_quiet`.
         `principal`: who begins the sagas."""
 
+    def seal(self) -> None:
+        """Have all processes of this world, the application too, seal sensitive values, as with `SAGA_KEYS`. Before
+        `start`. Raises `SagaError` in a world of real processes: set `SAGA_KEYS` there."""
+        raise SagaError("this world seals nothing by itself: set SAGA_KEYS, or seal in the simulated world")
+
+    def forget(self, subject: str, /) -> None:
+        """Have a person forget a subject, as `saga forget` does, at this moment. Raises `SagaError` in a world that
+        seals nothing."""
+        raise SagaError("nothing is sealed in this world, so nobody can be forgotten: world.seal() comes first")
+
     def replay(self, service: "Service[DataclassInstance | None]", saga_id: str, /) -> None:
         """Have a person replay the dead letter that blocks this saga in the service, as `saga dead replay` does; takes
         effect with `run_until_quiet`. Raises `SagaError` if none does."""

@@ -6,6 +6,7 @@ from typing import Literal
 
 from saga.messages import Partition, Record
 from saga.runtime.prepared import Prepared
+from saga.sealing.port import Keys
 
 Invariant = Literal[
     "one outcome",
@@ -37,6 +38,8 @@ class Witnessed:
     committed: Mapping[Partition, int]
     resources: Mapping[type, object] = field(default_factory=dict)
     """Resources that its handlers can be given when they run again, by type."""
+    keys: Keys | None = None
+    """Keys of what is sealed."""
     releases: Sequence[Prepared] = ()
     """All releases that have run, where there was more than this one."""
 

@@ -34,6 +34,7 @@ from saga.runtime.prepared import Prepared
 from saga.runtime.turn import advance
 from saga.runtime.turn_state import RunKey, TurnState
 from saga.runtime.watching import Watching
+from saga.sealing.port import Keys
 from saga.store.port import Document
 from saga.testing.invariants.evidence import Violation, Witnessed
 from saga.testing.invariants.progress_lives import parted
@@ -91,7 +92,7 @@ async def _fail(*asked: object) -> Any:
     raise _Failed
 
 
-def _ports(service: str, store: Any, now_ms: int) -> Ports:
+def _ports(service: str, store: Any, now_ms: int, keys: Keys | None) -> Ports:
     """Ports of a rerun: nothing but its store and the time is to be asked."""
     clock = SetClock(now_ms)
     return Ports(
@@ -103,6 +104,7 @@ def _ports(service: str, store: Any, now_ms: int) -> Ports:
         together=_fail,
         pages=KnownPages(bytes_max=0),
         outside=_fail,
+        keys=keys,
     )
 
 
@@ -288,7 +290,7 @@ async def _made(
 ) -> bytes | None:
     """Progress that a rerun writes; `None` if it fails, or writes nothing."""
     store = RerunStore({(ARCHIVES, key): Document(content, 1) for key, content in archives.items()})
-    ports = _ports(witnessed.service.name, store, from_iso(step.time))
+    ports = _ports(witnessed.service.name, store, from_iso(step.time), witnessed.keys)
     service = participant_of(witnessed.service, witnessed.resources, ports)
     turn: TurnState = begin(service, message, position, (step.before, int(bool(step.before.transitions))))
     turn = with_(turn, certain=True)

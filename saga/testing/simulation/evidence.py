@@ -1,6 +1,7 @@
 """Evidence of a simulated world, in the form of the kit's invariants."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from saga.messages import Partition
 from saga.names import ARCHIVES, PROGRESS
@@ -16,7 +17,10 @@ def evidence_of(cluster: Cluster, workers: Workers) -> Evidence:
     """Everything that the services of these workers wrote and said."""
     return Evidence(
         services={
-            name: _witnessed(newest, workers.releases[name], workers.disks[name], cluster.group(name).committed)
+            name: replace(
+                _witnessed(newest, workers.releases[name], workers.disks[name], cluster.group(name).committed),
+                keys=workers.keys,
+            )
             for name, newest in workers.newest.items()
         },
         log=cluster.log,

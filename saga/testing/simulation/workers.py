@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextvars import copy_context
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from saga.declarations.values import Declared
 from saga.observe.moments import Assigned, Handled, Moment, Revoked, Started, StepDone, Stopped
@@ -37,6 +37,9 @@ OUTSIDE = Backend("outside", ConnectionError, ConnectionError)
 
 Accident: TypeAlias = Literal["crash", "freeze", "rebalance"]
 """Accidents that can happen to a worker at any moment, whatever it does."""
+
+if TYPE_CHECKING:  # its library is an extra
+    from saga.testing.simulation.keys import SimulatedKeys
 
 
 @dataclass(slots=True, eq=False)
@@ -82,6 +85,8 @@ class Workers(Disruptions):
         """Release of each service that was deployed last."""
         self._next: dict[str, Release] = {}
         """Release as which each worker begins its next life."""
+        self.keys: SimulatedKeys | None = None
+        """Keys of sealed values; `None`: nothing is sealed."""
         self._lives: dict[str, WorkerLife] = {}
         """Present life of each worker, by the process's name."""
 
@@ -149,6 +154,7 @@ class Workers(Disruptions):
                     worker=process.name,
                     through=lambda step: self._outside(process, step),
                     contracts=at_once,
+                    keys=self.keys,
                 ),
             )
 

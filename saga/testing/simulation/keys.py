@@ -1,0 +1,34 @@
+"""Keys of a simulated world: the same in each run of a seed, in memory, and seen by all of its processes at once."""
+
+from hashlib import blake2b
+
+from saga.errors import KeyMissing
+from saga.sealing.keys import SECRET_BYTES, SubjectKey, name_of_subject
+
+
+class SimulatedKeys:
+    """Keys of subjects: see `saga.sealing.port.Keys`."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, SubjectKey | None] = {}
+
+    async def of_subject(self, subject: str) -> SubjectKey | None:
+        name = name_of_subject(subject)
+        if name not in self._known:
+            secret = blake2b(name.encode(), digest_size=SECRET_BYTES, person=b"simulated").digest()
+            self._known[name] = SubjectKey(name, secret)
+        return self._known[name]
+
+    async def named(self, name: str) -> SubjectKey | None:
+        if name not in self._known:
+            raise KeyMissing(f"nobody in this world has sealed anything with {name}")
+        return self._known[name]
+
+    def forget(self, subject: str) -> None:
+        """Remove the key of a subject for good."""
+        self._known[name_of_subject(subject)] = None
+
+    @property
+    def has_forgotten(self) -> bool:
+        """True if a subject was forgotten."""
+        return None in self._known.values()

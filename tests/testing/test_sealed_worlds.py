@@ -1,0 +1,100 @@
+"""Sealed values in a world full of faults: the books are as ever, and nobody can read what he is not to read."""
+
+from datetime import timedelta
+
+import pytest
+
+from saga.errors import SagaError
+from saga.messages import texts_of
+from saga.testing.simulation.simulated_world import SimulatedWorld
+from services.inventory import inventory
+from services.inventory.stock import Stock
+from services.order import order
+from services.order.events import OrderCancelled, OrderConfirmed
+from services.payment import payment
+from services.payment.bank import Bank
+from services.shipping import shipping
+from services.shipping.carrier import Carrier
+from tests.sealing.readable import can_be_read
+from tests.testing.faulty_worlds import seeds, simulated
+from tests.testing.simulation.orders import an_order
+
+SEEDS = seeds(4)
+CARD = "4711-SECRET"
+
+
+class NotingBank(Bank):
+    """Bank that notes which cards it is shown."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shown = set[str]()
+
+    async def reserve(self, key: str, card: str, amount: object) -> str:
+        self.shown.add(card)
+        return await super().reserve(key, card, amount)  # type: ignore[arg-type]  # whatever it is
+
+
+def started(world: SimulatedWorld) -> NotingBank:
+    bank = NotingBank()
+    world.seal()
+    world.start(order, payment, inventory, shipping, use=[bank, Carrier()], documents={"tea": Stock(left=9)})
+    return bank
+
+
+def written(world: SimulatedWorld) -> list[bytes]:
+    """All that the services have ever written or said."""
+    evidence = world.evidence()
+    said = [record.value or b"" for record in evidence.log]
+    kept = [content for w in evidence.services.values() for contents in w.versions.values() for content in contents]
+    return said + kept
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_sagas_with_sealed_values_end_as_others_do_and_nothing_of_them_can_be_read(seed: int) -> None:
+    with simulated(seed) as world:
+        bank = started(world)
+        world.publish(an_order(1, card=CARD), an_order(2, card=CARD, address="Atlantis"), an_order(3, card=CARD))
+        world.run_until_quiet()
+        outcomes = [world.outcome(f"order-{n}") for n in (1, 2, 3)]
+        assert outcomes == [OrderConfirmed, OrderCancelled, OrderConfirmed]
+        assert bank.shown == {CARD}
+        contents = written(world)
+        assert sum(b"sealed:1:" in content for content in contents) >= 3
+        assert not can_be_read(CARD.encode(), *contents)
+        world.verify(rerun=True)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_customer_who_is_forgotten_on_the_way_blocks_nothing(seed: int) -> None:
+    with simulated(seed) as world:
+        bank = started(world)
+        orders = [an_order(n, card=CARD) for n in (1, 2, 3)]
+        world.publish(*orders)
+        world.run_for(timedelta(seconds=0.05 * (seed + 1)))
+        for each in orders:
+            world.forget(each.order_id)
+        world.run_until_quiet()
+        assert {world.outcome(each.order_id) for each in orders} <= {OrderConfirmed, OrderCancelled}
+        assert bank.shown <= {CARD, "erased"}
+        dead = [r for r in world.evidence().log if r.topic.endswith(".dead") and texts_of(r.headers)]
+        assert dead == []
+        world.verify(rerun=True)
+
+
+def test_a_world_says_when_it_cannot_seal_or_forget() -> None:
+    with simulated(0) as world:
+        with pytest.raises(SagaError, match=r"world\.seal\(\) comes first"):
+            world.forget("order-1")
+        world.start(order)
+        with pytest.raises(SagaError, match=r"comes before world\.start"):
+            world.seal()
+
+
+def test_an_event_about_somebody_who_was_forgotten_is_refused_where_it_is_said() -> None:
+    with simulated(0) as world:
+        started(world)
+        world.forget("order-1")
+        world.publish(an_order(1))
+        with pytest.raises(SagaError, match="its order_id was forgotten"):
+            world.run_until_quiet()
