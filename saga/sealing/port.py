@@ -14,7 +14,7 @@ class KeyState(NamedTuple):
     erased: int
     """Number of subjects that were forgotten."""
     troubles: list[str]
-    """What is wrong with secrets, each with its place."""
+    """Troubles with secrets, each with its place."""
     unneeded: list[str]
     """Keys, older than the newest, with which no secret is wrapped."""
     unwritable: str
