@@ -1,11 +1,11 @@
 """Choreographed sagas: independent services, no coordinator, every effect recorded once. Names that a service imports.
 
-Reading order: `Event`, `Retry`, `Breaker`, `Service`, `Saga`, `Later`, `limited`, `sensitive`, `upcast`; then `Client`,
-`Progress`, the errors. Behind them: `saga.messages` (values that travel), `saga.service` and `saga.declarations`
-(declarations, checked), `saga.contracts` (schemas), `saga.progress` (every decision, pure), `saga.runtime` (carries
-decisions out, from `saga.runtime.turn`), the ports `saga.broker.port` and `saga.store.port` with their adapters beside
-them, `saga.observe` (moments, logs, metrics); then `saga.wiring` (from settings to running services) and, for people,
-`saga.inspection` and `saga.administration`.
+Reading order: `Event`, `Retry`, `Breaker`, `Service`, `Saga`, `Later`, `Change` (`Insert`, `Update`, `Delete`,
+`Expiry`), `limited`, `sensitive`, `upcast`; then `Client`, `Progress`, the errors. Behind them: `saga.messages` (values
+that travel), `saga.service` and `saga.declarations` (declarations, checked), `saga.contracts` (schemas),
+`saga.progress` (every decision, pure), `saga.runtime` (carries decisions out, from `saga.runtime.turn`), the ports
+`saga.broker.port` and `saga.store.port` with their adapters beside them, `saga.observe` (moments, logs, metrics); then
+`saga.wiring` (from settings to running services) and, for people, `saga.inspection` and `saga.administration`.
 
 Importing this loads nothing; each name is loaded when it is asked for. None of them but `Client` loads a driver, and
 none opens anything.
@@ -15,6 +15,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from saga.change import Change, Delete, Expiry, Insert, Update
     from saga.client import Client
     from saga.declarations.limits import limited
     from saga.declarations.upcasting import upcast
@@ -31,15 +32,20 @@ if TYPE_CHECKING:
 __all__ = [
     "Breaker",
     "BreakerOpen",
+    "Change",
     "Client",
     "DeclarationError",
+    "Delete",
     "Event",
+    "Expiry",
+    "Insert",
     "Later",
     "Progress",
     "Retry",
     "Saga",
     "SagaError",
     "Service",
+    "Update",
     "limited",
     "sensitive",
     "upcast",
@@ -48,15 +54,20 @@ __all__ = [
 _HOMES = {
     "Breaker": "saga.policies.breaker",
     "BreakerOpen": "saga.errors",
+    "Change": "saga.change",
     "Client": "saga.client",
     "DeclarationError": "saga.errors",
+    "Delete": "saga.change",
     "Event": "saga.messages",
+    "Expiry": "saga.change",
+    "Insert": "saga.change",
     "Later": "saga.later",
     "Progress": "saga.progress.look",
     "Retry": "saga.policies.retry",
     "Saga": "saga.view",
     "SagaError": "saga.errors",
     "Service": "saga.service",
+    "Update": "saga.change",
     "limited": "saga.declarations.limits",
     "sensitive": "saga.marks",
     "upcast": "saga.declarations.upcasting",

@@ -37,6 +37,12 @@ def check_http(text: str) -> None:
         raise ValueError("it must be host:port, as in 127.0.0.1:8080 or 0.0.0.0:8080")
 
 
+def check_connect(text: str) -> None:
+    """Check the address of a Kafka Connect: a URL, without a user, a password or a question in it."""
+    if scheme_of(text) not in ("http", "https") or not text.partition("://")[2].strip("/") or not is_plain(text):
+        raise ValueError("it must be http://HOST:PORT or https://HOST:PORT, and an address alone")
+
+
 def check_registry(text: str) -> None:
     """Check the address of a schema registry: a URL, without a user, a password or a question in it."""
     if scheme_of(text) not in ("http", "https") or not text.partition("://")[2].strip("/"):

@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple, Self, TypeVar
 
 import msgspec
 
-from saga import adapters, setting_readers
+from saga import adapters, addresses, setting_readers
 from saga.adapter_description import Options, Problem
 from saga.addresses import check_hook, check_hosts, check_http, scheme_of
 from saga.broker.port import RECORD_BYTES_LEAST, RECORD_BYTES_LIMIT, RECORD_BYTES_MAX
@@ -76,6 +76,11 @@ class Settings:
     below this default takes its place."""
     inflight_bytes_max: int = 64 << 20
     """Bytes that the messages in flight may have together before no more are taken."""
+    changes_from: Literal["beginning", "now"] = "beginning"
+    """Documents whose changes a service first takes: from the `beginning` those that are there count as new, from `now`
+    on they do not. With Couchbase the connector's configuration has it."""
+    connect: str = ""
+    """Address of the Kafka Connect that brings changes of Couchbase's documents, for `saga doctor`."""
     record_bytes_max: int = RECORD_BYTES_MAX
     """Bytes that one record of the log may have, headers and key included. Services and clients refuse a larger event
     before anything is written. On Kafka each topic has to take as much: `max.message.bytes`."""
@@ -247,6 +252,8 @@ READERS: Mapping[str, SettingReader] = {
     "SAGA_INFLIGHT_MAX": setting_readers.number(int, 1, 100_000, "messages"),
     "SAGA_INFLIGHT_MIN": setting_readers.number(int, 1, 100_000, "messages"),
     "SAGA_INFLIGHT_BYTES_MAX": setting_readers.number(int, 1, 1 << 40, "bytes"),
+    "SAGA_CONNECT": setting_readers.checked(addresses.check_connect, "http://HOST:PORT", addresses.is_plain),
+    "SAGA_CHANGES_FROM": setting_readers.word("beginning", "now"),
     "SAGA_RECORD_BYTES_MAX": setting_readers.number(int, RECORD_BYTES_LEAST, RECORD_BYTES_LIMIT, "bytes"),
     "SAGA_CACHE_MAX": setting_readers.number(int, 0, 10_000_000, "documents"),
     "SAGA_DEATHS_MAX": setting_readers.number(int, 2, 1000, "deaths"),

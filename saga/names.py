@@ -11,7 +11,7 @@ PROBED = f"{OURS}.doctor"
 TRANSITIONS = f"{OURS}.transitions"
 """Topic on which services tell their transitions to whoever watches."""
 
-_DEAD, _COMMANDS, _WAKE = ".dead", ".commands", ".wake."
+_DEAD, _COMMANDS, _WAKE, _CHANGES = ".dead", ".commands", ".wake.", ".changes."
 
 
 def is_ours(collection: str) -> bool:
@@ -57,6 +57,24 @@ def is_wakes(topic: str) -> bool:
     (True, False)
     """
     return _WAKE in topic
+
+
+def changes_of(service: str, collection: str) -> str:
+    """Topic on which a service hears of changes of documents.
+
+    >>> changes_of("intake", "orders")
+    'intake.changes.orders'
+    """
+    return f"{service}{_CHANGES}{collection}"
+
+
+def is_changes(topic: str) -> bool:
+    """True for a topic of changes of documents.
+
+    >>> is_changes("intake.changes.orders"), is_changes("orders")
+    (True, False)
+    """
+    return _CHANGES in topic
 
 
 def is_without_events(topic: str) -> bool:

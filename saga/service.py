@@ -54,7 +54,8 @@ class Service(Generic[_S_co]):
     """Independently deployed participant of sagas: its handlers, one store, one consumer group, one kind of saga.
 
     The types are the declaration. A parameter annotated with an event, or a union of events, says what is consumed;
-    `Saga` is this run; anything else must be what one of the service's resources gives, declared above it. The return
+    `Saga` is this run; `Change[D]` a change of a document, declared above it; anything else must be what one of the
+    service's resources gives, declared above it. The return
     annotation says what may be emitted: `A | B` one of them, `tuple[A, B]` both, `list[A]` many, `| None` maybe
     nothing; `Later` that it may go on another time. Names of parameters do not matter, nor does their order, but for
     `many=True` with several events.
@@ -128,7 +129,7 @@ class Service(Generic[_S_co]):
         timeout_s: float = TIMEOUT_S,
         deferrable: bool = False,
     ) -> _Handler | Callable[[_Handler], _Handler]:
-        """Declare the reaction to an event, or to several (fan-in: it runs when all are there).
+        """Declare the reaction to an event, to several (fan-in: it runs when all are there), or to a `Change`.
 
         Promises: for each saga it runs to its end once, whatever crashes or is repeated; its state and what it emits
         are saved in one write, then published in order. A crash or a failure runs it again with the same input; steps
@@ -138,7 +139,8 @@ class Service(Generic[_S_co]):
         `many`: the event may rightly come several times in a saga, and the handler runs for each. With several events
         it is that of the first parameter which repeats, and the others stay: here the order of parameters matters, and
         the first must not be the event that starts the saga, which comes once. Without `many` a repetition with the
-        same content is ignored, visibly, and one with other content is a dead letter.
+        same content is ignored, visibly, and one with other content is a dead letter; of a document's changes those
+        after the first are ignored, visibly.
         `retry`: how often and when it is tried again, whatever failed. Left out: as the resource says on which a step
         failed, else the service. See `Retry` for which rules hold.
         `timeout_s`: seconds that one attempt may take.
@@ -302,7 +304,15 @@ class Service(Generic[_S_co]):
 
         return declare
 
-    def document(self, kind: type[_D], collection: str, /, *, answers: tuple[type[Exception], ...] = ()) -> None:
+    def document(
+        self,
+        kind: type[_D],
+        collection: str,
+        /,
+        *,
+        answers: tuple[type[Exception], ...] = (),
+        saga: str | None = None,
+    ) -> None:
         """Declare a business document: instances of the frozen dataclass `kind` are the JSON documents of `collection`.
 
         A document's key is the string given to `saga.update` and `saga.read`, as it is. Fields of the JSON that `kind`
@@ -310,8 +320,9 @@ class Service(Generic[_S_co]):
 
         `answers`: exceptions by which a pure function refuses a change: recorded, raised again by a rerun, as those of
         a resource.
+        `saga`: for handlers of `Change[kind]` the field that has the saga id. Left out: it is the document's key.
 
         Raises `DeclarationError`: not a frozen dataclass of plain fields; two kinds for one collection; an answer that
-        cannot be made again from its `args`.
+        cannot be made again from its `args`; a `saga` that is no field of `kind`.
         """
-        self._declared.documents.append(document_of(self._declared, kind, collection, answers))
+        self._declared.documents.append(document_of(self._declared, kind, collection, answers, saga))

@@ -175,6 +175,7 @@ async def run(
             stores,
             Options(
                 clock=clock,
+                changes_from_beginning=settings.changes_from == "beginning",
                 report=report,
                 limits=limits_of(settings),
                 stop=stop,

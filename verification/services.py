@@ -237,6 +237,7 @@ def participant(explored: Explored, ports: Ports, release: int = 0, *, controlle
         name=SERVICE,
         commands=commands_of(SERVICE),
         wakes=tiers_of(SERVICE),
+        changes={},
         roles=Roles(SERVICE, roles, outcomes=explored.outcomes & emitted, emitted=emitted),
         handlers=handlers,
         classes=takes,

@@ -7,14 +7,16 @@ from typing import Literal, TypeAlias
 
 from saga import adapters
 from saga.broker import acls
-from saga.broker.acls import Needs
+from saga.broker.acls import Needs, Right
 from saga.broker.adapter import AsksWho as BrokerAsksWho
+from saga.config import address_given
 from saga.contracts.library import contract_of
+from saga.declarations.changes import is_change
 from saga.declarations.values import Declared
 from saga.errors import ConfigurationError
 from saga.messages import name_of
 from saga.runtime.lifecycle import collections_of
-from saga.runtime.prepared import needs_of
+from saga.runtime.prepared import needs_of, relayed_by
 from saga.store import roles
 from saga.store.adapter import AsksWho as StoreAsksWho
 from saga.store.roles import Form
@@ -51,6 +53,7 @@ def on_kafka(
         needs = _of_client(some, events) if who == "client" else needs_of(some)
         rights = acls.rights_of(needs, who)
         user = name if principal else f"User:{name}"
+        rights = [*rights, *(_to_relay(some) if who == "service" else ())]
         granted.append(
             Access(
                 who=who,
@@ -61,6 +64,13 @@ def on_kafka(
             )
         )
     return granted
+
+
+def _to_relay(services: Sequence[Declared]) -> Sequence[Right]:
+    """Rights to write topics of changes: of services whose store notes them. Those of others a connector writes."""
+    if isinstance(adapters.store_adapter(address_given("store", None)), StoreAsksWho):
+        return ()
+    return [Right("Write", "topic", topic) for d in services for topic in sorted(relayed_by(d))]
 
 
 def on_couchbase(
@@ -102,7 +112,11 @@ def _of_client(services: Sequence[Declared], events: Collection[str]) -> Needs:
     """Use that a client makes of the log: it publishes events that these services consume or emit and that clients may
     say."""
     named = {
-        name_of(event): contract_of(event) for d in services for r in d.reactions for event in (*r.hears, *r.emits)
+        name_of(event): contract_of(event)
+        for d in services
+        for r in d.reactions
+        for event in (*r.hears, *r.emits)
+        if not is_change(event)
     }
     said = {name: contract for name, contract in named.items() if contract.said_outside}
     if unknown := sorted(set(events) - set(said)):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from saga import adapters
 from saga.adapter_description import Finding, Severity
-from saga.administration import findings, keys
+from saga.administration import connectors, findings, keys
 from saga.administration.position_moves import partition_states
 from saga.administration.registering import findings_of
 from saga.administration.topic_plans import Wanted, wanted_by
@@ -50,6 +50,7 @@ async def examined(services: Sequence[Declared], settings: Settings, clock: Cloc
         asked = [tasks.create_task(_broker(services, wanted, settings, clock))]
         asked.append(tasks.create_task(_registry(services, settings, clock)))
         asked.append(tasks.create_task(_keys(services, settings, clock)))
+        asked.append(tasks.create_task(_changes(services, settings)))
         asked += [tasks.create_task(_store(each, settings, clock)) for each in _by_store(services, settings).values()]
     answers = [task.result() for task in asked]
     found = [finding for answer in answers for finding in answer.findings]
@@ -150,6 +151,11 @@ async def _registry(services: Sequence[Declared], settings: Settings, clock: Clo
 
 async def _keys(services: Sequence[Declared], settings: Settings, clock: Clock) -> Diagnosis:
     return Diagnosis(tuple(await keys.findings_of(services, settings, clock)), True)
+
+
+async def _changes(services: Sequence[Declared], settings: Settings) -> Diagnosis:
+    found = await connectors.findings_about(services, settings, connectors.asking(settings.connect))
+    return Diagnosis(tuple(found), True)
 
 
 # -------------------------------------------------------------------- stores

@@ -11,6 +11,7 @@ from saga.choreography.manifest import ALL, FORMAT, Consumed, Emitted, Manifest,
 from saga.contracts.library import Binding, binding_of, contract_of
 from saga.contracts.upcast import upcaster_of
 from saga.declarations.annotations import spelt
+from saga.declarations.changes import is_change, kind_of
 from saga.declarations.migrations import whole_chain
 from saga.declarations.values import Declared, Reaction
 from saga.messages import Event, name_of
@@ -19,7 +20,8 @@ from saga.messages import Event, name_of
 def manifest_of(declared: Declared) -> Manifest:
     """Manifest of a service that reacts to something. Raises `DeclarationError` for migrations that are no chain."""
     first = declared.reactions[0]
-    heard = {event for reaction in declared.reactions for event in reaction.hears}
+    changes = {event for reaction in declared.reactions for event in reaction.takes if is_change(event)}
+    heard = {event for reaction in declared.reactions for event in reaction.hears} - changes
     said = {event for reaction in declared.reactions for event in reaction.emits}
     return Manifest(
         format=FORMAT,
@@ -33,6 +35,7 @@ def manifest_of(declared: Declared) -> Manifest:
         state=_state(declared),
         resources={each.name: spelt(each.gives) for each in declared.resources},
         documents={each.collection: spelt(each.kind) for each in declared.documents},
+        changes={name_of(each): kind.collection for each in changes if (kind := kind_of(each)) is not None},
     )
 
 

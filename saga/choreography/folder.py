@@ -8,7 +8,8 @@ from saga.choreography import manifest
 from saga.choreography.declared import manifest_of
 from saga.choreography.manifest import Manifest
 from saga.choreography.releases import Difference, differences
-from saga.contracts.library import Library, binding_of
+from saga.contracts.library import Library
+from saga.declarations.changes import library_of
 from saga.declarations.values import Declared
 from saga.errors import ConfigurationError
 
@@ -37,7 +38,7 @@ def compared(services: Sequence[Declared], folder: Path | None = None) -> list[C
     each service. Raises `ConfigurationError` for manifests that cannot be used."""
     found = []
     for declared in services:
-        library = binding_of(declared.reactions[0].takes[0]).library
+        library = library_of(declared.reactions[0].takes[0])
         place = folder or folder_beside(library)
         released, made = manifests_in(place), manifest_of(declared)
         old = released.get(declared.name)

@@ -105,6 +105,8 @@ class Manifest(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Resources by name, each with the type that it gives."""
     documents: dict[str, str] = {}
     """Business documents by collection, each with its class."""
+    changes: dict[str, str] = {}
+    """Collections of documents whose changes are taken, by the name under which reactions take them."""
 
     def reaction(self, name: str) -> Told | None:
         """Reaction of that name, if there is one."""

@@ -42,6 +42,7 @@ COMMANDS = {
         "saga.cli.access:access",
         "Print exactly the rights that services and people need, as the commands that give them.",
     ),
+    "changes": ("saga.cli.changes:changes", "Bring changes of documents to the services that take them."),
     "repair": ("saga.cli.repair:repair", "Go on with sagas that have something to do and nothing that sets it off."),
     "rebuild": ("saga.cli.rebuild:rebuild", "Make progresses that a service has lost anew from the topics."),
     "positions": ("saga.cli.positions:positions", "See how far services are in the log, or move that by hand."),

@@ -122,6 +122,11 @@ def binding_of(event: type[Event]) -> Binding:
     return binding
 
 
+def bind(event: type[Event], binding: Binding) -> None:
+    """Bind a class that the toolkit has made itself: no file has its schema."""
+    _bindings[event] = binding
+
+
 def _bind(event: type[Event]) -> Binding:
     where = f"{event.__module__}.{event.__qualname__}"
     path = getattr(event, "__contract__", None)

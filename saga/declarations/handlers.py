@@ -8,6 +8,7 @@ from typing import get_args, get_origin
 
 from saga.contracts import library
 from saga.contracts.library import Contract
+from saga.declarations import changes
 from saga.declarations.annotations import hints_of, options_of, parameters_of, spelt
 from saga.declarations.limits import check_not_limited
 from saga.declarations.returns import shape_of
@@ -41,8 +42,13 @@ def handler_of(  # what a handler consists of
     hints = hints_of(function, where)
     if "return" not in hints:
         raise DeclarationError(f"{where} has no return annotation: say what it emits, `-> None` for nothing")
-    parameters = tuple(_parameter(declared, name, hints[name], f"{where}, parameter {name}") for name in found)
     shape = shape_of(hints["return"], where)
+    named = (*shape.events, *(option for name in found for option in options_of(hints[name])))
+    parameters = tuple(
+        changes.parameter(declared, function, named, (name, hints[name]))
+        or _parameter(declared, name, hints[name], f"{where}, parameter {name}")
+        for name in found
+    )
     handler = Reaction(
         kind="deadline" if within is not None else "handler" if undoes is None else "compensation",
         service=declared.name,
@@ -60,6 +66,7 @@ def handler_of(  # what a handler consists of
         shape=shape,
     )
     _check_parameters(handler, where)
+    changes.check(handler, where)
     _check_many(handler, where)
     _check_waits(handler, where)
     for event in handler.emits:
@@ -293,7 +300,8 @@ def _check_many(handler: Reaction, where: str) -> None:
     """Check that a handler of several events with `many` can run again: it does so for the first of them, which has to
     come again."""
     first, *others = _events(handler)
-    if handler.many and others and all(contract_of(event, where).starts for event in first):
+    starts = all(contract_of(event, where).starts and not changes.is_change(event) for event in first)
+    if handler.many and others and starts:
         again = next((p.name for p in handler.parameters if p.events and p.events != first), "another")
         raise DeclarationError(
             f"{where} has many=True, which runs it once for each {_either(first)}, its first event: but that starts "

@@ -74,7 +74,9 @@ def resource_of(  # what a resource consists of
     )
 
 
-def document_of(declared: Declared, kind: type, collection: str, answers: tuple[type[Exception], ...]) -> DocumentKind:
+def document_of(
+    declared: Declared, kind: type, collection: str, answers: tuple[type[Exception], ...], saga: str | None = None
+) -> DocumentKind:
     """Declare a kind of business document. Raises `DeclarationError`."""
     where = f"{declared.name}.document({spelt(kind)}, {collection!r})"
     check_dataclass(kind, where)
@@ -92,7 +94,9 @@ def document_of(declared: Declared, kind: type, collection: str, answers: tuple[
                 f"{where}: the documents of {collection!r} are {spelt(other.kind)} already; choose another collection"
             )
     _check_answers(declared, answers, where)
-    return DocumentKind(kind=kind, collection=collection, answers=answers)
+    if saga is not None and saga not in [each.name for each in fields(kind)]:
+        raise DeclarationError(f"{where}: saga={saga!r} is no field of {spelt(kind)}: name the one with the saga id")
+    return DocumentKind(kind=kind, collection=collection, answers=answers, saga=saga)
 
 
 def check_state(state: object, where: str) -> type:

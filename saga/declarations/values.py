@@ -149,6 +149,8 @@ class DocumentKind:
     kind: type
     collection: str
     answers: tuple[type[Exception], ...]
+    saga: str | None = None
+    """Field with the id of the saga that a change belongs to; `None`: that is the document's key."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -33,6 +33,8 @@ class Role:
     optional: tuple[frozenset[str], ...] = ()
     """For each event parameter that is not waited for the types it accepts; none of those in `takes`."""
     many: bool = False
+    changes: frozenset[str] = frozenset()
+    """Types of `takes` that are changes of documents: of those after the first nothing is wrong."""
     decides: bool = False
     """True if it may emit an outcome."""
     undo: Undo | None = None

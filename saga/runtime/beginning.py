@@ -53,7 +53,7 @@ def _bad(service: Prepared, message: Message) -> Mapping[str, str]:
 def undecodable(service: Prepared, role: Role, message: Message) -> str | None:
     """Reason why the handler cannot decode the message; `None` if it can."""
     try:
-        service.decode(role.name, message)
+        service.given(role.name, message)
     except BadInput as why:
         return str(why)
     return None

@@ -222,7 +222,7 @@ def _arguments(service: Participant, ask: Ask, parts: Sequence[Message], saga: R
                 part = next((m for m in parts if classes.get(m.type) in parameter.events), None)
             else:
                 part = parts[0]  # it, or one that can never be decoded: then nothing else is asked for
-            arguments[parameter.name] = None if part is None else service.decode(handler.name, part)
+            arguments[parameter.name] = None if part is None else service.given(handler.name, part)
         elif parameter.role == "saga":
             arguments[parameter.name] = saga
         else:

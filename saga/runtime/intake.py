@@ -11,6 +11,7 @@ from saga.controls import TYPE, control_in
 from saga.errors import BadInput
 from saga.identity import could_be_own
 from saga.messages import Message, Record
+from saga.runtime.changed import message_in
 from saga.runtime.errors import said_by
 from saga.runtime.foreign import taken
 from saga.runtime.prepared import Prepared
@@ -35,6 +36,7 @@ Received: TypeAlias = Skip | Letter | Message
 
 CONTROL = TYPE.rpartition(".")[2]
 """Type of a control, as it is looked at."""
+UNTOUCHED = Skip("no change of the document: the toolkit's marks in it alone are others")
 UNKNOWN = Skip("no handler here names its type")
 OWN = Skip("a copy of an own event: the progress has it")
 FORGED = Letter(
@@ -61,6 +63,8 @@ def received(record: Record, service: Prepared) -> Received:
             return _wished(record, service)
         if record.topic in service.wakes:
             return wake_in(record)
+        if record.topic in service.changes:
+            return message_in(record, service.changes[record.topic]) or UNTOUCHED
         foreign = record.value is not None and record.value[:2] != codec.MARKER
         if foreign:
             record = in_binary_mode(record)

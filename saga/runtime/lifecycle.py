@@ -10,15 +10,18 @@ from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import dataclass
 
 from saga.broker.port import Broker
+from saga.changes.port import ChangeSource
 from saga.clock import Clock
+from saga.declarations.changes import kind_of
 from saga.declarations.values import Declared, Resource
 from saga.errors import ConfigurationError, DeclarationError
 from saga.names import ARCHIVES, PROGRESS
 from saga.observe.moments import Misfit, Report, Started, Stopped
 from saga.observe.worker_view import Watch
-from saga.runtime.participant import participant_of
+from saga.runtime.participant import Participant, participant_of
 from saga.runtime.ports import Outside, Step
-from saga.runtime.prepared import Prepared
+from saga.runtime.prepared import Prepared, relayed_by
+from saga.runtime.relay import Relay
 from saga.runtime.room import Limits
 from saga.runtime.schemas import ReadAnew, beside
 from saga.runtime.sources import EventTopics, Sources
@@ -43,6 +46,8 @@ class Options:
     limits: Limits
     stop: asyncio.Event
     """Ends it: what runs then is drained."""
+    changes_from_beginning: bool = True
+    """True if documents that are there when a service first takes their changes count as new."""
     open_by_s: float | None = None
     """Time of the monotonic clock by which the resources have to be open."""
     through: Outside = Step.make
@@ -75,14 +80,31 @@ async def serve(
         ports = worker_ports(store, broker, assignment, through, worker_name, contracts, options.keys)
         service = participant_of(prepared, resources, ports)
         async with asyncio.TaskGroup() as tasks:
+            relay = await _relay(service, store, broker, options)
             sources = Sources([EventTopics(broker, declared.name, sorted(service.topics))])
             worker = Worker(service, assignment, options.limits, tasks, sources)
             for what in misfits(declared):
                 report(Misfit(service=declared.name, what=what))
             report(Started(service=declared.name, topics=tuple(sorted(service.topics))))
+            relaying = None if relay is None else tasks.create_task(relay.run(options.stop), name="relay")
             with nullcontext() if options.watch is None else options.watch(worker):
                 drained_s = await work(worker, options.stop)
+            if relaying is not None:
+                relaying.cancel()
             report(Stopped(service=declared.name, drained_s=drained_s))
+
+
+async def _relay(service: Participant, store: Store, broker: Broker, options: Options) -> Relay | None:
+    """Relay of the changes that the service takes, if its store notes them; else its connector writes them. Notes none
+    any more that it does not take. Raises `ConfigurationError` if it may not write their topics."""
+    if not isinstance(store, ChangeSource):
+        return None
+    topics = relayed_by(service.declared)
+    if topics and (forbidden := await broker.forbidden((), topics)):
+        raise ConfigurationError("nothing was started: have this user allowed to relay changes:", forbidden)
+    kinds = [kind.collection for event in service.changes.values() if (kind := kind_of(event)) is not None]
+    await store.watch(service.name, kinds, from_beginning=options.changes_from_beginning)
+    return Relay(service.name, store, broker, options.clock, service.ports.watching) if kinds else None
 
 
 async def work(worker: Worker, stop: asyncio.Event) -> float:

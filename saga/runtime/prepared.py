@@ -2,16 +2,18 @@
 the topics that follow from them."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
 
 from saga.broker.acls import Needs
+from saga.change import Change
 from saga.contracts import codec
 from saga.contracts.hiding import has_sensitive
-from saga.contracts.library import Contract, Version, binding_of, contract_of
+from saga.contracts.library import Contract, Library, Version, binding_of, contract_of
 from saga.contracts.upcast import lacking
+from saga.declarations.changes import change_of, is_change, kind_of
 from saga.declarations.migrations import whole_chain
 from saga.declarations.values import Declared, DocumentKind, Migration, Reaction
 from saga.errors import BadInput, DeclarationError
@@ -43,6 +45,8 @@ class Prepared:
     """For each handler the class it takes for each type."""
     contracts: Mapping[str, Contract]
     """By record name: all that is consumed or emitted."""
+    changes: Mapping[str, type[Event]]
+    """Topics of changes of documents, each with the class that stands for them."""
     consumed: frozenset[str]
     """Types to be read from the log: those that a handler or a compensation here names and that others may say."""
     starts: frozenset[str]
@@ -93,6 +97,12 @@ class Prepared:
             raise BadInput(f"its {contract.key} is {said!r}, its key {message.saga!r}: both must be the saga id")
         return event
 
+    def given(self, handler: str, message: Message) -> Event | Change[Any]:
+        """The message as `handler` is given it. Raises `BadInput`."""
+        event = self.decode(handler, message)
+        kind = kind_of(type(event)) if self.changes else None
+        return event if kind is None else change_of(event, kind)
+
 
 def prepare(declared: Declared) -> Prepared:
     """Prepare all that the service has declared so far. Raises `DeclarationError` for migrations that do not lead to
@@ -103,6 +113,7 @@ def prepare(declared: Declared) -> Prepared:
     taken = {e for h in everything for e in h.hears}
     emitted = {e for h in everything for e in h.emits}
     contracts = {name_of(e): contract_of(e) for e in sorted(taken | emitted, key=name_of)}
+    changing = {name_of(e) for e in taken if is_change(e)}  # a document is changed again more often than it is new
     by_type = {resource.gives: resource for resource in declared.resources}
     return Prepared(
         declared=declared,
@@ -114,8 +125,9 @@ def prepare(declared: Declared) -> Prepared:
         classes={h.name: {name_of(e): e for e in h.takes} for h in everything},
         contracts=contracts,
         consumed=consumed_by(declared, contracts),
-        starts=frozenset(name for name, contract in contracts.items() if contract.starts),
-        schemas=Schemas(binding_of(next(iter(taken))).library),
+        starts=frozenset(n for n, contract in contracts.items() if contract.starts and n not in changing),
+        changes={contract_of(e).topic: e for e in taken if is_change(e)},
+        schemas=Schemas(_library_of(taken)),
         state=declared.state,
         sensitive=frozenset(n for n, c in contracts.items() if any(has_sensitive(v.record) for v in c.versions)),
         state_marks=None if declared.state is None else marks_of(declared.state),
@@ -129,6 +141,24 @@ def prepare(declared: Declared) -> Prepared:
         },
         bounds=spill.BOUNDS,
     )
+
+
+def _library_of(taken: Iterable[type[Event]]) -> Library:
+    """Library of all that is taken: changes of documents have contracts that no folder has."""
+    libraries = [
+        binding_of(event).library for event in sorted(taken, key=lambda event: (is_change(event), name_of(event)))
+    ]
+    whole, *others = libraries
+    for other in others:
+        if other.contracts.keys() - whole.contracts.keys():
+            whole = replace(
+                whole,
+                contracts={**other.contracts, **whole.contracts},
+                topics={**other.topics, **whole.topics},
+                by_path={**other.by_path, **whole.by_path},
+                by_fingerprint={**other.by_fingerprint, **whole.by_fingerprint},
+            )
+    return whole
 
 
 def _check_upcasts(declared: Declared) -> None:
@@ -167,6 +197,7 @@ def roles_of(declared: Declared, contracts: Mapping[str, Contract]) -> Roles:
             takes=tuple(_names(p.events) for p in handler.parameters if p.role == "event" and not p.optional),
             optional=tuple(_names(p.events) for p in handler.parameters if p.optional),
             many=handler.many,
+            changes=frozenset(name_of(e) for e in handler.takes if is_change(e)),
             decides=any(contracts[n].outcome for n in _names(handler.emits)),
             after_outcome=any(contracts[n].outcome for n in _names(handler.takes)),
             undo=undo.get(handler.name),
@@ -206,8 +237,13 @@ def emitted_by(services: Iterable[Declared]) -> list[tuple[Contract, Version]]:
 
 def heard_by(services: Iterable[Declared]) -> list[Contract]:
     """Contracts that services consume, by name."""
-    heard = {event for declared in services for each in declared.reactions for event in each.hears}
+    heard = {e for declared in services for each in declared.reactions for e in each.hears if not is_change(e)}
     return [*{contract.name: contract for contract in map(contract_of, sorted(heard, key=name_of))}.values()]
+
+
+def relayed_by(declared: Declared) -> frozenset[str]:
+    """Topics of changes that its workers write if its store notes changes: no connector does it then."""
+    return frozenset(contract_of(e).topic for reaction in declared.reactions for e in reaction.takes if is_change(e))
 
 
 def topics_of(declared: Declared) -> list[Topic]:

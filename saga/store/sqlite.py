@@ -6,17 +6,21 @@ thread costs up to 5 ms under load. Writes share transactions: see `saga.sqlite.
 
 import sqlite3
 import sys
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterator, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
+from saga.changes.port import Noted
 from saga.clock import Clock
 from saga.errors import ConfigurationError, StoreError, StoreUnavailable, TooLarge
 from saga.sqlite.errors import Damage, Doing, meaning
 from saga.sqlite.file import File
+from saga.sqlite.lock import WriteLock
 from saga.sqlite.opening import open_to_read
 from saga.sqlite.writer import Writer
+from saga.store import sqlite_changes
 from saga.store.port import Document
 from saga.store.sqlite_documents import EXPIRY_S_MAX, PURPOSE, Documents, checked, lacks
 from saga.store.steady_time import SteadyTime
@@ -93,6 +97,8 @@ class SqliteStore:
         self._documents: Documents
         self._writer: Writer
         self._look_at_s = 0.0
+        self._leading: dict[str, WriteLock] = {}
+        """Locks of those who take on the changes of each service."""
 
     async def __aenter__(self) -> Self:
         """Open, and make the file where it is missing. Raises `ConfigurationError` for a file that cannot be the
@@ -115,6 +121,10 @@ class SqliteStore:
 
     async def __aexit__(self, *exc: object) -> None:
         """Close. Raises `StoreBroken` if the file was removed or replaced since the last write: nobody was told yet."""
+        for lock in self._leading.values():
+            lock.release()
+            lock.close()
+        self._leading.clear()
         if self._reading is not None:
             self._reading.close()
             self._reading = None
@@ -228,6 +238,42 @@ class SqliteStore:
 
     async def remove(self, collection: str, key: str, *, cas: int) -> None:
         await self._writer_of(b"").do(partial(self._documents.remove, collection, key, cas))
+
+    # ---------------------------------------------------------------- changes
+
+    async def watch(self, service: str, collections: Collection[str], *, from_beginning: bool) -> None:
+        """Note changes as `saga.changes.port.ChangeSource` promises."""
+        connection = self._connection()
+        with self._telling():
+            if sqlite_changes.is_watched(connection, service, collections):
+                return
+        await self._writer_of(b"").do(partial(sqlite_changes.watch, connection, service, collections, from_beginning))
+
+    def noted(self, service: str, count_max: int, *, before_ms: int | None = None) -> Sequence[Noted]:
+        connection = self._connection()
+        with self._telling():
+            if before_ms is not None:
+                first = sqlite_changes.noted(connection, service, 1)
+                if not first or first[0].changed.time_ms >= before_ms:
+                    return ()
+            return sqlite_changes.noted(connection, service, count_max)
+
+    async def forget(self, service: str, number: int) -> None:
+        await self._writer_of(b"").do(partial(sqlite_changes.forget, self._connection(), service, number))
+
+    def leads(self, service: str) -> bool:
+        if self._file is None:
+            return False
+        if service not in self._leading:
+            self._leading[service] = WriteLock(self.path.with_name(f"{self.path.name}.{service}.changes.lock"))
+        return self._leading[service].taken()
+
+    @contextmanager
+    def _telling(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as why:
+            raise self._error(why) from why
 
     def _writer_of(self, content: bytes) -> Writer:
         """Writer of the open file, for a document that it takes."""

@@ -1,7 +1,7 @@
 """Documents in the SQLite store's file: its tables, and inside transactions each write, and purging what has expired.
 
 Each row has a checksum of its key and content, which SQLite lacks: a disk that gives back other bytes than it was given
-is told, and no saga goes on with them.
+is told, and no saga goes on with them. What other programs write has none (`saga.store.sqlite_changes`).
 
 Versions: a replacement raises a document's `cas` by one, and an insertion begins above every `cas` that was ever
 removed from this file (table `removed`, one row). So a `cas` never comes again for a key, and only removals pay for it.
@@ -20,6 +20,7 @@ from saga.sqlite.blobs import as_blob
 from saga.sqlite.errors import Damage
 from saga.sqlite.opening import PAGE_BYTES
 from saga.sqlite.purpose import OwnerErrors, Purpose
+from saga.store.sqlite_changes import CHANGE_TABLES, UNSUMMED
 from saga.store.steady_time import SteadyTime
 
 HOUR_MS = 3_600_000
@@ -40,6 +41,7 @@ TABLES = (
     "CREATE INDEX expiring ON documents (expiry_hour) WHERE expiry_hour IS NOT NULL",
     "CREATE TABLE removed (id INTEGER PRIMARY KEY CHECK (id = 1), cas_max INTEGER NOT NULL)",
     "INSERT INTO removed VALUES (1, 0)",
+    *CHANGE_TABLES,
 )
 PROBE = (
     "INSERT INTO documents (collection, key, cas, sum, content)"  # no document's collection or key is empty
@@ -52,7 +54,7 @@ PURPOSE = Purpose(
     name="store",
     setting="SAGA_STORE",
     application=0x53414753,  # SAGS
-    format=2,
+    format=3,
     tables=TABLES,
     tables_are_all=True,
     probe=PROBE,
@@ -246,6 +248,6 @@ def checksum(collection: str, key: str, content: bytes) -> int:
 
 def checked(collection: str, key: str, content: bytes, sum_: int) -> bytes:
     """Check the content of a row, and return it. Raises `Damage` if it is not what was written there."""
-    if type(content) is not bytes or checksum(collection, key, content) != sum_:
+    if type(content) is not bytes or (sum_ != UNSUMMED and checksum(collection, key, content) != sum_):
         raise Damage(f"the document {key!r} in {collection!r} is not what was written")
     return content

@@ -7,14 +7,17 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
 
 from saga import controls
+from saga.change import Change
+from saga.changes.records import Changed
 from saga.clock import iso
 from saga.contracts import codec
 from saga.contracts.library import contract_of
+from saga.declarations.changes import kind_of, word_of
 from saga.errors import SagaError
 from saga.messages import Event, Message, Outgoing, Position, name_of, texts_of
 from saga.names import ARCHIVES, PROGRESS
@@ -28,6 +31,7 @@ from saga.runtime import migrating
 from saga.runtime.batches import Batches
 from saga.runtime.beginning import begin
 from saga.runtime.cache import KnownPages
+from saga.runtime.changed import message_of
 from saga.runtime.documents import as_kind
 from saga.runtime.lifecycle import OPEN_S_MAX, open_resources
 from saga.runtime.participant import Participant, participant_of
@@ -162,7 +166,7 @@ class Trial(Generic[_S_co]):
 
 async def trial(  # all that a trial begins with
     service: Service[_S],
-    *script: Event | timedelta,
+    *script: "Event | Change[Any] | timedelta",
     use: Sequence[object] = (),
     real: Sequence[type] = (),
     documents: "Mapping[str, DataclassInstance]" = {},  # noqa: B006 - never changed
@@ -173,7 +177,7 @@ async def trial(  # all that a trial begins with
 
     `script`: events that arrive, in this order, each when nothing is left to do for those before; a `timedelta` lets so
     much time pass, with the deadlines that are due then, and what a `Later` put off. All of one saga. Failed attempts
-    take no time.
+    take no time. A `Change` of a document is taken as from a change stream; an equal one is the same change.
     `use`: fakes, each in the place of the resources whose type it is an instance of. `real`: types of resources that
     have no fake and are opened as they are; of all others a test would call what is really outside without noticing.
     `documents`: key to document, there from the beginning.
@@ -198,7 +202,7 @@ async def trial(  # all that a trial begins with
             if type(document) not in kinds:
                 raise SagaError(f"{declared.name!r} declares no document {type(document).__name__}")
             await store.insert(kinds[type(document)], key, msgspec.json.encode(document))
-        sagas = [str(getattr(e, contract_of(type(e)).key)) for e in script if isinstance(e, Event)]
+        sagas = [saga for each in script if (saga := _saga_of(participant, each, clock)) is not None]
         if len(set(sagas)) != 1:
             raise SagaError(f"a trial is of one saga, the script is of {sorted(set(sagas))}")
         if state is not None:
@@ -281,11 +285,23 @@ def wake_for(service: Prepared, saga: str, clock: TrialClock, due_ms: int, numbe
     )
 
 
-async def _arrives(service: Participant, clock: TrialClock, number: int, event: Event) -> None:
-    """One event of the script, handled to its end."""
-    if name_of(type(event)) not in service.contracts:
+def _saga_of(service: Prepared, each: "Event | Change[Any] | timedelta", clock: TrialClock) -> str | None:
+    """Saga that something in the script is of; a time is of none."""
+    if isinstance(each, timedelta):
+        return None
+    if isinstance(each, Change):
+        return arriving_change(service, each, clock).saga
+    return str(getattr(each, contract_of(type(each)).key))
+
+
+async def _arrives(service: Participant, clock: TrialClock, number: int, event: "Event | Change[Any]") -> None:
+    """One event or change of the script, handled to its end."""
+    if isinstance(event, Change):
+        message = arriving_change(service, event, clock)
+    elif name_of(type(event)) not in service.contracts:
         return
-    message = arriving(service, event, clock)
+    else:
+        message = arriving(service, event, clock)
     position = Position(service.contracts[message.type].topic, 0, number)
     await take_turn(service, begin(service, message, position, None))
 
@@ -305,6 +321,33 @@ def arriving(service: Prepared, event: Event, clock: TrialClock) -> Message:
         value=value,
         started=time,
     )
+
+
+def arriving_change(service: Prepared, change: Change[Any], clock: TrialClock) -> Message:
+    """The message that brings a change now. An equal change has the same id. Raises `SagaError` for a change that
+    could be of several collections, or of none."""
+    document = change.document if change.document is not None else change.before
+    kinds = {kind: event for event in service.changes.values() if (kind := kind_of(event)) is not None}
+    fitting = [kind for kind in kinds if document is None or kind.kind is type(document)]
+    if len(fitting) != 1:
+        what = f"of a {type(document).__name__}" if document is not None else "without a document"
+        raise SagaError(
+            f"a change {what} fits {len(fitting)} of the documents whose changes {service.name!r} takes "
+            f"({', '.join(sorted(kind.kind.__name__ for kind in kinds)) or 'none'}): give it one; `before=` if it is "
+            "gone"
+        )
+    before, after = (None if each is None else msgspec.json.encode(each) for each in (change.before, change.document))
+    word = word_of(change)
+    version = int(ids.digest("trial", f"{change.key}/{word}", f"{before!r}/{after!r}")[:12], 16)
+    changed = Changed(
+        kind="delete" if word == "change" and after is None else word,
+        key=change.key,
+        version=version,
+        time_ms=clock.now_ms(),
+        before=before,
+        after=after,
+    )
+    return message_of(changed, kinds[fitting[0]], clock.now_ms())
 
 
 def _emitted(service: Prepared, log: Published) -> list[Event]:

@@ -221,3 +221,16 @@ def test_an_address_is_taken_from_the_settings_without_the_password_that_service
     (folder / "saga.toml").write_text("store = \n")
     broken = saga("access", "couchbase", "services.payment")
     assert (broken.exit_code, "SAGA_CONFIG" in broken.stderr) == (2, True)
+
+
+def test_who_notes_changes_itself_writes_them_and_who_has_a_connector_does_not(
+    saga: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def writes(store: str) -> set[str]:
+        monkeypatch.setenv("SAGA_STORE", store)
+        printed = saga("access", "kafka", "tests.service.documents", "--broker", "kafka://k:9092", "--json")
+        assert printed.exit_code == 0, printed.output
+        (access,) = json.loads(printed.stdout)["access"]
+        return {right["name"] for right in access["rights"] if right["operation"] == "Write"}
+
+    assert writes("sqlite:///s.db") - writes("couchbase://h/b/s") == {"intake.changes.orders"}

@@ -1,5 +1,7 @@
 """The decision table of docs/protocol.md, line by line; and what is ready to go on with."""
 
+from dataclasses import replace as replace_role
+
 from msgspec.structs import replace
 
 from saga.clock import from_iso
@@ -109,6 +111,12 @@ def test_line_4_other_content_is_a_dead_letter() -> None:
     assert isinstance(decision, Refuse)
     assert decision.reason == "already handled with other content: alone has taken another A in this saga already"
     assert decision.remedy == "look why two differ; the first one counts"
+
+
+def test_line_4_another_change_of_a_document_is_ignored() -> None:
+    role = replace_role(ALONE, changes=frozenset("A"))
+    p = replace(blank(), ran=(ran("alone", A, ids.content(A.value)),))
+    assert decide(p, role, A2, now=NOW) == Ignore(role, A2, "alone has taken a message for this already")
 
 
 def test_line_4_in_another_version_of_the_schema_it_is_taken_for_the_same() -> None:

@@ -1,0 +1,225 @@
+"""Changes of documents as declarations have them: the contract that stands for those of one collection, so that they
+are taken as events are."""
+
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import make_dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, TypeAlias, get_args, get_origin
+
+import msgspec
+
+from saga.change import Change, Delete, Expiry, Insert, Update
+from saga.contracts import library
+from saga.contracts.binding import classes_of
+from saga.contracts.library import Binding, Contract
+from saga.contracts.loading import made_version
+from saga.declarations.annotations import options_of, spelt
+from saga.declarations.values import Declared, DocumentKind, Parameter, Reaction
+from saga.errors import BadInput, DeclarationError
+from saga.messages import Event, Topic
+from saga.names import changes_of
+
+OWNER = "client"
+"""Owner of these contracts: those outside who write the documents. No service can have that name."""
+KEY, KIND, BEFORE, AFTER = "change_key", "change_kind", "change_before", "change_after"
+Word: TypeAlias = Literal["insert", "update", "delete", "expiry", "change"]
+_KINDS: dict[Word, type[Change[Any]]] = {
+    "insert": Insert,
+    "update": Update,
+    "delete": Delete,
+    "expiry": Expiry,
+    "change": Change,
+}
+
+
+def is_change(event: type[Event]) -> bool:
+    """True for the class that stands for changes of a collection."""
+    return kind_of(event) is not None
+
+
+def kind_of(event: type[Event]) -> DocumentKind | None:
+    """Kind of document whose changes this class stands for; `None` for events."""
+    kind = getattr(event, "__document__", None)
+    return kind if isinstance(kind, DocumentKind) else None
+
+
+def library_of(event: type[Event]) -> library.Library:
+    """Library of an event as its folder has it, without what stands for changes."""
+    beside = getattr(event, "__beside__", None)
+    return beside if isinstance(beside, library.Library) else library.binding_of(event).library
+
+
+def changed_in(annotation: object) -> type | None:
+    """Class of the document in `Change[D]`; `None` for anything that is no change."""
+    option = options_of(annotation)[0]
+    origin = get_origin(option) or option
+    if not (isinstance(origin, type) and issubclass(origin, Change)):
+        return None
+    inside = get_args(option)
+    return inside[0] if inside and isinstance(inside[0], type) else type(None)
+
+
+def parameter(
+    declared: Declared, function: Callable[..., object], named: Iterable[object], given: tuple[str, object]
+) -> Parameter | None:
+    """Make the parameter that is given changes of a document; `None` for any other. `named`: what the function's
+    annotations name. `given`: the parameter's name and annotation. Raises `DeclarationError`."""
+    name, annotation = given
+    if changed_in(annotation) is None:
+        return None
+    known = (event for reaction in declared.reactions for event in (*reaction.takes, *reaction.emits))
+    events = (o for o in named if isinstance(o, type) and issubclass(o, Event) and o is not Event)
+    beside = next(iter((*known, *events)), None)
+    where = f"{declared.name}.{function.__name__}, parameter {name}"
+    file = getattr(sys.modules.get(function.__module__), "__file__", None)
+    return Parameter(name=name, role="event", events=(_event_of(declared, annotation, beside, file, where),))
+
+
+def check(reaction: Reaction, where: str) -> None:
+    """Check that changes are taken by a handler. Raises `DeclarationError`."""
+    if reaction.kind != "handler" and any(map(is_change, reaction.takes)):
+        raise DeclarationError(
+            f"{where} takes a Change: only a handler may; let it return an event, and react to that with a "
+            f"{reaction.kind}"
+        )
+
+
+def _event_of(
+    declared: Declared, annotation: object, beside: type[Event] | None, file: str | None, where: str
+) -> type[Event]:
+    """Class that stands for the changes that a parameter takes. `beside`: an event of the service, if it has named one
+    by now. `file`: of the service's module. Raises `DeclarationError`."""
+    if [get_origin(option) for option in options_of(annotation)] != [Change]:
+        raise DeclarationError(
+            f"{where}: it is {spelt(annotation)}: write Change[TheDocument], and ask the change what it is "
+            "(Insert, Update, Delete, Expiry): a burst of changes may come as its last, so none can be left out"
+        )
+    wanted = changed_in(annotation)
+    kind = next((each for each in declared.documents if each.kind is wanted), None)
+    if kind is None:
+        raise DeclarationError(
+            f"{where}: {declared.name!r} declares no document {spelt(wanted)}: name its collection above, "
+            f'{declared.name.replace("-", "_")}.document({spelt(wanted)}, "...")'
+        )
+    others = library.find(None if file is None else Path(file).parent) if beside is None else _beside(beside, where)
+    field = kind.saga if beside is None else library.contract_of(beside).key
+    if field is None:
+        raise DeclarationError(
+            f"{where}: nothing says yet which sagas {declared.name!r} follows: declare it below a handler that takes "
+            f'or returns an event, or name the field of {spelt(wanted)} that has the saga id: document(..., saga="...")'
+        )
+    if field in (KEY, KIND, BEFORE, AFTER):
+        raise DeclarationError(f"{where}: sagas cannot be known by {field!r} where documents change: rename the key")
+    return _class_for(declared, kind, field, others)
+
+
+def change_of(event: Event, kind: DocumentKind) -> Change[Any]:
+    """The change that a handler is given. Raises `BadInput` for a body that is not of the document's class."""
+    key: str = getattr(event, KEY)
+    before, after = (_document(getattr(event, name), kind, key) for name in (BEFORE, AFTER))
+    made = _KINDS[getattr(event, KIND)]
+    if issubclass(made, Delete):
+        return made(key=key, before=before)
+    if made is Insert:
+        return made(key=key, document=after)
+    return made(key=key, document=after, before=before)
+
+
+def word_of(change: Change[Any]) -> Word:
+    """Word that stands for what happened to the document."""
+    return next(word for word, kind in _KINDS.items() if kind is type(change))
+
+
+def _document(content: bytes | None, kind: DocumentKind, key: str) -> Any:
+    if content is None:
+        return None
+    try:
+        return msgspec.json.decode(content, type=kind.kind)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as why:
+        raise BadInput(f"the document {key!r} of {kind.collection!r} is no {kind.kind.__name__}: {why}") from None
+
+
+_made: dict[tuple[str, DocumentKind, str], type[Event]] = {}
+
+
+def _class_for(declared: Declared, kind: DocumentKind, field: str, others: library.Library) -> type[Event]:
+    """Make the class, and the contract behind it, once."""
+    known = _made.get((declared.name, kind, field))
+    if known is not None:
+        return known
+    name, topic = _name(kind.collection), changes_of(declared.name, kind.collection)
+    optional_bytes = {"type": ["null", "bytes"], "default": None, "sensitive": True}
+    schema = {
+        "type": "record",
+        "name": name,
+        "doc": f"A document of {kind.collection} was changed.",
+        "topic": topic,
+        "key": field,
+        "owner": OWNER,
+        "starts": True,
+        "said": "outside",
+        "fields": [
+            {"name": field, "type": "string"},
+            {"name": KEY, "type": "string"},
+            {"name": KIND, "type": "string"},
+            {"name": BEFORE, **optional_bytes},
+            {"name": AFTER, **optional_bytes},
+        ],
+    }
+    version = made_version(schema, f"{topic}/{name}.v1", name, 1)
+    made = make_dataclass(
+        name,
+        [(field, str), (KEY, str), (KIND, str), (BEFORE, bytes | None, None), (AFTER, bytes | None, None)],
+        bases=(Event,),
+        frozen=True,
+        kw_only=True,
+        namespace={
+            "__contract__": version.path,
+            "__document__": kind,
+            "__beside__": others,
+            "__doc__": schema["doc"],
+        },
+    )
+    classes, differences = classes_of(made, version)
+    assert not differences, differences
+    contract = Contract(
+        name=name,
+        topic=topic,
+        key=field,
+        owner=OWNER,
+        starts=True,
+        outcome=None,
+        said_outside=True,
+        heard_outside=False,
+        doc=version.record.doc,
+        schemas=others.schemas,
+        versions=(version,),
+    )
+    beside = replace(
+        others,
+        contracts={**others.contracts, name: contract},
+        topics={**others.topics, topic: Topic(topic)},
+        by_path={**others.by_path, version.path: version},
+        by_fingerprint={**others.by_fingerprint, version.fingerprint: version},
+    )
+    library.bind(made, Binding(contract, version, beside, classes))
+    _made[declared.name, kind, field] = made
+    return made
+
+
+def _beside(event: type[Event], where: str) -> library.Library:
+    """Library of an event of the service. Raises `DeclarationError`, beginning with `where`."""
+    try:
+        return library_of(event)
+    except DeclarationError as why:
+        raise DeclarationError(f"{where}: {why}") from why
+
+
+def _name(collection: str) -> str:
+    """Name of the contract: Avro takes letters, digits and `_`.
+
+    >>> _name("web-orders"), _name("orders")
+    ('ChangeOf_web_2dorders', 'ChangeOf_orders')
+    """
+    return "ChangeOf_" + "".join(c if c.isascii() and c.isalnum() else f"_{ord(c):02x}" for c in collection)

@@ -1,0 +1,134 @@
+"""A plain application writes documents, with SQL and no library of ours, and each starts a saga, whoever is killed."""
+
+import asyncio
+import json
+import os
+import sqlite3
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+from random import Random  # noqa: TID251 - drawn from a seed
+
+import pytest
+
+from tests.cli.conftest import Call
+from tests.cli.pottery_service import CLOCK, Pottery, the_broker
+from tests.cli.test_missing_topics import Running, running
+
+SEED, KILLS = 11, 3
+DOCUMENTS = int(os.environ.get("SAGA_TEST_CHANGES", "300"))
+"""Documents that are written. All of them: SAGA_TEST_CHANGES=100000 pytest --timeout 1800 tests/cli/test_changes.py"""
+SOURCE = """
+from dataclasses import dataclass
+
+from {module} import CupOrdered, CupMade
+
+from saga import Change, Service
+
+
+@dataclass(frozen=True)
+class Wish:
+    colour: str
+    number: int = 0
+
+
+potter = Service("{service}")
+potter.document(Wish, "wishes")
+
+
+@potter.handler
+async def make(wish: Change[Wish]) -> CupMade | None:
+    if wish.document is None:
+        return None
+    return CupMade(cup_id=wish.key)
+"""
+INSERT = "INSERT INTO business_documents (collection, key, content) VALUES ('wishes', ?, ?)"
+UPDATE = "UPDATE business_documents SET content = ? WHERE collection = 'wishes' AND key = ?"
+
+
+@pytest.fixture
+def wisher(pottery_on: Pottery, saga: Call) -> Pottery:
+    """Potter who makes a cup for each wish that somebody has written down."""
+    source = SOURCE.format(module=pottery_on.module, service=pottery_on.service)
+    (pottery_on.folder / f"{pottery_on.module}_wishes.py").write_text(source)
+    applied = saga("topics", "apply", f"{pottery_on.module}_wishes")
+    assert applied.exit_code == 0, applied.output
+    return pottery_on
+
+
+def store_of(pottery: Pottery) -> Path:
+    return pottery.folder / ".saga" / f"{pottery.service}.db"
+
+
+def write(pottery: Pottery, statement: str, rows: Sequence[tuple[str, str]]) -> None:
+    """Write as an application does that knows SQL and nothing of us."""
+    with closing(sqlite3.connect(store_of(pottery), timeout=60)) as connection, connection:
+        connection.executemany(statement, rows)
+
+
+def pending(pottery: Pottery) -> int:
+    with closing(sqlite3.connect(store_of(pottery), timeout=60)) as connection:
+        count: int = connection.execute("SELECT count(*) FROM changes").fetchone()[0]
+        return count
+
+
+def finished(pottery: Pottery) -> Iterator[tuple[str, list[str]]]:
+    """Sagas that the potter knows, each with what became of its messages."""
+    with closing(sqlite3.connect(store_of(pottery), timeout=60)) as connection:
+        rows = connection.execute("SELECT key, content FROM documents WHERE collection = 'saga'").fetchall()
+    for key, content in rows:
+        told = json.loads(content)
+        yield key.partition("::")[2], [each["outcome"] for each in told["transitions"]]
+
+
+def until(holds: Callable[[], bool], worker: Running) -> None:
+    end_s = CLOCK.monotonic_s() + 60 + DOCUMENTS / 20
+    while not holds():
+        assert CLOCK.monotonic_s() < end_s, worker.said()[-5000:]
+        asyncio.run(CLOCK.sleep(0.05))
+
+
+def test_each_document_starts_one_saga_whoever_is_killed(wisher: Pottery, saga: Call) -> None:
+    module, chance = f"{wisher.module}_wishes", Random(SEED)
+    with running(module) as worker:
+        until(lambda: store_of(wisher).exists() and "started" in worker.said(), worker)
+    part = DOCUMENTS // (KILLS + 1)
+    for number in range(KILLS + 1):
+        with running(module) as worker:
+            names = [f"cup-{n}" for n in range(number * part, DOCUMENTS if number == KILLS else (number + 1) * part)]
+            for at in range(0, len(names), 50):
+                some = names[at : at + 50]
+                write(wisher, INSERT, [(name, '{"colour":"blue"}') for name in some])
+                write(wisher, UPDATE, [('{"colour":"red"}', name) for name in some])
+            if number < KILLS:
+                asyncio.run(CLOCK.sleep(chance.random() / 2))
+                continue
+            until(lambda: not pending(wisher), worker)
+            until(lambda: not lag(saga, wisher), worker)
+    sagas = dict(finished(wisher))
+    assert len(sagas) == DOCUMENTS
+    assert Counter(map(tuple, sagas.values())) == {("handled", "ignored"): DOCUMENTS}
+    made = cups(wisher)
+    assert made.keys() == {f"cup-{n}" for n in range(DOCUMENTS)}
+    assert {len(ids) for ids in made.values()} == {1}
+
+
+def lag(saga: Call, pottery: Pottery) -> int:
+    told = saga("positions", "show", pottery.service, "--json")
+    assert told.exit_code == 0, told.output
+    (shown,) = json.loads(told.stdout)["services"]
+    return int(shown["lag"])
+
+
+def cups(pottery: Pottery) -> dict[str, set[bytes]]:
+    """Cups in the log, each with the ids of its events: a repetition has the same id."""
+
+    async def scanned() -> dict[str, set[bytes]]:
+        found: dict[str, set[bytes]] = {}
+        async with the_broker() as broker:
+            async for record in broker.scan(pottery.made):
+                found.setdefault((record.key or b"").decode(), set()).add(dict(record.headers)["ce_id"] or b"")
+        return found
+
+    return asyncio.run(scanned())

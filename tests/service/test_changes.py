@@ -1,0 +1,223 @@
+"""Handlers of changes of documents: what is declared and refused, and what a service does with them."""
+
+from dataclasses import dataclass
+from datetime import timedelta
+from decimal import Decimal
+from uuid import UUID
+
+import pytest
+
+from saga import Change, DeclarationError, Delete, Expiry, Insert, Saga, SagaError, Service, Update
+from saga.choreography.declared import manifest_of
+from saga.choreography.manifest import read, written
+from saga.names import changes_of
+from saga.runtime.prepared import needs_of, prepare, topics_of
+from saga.testing import trial
+from services.order.events import OrderConfirmed, OrderPlaced
+from tests.service.documents import OrderDocument, intake, place
+
+DOCUMENT = OrderDocument(customer_id="c-1", sku="tea", total=Decimal(9))
+MORE = OrderDocument(customer_id="c-1", sku="tea", total=Decimal(18), quantity=2)
+INSERTED = Insert(key="order-17", document=DOCUMENT)
+
+
+@dataclass(frozen=True)
+class Basket:
+    """Document that says of which saga it is."""
+
+    order: str
+    left: int = 0
+
+
+@dataclass(frozen=True)
+class State:
+    """Kinds of changes that a saga has seen."""
+
+    seen: tuple[str, ...] = ()
+
+
+async def test_a_document_becomes_an_order() -> None:
+    result = await trial(intake, INSERTED)
+    (placed,) = result.emitted
+    assert isinstance(placed, OrderPlaced)
+    assert (placed.order_id, placed.total) == ("order-17", Decimal(9))
+
+
+async def test_an_equal_change_is_the_same_and_later_ones_are_ignored_visibly() -> None:
+    later = Update(key="order-17", document=MORE, before=DOCUMENT)
+    result = await trial(intake, INSERTED, INSERTED, later, Delete(key="order-17", before=MORE))
+    assert len(result.emitted) == 1
+    assert [(t.outcome, t.reason) for t in result.progress.transitions] == [
+        ("handled", None),
+        ("ignored", "place has taken a message for this already"),
+        ("ignored", "place has taken a message for this already"),
+    ]
+
+
+async def test_a_plain_call_tests_it() -> None:
+    assert await place(Delete(key="order-17")) is None
+    placed = await place(Change(key="order-17", document=DOCUMENT))
+    assert placed is not None
+
+
+async def test_the_first_change_counts_whatever_it_is() -> None:
+    result = await trial(intake, Expiry(key="order-17"), INSERTED)
+    assert not result.emitted
+    assert [t.outcome for t in result.progress.transitions] == ["handled", "ignored"]
+
+
+async def test_with_many_each_change_is_seen_with_what_was_before() -> None:
+    service = Service("watching", state=State)
+    service.document(Basket, "baskets", saga="order")
+
+    @service.handler(many=True)
+    async def look(change: Change[Basket], saga: Saga[State]) -> OrderPlaced | None:
+        told = (
+            f"{type(change).__name__} {change.before and change.before.left} {change.document and change.document.left}"
+        )
+        saga.state = State((*saga.state.seen, told))
+        return None
+
+    one, two, three = Basket("o-1", 1), Basket("o-1", 2), Basket("o-1", 3)
+    result = await trial(
+        service,
+        Insert(key="b", document=one),
+        Update(key="b", document=two, before=one),
+        Change(key="b", document=three),
+        Delete(key="b", before=three),
+        Expiry(key="c", before=one),
+    )
+    assert result.state.seen == ("Insert None 1", "Update 1 2", "Change None 3", "Delete 3 None", "Expiry 1 None")
+
+
+async def test_a_change_is_a_part_of_a_fan_in() -> None:
+    service = Service("joining")
+    service.document(OrderDocument, "orders")
+
+    @service.handler
+    async def joined(change: Change[OrderDocument], confirmed: OrderConfirmed) -> None: ...
+
+    result = await trial(service, INSERTED, timedelta(hours=1), OrderConfirmed(order_id="order-17"))
+    assert [t.outcome for t in result.progress.transitions] == ["waiting", "handled"]
+
+
+async def test_a_change_of_no_document_of_the_service_is_refused() -> None:
+    with pytest.raises(SagaError, match="a change of a Basket fits 0 of the documents whose changes 'intake' takes"):
+        await trial(intake, Insert(key="b", document=Basket("o-1")))
+
+
+async def test_a_number_is_a_saga_id_and_a_list_is_none() -> None:
+    service = Service("numbers")
+
+    @dataclass(frozen=True)
+    class Numbered:
+        number: int | tuple[int, ...] | UUID
+
+    service.document(Numbered, "numbered", saga="number")
+
+    @service.handler
+    async def look(change: Change[Numbered]) -> OrderPlaced | None: ...
+
+    assert (await trial(service, Insert(key="a", document=Numbered(17)))).progress.transitions
+    with pytest.raises(SagaError, match="document 'a' of 'numbered': its number is no saga id"):
+        await trial(service, Insert(key="a", document=Numbered((1, 2))))
+    with pytest.raises(SagaError, match="document 'a' of 'numbered' is gone, and its source does not tell what number"):
+        await trial(service, Delete[Numbered](key="a"))
+
+
+def test_changes_are_equal_by_kind_and_content() -> None:
+    assert Insert(key="a", document=DOCUMENT) == Insert(key="a", document=DOCUMENT)
+    assert len({Insert(key="a", document=DOCUMENT), Insert(key="a", document=DOCUMENT)}) == 1
+    assert Insert(key="a", document=DOCUMENT) != Update(key="a", document=DOCUMENT)
+    assert Insert(key="a", document=DOCUMENT) != Insert(key="a", document=MORE)
+    assert repr(Delete[Basket](key="a")) == "Delete(key='a', document=None, before=None)"
+
+
+def test_the_service_has_a_topic_for_them_and_reads_it() -> None:
+    topic = changes_of("intake", "orders")
+    assert topic in {each.name for each in topics_of(intake.declared)}
+    assert topic in needs_of([intake.declared]).reads
+    assert topic in prepare(intake.declared).topics
+
+
+def test_the_manifest_tells_which_changes_are_taken() -> None:
+    manifest = manifest_of(intake.declared)
+    assert manifest.changes == {"ChangeOf_orders": "orders"}
+    assert manifest.reaction("place") is not None
+    assert not manifest.consumes
+    assert read(written(manifest), "here") == manifest
+
+
+def test_a_document_that_is_not_declared_is_refused() -> None:
+    service = Service("intake")
+    with pytest.raises(
+        DeclarationError, match=r"intake.place, parameter change: 'intake' declares no document OrderDoc"
+    ):
+        service.handler(place)
+
+
+def test_one_kind_of_change_cannot_be_asked_for() -> None:
+    service = Service("intake")
+    service.document(OrderDocument, "orders")
+
+    async def place_new(change: Insert[OrderDocument]) -> OrderPlaced | None: ...
+
+    with pytest.raises(DeclarationError, match=r"it is Insert\[OrderDocument\]: write Change\[TheDocument\], and ask"):
+        service.handler(place_new)
+
+    async def place_some(change: Change[OrderDocument] | None) -> OrderPlaced | None: ...
+
+    with pytest.raises(DeclarationError, match=r"write Change\[TheDocument\]"):
+        service.handler(place_some)
+
+
+def test_somebody_has_to_say_which_sagas_are_followed() -> None:
+    service = Service("quiet")
+    service.document(OrderDocument, "orders")
+
+    async def look(change: Change[OrderDocument]) -> None: ...
+
+    with pytest.raises(DeclarationError, match="nothing says yet which sagas 'quiet' follows"):
+        service.handler(look)
+
+
+def test_a_saga_field_that_is_none_is_refused() -> None:
+    with pytest.raises(DeclarationError, match="saga='number' is no field of OrderDocument"):
+        Service("intake").document(OrderDocument, "orders", saga="number")
+
+
+def test_deadlines_and_compensations_take_no_changes() -> None:
+    service = Service("late")
+    service.document(OrderDocument, "orders")
+
+    async def expire(change: Change[OrderDocument]) -> OrderPlaced | None: ...
+
+    with pytest.raises(DeclarationError, match=r"late.expire takes a Change: only a handler may"):
+        service.deadline(within=timedelta(hours=1))(expire)
+
+
+def test_two_handlers_of_one_collection_are_refused() -> None:
+    service = Service("twice")
+    service.document(OrderDocument, "orders")
+
+    @service.handler
+    async def one(change: Change[OrderDocument]) -> OrderPlaced | None: ...
+
+    async def two(change: Change[OrderDocument]) -> OrderPlaced | None: ...
+
+    with pytest.raises(DeclarationError, match="'twice' handles ChangeOf_orders twice"):
+        service.handler(two)
+
+
+async def test_a_handler_that_has_run_is_not_called_again_for_later_changes() -> None:
+    service, called = Service("counting"), list[str]()
+    service.document(Basket, "baskets", saga="order")
+
+    @service.handler
+    async def look(change: Change[Basket]) -> OrderPlaced | None:
+        called.append(type(change).__name__)
+        return None
+
+    one, two = Basket("o-1", 1), Basket("o-1", 2)
+    await trial(service, Insert(key="b", document=one), Update(key="b", document=two, before=one))
+    assert called == ["Insert"]
