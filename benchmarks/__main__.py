@@ -11,7 +11,7 @@ from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
 
-from benchmarks import compaction, deadlines, failing, many_contracts, monitor, outages, parts, sealed
+from benchmarks import compaction, deadlines, failing, many_contracts, monitor, outages, parts, sealed, telling
 from benchmarks.parts import Figure
 from saga import wiring
 
@@ -31,6 +31,7 @@ PARTS = (
     many_contracts.contracts,
     sealed.sealing,
     monitor.monitor,
+    telling.transitions,
 )
 
 

@@ -54,7 +54,7 @@ def messages() -> list[Figure]:
     ours, limit = [], []
     for _ in range(ROUNDS):
         with TemporaryDirectory() as folder:
-            ours.append(asyncio.run(_handled(Path(folder))))
+            ours.append(asyncio.run(handled(Path(folder))))
             limit.append(raw.loop(Path(folder), MESSAGES))
     per_s, cpu_us = (statistics.median(MESSAGES / wall for wall, _ in ours), _cpu_us(ours))
     raw_per_s, raw_cpu_us = (statistics.median(MESSAGES / wall for wall, _ in limit), _cpu_us(limit))
@@ -72,8 +72,9 @@ def _cpu_us(runs: Sequence[tuple[float, float]]) -> float:
     return statistics.median(cpu / MESSAGES * 1e6 for _, cpu in runs)
 
 
-async def _handled(folder: Path) -> tuple[float, float]:
-    """Seconds and CPU seconds from the start of the worker until all that lay in the log is handled."""
+async def handled(folder: Path, *, tells: bool = False) -> tuple[float, float]:
+    """Seconds and CPU seconds from the start of the worker until all that lay in the log is handled. `tells`: its
+    transitions, too."""
     text = "x" * 100
     pings = [
         to_record(Pinged(order_id=f"p-{n:06}", text=text, amount=Decimal("9.80")), clock.now_ms())
@@ -83,7 +84,7 @@ async def _handled(folder: Path) -> tuple[float, float]:
         await before.broker.ensure(topics_of(echo.declared))
         for begin in range(0, MESSAGES, 500):
             await before.broker.publish(pings[begin : begin + 500])
-    async with running(folder, [echo.declared], {}) as run:
+    async with running(folder, [echo.declared], {}, tells=tells) as run:
         while not run.counted.handled:
             await asyncio.sleep(0)
         first, wall, cpu = run.counted.handled, time.perf_counter(), time.process_time()
@@ -183,22 +184,23 @@ def _p(took: Sequence[float], percent: int) -> float:
 
 def example() -> list[Figure]:
     """(c) The example of services/ without its deadline: steps and updates, 10 % declined, everything counted"""
-    return asyncio.run(_example("c", waiting_order))
+    return asyncio.run(example_run("c", waiting_order))
 
 
 def whole_example() -> list[Figure]:
     """(i) The example as it is: each order has a deadline of 15 minutes, and ends before"""
-    return asyncio.run(_example("i", example_order))
+    return asyncio.run(example_run("i", example_order))
 
 
-async def _example(part: str, deciding: Service) -> list[Figure]:
+async def example_run(part: str, deciding: Service, *, tells: bool = False) -> list[Figure]:
+    """Figures of the example with this service as the one that decides. `tells`: its transitions, too."""
     services = [s.declared for s in (deciding, example_payment, inventory, example_shipping)]
     use: Mapping[str, Sequence[object]] = {"payment": [Bank()], "shipping": [Carrier()]}
     items = [f"item-{n}" for n in range(20)]
     # The last words of a saga that succeeds, and of one whose card is declined.
     ends = {"PaymentCaptured": 3, "InventoryHandedOut": 3, "ShipmentDispatched": 3, "InventoryPutBack": 1}
     with TemporaryDirectory() as folder:
-        async with running(Path(folder), services, use) as run:
+        async with running(Path(folder), services, use, tells=tells) as run:
             for item in items:
                 await run.stores["inventory"].insert("stock", item, msgspec.json.encode(Stock(left=1_000_000)))
 

@@ -21,6 +21,7 @@ from saga.runtime.prepared import topics_of
 from saga.sealing.port import Keys
 from saga.store.port import Document
 from saga.store.sqlite import SqliteStore
+from saga.transitions import TOPIC
 
 
 @dataclass
@@ -91,7 +92,12 @@ class Running:
 
 @asynccontextmanager
 async def running(
-    folder: Path, services: Sequence[Declared], use: Mapping[str, Sequence[object]], keys: Keys | None = None
+    folder: Path,
+    services: Sequence[Declared],
+    use: Mapping[str, Sequence[object]],
+    keys: Keys | None = None,
+    *,
+    tells: bool = False,
 ) -> AsyncIterator[Running]:
     """Run services on files in `folder` until the block ends; then they drain."""
     clock, counted, settings = SystemClock(), Counted(), Settings()
@@ -104,13 +110,22 @@ async def running(
             store.counted = counted
             stores[declared.name] = await stack.enter_async_context(store)
             await broker.ensure(topics_of(declared))
+        if tells:
+            await broker.ensure([TOPIC])
         stop = asyncio.Event()
         async with asyncio.TaskGroup() as tasks:
             serving = wiring.serve_all(
                 services,
                 broker,
                 stores,
-                Options(clock=clock, report=counted.report, limits=wiring.limits_of(settings), stop=stop, keys=keys),
+                Options(
+                    clock=clock,
+                    report=counted.report,
+                    limits=wiring.limits_of(settings),
+                    stop=stop,
+                    keys=keys,
+                    tells=TOPIC if tells else None,
+                ),
                 use=use,
             )
             tasks.create_task(serving)

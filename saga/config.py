@@ -16,10 +16,12 @@ from saga.adapter_description import Options, Problem
 from saga.addresses import check_hook, check_hosts, check_http, scheme_of
 from saga.broker.port import RECORD_BYTES_LEAST, RECORD_BYTES_LIMIT, RECORD_BYTES_MAX
 from saga.errors import ConfigurationError
+from saga.messages import Topic
 from saga.policies.concurrency import INFLIGHT_MIN
 from saga.registry import settings as registry_settings
 from saga.registry.settings import RegistryOptions
 from saga.setting_readers import SettingReader
+from saga.transitions import TOPIC
 
 T = TypeVar("T")
 
@@ -104,6 +106,11 @@ class Settings:
     monitor_hosts: str = ""
     """Names under which the monitor's page is reached, with commas between them; by its address and as `localhost` it
     always is. Others are refused."""
+    transitions: Literal["on", "off"] = "on"
+    """Telling of each transition, without its payload, on the topic `saga.transitions`: to monitors, and to `saga
+    verify-history`."""
+    transitions_days: float = 7
+    """Days for which they are kept there."""
     log: Literal["auto", "json", "text"] = "auto"
     """Form of the lines that `saga run` writes; `auto` is `text` on a terminal, else `json`."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
@@ -169,6 +176,11 @@ class Settings:
         """Settings that only one adapter has, by their class."""
         return next((each for each in self.options if isinstance(each, kind)), None) or kind()
 
+    @property
+    def told(self) -> Topic | None:
+        """Topic on which transitions are told; `None`: they are not."""
+        return TOPIC._replace(retention_days=self.transitions_days) if self.transitions == "on" else None
+
     def _problems_together(self) -> Iterator[Problem]:
         """Problems of settings that are right each by itself, but do not go together."""
         if (
@@ -186,6 +198,17 @@ class Settings:
 def address_given(name: Literal["broker", "store"], flag: str | None) -> str:
     """Address as the settings name it, for who connects to nobody: other settings, such as a password, may be missing.
     Raises `ConfigurationError`."""
+    return str(_given_alone(name, flag))
+
+
+def told_given() -> Topic | None:
+    """Topic on which transitions are told, as `address_given` gives an address."""
+    values = {name: _given_alone(name, None) for name in ("transitions", "transitions_days")}
+    return msgspec.convert(values, Settings).told
+
+
+def _given_alone(name: str, flag: str | None) -> object:
+    """Value of one setting, whatever is wrong with others. Raises `ConfigurationError`."""
     variable = f"SAGA_{name.upper()}"
     in_file, troubles = _in_file(os.environ.get(FILE, "").strip())
     by_flag = _without_blanks({variable: Given(flag or "", f"the {name} given")})
@@ -193,10 +216,10 @@ def address_given(name: Literal["broker", "store"], flag: str | None) -> str:
     if given is None:
         if troubles:
             raise ConfigurationError("The settings cannot work", troubles)
-        return str(getattr(Settings(), name))
+        return getattr(Settings(), name)
     reader = known()[variable]
     try:
-        return str(reader.read(given.text))
+        return reader.read(given.text)
     except ValueError as why:
         shown = f" is {given.text!r}: {why}" if reader.may_show(given.text) else f": {why}{HIDDEN}"
         raise ConfigurationError("The settings cannot work", [f"{given.said}{shown}"]) from None
@@ -267,6 +290,8 @@ READERS: Mapping[str, SettingReader] = {
     "SAGA_MONITOR_HOSTS": setting_readers.checked(
         check_hosts, "names of hosts with commas between them, as in monitor.example", lambda _: True
     ),
+    "SAGA_TRANSITIONS": setting_readers.word("on", "off"),
+    "SAGA_TRANSITIONS_DAYS": setting_readers.number(float, 1, 36_500, "days"),
     "SAGA_LOG": setting_readers.word("auto", "json", "text"),
     "SAGA_LOG_LEVEL": setting_readers.word("debug", "info", "warning", "error"),
 }

@@ -11,11 +11,13 @@ from msgspec import Meta, Struct
 
 from saga.clock import from_iso
 from saga.errors import BadInput
-from saga.messages import Outgoing, Record
+from saga.messages import Outgoing, Record, Topic
 from saga.names import TRANSITIONS
 
 VALUE_BYTES_MAX = 1 << 20
 """Bytes of a record that is read: a longer one is none of ours."""
+TOPIC = Topic(TRANSITIONS)
+"""Topic of all services, as it is made where nobody says otherwise."""
 Result = Literal["success", "failure"]
 Count = Annotated[int, Meta(ge=0)]
 
@@ -77,6 +79,8 @@ class Told(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False, tag_
     """Milliseconds in the handler, and in others of its message before; `None` likewise."""
     open: bool = False
     """True if something of the saga is still to happen here."""
+    kept_s: Count | None = None
+    """Seconds for which the service keeps the saga from `time` on, if nothing more comes; `None` while it is open."""
     awaits: tuple[Awaited, ...] = ()
     parked_until: str | None = None
     """Time of the next attempt of what blocks the saga here."""

@@ -23,6 +23,7 @@ from saga.contracts.sealing import unsealable
 from saga.declarations.migrations import whole_chain
 from saga.declarations.values import Declared
 from saga.errors import BrokerUnavailable, ConfigurationError, DeclarationError, SagaError
+from saga.messages import Topic
 from saga.observe.hook import Hook, calling, sender_to
 from saga.observe.moments import Report, to_all
 from saga.observe.worker_view import Watch
@@ -183,6 +184,7 @@ async def run(
                 open_by_s=open_by_s,
                 keys=keys_of(settings, clock, services),
                 watch=watch,
+                tells=settings.told,
             ),
             modules=modules,
         )
@@ -241,7 +243,7 @@ async def serve_all(
 ) -> None:
     """Run services as `run` does, on a broker and on stores that are open. `use`: fakes of resources, for each
     service."""
-    await with_topics(services, broker, modules, options.clock, options.open_by_s)
+    await with_topics(services, broker, modules, options.clock, options.open_by_s, options.tells)
     try:
         async with asyncio.TaskGroup() as tasks:
             for declared in services:
@@ -258,14 +260,19 @@ async def serve_all(
 
 
 async def with_topics(
-    services: Sequence[Declared], broker: Broker, modules: Sequence[str], clock: Clock, open_by_s: float | None
+    services: Sequence[Declared],
+    broker: Broker,
+    modules: Sequence[str],
+    clock: Clock,
+    open_by_s: float | None,
+    told: Topic | None = None,
 ) -> None:
-    """Return when all topics that the services read and write are there, their dead letters too, and we may use
-    them."""
-    needs = needs_of(services)
+    """Return when all topics that the services read and write are there, their dead letters too, and we may use them.
+    `told`: the one on which they tell their transitions."""
+    needs, more = needs_of(services, told), [told] if told else []
 
     async def looked() -> tuple[list[str], Sequence[str]]:
-        each = [await topic_problems(topics_of(declared), broker, needs.reads, needs.writes) for declared in services]
+        each = [await topic_problems(topics_of(d) + more, broker, needs.reads, needs.writes) for d in services]
         missing = [problem for problems in each for problem in problems]
         return missing, await broker.forbidden(needs.reads, needs.writes, needs.groups)
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks import compaction, failing, many_contracts, monitor, outages, parts
+from benchmarks import compaction, failing, many_contracts, monitor, outages, parts, telling
 
 
 @pytest.mark.parametrize("part", [parts.messages, parts.hot_saga, parts.chain, parts.one_at_a_time])
@@ -44,3 +44,10 @@ def test_the_part_with_the_monitor_runs(monkeypatch: pytest.MonkeyPatch) -> None
     for name, value in (("SAGAS", 400), ("STUCK", 10), ("THROUGH", 200), ("SMALL", 20)):
         monkeypatch.setattr(monitor, name, value)
     assert all(figure.value >= 0 for figure in monitor.monitor())
+
+
+def test_the_part_with_transitions_that_are_told_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("MESSAGES", 200), ("SAGAS", 20)):
+        monkeypatch.setattr(parts, name, value)
+    monkeypatch.setattr(telling, "ROUNDS", 1)
+    assert all(figure.value > 0 for figure in telling.transitions())

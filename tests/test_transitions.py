@@ -28,6 +28,7 @@ WHOLE = Told(
     queued_ms=3,
     handler_ms=12,
     open=True,
+    kept_s=2_592_000,
     awaits=(Awaited(handler="dispatch", types=("OrderConfirmed",)),),
     parked_until="2026-11-21T14:07:40.123Z",
     due="2026-11-21T14:21:40.123Z",

@@ -14,7 +14,7 @@ from saga.contracts.library import contract_of
 from saga.declarations.changes import is_change
 from saga.declarations.values import Declared
 from saga.errors import ConfigurationError
-from saga.messages import name_of
+from saga.messages import Topic, name_of
 from saga.runtime.lifecycle import collections_of
 from saga.runtime.prepared import needs_of, relayed_by
 from saga.store import roles
@@ -42,15 +42,21 @@ class Access:
 
 
 def on_kafka(
-    services: Sequence[Declared], who: Who, address: str, principal: str | None = None, events: Collection[str] = ()
+    services: Sequence[Declared],
+    who: Who,
+    address: str,
+    principal: str | None = None,
+    events: Collection[str] = (),
+    told: Topic | None = None,
 ) -> list[Access]:
     """Rights on Kafka. `principal`: one user for all of them, else each service has its own, and all operators one.
-    `events`: names of those that a client publishes, else all that clients may. Raises `ConfigurationError`."""
+    `events`: names of those that a client publishes, else all that clients may. `told`: topic on which services tell
+    their transitions. Raises `ConfigurationError`."""
     adapter = adapters.broker_adapter(address)
     server = ",".join(adapter.servers(address)) if isinstance(adapter, BrokerAsksWho) else SERVER
     granted = []
     for name, some in _users(services, who, principal).items():
-        needs = _of_client(some, events) if who == "client" else needs_of(some)
+        needs = _of_client(some, events) if who == "client" else needs_of(some, told)
         rights = acls.rights_of(needs, who)
         user = name if principal else f"User:{name}"
         rights = [*rights, *(_to_relay(some) if who == "service" else ())]

@@ -45,7 +45,7 @@ class Diagnosis:
 async def examined(services: Sequence[Declared], settings: Settings, clock: Clock) -> Diagnosis:
     """Diagnosis of the broker and the stores of these services. Raises `ConfigurationError` for settings that cannot
     work."""
-    wanted = wanted_by(services)
+    wanted = wanted_by(services, settings.told)
     async with asyncio.TaskGroup() as tasks:  # at once: each may take all of the time there is
         asked = [tasks.create_task(_broker(services, wanted, settings, clock))]
         asked.append(tasks.create_task(_registry(services, settings, clock)))

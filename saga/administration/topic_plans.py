@@ -28,8 +28,9 @@ class Wanted:
         return tuple(sorted({service.name for service in (*self.readers, *self.writers)}))
 
 
-def wanted_by(services: Sequence[Declared]) -> dict[str, Wanted]:
-    """The topics of all these services, by name. Raises `ConfigurationError` if two want one differently."""
+def wanted_by(services: Sequence[Declared], told: Topic | None = None) -> dict[str, Wanted]:
+    """The topics of all these services, by name; with the one on which they tell their transitions, `told`. Raises
+    `ConfigurationError` if two want one differently."""
     topics: dict[str, set[Topic]] = {}
     for service in services:
         for topic in topics_of(service):
@@ -37,7 +38,7 @@ def wanted_by(services: Sequence[Declared]) -> dict[str, Wanted]:
     differing = [f"topic {name}: {' and '.join(map(str, kinds))}" for name, kinds in topics.items() if len(kinds) > 1]
     if differing:
         raise ConfigurationError("services of different contracts want a topic differently:", differing)
-    return {
+    wanted = {
         name: Wanted(
             topic=kind,
             readers=tuple(service for service in services if name in reads_of(service)),
@@ -45,6 +46,9 @@ def wanted_by(services: Sequence[Declared]) -> dict[str, Wanted]:
         )
         for name, (kind,) in sorted(topics.items())
     }
+    if told is not None:
+        wanted[told.name] = Wanted(topic=told, readers=(), writers=tuple(services))
+    return wanted
 
 
 Doing: TypeAlias = Literal["create", "retention", "partitions", "nothing"]

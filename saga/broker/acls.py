@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeAlias
 
-from saga.names import PROBED, commands_of, dead_letters_of
+from saga.names import PROBED, TRANSITIONS, commands_of, dead_letters_of
 
 Role: TypeAlias = Literal["service", "client", "operator", "administrator", "doctor"]
 """Way to use a Kafka: to run a service; to publish; to look at sagas and cure dead letters; to make topics and move
@@ -66,12 +66,15 @@ def _of_service(needs: Needs) -> Iterable[Right]:
 
 
 def _of_operator(needs: Needs) -> Iterable[Right]:
-    """Dead letters are read and commands are written; `saga positions show` asks groups and topics how far they are."""
+    """Dead letters and transitions are read, commands are written; `saga positions show` asks groups and topics how far
+    they are."""
     for service in needs.groups:
         yield Right("Read", "topic", dead_letters_of(service))
         yield Right("Write", "topic", commands_of(service))
         yield Right("Describe", "group", service)
     yield from (Right("Describe", "topic", topic) for topic in needs.reads)
+    if TRANSITIONS in needs.writes:
+        yield Right("Read", "topic", TRANSITIONS)
 
 
 def _of_administrator(needs: Needs) -> Iterable[Right]:

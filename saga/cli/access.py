@@ -11,7 +11,7 @@ from saga.administration import access as needed
 from saga.administration.access import Access, Who
 from saga.cli.options import broker_option, stores_option
 from saga.cli.printing import tell, tell_json
-from saga.config import address_given
+from saga.config import address_given, told_given
 
 
 @click.group()
@@ -69,7 +69,7 @@ def kafka(  # an argument for each option of the command
     if principal is not None and not all(principal.partition(":")):
         raise click.UsageError(f"--principal {principal}: name it as Kafka does, User:payment")
     services = wiring.load_services(modules)
-    _tell(needed.on_kafka(services, who, address_given("broker", broker), principal, events), as_json)
+    _tell(needed.on_kafka(services, who, address_given("broker", broker), principal, events, told_given()), as_json)
 
 
 @access.command()

@@ -71,7 +71,7 @@ def apply_(modules: tuple[str, ...], broker: str | None, as_json: bool) -> None:
 
 async def _steps(modules: Sequence[str], address: str | None, *, apply: bool) -> list[Step]:
     settings = Settings.from_environment(broker=address)
-    wanted = wanted_by(wiring.load_services(modules))
+    wanted = wanted_by(wiring.load_services(modules), settings.told)
     if not apply and unmade(settings) is not None:  # to ask it would make it
         return topic_plans.plan([each.topic for each in wanted.values()], {}, {}, can_grow=False)
     async with administration_of(settings, SystemClock()) as broker:

@@ -45,6 +45,7 @@ LEVELS: Mapping[type[Moment], int] = {
     moments.Expired: logging.ERROR,
     moments.SchemasDeployed: logging.INFO,
     moments.ContractsUnreadable: logging.ERROR,
+    moments.Untold: logging.WARNING,
     moments.Misfit: logging.WARNING,
     moments.Started: logging.INFO,
     moments.Stopped: logging.INFO,

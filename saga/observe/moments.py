@@ -220,6 +220,15 @@ class ContractsUnreadable(Moment, frozen=True, kw_only=True, gc=False):
     error: str
 
 
+class Untold(Moment, frozen=True, kw_only=True, gc=False):
+    """Transitions that were let go, for the log did not take them: they are told when their sagas are loaded next. Told
+    once a minute."""
+
+    count: int
+    """Number of them since people were told of any."""
+    error: str
+
+
 class Misfit(Moment, frozen=True, kw_only=True, gc=False):
     """Times that do not go together, told at the start of a service, which runs all the same."""
 

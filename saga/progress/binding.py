@@ -41,6 +41,7 @@ UNBOUND = {
     "pages": "what they hold counts as if it stood in the snapshot",
     "wake": "the last transition that named one names it",
     "published": "all but the last transition, or all if an intent was written since",
+    "told": "nothing: what is told twice is told once more",
     "hash": "it is the last transition's",
     "first": "it is the number of the first transition in the document",
     "transitions": "each holds the hash of the one before it",

@@ -106,9 +106,8 @@ class Continuation(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fal
     turn: int
     """Number of its turns that are over."""
     first_ms: int
-    """Time of its first turn, in milliseconds since 1970."""
+    """Time of its first turn, in milliseconds since 1970; and of its last one."""
     seen_ms: int
-    """Time of its last turn."""
     due_ms: int
     """Time at which it goes on, if nothing for which it waits comes before; of the next attempt, if one has failed."""
     until: tuple[str, ...] = ()
@@ -248,6 +247,8 @@ class Snapshot(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """Number of transitions; the next one gets this number."""
     published: int = 0
     """The events of all transitions below this number are published."""
+    told: int = 0
+    """All transitions below this number are told to whoever watches: see `saga.transitions`."""
     hash: str = ""
     """SHA-256 of the last transition's bytes."""
     first: int = 0
@@ -317,8 +318,7 @@ class Entry(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     source: str
     cause: str = ""
     position: tuple[str, int, int] | None = None
-    """Place of the message in the log; only if the progress knew nothing of the message before. Else a zombie's
-    transition under a message that another worker has committed would never be published."""
+    """Place of the message in the log, if the progress knew nothing of it: or what a zombie did is never published."""
     reason: str | None = None
     attempt: int = 1
     failures: tuple[Attempt, ...] = ()

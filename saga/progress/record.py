@@ -47,6 +47,8 @@ class Hand(Struct, frozen=True, kw_only=True, gc=False):
     memory_s: int
     before: Snapshot | None = None
     """The progress as the store has it: a transition holds what it changes of it."""
+    told: int = 0
+    """Number below which all transitions are told."""
 
     @property
     def time(self) -> str:
@@ -181,6 +183,7 @@ def append(p: Snapshot, hand: Hand, outcome: Outcome, handler: str, ended: Ended
             principal=principal,
             n=p.n + 1,
             published=p.n,
+            told=hand.told,
             hash=sha256(raw).hexdigest(),
             transitions=(*p.transitions, Raw(raw)),
             heard=hand.heard,

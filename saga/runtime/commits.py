@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from saga.errors import BrokerUnavailable, Fenced
 from saga.messages import Partition
 from saga.runtime.sources import Sources
+from saga.runtime.telling import Telling
 from saga.runtime.worker_ports import WorkerAssignment
 
 AGAIN_S = 0.02
@@ -24,6 +25,7 @@ class Commits:
     sources: Sources
     due: asyncio.Event
     """Set when there may be something to commit."""
+    telling: Telling | None = None
     _one_at_a_time: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def run(self) -> None:
@@ -64,8 +66,12 @@ class Commits:
                     await membership.end(ours)
 
     async def commit(self) -> None:
-        """Commit what has moved, as far as it can be committed now."""
+        """Commit what has moved, as far as it can be committed now. What was written for it is told before: whoever
+        gets a message again tells it."""
         watching = self.assignment.watching
+        if self.telling is not None and not await self.telling.tell():
+            self.due.set()
+            return
         async with self._one_at_a_time:
             for source, membership in self.sources.joined:
                 moved = {

@@ -15,6 +15,7 @@ from saga.clock import Clock
 from saga.declarations.changes import kind_of
 from saga.declarations.values import Declared, Resource
 from saga.errors import ConfigurationError, DeclarationError
+from saga.messages import Topic
 from saga.names import ARCHIVES, PROGRESS
 from saga.observe.moments import Misfit, Report, Started, Stopped
 from saga.observe.worker_view import Watch
@@ -27,6 +28,7 @@ from saga.runtime.schemas import ReadAnew, beside
 from saga.runtime.sources import EventTopics, Sources
 from saga.runtime.spans import misfits
 from saga.runtime.spilling import EXPIRY_S_MORE
+from saga.runtime.telling import Telling
 from saga.runtime.watching import Watching
 from saga.runtime.worker import Worker
 from saga.runtime.worker_ports import WorkerAssignment, worker_ports
@@ -60,6 +62,8 @@ class Options:
     """Keys of sealed values."""
     watch: Watch | None = None
     """Told of the worker, to look at it while it runs."""
+    tells: Topic | None = None
+    """Topic on which its transitions are told to whoever watches; `None`: they are not."""
 
 
 async def serve(
@@ -75,14 +79,15 @@ async def serve(
         open_by_s = options.open_by_s or clock.monotonic_s() + OPEN_S_MAX
         resources = await open_resources(declared, stack, clock, open_by_s, use)
         await store.check_expiry(collections_of(declared), declared.memory.total_seconds() + EXPIRY_S_MORE)
-        assignment = WorkerAssignment(Watching(declared.name, clock, report))
+        assignment = WorkerAssignment(watching := Watching(declared.name, clock, report))
         through, worker_name, contracts = options.through, options.worker, options.contracts
-        ports = worker_ports(store, broker, assignment, through, worker_name, contracts, options.keys)
+        telling = Telling(prepared, broker, watching, worker_name) if options.tells else None
+        ports = worker_ports(store, broker, assignment, through, worker_name, contracts, options.keys, telling)
         service = participant_of(prepared, resources, ports)
         async with asyncio.TaskGroup() as tasks:
             relay = await _relay(service, store, broker, options)
             sources = Sources([EventTopics(broker, declared.name, sorted(service.topics))])
-            worker = Worker(service, assignment, options.limits, tasks, sources)
+            worker = Worker(service, assignment, options.limits, tasks, sources, telling)
             for what in misfits(declared):
                 report(Misfit(service=declared.name, what=what))
             report(Started(service=declared.name, topics=tuple(sorted(service.topics))))
@@ -118,6 +123,8 @@ async def work(worker: Worker, stop: asyncio.Event) -> float:
         first, *others = [await worker.sources.join(source, worker.listener, groups) for source in worker.sources.all]
         commits = tasks.create_task(worker.commits.run(), name=f"{worker.name} commits")
         releasing = [tasks.create_task(worker.held.run(), name=f"{worker.name} wakes")]
+        if worker.telling is not None:
+            releasing.append(tasks.create_task(worker.telling.run(), name=f"{worker.name} telling"))
         if worker.yielding is not None:
             releasing.append(tasks.create_task(worker.yielding.run(), name=f"{worker.name} yielding"))
         ending = tasks.create_task(_nothing_new_after(stop, worker), name=f"{worker.name} stop")

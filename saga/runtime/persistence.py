@@ -102,6 +102,7 @@ def in_hand(service: Participant, turn: TurnState, *, appends: bool = True) -> H
         now_ms=service.ports.clock.now_ms(),
         memory_s=service.memory_s,
         before=p,
+        told=p.told if (telling := service.ports.telling) is None else telling.told_below(p),
     )
 
 
@@ -118,6 +119,8 @@ async def load(service: Participant, turn: TurnState) -> TurnState:
         _check_declared(service, p, unpublished)
         for entry in unpublished:
             await publish(service, turn, p, entry)
+        if service.ports.telling is not None:
+            service.ports.telling.loaded(p)
     if p.started is None and is_older_than_memory(service, turn.message):  # what is kept here may be all new to us
         await _too_old(service, turn)
         return replace(turn, over=True)
@@ -216,6 +219,8 @@ async def write(service: Participant, turn: TurnState, written: Written) -> Turn
     saved = clock.monotonic_s()
     stages.persisted_s += saved - began
     if entry is not None:
+        if service.ports.telling is not None and turn.progress is not None:
+            service.ports.telling.written(turn.progress, entry, stages)
         if entry.events or entry.letters or entry.wake is not None:
             await publish(service, turn, written.snapshot, entry)
             stages.published_s += clock.monotonic_s() - saved

@@ -11,9 +11,10 @@ from msgspec import Struct
 
 from saga.clock import Clock
 from saga.messages import Outgoing, Position
-from saga.progress.document import Call
+from saga.progress.document import Call, Entry, Snapshot
 from saga.runtime.cache import KnownPages
 from saga.runtime.schemas import ReadAnew, at_once
+from saga.runtime.turn_state import Stages
 from saga.runtime.watching import Watching
 from saga.sealing.port import Keys
 from saga.store.port import Store
@@ -31,6 +32,19 @@ class Log(Protocol):
 
     def publish(self, messages: Sequence[Outgoing]) -> Coroutine[object, object, None]:
         """Return when all is durable. Raises `BrokerUnavailable`."""
+
+
+class Teller(Protocol):
+    """Listener to the transitions of a progress; none of its calls waits for anything."""
+
+    def told_below(self, p: Snapshot, /) -> int:
+        """Number of the first transition of a progress that is not known as told."""
+
+    def written(self, p: Snapshot, entry: Entry, stages: Stages, /) -> None:
+        """Take note of a transition that is in the store now, `p` with it."""
+
+    def loaded(self, p: Snapshot, /) -> None:
+        """Take note of a progress as it was read from the store."""
 
 
 class Assignment(Protocol):
@@ -126,5 +140,7 @@ class Ports:
     """Way to the contracts as they are by now, asked for when a message is of a schema that is not known."""
     keys: Keys | None = None
     """Keys of sealed values; `None`: nothing is sealed."""
+    telling: Teller | None = None
+    """Told of each transition that is written or loaded; `None`: nobody is."""
     one_run: Callable[[], OneRun] = ShieldedRun
     """Makes what one run of a handler needs, at its first step."""

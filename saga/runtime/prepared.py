@@ -273,12 +273,13 @@ def writes_of(declared: Declared) -> frozenset[str]:
     return frozenset({*emitted, dead_letters_of(declared.name), *tiers_of(declared.name)})
 
 
-def needs_of(services: Iterable[Declared]) -> Needs:
-    """Use that the workers of these services make of the broker, all together."""
-    several = list(services)
+def needs_of(services: Iterable[Declared], told: Topic | None = None) -> Needs:
+    """Use that the workers of these services make of the broker, all together. `told`: topic on which they tell their
+    transitions."""
+    several, more = list(services), {told.name} if told else set[str]()
     return Needs(
         reads=frozenset(topic for declared in several for topic in reads_of(declared)),
-        writes=frozenset(topic for declared in several for topic in writes_of(declared)),
+        writes=frozenset(topic for declared in several for topic in writes_of(declared)) | more,
         groups=frozenset(declared.name for declared in several),
-        topics=frozenset(topic.name for declared in several for topic in topics_of(declared)),
+        topics=frozenset(topic.name for declared in several for topic in topics_of(declared)) | more,
     )

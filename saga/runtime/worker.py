@@ -20,6 +20,7 @@ from saga.runtime.polling import Polling, Unreadable
 from saga.runtime.prepared import yields_of
 from saga.runtime.room import Limits, Room
 from saga.runtime.sources import Sources
+from saga.runtime.telling import Telling
 from saga.runtime.worker_ports import WorkerAssignment
 from saga.runtime.yielding import Yielding
 
@@ -34,6 +35,8 @@ class Worker:
     tasks: asyncio.TaskGroup
     """Tasks of all that goes on beside the polls: lanes, commits, dead letters."""
     sources: Sources
+    telling: Telling | None = None
+    """Tells its transitions; `None`: nobody is told."""
     lanes: Lanes = field(init=False)
     held: Held = field(init=False)
     yielding: Yielding | None = field(init=False)
@@ -56,7 +59,7 @@ class Worker:
         self.yielding = room.yielding
         unreadable = Unreadable(self.service, self.lanes)
         self.polling = Polling(self.service, self.assignment, room, self.lanes, self.held, unreadable, self.yielding)
-        self.commits = Commits(self.assignment, self.sources, self.lanes.finished)
+        self.commits = Commits(self.assignment, self.sources, self.lanes.finished, self.telling)
         self.listener = Partitions(
             self.assignment,
             self.service.ports.watching,

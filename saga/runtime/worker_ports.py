@@ -10,7 +10,7 @@ from saga.runtime.batches import Batches
 from saga.runtime.cache import KnownPages
 from saga.runtime.errors import Draining
 from saga.runtime.offsets import Prefix
-from saga.runtime.ports import Outside, Ports, Step
+from saga.runtime.ports import Outside, Ports, Step, Teller
 from saga.runtime.schemas import ReadAnew, beside
 from saga.runtime.watching import Watching
 from saga.sealing.port import Keys
@@ -78,9 +78,11 @@ def worker_ports(  # what a worker stands on
     worker: str = "",
     contracts: ReadAnew = beside,
     keys: Keys | None = None,
+    telling: Teller | None = None,
 ) -> Ports:
     """Ports of whoever runs turns on a real store and a real broker. `through`: the way of steps to the outside.
-    `worker`: its name, for people. `contracts`: the way to what is deployed by now."""
+    `worker`: its name, for people. `contracts`: the way to what is deployed by now. `telling`: told of all that is
+    written and loaded."""
     watching = assignment.watching
     return Ports(
         store=store,
@@ -94,4 +96,5 @@ def worker_ports(  # what a worker stands on
         outside=lambda step: watching.idling(through(step)),
         contracts=contracts,
         keys=keys,
+        telling=telling,
     )

@@ -75,11 +75,13 @@ def kafka_pottery(embedded_pottery: Pottery, kafka_address: str, monkeypatch: py
     """A service of its own, in the current folder, on the Kafka that all tests share."""
     for name, value in (("BROKER", f"kafka://{kafka_address}"), ("KAFKA_REPLICATION", "1"), ("KAFKA_MIN_INSYNC", "1")):
         monkeypatch.setenv(f"SAGA_{name}", value)
+    monkeypatch.setenv("SAGA_TRANSITIONS", "off")  # all services have one topic for them
     return embedded_pottery
 
 
 @pytest.fixture(params=["embedded", "kafka"])
-def pottery_on(request: pytest.FixtureRequest) -> Pottery:
-    """A service of its own, on each broker."""
+def pottery_on(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Pottery:
+    """A service of its own, on each broker, that tells nobody its transitions."""
+    monkeypatch.setenv("SAGA_TRANSITIONS", "off")
     pottery: Pottery = request.getfixturevalue(f"{request.param}_pottery")
     return pottery

@@ -38,9 +38,30 @@ def test_each_service_reads_writes_and_joins_what_its_workers_do(saga: Call) -> 
     for declared in wiring.load_services(SERVICES):
         assert printed[f"User:{declared.name}"] == {
             *(("Read", "topic", name) for name in reads_of(declared)),
-            *(("Write", "topic", name) for name in writes_of(declared)),
+            *(("Write", "topic", name) for name in (*writes_of(declared), "saga.transitions")),
             ("Read", "group", declared.name),
         }
+
+
+def test_who_looks_at_transitions_may_read_them_and_where_they_are_not_told_nobody_may(
+    saga: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right = ("topic", "saga.transitions")
+
+    def may(who: str) -> set[str]:
+        (user,) = rights(saga, *SERVICES, "--for", who, "--principal", "User:one").values()
+        return {operation for operation, *what in user if tuple(what) == right}
+
+    everybody = {who: may(who) for who in ("service", "client", "operator", "administrator", "doctor")}
+    assert everybody == {
+        "service": {"Write"},
+        "client": set(),
+        "operator": {"Read"},
+        "administrator": {"Create", "Alter", "AlterConfigs"},
+        "doctor": {"Write", "DescribeConfigs"},
+    }
+    monkeypatch.setenv("SAGA_TRANSITIONS", "off")
+    assert not any(map(may, everybody))
 
 
 def test_services_of_one_process_have_one_user_who_may_what_all_of_them_do(saga: Call) -> None:

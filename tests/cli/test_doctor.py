@@ -412,3 +412,19 @@ def test_durability_that_was_asked_for_is_fine() -> None:
 def test_of_settings_that_are_hidden_nothing_is_concluded() -> None:
     hidden = SOUND._replace(retention_ms=None, settings={}, hidden=True)
     assert about(CUPS, hidden) == ["warning this user may not see its settings"]
+
+
+def test_the_topic_on_which_transitions_are_told_is_looked_at_if_they_are(
+    saga: Call, embedded_pottery: Pottery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saga("topics", "apply", embedded_pottery.module)
+
+    def about() -> list[tuple[str, str]]:
+        found = json.loads(saga("doctor", embedded_pottery.module, "--json").stdout)["findings"]
+        return [(each["severity"], each["what"]) for each in found if each["about"] == "saga.transitions"]
+
+    assert about() == [("ok", "as the contracts want it")]
+    monkeypatch.setenv("SAGA_TRANSITIONS_DAYS", "30")
+    assert about() == [("warning", "kept 7 days, and kept 30 days is wanted")]
+    monkeypatch.setenv("SAGA_TRANSITIONS", "off")
+    assert about() == []

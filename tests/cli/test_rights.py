@@ -15,6 +15,7 @@ from saga.broker.port import Broker
 from saga.config import Settings
 from saga.errors import ConfigurationError
 from saga.inspection.letters import letters_of
+from saga.names import TRANSITIONS
 from saga.observe.moments import Handled, Moment, Stuck, Unavailable
 from tests.cli.conftest import Call
 from tests.cli.pottery_service import CLOCK, Pottery, handled, the_broker
@@ -73,6 +74,7 @@ def needed(pottery: Pottery) -> dict[str, Right]:
         "dead": Right(TOPIC, pottery.dead, WRITE),
         "commands": Right(TOPIC, pottery.commands, READ),
         "group": Right(GROUP, pottery.service, READ),
+        "told": Right(TOPIC, TRANSITIONS, WRITE),
         **{
             f"{operation} {wake}": Right(TOPIC, wake, operation)
             for wake in pottery.wakes
@@ -100,6 +102,7 @@ def test_a_user_who_may_too_little_is_told_what_is_missing(saga: Call, guarded: 
         Right(TOPIC, pottery.dead, WRITE),
         Right(TOPIC, pottery.commands, READ),
         Right(GROUP, pottery.service, READ),
+        Right(TOPIC, TRANSITIONS, WRITE),
         *(Right(TOPIC, wake, operation) for wake in pottery.wakes for operation in (READ, WRITE)),
     )
     asyncio.run(allowed)
@@ -314,7 +317,9 @@ def test_for_each_printed_right_that_is_missing_the_service_does_not_start_and_n
 
     async def problems(broker: Broker) -> Sequence[str]:
         try:
-            await wiring.with_topics(wiring.load_services([pottery.module]), broker, [], CLOCK, None)
+            await wiring.with_topics(
+                wiring.load_services([pottery.module]), broker, [], CLOCK, None, of_potter(guarded).told
+            )
         except ConfigurationError as why:
             return why.problems
         return []

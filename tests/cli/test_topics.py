@@ -207,3 +207,18 @@ async def test_of_a_plan_with_a_refusal_nothing_is_done() -> None:
 )
 def test_times_are_told_in_words(ms: float, text: str) -> None:
     assert span(ms) == text
+
+
+def test_the_topic_on_which_transitions_are_told_is_made_and_kept_as_the_settings_say(
+    saga: Call, embedded_pottery: Pottery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def told(command: str) -> list[list[str]]:
+        lines = saga("topics", command, embedded_pottery.module).stdout.splitlines()
+        return [line.split()[:1] + line.split()[2:] for line in lines if " saga.transitions " in line]
+
+    assert told("plan") == [["create", "12", "partitions,", "kept", "7", "days"]]
+    assert told("apply")[0][0] == "created"
+    monkeypatch.setenv("SAGA_TRANSITIONS_DAYS", "30")
+    assert told("plan") == [["change", "kept", "30", "days", "instead", "of", "7", "days"]]
+    monkeypatch.setenv("SAGA_TRANSITIONS", "off")
+    assert told("plan") == []

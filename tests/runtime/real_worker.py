@@ -14,7 +14,7 @@ from saga.broker.port import RECORD_BYTES_MAX
 from saga.clock import SystemClock, iso
 from saga.contracts import codec
 from saga.contracts.library import binding_of, contract_of, find
-from saga.messages import Message, Outgoing, Partition, Record, texts_of
+from saga.messages import Message, Outgoing, Partition, Record, Topic, texts_of
 from saga.observe.moments import DeadLettered, Moment
 from saga.observe.worker_view import Watch, WorkerView
 from saga.progress import ids
@@ -182,6 +182,7 @@ async def at_work(
     limits: Limits | None = None,
     contracts: ReadAnew = beside,
     keys: Keys | None = None,
+    tells: Topic | None = None,
 ) -> AsyncIterator[asyncio.Event]:
     """The service runs inside the block, or until the event is set; then it drains."""
     prepared, stop, workers = prepare(service.declared), asyncio.Event(), list[Worker]()
@@ -195,6 +196,7 @@ async def at_work(
         watch=watched(workers),
         contracts=contracts,
         keys=keys,
+        tells=tells,
     )
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(serve(prepared, store=place.store, broker=place.broker, use=use, options=options))

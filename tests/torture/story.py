@@ -15,6 +15,7 @@ from saga.clock import Clock, SystemClock
 from saga.config import Settings
 from saga.runtime.prepared import topics_of
 from saga.store.port import Store
+from saga.transitions import TOPIC
 from services.audit.__main__ import report, table
 from services.audit.checks import Check, audit, outcomes
 from services.demo.fleet import ROOT
@@ -143,7 +144,7 @@ class Torture:
             chance = Random(self._plan.seed)
             customers = Customers(broker, self._plan.per_s, chance, self._clock)
             for declared in READ.values():
-                await broker.ensure(topics_of(declared))  # on Kafka services make none
+                await broker.ensure([*topics_of(declared), TOPIC])  # on Kafka services make none
             for service, count in (WORKERS if self._plan.faults_s else FEWER).items():
                 for _ in range(count):
                     workers.hire(service)

@@ -39,6 +39,7 @@ from saga.testing.simulation.schedules import Schedule
 from saga.testing.simulation.trace import Trace
 from saga.testing.simulation.workers import Accident, Workers
 from saga.testing.world import NO_DOCUMENTS, NOTHING_STARTED, World
+from saga.transitions import TOPIC
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -76,8 +77,9 @@ class _Said(NamedTuple):
 class SimulatedWorld(World):
     """See `World` for the promises."""
 
-    def __init__(self, seed: int = 0, plan: Plan | None = None, *, guarded: bool = True) -> None:
-        """`guarded`: notice a stray call of real time, chance, threads or network; it takes its time."""
+    def __init__(self, seed: int = 0, plan: Plan | None = None, *, guarded: bool = True, tells: bool = False) -> None:
+        """`guarded`: notice a stray call of real time, chance, threads or network; it takes its time. `tells`: services
+        tell their transitions, as `saga run` has them do."""
         self.seed = seed
         self.trace = Trace()
         self.declared: dict[str, Declared] = {}
@@ -87,6 +89,9 @@ class SimulatedWorld(World):
         self.cluster = Cluster(self.network)
         self.workers = Workers(self._loop, self.network, self.cluster, chance, self._failed)
         self.network.disruptions = self.workers
+        if tells:
+            self.workers.tells = TOPIC._replace(partitions=PARTITIONS)
+            self.cluster.ensure([self.workers.tells])
         self.published: list[Event] = []
         """All that the test has published, in order."""
         self.left_out: frozenset[int] = frozenset()

@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from saga.declarations.values import Declared
+from saga.messages import Topic
 from saga.observe.moments import Assigned, Handled, Moment, Revoked, Started, StepDone, Stopped
 from saga.runtime.lifecycle import Options, serve
 from saga.runtime.ports import Step
@@ -83,6 +84,8 @@ class Workers(Disruptions):
         """Releases of each service that were deployed here."""
         self.newest: dict[str, Release] = {}
         """Release of each service that was deployed last."""
+        self.tells: Topic | None = None
+        """Topic on which they tell their transitions."""
         self._next: dict[str, Release] = {}
         """Release as which each worker begins its next life."""
         self.keys: SimulatedKeys | None = None
@@ -152,6 +155,7 @@ class Workers(Disruptions):
                     limits=LIMITS,
                     stop=life.stop,
                     worker=process.name,
+                    tells=self.tells,
                     through=lambda step: self._outside(process, step),
                     contracts=at_once,
                     keys=self.keys,
