@@ -1,0 +1,208 @@
+"""`saga verify-history` with its witness: damage on files that agree with themselves, and what is no damage."""
+
+import asyncio
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from saga.clock import SystemClock
+from saga.messages import Outgoing
+from saga.names import TRANSITIONS
+from saga.store.sqlite import SqliteStore
+from saga.transitions import TOPIC
+from services.payment.events import OrderConfirmed
+from tests.cli.conftest import Call
+from tests.runtime.real_worker import Workplace, an_order, at_work, workplace
+from tests.runtime.test_telling import payment
+
+ADDRESSES = ("--store", "sqlite:///store.db", "--broker", "embedded:///broker.db")
+KEY = "payment::order-1"
+AGAIN = "restore it from a backup that has it, or have it made anew from the messages: saga rebuild"
+
+
+@dataclass(frozen=True)
+class Told:
+    """A service's files after two orders, one of which was confirmed."""
+
+    folder: Path
+    earlier: bytes
+    """Progress of order-1 before it was confirmed."""
+    others: bytes
+    """Progress of order-1 as another service of the same name has it, elsewhere: as long, and told by nobody."""
+
+
+@pytest.fixture(scope="session")
+def told_once(tmp_path_factory: pytest.TempPathFactory) -> Told:
+    async def made() -> Told:
+        folder, elsewhere = tmp_path_factory.mktemp("told"), tmp_path_factory.mktemp("elsewhere")
+        found = []
+        for where, tells in ((folder, TOPIC), (elsewhere, None)):
+            async with workplace(where) as place:
+                await place.broker.ensure([TOPIC])
+                async with at_work(place, payment, tells=tells):
+                    await place.publish(an_order(), an_order("order-2"))
+                    await place.at_rest(payment)
+                    found.append(await content_of(place))
+                    await place.publish(OrderConfirmed(order_id="order-1"))
+                    await place.at_rest(payment)
+                    found.append(await content_of(place))
+        return Told(folder, found[0], found[3])
+
+    return asyncio.run(made())
+
+
+async def content_of(place: Workplace) -> bytes:
+    document = await place.store.get("saga", KEY)
+    assert document is not None
+    return document.content
+
+
+@pytest.fixture
+def told(told_once: Told, folder: Path) -> Told:
+    """The files in the current folder, for a test of its own."""
+    shutil.copytree(told_once.folder, folder, dirs_exist_ok=True)
+    return told_once
+
+
+def at_store(act: Callable[[SqliteStore], Any]) -> None:
+    """Do something to the store, as somebody with access to the file can do."""
+
+    async def done() -> None:
+        async with SqliteStore(Path("store.db"), clock=SystemClock()) as store:
+            await act(store)
+
+    asyncio.run(done())
+
+
+def put(content: bytes, key: str = KEY) -> None:
+    async def replaced(store: SqliteStore) -> None:
+        document = await store.get("saga", key)
+        assert document is not None
+        await store.replace("saga", key, content, cas=document.cas)
+
+    at_store(replaced)
+
+
+def remove(key: str = KEY) -> None:
+    async def removed(store: SqliteStore) -> None:
+        document = await store.get("saga", key)
+        assert document is not None
+        await store.remove("saga", key, cas=document.cas)
+
+    at_store(removed)
+
+
+def verified(saga: Call, *args: str, exit_code: int = 1) -> dict[str, Any]:
+    result = saga("verify-history", "--json", *ADDRESSES, *args)
+    assert result.exit_code == exit_code, result.output
+    found: dict[str, Any] = json.loads(result.stdout)
+    return found
+
+
+def put_on_topic(*records: Outgoing) -> None:
+    async def done() -> None:
+        async with workplace(Path.cwd()) as place:
+            await place.broker.publish(list(records))
+
+    asyncio.run(done())
+
+
+def test_what_was_told_is_what_is_there(told: Told, saga: Call) -> None:
+    found = verified(saga, exit_code=0)
+    assert (found["histories"], found["witnessed"], found["in_part"], found["strange"]) == (2, 2, 0, 0)
+    assert (found["broken"], found["alone"]) == ([], None)
+    lines = saga("verify-history", *ADDRESSES).stdout.splitlines()
+    assert lines[1:] == [
+        "as told on saga.transitions: 2 to their last transition, 0 in part, 0 not at all: it was not told, or is not "
+        "kept any more"
+    ]
+
+
+def test_an_earlier_version_in_the_place_of_a_later_one_is_found(told: Told, saga: Call) -> None:
+    put(told.earlier)
+    (broken,) = verified(saga)["broken"]
+    assert (broken["saga"], broken["service"], broken["transition"]) == ("order-1", "payment", 1)
+    assert broken["what"].startswith("transition 1 was told, of 20")
+    assert broken["what"].endswith("and only 1 are there: an earlier version is in the place of a later one")
+    assert broken["todo"] == AGAIN
+    assert verified(saga, "order-1")["broken"] == [broken]
+    assert verified(saga, "order-2", exit_code=0)["witnessed"] == 1
+    shown = saga("verify-history", *ADDRESSES).stdout
+    assert f"\n  to do: {AGAIN}\n" in shown
+
+
+def test_another_history_in_the_place_of_one_is_found_though_it_agrees_with_itself(told: Told, saga: Call) -> None:
+    put(told.others)
+    (broken,) = verified(saga)["broken"]
+    assert broken["transition"] == 0
+    assert "transition 0 is not the one that was told: another history is in the place of this one" in broken["what"]
+
+
+def test_a_document_that_was_removed_is_found_before_it_can_have_expired(told: Told, saga: Call) -> None:
+    remove()
+    (broken,) = verified(saga)["broken"]
+    assert (broken["saga"], broken["transition"]) == ("order-1", 1)
+    assert broken["what"].startswith("nothing is there of it, and transition 1 was told, of 20")
+    assert "it is kept until 20" in broken["what"]
+    assert verified(saga, "order-1")["broken"] == [broken]
+
+
+def test_two_transitions_with_one_number_are_found(told: Told, saga: Call) -> None:
+    async def written_by_somebody() -> None:
+        """An earlier version is put back while the service runs, and it goes on from there."""
+        async with workplace(Path.cwd()) as place:
+            document = await place.store.get("saga", KEY)
+            assert document is not None
+            await place.store.replace("saga", KEY, told.earlier, cas=document.cas)
+            place.clock.ahead_ms += 5000
+            async with at_work(place, payment, tells=TOPIC):
+                await place.publish(OrderConfirmed(order_id="order-1"), id="confirmed-again")
+                await place.at_rest(payment)
+
+    asyncio.run(written_by_somebody())
+    (broken,) = verified(saga)["broken"]
+    assert broken["transition"] == 1
+    assert broken["what"].startswith("two transitions 1 were written, one after another")
+    assert broken["todo"].startswith("look at both")
+
+
+def test_a_history_that_was_not_told_to_its_end_or_not_at_all_is_no_damage_and_counted(told: Told, saga: Call) -> None:
+    async def untold() -> None:
+        async with workplace(Path.cwd()) as place, at_work(place, payment):
+            await place.publish(an_order("order-3"), OrderConfirmed(order_id="order-2"))
+            await place.at_rest(payment)
+
+    asyncio.run(untold())
+    found = verified(saga, exit_code=0)
+    assert (found["histories"], found["witnessed"], found["in_part"]) == (3, 1, 1)
+    assert "1 to their last transition, 1 in part, 1 not at all" in saga("verify-history", *ADDRESSES).stdout
+
+
+def test_what_somebody_else_writes_to_the_topic_is_counted_and_accuses_nobody(told: Told, saga: Call) -> None:
+    put_on_topic(
+        Outgoing(TRANSITIONS, b"order-1", b"\x00\xff", ()),
+        Outgoing(TRANSITIONS, b"order-1", None, ()),
+        Outgoing(TRANSITIONS, b"order-1", b'{"v":1}', ()),
+    )
+    found = verified(saga, exit_code=0)
+    assert (found["strange"], found["broken"]) == (3, [])
+    shown = saga("verify-history", *ADDRESSES).stdout
+    assert "3 records on saga.transitions are no transitions: somebody else writes there" in shown
+
+
+def test_without_a_witness_it_is_said_what_cannot_be_found(
+    told: Told, saga: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(told.earlier)
+    monkeypatch.setenv("SAGA_TRANSITIONS", "off")
+    assert verified(saga, exit_code=0)["alone"] == "SAGA_TRANSITIONS is off"
+    monkeypatch.delenv("SAGA_TRANSITIONS")
+    Path("broker.db").unlink()
+    shown = saga("verify-history", *ADDRESSES)
+    assert shown.exit_code == 0
+    assert "without a witness (no file broker.db: say with SAGA_BROKER where the log is)" in shown.stdout
