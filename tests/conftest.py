@@ -8,9 +8,11 @@ import sys
 from hypothesis import HealthCheck, settings
 
 from tests.servers.fixtures import (
+    amtool,
     couchbase_mock,
     kafka_address,
     kafka_data,
+    promtool,
     pytest_terminal_summary,
     pytest_xdist_auto_num_workers,
     pytest_xdist_make_scheduler,
@@ -19,9 +21,11 @@ from tests.servers.fixtures import (
 )
 
 __all__ = [
+    "amtool",
     "couchbase_mock",
     "kafka_address",
     "kafka_data",
+    "promtool",
     "pytest_terminal_summary",
     "pytest_xdist_auto_num_workers",
     "pytest_xdist_make_scheduler",

@@ -29,6 +29,7 @@ from saga.printable import printable
 LEVELS: Mapping[type[Moment], int] = {
     moments.Handled: logging.INFO,
     moments.StepDone: logging.DEBUG,
+    moments.Failed: logging.DEBUG,
     moments.Retrying: logging.WARNING,
     moments.Parked: logging.WARNING,
     moments.PutOff: logging.INFO,

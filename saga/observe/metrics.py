@@ -20,6 +20,7 @@ from saga.clock import Clock
 from saga.observe import moments
 from saga.observe.moments import Moment
 from saga.observe.worker_view import WorkerView
+from saga.printable import shortened
 
 BOUNDS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 """Upper bounds of the histograms: from a message without a step to one that is tried again and again."""
@@ -28,6 +29,8 @@ PAGE_S = 0.1
 """Greatest age of a page of metrics."""
 SERIES_MAX = 500
 """Most series of one metric. What comes later is counted under `other`: a step may be made of functions without end."""
+KIND_MAX = 100
+"""Most characters of the name of an exception's class."""
 BREAKER_STATES = ("closed", "half-open", "open")
 OPERATIONS = ("write", "archive", "update")
 
@@ -103,6 +106,10 @@ class Metrics(Collector):
         self._retries = count(
             "saga_retries", "Attempts of handlers that failed and are repeated.", "service", "handler"
         )
+        self._failures = count(
+            *("saga_failures", "Attempts of handlers that failed, the last ones included, by class."),
+            *("service", "handler", "error", "class"),
+        )
         self._parked = count(
             "saga_parked",
             "Attempts that failed and after which the saga was parked: it holds up nobody.",
@@ -134,6 +141,10 @@ class Metrics(Collector):
             "saga_escalations", "What only a person can put right; compensations are tried on.", "service", "handler"
         )
         self._stuck = count("saga_stuck", "Times that a lane could not decide: it waits and tries again.", "service")
+        self._of_partitions = count(
+            *("saga_partition_messages", "Messages brought to their end, by partition that this worker has."),
+            *("service", "topic", "partition"),
+        )
         self._expired = count(
             *("saga_expired_records", "Records that were removed before the service had them, by partition."),
             *("service", "topic", "partition"),
@@ -160,6 +171,7 @@ class Metrics(Collector):
         return {
             moments.Handled: self._on_handled,
             moments.StepDone: lambda m: self._steps.of(m.service, m.handler, m.step).observe(m.ms / 1000),
+            moments.Failed: lambda m: self._failures.add(m.service, m.handler, shortened(m.kind, KIND_MAX), m.blame),
             moments.Retrying: lambda m: self._retries.add(m.service, m.handler),
             moments.Parked: self._on_parked,
             moments.PutOff: lambda m: self._put_off.add(m.service, m.handler),
@@ -176,8 +188,8 @@ class Metrics(Collector):
             moments.Stuck: lambda m: self._stuck.add(m.service),
             moments.Expired: lambda m: self._expired.add(m.service, m.topic, str(m.partition), by=m.count),
             moments.Assigned: self._on_assigned,
-            moments.Revoked: lambda m: self._moved.add(m.service, "revoked", by=len(m.partitions)),
-            moments.Lost: lambda m: self._moved.add(m.service, "lost", by=len(m.partitions)),
+            moments.Revoked: lambda m: self._on_gone(m, "revoked"),
+            moments.Lost: lambda m: self._on_gone(m, "lost"),
             moments.Stopped: lambda m: self._drained_s.values.__setitem__((m.service,), m.drained_s),
         }
 
@@ -196,6 +208,7 @@ class Metrics(Collector):
         persisted.observe(m.persisted_ms / 1000)
         published.observe(m.published_ms / 1000)
         total.observe(m.total_ms / 1000)
+        self._of_partitions.add(m.service, m.topic, str(m.partition))
         for _, outcome, _ in m.outcomes:
             self._handled.add(m.service, m.type, outcome)
         if not m.outcomes:
@@ -216,6 +229,12 @@ class Metrics(Collector):
         self._moved.add(m.service, "assigned", by=len(m.partitions))
         for topic, number in m.partitions:
             self._expired.add(m.service, topic, str(number), by=0)
+            self._of_partitions.add(m.service, topic, str(number), by=0)
+
+    def _on_gone(self, m: moments.Revoked | moments.Lost, how: str) -> None:
+        self._moved.add(m.service, how, by=len(m.partitions))
+        for topic, number in m.partitions:  # or else a process that has had many has no room for those it has
+            self._of_partitions.values.pop((m.service, topic, str(number)), None)
 
     # ---------------------------------------------------------------- looking
 
@@ -259,6 +278,7 @@ class Metrics(Collector):
         for counts in (
             *(self._handled, self._redelivered, self._retries, self._conflicts, self._ambiguous, self._dead),
             *(self._parked, self._put_off, self._escalated, self._stuck, self._expired, self._moved),
+            *(self._failures, self._of_partitions),
         ):
             counter = CounterMetricFamily(counts.name, counts.meaning, labels=counts.labels)
             for labels, value in counts.values.items():

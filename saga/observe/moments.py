@@ -54,6 +54,17 @@ class StepDone(Moment, frozen=True, kw_only=True, gc=False):
     ms: float
 
 
+class Failed(Moment, frozen=True, kw_only=True, gc=False):
+    """Failure of an attempt that counts, the last one included, for those who count by class."""
+
+    saga: str
+    handler: str
+    kind: str
+    """Name of the exception's class."""
+    blame: str
+    """Class of the failure: who can mend it, see `saga.policies.blame`."""
+
+
 class Retrying(Moment, frozen=True, kw_only=True, gc=False):
     """Failure of an attempt; the next one follows after `delay_s` seconds."""
 

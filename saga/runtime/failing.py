@@ -11,7 +11,7 @@ from saga.clock import iso
 from saga.commands import Command
 from saga.declarations.values import Reaction
 from saga.errors import BadInput, KeyMissing, NewerVersion, Permanent, TooLarge, UnknownSchema, UpcasterFailed
-from saga.observe.moments import Parked, PutOff, Retrying
+from saga.observe.moments import Failed, Parked, PutOff, Retrying
 from saga.policies import turns
 from saga.policies.blame import blame_of
 from saga.policies.retry import attempts_under, counted, delay_s, parks
@@ -89,6 +89,15 @@ async def failed(service: Participant, saga: RunningSaga, ask: Ask, why: Excepti
     before, named = failed_before(turn.known, ask)
     attempts, named = before + len(history), counted(named, [failed.rule for failed in history])
     attempt = attempts_under(rule, attempts, named)
+    ports.watching.report(
+        Failed(
+            service=service.name,
+            saga=turn.message.saga,
+            handler=ask.handler.name,
+            kind=type(why).__name__,
+            blame=blame_of(type(why), called=why is saga.outside),
+        )
+    )
     hopeless = (isinstance(why, BadInput | NotDeterministic | TooLarge) and not unknown) or (
         isinstance(ask.action, Run) and (isinstance(why, (Permanent, *retry.never)) or attempt >= retry.attempts_max)
     )

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from saga.broker.embedded.broker import EmbeddedBroker
+from saga.broker.embedded.sums import row_sum
 from saga.clock import SystemClock
 from saga.config import Settings
 from saga.inspection.sources import administration_of
@@ -83,6 +85,68 @@ def test_quarantine(place: Place) -> None:
             "the bank knows us": lambda: place.bank("open"),
         },
     )
+
+
+def test_escalation(place: Place) -> None:
+    def discarded() -> None:
+        place.bank("closed")
+        place.start()
+        place.publish("order-18")
+        place.shows("saga dead list", "... blocks ...")
+        status, printed = place.call('saga dead discard payment --saga order-18 --who ada --why "a test order"')
+        assert status == 0, printed
+
+    follow(
+        "escalation.md",
+        place,
+        {"the bank was asked for a charge and did not answer well, and a person has discarded the order": discarded},
+    )
+
+
+def test_nobody_works(place: Place) -> None:
+    def stopped() -> None:
+        place.start()
+        handled(place)
+        place.stop()
+        place.publish("order-1")
+
+    follow("nobody-works.md", place, {"the service has stopped, and an order comes": stopped})
+
+
+def test_expired(place: Place) -> None:
+    async def removed() -> None:
+        async with EmbeddedBroker(place.folder / ".saga" / "broker.db", clock=SystemClock()) as broker:
+            execute = broker.connection.execute
+            ((first, count),) = execute("SELECT first_log, partitions FROM topics WHERE name = 'orders'").fetchall()
+            for log in range(first, first + count):
+                ((end,),) = execute(f"SELECT ifnull(max(offset) + 1, 0) FROM log_{log}").fetchall()
+                execute(f"DELETE FROM log_{log}")
+                execute("UPDATE logs SET oldest = ?, oldest_sum = ? WHERE id = ?", (end, row_sum(log, end), log))
+
+    def gone() -> None:
+        place.start()
+        handled(place)
+        place.stop()
+        place.publish("order-1")
+        asyncio.run(removed())
+        place.start()
+
+    follow(
+        "expired.md",
+        place,
+        {
+            "the service did not run for so long that the log has removed an order": gone,
+            "the order is said again": lambda: place.publish("order-1"),
+        },
+    )
+
+
+def test_hot(place: Place) -> None:
+    def one_saga() -> None:
+        place.start()
+        place.publish(*["order-1"] * 30)
+
+    follow("hot.md", place, {"thirty messages of one saga come": one_saga})
 
 
 def test_retry_storm(place: Place) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from saga import Retry, Service
 from saga.errors import Permanent
-from saga.observe.moments import DeadLettered, Escalated, Handled, Retrying, Stuck
+from saga.observe.moments import DeadLettered, Escalated, Failed, Handled, Retrying, Stuck
 from services.order.events import OrderCancelled, OrderConfirmed
 from services.payment.events import OrderPlaced, PaymentReserved
 from tests.runtime.real_worker import SAGA, an_order, at_work, workplace
@@ -51,6 +51,20 @@ async def test_an_attempt_is_made_again_in_place_with_delays_that_double(tmp_pat
         assert (entry.outcome, entry.attempt) == ("handled", 5)
         (handled,) = place.told(Handled)
         assert handled.attempts == 5
+
+
+async def test_each_failed_attempt_is_told_with_its_class_the_last_one_too(tmp_path: Path) -> None:
+    payment, _ = failing(
+        lambda n: ConnectionResetError("it hung up") if n < 4 else KeyError("no"), Retry(attempts_max=4)
+    )
+    async with workplace(tmp_path) as place, at_work(place, payment):
+        await place.publish(an_order())
+        await place.at_rest(payment)
+        failed = [(m.handler, m.kind, m.blame) for m in place.told(Failed)]
+        resets = [
+            ("reserve", "ConnectionResetError", "outside")
+        ] * 2  # the first was on a progress that nobody had read
+        assert failed == [*resets, *[("reserve", "KeyError", "code")] * 2]
 
 
 async def test_a_message_is_a_dead_letter_after_the_last_attempt(tmp_path: Path) -> None:

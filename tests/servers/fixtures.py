@@ -13,6 +13,7 @@ import pytest
 from xdist.scheduler import LoadScopeScheduling
 
 from tests.servers.couchbase import CouchbaseMock
+from tests.servers.debian import program
 from tests.servers.jars import ServersMissing, jars
 from tests.servers.registry import RegistryServer, registry_files
 from tests.servers.shared_servers import shared_couchbase, shared_kafka, shared_registry
@@ -35,6 +36,18 @@ def or_left_out(fetched: Callable[[], Path]) -> Path:
         if os.environ.get(REQUIRED) == "required":
             pytest.fail(f"{LEFT_OUT}: {why}", pytrace=False)
         pytest.skip(f"{LEFT_OUT}: {why}")
+
+
+@pytest.fixture(scope="session")
+def promtool() -> Path:
+    """Prometheus' own checker of pages, rules and what rules say of series."""
+    return or_left_out(lambda: program("prometheus", "promtool"))
+
+
+@pytest.fixture(scope="session")
+def amtool() -> Path:
+    """Alertmanager's checker of configurations."""
+    return or_left_out(lambda: program("prometheus-alertmanager", "amtool"))
 
 
 @pytest.fixture(scope="session")

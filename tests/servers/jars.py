@@ -4,7 +4,7 @@ import fcntl
 import hashlib
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -29,16 +29,22 @@ def fetched(name: str, pom: Path, *goal: str) -> Path:
     for program in ("java", "mvn"):
         if shutil.which(program) is None:
             raise ServersMissing(f"no {program} on this machine: {INSTALL}")
+    wanted = hashlib.sha256(pom.read_bytes()).hexdigest()
+    return filled(name, wanted, lambda folder: _fetch(pom, [word.format(folder=folder) for word in goal]))
+
+
+def filled(name: str, wanted: str, fill: Callable[[Path], None]) -> Path:
+    """Folder `name` below `FOLDER`, once `fill` has filled it, by one process for all; anew when `wanted` is another
+    text."""
     FOLDER.mkdir(parents=True, exist_ok=True)
-    folder, wanted = FOLDER / name, hashlib.sha256(pom.read_bytes()).hexdigest()
-    complete = FOLDER / f"{name}.complete"
+    folder, complete = FOLDER / name, FOLDER / f"{name}.complete"
     with (FOLDER / f"{name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if complete.exists() and complete.read_text() == wanted:
             return folder
         complete.unlink(missing_ok=True)
         shutil.rmtree(folder, ignore_errors=True)
-        _fetch(pom, [word.format(folder=folder) for word in goal])
+        fill(folder)
         complete.write_text(wanted)
     return folder
 

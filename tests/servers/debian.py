@@ -1,0 +1,37 @@
+"""Programs out of packages of Debian, as they are installed, or else fetched and unpacked, which needs no rights."""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+from tests.servers.jars import FETCH_S, ServersMissing, filled
+
+
+def program(package: str, name: str) -> Path:
+    """The program, as it is installed, or out of the package. Raises `ServersMissing` where neither can be had."""
+    installed = shutil.which(name)
+    if installed is not None:
+        return Path(installed)
+    if shutil.which("apt-get") is None or shutil.which("dpkg") is None:
+        raise ServersMissing(f"no {name} on this machine, and no apt-get: install what Debian calls {package}")
+    return filled(f"debian-{package}", package, lambda folder: _unpack(package, folder)) / "usr" / "bin" / name
+
+
+def _unpack(package: str, folder: Path) -> None:
+    folder.mkdir()
+    try:
+        _call(["apt-get", "download", "-qq", package], folder)
+        [fetched] = folder.glob("*.deb")
+        _call(["dpkg", "-x", fetched.name, "."], folder)
+        fetched.unlink()
+    except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as why:
+        said = f"{why.stderr or b''!r}"[-2000:]
+        raise ServersMissing(
+            f"{package} could not be fetched: apt-get update; apt-get install {package}: {said}"
+        ) from why
+
+
+def _call(command: list[str], folder: Path) -> None:
+    environment = {**os.environ, "LC_ALL": "C"}
+    subprocess.run(command, cwd=folder, env=environment, check=True, timeout=FETCH_S, capture_output=True)
