@@ -111,20 +111,15 @@ class Metrics(Collector):
             *("service", "handler", "error", "class"),
         )
         self._parked = count(
-            "saga_parked",
-            "Attempts that failed and after which the saga was parked: it holds up nobody.",
-            "service",
-            "handler",
+            *("saga_parked", "Attempts that failed and after which the saga was parked: it holds up nobody."),
+            *("service", "handler"),
         )
         self._put_off = count(
             *("saga_put_off", "Attempts that did not count: a breaker was open, or too many calls waited."),
             *("service", "handler"),
         )
         self._breakers = count(
-            *(
-                "saga_breaker_state",
-                "The breaker of a resource: 0 closed, 1 half-open, 2 open; from its first turn on.",
-            ),
+            *("saga_breaker_state", "The breaker of a resource: 0 closed, 1 half-open, 2 open; once it has turned."),
             *("service", "resource"),
         )
         self._controls = count("saga_control", "What people switched: 1 while it is on.", "service", "control", "name")
@@ -156,6 +151,11 @@ class Metrics(Collector):
             "saga_recovery_seconds", "From start to the first time that all there was had been read.", "service"
         )
         self._drained_s = count("saga_drained_seconds", "How long the drain took, once it is over.", "service")
+        self._histograms()
+        self._listens = self._listeners()
+
+    def _histograms(self) -> None:
+        """Make the metrics of durations."""
         self._durations = Histograms(
             *("saga_stage_seconds", "Handled messages by stage: queued, handler, persisted, published; and in total."),
             *("service", "type", "stage"),
@@ -164,7 +164,6 @@ class Metrics(Collector):
             "saga_step_seconds", "Calls of steps to the outside that got an answer.", "service", "handler", "step"
         )
         self._waits = Histograms("saga_call_wait_seconds", "Calls that waited for their turn.", "service", "resource")
-        self._listens = self._listeners()
 
     def _listeners(self) -> Mapping[type[Moment], Callable[..., None]]:
         """Listener to each kind of moment."""

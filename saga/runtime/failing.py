@@ -89,15 +89,7 @@ async def failed(service: Participant, saga: RunningSaga, ask: Ask, why: Excepti
     before, named = failed_before(turn.known, ask)
     attempts, named = before + len(history), counted(named, [failed.rule for failed in history])
     attempt = attempts_under(rule, attempts, named)
-    ports.watching.report(
-        Failed(
-            service=service.name,
-            saga=turn.message.saga,
-            handler=ask.handler.name,
-            kind=type(why).__name__,
-            blame=blame_of(type(why), called=why is saga.outside),
-        )
-    )
+    ports.watching.report(_failed(saga, why))
     hopeless = (isinstance(why, BadInput | NotDeterministic | TooLarge) and not unknown) or (
         isinstance(ask.action, Run) and (isinstance(why, (Permanent, *retry.never)) or attempt >= retry.attempts_max)
     )
@@ -143,6 +135,17 @@ async def failed(service: Participant, saga: RunningSaga, ask: Ask, why: Excepti
         raise escalating.left(ask.handler.name, attempt, words)
     await ports.assignment.pause(min(wait_s, PAUSE_S_MAX), turn.position)
     return turn.unread().carrying(ask.run, calls, history)
+
+
+def _failed(saga: RunningSaga, why: Exception) -> Failed:
+    """Moment of a failed attempt, for those who count by class."""
+    return Failed(
+        service=saga.service.name,
+        saga=saga.turn.message.saga,
+        handler=saga.handler.name,
+        kind=type(why).__name__,
+        blame=blame_of(type(why), called=why is saga.outside),
+    )
 
 
 def _tell(  # a failed attempt is told with all that is known of it
