@@ -11,7 +11,7 @@ from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
 
-from benchmarks import compaction, deadlines, failing, many_contracts, monitor, outages, parts, sealed, telling
+from benchmarks import compaction, deadlines, failing, many_contracts, monitor, outages, parts, sealed, telling, traces
 from benchmarks.parts import Figure
 from saga import wiring
 
@@ -32,6 +32,7 @@ PARTS = (
     sealed.sealing,
     monitor.monitor,
     telling.transitions,
+    traces.traces,
 )
 
 

@@ -15,7 +15,8 @@ from saga.config import Settings
 from saga.declarations.values import Declared
 from saga.envelope import type_of
 from saga.messages import Outgoing, Partition, Record
-from saga.observe.moments import Handled, Moment
+from saga.observe.moments import Handled, Moment, to_all
+from saga.observe.traces import Traces
 from saga.runtime.lifecycle import Options
 from saga.runtime.prepared import topics_of
 from saga.sealing.port import Keys
@@ -98,6 +99,7 @@ async def running(
     keys: Keys | None = None,
     *,
     tells: bool = False,
+    traces: Traces | None = None,
 ) -> AsyncIterator[Running]:
     """Run services on files in `folder` until the block ends; then they drain."""
     clock, counted, settings = SystemClock(), Counted(), Settings()
@@ -120,10 +122,11 @@ async def running(
                 stores,
                 Options(
                     clock=clock,
-                    report=counted.report,
+                    report=counted.report if traces is None else to_all(counted.report, traces),
                     limits=wiring.limits_of(settings),
                     stop=stop,
                     keys=keys,
+                    tracing=None if traces is None else traces.tracing,
                     tells=TOPIC if tells else None,
                 ),
                 use=use,

@@ -48,6 +48,7 @@ class Client:
         """Connect. Raises `SagaError` when the broker cannot be reached or refuses, within 15 s, saying what to do."""
         settings = Settings.from_environment(broker=self._address)
         self._keys = wiring.keys_of(settings, self._clock)
+        self._trace = wiring.current_trace(settings)
         self._broker = await self._stack.enter_async_context(administration_of(settings, self._clock))
         self._known: set[tuple[str, bool]] = set()
         """Topics that are there, each with whether they were looked at for writing."""
@@ -83,7 +84,8 @@ class Client:
         check_principal(principal)
         who, bytes_max = principal or self._principal, self._broker.record_bytes_max
         seals, now_ms = [await seal_of(event, self._keys) for event in events], self._clock.now_ms()
-        records = [to_record(event, now_ms, bytes_max, who, seal) for event, seal in zip(events, seals, strict=True)]
+        trace = None if self._trace is None else self._trace()
+        records = [to_record(e, now_ms, bytes_max, who, seal, trace) for e, seal in zip(events, seals, strict=True)]
         bindings = [binding_of(kind) for kind in {type(event) for event in events}]
         await self._with_topics({b.contract.topic: b.library.topics[b.contract.topic] for b in bindings}, writes=True)
         if any(binding.contract.subject for binding in bindings):

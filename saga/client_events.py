@@ -43,8 +43,10 @@ def to_record(
     record_bytes_max: int = RECORD_BYTES_MAX,
     principal: str | None = None,
     seal: Seal | None = None,
+    trace: str | None = None,
 ) -> Outgoing:
-    """Record of an event as a Client publishes it. `principal`: who begins the saga, if the event begins one. Raises
+    """Record of an event as a Client publishes it. `principal`: who begins the saga, if the event begins one. `trace`:
+    header `traceparent` of what the application does. Raises
     `SagaError` for one that a Client may not publish, or that is too large for a log that takes `record_bytes_max`
     (`Broker.record_bytes_max`)."""
     contract = binding_of(type(event)).contract
@@ -65,6 +67,7 @@ def to_record(
         value=value,
         started=time if contract.starts else None,
         principal=principal if contract.starts else None,
+        trace=trace,
     )
     return envelope.to_record(message, contract)
 

@@ -115,6 +115,8 @@ class Settings:
     """Form of the lines that `saga run` writes; `auto` is `text` on a terminal, else `json`."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """Lowest level of the lines that are written."""
+    traces: Literal["off", "on"] = "off"
+    """Traces for OpenTelemetry, over OTLP on HTTP; its own variables (`OTEL_...`) say where to, and which."""
     options: tuple[object, ...] = ()
     """Settings that only one adapter has, or the schema registry: a value of each kind that is not all defaults."""
 
@@ -292,6 +294,7 @@ READERS: Mapping[str, SettingReader] = {
     ),
     "SAGA_TRANSITIONS": setting_readers.word("on", "off"),
     "SAGA_TRANSITIONS_DAYS": setting_readers.number(float, 1, 36_500, "days"),
+    "SAGA_TRACES": setting_readers.word("off", "on"),
     "SAGA_LOG": setting_readers.word("auto", "json", "text"),
     "SAGA_LOG_LEVEL": setting_readers.word("debug", "info", "warning", "error"),
 }

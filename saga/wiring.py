@@ -4,9 +4,9 @@ import asyncio
 import gc
 import importlib
 import sys
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from os import getpid
+from os import environ, getpid
 from pathlib import Path
 from socket import gethostname
 from types import MappingProxyType
@@ -32,11 +32,13 @@ from saga.registry.opening import behind
 from saga.registry.settings import RegistryOptions
 from saga.runtime.errors import raised_at
 from saga.runtime.lifecycle import OPEN_S_MAX, Options, serve
+from saga.runtime.ports import Outside, Step
 from saga.runtime.prepared import emitted_by, heard_by, needs_of, prepare, topics_of
 from saga.runtime.room import Limits
 from saga.sealing.port import KeyRing, Keys
 from saga.service import Service
 from saga.store.port import Store
+from saga.tracing import Tracing
 
 Opened = TypeVar("Opened")
 
@@ -166,6 +168,8 @@ async def run(
         watched = _watched([d.name for d in services], settings, report, stop, clock)
         report, watch = await stack.enter_async_context(watched)  # first: it answers while the others are opened
         report = await stack.enter_async_context(_told(settings, report, clock))
+        worker = f"{gethostname()}:{getpid()}"
+        report, tracing, through = await stack.enter_async_context(_traced(settings, report, worker, clock))
         broker = await stack.enter_async_context(broker_of(None, clock, settings, open_by_s))
         stores = {
             d.name: await stack.enter_async_context(store_of(d.name, clock, settings, open_by_s)) for d in services
@@ -180,7 +184,9 @@ async def run(
                 report=report,
                 limits=limits_of(settings),
                 stop=stop,
-                worker=f"{gethostname()}:{getpid()}",
+                worker=worker,
+                tracing=tracing,
+                through=through,
                 open_by_s=open_by_s,
                 keys=keys_of(settings, clock, services),
                 watch=watch,
@@ -217,6 +223,49 @@ async def _told(settings: Settings, report: Report, clock: Clock) -> AsyncIterat
     hook = Hook(sender_to(settings.hook), clock, report, settings.hook_calls_max, secret)
     async with calling(hook):
         yield to_all(report, hook.listen)
+
+
+@asynccontextmanager
+async def _traced(
+    settings: Settings, report: Report, worker: str, clock: Clock
+) -> AsyncIterator[tuple[Report, Tracing | None, Outside]]:
+    """Listener of moments, choice of what is traced, and way of steps to the outside: with SAGA_TRACES those who
+    trace."""
+    if not _is_traced(settings):
+        yield report, None, Step.make
+        return
+    from saga.observe.traces import exporting, inside
+
+    async def through(step: Step) -> object:
+        with inside(step.trace):
+            return await step.make()
+
+    async with exporting(worker, clock) as traces:
+        yield to_all(report, traces), traces.tracing, through
+
+
+def current_trace(settings: Settings) -> Callable[[], str | None] | None:
+    """Way to the trace that an application is in just now, as a header; `None` if nothing is traced. Raises
+    `ConfigurationError`."""
+    if not _is_traced(settings):
+        return None
+    from saga.observe.traces import current
+
+    return current
+
+
+def _is_traced(settings: Settings) -> bool:
+    """Return whether anything is traced. Raises `ConfigurationError`: it is to be, and cannot."""
+    if settings.traces == "off":
+        return False
+    try:
+        from saga.observe.traces import is_off, problems
+    except ImportError as why:
+        problem = f"SAGA_TRACES is on: {why}; pip install 'saga-choreography[traces]'"
+        raise ConfigurationError("nothing was started:", [problem]) from why
+    if found := list(problems(environ)):
+        raise ConfigurationError("nothing was started: SAGA_TRACES is on, and cannot work:", found)
+    return not is_off(environ)
 
 
 def _secret_in(file: str) -> bytes:

@@ -28,6 +28,7 @@ from saga.printable import printable
 
 LEVELS: Mapping[type[Moment], int] = {
     moments.Handled: logging.INFO,
+    moments.Traced: logging.NOTSET,  # for those who trace: no line
     moments.StepDone: logging.DEBUG,
     moments.Failed: logging.DEBUG,
     moments.Retrying: logging.WARNING,

@@ -45,6 +45,48 @@ class Handled(Moment, frozen=True, kw_only=True, gc=False):
     """Principal that began its saga, as the message says."""
 
 
+class Span(Struct, frozen=True, kw_only=True, gc=False):
+    """Stretch of the handling of a message: with names out of code, and ids; without values, or what errors say."""
+
+    id: str
+    """Id of the span, 16 hexadecimal digits."""
+    parent: str | None
+    """Id of the span of the same turn that it is part of; `None`: that of the message."""
+    kind: Literal["turn", "handler", "step", "store", "publish"]
+    name: str
+    began_s: float
+    ended_s: float
+    error: str | None = None
+    """Name of the class of the exception that ended it."""
+    links: tuple[str, ...] = ()
+    """Headers `traceparent` of other messages that it was given."""
+    event: str | None = None
+    """Id of the event that was published."""
+
+
+class Traced(Moment, frozen=True, kw_only=True, gc=False):
+    """Spans of the handling of a message, where it is traced: told behind `Handled`."""
+
+    saga: str
+    message: str
+    type: str
+    topic: str
+    partition: int
+    offset: int
+    trace: str
+    """Id of the trace."""
+    parent: str | None
+    """Id of the span of another process that it is below; `None`: the trace begins here."""
+    flags: int
+    """Flags of the trace."""
+    spans: tuple[Span, ...]
+    now_s: float
+    """Time of the monotonic clock, by which the spans are timed, now."""
+    now_ms: int
+    """The same moment, in milliseconds since 1970."""
+    principal: str | None = None
+
+
 class StepDone(Moment, frozen=True, kw_only=True, gc=False):
     """Answer that a step has got."""
 

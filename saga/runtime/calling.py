@@ -96,10 +96,14 @@ class Calling(Saga[Any]):
         """Make the call itself, within its time."""
         asked = step.asked
         clock, began = self.service.ports.clock, self.service.ports.clock.monotonic_s()
+        spans, answers = self.turn.stages.spans, self.service.answers[self.handler.name]
         try:
-            value = await clock.within(timeout_s, self.service.ports.outside(step))
-        except self.service.answers[self.handler.name] as why:
-            answered = recorded_answer(asked, why, self.service.answers[self.handler.name])
+            with self.turn.stages.span("step", asked.name, answers=answers) as span:
+                if spans is not None:
+                    step = with_(step, trace=spans.header(span))
+                value = await clock.within(timeout_s, self.service.ports.outside(step))
+        except answers as why:
+            answered = recorded_answer(asked, why, answers)
             took_ms = (clock.monotonic_s() - began) * 1000
             answered = with_(answered, ms=round(took_ms))
         except BaseException as why:

@@ -15,8 +15,10 @@ from saga.runtime.cache import Cache
 from saga.runtime.errors import Draining
 from saga.runtime.lanes import Item
 from saga.runtime.participant import Participant
+from saga.runtime.spanning import Spans
 from saga.runtime.turn import advance
 from saga.runtime.turn_state import Stages
+from saga.tracing import Tracing, place_of
 
 STUCK_S_FIRST, STUCK_S_MAX = 0.5, 30.0
 """Pauses of a lane that cannot decide: nothing of it is lost, and other lanes go on."""
@@ -46,6 +48,8 @@ class Delivery:
                     self._tell(item, stages)
                     return True
                 cached = self.cache.take(saga, stages.begun_s)
+                if ports.watching.tracing is not None:
+                    stages.spans = self._spans(item, ports.watching.tracing)
                 turn = begin(service, item.message, item.position, cached and cached[:2], stages)
                 if item.deaths:
                     turn = replace(turn, deaths=item.deaths)
@@ -111,3 +115,13 @@ class Delivery:
                 principal=message.principal,
             )
         )
+        if stages.spans is not None and (traced := stages.spans.told(message, item.position)) is not None:
+            ports.watching.report(traced)
+
+    def _spans(self, item: Item, tracing: Tracing) -> Spans | None:
+        """Spans to be noted down of a message; `None`: it is of a trace that is not sampled."""
+        service, message = self.service, item.message
+        place = place_of(message) if message.type in service.consumed else None
+        if place is not None and not tracing.is_sampled(place):
+            return None
+        return Spans(tracing, service.name, service.ports.clock, item.position, place)

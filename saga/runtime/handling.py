@@ -79,7 +79,8 @@ async def perform(service: Participant, turn: TurnState, ask: Ask, *, is_let_in:
     saga = await running(service, turn, ask, intent)
     try:
         try:
-            gave = await called(service, ask, intent.parts, saga)
+            with turn.stages.span("handler", ask.handler.name, intent.parts):
+                gave = await called(service, ask, intent.parts, saga)
         except Exception as why:
             if saga.halt is why:
                 raise

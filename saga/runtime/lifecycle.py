@@ -34,6 +34,7 @@ from saga.runtime.worker import Worker
 from saga.runtime.worker_ports import WorkerAssignment, worker_ports
 from saga.sealing.port import Keys
 from saga.store.port import Store
+from saga.tracing import Tracing
 
 OPEN_S_MAX = 14.0
 """Seconds for all that a service needs to open: what is not open by then keeps it from starting."""
@@ -60,6 +61,8 @@ class Options:
     """Way to the contracts as they are deployed by now."""
     keys: Keys | None = None
     """Keys of sealed values."""
+    tracing: Tracing | None = None
+    """Choice of what is traced; `None`: nothing is."""
     watch: Watch | None = None
     """Told of the worker, to look at it while it runs."""
     tells: Topic | None = None
@@ -79,7 +82,7 @@ async def serve(
         open_by_s = options.open_by_s or clock.monotonic_s() + OPEN_S_MAX
         resources = await open_resources(declared, stack, clock, open_by_s, use)
         await store.check_expiry(collections_of(declared), declared.memory.total_seconds() + EXPIRY_S_MORE)
-        assignment = WorkerAssignment(watching := Watching(declared.name, clock, report))
+        assignment = WorkerAssignment(watching := Watching(declared.name, clock, report, tracing=options.tracing))
         through, worker_name, contracts = options.through, options.worker, options.contracts
         telling = Telling(prepared, broker, watching, worker_name) if options.tells else None
         ports = worker_ports(store, broker, assignment, through, worker_name, contracts, options.keys, telling)

@@ -110,7 +110,8 @@ async def load(service: Participant, turn: TurnState) -> TurnState:
     """Read the progress from the store. Whoever reads it first publishes what is not known as published."""
     saga = turn.message.saga
     key = progress_key(service.name, saga)
-    document = await patiently(service, turn.position, "get", service.ports.store.get, PROGRESS, key)
+    with turn.stages.span("store", "read progress"):
+        document = await patiently(service, turn.position, "get", service.ports.store.get, PROGRESS, key)
     if document is None:
         p, cas = record.empty(service.name, saga, service.version), 0
     else:
@@ -257,12 +258,13 @@ async def save(service: Participant, turn: TurnState, written: Written) -> TurnS
     store, where = service.ports.store, progress_key(service.name, p.saga)
     expiry_s, at = None if p.is_open else service.memory_s, turn.position
     try:
-        if turn.cas:
-            cas = await patiently(
-                service, at, "write", store.replace, PROGRESS, where, content, cas=turn.cas, expiry_s=expiry_s
-            )
-        else:
-            cas = await patiently(service, at, "write", store.insert, PROGRESS, where, content, expiry_s=expiry_s)
+        with turn.stages.span("store", "write progress"):
+            if turn.cas:
+                cas = await patiently(
+                    service, at, "write", store.replace, PROGRESS, where, content, cas=turn.cas, expiry_s=expiry_s
+                )
+            else:
+                cas = await patiently(service, at, "write", store.insert, PROGRESS, where, content, expiry_s=expiry_s)
     except (Conflict, Exists, Ambiguous) as why:
         tell_refused(service, p.saga, "write", why)
         raise Refused from why
@@ -317,6 +319,7 @@ async def publish(service: Participant, turn: TurnState, p: Snapshot, entry: Ent
     if entry.wake is not None and entry.wake.id != turn.message.id:
         records.insert(count, wake_record(service, p.saga, entry.wake.id, entry.wake.due_ms))
         count += 1
+    began_s = service.ports.clock.monotonic_s()
     try:
         await send(service, position, records)
     except Exception:  # a dead letter that the log does not take keeps back nothing else
@@ -326,6 +329,8 @@ async def publish(service: Participant, turn: TurnState, p: Snapshot, entry: Ent
             await send(service, position, records[:count])
         for letter in records[count:]:
             await send_letter(service, position, letter)
+    if turn.stages.spans is not None:
+        turn.stages.spans.published(messages_of(p, entry), began_s)
     for dead in entry.letters:
         if service.ports.watching.is_news(dead.id):
             tell(service, p.saga, dead)
@@ -336,14 +341,15 @@ def wake_record(service: Participant, saga: str, id_: str, due_ms: int) -> Outgo
     return wakes.to_record(service.name, saga, id_, due_ms, service.ports.clock.now_ms())
 
 
-def records_of(service: Prepared, p: Snapshot, entry: Entry) -> list[Outgoing]:
+def records_of(service: Participant, p: Snapshot, entry: Entry) -> list[Outgoing]:
     """Records of a transition: events, in recorded order, then dead letters. All is built from what the progress holds,
     so a repeat has the same bytes."""
     contracts = service.contracts
-    records = [envelope.to_record(m, contracts[m.type]) for m in messages_of(p, entry)]
-    if not entry.letters:
-        return records
-    records += [
+    said = messages_of(p, entry)
+    if (tracing := service.ports.watching.tracing) is not None:
+        said = [replace(m, trace=tracing.handed_on(m)) for m in said]
+    records = [envelope.to_record(m, contracts[m.type]) for m in said]
+    return records + [
         deadletters.letter(
             service.name,
             letter,
@@ -353,7 +359,6 @@ def records_of(service: Prepared, p: Snapshot, entry: Entry) -> list[Outgoing]:
         )
         for letter in entry.letters
     ]
-    return records
 
 
 def send(service: Participant, position: Position, outgoing: Sequence[Outgoing]) -> Coroutine[object, object, None]:

@@ -71,6 +71,8 @@ class Step(Struct, frozen=True):
     kwargs: Mapping[str, object]
     secrets: Callable[[], Sequence[str]] = tuple
     """Function that tells which texts are hidden where people see them."""
+    trace: str | None = None
+    """Header `traceparent` below which the outside may go on with the trace; `None`: it is not traced."""
 
     def make(self) -> Awaitable[Any]:
         """Make the call."""

@@ -248,7 +248,8 @@ class RunningSaga(Recalling, Hiding):
                 seen=self.seen,
                 close=self.seals.closed_raw,
             )
-            marker = await self._shielded(documents.apply(self.service, self.turn.position, update))
+            with self.turn.stages.span("store", f"update {declared.collection}"):
+                marker = await self._shielded(documents.apply(self.service, self.turn.position, update))
             answered = with_(asked, answer=marker.answer, value=marker.value)
             self.calls.append(answered)
         return answered, type_
@@ -262,7 +263,8 @@ class RunningSaga(Recalling, Hiding):
         asked = self._asked("read", declared.collection, (), {}, document=f"{declared.collection}/{key}")
         answered = self._recalled(asked)
         if answered is None:
-            value = await self._of_store(documents.read(self.service, self.turn.position, declared, key))
+            with self.turn.stages.span("store", f"read {declared.collection}"):
+                value = await self._of_store(documents.read(self.service, self.turn.position, declared, key))
             said = recorded(value, declared.collection, "the document read by", declared.kind | None)
             answered = with_(asked, value=self.seals.closed_raw(said))
             large = len(memoryview(answered.value)) > self.service.bounds.value_bytes_max
@@ -277,10 +279,8 @@ class RunningSaga(Recalling, Hiding):
         asked = self._asked("read", flag_named(name), (), {}, document=f"flag/{name}")
         answered = self._recalled(asked)
         if answered is None:
-            here = self.turn.position, name, self.turn.message.saga
-            on = await self._of_store(controlling.is_on(self.service, *here))
-            answered = with_(asked, value=recorded(on, name, "the flag"))
-            self.calls.append(answered)
+            on = await self._of_store(controlling.is_on(self.service, self.turn.position, name, self.turn.message.saga))
+            self.calls.append(answered := with_(asked, value=recorded(on, name, "the flag")))
         return answered
 
     async def _or_failed(self, work: Coroutine[object, object, T]) -> T:

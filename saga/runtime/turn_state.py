@@ -1,13 +1,17 @@
 """State of a turn, between two steps: one immutable value with all that is known while one message is handled."""
 
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import NamedTuple, TypeAlias
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from saga.messages import Outgoing, Position
+from saga.messages import Message, Outgoing, Position
 from saga.progress.actions import Trigger
 from saga.progress.document import Attempt, Call, Kind, Snapshot
+from saga.runtime.spanning import UNTRACED, Spans
+from saga.runtime.spanning import Kind as KindOfSpan
 
 RunKey: TypeAlias = tuple[Kind, str, str]
 """Kind, handler and cause of one run."""
@@ -32,6 +36,14 @@ class Stages(Struct):
     outcomes: list[tuple[str, str, str | None]] = []
     """Handler, outcome and reason of each transition written."""
     attempts: int = 0
+    spans: Spans | None = None
+    """Spans of the turn; `None`: it is not traced."""
+
+    def span(
+        self, kind: KindOfSpan, name: str, parts: Sequence[Message] = (), answers: tuple[type[BaseException], ...] = ()
+    ) -> AbstractContextManager[str]:
+        """Note down what the block does, if it is traced: see `Spans.of`."""
+        return UNTRACED if self.spans is None else self.spans.of(kind, name, parts, answers)
 
 
 class TurnState(Trigger, frozen=True, kw_only=True, gc=False):

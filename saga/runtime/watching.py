@@ -7,6 +7,7 @@ from typing import Literal, Protocol, TypeAlias, TypeVar
 from saga.clock import Clock
 from saga.errors import RegistryUnavailable, SagaError, StoreError
 from saga.observe.moments import Recovered, Report, Unavailable
+from saga.tracing import Tracing
 
 T = TypeVar("T")
 
@@ -41,6 +42,8 @@ class Watching:
     clock: Clock
     report: Report
     """Function that is told what happens, for logs and people."""
+    tracing: Tracing | None = None
+    """Choice of what is traced; `None`: nothing is."""
     load: Load | None = None
     """Listener that is told how long each write to the store took, and to the log."""
     outages: int = 0

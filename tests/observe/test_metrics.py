@@ -40,6 +40,7 @@ from saga.observe.moments import (
     StepDone,
     Stopped,
     Stuck,
+    Traced,
     Unavailable,
     Untold,
     WriteRefused,
@@ -95,7 +96,7 @@ EXPIRED = Expired(service="payment", topic="orders", partition=1, first=7, last=
 CONFLICT = WriteRefused(service="payment", saga=SECRET, operation="write", why="conflict")
 AMBIGUOUS = WriteRefused(service="payment", saga=None, operation="update", why="ambiguous")
 SEEN_ELSEWHERE = {Started, Unavailable, Recovered, StandsStill, GoesOn, SchemasDeployed, ContractsUnreadable, Misfit}
-SEEN_ELSEWHERE |= {ControlUnknown, Untold}
+SEEN_ELSEWHERE |= {ControlUnknown, Traced, Untold}
 """A worker that begins, and what a worker cannot reach, are looked at: no moment is needed."""
 
 Series = tuple[str, frozenset[tuple[str, str]]]

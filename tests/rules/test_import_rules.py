@@ -63,9 +63,14 @@ PLANTED = {
     ],
     "cryptography": [("saga.contracts.sealing", "cryptography")],
     "prometheus_client": [("saga.observe.health", "prometheus_client")],
+    "OpenTelemetry": [("saga.runtime.turn", "opentelemetry"), ("saga.tracing", "opentelemetry")],
     "pytest and Hypothesis": [("saga.runtime.turn", "pytest"), ("saga.progress.decide", "hypothesis")],
     "What is pure Python": [("saga.policies.retry", "msgspec"), ("saga.clock", "msgspec")],
-    "Only wiring": [("saga.runtime.worker", "saga.observe.metrics"), ("saga.cli.run", "saga.observe.http")],
+    "Only wiring": [
+        ("saga.runtime.lifecycle", "saga.observe.traces"),
+        ("saga.runtime.worker", "saga.observe.metrics"),
+        ("saga.cli.run", "saga.observe.http"),
+    ],
     "Only saga.adapters": [
         ("saga.wiring", "saga.broker.kafka.broker"),
         ("saga.cli.run", "saga.store.couchbase.store"),

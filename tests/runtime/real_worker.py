@@ -15,7 +15,8 @@ from saga.clock import SystemClock, iso
 from saga.contracts import codec
 from saga.contracts.library import binding_of, contract_of, find
 from saga.messages import Message, Outgoing, Partition, Record, Topic, texts_of
-from saga.observe.moments import DeadLettered, Moment
+from saga.observe.moments import DeadLettered, Moment, to_all
+from saga.observe.traces import Traces
 from saga.observe.worker_view import Watch, WorkerView
 from saga.progress import ids
 from saga.progress.document import Entry, Snapshot, decode, decode_entry, progress_key
@@ -79,6 +80,8 @@ class Workplace:
     def __init__(self, folder: Path, record_bytes_max: int = RECORD_BYTES_MAX) -> None:
         self.folder, self.clock = folder, Impatient()
         self.moments: list[Moment] = []
+        self.traces: Traces | None = None
+        """Listener that makes spans, where a test is about them."""
         self.leaps = True
         """False to let the time until the next wake pass as it does."""
         dated = Dated(self.clock)
@@ -189,7 +192,8 @@ async def at_work(
     await place.broker.ensure(topics_of(service.declared))
     options = Options(
         clock=place.clock,
-        report=place.moments.append,
+        report=place.moments.append if place.traces is None else to_all(place.moments.append, place.traces),
+        tracing=None if place.traces is None else place.traces.tracing,
         limits=limits or Limits(),
         stop=stop,
         worker="payment-1",
