@@ -9,6 +9,11 @@ from saga.errors import SagaError
 from saga.printable import printable_lines
 
 COMMANDS = {
+    "new": ("saga.cli.new:new", "Write a project with a first service, or one more service for a project."),
+    "dev": (
+        "saga.cli.dev:dev",
+        "Run all services of FOLDER, each in a process of its own, and again when something changes.",
+    ),
     "run": ("saga.cli.run:run", "Run the services declared in MODULES."),
     "publish": ("saga.cli.publish:publish", "Publish EVENT once for each line of JSON."),
     "list": (

@@ -25,6 +25,11 @@ def tell(*lines: str, err: bool = False) -> None:
     click.echo("\n".join(map(printable, lines)), err=err)
 
 
+def tell_of(name: str, colour: str | None, line: str) -> None:
+    """Print a line that somebody else has said, behind his name; that is in a colour where the output is a terminal."""
+    click.echo(f"{click.style(printable(name), fg=colour)} | {printable(line)}")
+
+
 def tell_json(value: object) -> None:
     """Print one JSON document on one line, in ASCII."""
     click.echo(json.dumps(value))

@@ -30,8 +30,9 @@ def metadata(wheel: zipfile.ZipFile) -> Message:
 def test_the_wheel_is_the_package_and_nothing_else(wheel: zipfile.ZipFile) -> None:
     files = {name for name in wheel.namelist() if ".dist-info/" not in name}
     modules = {path.relative_to(ROOT).as_posix() for path in (ROOT / "saga").rglob("*.py")}
-    folders = ("saga/choreography/templates", "saga/monitor/web/templates", "saga/monitor/web/assets")
-    templates = {path.relative_to(ROOT).as_posix() for folder in folders for path in (ROOT / folder).iterdir()}
+    folders = ("choreography/templates", "scaffold/templates", "monitor/web/templates", "monitor/web/assets")
+    there = [path for folder in folders for path in (ROOT / "saga" / folder).rglob("*") if path.is_file()]
+    templates = {path.relative_to(ROOT).as_posix() for path in there}
     assert files == {*modules, *templates, "saga/py.typed"}
 
 

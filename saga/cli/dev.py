@@ -1,0 +1,77 @@
+"""`saga dev`: all services of a folder, on files, started again when something changes."""
+
+import asyncio
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+
+from saga.cli.options import broker_option, stores_option
+from saga.cli.printing import tell_of
+from saga.clock import SystemClock
+from saga.config import Settings
+from saga.development.crew import Crew
+
+COLOURS = ("cyan", "yellow", "green", "magenta", "blue", "bright_red")
+"""Colours of the services' names, where the output is a terminal."""
+
+
+@click.command()
+@click.argument("folder", default="services", type=click.Path(file_okay=False, path_type=Path))
+@broker_option
+@stores_option
+def dev(folder: Path, broker: str | None, store: str | None) -> None:
+    """Run all services of FOLDER, each in a process of its own, and again when something changes.
+
+    FOLDER is a package of the current folder, by default services/; each module or package directly in it that says
+    `name = Service(...)` is run. Broker and stores are files below .saga/, unless the settings say otherwise. What the
+    services say is printed behind their names.
+
+    When code in a service's package is saved, that service is started again; when a contract is, or any other code
+    below the current folder (tests left out), all of them. Before that each is loaded: of what cannot be loaded it is
+    said why, and the process that runs goes on. A service that has ended by itself waits for the next change.
+
+    Ctrl-C has all of them drain, and ends them; a second one ends them at once.
+
+    \b
+    Exit code 0: ended as told.
+    Exit code 2: there is no such folder, or the settings cannot work.
+    """
+    settings = Settings.from_environment(broker=broker, store=store)
+    environment = {**os.environ, "SAGA_BROKER": settings.broker, "SAGA_STORE": settings.store}
+    environment.setdefault("SAGA_LOG", "text")
+    environment.setdefault("PYTHONUNBUFFERED", "1")
+    shown = _Shown()
+    if environment.pop("SAGA_HTTP", ""):
+        shown("", "SAGA_HTTP is left out: one address cannot be that of several processes")
+    asyncio.run(_until_stopped(folder, environment, shown))
+
+
+async def _until_stopped(folder: Path, environment: dict[str, str], show: Callable[[str, str], None]) -> None:
+    stop, contracts = asyncio.Event(), environment.get("SAGA_CONTRACTS", "").strip()
+    root = Path.cwd()
+    crew = Crew(root / folder, root, environment, SystemClock(), show, Path(contracts) if contracts else None)
+
+    def told_to_stop() -> None:
+        if stop.is_set():
+            crew.hurry.set()
+        stop.set()
+
+    for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        asyncio.get_running_loop().add_signal_handler(name, told_to_stop)
+    await crew.run(stop)
+
+
+class _Shown:
+    """Printing of lines behind the names of services, each name in a colour of its own."""
+
+    def __init__(self) -> None:
+        self._colours: dict[str, str] = {}
+
+    def __call__(self, service: str, line: str) -> None:
+        if service and service not in self._colours:
+            self._colours[service] = COLOURS[len(self._colours) % len(COLOURS)]
+        width = max(map(len, ("saga", *self._colours)))
+        tell_of((service or "saga").ljust(width), self._colours.get(service), line)

@@ -1,0 +1,84 @@
+"""`saga new`: a project with a first service, or one more service for a project."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import click
+
+from saga.cli.printing import tell, tell_json
+from saga.contracts.library import folder_above
+from saga.errors import DeclarationError
+from saga.scaffold import plans
+from saga.scaffold.writing import write
+
+json_option = click.option("--json", "as_json", is_flag=True, help="One JSON document instead of text.")
+
+
+@click.group()
+def new() -> None:
+    """Write a project with a first service, or one more service for a project.
+
+    Nothing is overwritten: if a file is there already, or a name cannot be one, nothing is written, and all of it is
+    told. What is written passes `saga contracts check` and `lint`, mypy in its strict mode, ruff, and its own tests.
+
+    \b
+    saga new project shop
+    cd shop
+    saga new service payment
+
+    \b
+    Exit code 0: written.
+    Exit code 2: nothing was written: a name that cannot be one, or a file that is there.
+    """
+
+
+@new.command()
+@click.argument("name")
+@json_option
+def project(name: str, as_json: bool) -> None:
+    """Write the project NAME into a new folder of that name.
+
+    Contracts of an order that begins and ends, the service `order` that decides, its tests, pyproject.toml, a Makefile,
+    and compose files for Kafka.
+
+    \b
+    Exit code 0: written.
+    Exit code 2: nothing was written: a name that cannot be one, or a file that is there.
+    """
+    _write(Path(name), plans.project(name), as_json)
+    if not as_json:
+        tell(f"next: cd {name}; saga dev; README.md goes on from there")
+
+
+@new.command()
+@click.argument("name")
+@click.option("--hears", metavar="EVENT", help="Event that it reacts to; without it the one that begins a saga here.")
+@json_option
+def service(name: str, hears: str | None, as_json: bool) -> None:
+    """Write the service NAME into the project of the current folder.
+
+    A package in services/, with a handler of the event and, where a saga can fail, the compensation for it; contracts
+    of what it says, in a topic of its name; its tests; a compose file.
+
+    \b
+    Exit code 0: written.
+    Exit code 2: nothing was written: no project, a name that cannot be one, or a file that is there.
+    """
+    root = _root()
+    _write(root, plans.service(name, root, hears), as_json)
+
+
+def _root() -> Path:
+    """Folder of the project in which the command is called."""
+    try:
+        return folder_above().parent
+    except DeclarationError:
+        return Path.cwd()
+
+
+def _write(folder: Path, files: Mapping[str, str], as_json: bool) -> None:
+    written = write(folder, files)
+    if as_json:
+        tell_json({"written": [str(path) for path in written]})
+    else:
+        tell(*(f"{path} written" for path in written))

@@ -1,0 +1,204 @@
+"""Processes of services that are being written: one each, started again when their code or a contract changes.
+
+Before a service is started anew it is loaded in a process of its own: what cannot be loaded is said, and the one that
+runs goes on. A service that has ended by itself waits for the next change.
+"""
+
+import asyncio
+import signal
+import sys
+from asyncio.subprocess import PIPE, STDOUT, Process, create_subprocess_exec
+from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from saga.clock import Clock
+from saga.development.folder import changed, concerned, look, services_in
+
+LOOK_S, QUIET_S = 0.25, 0.3
+"""Pause between two looks at the files, and time without a change after which a change is over."""
+STOP_S_MAX: Final = 30.0
+"""Longest time for services to drain: their own limit is 20 s by default, and what may follow it."""
+LOAD_S_MAX: Final = 60.0
+"""Longest time for a service to be loaded."""
+LINE_BYTES_MAX: Final = 1 << 16
+"""Longest line that is shown: what is longer comes in parts."""
+
+
+@dataclass(eq=False)
+class Running:
+    """Process of one service."""
+
+    module: str
+    process: Process
+    reader: asyncio.Task[None]
+    is_stopping: bool = False
+
+
+@dataclass
+class Crew:
+    """Services of a folder, each in a process of its own."""
+
+    folder: Path
+    """Folder of the services, below `root`."""
+    root: Path
+    """Folder from which they are imported, and in which they run."""
+    environment: Mapping[str, str]
+    clock: Clock
+    say: Callable[[str, str], None]
+    """Function to call with what is to be shown: a service's name, or empty, and a line."""
+    contracts: Path | None = None
+    """Folder of contracts, if it is not below `root`."""
+    hurry: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set by who does not want to wait until all have drained."""
+    _running: dict[str, Running] = field(default_factory=dict)
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Run them until `stop`, and end all of them. Raises `ConfigurationError`: there is no such folder."""
+        seen = look(self.root, self.contracts)
+        found = services_in(self.folder, self.root)
+        try:
+            await self._start(self._usable(found.modules, found.broken))
+            if not found.modules:
+                self.say("", f"there is no service in {self.folder} yet: a module there says name = Service(...)")
+            while not stop.is_set():
+                await self.clock.sleep(LOOK_S)
+                now = look(self.root, self.contracts)
+                if now != seen and not stop.is_set():
+                    now = await self._settled(now)
+                    await self._renew(changed(seen, now))
+                    seen = now
+        finally:
+            await self._stop(list(self._running))
+
+    async def _settled(self, seen: Mapping[Path, tuple[int, int]]) -> Mapping[Path, tuple[int, int]]:
+        """Wait until nothing changes any more: who saves many files is not done with the first one."""
+        while True:
+            await self.clock.sleep(QUIET_S)
+            now = look(self.root, self.contracts)
+            if now == seen:
+                return now
+            seen = now
+
+    async def _renew(self, paths: Collection[Path]) -> None:
+        """Start anew what a change concerns."""
+        some = sorted(str(path.relative_to(self.root)) for path in paths if self.root in path.parents)[:3]
+        self.say("", f"changed: {', '.join(some) or len(paths)}{' and more' if len(paths) > 3 else ''}")
+        found = services_in(self.folder, self.root)
+        there = {*found.modules, *found.broken}
+        gone = [module for module in self._running if module not in there]
+        for module in gone:
+            self.say(_name(module), "is not there any more")
+        await self._stop(gone)
+        wanted = concerned(paths, [*found.modules, *found.broken], self.root)
+        anew = self._usable([module for module in wanted if module not in found.broken], found.broken)
+        anew += [module for module in found.modules if module not in self._running and module not in anew]
+        ready = [module for module in anew if await self._can_be_loaded(module)]
+        await self._stop(ready)
+        await self._start(ready)
+
+    def _usable(self, modules: Iterable[str], broken: Mapping[str, str]) -> list[str]:
+        """Modules that Python can read; of the others it is said why."""
+        for module, why in broken.items():
+            self.say(_name(module), f"cannot be read: {why}; {self._goes_on(module)}")
+        return list(modules)
+
+    def _goes_on(self, module: str) -> str:
+        running = self._running.get(module)
+        is_up = running is not None and running.process.returncode is None
+        return "what ran before goes on" if is_up else "it is started when that is mended"
+
+    async def _can_be_loaded(self, module: str) -> bool:
+        """Load a service in a process of its own; say what it says if that fails."""
+        process = await self._process("manifest", module)
+        try:
+            said, _ = await self.clock.within(LOAD_S_MAX, process.communicate())
+        except TimeoutError:
+            said = f"it was not loaded within {LOAD_S_MAX:.0f} s".encode()
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+        if process.returncode == 0:
+            return True
+        for line in said.decode("utf-8", "replace").splitlines():
+            self.say(_name(module), line)
+        self.say(_name(module), f"cannot be loaded; {self._goes_on(module)}")
+        return False
+
+    # ---------------------------------------------------------------- processes
+
+    async def _process(self, *arguments: str) -> Process:
+        # A session of its own: Ctrl-C in the terminal reaches us alone, and we end the services in order.
+        return await create_subprocess_exec(
+            *(sys.executable, "-m", "saga.cli.main", *arguments),
+            cwd=self.root,
+            env=dict(self.environment),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=PIPE,
+            stderr=STDOUT,
+            start_new_session=True,
+        )
+
+    async def _start(self, modules: Iterable[str]) -> None:
+        for module in modules:
+            process = await self._process("run", module)
+            reader = asyncio.get_running_loop().create_task(self._read(module, process), name=module)
+            self._running[module] = Running(module, process, reader)
+            self.say(_name(module), f"started, process {process.pid}")
+
+    async def _read(self, module: str, process: Process) -> None:
+        """Show what a process says, line by line; and how it ends."""
+        assert process.stdout is not None
+        rest = b""
+        while part := await process.stdout.read(LINE_BYTES_MAX):
+            *lines, rest = (rest + part).split(b"\n")
+            for line in lines:
+                self.say(_name(module), line.decode("utf-8", "replace").rstrip("\r"))
+            if len(rest) >= LINE_BYTES_MAX:
+                self.say(_name(module), rest.decode("utf-8", "replace"))
+                rest = b""
+        if rest:
+            self.say(_name(module), rest.decode("utf-8", "replace"))
+        code = await process.wait()
+        running = self._running.get(module)
+        if running is not None and running.process is process and not running.is_stopping:
+            self.say(_name(module), f"has ended by itself, with {code}; it is started again when something changes")
+
+    async def _stop(self, modules: Iterable[str]) -> None:
+        """End processes: they drain, side by side; those that take too long are killed, which nothing is lost by."""
+        ending = [self._running[module] for module in modules if module in self._running]
+        for running in ending:
+            running.is_stopping = True
+            with suppress(ProcessLookupError):
+                running.process.send_signal(signal.SIGTERM)
+        over = [asyncio.get_running_loop().create_task(running.process.wait()) for running in ending]
+        hurry = asyncio.get_running_loop().create_task(self.hurry.wait())
+        try:
+            with suppress(TimeoutError):
+                await self.clock.within(STOP_S_MAX, _all_or(over, hurry))
+        finally:
+            hurry.cancel()
+            for running in ending:
+                if running.process.returncode is None:
+                    self.say(_name(running.module), "did not end in time, and is killed: nothing is lost by that")
+                    running.process.kill()
+            for running in ending:
+                await running.process.wait()
+                await running.reader
+                self._running.pop(running.module, None)
+
+
+async def _all_or(tasks: Collection[asyncio.Task[int]], hurry: asyncio.Task[bool]) -> None:
+    """Return when all tasks are over, or there is a hurry."""
+    waiting: set[asyncio.Task[int] | asyncio.Task[bool]] = {*tasks}
+    while waiting and not hurry.done():
+        await asyncio.wait({*waiting, hurry}, return_when=asyncio.FIRST_COMPLETED)
+        waiting = {task for task in waiting if not task.done()}
+
+
+def _name(module: str) -> str:
+    """Name for people: the last part of a module's."""
+    return module.rpartition(".")[2]

@@ -1,0 +1,142 @@
+"""`saga dev` in a project as `saga new` writes it: it runs its services, starts them again, and leaves none behind."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cli.test_dead import until
+from tests.scaffold.test_new import ROOT, saga
+
+ORDER = "services/order/__init__.py"
+
+
+class Dev:
+    """The command, in a process of its own, and what it has said."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.log = folder, folder / "log.txt"
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("SAGA_")}
+        environment = {**kept, "PYTHONPATH": str(ROOT), "SAGA_HTTP": "127.0.0.1:1", "SAGA_DRAIN_S": "5"}
+        with self.log.open("wb") as file:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "saga.cli.main", "dev"],
+                cwd=folder, env=environment, stdout=file, stderr=subprocess.STDOUT, start_new_session=True,
+            )  # fmt: skip
+
+    def said(self) -> list[str]:
+        return self.log.read_text("utf-8", "replace").splitlines()
+
+    def times(self, pattern: str) -> int:
+        return len([line for line in self.said() if re.search(pattern, line)])
+
+    def until_said(self, pattern: str, times: int = 1) -> None:
+        def holds() -> bool:
+            assert self.process.poll() is None, self.said()
+            return self.times(pattern) >= times
+
+        until(holds, self.said)
+
+    def processes(self) -> list[int]:
+        return [int(found[1]) for line in self.said() if (found := re.search(r"started, process (\d+)", line))]
+
+    def edit(self, path: str, change: Callable[[str], str]) -> None:
+        file = self.folder / path
+        file.write_text(change(file.read_text()))
+
+
+@pytest.fixture
+def dev(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Dev]:
+    monkeypatch.chdir(tmp_path)
+    for name in ("SAGA_BROKER", "SAGA_STORE", "SAGA_CONTRACTS"):
+        monkeypatch.delenv(name, raising=False)
+    assert saga("new", "project", "shop").exit_code == 0
+    monkeypatch.chdir(tmp_path / "shop")
+    assert saga("new", "service", "payment").exit_code == 0
+    running = Dev(tmp_path / "shop")
+    try:
+        yield running
+    finally:
+        for process in running.processes():
+            if is_alive(process):
+                os.kill(process, signal.SIGKILL)
+        running.process.kill()
+        running.process.wait()
+
+
+def is_alive(process: int) -> bool:
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_services_run_are_started_again_when_they_change_and_end_with_it(dev: Dev) -> None:
+    dev.until_said(r"^order +\| .* assigned ")
+    dev.until_said(r"^payment +\| .* assigned ")
+    assert dev.times(r"^saga +\| SAGA_HTTP is left out") == 1
+    line = json.dumps({"order_id": "o-1", "sku": "tea", "quantity": 50})
+    put = subprocess.run(
+        [sys.executable, "-m", "saga.cli.main", "publish", "OrderPlaced"],
+        cwd=dev.folder, input=line, text=True, capture_output=True, check=False,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert put.returncode == 0, put.stderr
+    dev.until_said(r"^order +\| .* handled .*saga=o-1")
+
+    dev.edit(ORDER, lambda text: text.replace("= 100", "= 100 +"))
+    dev.until_said(r"^order +\| cannot be read: .*services/order/__init__.py:7: .*; what ran before goes on")
+    assert len(dev.processes()) == 2
+    assert all(map(is_alive, dev.processes()))
+
+    dev.edit(ORDER, lambda text: text.replace("= 100 +", "= nobody"))
+    dev.until_said(r"^order +\| cannot be loaded; what ran before goes on")
+    assert dev.times(r"^order +\|.*NameError: name 'nobody' is not defined") >= 1
+
+    dev.edit(ORDER, lambda text: text.replace("= nobody", "= 10"))
+    dev.until_said(r"^order +\| started, process", times=2)
+    assert dev.times(r"^payment +\| started, process") == 1, "its code has not changed"
+
+    dev.edit("contracts/payment/PaymentDone.v1.avsc", lambda text: text.replace("has done", "did"))
+    dev.until_said(r"^payment +\| started, process", times=2)
+    dev.until_said(r"^order +\| started, process", times=3)
+    last = dev.processes()[-2:]
+    os.kill(last[0], signal.SIGKILL)
+    dev.until_said(r"has ended by itself, with -9; it is started again when something changes")
+
+    dev.process.send_signal(signal.SIGINT)
+    assert dev.process.wait(60) == 0, dev.said()
+    assert not any(map(is_alive, dev.processes()))
+
+
+def test_a_service_that_does_not_drain_is_ended_by_a_second_signal(dev: Dev) -> None:
+    dev.until_said(r"^order +\| .* assigned ")
+    dev.until_said(r"^payment +\| .* assigned ")
+    for process in dev.processes():
+        os.kill(process, signal.SIGSTOP)
+    dev.process.send_signal(signal.SIGINT)
+    dev.edit("services/__init__.py", lambda text: text + "\n")
+    until(lambda: not signal_waits(dev.process.pid))
+    dev.process.send_signal(signal.SIGINT)
+    assert dev.process.wait(60) == 0, dev.said()
+    assert dev.times("did not end in time, and is killed: nothing is lost by that") == 2
+    assert not any(map(is_alive, dev.processes()))
+
+
+def signal_waits(process: int) -> bool:
+    """True while a signal was sent to a process and not yet taken: another one of its kind would be one with it."""
+    status = Path(f"/proc/{process}/status").read_text()
+    return any(int(mask, 16) for mask in re.findall(r"^(?:Sig|Shd)Pnd:\s+(\w+)", status, re.MULTILINE))
+
+
+def test_a_folder_that_is_not_there_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    told = saga("dev", "elsewhere")
+    assert told.exit_code == 2
+    assert "elsewhere is no package of the folder" in told.stderr

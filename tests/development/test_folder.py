@@ -1,0 +1,83 @@
+"""Which services a folder has, what of it has changed, and whom a change concerns."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from saga.development import folder
+from saga.development.folder import changed, concerned, look, services_in
+from saga.errors import ConfigurationError
+
+SERVICE = 'from saga import Service\n\nit: Service[None] = Service("it")\n'
+
+
+def put(path: Path, text: str = "") -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+def test_what_declares_a_service_is_found_and_nothing_is_imported(tmp_path: Path) -> None:
+    services = tmp_path / "services"
+    put(
+        services / "payment/__init__.py",
+        'import saga\nraise SystemExit("imported")\npayment = saga.Service("payment")\n',
+    )
+    put(services / "stock.py", SERVICE)
+    put(services / "ledger.py", "class Ledger: ...\n")
+    put(services / "deep/inside/__init__.py", SERVICE)
+    put(services / "not-a-name.py", SERVICE)
+    put(services / "notes.txt", SERVICE)
+    put(services / "__init__.py", SERVICE)
+    put(services / "broken.py", "def (:\n")
+    put(services / "binary.py", "x = 1\0")
+    found = services_in(services, tmp_path)
+    assert found.modules == ("services.payment", "services.stock")
+    assert set(found.broken) == {"services.broken", "services.binary"}
+    assert found.broken["services.broken"].startswith(f"{services / 'broken.py'}:1: ")
+
+
+@pytest.mark.parametrize("name", ["missing", "..", "not-a-package", "file.py"])
+def test_what_is_no_package_of_the_folder_is_refused(tmp_path: Path, name: str) -> None:
+    put(tmp_path / "root/not-a-package/x.py")
+    put(tmp_path / "root/file.py")
+    with pytest.raises(ConfigurationError, match="is no package of the folder"):
+        services_in(tmp_path / "root" / name, tmp_path / "root")
+
+
+def test_files_that_were_written_made_or_removed_are_found_and_no_others(tmp_path: Path) -> None:
+    code, gone = put(tmp_path / "services/a.py", "1"), put(tmp_path / "services/b.py", "1")
+    outside = put(tmp_path / "elsewhere/contracts/orders/Placed.v1.avsc", "{}")
+    for unseen in (".git/x.py", "tests/test_a.py", "services/__pycache__/a.py", "venv/pyvenv.cfg", "venv/lib/x.py"):
+        put(tmp_path / "root" / unseen)
+    put(tmp_path / "services/notes.md")
+    root, contracts = tmp_path / "services", tmp_path / "elsewhere/contracts"
+    before = look(root, contracts)
+    assert set(before) == {code, gone, outside}
+    assert set(look(tmp_path / "root")) == set()
+    assert changed(before, look(root, contracts)) == frozenset()
+    code.write_text("22")
+    gone.unlink()
+    new = put(root / "c/__init__.py")
+    os.utime(outside, ns=(0, 0))
+    put(root / "tests/test_a.py")
+    assert changed(before, look(root, contracts)) == {code, gone, new, outside}
+
+
+def test_of_too_many_files_so_many_are_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(folder, "FILES_MAX", 3)
+    for n in range(9):
+        put(tmp_path / f"f{n}.py")
+    assert len(look(tmp_path)) == 3
+
+
+def test_a_change_concerns_its_service_and_one_of_what_is_shared_all() -> None:
+    root, modules = Path("/root"), ["services.payment", "services.stock"]
+    services = root / "services"
+    assert concerned([services / "payment/bank.py"], modules, root) == ("services.payment",)
+    assert concerned([services / "stock.py"], modules, root) == ("services.stock",)
+    assert concerned([services / "stock.py", services / "payment/events.py"], modules, root) == tuple(modules)
+    assert concerned([services / "money.py"], modules, root) == tuple(modules)
+    assert concerned([services / "stock.py", root / "contracts/orders/Placed.v1.avsc"], modules, root) == tuple(modules)
+    assert concerned([services / "stock/x.py", services / "payments.py"], modules, root) == tuple(modules)

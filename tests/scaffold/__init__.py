@@ -1,0 +1,1 @@
+"""Scaffolds: what is written passes all checks, and nothing is overwritten."""

@@ -1,0 +1,209 @@
+"""`saga new`: what it writes passes the checks that it promises, in a fresh folder; and what it refuses to write."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from saga.cli.main import main
+from saga.errors import SagaError
+from saga.scaffold.writing import write
+from tests.contracts.folders import decimal, field, schema
+from tests.contracts.folders import write as write_contracts
+
+BIN = Path(sys.executable).parent
+LONG = "a-name-that-is-as-long-as-any-may-be-her"
+ROOT = Path(__file__).parents[2]
+CHECKS = (
+    (sys.executable, "-m", "saga.cli.main", "contracts", "check"),
+    (sys.executable, "-m", "saga.cli.main", "contracts", "lint"),
+    (str(BIN / "ruff"), "format", "--no-cache", "--check", "."),
+    (str(BIN / "ruff"), "check", "--no-cache", "."),
+    (str(BIN / "mypy"),),
+    (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "error"),
+)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    for name in ("SAGA_BROKER", "SAGA_STORE", "SAGA_CONTRACTS"):
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path
+
+
+def saga(*args: str) -> Result:
+    return CliRunner().invoke(main, args, catch_exceptions=False, prog_name="saga")
+
+
+def called(folder: Path, *command: str) -> None:
+    """Run a command in a folder, with the toolkit as it is here. Fails with what it said when it does."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("SAGA_", "COV_", "PYTEST_"))}
+    environment = {**kept, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run(
+        command, cwd=folder, capture_output=True, text=True, check=False, env=environment, timeout=110
+    )
+    assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+
+
+def test_what_it_writes_passes_all_that_it_promises(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A first service, one beside it, one with as long a name as may be, and one that hears an event of all types, of a
+    saga that cannot fail."""
+    assert saga("new", "project", "shop").exit_code == 0
+    shop = folder / "shop"
+    monkeypatch.chdir(shop)
+    write_contracts(shop, of_all_types())
+    assert saga("new", "service", "payment", "--hears", "OrderPlaced").exit_code == 0
+    assert saga("new", "service", LONG, "--hears", "PaymentDone").exit_code == 0
+    assert saga("new", "service", "stock", "--hears", "BasketFilled").exit_code == 0
+    assert not (shop / "contracts/stock/StockTakenBack.v1.avsc").exists(), "nothing can fail there"
+    assert "compensation" not in (shop / "services/stock/__init__.py").read_text()
+    assert "compensation" in (shop / "services/payment/__init__.py").read_text()
+    for command in CHECKS:
+        called(shop, *command)
+    modules = ("services.order", "services.payment", "services.stock", f"services.{LONG.replace('-', '_')}")
+    called(shop, sys.executable, "-m", "saga.cli.main", "topics", "plan", *modules)
+
+
+def of_all_types() -> dict[str, Any]:
+    uuid, day = {"type": "string", "logicalType": "uuid"}, {"type": "int", "logicalType": "date"}
+    moment = {"type": "long", "logicalType": "timestamp-millis"}
+    size = {"type": "enum", "name": "Size", "doc": "How large.", "symbols": ["SMALL", "LARGE"], "default": "SMALL"}
+    part = {"type": "record", "name": "PartOfIt", "doc": "A part.", "fields": [field("sum", decimal(), doc="A sum.")]}
+    made = schema(
+        "BasketFilled",
+        field("basket_id", "string", doc="The basket."),
+        field("total", decimal(), doc="What it costs, in euros."),
+        field("customer_id", uuid, doc="Who."),
+        field("day", day, doc="When."),
+        field("filled_at", moment, doc="When, exactly."),
+        field("size", size, doc="How large."),
+        field("part", part, doc="A part."),
+        field("words", {"type": "array", "items": "string"}, doc="Words."),
+        field("prices", {"type": "map", "values": "long"}, doc="Prices."),
+        field("note", ["null", "string"], doc="A note.", lint=["optional-default"]),
+        field("weight", "double", doc="A weight.", lint=["unit"]),
+        field("is_gift", "boolean", doc="A gift."),
+        field("picture", "bytes", doc="A picture."),
+        topic="baskets", owner="basket", key="basket_id", starts=True, said="outside",
+    )  # fmt: skip
+    return {**made, "fields": made["fields"][1:]}
+
+
+def test_compose_files_name_what_is_there(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    yaml = pytest.importorskip("yaml")
+    assert saga("new", "project", "shop").exit_code == 0
+    monkeypatch.chdir(folder / "shop")
+    assert saga("new", "service", "stock-taking").exit_code == 0
+    whole = yaml.safe_load(Path("docker-compose.yml").read_text())
+    own = yaml.safe_load(Path("docker-compose.stock-taking.yml").read_text())
+    services, volumes = {**whole["services"], **own["services"]}, {**whole["volumes"], **own["volumes"]}
+    assert set(services) == {"kafka", "topics", "order", "stock-taking"}
+    for name in ("order", "stock-taking"):
+        assert services[name]["command"] == f"run services.{name.replace('-', '_')}"
+        assert services[name]["depends_on"].keys() <= services.keys()
+        assert [volume.partition(":")[0] for volume in services[name]["volumes"]] == [name]
+        assert name in volumes
+        assert services[name]["environment"] == services["topics"]["environment"]
+
+
+def test_make_finds_all_services_by_itself(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert saga("new", "project", "shop").exit_code == 0
+    monkeypatch.chdir(folder / "shop")
+    assert saga("new", "service", "payment").exit_code == 0
+    told = subprocess.run(["make", "--dry-run", "up"], capture_output=True, text=True, check=True).stdout
+    assert re.search(r'MODULES="services\.(order services\.payment|payment services\.order)"', told)
+    assert "-f docker-compose.yml" in told
+    assert "-f docker-compose.payment.yml" in told
+
+
+# -------------------------------------------------------------------- what is refused
+
+
+def test_nothing_is_overwritten_and_all_that_is_in_the_way_is_told(folder: Path) -> None:
+    (folder / "shop/tests").mkdir(parents=True)
+    (folder / "shop/tests/test_order.py").write_text("mine")
+    (folder / "shop/Makefile").symlink_to("nowhere")
+    told = saga("new", "project", "shop")
+    assert told.exit_code == 2
+    assert [line for line in told.stderr.splitlines() if line.startswith("  - ")] == [
+        "  - shop/Makefile is there already", "  - shop/tests/test_order.py is there already"
+    ]  # fmt: skip
+    assert sorted(path.name for path in (folder / "shop").rglob("*")) == ["Makefile", "test_order.py", "tests"]
+    assert (folder / "shop/tests/test_order.py").read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("Shop", "'Shop' cannot be a service: a name is at most 40 lower case letters and digits"),
+        ("1shop", "begins with a letter"),
+        ("shop-", "in parts with `-` between them"),
+        ("../shop", "cannot be a service"),
+        ("x" * 41, "at most 40"),
+        ("client", "clients publish under that name"),
+        ("saga", "the toolkit's own topics"),
+        ("class", "it is a word of Python"),
+        ("orders", "a topic orders is in "),
+        ("order", "is there already"),
+    ],
+)
+def test_a_name_that_cannot_be_one_is_refused(
+    folder: Path, name: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert saga("new", "project", "shop").exit_code == 0
+    monkeypatch.chdir(folder / "shop")
+    before = sorted(folder.rglob("*"))
+    told = saga("new", "service", name)
+    assert told.exit_code == 2
+    assert said in told.stderr
+    assert sorted(folder.rglob("*")) == before, "nothing was written"
+
+
+def test_all_that_keeps_a_service_from_being_written_is_told_at_once(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = saga("new", "service", "Payment")
+    assert told.exit_code == 2
+    assert "'Payment' cannot be a service" in told.stderr
+    assert f"{folder} is no project" in told.stderr
+    assert saga("new", "project", "shop").exit_code == 0
+    monkeypatch.chdir(folder / "shop")
+    told = saga("new", "service", "Payment", "--hears", "Nothing")
+    assert "'Payment' cannot be a service" in told.stderr
+    assert "--hears 'Nothing': there is no such contract; there are OrderCancelled, OrderConfirmed, OrderPlaced" in (
+        told.stderr
+    )
+    assert saga("new", "service", "payment").exit_code == 0
+    (folder / "shop/services/payment/__init__.py").unlink()
+    again = saga("new", "service", "payment")
+    assert "a contract PaymentDone is in " in again.stderr
+    assert "a contract PaymentTakenBack is in " in again.stderr
+    assert "a topic payment is in " in again.stderr
+
+
+def test_where_no_event_or_several_begin_sagas_it_has_to_be_said_which(folder: Path) -> None:
+    write_contracts(folder, schema("Placed", starts=True), schema("Begun", topic="others", owner="other", starts=True))
+    (folder / "services").mkdir()
+    told = saga("new", "service", "payment")
+    assert (told.exit_code, "say what it reacts to, --hears EVENT: Begun, Placed" in told.stderr) == (2, True)
+    assert saga("new", "service", "payment", "--hears", "Begun").exit_code == 0
+
+
+def test_what_was_written_before_a_failure_is_removed_again(folder: Path) -> None:
+    (folder / "there").write_text("a file")
+    with pytest.raises(SagaError, match=r"nothing was written: .*there"):
+        write(folder, {"a/b/c.txt": "text", "there/d.txt": "text"})
+    assert sorted(path.name for path in folder.rglob("*")) == ["there"]
+
+
+def test_what_was_written_can_be_read_by_programs(folder: Path) -> None:
+    told = json.loads(saga("new", "project", "shop", "--json").stdout)
+    assert "shop/pyproject.toml" in told["written"]
+    assert all((folder / path).is_file() for path in told["written"])
