@@ -11,14 +11,13 @@ import asyncio
 from array import array
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Mapping
-from contextlib import AsyncExitStack
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Final, Generic, TypeVar
 
 from saga import envelope
-from saga.broker.administration import Administration, Bounds
+from saga.broker.administration import Administration, Bounds, Reading
 from saga.broker.partitioner import partition_of
 from saga.client_hearing import Hearing
 from saga.clock import Clock
@@ -34,7 +33,7 @@ CHUNK: Final = 4096
 FOUND_S_MAX: Final = 60.0
 """Longest time of a question for what is there already; a partition that is longer is read on at the next question."""
 POLL_S, AGAIN_S = 0.1, 0.5
-"""Longest wait for records, after which it is looked who has begun to ask; and pause when the broker is away."""
+"""Longest wait for records, after which it is looked who still asks; and pause when the broker is away."""
 RECORDS_MAX = 2000
 
 
@@ -104,6 +103,10 @@ class Asker:
     """Record of an outcome that came while it was asked."""
 
 
+async def _polled(reading: Reading) -> Sequence[Record]:
+    return await reading.poll(records_max=RECORDS_MAX, timeout_s=POLL_S)
+
+
 class Outcomes(Generic[E]):
     """Outcomes of one kind of saga, for everybody in this process who asks."""
 
@@ -112,6 +115,8 @@ class Outcomes(Generic[E]):
         self._strands: dict[Partition, Strand] = {}
         self._askers: set[Asker] = set()
         self._reader: asyncio.Task[None] | None = None
+        self._news = asyncio.Event()
+        """Set when somebody has begun to ask."""
         self._trouble = ""
         """Reason that nothing can be read now."""
 
@@ -122,6 +127,7 @@ class Outcomes(Generic[E]):
         counts = await self._broker.partitions(self._hearing.topics)
         asker = Asker(key, tuple(Partition(topic, partition_of(key, count)) for topic, count in counts.items()))
         self._askers.add(asker)
+        self._news.set()
         if self._reader is None or self._reader.done():
             self._reader = asyncio.get_running_loop().create_task(self._read(), name="outcomes")
             self._reader.add_done_callback(self._ended)
@@ -202,19 +208,37 @@ class Outcomes(Generic[E]):
         """Read the partitions of all who ask, until there is nobody, or somebody who needs another one."""
         await self._look_up()
         wanted = {partition for asker in self._askers for partition in asker.ends or ()}
-        async with AsyncExitStack() as stack:
-            at = {partition: self._strands[partition].next for partition in wanted}
-            reading = await stack.enter_async_context(self._broker.read(at))
-            while True:
-                for partition, position in reading.positions().items():
-                    self._strands[partition].next = position
-                self._tell_who_has_caught_up()
-                if not self._askers or any(not wanted.issuperset(asker.ends or ()) for asker in self._askers):
-                    return
-                for record in await reading.poll(records_max=RECORDS_MAX, timeout_s=POLL_S):
-                    self._note(record)
-                self._trouble = "; ".join(each.reason for each in reading.standstills())
-                await self._look_up()
+        async with self._broker.read({partition: self._strands[partition].next for partition in wanted}) as reading:
+            polling: asyncio.Task[Sequence[Record]] | None = None
+            try:
+                while True:
+                    # Without a pause: what was noted, and up to where, belong together.
+                    if polling is not None and polling.done():
+                        for record in polling.result():
+                            self._note(record)
+                        self._trouble, polling = "; ".join(each.reason for each in reading.standstills()), None
+                    for partition, position in reading.positions().items():
+                        self._strands[partition].next = position
+                    self._tell_who_has_caught_up()
+                    if not self._askers or any(not wanted.issuperset(asker.ends or ()) for asker in self._askers):
+                        return
+                    if polling is None:
+                        polling = asyncio.get_running_loop().create_task(_polled(reading))
+                    await self._news_or(polling)
+                    await self._look_up()
+            finally:
+                if polling is not None:
+                    polling.cancel()
+                    await asyncio.wait([polling])
+                    if not polling.cancelled():
+                        polling.exception()  # seen
+
+    async def _news_or(self, polling: asyncio.Task[Sequence[Record]]) -> None:
+        """Return when records have come, or the time for them is over; or at once when somebody begins to ask."""
+        news = asyncio.get_running_loop().create_task(self._news.wait())
+        await asyncio.wait([polling, news], return_when=asyncio.FIRST_COMPLETED)
+        news.cancel()
+        self._news.clear()
 
     async def _look_up(self) -> None:
         """Look up where the partitions end for all who have begun to ask since; and begin those that are new."""
@@ -236,7 +260,7 @@ class Outcomes(Generic[E]):
     def _note(self, record: Record) -> None:
         """Remember where an outcome lies, and give it to those who ask for it."""
         strand = self._strands[Partition(*record[:2])]
-        if record.offset < strand.next or record.key is None or not self._is_outcome(record):
+        if record.key is None or not self._is_outcome(record):
             return
         strand.places.add(record.key, record.offset)
         if sum(len(each.places) for each in self._strands.values()) > REMEMBERED_MAX:

@@ -5,6 +5,7 @@ import logging
 import os
 from collections import Counter
 from collections.abc import AsyncIterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,8 @@ from saga.contracts.library import binding_of
 from saga.errors import BrokerUnavailable, UnknownSchema
 from saga.inspection.sources import administration_of
 from saga.messages import Outgoing, Partition
-from tests.contracts.folders import generated, put, schema, write
+from saga.sealing.folder import KeyFolder
+from tests.contracts.folders import field, generated, put, schema, write
 from tests.test_client_outcomes import a_task, outgoing
 
 CLOCK = SystemClock()
@@ -180,6 +182,27 @@ async def test_a_partition_that_comes_back_is_not_heard_twice(embedded: Shop) ->
         events._waiting.extend(list(events._waiting))
         assert (await heard(events, 2)).total() == 2, "each of the others once"
         assert await quiet(events)
+
+
+async def test_sealed_values_are_opened_with_the_keys_and_are_their_sealed_text_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SAGA_BROKER", f"embedded:///{tmp_path / 'broker.db'}")
+    monkeypatch.setenv("SAGA_KEYS", str(tmp_path / "keys"))
+    address = field("address", "string", sensitive=True)
+    ends = {"topic": "moves", "said": "outside", "heard": "outside", "outcome": "success"}
+    write(tmp_path, schema("Moved", address, **ends))
+    moved: Any = generated(tmp_path, "Moved").Moved
+    KeyFolder(tmp_path / "keys", CLOCK).new("ada", "the first one")
+    event = moved(order_id="o-1", address="Kiel")
+    async with Client() as client, client.listen(moved, begin="beginning") as events:
+        await client.publish(event)
+        assert await heard(events, 1) == Counter([event])
+        assert await client.outcome("o-1", moved, within=timedelta(0)) == event
+    monkeypatch.delenv("SAGA_KEYS")
+    async with Client() as client, client.listen(moved, begin="beginning") as events:
+        [sealed] = await heard(events, 1)
+        assert sealed.address.startswith("sealed:1:")
 
 
 # -------------------------------------------------------------------- what is refused

@@ -109,6 +109,7 @@ def test_services_run_are_started_again_when_they_change_and_end_with_it(dev: De
     last = dev.processes()[-2:]
     os.kill(last[0], signal.SIGKILL)
     dev.until_said(r"has ended by itself, with -9; it is started again when something changes")
+    assert dev.times("has ended by itself") == 1, "those that were started again were told to end"
 
     dev.process.send_signal(signal.SIGINT)
     assert dev.process.wait(60) == 0, dev.said()
