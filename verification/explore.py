@@ -53,8 +53,8 @@ def explore_from(
             moved = False
             for what, after in space.moves(s):
                 moved = True
-                if after not in parents:
-                    parents[after] = s, what
+                came = s, what
+                if parents.setdefault(after, came) is came:  # one look: a state is long, and so is making its hash
                     todo.append(after)
             if not moved:
                 ends += 1

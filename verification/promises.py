@@ -42,6 +42,8 @@ class Promises:
         self._updates: dict[int, tuple[tuple[Entry, Call, str], ...]] = {}
         self._sound: dict[int, str | None] = {}
         self._kept_once: set[int] = set()
+        self._claims: dict[int, tuple[tuple[str, str], ...]] = {}
+        """Answers that lie apart, of each progress: the name of the call, and the key."""
 
     # ---------------------------------------------------------------- in every state
 
@@ -137,6 +139,8 @@ class Promises:
 
     def _page_lost(self, s: State) -> str | None:
         p = self._space.snapshot(s.progress)
+        if not p.pages:
+            return None
         lost, pages = list[str](), [*p.pages]
         while pages:
             key = page_key(SERVICE, SAGA, pages.pop())
@@ -149,13 +153,13 @@ class Promises:
 
     def _claim_lost(self, s: State) -> str | None:
         """An answer that lies apart, and is not there."""
-        p, entries = self._space.snapshot(s.progress), self._space.entries(s, s.progress)
-        calls = [call for i in p.intents for call in i.calls] + [call for t in entries for call in t.calls]
-        lost = [
-            call.name
-            for call in calls
-            if call.claim and not s.version_of(ARCHIVES, claim_key(SERVICE, SAGA, call.claim))
-        ]
+        claims = self._claims.get(s.progress)
+        if claims is None:
+            p, entries = self._space.snapshot(s.progress), self._space.entries(s, s.progress)
+            calls = [call for i in p.intents for call in i.calls] + [call for t in entries for call in t.calls]
+            claims = tuple((call.name, claim_key(SERVICE, SAGA, call.claim)) for call in calls if call.claim)
+            self._claims[s.progress] = claims
+        lost = [name for name, key in claims if not s.version_of(ARCHIVES, key)]
         return f"CLAIM LOST {lost}" if lost else None
 
     def _kept_twice(self, s: State) -> str | None:

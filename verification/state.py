@@ -1,5 +1,6 @@
 """State of everything that is explored, as a value without history, and readings of its parts."""
 
+from functools import lru_cache
 from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
@@ -101,14 +102,15 @@ class State(NamedTuple):
     def with_worker(self, w: int, worker: Worker, **changes: Any) -> "State":
         """State with one worker changed, and whatever else."""
         workers = (worker, self.workers[1]) if w == 0 else (self.workers[0], worker)
+        if not changes:  # as it is nearly always: `_replace` looks at the name of each field
+            return State._make((workers, *self[1:]))
         return self._replace(workers=workers, **changes)
 
     def saying(self, publish: Publish) -> "State":
         """State with these records in the log. A letter about a compensation that is tried again is in the log, and
         recorded nowhere."""
-        told = [r for r in publish.records if all(name != "dead_undoes" for name, _ in r.headers)]
-        wakes = [wake_in(Record(r.topic, 0, 0, r.key, r.value, r.headers, 0)) for r in told if is_wake(r)]
-        new = [i for i in map(id_of, told) if i not in self.out and not i.startswith("wake-")]
+        told, wakes = told_by(publish)
+        new = [i for i in told if i not in self.out]
         if not new and not wakes:
             return self
         return self._replace(out=(*self.out, *dict.fromkeys(new)), wakes=(*self.wakes, *wakes))
@@ -126,6 +128,20 @@ def with_number(numbers: Three, log: int, number: int) -> Three:
 def is_wake(record: Outgoing) -> bool:
     """True for a record on a topic of wakes."""
     return record.topic in _WAKES
+
+
+@lru_cache(maxsize=10_000)  # a search publishes the same few records in most of its states
+def told_by(publish: Publish) -> tuple[tuple[str, ...], tuple[Wake, ...]]:
+    """Ids of what the records tell for good, and the wakes among them."""
+    told = [r for r in publish.records if all(name != "dead_undoes" for name, _ in r.headers)]
+    wakes = [wake_in(Record(r.topic, 0, 0, r.key, r.value, r.headers, 0)) for r in told if is_wake(r)]
+    return tuple(i for i in map(id_of, told) if not i.startswith("wake-")), tuple(wakes)
+
+
+@lru_cache(maxsize=10_000)
+def names_of(publish: Publish) -> str:
+    """Ids of the records, as a trace has them."""
+    return ", ".join(map(id_of, publish.records))
 
 
 def id_of(record: Outgoing) -> str:

@@ -44,7 +44,19 @@ from verification.operations import (
     Together,
 )
 from verification.services import Explored, ages_at, explored_ports, ms_after, now_ms, participant
-from verification.state import PROGRESS, STOCK, TOPICS, WAKES, History, Move, State, Worker, applied, id_of, with_number
+from verification.state import (
+    PROGRESS,
+    STOCK,
+    TOPICS,
+    WAKES,
+    History,
+    Move,
+    State,
+    Worker,
+    applied,
+    names_of,
+    with_number,
+)
 
 TIGHT = {(record, "INBOX_MAX"): 1, (transitions, "TRANSITIONS_MAX"): 2, (transitions, "TRANSITIONS_KEPT"): 1}
 """Bounds so small that they are reached within a scenario."""
@@ -182,12 +194,14 @@ class StateSpace(Contents):
     def _commits(self, s: State, w: int) -> Iterator[Move]:
         worker = s.workers[w]
         for t in (0, 1, WAKES):
+            if s.owner[t] != w:
+                continue
             upto = worker.at[t]
             if worker.turn >= 0:
                 position = self._turns[worker.turn].turn.position
-                if TOPICS.index(position.topic) == t:
+                if position.topic == TOPICS[t]:
                     upto = position.offset
-            if s.owner[t] == w and s.committed[t] < upto:
+            if s.committed[t] < upto:
                 committed = with_number(s.committed, t, upto)
                 yield f"w{w} commits {TOPICS[t]} to {upto}", s._replace(committed=committed)
 
@@ -311,7 +325,7 @@ class StateSpace(Contents):
             yield f"w{w} updates after another lane", self._answered(s, w, Batched(("theirs", "mine")))
 
     def _publishes(self, s: State, w: int, publish: Publish) -> Iterator[Move]:
-        what = f"w{w} publishes {', '.join(map(id_of, publish.records))}"
+        what = f"w{w} publishes {names_of(publish)}"
         yield what, self._answered(s.saying(publish), w, Done())
         parts = [Publish(publish.records[:count]) for count in range(1, len(publish.records))]
         for part in parts if s.crash else ():
