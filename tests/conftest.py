@@ -4,7 +4,9 @@ import gc
 import os
 import signal
 import sys
+from collections.abc import Generator
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.servers.fixtures import (
@@ -45,6 +47,16 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # A busy machine is no mistake of a test.
 settings.register_profile("here", suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("here")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Collect without looks of the cyclic collector: all that is made stays, and they took an eighth of the time."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
 
 
 def pytest_collection_finish() -> None:
