@@ -156,3 +156,4 @@ async def test_an_answer_for_the_outside_goes_on_and_an_escalation_is_closed(
         assert "cup-1: resolved" in told.text
         assert "Now: resolved" in told.text
         assert not (await browser.get("/sagas?state=escalated")).links("/saga?")
+        assert await letters_of(browser, "cup-1", 0) == []

@@ -191,6 +191,11 @@ async def test_sagas_are_searched_filtered_and_paged(folder: Path) -> None:
             await browser.get(f"/sagas?state={state}")
             assert not holds or getattr(views.asked[-1][0], holds), state
         assert "120 sagas are known here." in page.text
+        assert "There are more" not in (await browser.get("/stuck")).text
+        views.count = 201
+        stuck = await browser.get("/stuck")
+        assert len(stuck.links("/saga?id=")) == 200
+        assert "There are more than these" in stuck.text
     async with browsing(Settings(), ToldViews("order-", count=0)) as browser:
         assert "No service has told of a saga yet." in (await browser.get("/sagas")).text
         assert "No saga fits these filters." in (await browser.get("/sagas?text=x")).text

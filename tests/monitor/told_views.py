@@ -113,7 +113,7 @@ class ToldViews:
         return Rates(minutes=15, newest_ms=NEWEST_MS, sagas=9, in_flight=4, taken=17, handlers=handlers)
 
     def stuck(self, now_ms: int) -> AllStuck:
-        return AllStuck(sagas=(self.one_stuck,) if self.count else (), more=False)
+        return AllStuck(sagas=(self.one_stuck,) * self.count, more=False)
 
     def errors(self) -> tuple[ErrorClass, ...]:
         each = ErrorClass(

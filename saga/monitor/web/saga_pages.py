@@ -22,8 +22,9 @@ OUTCOMES: Mapping[str, Literal["none", "success", "failure"]] = {
     "failure": "failure",
 }
 STATES = ("open", "dead", "escalated", "stuck")
-RATES_MAX = 200
-"""Handlers on the page of rates, at most; `saga rates` has all."""
+ROWS_MAX = 200
+"""Handlers, or stuck sagas, on a page, at most: a thousand take longer than the page may. `saga rates` and `saga stuck`
+have more."""
 
 
 def views_of(site: Site) -> Views:
@@ -156,7 +157,9 @@ def _outcome(seen: SagaSeen | None, told: Timeline | None) -> str:
 async def stuck(request: Request) -> Response:
     """Sagas that do not go on by themselves, longest first."""
     site = site_of(request)
-    return site.page(request, "stuck.html.j2", found=views_of(site).stuck(site.clock.now_ms()))
+    found = views_of(site).stuck(site.clock.now_ms())
+    more = found.more or len(found.sagas) > ROWS_MAX
+    return site.page(request, "stuck.html.j2", sagas=found.sagas[:ROWS_MAX], more=more)
 
 
 async def rates(request: Request) -> Response:
@@ -168,8 +171,8 @@ async def rates(request: Request) -> Response:
         request,
         "rates.html.j2",
         rates=found,
-        handlers=found.handlers[:RATES_MAX],
-        left_out=len(found.handlers[RATES_MAX:]),
+        handlers=found.handlers[:ROWS_MAX],
+        left_out=len(found.handlers[ROWS_MAX:]),
         plot=lambda rate: plots.bars(rate.slices, found.newest_ms, found.minutes),
         errors=views.errors(),
         hot=views.hot(),
