@@ -108,6 +108,7 @@ def test_a_saga_with_very_many_transitions_keeps_the_newest_and_counts_each_once
         assert [line.number for line in timeline.lines] == list(range(count - known.LINES_MAX, count))
         assert (timeline.row.transitions, timeline.left_out, timeline.missing) == (count, 2 * known.SPARE, 0)
         assert [(hot.saga, hot.transitions) for hot in monitor.answers.hot().sagas] == [("order-1", count)]
+        assert monitor.folds.taken == count
 
 
 def test_a_gap_is_counted_until_what_is_missing_is_told() -> None:
@@ -128,6 +129,14 @@ def test_of_too_many_sagas_the_ended_one_goes_that_was_not_heard_of_for_the_long
     assert [row.saga for row in monitor.answers.sagas(Filter(), Page()).rows] == ["fourth", "third", "runs"]
     assert monitor.folds.forgotten == 2
     assert [row.saga for row in monitor.answers.sagas(Filter(outcome="none"), Page()).rows] == ["runs"]
+
+
+def test_a_saga_that_is_forgotten_is_hot_no_more_and_one_that_is_quiet_takes_no_more_room_than_it_needs() -> None:
+    monitor = Monitor(folds.Folds(sagas_max=1)).take(*(told("order", n, n) for n in range(folds.BUSY_LEAST)))
+    assert len(monitor.answers.hot().sagas) == 1
+    monitor.take(told("order", 0, S, saga="next"))
+    assert monitor.answers.hot().sagas == ()
+    assert monitor.folds.known["next"].standings == ()
 
 
 def test_where_no_saga_has_ended_the_one_longest_unheard_of_goes() -> None:
@@ -179,6 +188,23 @@ def test_rates_tell_runs_times_retries_and_storms() -> None:
     assert (stock.service, stock.retries, stock.runs, stock.storm) == ("stock", 30, 0, True)
     assert sum(each.failures for each in stock.slices) == 30
     assert (rates.sagas, rates.in_flight, rates.taken) == (100, 100, 130)
+
+
+def test_a_handler_that_comes_to_an_end_more_often_than_it_fails_is_no_storm() -> None:
+    fails = [told("stock", 0, n * S, "retrying", saga=f"s{n}", error="TimeoutError") for n in range(30)]
+    runs = [told("stock", 1, n * S, saga=f"s{n}") for n in range(30)]
+    assert not Monitor().take(*fails, *runs).answers.rates().handlers[0].storm
+    assert Monitor().take(*fails, *runs[1:]).answers.rates().handlers[0].storm
+
+
+def test_the_rate_a_second_is_that_of_five_whole_minutes() -> None:
+    begin = -BEGIN_MS % MINUTE  # of a whole minute
+    monitor = Monitor().take(*(told("order", n, begin + n * S) for n in range(30)))
+    assert monitor.answers.rates().handlers[0].per_s == 0, "the minute is not over"
+    (rate,) = monitor.take(told("order", 30, begin + 5 * MINUTE)).answers.rates().handlers
+    assert rate.per_s == 0.1
+    (rate,) = monitor.take(told("order", 31, begin + 6 * MINUTE)).answers.rates().handlers
+    assert rate.per_s == round(1 / 300, 3)
 
 
 def test_what_is_older_than_the_window_is_counted_no_more() -> None:
