@@ -86,6 +86,8 @@ def hostile(shop: Path) -> Path:
         (("access", "kafka", "services.payment", "--principal", f"User:{HOSTILE}"), ""),
         (("access", "kafka", "services.payment", "--for", "client", "--event", HOSTILE), ""),
         (("access", "couchbase", "services.payment", "--user", HOSTILE, "--store", "couchbase://db/shop"), ""),
+        (("changes", "connector", HOSTILE.replace("\x00", "")), ""),
+        (("changes", "connector", "services.payment", "--user", HOSTILE, "--store", f"couchbase://{HOSTILE}"), ""),
         (("doctor", "services.payment", HOSTILE.replace("\x00", "")), ""),
         (("run", HOSTILE.replace("\x00", "")), ""),
         (("repair", HOSTILE.replace("\x00", "")), ""),
