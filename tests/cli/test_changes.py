@@ -47,12 +47,18 @@ INSERT = "INSERT INTO business_documents (collection, key, content) VALUES ('wis
 UPDATE = "UPDATE business_documents SET content = ? WHERE collection = 'wishes' AND key = ?"
 
 
+def declared(pottery: Pottery) -> str:
+    """Module of the potter who takes wishes."""
+    module = f"{pottery.module}_wishes"
+    source = SOURCE.format(module=pottery.module, service=pottery.service)
+    (pottery.folder / f"{module}.py").write_text(source)
+    return module
+
+
 @pytest.fixture
 def wisher(pottery_on: Pottery, saga: Call) -> Pottery:
     """Potter who makes a cup for each wish that somebody has written down."""
-    source = SOURCE.format(module=pottery_on.module, service=pottery_on.service)
-    (pottery_on.folder / f"{pottery_on.module}_wishes.py").write_text(source)
-    applied = saga("topics", "apply", f"{pottery_on.module}_wishes")
+    applied = saga("topics", "apply", declared(pottery_on))
     assert applied.exit_code == 0, applied.output
     return pottery_on
 
@@ -112,6 +118,24 @@ def test_each_document_starts_one_saga_whoever_is_killed(wisher: Pottery, saga: 
     made = cups(wisher)
     assert made.keys() == {f"cup-{n}" for n in range(DOCUMENTS)}
     assert {len(ids) for ids in made.values()} == {1}
+
+
+@pytest.mark.parametrize(("begins", "cups"), [("beginning", {"early", "late"}), ("now", {"late"})])
+def test_documents_that_are_there_before_count_from_the_beginning_alone(
+    embedded_pottery: Pottery, monkeypatch: pytest.MonkeyPatch, begins: str, cups: set[str]
+) -> None:
+    monkeypatch.setenv("SAGA_CHANGES_FROM", begins)
+    module = declared(embedded_pottery)
+    with running(embedded_pottery.module) as worker:  # the same service before it takes changes: it makes the store
+        until(lambda: "started" in worker.said(), worker)
+    write(embedded_pottery, INSERT, [("early", '{"colour":"blue"}')])
+    with running(module) as worker:
+        until(lambda: "started" in worker.said(), worker)
+        write(embedded_pottery, INSERT, [("late", '{"colour":"blue"}')])
+        until(lambda: "late" in dict(finished(embedded_pottery)), worker)
+        until(lambda: not pending(embedded_pottery), worker)
+        until(lambda: cups <= dict(finished(embedded_pottery)).keys(), worker)
+    assert dict(finished(embedded_pottery)).keys() == cups
 
 
 def lag(saga: Call, pottery: Pottery) -> int:
